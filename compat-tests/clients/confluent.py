@@ -1,0 +1,294 @@
+"""confluent-kafka, that is librdkafka."""
+
+from __future__ import annotations
+
+import time
+from functools import cached_property
+from typing import Any
+
+from base import Client, Consumer, OnChange, Row
+from confluent_kafka import (
+    TIMESTAMP_NOT_AVAILABLE,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka import Consumer as LibConsumer
+from confluent_kafka.admin import (
+    AdminClient,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+)
+
+CALL_SECONDS = 30.0
+EARLIEST, LATEST = -2, -1
+
+
+class ConfluentConsumer(Consumer):
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self.consumer = LibConsumer(settings)
+
+    def subscribe(self, topics: list[str] | None, pattern: str | None, on_change: OnChange) -> None:
+        def assigned(consumer: LibConsumer, partitions: list[TopicPartition]) -> None:
+            on_change("assigned", _pairs(partitions))
+
+        def revoked(consumer: LibConsumer, partitions: list[TopicPartition]) -> None:
+            on_change("revoked", _pairs(partitions))
+
+        wanted = topics or [f"^{(pattern or '').removeprefix('^')}"]
+        self.consumer.subscribe(wanted, on_assign=assigned, on_revoke=revoked, on_lost=revoked)
+
+    def assign(self, topic: str, positions: dict[int, int | str]) -> None:
+        named = {"earliest": EARLIEST, "latest": LATEST}
+        self.consumer.assign(
+            [
+                TopicPartition(topic, number, named.get(position, position))
+                for number, position in positions.items()
+            ]
+        )
+
+    def poll(self, seconds: float) -> list[Row]:
+        rows = []
+        for message in self.consumer.consume(500, seconds):
+            if message.error() is not None:
+                raise KafkaException(message.error())
+            kind, timestamp = message.timestamp()
+            rows.append(
+                Row(
+                    message.topic(),
+                    message.partition(),
+                    message.offset(),
+                    -1 if kind == TIMESTAMP_NOT_AVAILABLE else timestamp,
+                    message.key(),
+                    message.value(),
+                    message.headers() or [],
+                )
+            )
+        return rows
+
+    def commit(self, topic: str | None, offsets: dict[int, int] | None) -> None:
+        if offsets is None:
+            answer = self.consumer.commit(asynchronous=False)
+        else:
+            wanted = [TopicPartition(topic, number, at) for number, at in offsets.items()]
+            answer = self.consumer.commit(offsets=wanted, asynchronous=False)
+        for one in answer or []:
+            if one.error is not None:
+                raise KafkaException(one.error)
+
+    def assignment(self) -> list[list[Any]]:
+        return _pairs(self.consumer.assignment())
+
+    def partitions(self, topic: str) -> list[int]:
+        found = self.consumer.list_topics(topic, timeout=CALL_SECONDS).topics[topic]
+        if found.error is not None:
+            raise KafkaException(found.error)
+        return sorted(found.partitions)
+
+    def committed(self, topic: str) -> dict[int, int | None]:
+        wanted = [TopicPartition(topic, number) for number in self.partitions(topic)]
+        found = self.consumer.committed(wanted, timeout=CALL_SECONDS)
+        return {one.partition: one.offset if one.offset >= 0 else None for one in found}
+
+    def offsets(self, topic: str, at: str | int) -> dict[int, int | None]:
+        numbers = self.partitions(topic)
+        if isinstance(at, int):
+            wanted = [TopicPartition(topic, number, at) for number in numbers]
+            found = self.consumer.offsets_for_times(wanted, timeout=CALL_SECONDS)
+            return {one.partition: one.offset if one.offset >= 0 else None for one in found}
+        which = 0 if at == "earliest" else 1
+        return {
+            number: self.consumer.get_watermark_offsets(
+                TopicPartition(topic, number), timeout=CALL_SECONDS
+            )[which]
+            for number in numbers
+        }
+
+    def close(self) -> None:
+        self.consumer.close()
+
+
+class Confluent(Client):
+    def consumer(
+        self,
+        group: str | None = None,
+        reset: str = "earliest",
+        strategy: str = "range",
+        instance: str | None = None,
+        session_ms: int = 10_000,
+        auto_commit: bool = False,
+        max_rows: int | None = None,
+    ) -> Consumer:
+        settings = {
+            "bootstrap.servers": self.bootstrap,
+            "group.id": group or "unused",
+            "auto.offset.reset": "error" if reset == "none" else reset,
+            "partition.assignment.strategy": {"cooperative": "cooperative-sticky"}.get(
+                strategy, strategy
+            ),
+            "session.timeout.ms": session_ms,
+            "heartbeat.interval.ms": max(session_ms // 10, 100),
+            "enable.auto.commit": auto_commit,
+            "auto.commit.interval.ms": 100,
+            "topic.metadata.refresh.interval.ms": 1000,
+            "allow.auto.create.topics": False,
+        }
+        if instance is not None:
+            settings["group.instance.id"] = instance
+        return ConfluentConsumer(settings)
+
+    def produce(
+        self,
+        topic: str,
+        records: list[dict[str, Any]],
+        codec: str | None = None,
+        acks: int | str = "all",
+        idempotent: bool = False,
+        linger_ms: int = 50,
+        retries: int | None = None,
+        request_timeout_ms: int = 15_000,
+    ) -> list[tuple[int, int] | Exception]:
+        settings = {
+            "bootstrap.servers": self.bootstrap,
+            "compression.type": codec or "none",
+            "acks": acks,
+            "enable.idempotence": idempotent,
+            "linger.ms": linger_ms,
+            "message.max.bytes": 64 * 1024 * 1024,
+            "request.timeout.ms": request_timeout_ms,
+            "message.timeout.ms": request_timeout_ms + 15_000,
+        }
+        if retries is not None:
+            settings["retries"] = retries
+        producer = Producer(settings)
+        results: list[Any] = [KafkaException(KafkaError(KafkaError._MSG_TIMED_OUT))] * len(records)
+        for index, record in enumerate(records):
+            try:
+                producer.produce(topic, **_message(record), on_delivery=_keep(results, index))
+            except Exception as error:  # noqa: BLE001 (whatever a library raises is the answer)
+                results[index] = error
+        producer.flush(CALL_SECONDS)
+        return results
+
+    def error_code(self, error: Exception) -> int | None:
+        for one in error.args:
+            if isinstance(one, KafkaError) and one.code() > 0:
+                return int(one.code())
+        return None
+
+    @cached_property
+    def _admin(self) -> AdminClient:
+        return AdminClient({"bootstrap.servers": self.bootstrap})
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        replication: int = 1,
+        configs: dict[str, str] | None = None,
+    ) -> None:
+        topic = NewTopic(name, partitions, replication, config=configs or {})
+        self._admin.create_topics([topic])[name].result(CALL_SECONDS)
+
+    def delete_topic(self, name: str) -> None:
+        self._admin.delete_topics([name])[name].result(CALL_SECONDS)
+
+    def topics(self) -> list[str]:
+        return sorted(self._admin.list_topics(timeout=CALL_SECONDS).topics)
+
+    def describe_topic(self, name: str) -> dict[str, Any]:
+        from confluent_kafka import TopicCollection
+
+        wanted = TopicCollection([name])
+        found = self._admin.describe_topics(wanted)[name].result(CALL_SECONDS)
+        return {
+            "internal": found.is_internal,
+            "partitions": sorted(
+                (
+                    {
+                        "number": one.id,
+                        "leader": one.leader.id,
+                        "replicas": [node.id for node in one.replicas],
+                        "isr": [node.id for node in one.isr],
+                    }
+                    for one in found.partitions
+                ),
+                key=lambda one: one["number"],
+            ),
+        }
+
+    def topic_configs(self, name: str) -> dict[str, str | None]:
+        return self._configs(ConfigResource(ConfigResource.Type.TOPIC, name))
+
+    def broker_configs(self, node: int) -> dict[str, str | None]:
+        return self._configs(ConfigResource(ConfigResource.Type.BROKER, str(node)))
+
+    def _configs(self, resource: ConfigResource) -> dict[str, str | None]:
+        found = self._admin.describe_configs([resource])[resource].result(CALL_SECONDS)
+        return {key: entry.value for key, entry in found.items()}
+
+    def add_partitions(self, name: str, total: int) -> None:
+        self._admin.create_partitions([NewPartitions(name, total)])[name].result(CALL_SECONDS)
+
+    def describe_cluster(self) -> dict[str, Any]:
+        found = self._admin.describe_cluster().result(CALL_SECONDS)
+        return {
+            "nodes": sorted(node.id for node in found.nodes),
+            "controller": found.controller.id,
+        }
+
+    def groups(self) -> list[str]:
+        found = self._admin.list_consumer_groups().result(CALL_SECONDS)
+        return sorted(one.group_id for one in found.valid)
+
+    def describe_group(self, group: str) -> dict[str, Any]:
+        found = self._admin.describe_consumer_groups([group])[group].result(CALL_SECONDS)
+        state = found.state.name.title().replace("_", "")
+        return {
+            "state": state,
+            "members": len(found.members),
+            "strategy": found.partition_assignor,
+        }
+
+    def delete_group(self, group: str) -> None:
+        self._admin.delete_consumer_groups([group])[group].result(CALL_SECONDS)
+
+    def group_offsets(self, group: str, topic: str) -> dict[int, int]:
+        wanted = [ConsumerGroupTopicPartitions(group)]
+        found = self._admin.list_consumer_group_offsets(wanted)[group].result(CALL_SECONDS)
+        return {one.partition: one.offset for one in found.topic_partitions if one.topic == topic}
+
+    def delete_records(self, topic: str, partition: int, before: int) -> int:
+        key = TopicPartition(topic, partition, before)
+        answer = next(iter(self._admin.delete_records([key]).values()))
+        return int(answer.result(CALL_SECONDS).low_watermark)
+
+
+def _message(record: dict[str, Any]) -> dict[str, Any]:
+    message = {"key": record["key"], "value": record["value"], "headers": record["headers"]}
+    if record["partition"] is not None:
+        message["partition"] = record["partition"]
+    message["timestamp"] = record["timestamp"] or int(time.time() * 1000)
+    return message
+
+
+def _keep(results: list[Any], index: int) -> Any:
+    def delivered(error: KafkaError | None, message: Any) -> None:
+        if error is not None:
+            results[index] = KafkaException(error)
+        else:
+            results[index] = (message.partition(), message.offset())
+
+    return delivered
+
+
+def _pairs(partitions: Any) -> list[list[Any]]:
+    return [[one.topic, one.partition] for one in partitions]
+
+
+def make(bootstrap: str) -> Client:
+    """The driver's entry."""
+    return Confluent(bootstrap)

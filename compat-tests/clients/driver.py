@@ -1,0 +1,320 @@
+"""One foreign client behind a common set of verbs, driven by JSON lines on stdin and stdout.
+
+The tests are written once; each client library gives a `Client` (see `base.py`) and runs here, in
+its own environment and its own process, so that it can be killed like a real application.
+
+A request is `{"verb": ..., "arguments": {...}}`, an answer `{"result": ...}` or
+`{"error": {"code": ..., "type": ..., "message": ...}}` where code is Kafka's error number, or null
+when the client library made the error up itself. Keys and values travel as latin-1 text.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import sqlite3
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from base import Client, Consumer, Row
+
+POLL_SECONDS = 0.1
+
+
+class Member(threading.Thread):
+    """A group member that polls in its own thread and takes commands between two polls."""
+
+    def __init__(self, consumer: Consumer, subscription: dict[str, Any]) -> None:
+        super().__init__(daemon=True)
+        self.consumer = consumer
+        self.subscription = subscription
+        self.rows: list[Row] = []
+        self.events: list[tuple[str, list[list[Any]]]] = []
+        self.failure: str | None = None
+        self._commands: queue.Queue[tuple[Callable[[], Any], Future[Any]]] = queue.Queue()
+        self._over = False
+
+    def run(self) -> None:
+        try:
+            self.consumer.subscribe(**self.subscription, on_change=self._changed)
+            while not self._over:
+                self._obey()
+                self.rows += self.consumer.poll(POLL_SECONDS)
+        except BaseException:  # noqa: BLE001 (reported by the next verb)
+            self.failure = traceback.format_exc()
+
+    def ask(self, command: Callable[[], Any], timeout: float = 30.0) -> Any:
+        """Run a command in the member's thread (client libraries are not thread safe)."""
+        if self.failure is not None:
+            raise RuntimeError(self.failure)
+        future: Future[Any] = Future()
+        self._commands.put((command, future))
+        return future.result(timeout)
+
+    def leave(self) -> None:
+        """Close the consumer (which leaves the group) and end the thread."""
+        self._over = True
+        self.join(30)
+        self.consumer.close()
+
+    def _obey(self) -> None:
+        while not self._commands.empty():
+            command, future = self._commands.get()
+            try:
+                future.set_result(command())
+            except BaseException as error:  # noqa: BLE001 (handed to the asker)
+                future.set_exception(error)
+
+    def _changed(self, what: str, partitions: list[list[Any]]) -> None:
+        self.events.append((what, sorted(partitions)))
+
+
+class Driver:
+    """The verbs. Each `do_` method is one; its keyword arguments come from the test."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.members: dict[str, Member] = {}
+
+    # Records
+
+    def do_produce(self, topic: str, records: list[dict[str, Any]], **options: Any) -> Any:
+        """Send records ({key, value, headers, partition, timestamp}); offset or error of each."""
+        answers = self.client.produce(topic, [_to_bytes(record) for record in records], **options)
+        return [
+            {"partition": answer[0], "offset": answer[1]}
+            if isinstance(answer, tuple)
+            else {"error": self._error(answer)}
+            for answer in answers
+        ]
+
+    def do_read(
+        self,
+        topic: str,
+        start: dict[str, int] | str = "earliest",
+        partitions: list[int] | None = None,
+        count: int = 1,
+        seconds: float = 20.0,
+        **options: Any,
+    ) -> Any:
+        """Read at least `count` records of assigned partitions, from a position for each."""
+        consumer = self.client.consumer(**options)
+        try:
+            known = partitions if partitions is not None else consumer.partitions(topic)
+            wanted: dict[int, int | str] = {
+                number: start if isinstance(start, str) else start[str(number)] for number in known
+            }
+            consumer.assign(topic, wanted)
+            rows: list[Row] = []
+            deadline = time.monotonic() + seconds
+            while len(rows) < count and time.monotonic() < deadline:
+                rows += consumer.poll(POLL_SECONDS)
+            return [_to_text(row) for row in rows]
+        finally:
+            consumer.close()
+
+    def do_offsets(self, topic: str, at: str | int, **options: Any) -> Any:
+        """Earliest or latest offset of each partition, or the first at or after a time in ms."""
+        consumer = self.client.consumer(**options)
+        try:
+            return consumer.offsets(topic, at)
+        finally:
+            consumer.close()
+
+    def do_committed(self, group: str, topic: str) -> Any:
+        """The offsets that a group committed, {partition: offset or null}."""
+        consumer = self.client.consumer(group=group)
+        try:
+            return consumer.committed(topic)
+        finally:
+            consumer.close()
+
+    def do_commit_as(self, group: str, topic: str, offsets: dict[str, int]) -> None:
+        """Commit without being a member."""
+        consumer = self.client.consumer(group=group)
+        try:
+            consumer.assign(topic, {int(number): "earliest" for number in offsets})
+            consumer.commit(topic, {int(number): at for number, at in offsets.items()})
+        finally:
+            consumer.close()
+
+    # Groups
+
+    def do_join(
+        self,
+        member: str,
+        topics: list[str] | None = None,
+        pattern: str | None = None,
+        **options: Any,
+    ) -> None:
+        """Start a member that polls until told to leave."""
+        consumer = self.client.consumer(**options)
+        self.members[member] = Member(consumer, {"topics": topics, "pattern": pattern})
+        self.members[member].start()
+
+    def do_state(self, member: str) -> Any:
+        """What a member holds, what it was told, and how many records it has."""
+        state = self.members[member]
+        if state.failure is not None:
+            raise RuntimeError(state.failure)
+        assigned = state.ask(state.consumer.assignment)
+        return {"assigned": sorted(assigned), "events": state.events, "count": len(state.rows)}
+
+    def do_rows(self, member: str) -> Any:
+        """Everything a member received so far."""
+        return [_to_text(row) for row in self.members[member].rows]
+
+    def do_commit(self, member: str) -> None:
+        """Commit what the member received so far."""
+        state = self.members[member]
+        state.ask(lambda: state.consumer.commit(None, None))
+
+    def do_leave(self, member: str) -> None:
+        """Leave the group properly."""
+        self.members.pop(member).leave()
+
+    # Whole scripts that crash
+
+    def do_script(
+        self,
+        topic: str,
+        commit: str,
+        out: str,
+        until: int,
+        crash_at: str | None = None,
+        **options: Any,
+    ) -> int:
+        """Process records one by one into a file, committing `before` or `after` each of them.
+
+        crash_at: the value at whose record the process dies between the two steps.
+        until: the script ends when it has seen the record of this offset.
+        """
+        consumer = self.client.consumer(**options)
+        consumer.subscribe(topics=[topic], pattern=None, on_change=lambda what, partitions: None)
+        seen = 0
+        while True:
+            for row in consumer.poll(POLL_SECONDS):
+                value = (row.value or b"").decode("latin-1")
+                steps = [
+                    lambda row=row: consumer.commit(topic, {row.partition: row.offset + 1}),
+                    lambda value=value: _append_line(Path(out), value),
+                ]
+                first, second = steps if commit == "before" else reversed(steps)
+                first()
+                if value == crash_at:
+                    os._exit(9)
+                second()
+                seen += 1
+                if row.offset >= until:
+                    consumer.close()
+                    return seen
+
+    def do_outside(
+        self, topic: str, partition: int, database: str, until: int, crash_at: int | None = None
+    ) -> int:
+        """Keep results and position in one SQLite transaction, and no offset in Kafka at all."""
+        store = sqlite3.connect(database)
+        store.execute("create table if not exists results (value text)")
+        store.execute("create table if not exists position (next integer)")
+        found = store.execute("select max(next) from position").fetchone()[0]
+        consumer = self.client.consumer()
+        consumer.assign(topic, {partition: found or 0})
+        seen = 0
+        while True:
+            for row in consumer.poll(POLL_SECONDS):
+                value = (row.value or b"").decode("latin-1")
+                store.execute("insert into results values (?)", (value,))
+                if row.offset == crash_at:
+                    os._exit(9)
+                store.execute("insert into position values (?)", (row.offset + 1,))
+                store.commit()
+                seen += 1
+                if row.offset >= until:
+                    consumer.close()
+                    return seen
+
+    # Administration
+
+    def do_admin(self, call: str, **arguments: Any) -> Any:
+        """One call of the client's admin API, in the shape of base.Client."""
+        return getattr(self.client, call)(**arguments)
+
+    def serve(self) -> None:
+        """Answer requests until stdin ends."""
+        for line in sys.stdin:
+            request = json.loads(line)
+            try:
+                verb = getattr(self, "do_" + request["verb"])
+                answer = {"result": verb(**request["arguments"])}
+            except Exception as error:  # noqa: BLE001 (whatever a library raises is the answer)
+                answer = {"error": self._error(error)}
+            print(json.dumps(answer), file=ANSWERS, flush=True)
+
+    def _error(self, error: Exception) -> dict[str, Any]:
+        return {
+            "code": self.client.error_code(error),
+            "type": type(error).__name__,
+            "message": str(error),
+            "trace": "".join(traceback.format_exception(error)),
+        }
+
+
+def _append_line(path: Path, line: str) -> None:
+    with path.open("a") as file:
+        file.write(line + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _to_bytes(record: dict[str, Any]) -> dict[str, Any]:
+    headers = record.get("headers")
+    return {
+        "key": _encode(record.get("key")),
+        "value": _encode(record.get("value")),
+        "headers": [(name, _encode(value)) for name, value in headers or []],
+        "partition": record.get("partition"),
+        "timestamp": record.get("timestamp"),
+    }
+
+
+def _to_text(row: Row) -> dict[str, Any]:
+    return {
+        "topic": row.topic,
+        "partition": row.partition,
+        "offset": row.offset,
+        "timestamp": row.timestamp,
+        "key": _decode(row.key),
+        "value": _decode(row.value),
+        "headers": [[name, _decode(value)] for name, value in row.headers],
+    }
+
+
+def _encode(text: str | None) -> bytes | None:
+    return None if text is None else text.encode("latin-1")
+
+
+def _decode(raw: bytes | None) -> str | None:
+    return None if raw is None else bytes(raw).decode("latin-1")
+
+
+def main() -> None:
+    """driver.py LIBRARY host:port"""
+    library, bootstrap = sys.argv[1:]
+    module = __import__(library)
+    Driver(module.make(bootstrap)).serve()
+    os._exit(0)
+
+
+# Libraries may print; answers keep the real stdout for themselves.
+ANSWERS = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,340 @@
+"""kafka-python 3.x and 2.0.x: the same consumer and producer, different admin clients."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import kafka
+import kafka.admin
+from base import Client, Consumer, OnChange, Row
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.coordinator.assignors.range import RangePartitionAssignor
+from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
+from kafka.structs import OffsetAndMetadata
+
+SEND_SECONDS = 30.0
+MODERN = not kafka.__version__.startswith("2.0")
+
+
+class Listener(kafka.ConsumerRebalanceListener):
+    """Hands rebalances on as events."""
+
+    def __init__(self, on_change: OnChange) -> None:
+        self.on_change = on_change
+
+    def on_partitions_assigned(self, assigned: Any) -> None:
+        self.on_change("assigned", _pairs(assigned))
+
+    def on_partitions_revoked(self, revoked: Any) -> None:
+        self.on_change("revoked", _pairs(revoked))
+
+
+class KafkaPythonConsumer(Consumer):
+    def __init__(self, consumer: KafkaConsumer) -> None:
+        self.consumer = consumer
+
+    def subscribe(self, topics: list[str] | None, pattern: str | None, on_change: OnChange) -> None:
+        self.consumer.subscribe(topics=topics or (), pattern=pattern, listener=Listener(on_change))
+
+    def assign(self, topic: str, positions: dict[int, int | str]) -> None:
+        self.consumer.assign([TopicPartition(topic, number) for number in positions])
+        for number, position in positions.items():
+            partition = TopicPartition(topic, number)
+            if position == "earliest":
+                self.consumer.seek_to_beginning(partition)
+            elif position == "latest":
+                self.consumer.seek_to_end(partition)
+                self.consumer.position(partition)
+            else:
+                self.consumer.seek(partition, position)
+
+    def poll(self, seconds: float) -> list[Row]:
+        found = self.consumer.poll(timeout_ms=int(seconds * 1000))
+        return [
+            Row(
+                one.topic,
+                one.partition,
+                one.offset,
+                one.timestamp,
+                one.key,
+                one.value,
+                list(one.headers),
+            )
+            for records in found.values()
+            for one in records
+        ]
+
+    def commit(self, topic: str | None, offsets: dict[int, int] | None) -> None:
+        if offsets is None:
+            self.consumer.commit()
+            return
+        rest = ("", -1) if MODERN else ("",)
+        self.consumer.commit(
+            {
+                TopicPartition(topic, number): OffsetAndMetadata(offset, *rest)
+                for number, offset in offsets.items()
+            }
+        )
+
+    def assignment(self) -> list[list[Any]]:
+        return _pairs(self.consumer.assignment())
+
+    def partitions(self, topic: str) -> list[int]:
+        return sorted(self.consumer.partitions_for_topic(topic) or [])
+
+    def committed(self, topic: str) -> dict[int, int | None]:
+        return {
+            number: self.consumer.committed(TopicPartition(topic, number))
+            for number in self.partitions(topic)
+        }
+
+    def offsets(self, topic: str, at: str | int) -> dict[int, int | None]:
+        partitions = [TopicPartition(topic, number) for number in self.partitions(topic)]
+        if at == "earliest":
+            found = self.consumer.beginning_offsets(partitions)
+        elif at == "latest":
+            found = self.consumer.end_offsets(partitions)
+        else:
+            times = self.consumer.offsets_for_times({one: at for one in partitions})
+            found = {key: None if one is None else one.offset for key, one in times.items()}
+        return {key.partition: offset for key, offset in found.items()}
+
+    def close(self) -> None:
+        self.consumer.close(autocommit=False)
+
+
+class KafkaPython(Client):
+    def consumer(
+        self,
+        group: str | None = None,
+        reset: str = "earliest",
+        strategy: str = "range",
+        instance: str | None = None,
+        session_ms: int = 10_000,
+        auto_commit: bool = False,
+        max_rows: int | None = None,
+    ) -> Consumer:
+        extra: dict[str, Any] = {}
+        if instance is not None:
+            extra["group_instance_id"] = instance
+        return KafkaPythonConsumer(
+            KafkaConsumer(
+                bootstrap_servers=self.bootstrap,
+                group_id=group,
+                auto_offset_reset=reset,
+                partition_assignment_strategy=_strategy(strategy),
+                session_timeout_ms=session_ms,
+                heartbeat_interval_ms=max(session_ms // 10, 100),
+                enable_auto_commit=auto_commit,
+                auto_commit_interval_ms=100,
+                metadata_max_age_ms=1000,
+                max_poll_records=max_rows or 500,
+                **extra,
+            )
+        )
+
+    def produce(
+        self,
+        topic: str,
+        records: list[dict[str, Any]],
+        codec: str | None = None,
+        acks: int | str = "all",
+        idempotent: bool = False,
+        linger_ms: int = 50,
+        retries: int | None = None,
+        request_timeout_ms: int = 15_000,
+    ) -> list[tuple[int, int] | Exception]:
+        extra: dict[str, Any] = {"enable_idempotence": idempotent} if MODERN else {}
+        if retries is not None:
+            extra["retries"] = retries
+        elif not MODERN:
+            extra["retries"] = 3
+        if MODERN:
+            extra["delivery_timeout_ms"] = request_timeout_ms + 15_000
+        producer = KafkaProducer(
+            bootstrap_servers=self.bootstrap,
+            compression_type=codec,
+            acks=acks,
+            linger_ms=linger_ms,
+            max_request_size=64 * 1024 * 1024,
+            request_timeout_ms=request_timeout_ms,
+            max_block_ms=15_000,
+            **extra,
+        )
+        try:
+            sent = [_send(producer, topic, record) for record in records]
+            producer.flush(SEND_SECONDS)
+            return [_result(one) for one in sent]
+        finally:
+            producer.close(timeout=5)
+
+    def error_code(self, error: Exception) -> int | None:
+        for one in (error, *error.args, error.__cause__):
+            code = getattr(one, "errno", None)
+            if isinstance(one, kafka.errors.BrokerResponseError) and code is not None:
+                return int(code)
+        return None
+
+    @cached_property
+    def _admin(self) -> KafkaAdminClient:
+        return KafkaAdminClient(bootstrap_servers=self.bootstrap)
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        replication: int = 1,
+        configs: dict[str, str] | None = None,
+    ) -> None:
+        topic = kafka.admin.NewTopic(name, partitions, replication, topic_configs=configs or {})
+        self._admin.create_topics([topic])
+
+    def delete_topic(self, name: str) -> None:
+        self._admin.delete_topics([name])
+
+    def topics(self) -> list[str]:
+        return sorted(self._admin.list_topics())
+
+    def describe_topic(self, name: str) -> dict[str, Any]:
+        (found,) = self._admin.describe_topics([name])
+        if found["error_code"]:
+            raise kafka.errors.for_code(found["error_code"])(name)
+        prefix = "partition_index" if MODERN else "partition"
+        leader, replicas, isr = (
+            ("leader_id", "replica_nodes", "isr_nodes") if MODERN else ("leader", "replicas", "isr")
+        )
+        return {
+            "internal": found["is_internal"],
+            "partitions": sorted(
+                (
+                    {
+                        "number": one[prefix],
+                        "leader": one[leader],
+                        "replicas": one[replicas],
+                        "isr": one[isr],
+                    }
+                    for one in found["partitions"]
+                ),
+                key=lambda one: one["number"],
+            ),
+        }
+
+    def topic_configs(self, name: str) -> dict[str, str | None]:
+        return self._configs("TOPIC", name)
+
+    def broker_configs(self, node: int) -> dict[str, str | None]:
+        return self._configs("BROKER", str(node))
+
+    def _configs(self, kind: str, name: str) -> dict[str, str | None]:
+        types = kafka.admin.ConfigResourceType
+        resource = kafka.admin.ConfigResource(types[kind], name)
+        if MODERN:
+            found = self._admin.describe_configs([resource], config_filter="all")
+            entries = found[0] if isinstance(found, list) else found[kind.lower()][name]
+            return {key: entry["value"] for key, entry in entries.items()}
+        (answer,) = self._admin.describe_configs([resource])
+        ((code, message, _, _, entries),) = answer.resources
+        if code:
+            raise kafka.errors.for_code(code)(message)
+        return {entry[0]: entry[1] for entry in entries}
+
+    def add_partitions(self, name: str, total: int) -> None:
+        self._admin.create_partitions({name: kafka.admin.NewPartitions(total)})
+
+    def describe_cluster(self) -> dict[str, Any]:
+        found = self._admin.describe_cluster()
+        identity = "broker_id" if MODERN else "node_id"
+        return {
+            "nodes": sorted(one[identity] for one in found["brokers"]),
+            "controller": found["controller_id"],
+        }
+
+    def groups(self) -> list[str]:
+        if MODERN:
+            return sorted(one["group_id"] for one in self._admin.list_groups())
+        return sorted(name for name, _ in self._admin.list_consumer_groups())
+
+    def describe_group(self, group: str) -> dict[str, Any]:
+        if MODERN:
+            found = self._admin.describe_groups([group])[group]
+            return {
+                "state": found["group_state"],
+                "members": len(found["members"]),
+                "strategy": found["protocol_data"],
+            }
+        (old,) = self._admin.describe_consumer_groups([group])
+        return {"state": old.state, "members": len(old.members), "strategy": old.protocol}
+
+    def delete_group(self, group: str) -> None:
+        if MODERN:
+            answer = self._admin.delete_groups([group])
+            error = answer[group] if isinstance(answer, dict) else dict(answer)[group]
+        else:
+            ((_, error),) = self._admin.delete_consumer_groups([group])
+        _raise(error)
+
+    def group_offsets(self, group: str, topic: str) -> dict[int, int]:
+        if MODERN:
+            found = self._admin.list_group_offsets([group])[group]
+        else:
+            found = self._admin.list_consumer_group_offsets(group)
+        return {key.partition: one.offset for key, one in found.items() if key.topic == topic}
+
+    def delete_records(self, topic: str, partition: int, before: int) -> int:
+        key = TopicPartition(topic, partition)
+        answer = self._admin.delete_records({key: before})
+        return int(answer[key]["low_watermark"])
+
+
+def _raise(error: Any) -> None:
+    if isinstance(error, type) and issubclass(error, kafka.errors.KafkaError):
+        if error is not kafka.errors.NoError:
+            raise error("answered by the broker")
+    elif isinstance(error, Exception) and not isinstance(error, kafka.errors.NoError):
+        raise error
+    elif isinstance(error, str) and error not in ("OK", "NoError"):
+        raise getattr(kafka.errors, error.partition(":")[0].rpartition(" ")[2])(error)
+
+
+def _strategy(name: str) -> list[type]:
+    if name == "cooperative":
+        from kafka.coordinator.assignors.cooperative_sticky import (
+            CooperativeStickyPartitionAssignor,
+        )
+
+        return [CooperativeStickyPartitionAssignor]
+    return [RangePartitionAssignor if name == "range" else RoundRobinPartitionAssignor]
+
+
+def _send(producer: KafkaProducer, topic: str, record: dict[str, Any]) -> Any:
+    try:
+        return producer.send(
+            topic,
+            key=record["key"],
+            value=record["value"],
+            headers=record["headers"] or None,
+            partition=record["partition"],
+            timestamp_ms=record["timestamp"],
+        )
+    except Exception as error:  # noqa: BLE001 (whatever a library raises is the answer)
+        return error
+
+
+def _result(sent: Any) -> tuple[int, int] | Exception:
+    if isinstance(sent, Exception):
+        return sent
+    try:
+        metadata = sent.get(timeout=SEND_SECONDS)
+    except Exception as error:  # noqa: BLE001 (whatever a library raises is the answer)
+        return error
+    return metadata.partition, metadata.offset
+
+
+def _pairs(partitions: Any) -> list[list[Any]]:
+    return [[one.topic, one.partition] for one in partitions]
+
+
+def make(bootstrap: str) -> Client:
+    """The driver's entry."""
+    return KafkaPython(bootstrap)

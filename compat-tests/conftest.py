@@ -1,0 +1,143 @@
+"""Fixtures: one broker for the run, client processes, and the time that each client took."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from harness.brokers import BROKERS, Broker
+from harness.clients import LIBRARIES, ClientProcess, Library
+
+PROPERTIES = {
+    "group.min.session.timeout.ms": "1000",
+    "log.segment.bytes": "1048576",
+}
+"""Short sessions so that a killed member is noticed soon; small segments so that some roll."""
+
+Spawn = Callable[[str], ClientProcess]
+
+_broker_logs = pytest.StashKey[list[Broker]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--broker", choices=sorted(BROKERS), default="kbroker")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_broker_logs] = []
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """`client` is every library; a mark `needs` leaves out those that cannot do it at all."""
+    if "client" in metafunc.fixturenames:
+        able = list(LIBRARIES.values())
+        for mark in metafunc.definition.iter_markers("needs"):
+            able = [one for one in able if all(getattr(one, ability) for ability in mark.args)]
+        metafunc.parametrize("client", able, ids=lambda one: one.name, scope="session")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The dump of everything that was written comes last: it stops the broker."""
+    items.sort(key=lambda item: item.path.name == "test_dump_log.py")
+
+
+@pytest.fixture(scope="session")
+def make_broker(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[..., Broker]]:
+    """Make (not start) a broker of the kind that is tested; all end with the run."""
+    kind = BROKERS[request.config.getoption("--broker")]
+    made = request.config.stash[_broker_logs]
+
+    def make(name: str, properties: dict[str, str] | None = None, **more: str) -> Broker:
+        settings = {**PROPERTIES, **(properties or {})}
+        made.append(kind(tmp_path_factory.mktemp(name), settings, **more))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.kill()
+
+
+@pytest.fixture(scope="session")
+def broker(make_broker: Callable[..., Broker]) -> Broker:
+    """The broker that most tests share; restarted when a test left it dead."""
+    one = make_broker("shared")
+    one.start()
+    return one
+
+
+@pytest.fixture(scope="session")
+def workers(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spawn]:
+    """One long-lived process per library for everything that need not be killed."""
+    folder = tmp_path_factory.mktemp("workers")
+    running: dict[str, ClientProcess] = {}
+
+    def get(name: str) -> ClientProcess:
+        if name not in running:
+            running[name] = ClientProcess(LIBRARIES[name], broker.address, folder / f"{name}.err")
+        return running[name]
+
+    yield get
+    for one in running.values():
+        one.close()
+
+
+@pytest.fixture
+def spawn(tmp_path: Path, broker: Broker) -> Iterator[Callable[..., ClientProcess]]:
+    """Start processes of one test: spawn(library, address=the shared broker's)."""
+    numbers = itertools.count(1)
+    running: list[ClientProcess] = []
+
+    def start(library: Library, address: str | None = None) -> ClientProcess:
+        log = tmp_path / f"client-{next(numbers)}.err"
+        running.append(ClientProcess(library, address or broker.address, log))
+        return running[-1]
+
+    yield start
+    for one in running:
+        one.kill()
+
+
+@pytest.fixture
+def unique(request: pytest.FixtureRequest) -> Callable[[str], str]:
+    """Names of topics and groups that no other test uses."""
+    test = "".join(c if c.isalnum() else "-" for c in request.node.name).strip("-")
+    return lambda what: f"{what}-{test}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Iterator[pytest.TestReport]:
+    """A failed test shows the end of each broker's log; every report names its client."""
+    report: pytest.TestReport = yield
+    callspec = getattr(item, "callspec", None)
+    client = callspec.params.get("client") if callspec is not None else None
+    default = getattr(item.module, "CLIENT", "all clients")  # type: ignore[attr-defined]
+    report.user_properties.append(("client", client.name if client else default))
+    if report.failed:
+        for one in item.config.stash[_broker_logs]:
+            report.sections.append((f"{one.name} in {one.folder.name}", one.log_tail()))
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """The time that each client took, so that a budget can be kept."""
+    seconds: dict[str, float] = defaultdict(float)
+    tests: dict[str, set[str]] = defaultdict(set)
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            client = dict(getattr(report, "user_properties", [])).get("client")
+            if client is not None:
+                seconds[client] += report.duration
+                tests[client].add(report.nodeid)
+    terminalreporter.section("time per client")
+    for client in sorted(seconds):
+        line = f"{client:20} {len(tests[client]):4} tests {seconds[client]:7.1f} s"
+        terminalreporter.write_line(line)
+    terminalreporter.write_line(f"{'sum':20} {'':10} {sum(seconds.values()):7.1f} s")

@@ -1,0 +1,1 @@
+"""What the compatibility tests share: brokers, client processes, a proxy that loses answers."""

@@ -1,0 +1,215 @@
+"""A broker to test against: kbroker as a process, or Apache Kafka as the measure of truth.
+
+Both are driven the same way: start, stop (graceful), kill (SIGKILL), start again on the same port
+and the same data folder.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from .java import java
+from .places import COMPAT, ROOT, jars
+
+START_SECONDS = 60.0
+STOP_SECONDS = 30.0
+
+
+class BrokerFailed(Exception):
+    """The broker did not start, or ended by itself; carries the end of its log."""
+
+
+def free_port() -> int:
+    """A TCP port that was free a moment ago, for brokers that cannot report one of their own."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Broker:
+    """One broker process on 127.0.0.1.
+
+    folder: where its data, port file and log lie; made when missing.
+    properties: Kafka's own names, for example {"group.min.session.timeout.ms": "1000"}.
+    advertise: "host:port" that Metadata answers instead of the listener (for a proxy), or None.
+    """
+
+    name = "abstract"
+
+    def __init__(
+        self,
+        folder: Path,
+        properties: Mapping[str, str] | None = None,
+        advertise: str | None = None,
+    ) -> None:
+        self.folder = folder
+        self.properties = dict(properties or {})
+        self.advertise = advertise
+        self.port = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        folder.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def address(self) -> str:
+        """host:port of the listener, whatever is advertised."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def data_dir(self) -> Path:
+        """The folder with one folder per partition."""
+        return self.folder / "data"
+
+    @property
+    def log_path(self) -> Path:
+        return self.folder / "broker.log"
+
+    def log_tail(self, lines: int = 40) -> str:
+        """The last lines that the broker wrote, for failure reports."""
+        if not self.log_path.exists():
+            return "(no log)"
+        return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-lines:])
+
+    def start(self) -> None:
+        """Start and wait until clients can connect; raises BrokerFailed."""
+        self._prepare()
+        with self.log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command(),
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + START_SECONDS
+        while not self._is_ready():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                status = self._process.poll()
+                self.kill()
+                raise BrokerFailed(f"{self.name} not ready (exit {status})\n{self.log_tail()}")
+            time.sleep(0.02)
+
+    def stop(self) -> None:
+        """Graceful stop (SIGTERM); a broker that does not end in time is killed and reported."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.send_signal(signal.SIGTERM)
+        try:
+            status = process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise BrokerFailed(f"{self.name} did not stop on SIGTERM\n{self.log_tail()}") from None
+        if status not in (0, 128 + signal.SIGTERM, -signal.SIGTERM):
+            raise BrokerFailed(f"{self.name} stopped with status {status}\n{self.log_tail()}")
+
+    def kill(self) -> None:
+        """SIGKILL: nothing of the broker gets to run any more."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def _prepare(self) -> None:
+        raise NotImplementedError
+
+    def _command(self) -> list[str]:
+        raise NotImplementedError
+
+    def _is_ready(self) -> bool:
+        raise NotImplementedError
+
+
+class KbrokerBroker(Broker):
+    """`python -m kbroker serve`; its port comes from the port file."""
+
+    name = "kbroker"
+
+    @property
+    def _port_file(self) -> Path:
+        return self.folder / "port"
+
+    def _prepare(self) -> None:
+        self._port_file.unlink(missing_ok=True)
+
+    def _command(self) -> list[str]:
+        python = os.environ.get("KBROKER_PYTHON", sys.executable)
+        command = [python, "-m", "kbroker", "serve", "--port", str(self.port)]
+        command += ["--port-file", str(self._port_file), "--data-dir", str(self.data_dir)]
+        for key, value in self.properties.items():
+            command += ["-o", f"{key}={value}"]
+        if self.advertise is not None:
+            command += ["--advertise", self.advertise]
+        return command
+
+    def _is_ready(self) -> bool:
+        if not self._port_file.exists():
+            return False
+        self.port = int(self._port_file.read_text().strip().rpartition(":")[2])
+        return True
+
+
+class ApacheBroker(Broker):
+    """Apache Kafka 4.3 in combined mode, formatted on the first start."""
+
+    name = "apache"
+
+    def _prepare(self) -> None:
+        if self.port:
+            return
+        self.port = free_port()
+        controller = free_port()
+        shutil.rmtree(self.data_dir, ignore_errors=True)
+        values = {
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "controller.quorum.bootstrap.servers": f"127.0.0.1:{controller}",
+            "listeners": f"PLAINTEXT://{self.address},CONTROLLER://127.0.0.1:{controller}",
+            "advertised.listeners": f"PLAINTEXT://{self.advertise or self.address}",
+            "controller.listener.names": "CONTROLLER",
+            "log.dirs": str(self.data_dir),
+            "offsets.topic.replication.factor": "1",
+            "transaction.state.log.replication.factor": "1",
+            "transaction.state.log.min.isr": "1",
+            "group.initial.rebalance.delay.ms": "0",
+            **self.properties,
+        }
+        text = "".join(f"{key}={value}\n" for key, value in values.items())
+        (self.folder / "server.properties").write_text(text)
+        cluster = "kBrokerCompatTests0001"
+        config = str(self.folder / "server.properties")
+        tool = "kafka.tools.StorageTool"
+        java("kafka-4.3", tool, "format", "-t", cluster, "-c", config, "--standalone")
+
+    def _command(self) -> list[str]:
+        log4j = COMPAT / "java" / "log4j2.properties"
+        return [
+            *("java", "-Xms256m", "-Xmx768m", "-XX:+UseG1GC"),
+            f"-Dlog4j2.configurationFile={log4j}",
+            *("-cp", jars("kafka-4.3"), "kafka.Kafka", str(self.folder / "server.properties")),
+        ]
+
+    def _is_ready(self) -> bool:
+        try:
+            socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+        except OSError:
+            return False
+        return True
+
+
+BROKERS: Mapping[str, type[Broker]] = {"kbroker": KbrokerBroker, "apache": ApacheBroker}

@@ -1,0 +1,192 @@
+"""Client processes as the tests see them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .places import CLIENTS, environment_python
+
+VERB_SECONDS = 60.0
+ALL_CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+
+
+@dataclass(frozen=True)
+class Library:
+    """One pinned client and what it cannot do by itself (whatever the broker)."""
+
+    name: str
+    module: str
+    codecs: tuple[str, ...] = ALL_CODECS
+    static: bool = True
+    cooperative: bool = True
+    idempotent: bool = True
+    admin_missing: frozenset[str] = frozenset()
+    """Calls of base.Client that its admin client does not have."""
+
+
+LIBRARIES = {
+    one.name: one
+    for one in (
+        Library("kafka-python-3", "kafka_python"),
+        Library(
+            "kafka-python-2",
+            "kafka_python",
+            static=False,
+            cooperative=False,
+            idempotent=False,
+            admin_missing=frozenset({"delete_records"}),
+        ),
+        Library("confluent-kafka", "confluent"),
+        Library(
+            "aiokafka",
+            "aio",
+            cooperative=False,
+            admin_missing=frozenset({"delete_group"}),
+        ),
+    )
+}
+
+
+class ClientError(Exception):
+    """A verb failed in the client; code is Kafka's error number or None."""
+
+    def __init__(self, verb: str, error: dict[str, Any], stderr: str) -> None:
+        super().__init__(
+            f"{verb}: {error['type']}({error['code']}): {error['message']}\n"
+            f"{error['trace']}\n--- client stderr ---\n{stderr}"
+        )
+        self.code: int | None = error["code"]
+        self.message: str = error["message"]
+
+
+class ClientDied(Exception):
+    """The process ended, or did not answer in time."""
+
+
+class ClientProcess:
+    """One process with one client library, answering verbs.
+
+    library: which client; bootstrap: "host:port"; log: where its stderr goes.
+    """
+
+    def __init__(self, library: Library, bootstrap: str, log: Path) -> None:
+        self.library = library
+        self.log = log
+        driver = [str(CLIENTS / "driver.py"), library.module, bootstrap]
+        with log.open("ab") as stderr:
+            self._process = subprocess.Popen(
+                [str(environment_python(library.name)), *driver],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                env={**os.environ, "PYTHONWARNINGS": "ignore", "PYTHONUNBUFFERED": "1"},
+                start_new_session=True,
+            )
+        assert self._process.stdout is not None
+        self._buffer = b""
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._process.stdout, selectors.EVENT_READ)
+
+    def __call__(
+        self, verb: str, *, seconds_allowed: float = VERB_SECONDS, **arguments: Any
+    ) -> Any:
+        """Ask and wait; raises ClientError or ClientDied."""
+        self.send(verb, **arguments)
+        return self.receive(verb, seconds_allowed)
+
+    def admin(self, call: str, **arguments: Any) -> Any:
+        """An admin call of base.Client."""
+        return self("admin", call=call, **arguments)
+
+    def send(self, verb: str, **arguments: Any) -> None:
+        """Ask without waiting."""
+        assert self._process.stdin is not None
+        line = json.dumps({"verb": verb, "arguments": arguments}) + "\n"
+        try:
+            self._process.stdin.write(line.encode())
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise ClientDied(f"{self.library.name} is gone\n{self.stderr_tail()}") from None
+
+    def receive(self, verb: str = "answer", seconds: float = VERB_SECONDS) -> Any:
+        """The answer to what was sent before."""
+        answer = json.loads(self._line(verb, seconds))
+        if "error" in answer:
+            raise ClientError(verb, answer["error"], self.stderr_tail())
+        return answer["result"]
+
+    def kill(self) -> None:
+        """SIGKILL: the application's machine lost its power."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGKILL)
+        self._release()
+
+    def wait_for_crash(self, seconds: float = VERB_SECONDS) -> int:
+        """Wait until the process has ended by itself; returns its status."""
+        return self._process.wait(seconds)
+
+    def close(self) -> None:
+        """End the process (stdin closed), by force if need be."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(5)
+        except subprocess.TimeoutExpired:
+            self._process.send_signal(signal.SIGKILL)
+        self._release()
+
+    def _release(self) -> None:
+        self._process.wait()
+        self._selector.close()
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
+
+    def stderr_tail(self, lines: int = 25) -> str:
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+    def _line(self, verb: str, seconds: float) -> bytes:
+        deadline = time.monotonic() + seconds
+        assert self._process.stdout is not None
+        while b"\n" not in self._buffer:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise ClientDied(
+                    f"{self.library.name} did not answer {verb!r} within {seconds} s\n"
+                    f"{self.stderr_tail()}"
+                )
+            if self._selector.select(left):
+                chunk = os.read(self._process.stdout.fileno(), 1 << 20)
+                if not chunk:
+                    raise ClientDied(f"{self.library.name} ended in {verb!r}\n{self.stderr_tail()}")
+                self._buffer += chunk
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return line
+
+
+def eventually(
+    look: Callable[[], Any], holds: Callable[[Any], bool], what: str, seconds: float = 30.0
+) -> Any:
+    """Look again and again until `holds`; fails with the last thing seen.
+
+    Returns what was seen. seconds: how long to try.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        seen = look()
+        if holds(seen):
+            return seen
+        assert time.monotonic() < deadline, f"{what}: not within {seconds} s, last seen {seen}"
+        time.sleep(0.1)

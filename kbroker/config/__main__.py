@@ -1,0 +1,5 @@
+"""Print ``docs/configuration.md``."""
+
+from .document import document
+
+print(document(), end="")

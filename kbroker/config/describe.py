@@ -1,0 +1,102 @@
+"""Settings as DescribeConfigs shows them, in the way of Kafka 4.3."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from .property import Property, Source, Value
+from .tables import BROKER_PROPERTIES, TOPIC_PROPERTIES
+from .values import BrokerConfig, TopicConfig
+
+_BROKER_SOURCES = (
+    Source.DYNAMIC_BROKER,
+    Source.DYNAMIC_DEFAULT_BROKER,
+    Source.STATIC_BROKER,
+    Source.DEFAULT,
+)
+
+
+class Synonym(NamedTuple):
+    """One place that a value could come from; the strongest stands first."""
+
+    name: str
+    value: str | None
+    source: Source
+
+
+class ConfigEntry(NamedTuple):
+    """One setting of a DescribeConfigs answer. ``value`` is null when unset or sensitive."""
+
+    name: str
+    value: str | None
+    read_only: bool
+    is_default: bool
+    source: Source
+    sensitive: bool
+    synonyms: list[Synonym]
+    type: int
+    doc: str
+
+
+def describe_topic(overrides: Mapping[str, str], broker: BrokerConfig) -> list[ConfigEntry]:
+    """Every setting of a topic that has ``overrides`` as its own, in the order of names."""
+    topic = TopicConfig(overrides, broker)
+    return [_topic_entry(each, topic) for each in TOPIC_PROPERTIES.values() if not each.internal]
+
+
+def describe_broker(broker: BrokerConfig) -> list[ConfigEntry]:
+    """Every setting of a node, in the order of names."""
+    return [_broker_entry(each, broker) for each in BROKER_PROPERTIES.values()]
+
+
+def _topic_entry(each: Property, topic: TopicConfig) -> ConfigEntry:
+    value = topic.effective(each.name)
+    synonyms = _synonyms(each.synonyms, topic.broker) if each.synonyms else []
+    if each.name in topic.overrides:
+        synonyms.insert(0, Synonym(each.name, each.format(value), Source.TOPIC))
+    return _entry(each, value, synonyms, read_only=False)
+
+
+def _broker_entry(each: Property, broker: BrokerConfig) -> ConfigEntry:
+    names = each.synonyms or (each.name,)
+    synonyms = _synonyms(names[names.index(each.name) :], broker)
+    return _entry(each, broker[each.name], synonyms, read_only=not each.dynamic)
+
+
+def _synonyms(names: tuple[str, ...], broker: BrokerConfig) -> list[Synonym]:
+    """All given values of a setting's spellings, by source, then by precision.
+
+    Like Kafka the list begins at the most precise name: while only ``log.retention.hours`` is
+    set, ``retention.ms`` counts as a default without synonyms.
+    """
+    found = [
+        Synonym(name, text, source)
+        for source in _BROKER_SOURCES
+        for name in names
+        if (text := broker.given(name, source)) is not None
+    ]
+    start = next((i for i, each in enumerate(found) if each.name == names[0]), len(found))
+    return [_masked(each) for each in found[start:]]
+
+
+def _masked(synonym: Synonym) -> Synonym:
+    sensitive = BROKER_PROPERTIES[synonym.name].sensitive
+    return synonym._replace(value=None) if sensitive else synonym
+
+
+def _entry(
+    each: Property, value: Value, synonyms: list[Synonym], *, read_only: bool
+) -> ConfigEntry:
+    source = synonyms[0].source if synonyms else Source.DEFAULT
+    return ConfigEntry(
+        name=each.name,
+        value=None if each.sensitive else each.format(value),
+        read_only=read_only,
+        is_default=source is Source.DEFAULT,
+        source=source,
+        sensitive=each.sensitive,
+        synonyms=synonyms,
+        type=int(each.type),
+        doc=each.doc,
+    )

@@ -1,0 +1,410 @@
+"""The settings of a node and of a topic: parsed, checked, each with the place it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Literal, NamedTuple, Self, overload
+
+from .property import ConfigError, Effect, Scope, Source, Value
+from .sources import Layer, read_environment, read_file, read_options
+from .tables import (
+    BROKER_PROPERTIES,
+    TOPIC_PROPERTIES,
+    broker_property,
+    effect_of,
+    topic_property,
+    unknown_name,
+)
+
+_STRENGTH = (Source.DYNAMIC_BROKER, Source.DYNAMIC_DEFAULT_BROKER, Source.STATIC_BROKER)
+
+
+class Notice(NamedTuple):
+    """Something to log about a configuration that is good enough to start with."""
+
+    level: Literal["info", "warning"]
+    text: str
+
+
+class Settings:
+    """Typed look-up by name. A wrong name or type is a programming error: KeyError, TypeError."""
+
+    __slots__ = ()
+
+    def __getitem__(self, name: str) -> Value:
+        raise NotImplementedError
+
+    def boolean(self, name: str) -> bool:
+        """The value of a BOOLEAN setting."""
+        value = self[name]
+        if isinstance(value, bool):
+            return value
+        raise TypeError(f"{name} is no BOOLEAN that is set")
+
+    def integer(self, name: str) -> int:
+        """The value of an INT, SHORT or LONG setting."""
+        value = self[name]
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+        raise TypeError(f"{name} is no whole number that is set")
+
+    def number(self, name: str) -> float:
+        """The value of a DOUBLE setting."""
+        value = self[name]
+        if isinstance(value, float):
+            return value
+        raise TypeError(f"{name} is no DOUBLE that is set")
+
+    def text(self, name: str) -> str:
+        """The value of a STRING, CLASS or PASSWORD setting; empty when it is not set."""
+        value = self[name]
+        if value is None or isinstance(value, str):
+            return value or ""
+        raise TypeError(f"{name} is no text")
+
+    def items(self, name: str) -> tuple[str, ...]:
+        """The value of a LIST setting; empty when it is not set."""
+        value = self[name]
+        if value is None or isinstance(value, tuple):
+            return value or ()
+        raise TypeError(f"{name} is no LIST")
+
+
+class _Integer:
+    """An attribute that reads one whole number."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @overload
+    def __get__(self, settings: None, owner: object) -> Self: ...
+    @overload
+    def __get__(self, settings: Settings, owner: object) -> int: ...
+    def __get__(self, settings: Settings | None, owner: object) -> int | Self:
+        return self if settings is None else settings.integer(self.name)
+
+
+class _Boolean:
+    """An attribute that reads one truth value."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @overload
+    def __get__(self, settings: None, owner: object) -> Self: ...
+    @overload
+    def __get__(self, settings: Settings, owner: object) -> bool: ...
+    def __get__(self, settings: Settings | None, owner: object) -> bool | Self:
+        return self if settings is None else settings.boolean(self.name)
+
+
+class _Text:
+    """An attribute that reads one text."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @overload
+    def __get__(self, settings: None, owner: object) -> Self: ...
+    @overload
+    def __get__(self, settings: Settings, owner: object) -> str: ...
+    def __get__(self, settings: Settings | None, owner: object) -> str | Self:
+        return self if settings is None else settings.text(self.name)
+
+
+class BrokerConfig(Settings):
+    """The broker settings of one node. Never changes: ``overlay`` makes another one.
+
+    ``layers`` stand strongest first; a dynamic layer goes before every static one, wherever it
+    stands. ``nodes`` is the number of nodes of the cluster, which some defaults follow. With
+    ``strict`` an unknown name, or one whose behaviour does not exist yet, is an error.
+
+    Raises ConfigError that tells every bad setting, one per line.
+    """
+
+    __slots__ = ("_parsed", "layers", "nodes", "notices", "strict")
+
+    def __init__(
+        self, layers: Iterable[Layer] = (), *, nodes: int = 1, strict: bool = False
+    ) -> None:
+        ordered = sorted(map(_with_both_ids, layers), key=lambda each: _STRENGTH.index(each.source))
+        self.layers: tuple[Layer, ...] = tuple(ordered)
+        self.nodes = nodes
+        self.strict = strict
+        self._parsed: dict[str, Value] = _parsed(self.layers)
+        self.notices: tuple[Notice, ...] = _notices(self)
+        _check_together(self)
+
+    @classmethod
+    def load(
+        cls,
+        *,
+        options: Iterable[str] | Mapping[str, str] = (),
+        environ: Mapping[str, str] | None = None,
+        file: Path | None = None,
+        nodes: int = 1,
+        strict: bool = False,
+    ) -> BrokerConfig:
+        """Read all places, strongest first: options, environment, file.
+
+        ``options`` are ``key=value`` texts or a mapping; ``environ`` is searched for
+        ``KBROKER_CFG_*``. Raises ConfigError.
+        """
+        given = dict(options) if isinstance(options, Mapping) else read_options(options)
+        layers = [Layer("option", given)]
+        if environ is not None:
+            layers.append(Layer("environment", read_environment(environ)))
+        if file is not None:
+            layers.append(Layer(str(file), read_file(file)))
+        return cls(layers, nodes=nodes, strict=strict)
+
+    def overlay(
+        self, values: Mapping[str, str], *, origin: str, source: Source = Source.STATIC_BROKER
+    ) -> BrokerConfig:
+        """The same settings with ``values`` on top of their kind.
+
+        With a dynamic ``source`` they replace the dynamic layer of that kind, and a read-only
+        setting among them raises ConfigError.
+        """
+        if source is not Source.STATIC_BROKER:
+            _refuse_read_only(values)
+        kept = [each for each in self.layers if each.source is not source or _is_static(each)]
+        layers = [Layer(origin, dict(values), source), *kept]
+        return BrokerConfig(layers, nodes=self.nodes, strict=self.strict)
+
+    def __getitem__(self, name: str) -> Value:
+        if name in self._parsed:
+            return self._parsed[name]
+        each = BROKER_PROPERTIES[name]
+        default = each.default_for(self.nodes)
+        return None if default is None else each.parse(default)
+
+    def is_default(self, name: str) -> bool:
+        """Whether ``name`` has its default value, whoever gave it."""
+        each = BROKER_PROPERTIES.get(name)
+        default = each.default_for(self.nodes) if each else None
+        return each is not None and each.format(self[name]) == default
+
+    def origin(self, name: str) -> str | None:
+        """The place that ``name`` has its value from; ``None`` for the default."""
+        return next((each.origin for each in self.layers if name in each.values), None)
+
+    def given(self, name: str, source: Source) -> str | None:
+        """The text of ``name`` in the strongest layer of that kind, or its default text."""
+        if source is Source.DEFAULT:
+            return broker_property(name).default_for(self.nodes)
+        layers = (each.values for each in self.layers if each.source is source)
+        return next((values[name] for values in layers if name in values), None)
+
+    def first_set(self, names: Iterable[str]) -> Value:
+        """The first of several spellings that has a value, in the unit of the first name."""
+        for name in names:
+            value = self[name]
+            if value is not None:
+                factor = BROKER_PROPERTIES[name].milliseconds
+                return value * factor if isinstance(value, int) and factor > 1 else value
+        return None
+
+    @property
+    def log_dir(self) -> str:
+        """The folder of this node's logs: ``log.dirs``, else ``log.dir``."""
+        return (self.items("log.dirs") or self.items("log.dir"))[0]
+
+    @property
+    def listeners(self) -> tuple[str, ...]:
+        """Where to listen, each ``NAME://host:port``, without the listeners of controllers."""
+        return self._without_controllers("listeners")
+
+    @property
+    def advertised_listeners(self) -> tuple[str, ...]:
+        """What clients are told to connect to; empty when they are told where they came in."""
+        return self._without_controllers("advertised.listeners")
+
+    def _without_controllers(self, name: str) -> tuple[str, ...]:
+        left_out = self.items("controller.listener.names")
+        return tuple(each for each in self.items(name) if each.partition("://")[0] not in left_out)
+
+    allow_auto_create_topics = _Boolean("auto.create.topics.enable")
+    allow_delete_topics = _Boolean("delete.topic.enable")
+    connections_max_idle_ms = _Integer("connections.max.idle.ms")
+    decompressed_batch_max_bytes = _Integer("decompressed.batch.max.bytes")
+    default_replication_factor = _Integer("default.replication.factor")
+    fetch_max_bytes = _Integer("fetch.max.bytes")
+    fetch_sessions_max = _Integer("max.incremental.fetch.session.cache.slots")
+    first_request_timeout_ms = _Integer("first.request.timeout.ms")
+    flush_interval_ms = _Integer("flush.interval.ms")
+    flush_policy = _Text("flush.policy")
+    group_initial_rebalance_delay_ms = _Integer("group.initial.rebalance.delay.ms")
+    group_max_session_timeout_ms = _Integer("group.max.session.timeout.ms")
+    group_max_size = _Integer("group.max.size")
+    group_min_session_timeout_ms = _Integer("group.min.session.timeout.ms")
+    inter_broker_listener_name = _Text("inter.broker.listener.name")
+    listen_backlog = _Integer("socket.listen.backlog.size")
+    max_connection_creation_rate = _Integer("max.connection.creation.rate")
+    max_connections = _Integer("max.connections")
+    max_connections_per_ip = _Integer("max.connections.per.ip")
+    memory_limit_bytes = _Integer("memory.limit.bytes")
+    node_id = _Integer("node.id")
+    num_partitions = _Integer("num.partitions")
+    offset_metadata_max_bytes = _Integer("offset.metadata.max.bytes")
+    offsets_commit_timeout_ms = _Integer("offsets.commit.timeout.ms")
+    offsets_retention_check_interval_ms = _Integer("offsets.retention.check.interval.ms")
+    offsets_retention_minutes = _Integer("offsets.retention.minutes")
+    offsets_topic_num_partitions = _Integer("offsets.topic.num.partitions")
+    offsets_topic_replication_factor = _Integer("offsets.topic.replication.factor")
+    offsets_topic_segment_bytes = _Integer("offsets.topic.segment.bytes")
+    producer_id_expiration_ms = _Integer("producer.id.expiration.ms")
+    queued_max_request_bytes = _Integer("queued.max.request.bytes")
+    replication_factor_clamp = _Boolean("replication.factor.clamp")
+    request_max_bytes = _Integer("socket.request.max.bytes")
+    request_max_partitions = _Integer("max.request.partition.size.limit")
+    retention_check_interval_ms = _Integer("log.retention.check.interval.ms")
+
+
+class TopicConfig(Settings):
+    """The settings of one topic: its own values over those of the broker.
+
+    Raises ConfigError for an unknown name, a bad value, or values that contradict each other.
+    """
+
+    __slots__ = ("_own", "broker", "overrides")
+
+    def __init__(self, overrides: Mapping[str, str], broker: BrokerConfig) -> None:
+        self.overrides: dict[str, str] = dict(overrides)
+        self.broker = broker
+        self._own = {name: topic_property(name).parse(text) for name, text in overrides.items()}
+        _check_lags(self)
+
+    def __getitem__(self, name: str) -> Value:
+        return self.effective(name)
+
+    def effective(self, name: str) -> Value:
+        """The topic's own value, else the broker's, else the default. KeyError when unknown."""
+        if name in self._own:
+            return self._own[name]
+        each = TOPIC_PROPERTIES[name]
+        if each.synonyms:
+            return self.broker.first_set(each.synonyms)
+        return None if each.default is None else each.parse(each.default)
+
+    @property
+    def cleanup_policy(self) -> tuple[str, ...]:
+        """Some of ``delete`` and ``compact``; empty keeps everything."""
+        return self.items("cleanup.policy")
+
+    @property
+    def compacted(self) -> bool:
+        """Whether the last value of every key is kept, so that every record needs a key."""
+        return "compact" in self.cleanup_policy
+
+    @property
+    def segment_bytes(self) -> int:
+        """Size at which a new segment begins."""
+        internal = self.effective("internal.segment.bytes")
+        return internal if isinstance(internal, int) else self.integer("segment.bytes")
+
+    compression_type = _Text("compression.type")
+    delete_retention_ms = _Integer("delete.retention.ms")
+    index_interval_bytes = _Integer("index.interval.bytes")
+    max_compaction_lag_ms = _Integer("max.compaction.lag.ms")
+    max_message_bytes = _Integer("max.message.bytes")
+    message_timestamp_after_max_ms = _Integer("message.timestamp.after.max.ms")
+    message_timestamp_before_max_ms = _Integer("message.timestamp.before.max.ms")
+    message_timestamp_type = _Text("message.timestamp.type")
+    min_compaction_lag_ms = _Integer("min.compaction.lag.ms")
+    min_insync_replicas = _Integer("min.insync.replicas")
+    retention_bytes = _Integer("retention.bytes")
+    retention_ms = _Integer("retention.ms")
+    segment_index_bytes = _Integer("segment.index.bytes")
+    segment_jitter_ms = _Integer("segment.jitter.ms")
+    segment_ms = _Integer("segment.ms")
+
+
+def validate_topic_config(name: str, value: str | None) -> None:
+    """Check one setting that a client wants to give a topic.
+
+    Raises ConfigError for an unknown name, a null value, or a value that is not allowed.
+    """
+    if value is None:
+        raise ConfigError(f"Null value not supported for topic config {name}")
+    topic_property(name).parse(value)
+
+
+def _check_lags(topic: TopicConfig) -> None:
+    least, most = topic.min_compaction_lag_ms, topic.max_compaction_lag_ms
+    if least > most:
+        raise ConfigError(
+            f"min.compaction.lag.ms ({least}) is greater than max.compaction.lag.ms ({most})"
+        )
+
+
+def _is_static(layer: Layer) -> bool:
+    return layer.source is Source.STATIC_BROKER
+
+
+def _with_both_ids(layer: Layer) -> Layer:
+    """``node.id`` and ``broker.id`` are one setting, as in Kafka."""
+    given = [name for name in ("node.id", "broker.id") if name in layer.values]
+    if len(given) != 1:
+        return layer
+    number = layer.values[given[0]]
+    return layer._replace(values={**layer.values, "node.id": number, "broker.id": number})
+
+
+def _refuse_read_only(values: Mapping[str, str]) -> None:
+    fixed = [name for name in values if not broker_property(name).dynamic]
+    if fixed:
+        raise ConfigError(f"Cannot change while the broker runs: {', '.join(sorted(fixed))}")
+
+
+def _parsed(layers: tuple[Layer, ...]) -> dict[str, Value]:
+    values: dict[str, Value] = {}
+    errors = []
+    for layer in reversed(layers):
+        for name, text in layer.values.items():
+            if name not in BROKER_PROPERTIES:
+                continue
+            try:
+                values[name] = BROKER_PROPERTIES[name].parse(text)
+            except ConfigError as error:
+                errors.append(f"{error} ({layer.origin})")
+    if errors:
+        raise ConfigError("\n".join(errors))
+    return values
+
+
+def _notices(config: BrokerConfig) -> tuple[Notice, ...]:
+    """One notice for all names without effect, one for every name that asks for more."""
+    ignored, warnings = [], []
+    for name in sorted({name for layer in config.layers for name in layer.values}):
+        match effect_of(name):
+            case Effect.NONE:
+                ignored.append(name)
+            case Effect.LATER if not config.is_default(name):
+                warnings.append(f"{name} has no effect yet ({config.origin(name)})")
+            case None:
+                warnings.append(f"{unknown_name(name, Scope.BROKER)} ({config.origin(name)})")
+    if config.strict and warnings:
+        raise ConfigError("\n".join(warnings))
+    notices = [Notice("warning", text) for text in warnings]
+    if ignored:
+        notices.append(Notice("info", f"Settings without effect: {', '.join(ignored)}"))
+    return tuple(notices)
+
+
+def _check_together(config: BrokerConfig) -> None:
+    """Rules that hold between settings."""
+    errors = [
+        f"{name} is 0: it must be -1 (unlimited) or at least 1"
+        for name in ("log.retention.ms", "log.retention.minutes", "log.retention.hours")
+        if config[name] == 0
+    ]
+    if config["node.id"] != config["broker.id"]:
+        errors.append("node.id and broker.id are two names of one setting and differ")
+    if config.group_min_session_timeout_ms > config.group_max_session_timeout_ms:
+        errors.append("group.min.session.timeout.ms is greater than group.max.session.timeout.ms")
+    if 0 < config.queued_max_request_bytes < config.request_max_bytes:
+        errors.append("queued.max.request.bytes is less than socket.request.max.bytes")
+    if errors:
+        raise ConfigError("\n".join(errors))

@@ -1,0 +1,631 @@
+"""Turn a declaration into one flat function per message, version and direction.
+
+The functions are written as Python source on first use and kept on the class. Adjacent fixed-width
+fields, together with the one-byte length that follows them, go through a single `struct` call;
+nested structs and arrays become loops in the same function. So a request costs about one call per
+field of variable length, and nothing is looked up by version at run time.
+
+`source` shows the generated text.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sized
+from typing import Any, TypeAlias, TypeVar
+
+from . import primitives
+from .primitives import MAX_STRING_BYTES, Buffer, DecodeError, EncodeError
+from .schema import MISSING, Field, Message, Struct, fields
+
+__all__ = ["DecodeError", "EncodeError", "Part", "decode", "encode", "encode_bytes", "source"]
+
+Part: TypeAlias = Buffer | Sized
+"""One element of an encoded message: bytes, or a deferred range that the caller resolves."""
+
+OBJECTS_MAX = 1_000_000
+"""Array elements that one message may hold, over all its arrays."""
+
+DETACHED_SIZE = 4096
+"""Records of this many bytes and more are handed on as they are; smaller ones are copied."""
+
+COPIED_SIZE = 8192
+"""Frames up to this size are turned into `bytes` first: those are quicker to index and slice."""
+
+M = TypeVar("M")
+
+
+def encode(message: object, version: int) -> list[Part]:
+    """Encode a message.
+
+    Fields outside of `version` are skipped. None in a field that cannot be null in `version` is
+    written as the empty string or array.
+
+    Returns:
+      Parts to be sent one after the other: adjacent bytes are joined, large records and deferred
+      ranges are the caller's own objects.
+
+    Raises:
+      EncodeError: a value does not fit its field, or the version is not declared.
+    """
+    return encode_after(bytearray(), message, version)
+
+
+def encode_after(out: bytearray, message: object, version: int) -> list[Part]:
+    """Like `encode`, but the first part is `out`, which may hold a header already."""
+    parts: list[Part] = [out]
+    assert isinstance(message, Message)
+    function = message.CODECS.get(version) or _compile(type(message), version, "encode")
+    try:
+        function(message, out, parts)
+    except (struct.error, UnicodeEncodeError, AttributeError, TypeError) as error:
+        raise EncodeError(f"{type(message).__name__} version {version}: {error}") from error
+    if not parts[-1]:
+        del parts[-1]
+    return parts
+
+
+def encode_bytes(message: object, version: int) -> bytes:
+    """Encode a message that holds no deferred range into one `bytes`.
+
+    Raises:
+      EncodeError: as `encode`, or there is a deferred range.
+    """
+    parts = encode(message, version)
+    try:
+        return b"".join(parts)  # type: ignore[arg-type]  # a range makes it raise
+    except TypeError as error:
+        raise EncodeError("a deferred range has no bytes here") from error
+
+
+def decode(cls: type[M], buffer: Buffer, version: int, offset: int = 0) -> tuple[M, int]:
+    """Decode a message.
+
+    Parameters:
+      buffer: Holds the message from `offset` on; it may go on after the message.
+
+    Returns:
+      The message, and the position after it. `Records` fields are views into `buffer` (or into a
+      copy of it when it is small); everything else is copied.
+
+    Raises:
+      DecodeError: for whatever is wrong with the bytes, or the version is not declared.
+    """
+    assert issubclass(cls, Message)
+    function = cls.CODECS.get(~version) or _compile(cls, version, "decode")
+    if type(buffer) is not bytes and len(buffer) <= COPIED_SIZE:
+        buffer = bytes(buffer)
+    try:
+        message, end = function(buffer, offset, len(buffer))
+    except (struct.error, IndexError, UnicodeDecodeError) as error:
+        raise DecodeError(f"{cls.__name__} version {version}: {error}") from error
+    return message, end
+
+
+def source(cls: type, version: int, direction: str) -> str:
+    """The generated Python text of one codec, for people; `direction` is "encode" or "decode"."""
+    assert issubclass(cls, Message)
+    return _writer(cls, version, direction).text()
+
+
+def _compile(cls: type[Message], version: int, direction: str) -> Any:
+    if version not in cls.VERSIONS:
+        error = EncodeError if direction == "encode" else DecodeError
+        raise error(f"{cls.__name__} has no version {version}")
+    writer = _writer(cls, version, direction)
+    code = compile(writer.text(), f"<{direction} {cls.__name__} {version}>", "exec")
+    exec(code, writer.names)  # noqa: S102
+    function = writer.names["codec"]
+    # Decoders are kept under ~version, which is never a version: one dictionary, integer keys.
+    cls.CODECS[version if direction == "encode" else ~version] = function
+    return function
+
+
+def _writer(cls: type[Message], version: int, direction: str) -> _Writer:
+    return (_Encoder if direction == "encode" else _Decoder)(cls, version)
+
+
+class _Writer:
+    """Collects the lines of one function, and joins fixed-width fields into runs."""
+
+    def __init__(self, cls: type[Message], version: int) -> None:
+        self.version = version
+        self.flexible = cls.is_flexible(version)
+        self.lines: list[str] = []
+        self.indent = 1
+        self.names: dict[str, Any] = {}
+        self.run: list[tuple[str, str]] = []
+        self.counter = 0
+
+    def text(self) -> str:
+        return "\n".join(self.lines) + "\n"
+
+    def line(self, text: str) -> None:
+        self.lines.append("    " * self.indent + text)
+
+    def local(self, stem: str) -> str:
+        """A variable name that nothing else uses."""
+        self.counter += 1
+        return f"{stem}{self.counter}"
+
+    def name(self, stem: str, value: Any) -> str:
+        """Make `value` available to the function under the name that is returned."""
+        for known, other in self.names.items():
+            if other is value:
+                return known
+        name = f"{stem}_{len(self.names)}"
+        self.names[name] = value
+        return name
+
+    def packer(self, method: str, letters: str) -> str:
+        name = f"{method}_{letters.replace('?', 'f')}"
+        self.names.setdefault(name, getattr(struct.Struct(">" + letters), method))
+        return name
+
+
+class _Decoder(_Writer):
+    """Writes `codec(buf, pos, end) -> (message, position after it)`."""
+
+    def __init__(self, cls: type[Message], version: int) -> None:
+        super().__init__(cls, version)
+        self.names.update(
+            new=object.__new__,
+            uuid=primitives.uuid_from,
+            finish=primitives.finish_uvarint,
+            uvarint=primitives.read_uvarint,
+            skip_tags=primitives.skip_tags,
+            unpack_from=struct.unpack_from,
+            DecodeError=DecodeError,
+            reject=_reject,
+            reject_count=_reject_count,
+        )
+        self.lines.append("def codec(buf, pos, end):")
+        self.line(f"left = {OBJECTS_MAX}")
+        message = self.object(cls)
+        self.flush()
+        self.line("if pos > end:")
+        self.line("    raise DecodeError('message ends too early')")
+        self.line(f"return {message}, pos")
+
+    # -- runs -------------------------------------------------------------------------------
+
+    def read(self, letter: str, target: str) -> None:
+        """Put a fixed-width value into the current run."""
+        self.run.append((letter, target))
+
+    def flush(self) -> None:
+        """Read the current run."""
+        run, self.run = self.run, []
+        if not run:
+            return
+        letters = "".join(letter for letter, _ in run)
+        if letters == "B":
+            self.line(f"{run[0][1]} = buf[pos]")
+        else:
+            targets = ", ".join(target for _, target in run) + ("," if len(run) == 1 else "")
+            self.line(f"{targets} = {self.packer('unpack_from', letters)}(buf, pos)")
+        self.line(f"pos += {struct.calcsize('>' + letters)}")
+        for letter, target in run:
+            if letter == "16s":
+                self.line(f"{target} = uuid({target})")
+
+    def length(self, letter: str) -> str:
+        """Read a length or count; the variable that is returned holds it, -1 for null."""
+        n = self.local("n")
+        if self.flexible:
+            self.read("B", n)
+            self.flush()
+            self.line(f"if {n} > 127:")
+            self.line(f"    {n}, pos = finish(buf, pos, {n})")
+            self.line(f"{n} -= 1")
+        else:
+            self.read(letter, n)
+            self.flush()
+        return n
+
+    # -- fields -----------------------------------------------------------------------------
+
+    def object(self, cls: type[Struct]) -> str:
+        """Decode one struct into a new local variable."""
+        this = self.local("o")
+        self.line(f"{this} = new({self.name(cls.__name__, cls)})")
+        tagged = []
+        for field in fields(cls):
+            target = f"{this}.{field.name}"
+            if not field.present(self.version):
+                self.line(f"{target} = {self.default(field)}")
+            elif field.tag is None:
+                self.field(field, target)
+            else:
+                self.line(f"{target} = {self.default(field)}")
+                tagged.append((field, target))
+        if self.flexible:
+            self.tags(tagged)
+        return this
+
+    def default(self, field: Field) -> str:
+        value = field.zero()
+        if isinstance(value, list) or (field.default is MISSING and isinstance(value, Struct)):
+            return "[]" if isinstance(value, list) else f"{self.name('fresh', type(value))}()"
+        if value is None or type(value) in (bool, int, str, bytes):
+            return repr(value)
+        return self.name("default", value)
+
+    def field(self, field: Field, target: str) -> None:
+        nullable = field.nullable(self.version)
+        if field.array:
+            self.array_field(field, target, nullable)
+        elif isinstance(field.kind, str):
+            self.scalar(field.kind, target, nullable, field.name)
+        elif nullable and field.tag is None:
+            marker = self.local("n")
+            self.read("b", marker)
+            self.flush()
+            self.line(f"if {marker} < 0:")
+            self.line(f"    {target} = None")
+            self.line("else:")
+            self.nested(field.kind, target)
+        else:
+            self.line(f"{target} = {self.object(field.kind)}")
+
+    def nested(self, cls: type[Struct], target: str) -> None:
+        self.indent += 1
+        inner = self.object(cls)
+        self.flush()
+        self.line(f"{target} = {inner}")
+        self.indent -= 1
+
+    def scalar(self, kind: str, target: str, nullable: bool, name: str) -> None:
+        if kind == "uuid":
+            self.read("16s", target)
+        elif kind in ("string", "bytes", "records"):
+            n = self.length("h" if kind == "string" else "i")
+            self.sized(kind, target, n, nullable, name)
+        else:
+            self.read(kind, target)
+
+    def sized(self, kind: str, target: str, n: str, nullable: bool, name: str) -> None:
+        stop = self.local("q")
+        bad = f"{n} < 0"
+        if kind == "string" and self.flexible:
+            bad = f"not 0 <= {n} <= {MAX_STRING_BYTES}"
+        self.line(f"if {bad}:")
+        if nullable:
+            self.line(f"    if {n} != -1:")
+            self.line(f"        reject({name!r}, {n})")
+            self.line(f"    {target} = None")
+            self.line("else:")
+            self.indent += 1
+        else:
+            self.line(f"    reject({name!r}, {n})")
+        self.line(f"{stop} = pos + {n}")
+        if kind == "string":
+            self.line(f'{target} = str(buf[pos:{stop}], "utf-8")')
+        elif kind == "bytes":
+            self.line(f"{target} = bytes(buf[pos:{stop}])")
+        else:
+            self.names["memoryview"] = memoryview
+            self.line(f"{target} = memoryview(buf)[pos:{stop}]")
+        self.line(f"pos = {stop}")
+        if nullable:
+            self.indent -= 1
+
+    def array_field(self, field: Field, target: str, nullable: bool) -> None:
+        n = self.length("i")
+        smallest = _smallest(field.kind, self.version, self.flexible)
+        if nullable:
+            self.line(f"if {n} == -1:")
+            self.line(f"    {target} = None")
+            self.line("else:")
+            self.indent += 1
+        self.line(f"left -= {n}")
+        self.line(f"if {n} < 0 or left < 0 or {n} * {smallest} > end - pos:")
+        self.line(f"    reject_count({field.name!r}, {n})")
+        if isinstance(field.kind, str) and len(field.kind) == 1:
+            self.line(f"{target} = list(unpack_from(f'>{{{n}}}{field.kind}', buf, pos))")
+            self.line(f"pos += {n} * {smallest}")
+        else:
+            self.loop(field, target, n)
+        if nullable:
+            self.indent -= 1
+
+    def loop(self, field: Field, target: str, n: str) -> None:
+        items, add = self.local("items"), self.local("add")
+        self.line(f"{target} = {items} = []")
+        self.line(f"{add} = {items}.append")
+        self.line(f"for _ in range({n}):")
+        self.indent += 1
+        if isinstance(field.kind, str):
+            item = self.local("v")
+            self.scalar(field.kind, item, False, field.name)
+        else:
+            item = self.object(field.kind)
+        self.flush()
+        self.line(f"{add}({item})")
+        self.indent -= 1
+
+    def tags(self, tagged: list[tuple[Field, str]]) -> None:
+        count = self.local("t")
+        self.read("B", count)
+        self.flush()
+        self.line(f"if {count}:")
+        self.indent += 1
+        if tagged:
+            self.known_tags(tagged, count)
+        else:
+            self.line(f"pos = skip_tags(buf, pos, {count})")
+        self.indent -= 1
+
+    def known_tags(self, tagged: list[tuple[Field, str]], count: str) -> None:
+        tag, size, stop = self.local("tag"), self.local("n"), self.local("q")
+        self.line(f"if {count} > {primitives.MAX_UNKNOWN_TAGS}:")
+        self.line(f"    reject('tagged fields', {count})")
+        self.line(f"for _ in range({count}):")
+        self.indent += 1
+        self.line(f"{tag}, pos = uvarint(buf, pos)")
+        self.line(f"{size}, pos = uvarint(buf, pos)")
+        self.line(f"{stop} = pos + {size}")
+        word = "if"
+        for field, target in tagged:
+            self.line(f"{word} {tag} == {field.tag}:")
+            word = "elif"
+            self.indent += 1
+            self.field(field, target)
+            self.flush()
+            self.indent -= 1
+        self.line("else:")
+        self.line(f"    pos = {stop}")
+        self.line(f"if pos != {stop}:")
+        self.line(f"    reject('tagged field', {size})")
+        self.indent -= 1
+
+
+class _Encoder(_Writer):
+    """Writes `codec(message, out, parts)`.
+
+    `out` is the bytearray at the end of `parts` that takes bytes; large records put themselves
+    and a new bytearray behind it.
+    """
+
+    def __init__(self, cls: type[Message], version: int) -> None:
+        super().__init__(cls, version)
+        self.out = "out"
+        self.names.update(
+            uvarint=primitives.write_uvarint,
+            pack=struct.pack,
+            BUFFERS=frozenset((bytes, bytearray, memoryview)),
+            check_string=_check_string,
+        )
+        self.lines.append("def codec(m, out, parts):")
+        self.object(cls, "m")
+        self.flush()
+        if self.lines[-1].startswith("def"):
+            self.line("pass")
+
+    # -- runs -------------------------------------------------------------------------------
+
+    def write(self, letter: str, expression: str = "") -> None:
+        """Put a fixed-width value into the current run."""
+        self.run.append((letter, expression))
+
+    def flush(self) -> None:
+        run, self.run = self.run, []
+        self.pack(run)
+
+    def pack(self, run: list[tuple[str, str]]) -> None:
+        if not run:
+            return
+        letters = "".join(letter for letter, _ in run)
+        values = ", ".join(value for letter, value in run if letter != "x")
+        if not values:
+            self.line(f"{self.out} += {bytes(len(letters))!r}")
+        elif letters == "B":
+            self.line(f"{self.out}.append({values})")
+        else:
+            self.line(f"{self.out} += {self.packer('pack', letters)}({values})")
+
+    def length(self, letter: str, n: str) -> None:
+        """Write a length or count together with the current run; `n` is -1 for null."""
+        if not self.flexible:
+            self.write(letter, n)
+            self.flush()
+            return
+        run, self.run = self.run, []
+        self.line(f"if {n} < 127:")
+        self.indent += 1
+        self.pack([*run, ("B", f"{n} + 1")])
+        self.indent -= 1
+        self.line("else:")
+        self.indent += 1
+        self.pack(run)
+        self.line(f"{self.out} += uvarint({n} + 1)")
+        self.indent -= 1
+
+    # -- fields -----------------------------------------------------------------------------
+
+    def object(self, cls: type[Struct], this: str) -> None:
+        tagged = []
+        for field in fields(cls):
+            if not field.present(self.version):
+                continue
+            if field.tag is None:
+                self.field(field, f"{this}.{field.name}")
+            else:
+                tagged.append(field)
+        if self.flexible:
+            self.tags(sorted(tagged, key=lambda field: field.tag or 0), this)
+
+    def field(self, field: Field, value: str) -> None:
+        nullable = field.nullable(self.version)
+        if field.array:
+            self.array(field, value, nullable)
+        elif isinstance(field.kind, str):
+            self.scalar(field.kind, value, nullable)
+        else:
+            self.struct(field.kind, value, nullable and field.tag is None)
+
+    def struct(self, cls: type[Struct], value: str, nullable: bool) -> None:
+        this = self.local("o")
+        self.line(f"{this} = {value}")
+        if not nullable:
+            # None where null cannot travel: the struct with all defaults.
+            self.line(f"if {this} is None:")
+            self.line(f"    {this} = {self.name('fresh', cls)}()")
+            self.object(cls, this)
+            return
+        self.flush()
+        self.line(f"if {this} is None:")
+        self.line(f"    {self.out}.append(255)")
+        self.line("else:")
+        self.indent += 1
+        self.write("B", "1")
+        self.object(cls, this)
+        self.flush()
+        self.indent -= 1
+
+    def scalar(self, kind: str, value: str, nullable: bool) -> None:
+        if kind == "uuid":
+            self.write("16s", f"{value}.bytes")
+        elif kind == "records":
+            self.records(value, nullable)
+        elif kind in ("string", "bytes"):
+            self.sized(kind, value, nullable)
+        else:
+            self.write(kind, value)
+
+    def sized(self, kind: str, value: str, nullable: bool) -> None:
+        s, n = self.local("s"), self.local("n")
+        convert = ".encode()" if kind == "string" else ""
+        if nullable:
+            self.line(f"{s} = {value}")
+            self.line(f"if {s} is None:")
+            self.line(f"    {s} = b''")
+            self.line(f"    {n} = -1")
+            self.line("else:")
+            self.indent += 1
+            if convert:
+                self.line(f"{s} = {s}{convert}")
+            self.line(f"{n} = len({s})")
+            self.indent -= 1
+        else:
+            empty = "''" if kind == "string" else "b''"
+            self.line(f"{s} = ({value} or {empty}){convert}")
+            self.line(f"{n} = len({s})")
+        if kind == "string" and self.flexible:
+            self.line(f"if {n} > {MAX_STRING_BYTES}:")
+            self.line(f"    check_string({n})")
+        self.length("h" if kind == "string" else "i", n)
+        self.line(f"{self.out} += {s}")
+
+    def records(self, value: str, nullable: bool) -> None:
+        if self.out != "out":
+            raise TypeError("records cannot be a tagged field")
+        r, n = self.local("r"), self.local("n")
+        self.line(f"{r} = {value}")
+        self.line(f"{n} = len({r}) if {r} is not None else {-1 if nullable else 0}")
+        self.length("i", n)
+        self.line(f"if {n} < {DETACHED_SIZE} and type({r}) in BUFFERS:")
+        self.line(f"    out += {r}")
+        self.line(f"elif {n} > 0:")
+        self.line("    out = bytearray()")
+        self.line(f"    parts += ({r}, out)")
+
+    def array(self, field: Field, value: str, nullable: bool) -> None:
+        items, n = self.local("items"), self.local("n")
+        if nullable:
+            self.line(f"{items} = {value}")
+            self.line(f"{n} = -1 if {items} is None else len({items})")
+        else:
+            self.line(f"{items} = {value} or ()")
+            self.line(f"{n} = len({items})")
+        self.length("i", n)
+        if isinstance(field.kind, str) and len(field.kind) == 1:
+            self.line(f"if {n} > 0:")
+            self.line(f"    {self.out} += pack(f'>{{{n}}}{field.kind}', *{items})")
+            return
+        item = self.local("v")
+        self.line(f"for {item} in {items}{' or ()' if nullable else ''}:")
+        self.indent += 1
+        if isinstance(field.kind, str):
+            self.scalar(field.kind, item, False)
+        else:
+            self.object(field.kind, item)
+        self.flush()
+        self.indent -= 1
+
+    def tags(self, tagged: list[Field], this: str) -> None:
+        if not tagged:
+            self.write("x")
+            return
+        values = []
+        for field in tagged:
+            value, default = self.local("v"), field.zero()
+            self.line(f"{value} = {this}.{field.name}")
+            values.append((field, value, self.differs(field, value, default)))
+        count = self.local("t")
+        self.line(f"{count} = {' + '.join(f'({differs})' for _, _, differs in values)}")
+        self.write("B", count)
+        self.flush()
+        self.line(f"if {count}:")
+        self.indent += 1
+        for field, value, differs in values:
+            self.line(f"if {differs}:")
+            self.indent += 1
+            self.tagged(field, value)
+            self.indent -= 1
+        self.indent -= 1
+
+    def differs(self, field: Field, value: str, default: Any) -> str:
+        """The condition under which a tagged field travels."""
+        if field.array and not field.optional:
+            return f"len({value}) > 0"
+        if isinstance(field.kind, str) or field.array:
+            if default is None:
+                return f"{value} is not None"
+            literal = type(default) in (bool, int, str, bytes)
+            return f"{value} != {repr(default) if literal else self.name('default', default)}"
+        unset = self.name("unset", field.kind())
+        return f"{value} is not None and {value} != {unset}"
+
+    def tagged(self, field: Field, value: str) -> None:
+        outer, self.out = self.out, self.local("body")
+        self.line(f"{self.out} = bytearray()")
+        self.field(field, value)
+        self.flush()
+        body, self.out = self.out, outer
+        self.line(f"{outer} += uvarint({field.tag})")
+        self.line(f"{outer} += uvarint(len({body}))")
+        self.line(f"{outer} += {body}")
+
+
+def _smallest(kind: str | type[Struct], version: int, flexible: bool) -> int:
+    """The least number of bytes that one array element of this kind can take."""
+    if isinstance(kind, str):
+        if kind == "uuid":
+            return 16
+        if kind in ("string", "bytes", "records"):
+            return 1 if flexible else 2 if kind == "string" else 4
+        return struct.calcsize(">" + kind)
+    size = 1 if flexible else 0
+    for field in fields(kind):
+        if not field.present(version) or field.tag is not None:
+            continue
+        if field.array:
+            size += 1 if flexible else 4
+        elif not isinstance(field.kind, str) and field.nullable(version):
+            size += 1
+        else:
+            size += _smallest(field.kind, version, flexible)
+    return max(size, 1)
+
+
+def _reject(what: str, n: int) -> None:
+    raise DecodeError(f"{what}: length {n}")
+
+
+def _reject_count(what: str, n: int) -> None:
+    raise DecodeError(f"{what}: {n} elements are more than the frame or the limit can hold")
+
+
+def _check_string(n: int) -> None:
+    raise EncodeError(f"string of {n} bytes, at most {MAX_STRING_BYTES} travel")

@@ -1,0 +1,134 @@
+"""Request and response headers, and whole frames around a message.
+
+Request header version 2 and response header version 1 add tagged fields; a request uses them from
+its first flexible version on. ApiVersions is the exception: its response always has header version
+0, so that a client can read the answer before it knows what the broker speaks (KIP-511).
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import cache
+from typing import NamedTuple, TypeVar
+
+from . import messages
+from .api_keys import ApiKey
+from .compile import Part, decode, encode_after
+from .primitives import Buffer, DecodeError, skip_tags
+from .schema import Message
+
+_REQUEST = struct.Struct(">hhih")
+_RESPONSE = struct.Struct(">ii")
+_SIZE = struct.Struct(">i")
+_KEYS = frozenset(ApiKey)
+
+M = TypeVar("M")
+
+
+class RequestHeader(NamedTuple):
+    """What stands before every request."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+
+
+def decode_request_header(frame: Buffer) -> tuple[RequestHeader, int]:
+    """Read the header of a request frame (without its length).
+
+    The tagged fields of a flexible version are stepped over where the key and version are known;
+    otherwise nothing after the client id is looked at.
+
+    Returns:
+      The header, and the position at which the body begins.
+
+    Raises:
+      DecodeError: the frame is too short or not well-formed.
+    """
+    try:
+        key, version, correlation_id, size = _REQUEST.unpack_from(frame)
+        position = _REQUEST.size + max(size, 0)
+        if size < -1 or position > len(frame):
+            raise DecodeError(f"client id of {size} bytes")
+        # Not compact even in header version 2, so that it can be read before the version is known.
+        client_id = None if size < 0 else str(frame[_REQUEST.size : position], "utf-8")
+        if key in _KEYS and _has_tags(key, version):
+            count = frame[position]
+            position += 1
+            if count:
+                position = skip_tags(frame, position, count)
+    except (struct.error, IndexError, UnicodeDecodeError) as error:
+        raise DecodeError(f"request header: {error}") from error
+    return RequestHeader(key, version, correlation_id, client_id), position
+
+
+def encode_response(correlation_id: int, key: int, version: int, message: object) -> list[Part]:
+    """A response frame: length, header and message, as parts to be sent one after the other.
+
+    Raises:
+      EncodeError: as `compile.encode`.
+    """
+    out = bytearray(_RESPONSE.pack(0, correlation_id))
+    if key != ApiKey.API_VERSIONS and _is_flexible(key, version):
+        out.append(0)
+    return _framed(out, message, version)
+
+
+def encode_request(
+    key: int, version: int, correlation_id: int, client_id: str | None, message: object
+) -> list[Part]:
+    """A request frame: length, header and message, as parts to be sent one after the other.
+
+    Raises:
+      EncodeError: as `compile.encode`.
+    """
+    raw = b"" if client_id is None else client_id.encode()
+    size = -1 if client_id is None else len(raw)
+    out = bytearray(_SIZE.size)
+    out += _REQUEST.pack(key, version, correlation_id, size)
+    out += raw
+    if _is_flexible(key, version):
+        out.append(0)
+    return _framed(out, message, version)
+
+
+def decode_response(cls: type[M], frame: Buffer, version: int) -> tuple[int, M]:
+    """Read a response frame (without its length): its correlation id and message.
+
+    Parameters:
+      cls: The response class, as the caller knows what it asked for.
+
+    Raises:
+      DecodeError: the frame is not well-formed.
+    """
+    assert issubclass(cls, Message)
+    try:
+        (correlation_id,) = _SIZE.unpack_from(frame)
+        position = _SIZE.size
+        if cls.KEY != ApiKey.API_VERSIONS and cls.is_flexible(version):
+            position = skip_tags(frame, position + 1, frame[position])
+    except (struct.error, IndexError) as error:
+        raise DecodeError(f"response header: {error}") from error
+    message, _ = decode(cls, frame, version, position)
+    return correlation_id, message
+
+
+def _framed(out: bytearray, message: object, version: int) -> list[Part]:
+    parts = encode_after(out, message, version)
+    _SIZE.pack_into(out, 0, sum(map(len, parts)) - _SIZE.size)
+    return parts
+
+
+def _is_flexible(key: int, version: int) -> bool:
+    first = _first_flexible(key)
+    return first is not None and version >= first
+
+
+def _has_tags(key: int, version: int) -> bool:
+    return _is_flexible(key, version) and version in messages.request_class(key).VERSIONS
+
+
+@cache
+def _first_flexible(key: int) -> int | None:
+    return messages.request_class(key).FLEXIBLE

@@ -1,0 +1,214 @@
+"""Streams groups (KIP-1071)."""
+
+from ..schema import Int8, Int16, Int32, Int64, Uint16, message, struct, wire
+
+
+@message(key=88, versions="0", flexible="0+")
+class StreamsGroupHeartbeatRequest:
+    """A member of a streams group joins, lives, reports its tasks, or leaves (KIP-1071)."""
+
+    @struct
+    class KeyValue:
+        key: str = ""
+        value: str = ""
+
+    @struct
+    class TopicInfo:
+        name: str = ""
+        partitions: Int32 = 0
+        replication_factor: Int16 = 0
+        topic_configs: list["StreamsGroupHeartbeatRequest.KeyValue"] = wire()
+
+    @struct
+    class CopartitionGroup:
+        source_topics: list[Int16] = wire()
+        source_topic_regex: list[Int16] = wire()
+        repartition_source_topics: list[Int16] = wire()
+
+    @struct
+    class Subtopology:
+        subtopology_id: str = ""
+        source_topics: list[str] = wire()
+        source_topic_regex: list[str] = wire()
+        state_changelog_topics: list["StreamsGroupHeartbeatRequest.TopicInfo"] = wire()
+        repartition_sink_topics: list[str] = wire()
+        repartition_source_topics: list["StreamsGroupHeartbeatRequest.TopicInfo"] = wire()
+        copartition_groups: list["StreamsGroupHeartbeatRequest.CopartitionGroup"] = wire()
+
+    @struct
+    class Topology:
+        epoch: Int32 = 0
+        subtopologies: list["StreamsGroupHeartbeatRequest.Subtopology"] = wire()
+
+    @struct
+    class TaskIds:
+        subtopology_id: str = ""
+        partitions: list[Int32] = wire()
+
+    @struct
+    class Endpoint:
+        host: str = ""
+        port: Uint16 = 0
+
+    @struct
+    class TaskOffset:
+        subtopology_id: str = ""
+        partition: Int32 = 0
+        offset: Int64 = 0
+
+    group_id: str = ""
+    member_id: str = ""
+    member_epoch: Int32 = 0
+    endpoint_information_epoch: Int32 = 0
+    instance_id: str | None = None
+    rack_id: str | None = None
+    rebalance_timeout_ms: Int32 = -1
+    topology: Topology | None = None
+    active_tasks: list[TaskIds] | None = None
+    standby_tasks: list[TaskIds] | None = None
+    warmup_tasks: list[TaskIds] | None = None
+    process_id: str | None = None
+    user_endpoint: Endpoint | None = None
+    client_tags: list[KeyValue] | None = None
+    task_offsets: list[TaskOffset] | None = None
+    task_end_offsets: list[TaskOffset] | None = None
+    shutdown_application: bool = False
+
+
+@message(key=88, versions="0", flexible="0+")
+class StreamsGroupHeartbeatResponse:
+    """The member's epoch and, where they changed, its tasks."""
+
+    @struct
+    class Status:
+        status_code: Int8 = 0
+        status_detail: str = ""
+
+    @struct
+    class TaskIds:
+        subtopology_id: str = ""
+        partitions: list[Int32] = wire()
+
+    @struct
+    class Endpoint:
+        host: str = ""
+        port: Uint16 = 0
+
+    @struct
+    class TopicPartition:
+        topic: str = ""
+        partitions: list[Int32] = wire()
+
+    @struct
+    class EndpointPartitions:
+        user_endpoint: "StreamsGroupHeartbeatResponse.Endpoint" = wire()
+        active_partitions: list["StreamsGroupHeartbeatResponse.TopicPartition"] = wire()
+        standby_partitions: list["StreamsGroupHeartbeatResponse.TopicPartition"] = wire()
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16 = 0
+    error_message: str | None = None
+    member_id: str = ""
+    member_epoch: Int32 = 0
+    heartbeat_interval_ms: Int32 = 0
+    acceptable_recovery_lag: Int32 = 0
+    task_offset_interval_ms: Int32 = 0
+    status: list[Status] | None = None
+    active_tasks: list[TaskIds] | None = None
+    standby_tasks: list[TaskIds] | None = None
+    warmup_tasks: list[TaskIds] | None = None
+    endpoint_information_epoch: Int32 = 0
+    partitions_by_user_endpoint: list[EndpointPartitions] | None = None
+
+
+@message(key=89, versions="0", flexible="0+")
+class StreamsGroupDescribeRequest:
+    """Ask for the state, topology and members of streams groups (KIP-1071)."""
+
+    group_ids: list[str] = wire()
+    include_authorized_operations: bool = False
+
+
+@message(key=89, versions="0", flexible="0+")
+class StreamsGroupDescribeResponse:
+    """State, topology and members of streams groups."""
+
+    @struct
+    class KeyValue:
+        key: str = ""
+        value: str = ""
+
+    @struct
+    class TopicInfo:
+        name: str = ""
+        partitions: Int32 = 0
+        replication_factor: Int16 = 0
+        topic_configs: list["StreamsGroupDescribeResponse.KeyValue"] = wire()
+
+    @struct
+    class Subtopology:
+        subtopology_id: str = ""
+        source_topics: list[str] = wire()
+        repartition_sink_topics: list[str] = wire()
+        state_changelog_topics: list["StreamsGroupDescribeResponse.TopicInfo"] = wire()
+        repartition_source_topics: list["StreamsGroupDescribeResponse.TopicInfo"] = wire()
+
+    @struct
+    class Topology:
+        epoch: Int32 = 0
+        subtopologies: list["StreamsGroupDescribeResponse.Subtopology"] | None = None
+
+    @struct
+    class Endpoint:
+        host: str = ""
+        port: Uint16 = 0
+
+    @struct
+    class TaskOffset:
+        subtopology_id: str = ""
+        partition: Int32 = 0
+        offset: Int64 = 0
+
+    @struct
+    class TaskIds:
+        subtopology_id: str = ""
+        partitions: list[Int32] = wire()
+
+    @struct
+    class Assignment:
+        active_tasks: list["StreamsGroupDescribeResponse.TaskIds"] = wire()
+        standby_tasks: list["StreamsGroupDescribeResponse.TaskIds"] = wire()
+        warmup_tasks: list["StreamsGroupDescribeResponse.TaskIds"] = wire()
+
+    @struct
+    class Member:
+        member_id: str = ""
+        member_epoch: Int32 = 0
+        instance_id: str | None = None
+        rack_id: str | None = None
+        client_id: str = ""
+        client_host: str = ""
+        topology_epoch: Int32 = 0
+        process_id: str = ""
+        user_endpoint: "StreamsGroupDescribeResponse.Endpoint | None" = None
+        client_tags: list["StreamsGroupDescribeResponse.KeyValue"] = wire()
+        task_offsets: list["StreamsGroupDescribeResponse.TaskOffset"] = wire()
+        task_end_offsets: list["StreamsGroupDescribeResponse.TaskOffset"] = wire()
+        assignment: "StreamsGroupDescribeResponse.Assignment" = wire()
+        target_assignment: "StreamsGroupDescribeResponse.Assignment" = wire()
+        is_classic: bool = False
+
+    @struct
+    class Group:
+        error_code: Int16 = 0
+        error_message: str | None = None
+        group_id: str = ""
+        group_state: str = ""
+        group_epoch: Int32 = 0
+        assignment_epoch: Int32 = 0
+        topology: "StreamsGroupDescribeResponse.Topology | None" = None
+        members: list["StreamsGroupDescribeResponse.Member"] = wire()
+        authorized_operations: Int32 = -(2**31)
+
+    throttle_time_ms: Int32 = 0
+    groups: list[Group] = wire()

@@ -8,7 +8,7 @@ from .describe import ConfigEntry, Synonym, describe_broker, describe_topic
 from .property import ConfigError, Effect, Property, Scope, Source, Type, Value
 from .sources import Layer, parse_properties, parse_toml, read_environment, read_file, read_options
 from .tables import BROKER_PROPERTIES, PROPERTIES, TOPIC_PROPERTIES
-from .values import BrokerConfig, Notice, TopicConfig, validate_topic_config
+from .values import BrokerConfig, Notice, TopicConfig, validate_topic_config, validate_topic_configs
 
 __all__ = [
     "BROKER_PROPERTIES",
@@ -35,4 +35,5 @@ __all__ = [
     "read_file",
     "read_options",
     "validate_topic_config",
+    "validate_topic_configs",
 ]

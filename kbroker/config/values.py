@@ -132,7 +132,7 @@ class BrokerConfig(Settings):
         self.layers: tuple[Layer, ...] = tuple(ordered)
         self.nodes = nodes
         self.strict = strict
-        self._parsed: dict[str, Value] = _parsed(self.layers)
+        self._parsed: dict[str, Value] = _defaults(nodes) | _parsed(self.layers)
         self.notices: tuple[Notice, ...] = _notices(self)
         _check_together(self)
 
@@ -174,11 +174,7 @@ class BrokerConfig(Settings):
         return BrokerConfig(layers, nodes=self.nodes, strict=self.strict)
 
     def __getitem__(self, name: str) -> Value:
-        if name in self._parsed:
-            return self._parsed[name]
-        each = BROKER_PROPERTIES[name]
-        default = each.default_for(self.nodes)
-        return None if default is None else each.parse(default)
+        return self._parsed[name]
 
     def is_default(self, name: str) -> bool:
         """Whether ``name`` has its default value, whoever gave it."""
@@ -203,7 +199,9 @@ class BrokerConfig(Settings):
             value = self[name]
             if value is not None:
                 factor = BROKER_PROPERTIES[name].milliseconds
-                return value * factor if isinstance(value, int) and factor > 1 else value
+                # Below zero a number is a mark (-1: unlimited), whatever the unit.
+                scaled = isinstance(value, int) and factor > 1 and value > 0
+                return value * factor if scaled else value
         return None
 
     @property
@@ -265,7 +263,7 @@ class BrokerConfig(Settings):
 class TopicConfig(Settings):
     """The settings of one topic: its own values over those of the broker.
 
-    Raises ConfigError for an unknown name, a bad value, or values that contradict each other.
+    Raises ConfigError for an unknown name or a bad value.
     """
 
     __slots__ = ("_own", "broker", "overrides")
@@ -274,7 +272,6 @@ class TopicConfig(Settings):
         self.overrides: dict[str, str] = dict(overrides)
         self.broker = broker
         self._own = {name: topic_property(name).parse(text) for name, text in overrides.items()}
-        _check_lags(self)
 
     def __getitem__(self, name: str) -> Value:
         return self.effective(name)
@@ -331,7 +328,14 @@ def validate_topic_config(name: str, value: str | None) -> None:
     topic_property(name).parse(value)
 
 
-def _check_lags(topic: TopicConfig) -> None:
+def validate_topic_configs(values: Mapping[str, str | None], broker: BrokerConfig) -> None:
+    """Check all settings that a topic is to have, each one and together.
+
+    Raises ConfigError as ``validate_topic_config`` does, and for values that contradict each other.
+    """
+    for name, value in values.items():
+        validate_topic_config(name, value)
+    topic = TopicConfig({name: value or "" for name, value in values.items()}, broker)
     least, most = topic.min_compaction_lag_ms, topic.max_compaction_lag_ms
     if least > most:
         raise ConfigError(
@@ -349,6 +353,8 @@ def _with_both_ids(layer: Layer) -> Layer:
     if len(given) != 1:
         return layer
     number = layer.values[given[0]]
+    if not number.strip().isdecimal():
+        return layer  # reported later, under the name that was given
     return layer._replace(values={**layer.values, "node.id": number, "broker.id": number})
 
 
@@ -356,6 +362,11 @@ def _refuse_read_only(values: Mapping[str, str]) -> None:
     fixed = [name for name in values if not broker_property(name).dynamic]
     if fixed:
         raise ConfigError(f"Cannot change while the broker runs: {', '.join(sorted(fixed))}")
+
+
+def _defaults(nodes: int) -> dict[str, Value]:
+    texts = ((each, each.default_for(nodes)) for each in BROKER_PROPERTIES.values())
+    return {each.name: None if text is None else each.parse(text) for each, text in texts}
 
 
 def _parsed(layers: tuple[Layer, ...]) -> dict[str, Value]:
@@ -406,5 +417,7 @@ def _check_together(config: BrokerConfig) -> None:
         errors.append("group.min.session.timeout.ms is greater than group.max.session.timeout.ms")
     if 0 < config.queued_max_request_bytes < config.request_max_bytes:
         errors.append("queued.max.request.bytes is less than socket.request.max.bytes")
+    if not config.listeners:
+        errors.append("listeners names no listener for clients")
     if errors:
         raise ConfigError("\n".join(errors))

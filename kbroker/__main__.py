@@ -1,0 +1,5 @@
+"""`python -m kbroker` is the `kbroker` command."""
+
+from .cli import main
+
+main()

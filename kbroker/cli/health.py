@@ -1,0 +1,54 @@
+"""`kbroker health`: does a broker answer? Works over the Kafka port alone."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import click
+
+from .units import DURATION
+
+RETRY_SECONDS = 0.1
+
+
+@click.command()
+@click.option(
+    "--bootstrap",
+    envvar="KBROKER_BOOTSTRAP",
+    default="localhost:9092",
+    show_default=True,
+    metavar="HOST:PORT",
+    help="Where the broker listens.",
+)
+@click.option(
+    "--wait",
+    "wait_seconds",
+    type=DURATION,
+    default="0",
+    metavar="TIME",
+    help="Keep asking this long until it answers, for example 30s.",
+)
+def health(bootstrap: str, wait_seconds: float) -> None:
+    """Ask a broker whether it answers. Exit status 0 when it does, else 1."""
+    import trio
+
+    from kbroker.client import check_round_trip
+    from kbroker.protocol.compile import DecodeError
+
+    host, _, port = bootstrap.rpartition(":")
+    if not host or not port.isdecimal():
+        raise click.BadParameter(f"{bootstrap!r} is not HOST:PORT", param_hint="--bootstrap")
+    give_up_at = time.monotonic() + wait_seconds
+    while True:
+        try:
+            metadata = trio.run(check_round_trip, host.strip("[]"), int(port))
+        except (OSError, DecodeError) as error:
+            if time.monotonic() < give_up_at:
+                time.sleep(RETRY_SECONDS)
+                continue
+            click.echo(f"{bootstrap} does not answer: {error}; is `kbroker serve` running?", err=True)
+            sys.exit(1)
+        brokers = len(metadata.brokers)
+        click.echo(f"{bootstrap} answers: cluster {metadata.cluster_id}, {brokers} broker(s)")
+        return

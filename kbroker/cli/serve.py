@@ -1,0 +1,79 @@
+"""`kbroker serve`: run a broker in the foreground."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from .units import DURATION
+
+
+def _option(*names: str, **settings: Any) -> Any:
+    """A click option that has an environment name too: --port-file is KBROKER_PORT_FILE."""
+    flag = next(name for name in names if name.startswith("--"))
+    environment = "KBROKER_" + flag.split("/")[0].lstrip("-").replace("-", "_").upper()
+    return click.option(*names, envvar=environment, **settings)
+
+
+@click.command()
+@_option("--host", default="localhost", show_default=True, help="Address to listen on.")
+@_option("--port", type=click.IntRange(0, 65535), default=9092, show_default=True,
+         help="Port to listen on; 0 takes a free one.")
+@_option("--advertise", metavar="HOST:PORT",
+         help="Tell clients this address. Without it each client is told the one it dialled.")
+@_option("--data-dir", type=click.Path(file_okay=False), default="./kbroker-data",
+         show_default=True, help="Where records live.")
+@_option("--memory", is_flag=True, help="Keep everything in memory; all is gone at the end.")
+@_option("--config", "config_file", type=click.Path(exists=True, dir_okay=False),
+         help="A server.properties or kbroker.toml file.")
+@click.option("-o", "overrides", multiple=True, metavar="KEY=VALUE",
+              help="Set a Kafka or kbroker property; can be given several times.")
+@_option("--topic", "topics", multiple=True, metavar="NAME[:PARTITIONS[:K=V,...]]",
+         help="Create this topic before ready; can be given several times.")
+@_option("--port-file", type=click.Path(dir_okay=False),
+         help="Write HOST:PORT here once ready; with suffix .json the whole ready event.")
+@_option("--ready-fd", type=int, help="Write the ready event to this descriptor, then close it.")
+@_option("--json", "as_json", is_flag=True, help="Print events as one JSON object a line.")
+@_option("--log-level", "log_levels", multiple=True, metavar="[LOGGER=]LEVEL",
+         help="Such as warning, or kbroker.protocol=debug.")
+@_option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@_option("--strict", is_flag=True,
+         help="Unknown properties and unsafe set-ups are errors, not warnings.")
+@_option("--grace", "grace_seconds", type=DURATION, default="5s", show_default=True,
+         help="How long a graceful stop may take.")
+@_option("--exit-with-parent", is_flag=True, help="Stop when the parent process is gone.")
+@_option("--idle-timeout", "idle_seconds", type=DURATION,
+         help="Stop when no client was connected for this long, for example 10m.")
+def serve(**options: Any) -> None:
+    """Run a broker until Ctrl+C or SIGTERM."""
+    from kbroker.config import ConfigError
+    from kbroker.serving import ServeOptions, StartFailed, run_server
+
+    overrides = dict(_split_override(text) for text in options.pop("overrides"))
+    topics = [_parse_topic(text) for text in options.pop("topics")]
+    settings = ServeOptions(overrides=overrides, topics=topics, **options)
+    try:
+        run_server(settings)
+    except (StartFailed, ConfigError) as error:
+        click.echo(f"kbroker: {error}", err=True)
+        sys.stdout.flush()
+        sys.exit(3)
+
+
+def _split_override(text: str) -> tuple[str, str]:
+    key, separator, value = text.partition("=")
+    if not separator:
+        raise click.BadParameter(f"{text!r} is not KEY=VALUE", param_hint="-o")
+    return key.strip(), value.strip()
+
+
+def _parse_topic(text: str) -> tuple[str, int, dict[str, str]]:
+    """Parse NAME[:PARTITIONS[:K=V,...]]; -1 partitions is the broker's default."""
+    name, _, rest = text.partition(":")
+    count, _, configs = rest.partition(":")
+    if count and not count.isdecimal():
+        raise click.BadParameter(f"{count!r} is no number of partitions", param_hint="--topic")
+    pairs = [_split_override(pair) for pair in configs.split(",") if pair]
+    return name, int(count or -1), dict(pairs)

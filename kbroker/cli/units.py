@@ -1,0 +1,29 @@
+"""Parameter types of the command line."""
+
+from __future__ import annotations
+
+import re
+
+import click
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)?")
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, None: 1.0}
+
+
+class Duration(click.ParamType):
+    """A time such as 500ms, 30s, 10m, 2h; a bare number counts seconds. Converts to seconds."""
+
+    name = "time"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, context: click.Context | None
+    ) -> float:
+        if isinstance(value, int | float):
+            return float(value)
+        match = _DURATION.fullmatch(str(value))
+        if match is None:
+            self.fail(f"{value!r} is not a time such as 500ms, 30s or 10m", param, context)
+        return float(match[1]) * _SECONDS[match[2]]
+
+
+DURATION = Duration()

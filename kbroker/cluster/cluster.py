@@ -1,0 +1,287 @@
+"""The truth that all nodes share: topics, ids, leaders, configs, producer-id blocks.
+
+Reads are plain attribute access on a cache that is fed by the store's changes. Writes are
+compare-and-set transactions on the store; the cache changes only when a change comes back
+(`_on_change`), so a node that wrote and one that watched see the same.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from kbroker.protocol.errors import ErrorCode, KafkaError
+
+from .model import NO_LEADER, Partition, Topic, check_topic_name, collision_key, random_cluster_id
+from .placement import place
+from .store import ABSENT, Change, Document, Entry, MetadataStore
+
+logger = logging.getLogger(__name__)
+
+META = "meta"
+PRODUCER_IDS = "pid_block"
+TOPICS = "topics/"
+PARTITIONS = "p/"
+
+MAX_PARTITIONS = 200_000
+"""Of one topic; bounds what a request can make us allocate."""
+
+
+class TopicsChanged(NamedTuple):
+    """Which topics one store change touched."""
+
+    created: list[Topic]
+    deleted: list[Topic]
+    changed: list[Topic]
+    cause: str
+
+
+Listener = Callable[[TopicsChanged], None]
+
+
+class Cluster:
+    """What is true for all nodes; see the module's text for how it is kept."""
+
+    def __init__(self, store: MetadataStore, cluster_id: str) -> None:
+        self.id = cluster_id
+        self.topics: dict[str, Topic] = {}
+        self.topics_by_id: dict[uuid.UUID, Topic] = {}
+        self.node_ids: list[int] = []
+        self._collisions: dict[str, str] = {}
+        self._store = store
+        self._producer_ids_revision = ABSENT
+        self._next_producer_id = 0
+        self._listeners: list[Listener] = []
+
+    @classmethod
+    async def open(cls, store: MetadataStore, *, cluster_id: str | None = None) -> Cluster:
+        """Load the cluster from its store; a store that is empty becomes a new cluster.
+
+        `cluster_id` is the id that a node's data folder names. Raises ValueError when the store
+        belongs to another cluster.
+        """
+        meta = (await store.range(META)).get(META)
+        if meta is None:
+            wanted = cluster_id or random_cluster_id()
+            await store.transact(
+                {META: {"cluster_id": wanted}}, compares={META: ABSENT}, cause="new cluster"
+            )
+            meta = (await store.range(META))[META]
+        stored = str(meta.value["cluster_id"])
+        if cluster_id is not None and cluster_id != stored:
+            raise ValueError(
+                f"the metadata belongs to cluster {stored}, the data folder to {cluster_id}; "
+                "start the server on the folder that belongs to it"
+            )
+        cluster = cls(store, stored)
+        await cluster._load()
+        store.watch(cluster._on_change)
+        return cluster
+
+    def subscribe(self, listener: Listener) -> None:
+        """Call `listener` after each change of topics, in order."""
+        self._listeners.append(listener)
+
+    async def aclose(self) -> None:
+        await self._store.aclose()
+
+    # -- look-ups
+
+    def topic(self, name: str) -> Topic | None:
+        return self.topics.get(name)
+
+    def partition(self, name: str, index: int) -> Partition | None:
+        topic = self.topics.get(name)
+        if topic is None or not 0 <= index < len(topic.partitions):
+            return None
+        return topic.partitions[index]
+
+    # -- changes
+
+    async def register_node(self, node_id: int) -> None:
+        """Bring a node in: it leads its partitions again, each with a new leader epoch.
+
+        A restart raises the epoch, so a client can tell data of before from data of after
+        (KIP-320), and a follower knows where to cut.
+        """
+        if node_id not in self.node_ids:
+            self.node_ids = sorted([*self.node_ids, node_id])
+        puts: dict[str, Document | None] = {}
+        for topic in self.topics.values():
+            for partition in topic.partitions:
+                if node_id in partition.isr and partition.leader in (NO_LEADER, node_id):
+                    document = partition.to_document()
+                    document |= {"leader": node_id, "leader_epoch": partition.leader_epoch + 1}
+                    puts[_partition_key(topic.id, partition.index)] = document
+        if puts:
+            await self._transact(puts, compares={}, cause=f"node {node_id} started")
+
+    async def create_topic(
+        self,
+        name: str,
+        assignments: Sequence[Sequence[int]],
+        configs: dict[str, str],
+        *,
+        cause: str,
+    ) -> Topic:
+        """Create a topic whose partition i lives on the nodes `assignments[i]`, leader first.
+
+        Raises KafkaError with TOPIC_ALREADY_EXISTS or INVALID_TOPIC_EXCEPTION.
+        """
+        self.check_new_topic(name)
+        topic = Topic(name=name, id=uuid.uuid4(), configs=dict(configs))
+        topic.partitions = [_new_partition(i, nodes) for i, nodes in enumerate(assignments)]
+        puts: dict[str, Document | None] = {TOPICS + name: topic.to_document()}
+        for partition in topic.partitions:
+            puts[_partition_key(topic.id, partition.index)] = partition.to_document()
+        if not await self._transact(puts, compares={TOPICS + name: ABSENT}, cause=cause):
+            raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic '{name}' already exists")
+        return self.topics[name]
+
+    def check_new_topic(self, name: str) -> None:
+        """Raise what creating a topic of this name would raise."""
+        check_topic_name(name)
+        if name in self.topics:
+            raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic '{name}' already exists")
+        other = self._collisions.get(collision_key(name))
+        if other is not None:
+            raise KafkaError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
+                f"topic '{name}' collides with '{other}': '.' and '_' count as the same",
+            )
+
+    def place_partitions(self, count: int, replication_factor: int, first: int = 0) -> list[list[int]]:
+        """Spread `count` partitions over the nodes. Raises INVALID_REPLICATION_FACTOR."""
+        if not 1 <= replication_factor <= len(self.node_ids):
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICATION_FACTOR,
+                f"replication factor {replication_factor} needs as many nodes, this cluster has "
+                f"{len(self.node_ids)}; replication.factor.clamp=true lowers it instead",
+            )
+        return place(self.node_ids, count, replication_factor, first=first)
+
+    async def delete_topic(self, name: str, *, cause: str) -> None:
+        """Delete a topic; its name is free again when this returns."""
+        topic = self.topics.get(name)
+        if topic is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        puts: dict[str, Document | None] = {TOPICS + name: None}
+        for partition in topic.partitions:
+            puts[_partition_key(topic.id, partition.index)] = None
+        await self._transact(puts, compares={TOPICS + name: topic.revision}, cause=cause)
+
+    async def add_partitions(
+        self, name: str, assignments: Sequence[Sequence[int]], *, cause: str
+    ) -> None:
+        """Add a partition to a topic for each entry of `assignments`."""
+        topic = self.topics[name]
+        first = len(topic.partitions)
+        added = [_new_partition(first + i, nodes) for i, nodes in enumerate(assignments)]
+        document = topic.to_document() | {"partitions": first + len(added)}
+        puts: dict[str, Document | None] = {TOPICS + name: document}
+        for partition in added:
+            puts[_partition_key(topic.id, partition.index)] = partition.to_document()
+        if not await self._transact(puts, compares={TOPICS + name: topic.revision}, cause=cause):
+            raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
+
+    async def allocate_producer_ids(self, count: int) -> range:
+        """Reserve `count` producer ids that nobody ever had or will have again."""
+        while True:
+            first = self._next_producer_id
+            revision = await self._store.transact(
+                {PRODUCER_IDS: {"next": first + count}},
+                compares={PRODUCER_IDS: self._producer_ids_revision},
+                cause="producer ids reserved",
+            )
+            if revision is not None:
+                return range(first, first + count)
+
+    async def _transact(
+        self, puts: dict[str, Document | None], *, compares: dict[str, int], cause: str
+    ) -> bool:
+        return await self._store.transact(puts, compares=compares, cause=cause) is not None
+
+    # -- the cache
+
+    async def _load(self) -> None:
+        for key, entry in (await self._store.range(TOPICS)).items():
+            self._put_topic(key.removeprefix(TOPICS), entry)
+        for key, entry in (await self._store.range(PARTITIONS)).items():
+            self._put_partition(key, entry)
+        entry_of_ids = (await self._store.range(PRODUCER_IDS)).get(PRODUCER_IDS)
+        if entry_of_ids is not None:
+            self._put_producer_ids(entry_of_ids)
+
+    def _on_change(self, change: Change) -> None:
+        created: list[Topic] = []
+        deleted: list[Topic] = []
+        touched: dict[uuid.UUID, Topic] = {}
+        for key, value in change.entries.items():
+            entry = Entry(value, change.revision) if value is not None else None
+            if key.startswith(TOPICS):
+                name = key.removeprefix(TOPICS)
+                known = self.topics.get(name)
+                if entry is None:
+                    deleted += self._remove_topic(name)
+                elif known is None:
+                    created.append(self._put_topic(name, entry))
+                else:
+                    topic = self._put_topic(name, entry)
+                    touched[topic.id] = topic
+            elif key.startswith(PARTITIONS) and entry is not None:
+                owner = self._put_partition(key, entry)
+                if owner is not None:
+                    touched[owner.id] = owner
+            elif key == PRODUCER_IDS and entry is not None:
+                self._put_producer_ids(entry)
+        changed = [topic for topic in touched.values() if topic not in created]
+        if created or deleted or changed:
+            event = TopicsChanged(created, deleted, changed, change.cause)
+            for listener in self._listeners:
+                listener(event)
+
+    def _put_topic(self, name: str, entry: Entry) -> Topic:
+        topic_id = uuid.UUID(entry.value["id"])
+        topic = self.topics_by_id.get(topic_id)
+        if topic is None:
+            topic = Topic(name=name, id=topic_id)
+            self.topics[name] = topic
+            self.topics_by_id[topic_id] = topic
+            self._collisions[collision_key(name)] = name
+        topic.revision = entry.revision
+        topic.configs = dict(entry.value["configs"])
+        for index in range(len(topic.partitions), entry.value["partitions"]):
+            topic.partitions.append(Partition(index, [], [], NO_LEADER, 0))
+        return topic
+
+    def _put_partition(self, key: str, entry: Entry) -> Topic | None:
+        _, topic_id, index = key.split("/")
+        topic = self.topics_by_id.get(uuid.UUID(topic_id))
+        if topic is not None:
+            position = int(index)
+            topic.partitions[position] = Partition.from_document(
+                position, entry.value, entry.revision
+            )
+        return topic
+
+    def _remove_topic(self, name: str) -> list[Topic]:
+        topic = self.topics.pop(name, None)
+        if topic is None:
+            return []
+        del self.topics_by_id[topic.id]
+        self._collisions.pop(collision_key(name), None)
+        return [topic]
+
+    def _put_producer_ids(self, entry: Entry) -> None:
+        self._next_producer_id = int(entry.value["next"])
+        self._producer_ids_revision = entry.revision
+
+
+def _partition_key(topic_id: uuid.UUID, index: int) -> str:
+    return f"{PARTITIONS}{topic_id}/{index}"
+
+
+def _new_partition(index: int, nodes: Sequence[int]) -> Partition:
+    return Partition(index, list(nodes), list(nodes), nodes[0], 0)

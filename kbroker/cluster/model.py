@@ -1,0 +1,98 @@
+"""What the nodes of a cluster agree on: topics, partitions and where they live."""
+
+from __future__ import annotations
+
+import base64
+import re
+import uuid
+from dataclasses import dataclass, field
+
+from kbroker.protocol.errors import ErrorCode, KafkaError
+
+from .store import Document
+
+OFFSETS_TOPIC = "__consumer_offsets"
+TRANSACTIONS_TOPIC = "__transaction_state"
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
+
+NO_LEADER = -1
+TOPIC_NAME_MAX = 249
+_LEGAL_NAME = re.compile(r"[A-Za-z0-9._-]+")
+
+
+@dataclass(slots=True)
+class Partition:
+    """One partition's place in the cluster.
+
+    `leader_epoch` rises with each election, `revision` is that of its entry in the store.
+    """
+
+    index: int
+    replicas: list[int]
+    isr: list[int]
+    leader: int
+    leader_epoch: int
+    revision: int = 0
+
+    def to_document(self) -> Document:
+        return {
+            "replicas": self.replicas,
+            "isr": self.isr,
+            "leader": self.leader,
+            "leader_epoch": self.leader_epoch,
+        }
+
+    @classmethod
+    def from_document(cls, index: int, document: Document, revision: int) -> Partition:
+        return cls(index=index, revision=revision, **document)
+
+
+@dataclass(slots=True)
+class Topic:
+    """A topic; a topic that is deleted and made again has a new id (KIP-516)."""
+
+    name: str
+    id: uuid.UUID
+    revision: int = 0
+    configs: dict[str, str] = field(default_factory=dict)
+    partitions: list[Partition] = field(default_factory=list)
+
+    @property
+    def is_internal(self) -> bool:
+        return self.name in INTERNAL_TOPICS
+
+    @property
+    def replication_factor(self) -> int:
+        return len(self.partitions[0].replicas)
+
+    def to_document(self) -> Document:
+        return {"id": str(self.id), "partitions": len(self.partitions), "configs": self.configs}
+
+
+def check_topic_name(name: str) -> None:
+    """Raise INVALID_TOPIC_EXCEPTION unless `name` can be a topic's name in Kafka."""
+    if not name or name in {".", ".."}:
+        reason = f"the topic name {name!r} is not allowed"
+    elif len(name) > TOPIC_NAME_MAX:
+        reason = f"a topic name has at most {TOPIC_NAME_MAX} characters, this one has {len(name)}"
+    elif not _LEGAL_NAME.fullmatch(name):
+        reason = f"the topic name {name!r} has other characters than letters, digits, '.', '_', '-'"
+    else:
+        return
+    raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, reason)
+
+
+def collision_key(name: str) -> str:
+    """Names that are equal here collide: Kafka's metric names cannot tell '.' from '_'."""
+    return name.replace(".", "_")
+
+
+def random_cluster_id() -> str:
+    """A random id of 22 characters as Kafka prints them: URL-safe base64 of 16 bytes.
+
+    One that starts with '-' would look like an option on a command line.
+    """
+    while True:
+        text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        if not text.startswith("-"):
+            return text

@@ -1,0 +1,233 @@
+"""One client connection: bytes to requests to answers, in order.
+
+Two tasks own a connection. The reader does the ordered work of each request as it arrives and puts
+what the handler returned into the reply queue; the writer resolves the queue from its left. A
+parked answer therefore delays later answers of its own connection, never a later append, and no
+task is made for a request. No lock is needed: only the reader appends to the queue, only the writer
+takes from it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Mapping
+from types import CoroutineType
+from typing import Any, NamedTuple
+
+import trio
+
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.compile import DecodeError, decode
+from kbroker.protocol.framing import FrameError, FrameReader
+from kbroker.protocol.headers import RequestHeader, decode_request_header, encode_response
+
+from .context import Context, Peer, Refused
+from .handlers.api_versions import refuse_version
+from .node import Node
+from .registry import Api
+from .transport import PlainTransport
+from .waiters import Pending
+
+logger = logging.getLogger(__name__)
+
+RECEIVE_BYTES = 256 * 1024
+REPLIES_MAX = 1024
+"""Unanswered requests of one connection; above it the reader stops reading (back-pressure)."""
+SEND_BYTES = 1 << 20
+"""Answers that are ready are sent together up to this size."""
+
+
+class Reply(NamedTuple):
+    """An answer's place in the queue. `result` is the response, or what resolves to it."""
+
+    correlation_id: int
+    key: int
+    version: int
+    result: Any
+
+
+class Connection:
+    """Serves one accepted socket until it closes; see the module's text for the two tasks."""
+
+    def __init__(
+        self,
+        node: Node,
+        apis: Mapping[int, Api],
+        transport: PlainTransport,
+        peer: Peer,
+        *,
+        frame_bytes_max: int,
+    ) -> None:
+        self.peer = peer
+        self.opened_at = self.active_at = trio.current_time()
+        self.requests = 0
+        self._node = node
+        self._apis = apis
+        self._transport = transport
+        self._frames = FrameReader(frame_bytes_max)
+        self._replies: deque[Reply] = deque()
+        self._more_replies = trio.Event()
+        self._fewer_replies = trio.Event()
+        self._reading = True
+        self._parked = False
+        self._claimed = 0
+        self._scope = trio.CancelScope()
+
+    async def serve(self) -> None:
+        """Answer requests until either side closes. Never raises on bad input."""
+        try:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._write_all)
+                    await self._read_all()
+                    self._finish_reading()
+        except* OSError as group:
+            logger.debug("connection from %s ended: %s", self.peer.host, group.exceptions[0])
+        except* Exception:
+            self._node.unhandled_errors += 1
+            logger.exception("unexpected error; closing the connection from %s", self.peer.host)
+        finally:
+            self._release_memory()
+            self._abandon_replies()
+            self._transport.close()
+
+    def close(self) -> None:
+        """End the connection at once; parked answers are dropped."""
+        self._scope.cancel()
+
+    def is_overdue(self, now: float, first_request_seconds: float, idle_seconds: float) -> bool:
+        """True when the client owes its first request, or has been idle, for too long."""
+        if not self.requests:
+            return now - self.opened_at > first_request_seconds
+        return not self._replies and now - self.active_at > idle_seconds
+
+    # -- reader
+
+    async def _read_all(self) -> None:
+        try:
+            while await self._read_some():
+                self._handle_frames()
+                self._more_replies.set()
+                while len(self._replies) > REPLIES_MAX:
+                    self._fewer_replies = trio.Event()
+                    await self._fewer_replies.wait()
+        except (Refused, FrameError, DecodeError) as error:
+            self._log_refusal(error)
+
+    async def _read_some(self) -> bool:
+        """Receive once; False when the peer has closed."""
+        buffer = self._frames.next_buffer()
+        if buffer is not None:
+            if not self._claimed:
+                await self._node.request_memory.claim(len(buffer))
+                self._claimed = len(buffer)
+            size = await self._transport.receive_into(buffer)
+            self._frames.received(size)
+        else:
+            data = await self._transport.receive(RECEIVE_BYTES)
+            size = len(data)
+            self._frames.feed(data)
+        self.active_at = trio.current_time()
+        return size > 0
+
+    def _handle_frames(self) -> None:
+        for frame in self._frames:
+            self._release_memory()
+            header, offset = decode_request_header(frame)
+            self.requests += 1
+            api = self._apis.get(header.api_key)
+            if api is None or header.api_version not in api.versions:
+                self._refuse_or_answer(header)
+                continue
+            request, _ = decode(api.request_class, frame, header.api_version, offset)
+            context = Context(
+                self._node, self._apis, self.peer, header.client_id, header.api_version
+            )
+            result = api.handler(context, request)
+            if result is not None:
+                self._reply(header, result)
+
+    def _release_memory(self) -> None:
+        """A large frame is complete (or never will be): its bytes no longer count."""
+        if self._claimed:
+            self._node.request_memory.release(self._claimed)
+            self._claimed = 0
+
+    def _finish_reading(self) -> None:
+        """Nothing more comes in: answers that are ready still go out, parked ones are dropped."""
+        self._reading = False
+        self._more_replies.set()
+        if self._parked:
+            self._scope.cancel()
+
+    def _reply(self, header: RequestHeader, result: Any) -> None:
+        self._replies.append(
+            Reply(header.correlation_id, header.api_key, header.api_version, result)
+        )
+
+    def _refuse_or_answer(self, header: RequestHeader) -> None:
+        """Only an unknown version of ApiVersions has an answer (KIP-511); all others close."""
+        if header.api_key == ApiKey.API_VERSIONS:
+            answer = refuse_version(self._apis)
+            self._replies.append(Reply(header.correlation_id, ApiKey.API_VERSIONS, 0, answer))
+            return
+        raise Refused(
+            f"API key {header.api_key} version {header.api_version} is not served "
+            f"(client id {header.client_id!r}, software {self.peer.software or 'unknown'})"
+        )
+
+    def _log_refusal(self, error: Exception) -> None:
+        logger.warning(
+            "closing the connection from %s: %s%s", self.peer.host, error, self._frames.hint()
+        )
+
+    # -- writer
+
+    async def _write_all(self) -> None:
+        while self._reading or self._replies:
+            if not self._replies:
+                self._more_replies = trio.Event()
+                await self._more_replies.wait()
+                continue
+            await self._transport.send(await self._next_parts())
+            self._fewer_replies.set()
+        self._scope.cancel()
+
+    async def _next_parts(self) -> list[Any]:
+        """Encode the answers that are ready; wait for the first one if none is."""
+        parts: list[Any] = []
+        size = 0
+        while self._replies and size < SEND_BYTES:
+            reply = self._replies[0]
+            response = reply.result
+            if isinstance(response, Pending) and response.ready:
+                response = response.response
+            elif isinstance(response, Pending | CoroutineType):
+                if parts:
+                    break
+                response = await self._resolve(response)
+            self._replies.popleft()
+            encoded = encode_response(reply.correlation_id, reply.key, reply.version, response)
+            size += sum(map(len, encoded))
+            parts += encoded
+        return parts
+
+    async def _resolve(self, parked: Pending[Any] | CoroutineType[Any, Any, Any]) -> Any:
+        """Wait for an answer. Raises OSError when nobody is there any more to be answered."""
+        if not self._reading:
+            raise OSError("the client closed before its answer was ready")
+        self._parked = True
+        response = await (parked.wait() if isinstance(parked, Pending) else parked)
+        self._parked = False
+        if response is None:
+            raise OSError("the answer was given up")
+        return response
+
+    def _abandon_replies(self) -> None:
+        for reply in self._replies:
+            if isinstance(reply.result, Pending):
+                reply.result.abandon()
+            elif isinstance(reply.result, CoroutineType):
+                reply.result.close()
+        self._replies.clear()

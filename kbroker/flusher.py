@@ -1,0 +1,104 @@
+"""When what was appended counts as durable: one sync serves every batch that waits for one.
+
+With `flush.policy=fsync` an append makes its replica wait here; a pass then syncs all waiting logs
+together and moves their high watermarks, which releases the acks (group commit). While a pass runs,
+the next appends gather for the next one.
+
+A pass runs in the event loop while the disk is fast and in a worker thread when it is not: on a fast
+disk the hand-over to a thread and back costs a busy loop more than the sync itself, on a slow one the
+sync would hold up every connection. What recent passes took decides.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+import trio
+
+from kbroker.storage.manager import sync_logs
+
+if TYPE_CHECKING:
+    from .replica import Replica
+
+logger = logging.getLogger(__name__)
+
+INLINE_SECONDS_MAX = 0.0015
+"""Passes that are longer than this, on average, go to a thread."""
+AVERAGE_WEIGHT = 0.2
+
+
+class Flusher:
+    """Owns the sync passes of one node.
+
+    Parameters: `policy` is "fsync", "interval" or "os"; only with the first do acks wait for the
+    disk; `interval_ms` is the longest time between two passes with "interval".
+    """
+
+    def __init__(self, policy: str, *, interval_ms: int = 1000) -> None:
+        self.failed: OSError | None = None
+        self._waits_for_disk = policy == "fsync"
+        self._interval_seconds = interval_ms / 1000 if policy == "interval" else 0.0
+        self._dirty: set[Replica] = set()
+        self._more = trio.Event()
+        self._average_seconds = 0.0
+
+    def appended(self, replica: Replica) -> None:
+        """`replica` has a new batch at its end."""
+        if not self._waits_for_disk:
+            replica.synced(replica.log.log_end_offset)
+            if not self._interval_seconds:
+                return
+        self._dirty.add(replica)
+        self._more.set()
+
+    def forget(self, replica: Replica) -> None:
+        """The replica is gone; nothing of it needs a sync."""
+        self._dirty.discard(replica)
+
+    async def run(self) -> None:
+        """Sync what waits, for ever."""
+        while True:
+            await self._more.wait()
+            if self._interval_seconds:
+                await trio.sleep(self._interval_seconds)
+            else:
+                # Connections that have bytes now still append: they share this pass.
+                await trio.lowlevel.checkpoint()
+            self._more = trio.Event()
+            await self.sync_now()
+
+    async def sync_now(self) -> None:
+        """One pass over all that waits. A failed sync takes the logs offline for good.
+
+        It is never tried again: after a failed fsync the kernel may have dropped the pages and
+        report success the next time.
+        """
+        replicas, self._dirty = list(self._dirty), set()
+        if not replicas:
+            return
+        started = time.perf_counter()
+        logs = [replica.log for replica in replicas]
+        try:
+            if self._average_seconds > INLINE_SECONDS_MAX:
+                ends = await trio.to_thread.run_sync(sync_logs, logs)
+            else:
+                ends = sync_logs(logs)
+        except OSError as error:
+            self._fail(error, replicas)
+            return
+        took = time.perf_counter() - started
+        self._average_seconds += AVERAGE_WEIGHT * (took - self._average_seconds)
+        for replica, end in zip(replicas, ends, strict=True):
+            replica.synced(end)
+
+    def _fail(self, error: OSError, replicas: list[Replica]) -> None:
+        self.failed = error
+        logger.error(
+            "a sync failed (%s): the data folder is offline, no record is acknowledged any more; "
+            "check the disk, then restart the server",
+            error,
+        )
+        for replica in replicas:
+            replica.commits.fail()

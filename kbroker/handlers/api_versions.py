@@ -1,0 +1,44 @@
+"""ApiVersions: what this broker serves."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from kbroker.context import Context
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from kbroker.registry import Api, handles
+
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
+
+
+@handles(ApiKey.API_VERSIONS, versions="0-4")
+def api_versions(ctx: Context, request: ApiVersionsRequest) -> ApiVersionsResponse:
+    """Behaviour: lists every registered API; remembers the client's software (KIP-511).
+
+    Versions: 3+ must name the software in letters, digits, '-' and '.', else INVALID_REQUEST.
+    """
+    if ctx.version >= 3:
+        names = (request.client_software_name, request.client_software_version)
+        if not all(_SOFTWARE.fullmatch(name) for name in names):
+            return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
+        ctx.peer.software = "/".join(names)
+    return ApiVersionsResponse(api_keys=[_row(api) for api in ctx.apis.values()])
+
+
+def refuse_version(apis: Mapping[int, Api]) -> ApiVersionsResponse:
+    """Answer an ApiVersions version that is not served: a version 0 body that names the range.
+
+    Clients parse it as version 0 and ask again with the version that they find (KIP-511).
+    """
+    return ApiVersionsResponse(
+        error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[_row(apis[ApiKey.API_VERSIONS])]
+    )
+
+
+def _row(api: Api) -> ApiVersionsResponse.ApiVersion:
+    return ApiVersionsResponse.ApiVersion(
+        api_key=api.key, min_version=api.advertised_min, max_version=api.versions.stop - 1
+    )

@@ -1,0 +1,228 @@
+"""Fetch: stored batches, as they are, from the log to the client."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import trio
+
+from kbroker.context import Context
+from kbroker.fetch_sessions import FetchPlan, Target, TargetKey
+from kbroker.node import Node
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
+from kbroker.registry import handles
+from kbroker.replica import Replica
+from kbroker.topics import find_topic
+from kbroker.waiters import FetchWait
+
+READ_COMMITTED = 1
+NO_REPLICA = -1
+"""The replica id of a client."""
+
+
+@handles(ApiKey.FETCH, versions="4-18")
+def fetch(
+    ctx: Context, request: FetchRequest
+) -> FetchResponse | Coroutine[Any, Any, FetchResponse]:
+    """Behaviour: whole batches from the one that holds the fetch offset, up to the high watermark
+    (read_committed: the last stable offset); waits for `min_bytes` until `max_wait_ms`.
+
+    Versions: 7 brings sessions (KIP-227), 12 the check for a diverged client (KIP-595), 13 topic
+    ids. A replica id that is no registered node is refused (CVE-2018-1288).
+    """
+    work = _FetchWork(ctx, request)
+    try:
+        work.open_plan()
+    except KafkaError as error:
+        return FetchResponse(error_code=error.code)
+    rows = work.read_all()
+    if work.is_enough(rows):
+        return work.respond(rows)
+    return work.park()
+
+
+class _Row(NamedTuple):
+    """What one partition answers. `replica` is None where the partition was not found."""
+
+    target: Target
+    name: str
+    response: FetchResponse.Partition
+    size: int
+    replica: Replica | None
+
+
+class _FetchWork:
+    """One Fetch request: what to read, reading it, and waiting for more."""
+
+    __slots__ = (
+        "by_id",
+        "committed_only",
+        "deadline",
+        "from_replica",
+        "max_bytes",
+        "node",
+        "plan",
+        "request",
+    )
+
+    plan: FetchPlan
+
+    def __init__(self, ctx: Context, request: FetchRequest) -> None:
+        self.node: Node = ctx.node
+        self.request = request
+        self.by_id = ctx.version >= 13
+        self.committed_only = request.isolation_level == READ_COMMITTED
+        self.max_bytes = min(request.max_bytes, ctx.node.config.fetch_max_bytes)
+        self.deadline = trio.current_time() + request.max_wait_ms / 1000
+        state = request.replica_state
+        replica_id = request.replica_id if state is None else state.replica_id
+        self.from_replica = replica_id > NO_REPLICA
+
+    def open_plan(self) -> None:
+        request = self.request
+        targets = [
+            Target(
+                (topic.topic_id if self.by_id else topic.topic, row.partition),
+                row.fetch_offset,
+                row.partition_max_bytes,
+                row.current_leader_epoch,
+                row.last_fetched_epoch,
+            )
+            for topic in request.topics
+            for row in topic.partitions
+        ]
+        forgotten: list[TargetKey] = [
+            (topic.topic_id if self.by_id else topic.topic, index)
+            for topic in request.forgotten_topics_data
+            for index in topic.partitions
+        ]
+        self.plan = self.node.fetch_sessions.plan(
+            request.session_id,
+            request.session_epoch,
+            targets,
+            forgotten,
+            by_topic_id=self.by_id,
+            now_ms=self.node.clock.coordinator_ms(),
+        )
+
+    # -- reading
+
+    def read_all(self) -> list[_Row]:
+        """Read every partition of the plan within the byte limits (KIP-74).
+
+        The first partition that has records gives at least one batch, whatever its size.
+        """
+        left = self.max_bytes
+        anything = False
+        rows = []
+        for target in self.plan.targets:
+            row = self._read(target, min(left, target.max_bytes), at_least_one=not anything)
+            left -= row.size
+            anything = anything or row.size > 0
+            rows.append(row)
+        return rows
+
+    def _read(self, target: Target, max_bytes: int, *, at_least_one: bool) -> _Row:
+        key, index = target.key
+        name = key if isinstance(key, str) else ""
+        replica = None
+        try:
+            if self.from_replica:
+                raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            topic = find_topic(self.node.cluster, name, key, by_id=self.by_id)  # type: ignore[arg-type]
+            replica = self.node.replica(topic, index)
+            return self._read_replica(target, name, replica, max_bytes, at_least_one)
+        except KafkaError as error:
+            refusal = FetchResponse.Partition(
+                partition_index=index,
+                error_code=error.code,
+                high_watermark=-1,
+                aborted_transactions=[] if self.committed_only else None,
+                records=b"",
+            )
+            return _Row(target, name, refusal, 0, replica)
+
+    def _read_replica(
+        self, target: Target, name: str, replica: Replica, max_bytes: int, at_least_one: bool
+    ) -> _Row:
+        replica.check_epoch(target.current_leader_epoch)
+        log = replica.log
+        response = FetchResponse.Partition(
+            partition_index=replica.index,
+            high_watermark=log.high_watermark,
+            last_stable_offset=log.last_stable_offset,
+            log_start_offset=log.log_start_offset,
+            aborted_transactions=[] if self.committed_only else None,
+            records=b"",
+        )
+        diverged = replica.diverging_epoch(target.last_fetched_epoch, target.fetch_offset)
+        if diverged is not None:
+            epoch, end_offset = diverged
+            response.diverging_epoch = FetchResponse.EpochEnd(epoch=epoch, end_offset=end_offset)
+            return _Row(target, name, response, 0, replica)
+        limit = log.last_stable_offset if self.committed_only else log.high_watermark
+        found = log.read(
+            target.fetch_offset, max(max_bytes, 0), limit=limit, at_least_one=at_least_one
+        )
+        response.records = found.records
+        return _Row(target, name, response, found.size, replica)
+
+    def is_enough(self, rows: list[_Row]) -> bool:
+        """True when the answer need not wait: enough bytes, an error, or nothing to wait for."""
+        if self.request.max_wait_ms <= 0 or not rows or self.node.stopping:
+            return True
+        if sum(row.size for row in rows) >= self.request.min_bytes:
+            return True
+        return any(row.response.error_code or row.response.diverging_epoch for row in rows)
+
+    # -- waiting
+
+    async def park(self) -> FetchResponse:
+        """Wait for more bytes, a change of the answer, or the deadline; then read again."""
+        while True:
+            rows = self.read_all()
+            if self.is_enough(rows) or trio.current_time() >= self.deadline:
+                return self.respond(rows)
+            await self._wait_for_change(rows)
+
+    async def _wait_for_change(self, rows: list[_Row]) -> None:
+        wait = FetchWait(self.request.min_bytes - sum(row.size for row in rows))
+        replicas = [row.replica for row in rows if row.replica is not None]
+        for replica in replicas:
+            replica.park(wait)
+        try:
+            await wait.wait(self.deadline)
+        finally:
+            for replica in replicas:
+                replica.unpark(wait)
+
+    # -- answering
+
+    def respond(self, rows: list[_Row]) -> FetchResponse:
+        session = self.plan.session
+        if session is not None:
+            rows = [row for row in rows if self._must_tell(row)]
+            for row in rows:
+                if row.size:
+                    session.move_back(row.target.key)
+        topics = []
+        for (key, name), group in groupby(rows, key=lambda row: (row.target.key[0], row.name)):
+            topic = FetchResponse.Topic(topic=name, partitions=[row.response for row in group])
+            if not isinstance(key, str):
+                topic.topic_id = key
+            topics.append(topic)
+        return FetchResponse(session_id=self.plan.session_id, responses=topics)
+
+    def _must_tell(self, row: _Row) -> bool:
+        answer = row.response
+        told = row.target.must_tell(
+            answer.error_code or int(answer.diverging_epoch is not None),
+            row.size,
+            answer.high_watermark,
+            answer.log_start_offset,
+        )
+        return told or not self.plan.incremental

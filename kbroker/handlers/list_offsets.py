@@ -1,0 +1,150 @@
+"""ListOffsets and OffsetForLeaderEpoch: where a log begins and ends, and when."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import NamedTuple
+
+from kbroker.context import Context
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.list_offsets import (
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+)
+from kbroker.registry import handles
+from kbroker.replica import Replica
+
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING = range(-1, -7, -1)
+READ_COMMITTED = 1
+FIRST_VERSION = {
+    LATEST: 0,
+    EARLIEST: 0,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING: 11,
+}
+"""The first version of each special timestamp."""
+
+
+class _Found(NamedTuple):
+    """A place in a log; the default is Kafka's "none"."""
+
+    offset: int = -1
+    timestamp: int = -1
+    leader_epoch: int = -1
+
+
+@handles(ApiKey.LIST_OFFSETS, versions="0-11")
+def list_offsets(ctx: Context, request: ListOffsetsRequest) -> ListOffsetsResponse:
+    """Behaviour: offsets of a log's ends, or of the first record at or after a time.
+
+    Versions: 0 answers a list of offsets; 2 knows read_committed, whose latest offset is the last
+    stable one; 4 checks and answers leader epochs. A special timestamp that is newer than the
+    version is UNSUPPORTED_VERSION for its partition.
+    """
+    names = Counter((t.name, p.partition_index) for t in request.topics for p in t.partitions)
+    topics: dict[str, ListOffsetsResponse.Topic] = {}
+    for topic in request.topics:
+        answer = topics.setdefault(topic.name, ListOffsetsResponse.Topic(name=topic.name))
+        for partition in topic.partitions:
+            key = (topic.name, partition.partition_index)
+            if names[key] == 0:
+                continue
+            row = _list_one(ctx, request, topic.name, partition, twice=names[key] > 1)
+            names[key] = 0
+            answer.partitions.append(row)
+    return ListOffsetsResponse(topics=list(topics.values()))
+
+
+def _list_one(
+    ctx: Context,
+    request: ListOffsetsRequest,
+    name: str,
+    partition: ListOffsetsRequest.Partition,
+    *,
+    twice: bool,
+) -> ListOffsetsResponse.Partition:
+    row = ListOffsetsResponse.Partition(partition_index=partition.partition_index)
+    try:
+        if twice:
+            raise KafkaError(ErrorCode.INVALID_REQUEST)
+        replica = ctx.node.named_replica(name, partition.partition_index)
+        replica.check_epoch(partition.current_leader_epoch)
+        found = _find(
+            replica, partition.timestamp, request.isolation_level == READ_COMMITTED, ctx.version
+        )
+    except KafkaError as error:
+        row.error_code = error.code
+        return row
+    row.offset, row.timestamp, row.leader_epoch = found
+    if ctx.version == 0 and found.offset >= 0:
+        row.old_style_offsets = _old_style(replica, partition, found)
+    return row
+
+
+def _find(replica: Replica, timestamp: int, committed_only: bool, version: int) -> _Found:
+    log = replica.log
+    if timestamp < 0:
+        if version < FIRST_VERSION.get(timestamp, version + 1):
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
+        if timestamp == LATEST:
+            end = log.last_stable_offset if committed_only else log.high_watermark
+            return _Found(end, leader_epoch=replica.leader_epoch)
+        if timestamp in (EARLIEST, EARLIEST_LOCAL):
+            return _Found(log.log_start_offset, leader_epoch=_epoch_at_start(replica))
+        if timestamp in (LATEST_TIERED, EARLIEST_PENDING):
+            return _Found()
+    limit = log.last_stable_offset if committed_only else log.high_watermark
+    if timestamp == MAX_TIMESTAMP:
+        newest = log.max_timestamp_offset(limit=limit)
+        return _Found(*newest) if newest else _Found()
+    found = log.offset_for_timestamp(timestamp, limit=limit)
+    return _Found(*found) if found else _Found()
+
+
+def _epoch_at_start(replica: Replica) -> int:
+    """The epoch of the log's first record; that of the leader when the log has none."""
+    epoch = replica.log.epochs.epoch_at(replica.log.log_start_offset)
+    return replica.leader_epoch if epoch is None else epoch
+
+
+def _old_style(
+    replica: Replica, partition: ListOffsetsRequest.Partition, found: _Found
+) -> list[int]:
+    """Version 0: up to `max_num_offsets` offsets from the one found down to the log's start."""
+    start = replica.log.log_start_offset
+    offsets = [found.offset] if found.offset == start else [found.offset, start]
+    return offsets[: max(partition.max_num_offsets, 0)]
+
+
+@handles(ApiKey.OFFSET_FOR_LEADER_EPOCH, versions="0-4")
+def offset_for_leader_epoch(
+    ctx: Context, request: OffsetForLeaderEpochRequest
+) -> OffsetForLeaderEpochResponse:
+    """Behaviour: where the largest epoch up to the one asked for ended (KIP-101, KIP-320)."""
+    return OffsetForLeaderEpochResponse(
+        topics=[
+            OffsetForLeaderEpochResponse.Topic(
+                topic=topic.topic,
+                partitions=[_epoch_end(ctx, topic.topic, row) for row in topic.partitions],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _epoch_end(
+    ctx: Context, name: str, row: OffsetForLeaderEpochRequest.Partition
+) -> OffsetForLeaderEpochResponse.Partition:
+    answer = OffsetForLeaderEpochResponse.Partition(partition=row.partition)
+    try:
+        replica = ctx.node.named_replica(name, row.partition)
+        replica.check_epoch(row.current_leader_epoch)
+        answer.leader_epoch, answer.end_offset = replica.end_of_epoch(row.leader_epoch)
+    except KafkaError as error:
+        answer.error_code = error.code
+    return answer

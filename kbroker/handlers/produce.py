@@ -1,0 +1,154 @@
+"""Produce: append record batches as the leader."""
+
+from __future__ import annotations
+
+import trio
+
+from kbroker.context import Context, Refused
+from kbroker.node import Node
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.produce import ProduceRequest, ProduceResponse
+from kbroker.protocol.records import RecordsRefusedError
+from kbroker.registry import handles
+from kbroker.replica import Replica
+from kbroker.topics import find_topic
+from kbroker.waiters import Pending
+
+NO_ANSWER, LEADER_ONLY, ALL_IN_SYNC = 0, 1, -1
+
+
+@handles(ApiKey.PRODUCE, versions="3-13", advertised_min=0)
+def produce(
+    ctx: Context, request: ProduceRequest
+) -> ProduceResponse | Pending[ProduceResponse] | None:
+    """Behaviour: appends in arrival order; answers when all batches are below the high watermark.
+
+    Versions: 0 to 2 are advertised but not served: librdkafka before 2.11.1 compresses only when
+    it sees them (KAFKA-18659). 13 names topics by id (KIP-516).
+
+    Differs from Kafka: acks=1 waits for the disk like acks=all (with `flush.policy=fsync`).
+    """
+    work = _ProduceWork(ctx, request)
+    response = work.append_all()
+    if request.acks == NO_ANSWER:
+        if work.failed:
+            # The only way to tell a client that does not read answers.
+            raise Refused("a batch sent with acks=0 was refused")
+        return None
+    return work.wait(response) if work.waiting else response
+
+
+class _ProduceWork:
+    """One Produce request: its appends, and the wait until all of them are committed."""
+
+    __slots__ = ("acks", "failed", "node", "now_ms", "pending", "request", "version", "waiting")
+
+    def __init__(self, ctx: Context, request: ProduceRequest) -> None:
+        self.node: Node = ctx.node
+        self.version = ctx.version
+        self.request = request
+        self.acks = request.acks
+        self.now_ms = ctx.node.clock.log_ms()
+        self.failed = False
+        self.waiting: list[tuple[Replica, int, ProduceResponse.Partition]] = []
+        self.pending: Pending[ProduceResponse] | None = None
+
+    def append_all(self) -> ProduceResponse:
+        topics = []
+        for topic in self.request.topic_data:
+            rows = [self._append(topic, partition) for partition in topic.partition_data]
+            topics.append(
+                ProduceResponse.Topic(
+                    name=topic.name, topic_id=topic.topic_id, partition_responses=rows
+                )
+            )
+        return ProduceResponse(responses=topics)
+
+    def _append(
+        self, topic: ProduceRequest.Topic, partition: ProduceRequest.Partition
+    ) -> ProduceResponse.Partition:
+        try:
+            if self.acks not in (NO_ANSWER, LEADER_ONLY, ALL_IN_SYNC):
+                raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS)
+            if self.request.transactional_id is not None:
+                raise KafkaError(
+                    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+                    "this broker has no transactions yet",
+                )
+            replica = self._replica(topic, partition.index)
+            appended = replica.append_produced(
+                partition.records,
+                self.version,
+                self.now_ms,
+                all_in_sync=self.acks == ALL_IN_SYNC,
+            )
+        except KafkaError as error:
+            self.failed = True
+            return _refusal(partition.index, error)
+        row = ProduceResponse.Partition(
+            index=partition.index,
+            base_offset=appended.base_offset,
+            log_append_time_ms=appended.log_append_time_ms,
+            log_start_offset=replica.log.log_start_offset,
+        )
+        if appended.last_offset >= replica.log.high_watermark:
+            self.waiting.append((replica, appended.last_offset + 1, row))
+        return row
+
+    def _replica(self, topic: ProduceRequest.Topic, index: int) -> Replica:
+        found = find_topic(self.node.cluster, topic.name, topic.topic_id, by_id=self.version >= 13)
+        if found.is_internal:
+            raise KafkaError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION, "clients do not write to internal topics"
+            )
+        return self.node.replica(found, index)
+
+    def wait(self, response: ProduceResponse) -> Pending[ProduceResponse]:
+        """Answer when every append is committed, or at the request's timeout."""
+        left = len(self.waiting)
+        timeout_seconds = max(self.request.timeout_ms, 0) / 1000
+        pending = Pending[ProduceResponse](
+            deadline=trio.current_time() + timeout_seconds, on_timeout=lambda: self._expire(response)
+        )
+        for replica, end_offset, row in self.waiting:
+
+            def done(
+                committed: bool, replica: Replica = replica, row: ProduceResponse.Partition = row
+            ) -> None:
+                nonlocal left
+                left -= 1
+                if not committed:
+                    _fail(row, replica.failure())
+                if not left:
+                    pending.resolve(response)
+
+            replica.commits.add(end_offset, done)
+        return pending
+
+    def _expire(self, response: ProduceResponse) -> ProduceResponse:
+        for replica, end_offset, row in self.waiting:
+            if replica.log.high_watermark < end_offset and not row.error_code:
+                _fail(row, ErrorCode.REQUEST_TIMED_OUT)
+        return response
+
+
+def _fail(row: ProduceResponse.Partition, code: ErrorCode) -> None:
+    row.error_code = code
+    row.base_offset = row.log_append_time_ms = row.log_start_offset = -1
+
+
+def _refusal(index: int, error: KafkaError) -> ProduceResponse.Partition:
+    record_errors = []
+    if isinstance(error, RecordsRefusedError):
+        record_errors = [
+            ProduceResponse.RecordError(batch_index=i, batch_index_error_message=message)
+            for i, message in error.record_errors
+        ]
+    return ProduceResponse.Partition(
+        index=index,
+        error_code=error.code,
+        error_message=error.message,
+        base_offset=-1,
+        record_errors=record_errors,
+    )

@@ -1,0 +1,220 @@
+"""CreateTopics, DeleteTopics, CreatePartitions, DeleteRecords."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Sequence
+
+from kbroker.cluster import Topic
+from kbroker.cluster.cluster import MAX_PARTITIONS
+from kbroker.config import describe_topic
+from kbroker.context import Context
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.topics import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+)
+from kbroker.protocol.schema import ZERO_UUID
+from kbroker.registry import handles
+from kbroker.topics import NewTopic, TopicPlan, check_replicas, find_topic, plan_topic
+
+HIGH_WATERMARK = -1
+"""The offset of a DeleteRecords request that means "all"."""
+
+
+@handles(ApiKey.CREATE_TOPICS, versions="0-7")
+async def create_topics(ctx: Context, request: CreateTopicsRequest) -> CreateTopicsResponse:
+    """Behaviour: each topic by itself; one that is created is usable when the answer arrives.
+
+    Versions: 1 has validate_only, 5 answers counts and settings, 7 the topic id. -1 partitions or
+    replicas mean the broker's default (also before version 4, as in Kafka).
+    """
+    times = Counter(topic.name for topic in request.topics)
+    rows = []
+    for name in times:
+        new = next(topic for topic in request.topics if topic.name == name)
+        try:
+            if times[name] > 1:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f"topic '{name}' stands there twice")
+            rows.append(await _create_one(ctx, new, validate_only=request.validate_only))
+        except KafkaError as error:
+            rows.append(
+                CreateTopicsResponse.Topic(
+                    name=name, error_code=error.code, error_message=error.message, configs=[]
+                )
+            )
+    return CreateTopicsResponse(topics=rows)
+
+
+async def _create_one(
+    ctx: Context, row: CreateTopicsRequest.Topic, *, validate_only: bool
+) -> CreateTopicsResponse.Topic:
+    node = ctx.node
+    new = _new_topic(row)
+    plan = plan_topic(node.cluster, node.config, new)
+    topic_id = ZERO_UUID
+    if not validate_only:
+        topic = await node.cluster.create_topic(
+            plan.name, plan.assignments, plan.configs, cause=f"CreateTopics by {ctx.client_id}"
+        )
+        topic_id = topic.id
+    return _created_row(ctx, plan, topic_id)
+
+
+def _new_topic(row: CreateTopicsRequest.Topic) -> NewTopic:
+    assignments = {each.partition_index: each.broker_ids for each in row.assignments}
+    if len(assignments) != len(row.assignments):
+        raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "a partition is assigned twice")
+    configs = {each.name: each.value for each in row.configs}
+    return NewTopic(row.name, row.num_partitions, row.replication_factor, assignments, configs)
+
+
+def _created_row(ctx: Context, plan: TopicPlan, topic_id: uuid.UUID) -> CreateTopicsResponse.Topic:
+    entries = describe_topic(plan.configs, ctx.node.config)
+    return CreateTopicsResponse.Topic(
+        name=plan.name,
+        topic_id=topic_id,
+        num_partitions=len(plan.assignments),
+        replication_factor=len(plan.assignments[0]),
+        configs=[
+            CreateTopicsResponse.Config(
+                name=entry.name,
+                value=entry.value,
+                read_only=entry.read_only,
+                config_source=entry.source,
+                is_sensitive=entry.sensitive,
+            )
+            for entry in entries
+        ],
+    )
+
+
+@handles(ApiKey.DELETE_TOPICS, versions="0-6")
+async def delete_topics(ctx: Context, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
+    """Behaviour: the name is free again when the answer arrives.
+
+    Versions: 6 deletes by name or by id.
+    """
+    asked = request.topics
+    if ctx.version < 6:
+        asked = [DeleteTopicsRequest.Topic(name=name) for name in request.topic_names]
+    times = Counter((row.name, row.topic_id) for row in asked)
+    rows = []
+    for name, topic_id in times:
+        answer = DeleteTopicsResponse.Topic(name=name, topic_id=topic_id)
+        rows.append(answer)
+        try:
+            topic = _topic_to_delete(ctx, name, topic_id, twice=times[name, topic_id] > 1)
+            answer.name, answer.topic_id = topic.name, topic.id
+            await ctx.node.cluster.delete_topic(
+                topic.name, cause=f"DeleteTopics by {ctx.client_id}"
+            )
+        except KafkaError as error:
+            answer.error_code, answer.error_message = error.code, error.message
+    return DeleteTopicsResponse(responses=rows)
+
+
+def _topic_to_delete(
+    ctx: Context, name: str | None, topic_id: uuid.UUID, *, twice: bool
+) -> Topic:
+    by_id = topic_id != ZERO_UUID
+    if twice or by_id == (name is not None):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "name each topic once, by name or by id")
+    if not ctx.node.config.allow_delete_topics:
+        raise KafkaError(ErrorCode.TOPIC_DELETION_DISABLED, "delete.topic.enable is false")
+    return find_topic(ctx.node.cluster, name or "", topic_id, by_id=by_id)
+
+
+@handles(ApiKey.CREATE_PARTITIONS, versions="0-3")
+async def create_partitions(
+    ctx: Context, request: CreatePartitionsRequest
+) -> CreatePartitionsResponse:
+    """Behaviour: a topic grows to `count` partitions, never shrinks."""
+    times = Counter(topic.name for topic in request.topics)
+    rows = []
+    for name in times:
+        asked = next(topic for topic in request.topics if topic.name == name)
+        answer = CreatePartitionsResponse.Topic(name=name)
+        rows.append(answer)
+        try:
+            if times[name] > 1:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f"topic '{name}' stands there twice")
+            added = _added_partitions(ctx, asked)
+            if not request.validate_only:
+                await ctx.node.cluster.add_partitions(
+                    name, added, cause=f"CreatePartitions by {ctx.client_id}"
+                )
+        except KafkaError as error:
+            answer.error_code, answer.error_message = error.code, error.message
+    return CreatePartitionsResponse(results=rows)
+
+
+def _added_partitions(ctx: Context, asked: CreatePartitionsRequest.Topic) -> list[list[int]]:
+    cluster = ctx.node.cluster
+    topic = find_topic(cluster, asked.name, ZERO_UUID, by_id=False)
+    current = len(topic.partitions)
+    if not current < asked.count <= MAX_PARTITIONS:
+        raise KafkaError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"topic '{topic.name}' has {current} partitions, {asked.count} is not more"
+            if asked.count <= current
+            else f"a topic has at most {MAX_PARTITIONS} partitions",
+        )
+    missing = asked.count - current
+    if asked.assignments is None:
+        return cluster.place_partitions(missing, topic.replication_factor, first=current)
+    if len(asked.assignments) != missing:
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"{missing} partitions are new, {len(asked.assignments)} are assigned",
+        )
+    return [
+        check_replicas(cluster, each.broker_ids, topic.replication_factor)
+        for each in asked.assignments
+    ]
+
+
+@handles(ApiKey.DELETE_RECORDS, versions="0-2")
+def delete_records(ctx: Context, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+    """Behaviour: the log then starts at the offset given (-1: at the high watermark)."""
+    return DeleteRecordsResponse(
+        topics=[
+            DeleteRecordsResponse.Topic(
+                name=topic.name,
+                partitions=[_delete_before(ctx, topic.name, row) for row in topic.partitions],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _delete_before(
+    ctx: Context, name: str, row: DeleteRecordsRequest.Partition
+) -> DeleteRecordsResponse.Partition:
+    answer = DeleteRecordsResponse.Partition(partition_index=row.partition_index, low_watermark=-1)
+    try:
+        replica = ctx.node.named_replica(name, row.partition_index)
+        _check_deletable(replica.config.cleanup_policy)
+        high_watermark = replica.log.high_watermark
+        offset = high_watermark if row.offset == HIGH_WATERMARK else row.offset
+        if not 0 <= offset <= high_watermark:
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
+        if offset > replica.log.log_start_offset:
+            replica.delete_records_before(offset)
+        answer.low_watermark = replica.log.log_start_offset
+    except KafkaError as error:
+        answer.error_code = error.code
+    return answer
+
+
+def _check_deletable(cleanup_policy: Sequence[str]) -> None:
+    if "delete" not in cleanup_policy:
+        raise KafkaError(ErrorCode.POLICY_VIOLATION, "the topic's cleanup.policy is only compact")

@@ -1,0 +1,49 @@
+"""How the command line writes logs: on stderr, as text or JSON. Embedding installs no handler."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Iterable
+
+LEVELS = {"debug", "info", "warning", "error", "critical"}
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        event = {
+            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            event["exception"] = self.formatException(record.exc_info)
+        return json.dumps(event)
+
+
+def set_up_logging(levels: Iterable[str], form: str) -> None:
+    """Install the handler of the command line.
+
+    Parameters: `levels` are LEVEL or LOGGER=LEVEL; `form` is "text" or "json".
+    Raises ValueError for a level that does not exist.
+    """
+    handler = logging.StreamHandler(sys.stderr)
+    if form == "json":
+        handler.setFormatter(JsonFormatter())
+    else:
+        handler.setFormatter(
+            logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s", "%H:%M:%S")
+        )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.WARNING)
+    logging.getLogger("kbroker").setLevel(logging.INFO)
+    for text in levels:
+        name, _, level = text.rpartition("=")
+        if level.lower() not in LEVELS:
+            raise ValueError(f"{level!r} is no log level; there are {', '.join(sorted(LEVELS))}")
+        logging.getLogger(name or "kbroker").setLevel(level.upper())

@@ -1,0 +1,80 @@
+"""Which function serves which API in which versions. What ApiVersions tells is derived from it."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, TypeVar
+
+from kbroker.protocol import messages
+from kbroker.protocol.api_keys import ApiKey
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+HANDLER_MODULES = (
+    "api_versions",
+    "cluster",
+    "configs",
+    "fetch",
+    "groups",
+    "list_offsets",
+    "metadata",
+    "offsets",
+    "produce",
+    "topics",
+    "transactions",
+)
+"""Modules of kbroker.handlers; their names are those of kbroker.protocol.messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """One served API.
+
+    `advertised_min` is below `versions.start` only where a client looks at it without using it.
+    """
+
+    key: ApiKey
+    versions: range
+    advertised_min: int
+    handler: Callable[..., Any]
+    request_class: type[Any]
+
+
+def handles(
+    key: ApiKey, *, versions: str, advertised_min: int | None = None
+) -> Callable[[Function], Function]:
+    """Mark a function as the handler of `key` in the versions "first-last"."""
+    first, _, last = versions.partition("-")
+    served = range(int(first), int(last or first) + 1)
+
+    def mark(function: Function) -> Function:
+        function.__served__ = (key, served, advertised_min)  # type: ignore[attr-defined]
+        return function
+
+    return mark
+
+
+def load_apis() -> Mapping[int, Api]:
+    """Import the handlers and return what they serve, by API key."""
+    modules = (importlib.import_module(f"kbroker.handlers.{name}") for name in HANDLER_MODULES)
+    return collect_apis(modules)
+
+
+def collect_apis(modules: Iterable[ModuleType]) -> Mapping[int, Api]:
+    """Return the APIs that the modules' functions serve. Raises ValueError on a key twice."""
+    apis: dict[int, Api] = {}
+    for module in modules:
+        for function in vars(module).values():
+            served = getattr(function, "__served__", None)
+            if served is None or function.__module__ != module.__name__:
+                continue
+            key, versions, advertised_min = served
+            if key in apis:
+                raise ValueError(f"{key.name} has two handlers")
+            minimum = versions.start if advertised_min is None else advertised_min
+            request_class = messages.request_class(key)
+            apis[key] = Api(key, versions, minimum, function, request_class)
+    return dict(sorted(apis.items()))

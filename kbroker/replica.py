@@ -1,0 +1,174 @@
+"""One partition on one node: its log, its place in the cluster, and who waits for it."""
+
+from __future__ import annotations
+
+from kbroker.cluster import Partition, Topic
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.records import BatchHeader, ProduceRules, validate_produced
+from kbroker.storage.log import Appended, Log
+
+from .config import TopicConfig
+from .flusher import Flusher
+from .log_settings import log_config, produce_rules
+from .waiters import CommitWaits, FetchWait
+
+ANY_EPOCH = -1
+"""A request's leader epoch that asks for no check."""
+
+
+class Replica:
+    """What a node knows of a partition that it hosts.
+
+    The high watermark is the smallest end of what is synced on the in-sync replicas; with one
+    replica that is the synced end of its own log (with a flush policy that does not wait for the
+    disk: the end of the log). Acks, parked fetches and reads wait for it, so no reader ever sees a
+    record that a power cut could take back.
+    """
+
+    __slots__ = (
+        "_deleted",
+        "_fetches",
+        "_flusher",
+        "_rules",
+        "_state",
+        "_unread_bytes",
+        "commits",
+        "config",
+        "index",
+        "leader_epoch",
+        "log",
+        "topic",
+    )
+
+    def __init__(
+        self,
+        topic: Topic,
+        partition: Partition,
+        log: Log,
+        config: TopicConfig,
+        flusher: Flusher,
+    ) -> None:
+        self.topic = topic
+        self.index = partition.index
+        self.log = log
+        self.leader_epoch = -1
+        self.commits = CommitWaits()
+        self.config = config
+        self._rules: ProduceRules = produce_rules(config)
+        self._state = partition
+        self._deleted = False
+        self._flusher = flusher
+        self._fetches: set[FetchWait] = set()
+        self._unread_bytes = 0
+        self.follow_cluster(partition)
+
+    def configure(self, config: TopicConfig) -> None:
+        """Take over changed settings of the topic."""
+        self.config = config
+        self._rules = produce_rules(config)
+        self.log.configure(log_config(config))
+
+    def follow_cluster(self, partition: Partition) -> None:
+        """Take over what the cluster decided about this partition."""
+        self._state = partition
+        if partition.leader_epoch > self.leader_epoch:
+            self.leader_epoch = partition.leader_epoch
+            self.log.assign_epoch(partition.leader_epoch)
+
+    def check_epoch(self, current_leader_epoch: int) -> None:
+        """Raise FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH (KIP-320)."""
+        if current_leader_epoch == ANY_EPOCH or current_leader_epoch == self.leader_epoch:
+            return
+        if current_leader_epoch < self.leader_epoch:
+            raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH)
+        raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH)
+
+    def diverging_epoch(self, last_fetched_epoch: int, fetch_offset: int) -> tuple[int, int] | None:
+        """Where the logs of a reader and this one part, None when they do not (KIP-595).
+
+        Returns (epoch, end offset) of the largest epoch that both can have. Raises
+        OFFSET_OUT_OF_RANGE when the reader knows an epoch above all of ours.
+        """
+        if last_fetched_epoch == ANY_EPOCH:
+            return None
+        epoch, end_offset = self.end_of_epoch(last_fetched_epoch)
+        if epoch < 0:
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
+        if epoch < last_fetched_epoch or end_offset < fetch_offset:
+            return epoch, end_offset
+        return None
+
+    def end_of_epoch(self, epoch: int) -> tuple[int, int]:
+        """Return the largest epoch up to `epoch` and where it ended; (-1, -1) when unknown."""
+        if epoch == self.leader_epoch:
+            return epoch, self.log.log_end_offset
+        return self.log.epochs.end_offset_for(epoch, self.log.log_end_offset)
+
+    def append_produced(
+        self, records: memoryview | None, version: int, now_ms: int, *, all_in_sync: bool
+    ) -> Appended:
+        """Check what a client sent as Produce `version` and append it.
+
+        Raises KafkaError: what `validate_produced` and `Log.append` raise, and
+        NOT_ENOUGH_REPLICAS when `all_in_sync` and too few replicas are in sync.
+        """
+        header = validate_produced(records, version, now_ms, self._rules)
+        state = self._state
+        if all_in_sync and len(state.isr) < min(
+            self.config.min_insync_replicas, len(state.replicas)
+        ):
+            raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
+        assert records is not None
+        return self.append(records, header, now_ms)
+
+    def append(self, batch: memoryview, header: BatchHeader, now_ms: int) -> Appended:
+        """Append one checked batch as the leader; see `Log.append` for what it raises."""
+        if self._flusher.failed is not None:
+            raise KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR, "the data folder is offline: a sync failed"
+            )
+        appended = self.log.append(batch, header, leader_epoch=self.leader_epoch, now_ms=now_ms)
+        if not appended.duplicate:
+            self._unread_bytes += header.size
+            self._flusher.appended(self)
+        return appended
+
+    def delete_records_before(self, offset: int) -> None:
+        """Move the start of the log; parked fetches below it learn that they are out of range."""
+        self.log.delete_records_before(offset)
+        self.wake()
+
+    def failure(self) -> ErrorCode:
+        """Why something that was appended will not be committed here."""
+        if self._deleted:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if self._flusher.failed is not None:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    def synced(self, offset: int) -> None:
+        """Everything below `offset` is as durable as the flush policy asks."""
+        if offset > self.log.high_watermark:
+            self.log.advance_high_watermark(offset)
+            self.commits.advance(offset)
+            size, self._unread_bytes = self._unread_bytes, 0
+            for fetch in tuple(self._fetches):
+                fetch.grow(size)
+
+    def park(self, fetch: FetchWait) -> None:
+        """Tell `fetch` of every change until `unpark`."""
+        self._fetches.add(fetch)
+
+    def unpark(self, fetch: FetchWait) -> None:
+        self._fetches.discard(fetch)
+
+    def wake(self) -> None:
+        """The answer to parked fetches changed without new records."""
+        for fetch in tuple(self._fetches):
+            fetch.wake()
+
+    def close(self, *, deleted: bool) -> None:
+        """Stop serving: waiters are told. The log itself is closed by its manager."""
+        self._deleted = deleted
+        self.commits.fail()
+        self.wake()

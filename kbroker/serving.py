@@ -1,0 +1,287 @@
+"""A broker as a process: configuration, banner, ready signals, events, signals, exit."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import re
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from . import __version__
+from .broker import Broker, open_broker
+from .client import check_round_trip
+from .config import BrokerConfig
+from .context import Endpoint
+from .logs import set_up_logging
+from .server import Listener, PortInUse
+from .storage.errors import StorageError
+
+logger = logging.getLogger(__name__)
+
+PARENT_CHECK_SECONDS = 0.5
+IDLE_CHECK_SECONDS = 1
+LOOPBACK_NAMES = {"localhost", "127.0.0.1", "::1"}
+
+
+class StartFailed(Exception):
+    """The server cannot start; the message names the cause and the next action."""
+
+
+@dataclass(slots=True)
+class ServeOptions:
+    """What the command line of `kbroker serve` says; see its help for each."""
+
+    host: str = "localhost"
+    port: int = 9092
+    advertise: str | None = None
+    data_dir: str = "./kbroker-data"
+    memory: bool = False
+    config_file: str | None = None
+    overrides: dict[str, str] = field(default_factory=dict)
+    topics: list[tuple[str, int, dict[str, str]]] = field(default_factory=list)
+    port_file: str | None = None
+    ready_fd: int | None = None
+    as_json: bool = False
+    log_levels: tuple[str, ...] = ()
+    log_format: str = "text"
+    strict: bool = False
+    grace_seconds: float = 5
+    exit_with_parent: bool = False
+    idle_seconds: float | None = None
+
+
+def run_server(options: ServeOptions) -> None:
+    """Serve until a signal. Raises StartFailed or ConfigError."""
+    try:
+        set_up_logging(options.log_levels, options.log_format)
+    except ValueError as error:
+        raise StartFailed(str(error)) from None
+    trio.run(_Serving(options).run, strict_exception_groups=True)
+
+
+class _Serving:
+    """One run of the server."""
+
+    def __init__(self, options: ServeOptions) -> None:
+        self.options = options
+        self.started = time.perf_counter()
+        self.stop = trio.CancelScope()
+
+    async def run(self) -> None:
+        options = self.options
+        config = load_config(options)
+        self.event("starting", version=__version__, pid=os.getpid())
+        try:
+            with self.stop:
+                async with trio.open_nursery() as nursery:
+                    await nursery.start(self._stop_on_signals)
+                    async with self._open(config) as broker:
+                        await self._announce(broker)
+                        if options.exit_with_parent:
+                            nursery.start_soon(self._stop_with_parent)
+                        if options.idle_seconds is not None:
+                            nursery.start_soon(self._stop_when_idle, broker, options.idle_seconds)
+                        await trio.sleep_forever()
+        except* (StorageError, PortInUse, OSError, ValueError) as group:
+            error = group.exceptions[0]
+            while isinstance(error, ExceptionGroup):
+                error = error.exceptions[0]
+            self.event("error", message=str(error))
+            raise StartFailed(str(error)) from error
+        self.event("stopped")
+        if not options.as_json:
+            print("stopped", flush=True)
+
+    @contextlib.asynccontextmanager
+    async def _open(self, config: BrokerConfig) -> AsyncIterator[Broker]:
+        options = self.options
+        listener = Listener(
+            "PLAINTEXT", options.host, options.port, _parse_endpoint(options.advertise)
+        )
+        self._check_exposure(listener)
+        data_dir = None if options.memory else options.data_dir
+        async with open_broker(
+            config, data_dir=data_dir, listeners=[listener], grace_seconds=options.grace_seconds
+        ) as broker:
+            for name, partitions, configs in options.topics:
+                await broker.create_topic(name, partitions, configs)
+            yield broker
+
+    def _check_exposure(self, listener: Listener) -> None:
+        """A plaintext listener that other machines reach is worth a loud word (CVE lists agree)."""
+        if listener.host in LOOPBACK_NAMES:
+            return
+        message = (
+            f"anyone who can reach {listener.host} can read and write everything: this listener "
+            "has neither TLS nor a login; listen on localhost unless the network is trusted"
+        )
+        if self.options.strict:
+            raise StartFailed(message + " (refused by --strict)")
+        logger.warning("%s", message)
+        self.event("warning", message=message)
+
+    # -- ready
+
+    async def _announce(self, broker: Broker) -> None:
+        await check_round_trip(*broker.endpoint)
+        ready = self._ready_event(broker)
+        if self.options.as_json:
+            self.event("ready", **ready)
+        else:
+            self._print_banner(broker)
+        self._signal_ready(ready)
+
+    def _ready_event(self, broker: Broker) -> dict[str, Any]:
+        advertised = self.options.advertise
+        return {
+            "bootstrap_servers": broker.bootstrap_servers,
+            "listeners": {"PLAINTEXT": broker.bootstrap_servers},
+            "advertised": advertised or "auto",
+            "pid": os.getpid(),
+            "cluster_id": broker.node.cluster.id,
+            "node_id": broker.node.id,
+            "data_dir": None if self.options.memory else os.path.abspath(self.options.data_dir),
+            "version": __version__,
+            "seconds": round(time.perf_counter() - self.started, 3),
+        }
+
+    def _print_banner(self, broker: Broker) -> None:
+        node, port = broker.node, broker.endpoint.port
+        host = self.options.host if self.options.host not in LOOPBACK_NAMES else "localhost"
+        note = f"; advertised: {self.options.advertise}" if self.options.advertise else ""
+        lines = [
+            f"kbroker {__version__} · node {node.id} · cluster {node.cluster.id}",
+            f"  Kafka    {host}:{port}          (PLAINTEXT{note})",
+            f"  Data     {self._data_line(broker)}",
+        ]
+        loss = _loss_window(node.config, memory=self.options.memory)
+        if loss:
+            lines.append(f"  Loss     {loss}")
+        took = time.perf_counter() - self.started
+        lines.append(f"ready in {took:.1f} s — Ctrl+C to stop")
+        print("\n".join(lines), flush=True)
+
+    def _data_line(self, broker: Broker) -> str:
+        topics = len(broker.node.cluster.topics)
+        count = f"{topics} topic{'' if topics == 1 else 's'}"
+        if self.options.memory:
+            return f"in memory, {count}"
+        logs = broker.node.logs
+        state = "new" if logs.is_new else "clean shutdown" if logs.was_clean else "recovered"
+        return f"{self.options.data_dir}  {count}, {logs.size_bytes() / 1e6:.1f} MB, {state}"
+
+    def _signal_ready(self, ready: dict[str, Any]) -> None:
+        options = self.options
+        line = json.dumps({"event": "ready", **ready}) + "\n"
+        if options.port_file:
+            is_json = options.port_file.endswith(".json")
+            _write_atomic(options.port_file, line if is_json else ready["bootstrap_servers"] + "\n")
+        if options.ready_fd is not None:
+            with os.fdopen(options.ready_fd, "w") as stream:
+                stream.write(line)
+        _notify_systemd("READY=1")
+
+    def event(self, name: str, **values: Any) -> None:
+        """Print an event, with `--json` only."""
+        if self.options.as_json:
+            print(json.dumps({"event": name, **values}), flush=True)
+
+    # -- stop
+
+    async def _stop_on_signals(
+        self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            task_status.started()
+            async for number in signals:
+                if self.stop.cancel_called:
+                    os._exit(128 + number)
+                self._begin_stop(signal.Signals(number).name)
+                with trio.CancelScope(shield=True):
+                    await self._exit_hard_on_second(signals)
+
+    async def _exit_hard_on_second(self, signals: Any) -> None:
+        """While the graceful stop runs, another signal ends the process at once."""
+        with trio.move_on_after(self.options.grace_seconds):
+            async for number in signals:
+                os._exit(128 + number)
+
+    def _begin_stop(self, cause: str) -> None:
+        logger.info("stopping: %s", cause)
+        self.event("stopping", cause=cause)
+        _notify_systemd("STOPPING=1")
+        self.stop.cancel()
+
+    async def _stop_with_parent(self) -> None:
+        parent = os.getppid()
+        while os.getppid() == parent:
+            await trio.sleep(PARENT_CHECK_SECONDS)
+        self._begin_stop("the parent process is gone")
+
+    async def _stop_when_idle(self, broker: Broker, seconds: float) -> None:
+        used_at = trio.current_time()
+        while trio.current_time() - used_at < seconds:
+            await trio.sleep(min(IDLE_CHECK_SECONDS, seconds))
+            if broker.server.connections:
+                used_at = trio.current_time()
+        self._begin_stop(f"no client for {seconds:g} s")
+
+
+def load_config(options: ServeOptions) -> BrokerConfig:
+    """Merge command line, environment and file, in that order of strength."""
+    config = BrokerConfig.load(
+        options=options.overrides,
+        environ=os.environ,
+        file=Path(options.config_file) if options.config_file else None,
+        strict=options.strict,
+    )
+    for notice in config.notices:
+        logger.log(logging.getLevelNamesMapping()[notice.level.upper()], "%s", notice.text)
+    return config
+
+
+def _parse_endpoint(text: str | None) -> Endpoint | None:
+    if text is None:
+        return None
+    match = re.fullmatch(r"\[?([^\]]+?)\]?:(\d+)", text)
+    if match is None:
+        raise StartFailed(f"--advertise {text!r} is not HOST:PORT")
+    return Endpoint(match[1], int(match[2]))
+
+
+def _loss_window(config: BrokerConfig, *, memory: bool) -> str | None:
+    """Say what may be lost, for every set-up but the durable one."""
+    if memory:
+        return "everything is gone when this process ends"
+    policy = config.text("flush.policy")
+    if policy == "interval":
+        return f"power loss: up to {config.integer('flush.interval.ms')} ms (flush.policy=interval)"
+    if policy == "os":
+        return "power loss: whatever the kernel has not written back (flush.policy=os)"
+    return None
+
+
+def _write_atomic(path: str, text: str) -> None:
+    temporary = f"{path}.{os.getpid()}.tmp"
+    Path(temporary).write_text(text)
+    os.replace(temporary, path)
+
+
+def _notify_systemd(state: str) -> None:
+    address = os.environ.get("NOTIFY_SOCKET")
+    if not address:
+        return
+    if address.startswith("@"):
+        address = "\0" + address[1:]
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        sock.sendto(state.encode(), address)

@@ -1,0 +1,113 @@
+"""Answers that come later: what a handler returns when the work is done but the answer must wait.
+
+A handler does its ordered work (append, join) in arrival order and returns a `Pending`. The
+connection's writer resolves the pendings of a connection one by one, in order, so that a parked
+fetch delays later answers on its own connection and never a later append (KIP-74 order of replies).
+Everything runs in one event loop: no lock is needed because nothing here awaits between reading and
+changing state.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+import trio
+
+Response = TypeVar("Response")
+
+
+class Pending(Generic[Response]):
+    """One answer to come.
+
+    `deadline` is in seconds of trio's clock; when it passes first, `on_timeout` makes the answer.
+    """
+
+    __slots__ = ("_event", "_on_timeout", "deadline", "ready", "response")
+
+    def __init__(
+        self,
+        *,
+        deadline: float = math.inf,
+        on_timeout: Callable[[], Response] | None = None,
+    ) -> None:
+        self.ready = False
+        self.deadline = deadline
+        self.response: Response | None = None
+        self._on_timeout = on_timeout
+        self._event: trio.Event | None = None
+
+    def resolve(self, response: Response | None) -> None:
+        """Give the answer; only the first one counts."""
+        if self.ready:
+            return
+        self.ready = True
+        self.response = response
+        if self._event is not None:
+            self._event.set()
+
+    async def wait(self) -> Response | None:
+        """Wait for the answer, at most until the deadline."""
+        if not self.ready:
+            self._event = trio.Event()
+            with trio.move_on_at(self.deadline):
+                await self._event.wait()
+            if not self.ready and self._on_timeout is not None:
+                self.resolve(self._on_timeout())
+        return self.response
+
+    def abandon(self) -> None:
+        """The one who asked has gone."""
+        self.resolve(None)
+
+
+class CommitWaits:
+    """Those who wait until the high watermark of one partition passes their offset.
+
+    Offsets arrive in rising order, so a queue is enough: advance pops from its left.
+    """
+
+    __slots__ = ("_queue",)
+
+    def __init__(self) -> None:
+        self._queue: deque[tuple[int, Callable[[bool], None]]] = deque()
+
+    def add(self, offset: int, done: Callable[[bool], None]) -> None:
+        """Call `done(True)` when the high watermark reaches `offset`, `done(False)` if it cannot."""
+        self._queue.append((offset, done))
+
+    def advance(self, high_watermark: int) -> None:
+        queue = self._queue
+        while queue and queue[0][0] <= high_watermark:
+            queue.popleft()[1](True)
+
+    def fail(self) -> None:
+        """The partition went offline or its leader changed: nothing here will be committed."""
+        while self._queue:
+            self._queue.popleft()[1](False)
+
+
+class FetchWait:
+    """A parked fetch: woken once, by enough new bytes or by anything that changes the answer."""
+
+    __slots__ = ("_event", "_missing_bytes")
+
+    def __init__(self, missing_bytes: int) -> None:
+        self._missing_bytes = missing_bytes
+        self._event = trio.Event()
+
+    def grow(self, size: int) -> None:
+        """A partition of this fetch has `size` more readable bytes."""
+        self._missing_bytes -= size
+        if self._missing_bytes <= 0:
+            self._event.set()
+
+    def wake(self) -> None:
+        """The answer changed for another reason: topic deleted, leader moved, node stopping."""
+        self._event.set()
+
+    async def wait(self, deadline: float) -> None:
+        with trio.move_on_at(deadline):
+            await self._event.wait()

@@ -1,0 +1,91 @@
+"""The local metadata store: compare-and-set, journal, torn lines."""
+
+import pytest
+
+from kbroker.cluster.store import ABSENT, Change, LocalStore
+from kbroker.storage.files import MemFiles
+
+PATH = "data/cluster.journal"
+
+
+@pytest.fixture
+def files() -> MemFiles:
+    files = MemFiles()
+    files.mkdir("data")
+    return files
+
+
+async def put(store: LocalStore, key: str, value: int, revision: int = ABSENT) -> int | None:
+    return await store.transact({key: {"n": value}}, compares={key: revision}, cause="test")
+
+
+async def test_a_compare_that_fails_changes_nothing(files: MemFiles) -> None:
+    store = LocalStore(files, PATH)
+    first = await put(store, "a", 1)
+    assert first is not None
+    assert await put(store, "a", 2) is None
+    assert (await store.range("a"))["a"].value == {"n": 1}
+    assert await put(store, "a", 2, first) == first + 1
+
+
+async def test_a_revision_is_never_used_again_after_a_delete(files: MemFiles) -> None:
+    store = LocalStore(files, PATH)
+    first = await put(store, "a", 1)
+    assert first is not None
+    await store.transact({"a": None}, compares={"a": first}, cause="test")
+    second = await put(store, "a", 1)
+    assert second is not None
+    assert second > first
+    assert await put(store, "a", 3, first) is None
+
+
+async def test_entries_and_revisions_survive_a_restart(files: MemFiles) -> None:
+    store = LocalStore(files, PATH)
+    revision = await put(store, "a", 1)
+    await put(store, "b", 2)
+    await store.aclose()
+    again = LocalStore(files, PATH)
+    entries = await again.range("")
+    assert {key: entry.value["n"] for key, entry in entries.items()} == {"a": 1, "b": 2}
+    assert entries["a"].revision == revision
+    assert await put(again, "c", 3) == 3
+
+
+async def test_a_torn_last_line_is_cut_and_the_rest_kept(files: MemFiles) -> None:
+    store = LocalStore(files, PATH)
+    await put(store, "a", 1)
+    await put(store, "b", 2)
+    await store.aclose()
+    journal = files.open(PATH)
+    journal.truncate(journal.size - 5)
+    journal.close()
+    again = LocalStore(files, PATH)
+    assert set(await again.range("")) == {"a"}
+    await put(again, "c", 3)
+    await again.aclose()
+    assert set(await LocalStore(files, PATH).range("")) == {"a", "c"}
+
+
+async def test_a_long_history_is_rewritten_without_losing_anything(
+    files: MemFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LocalStore, "REWRITE_BYTES", 1000)
+    store = LocalStore(files, PATH)
+    revision: int | None = ABSENT
+    for number in range(100):
+        assert revision is not None
+        revision = await put(store, "a", number, revision)
+    await store.aclose()
+    before = files.size(PATH)
+    again = LocalStore(files, PATH)
+    assert files.size(PATH) < before / 10
+    assert (await again.range("a"))["a"] == ({"n": 99}, revision)
+
+
+async def test_watchers_see_each_change_once(files: MemFiles) -> None:
+    store = LocalStore(files, PATH)
+    seen: list[Change] = []
+    store.watch(seen.append)
+    await put(store, "a", 1)
+    await put(store, "a", 9)  # refused
+    assert [change.entries for change in seen] == [{"a": {"n": 1}}]

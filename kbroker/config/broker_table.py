@@ -358,10 +358,9 @@ _LOGS = (
         "log.index.size.max.bytes",
         Type.INT,
         "10485760",
-        "Largest size of a segment's index.",
+        "Largest size of a segment's index; a full index begins a new segment.",
         unit="bytes",
         minimum=4,
-        effect=Effect.LATER,
     ),
     Property(
         "log.message.timestamp.type",

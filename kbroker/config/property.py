@@ -159,6 +159,8 @@ class Property:
             raise ConfigError(
                 f"Invalid value{shown} for configuration {self.name}: expected {self.allowed}"
             )
+        if isinstance(value, tuple) and not self.pattern:
+            return tuple(dict.fromkeys(value))  # like Kafka: an item that stands twice counts once
         return value
 
     def _allows(self, value: Value, text: str) -> bool:
@@ -213,8 +215,7 @@ def _integer(text: str) -> int:
 
 
 def _items(text: str) -> tuple[str, ...]:
-    # Kafka drops an item that stands twice.
-    return tuple(dict.fromkeys(item.strip() for item in text.split(","))) if text else ()
+    return tuple(item.strip() for item in text.split(",")) if text else ()
 
 
 def _java_double(number: float) -> str:

@@ -308,7 +308,6 @@ TOPIC_TABLE: tuple[Property, ...] = (
         unit="bytes",
         minimum=4,
         synonyms=("log.index.size.max.bytes",),
-        effect=Effect.LATER,
     ),
     Property(
         "segment.jitter.ms",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -168,6 +169,57 @@ def test_every_typed_attribute_reads_a_setting_of_its_type(owner: type) -> None:
         assert getattr(settings, name) == ("" if value is None else value), name
 
 
+# What the settings do
+
+DERIVED = {
+    "advertised.listeners": "advertised_listeners",
+    "broker.id": "node_id",
+    "cleanup.policy": "cleanup_policy",
+    "controller.listener.names": "listeners",
+    "internal.segment.bytes": "segment_bytes",
+    "listeners": "listeners",
+    "log.dir": "log_dir",
+    "log.dirs": "log_dir",
+    "segment.bytes": "segment_bytes",
+}
+"""Attributes that read settings other than by their declaration."""
+
+
+def attributes() -> dict[str, str]:
+    """The typed attribute of every setting that has one."""
+    members = {**vars(TopicConfig), **vars(BrokerConfig)}.items()
+    return {each.name: name for name, each in members if hasattr(each, "name")} | DERIVED
+
+
+def words_of_the_program() -> tuple[set[str], set[str]]:
+    """All attribute names and all string constants outside of the table itself."""
+    sources = [p for p in (ROOT / "kbroker").rglob("*.py") if "config" not in p.parts]
+    nodes = [node for source in sources for node in ast.walk(ast.parse(source.read_text()))]
+    names = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    texts = {str(node.value) for node in nodes if isinstance(node, ast.Constant)}
+    return names, texts
+
+
+def test_what_the_table_calls_applied_is_read_by_the_program() -> None:
+    names, texts = words_of_the_program()
+    attribute = attributes()
+    read = {
+        name
+        for name in (*TOPIC_PROPERTIES, *BROKER_PROPERTIES)
+        if attribute.get(name) in names or name in texts
+    }
+    read |= {
+        synonym
+        for name in read & TOPIC_PROPERTIES.keys()
+        for synonym in TOPIC_PROPERTIES[name].synonyms
+    }
+    every = (*TOPIC_PROPERTIES.values(), *BROKER_PROPERTIES.values())
+    applied = {each.name for each in every if each.effect is Effect.APPLIED}
+    others = {each.name for each in every} - applied
+    assert sorted(applied - read) == [], "read them, or mark them LATER in the table"
+    assert sorted(n for n in others if attribute.get(n) in names) == [], "mark them APPLIED"
+
+
 # Reading one value
 
 
@@ -192,6 +244,7 @@ def test_every_typed_attribute_reads_a_setting_of_its_type(owner: type) -> None:
         ("compression.zstd.level", "-131072", "-131072"),
         ("leader.replication.throttled.replicas", "*", "*"),
         ("leader.replication.throttled.replicas", "0:1, 1:2", "0:1,1:2"),
+        ("leader.replication.throttled.replicas", "0:1,0:1", "0:1,0:1"),
         ("leader.replication.throttled.replicas", "", ""),
         ("remote.storage.enable", "False", "false"),
     ],

@@ -132,8 +132,6 @@ def decode_key(buffer: Buffer) -> Key | None:
         return _decode_whole(OffsetCommitKey, buffer, version)
     if version == GROUP_METADATA_KEY_VERSION:
         return _decode_whole(GroupMetadataKey, buffer, version)
-    if version < 0:
-        raise DecodeError(f"a key of kind {version}")
     return None
 
 
@@ -156,6 +154,8 @@ def _version_of(buffer: Buffer) -> int:
         version: int = _VERSION.unpack_from(buffer)[0]
     except struct.error:
         raise DecodeError(f"no version in {len(buffer)} bytes") from None
+    if version < 0:
+        raise DecodeError(f"version {version}")
     return version
 
 
@@ -217,10 +217,7 @@ def read_assignment(assignment: Buffer) -> Assignment | None:
 
 def _tolerant(cls: type[M], blob: Buffer) -> M | None:
     try:
-        version = _version_of(blob)
-        if version < 0:
-            return None
-        known = min(version, _CONSUMER_PROTOCOL_VERSION_MAX)
-        return decode(cls, blob, known, _VERSION.size)[0]
+        version = min(_version_of(blob), _CONSUMER_PROTOCOL_VERSION_MAX)
+        return decode(cls, blob, version, _VERSION.size)[0]
     except DecodeError:
         return None

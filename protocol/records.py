@@ -284,19 +284,15 @@ def validate_produced(
     if buffer is None:
         raise _invalid("no records")
     header = _single_batch(buffer)
-    if header.size > rules.max_message_bytes:
+    size = len(buffer)
+    if size > rules.max_message_bytes:
         raise KafkaError(
             ErrorCode.MESSAGE_TOO_LARGE,
-            f"a batch of {header.size} bytes, the topic takes {rules.max_message_bytes}",
+            f"a batch of {size} bytes, the topic takes {rules.max_message_bytes}",
         )
     if not check_crc(buffer, 0, header):
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "the batch does not match its CRC")
-    _check_fields(header, rules)
-    if header.codec == Codec.ZSTD and version < 7:
-        # A client below Fetch 10 could not read the batch back (KIP-110).
-        raise KafkaError(
-            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs Produce 7, this is {version}"
-        )
+    _check_fields(header, version, rules)
     if rules.log_append_time:
         if rules.compacted:
             _inspect(buffer, header, now_ms, rules)
@@ -318,29 +314,36 @@ def _single_batch(buffer: Buffer) -> BatchHeader:
     if size < HEADER_SIZE:
         raise _invalid(f"{size} bytes are no whole batch")
     header = read_header(buffer)
-    if header.size < HEADER_SIZE:
+    batch_size = header.batch_length + LENGTH_END
+    if batch_size == size:
+        return header
+    if batch_size < HEADER_SIZE:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"batch length {header.batch_length}")
-    if header.size > size:
-        raise _invalid(f"a batch of {header.size} bytes is cut after {size}")
-    if header.size < size:
-        raise _invalid(f"{size - header.size} bytes after the one batch that is allowed")
-    return header
+    if batch_size > size:
+        raise _invalid(f"a batch of {batch_size} bytes is cut after {size}")
+    raise _invalid(f"{size - batch_size} bytes after the one batch that is allowed")
 
 
-def _check_fields(header: BatchHeader, rules: ProduceRules) -> None:
+def _check_fields(header: BatchHeader, version: int, rules: ProduceRules) -> None:
     """The rules that fields of the header can break with each other."""
     count = header.record_count
     if header.base_offset != 0:
         raise _invalid(f"base offset {header.base_offset}, a client's is 0")
     if count <= 0 or count != header.last_offset_delta + 1:
         raise _invalid(f"{count} records, but last offset delta {header.last_offset_delta}")
-    codec = header.codec
+    attributes = header.attributes
+    codec = attributes & CODEC_MASK
     if codec > Codec.ZSTD:
         raise _invalid(f"there is no compression codec {codec}")
-    room = rules.max_decompressed if codec else header.size - HEADER_SIZE
+    room = rules.max_decompressed if codec else header.batch_length + LENGTH_END - HEADER_SIZE
     if count * MIN_RECORD_SIZE > room:
         raise _invalid(f"{count} records cannot be in {room} bytes")
-    if header.attributes & CONTROL_BIT:
+    if codec == Codec.ZSTD and version < 7:
+        # A client below Fetch 10 could not read the batch back (KIP-110).
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs Produce 7, this is {version}"
+        )
+    if attributes & CONTROL_BIT:
         raise _invalid("clients do not write control batches")
     if header.producer_id >= 0:
         if header.base_sequence < 0 or header.producer_epoch < 0:
@@ -348,7 +351,7 @@ def _check_fields(header: BatchHeader, rules: ProduceRules) -> None:
                 f"producer {header.producer_id} with epoch {header.producer_epoch} "
                 f"and sequence {header.base_sequence}"
             )
-    elif header.attributes & TRANSACTIONAL_BIT:
+    elif attributes & TRANSACTIONAL_BIT:
         raise _invalid("a transactional batch without a producer id")
 
 
@@ -426,18 +429,23 @@ def read_records(
 
 
 def first_record_at_or_after(
-    buffer: Buffer, timestamp: int, *, max_decompressed: int = MAX_DECOMPRESSED_BYTES
+    buffer: Buffer,
+    timestamp: int,
+    *,
+    start_offset: int = 0,
+    max_decompressed: int = MAX_DECOMPRESSED_BYTES,
 ) -> FoundRecord | None:
     """The first record whose time is at least `timestamp` (ms), inside compressed batches too.
 
-    Batches whose header says that they are older are not opened. Raises as `read_records`.
+    Records below `start_offset` do not count. Batches whose header says that they are older are
+    not opened. Raises as `read_records`.
     """
     for position, header in iter_headers(buffer):
-        if header.max_timestamp < timestamp or header.is_control:
+        if header.max_timestamp < timestamp or header.last_offset < start_offset:
             continue
         with _errors_as(ErrorCode.CORRUPT_MESSAGE):
             for record in _records(buffer, position, header, max_decompressed):
-                if record.timestamp >= timestamp:
+                if record.timestamp >= timestamp and record.offset >= start_offset:
                     return FoundRecord(record.offset, record.timestamp, header.leader_epoch)
     return None
 
@@ -449,10 +457,10 @@ def max_timestamp_record(
 
     Only the batch with the greatest `max_timestamp` is opened. Raises as `read_records`.
     """
-    batches = [(position, header) for position, header in iter_headers(buffer)]
-    if not batches:
+    newest = max(iter_headers(buffer), key=lambda batch: batch[1].max_timestamp, default=None)
+    if newest is None:
         return None
-    position, header = max(batches, key=lambda batch: batch[1].max_timestamp)
+    position, header = newest
     with _errors_as(ErrorCode.CORRUPT_MESSAGE):
         records = _records(buffer, position, header, max_decompressed)
         latest = max(records, key=lambda record: record.timestamp, default=None)

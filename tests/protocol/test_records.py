@@ -1,0 +1,930 @@
+"""Batches of format v2: foreign writers and readers, Kafka's own bytes, and what is refused."""
+
+from __future__ import annotations
+
+import datetime
+import io
+import random
+import struct
+import subprocess
+import sys
+import tracemalloc
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+import lz4.frame
+import pytest
+import snappy
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kio.records.readers import read_batch as kio_read_batch
+from kio.records.schema import NewRecordBatch as KioBatch
+from kio.records.schema import Record as KioRecord
+from kio.records.schema import RecordHeader as KioHeader
+from kio.records.writers import write_new_batch as kio_write_batch
+from kio.static.primitive import TZAwareMicros, i8, i16, i32, i64
+
+from kbroker.protocol.compression import Codec, compress
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.primitives import write_varint
+from kbroker.protocol.records import (
+    CONTROL_BIT,
+    DEFAULT_RULES,
+    HEADER_SIZE,
+    LOG_APPEND_TIME_BIT,
+    TRANSACTIONAL_BIT,
+    BatchHeader,
+    FoundRecord,
+    Marker,
+    ProduceRules,
+    Record,
+    RecordsRefusedError,
+    check_crc,
+    encode_batch,
+    end_transaction_marker,
+    first_record_at_or_after,
+    iter_headers,
+    max_timestamp_record,
+    placed,
+    read_header,
+    read_marker,
+    read_records,
+    stamp_log_append_time,
+    validate_produced,
+)
+
+with warnings.catch_warnings():
+    # kafka-python loads its schemas through a deprecated function of importlib.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
+
+NOW = 1_700_000_000_000
+HOUR = 3_600_000
+MIB = 1024 * 1024
+COMPACTED = ProduceRules(compacted=True)
+
+RECORDS = [
+    Record(b"key", b"value", NOW, (("h", b"x"), ("null", None), ("", b""))),
+    Record(None, None, NOW + 70_000),
+    Record(b"", b"", NOW - 1),
+    Record("schlüssel".encode(), bytes(1000), NOW + 3, [("ключ", bytes(200))]),
+]
+
+
+def crc32c(data: bytes) -> int:
+    """CRC-32C bit by bit, from the definition (RFC 3720): the oracle for the library."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def changed(batch: bytes, **fields: int) -> bytes:
+    """The batch with other header fields, and the CRC that belongs to them."""
+    header = read_header(batch)._replace(**fields)
+    return refreshed(struct.pack(">qiibIhiqqqhii", *header) + batch[HEADER_SIZE:])
+
+
+def refreshed(batch: bytes) -> bytes:
+    return batch[:17] + struct.pack(">I", crc32c(batch[21:])) + batch[21:]
+
+
+def with_payload(payload: bytes, codec: int = 0, count: int = 1) -> bytes:
+    """A batch whose header is right and whose records are these bytes."""
+    whole = encode_batch([Record(timestamp=NOW)])[:HEADER_SIZE] + payload
+    return changed(
+        whole,
+        batch_length=len(whole) - 12,
+        attributes=codec,
+        record_count=count,
+        last_offset_delta=count - 1,
+    )
+
+
+def plain(records: Sequence[Record]) -> list[tuple[object, ...]]:
+    """Records without offsets, headers as lists."""
+    return [(r.key, r.value, r.timestamp, list(r.headers)) for r in records]
+
+
+def refusal(
+    batch: bytes | None, rules: ProduceRules = DEFAULT_RULES, version: int = 9
+) -> KafkaError:
+    with pytest.raises(KafkaError) as caught:
+        validate_produced(batch, version, NOW, rules)
+    return caught.value
+
+
+def refused(
+    batch: bytes | None, rules: ProduceRules = DEFAULT_RULES, version: int = 9
+) -> ErrorCode:
+    return refusal(batch, rules, version).code
+
+
+def read_error(batch: bytes) -> ErrorCode:
+    with pytest.raises(KafkaError) as caught:
+        list(read_records(batch))
+    return caught.value.code
+
+
+# --- header, CRC, placing ---------------------------------------------------------------------
+
+
+def test_header_fields_and_properties() -> None:
+    batch = encode_batch(
+        RECORDS,
+        base_offset=1000,
+        codec=Codec.LZ4,
+        producer_id=7,
+        producer_epoch=2,
+        base_sequence=2**31 - 2,
+        leader_epoch=5,
+        transactional=True,
+    )
+    header = read_header(b"??" + batch, 2)
+    assert header.base_offset == 1000
+    assert header.size == len(batch) == header.batch_length + 12
+    assert (header.leader_epoch, header.magic, header.codec) == (5, 2, Codec.LZ4)
+    assert header.crc == crc32c(batch[21:])
+    assert (header.last_offset, header.next_offset, header.record_count) == (1003, 1004, 4)
+    assert (header.base_timestamp, header.max_timestamp) == (NOW, NOW + 70_000)
+    assert (header.producer_id, header.producer_epoch, header.last_sequence) == (7, 2, 1)
+    assert header.is_transactional
+    assert not header.is_control
+    assert not header.is_log_append_time
+
+
+def test_no_sequence_has_no_last_sequence() -> None:
+    assert read_header(encode_batch(RECORDS)).last_sequence == -1
+
+
+def test_short_header() -> None:
+    for size in (0, 60):
+        with pytest.raises(KafkaError, match="CORRUPT_MESSAGE"):
+            read_header(bytes(size))
+    with pytest.raises(KafkaError, match="CORRUPT_MESSAGE"):
+        read_header(bytes(100), 40)
+
+
+def test_crc_notices_every_bit() -> None:
+    batch = bytearray(encode_batch(RECORDS[:2]))
+    header = read_header(batch)
+    assert check_crc(batch, 0, header)
+    assert check_crc(memoryview(b"ab" + batch + b"c"), 2, header)
+    for bit in range(21 * 8, len(batch) * 8):
+        batch[bit // 8] ^= 1 << bit % 8
+        assert not check_crc(batch, 0, header)
+        batch[bit // 8] ^= 1 << bit % 8
+
+
+def test_crc_leaves_out_what_the_leader_sets() -> None:
+    batch = encode_batch(RECORDS)
+    head, records = placed(batch, read_header(batch), 2**40, 77)
+    stored = bytes(head) + bytes(records)
+    header = read_header(stored)
+    assert (header.base_offset, header.leader_epoch) == (2**40, 77)
+    assert check_crc(stored, 0, header)
+    assert stored[16:] == batch[16:]
+    assert [record.offset for record in read_records(stored)] == list(range(2**40, 2**40 + 4))
+
+
+def test_placing_copies_no_records() -> None:
+    batch = encode_batch(RECORDS)
+    head, records = placed(memoryview(batch), read_header(batch), 5, 0)
+    assert len(head) == HEADER_SIZE
+    assert isinstance(records, memoryview)
+    assert records.obj is batch
+
+
+def test_headers_of_whole_batches_only() -> None:
+    first, second = encode_batch(RECORDS), encode_batch(RECORDS[:1], base_offset=4)
+    both = first + second
+    assert [position for position, _ in iter_headers(both)] == [0, len(first)]
+    for end in range(len(first), len(both)):
+        assert [header.base_offset for _, header in iter_headers(both[:end])] == [0]
+    assert list(iter_headers(first[:-1])) == []
+
+
+@pytest.mark.parametrize("fields", [{"batch_length": 48}, {"batch_length": -1}, {"magic": 1}])
+def test_headers_stop_at_what_is_no_batch(fields: dict[str, int]) -> None:
+    batch = encode_batch(RECORDS)
+    headers = iter_headers(batch + changed(batch, **fields))
+    assert next(headers)[0] == 0
+    with pytest.raises(KafkaError, match=f"at byte {len(batch)}"):
+        next(headers)
+
+
+def test_importing_opens_no_codec() -> None:
+    script = (
+        "import sys, kbroker.protocol.records;"
+        "assert not {'lz4', 'snappy', 'cramjam', 'zstandard'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+# --- reading and writing ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_round_trip(codec: Codec) -> None:
+    batch = encode_batch(RECORDS, base_offset=10, codec=codec)
+    again = list(read_records(batch + encode_batch(RECORDS[:1], base_offset=14)))
+    assert plain(again) == plain([*RECORDS, RECORDS[0]])
+    assert [record.offset for record in again] == [10, 11, 12, 13, 14]
+
+
+varied_records = st.lists(
+    st.builds(
+        Record,
+        key=st.none() | st.binary(max_size=200),
+        value=st.none() | st.binary(max_size=20_000),
+        timestamp=st.integers(-1, 2**62),
+        headers=st.lists(st.tuples(st.text(max_size=80), st.none() | st.binary(max_size=80))),
+    ),
+    min_size=1,
+    max_size=20,
+)
+
+
+@given(records=varied_records, codec=st.sampled_from(Codec), base_offset=st.integers(0, 2**62))
+@settings(max_examples=100, deadline=None)
+def test_round_trip_of_anything(records: list[Record], codec: Codec, base_offset: int) -> None:
+    batch = encode_batch(records, base_offset=base_offset, codec=codec)
+    again = list(read_records(batch))
+    assert plain(again) == plain(records)
+    assert [record.offset - base_offset for record in again] == list(range(len(records)))
+    header = read_header(batch)
+    assert header.max_timestamp == max(record.timestamp for record in records)
+    assert crc32c(batch[21:]) == header.crc
+
+
+def test_offsets_with_gaps() -> None:
+    records = [Record(b"k", b"v", NOW, offset=offset) for offset in (103, 104, 110)]
+    batch = encode_batch(records, base_offset=100, keep_offsets=True)
+    assert [record.offset for record in read_records(batch)] == [103, 104, 110]
+    assert read_header(batch).last_offset == 110
+    for offsets in ((99,), (105, 105), (107, 106)):
+        wrong = [Record(offset=offset) for offset in offsets]
+        with pytest.raises(ValueError, match="offsets"):
+            encode_batch(wrong, base_offset=100, keep_offsets=True)
+
+
+def test_a_batch_has_records() -> None:
+    with pytest.raises(ValueError, match="without records"):
+        encode_batch([])
+
+
+def test_log_append_time_goes_to_every_record() -> None:
+    batch = encode_batch(RECORDS, log_append_time=NOW + 9)
+    assert {record.timestamp for record in read_records(batch)} == {NOW + 9}
+    assert read_header(batch).base_timestamp == NOW
+
+
+def test_header_keys_that_are_not_utf8_survive() -> None:
+    batch = bytearray(encode_batch([Record(headers=[("xy", b"1")])]))
+    position = batch.rindex(b"xy")
+    batch[position : position + 2] = b"\xff\xfe"
+    (record,) = read_records(bytes(batch))
+    assert encode_batch([record])[HEADER_SIZE:] == batch[HEADER_SIZE:]
+
+
+def test_no_memory_is_taken_for_a_count_or_a_length() -> None:
+    huge = write_varint(2**31 - 1)
+    payloads = [huge, b"\x10\0\0\0" + huge, b"\x10\0\0\0\x01\x01" + huge]
+    tracemalloc.start()
+    try:
+        for payload in payloads:
+            assert read_error(with_payload(payload + bytes(20), count=2**31 - 1)) == (
+                ErrorCode.CORRUPT_MESSAGE
+            )
+        assert tracemalloc.get_traced_memory()[1] < MIB
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"\0\0\0\x03\x01\0",  # key length -2
+        b"\0\0\0\x01\x03\0",  # value length -2
+        b"\0\0\0\x01\x01\x01",  # -1 headers
+        b"\0\0\0\x01\x01\x02\x01\0",  # header key null
+        b"\0\0\0\x01\x01\x02\x02k\x03",  # header value length -2
+        b"\0\0\0\x01\x01\x7e\x02k\x01",  # 63 headers
+        b"\0\0\x02\x01\x01\0",  # offset delta above the last
+        b"\0\0\x01\x01\x01\0",  # offset delta negative
+        b"\0\0\0\x40\x01\0",  # key beyond the record
+        b"\0\0\0\x01\x01\0\0",  # a byte too many
+        b"\0\0\0\x01\x01",  # header count missing
+        b"\0" + b"\xff" * 9 + b"\x02\0\x01\x01\0",  # timestamp delta of 65 bits
+        b"\0" + b"\xff" * 11,  # varint without end
+        b"\0" + write_varint(2**63 - 1) + b"\0\x01\x01\0",  # base plus delta above 64 bits
+    ],
+)
+def test_malformed_records(body: bytes) -> None:
+    good = b"\0\0\0\x01\x01\0"
+    payload = write_varint(len(good)) + good
+    assert len(list(read_records(with_payload(payload)))) == 1
+    batch = with_payload(write_varint(len(body)) + body)
+    assert read_error(batch) == ErrorCode.CORRUPT_MESSAGE
+    assert refused(batch, COMPACTED) == ErrorCode.INVALID_RECORD
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_record_count_must_match_the_records(codec: Codec) -> None:
+    batch = encode_batch(RECORDS, codec=codec)
+    for count in (3, 5):
+        wrong = changed(batch, record_count=count, last_offset_delta=count - 1)
+        assert read_error(wrong) == ErrorCode.CORRUPT_MESSAGE
+        assert refused(wrong, COMPACTED) == ErrorCode.INVALID_RECORD
+
+
+# --- Kafka's own bytes ------------------------------------------------------------------------
+
+# Written by Kafka 4.3's MemoryRecords: base offset 100, leader epoch 7, producer 4242 epoch 3,
+# sequence 2147483646.
+_KAFKA_HEAD = "0000000000000064000000{}0000000702{}000{}0000000" + (
+    "20000018bcfe568000000018bcfe56806000000000000109200037ffffffe00000003"
+)
+KAFKA = {
+    Codec.NONE: _KAFKA_HEAD.format("91", "0dce963b", 0)
+    + "32000000012676616c75652076616c75652076616c75652030004c0006020a6b65792d31267661"
+    + "6c75652076616c75652076616c75652031040268047831026e013c000c040a6b65792d32267661"
+    + "6c75652076616c75652076616c7565203200",
+    Codec.GZIP: _KAFKA_HEAD.format("76", "be54290c", 1)
+    + "1f8b08000000000000ff3362606060542b4bcc294d5540260d187c18d898b8b2532b750db1481b"
+    + "b23065b0541832e531da30f0b0809519615166c400007fda2fce60000000",
+    Codec.SNAPPY: _KAFKA_HEAD.format("7f", "3b3935bd", 2)
+    + "82534e415050590000000001000000010000003a602c32000000012676616c7565202e06002c30"
+    + "004c0006020a6b65792d314a1f003431040268047831026e013c000c04052700324a2700043200",
+    Codec.LZ4: _KAFKA_HEAD.format("7a", "aae496d8", 3)
+    + "04224d186040823a000000c832000000012676616c7565200600cf30004c0006020a6b65792d31"
+    + "1f0000e131040268047831026e013c000c0427001c32270050756520320000000000",
+    Codec.ZSTD: _KAFKA_HEAD.format("74", "b7c4d9a7", 4)
+    + "28b52ffd0058bc0100940232000000012676616c75652030004c0006020a6b65792d3131040268"
+    + "047831026e013c000c0432320004002005a52e255492c29524010000",
+}
+KAFKA_RECORDS = [
+    Record(None, b"value value value 0", NOW),
+    Record(b"key-1", b"value value value 1", NOW + 3, [("h", b"x1"), ("n", None)]),
+    Record(b"key-2", b"value value value 2", NOW + 6),
+]
+KAFKA_MARKERS = {
+    False: "0000000000000037000000420000000902fcb8d4e90030000000000000018bcfe568000000018bcfe568"
+    "0000000000000010920003ffffffff000000012000000008000000000c00000000000c00",
+    True: "0000000000000037000000420000000902088602a10030000000000000018bcfe568000000018bcfe568"
+    "0000000000000010920003ffffffff000000012000000008000000010c00000000000c00",
+}
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_batches_of_kafka(codec: Codec) -> None:
+    batch = bytes.fromhex(KAFKA[codec])
+    header = read_header(batch)
+    assert (header.size, header.codec) == (len(batch), codec)
+    assert check_crc(batch, 0, header)
+    assert plain(list(read_records(batch))) == plain(KAFKA_RECORDS)
+    ours = encode_batch(
+        KAFKA_RECORDS,
+        base_offset=100,
+        codec=codec,
+        producer_id=4242,
+        producer_epoch=3,
+        base_sequence=2147483646,
+        leader_epoch=7,
+    )
+    if codec == Codec.NONE:
+        assert ours == batch
+    ignored = {"crc": 0, "batch_length": 0}  # compressors may differ in their output
+    assert read_header(ours)._replace(**ignored) == header._replace(**ignored)
+
+
+@pytest.mark.parametrize("commit", [False, True])
+def test_markers_of_kafka(commit: bool) -> None:
+    batch = end_transaction_marker(
+        Marker(commit, 12),
+        producer_id=4242,
+        producer_epoch=3,
+        timestamp=NOW,
+        base_offset=55,
+        leader_epoch=9,
+    )
+    assert batch.hex() == KAFKA_MARKERS[commit]
+    header = read_header(batch)
+    assert header.is_control
+    assert header.is_transactional
+    (record,) = read_records(batch)
+    assert record.key == (b"\0\0\0\x01" if commit else b"\0\0\0\0")
+    assert read_marker(record) == Marker(commit, 12)
+
+
+def test_other_control_records_are_no_markers() -> None:
+    assert read_marker(Record(key=b"\0\0\0\x02", value=b"\0\0")) is None
+    longer = Record(key=b"\0\x01\0\x01\0", value=b"\0\x01\0\0\0\x05more")
+    assert read_marker(longer) == Marker(True, 5)
+    for key, value in ((None, b""), (b"\0\0\0", b""), (b"\0\0\0\0", None), (b"\0\0\0\0", b"\0\0")):
+        with pytest.raises(KafkaError, match="truncated"):
+            read_marker(Record(key=key, value=value))
+
+
+# --- foreign codecs ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_kafka_python_reads_ours(codec: Codec) -> None:
+    batch = encode_batch(RECORDS, base_offset=50, codec=codec, producer_id=3, producer_epoch=1)
+    theirs = DefaultRecordBatch(batch)
+    assert theirs.validate_crc()
+    assert [(r.key, r.value, r.timestamp, r.headers) for r in theirs] == plain(RECORDS)
+    assert (theirs.base_offset, theirs.producer_id, theirs.producer_epoch) == (50, 3, 1)
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_we_read_kafka_python(codec: Codec) -> None:
+    builder = DefaultRecordBatchBuilder(2, int(codec), True, 9, 4, 11, 1 << 20)
+    # Enough of it that the writer keeps the compressed form.
+    records = RECORDS * 20
+    for offset, record in enumerate(records):
+        builder.append(offset, record.timestamp, record.key, record.value, list(record.headers))
+    batch = bytes(builder.build())
+    header = validate_produced(memoryview(batch), 9, NOW)
+    assert header == read_header(batch)
+    assert (header.codec, header.producer_id, header.base_sequence) == (codec, 9, 11)
+    assert header.is_transactional
+    assert plain(list(read_records(batch))) == plain(records)
+
+
+def kio_record(record: Record, offset: int) -> KioRecord:
+    moment = datetime.datetime.fromtimestamp(record.timestamp / 1000, datetime.UTC)
+    return KioRecord(
+        attributes=i8(0),
+        timestamp=TZAwareMicros.parse(moment),
+        offset=i64(offset),
+        key=record.key,
+        value=record.value,
+        headers=tuple(KioHeader(key=k.encode(), value=v) for k, v in record.headers),
+    )
+
+
+def test_kio_both_ways() -> None:
+    # kio keeps whole seconds and knows no compression.
+    records = [r._replace(timestamp=NOW + n * 5000) for n, r in enumerate(RECORDS)]
+    theirs = tuple(kio_record(record, n) for n, record in enumerate(records))
+    out = io.BytesIO()
+    kio_write_batch(
+        out,
+        KioBatch(
+            producer_id=i64(8),
+            producer_epoch=i16(1),
+            base_sequence=i32(0),
+            records=theirs,
+            attributes=i16(0),
+        ),
+    )
+    ours = encode_batch(records, producer_id=8, producer_epoch=1, base_sequence=0, leader_epoch=0)
+    assert out.getvalue() == ours
+    assert kio_read_batch(ours, 0)[0].records == theirs
+
+
+# --- what a client may send -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_a_good_batch_keeps_its_header(codec: Codec) -> None:
+    batch = encode_batch(
+        RECORDS, codec=codec, producer_id=1, producer_epoch=0, base_sequence=0, transactional=True
+    )
+    assert validate_produced(memoryview(batch), 9, NOW) == read_header(batch)
+
+
+def test_no_batch_at_all() -> None:
+    for nothing in (None, b"", bytes(16), bytes(11)):
+        assert refused(nothing) == ErrorCode.INVALID_RECORD
+
+
+def test_base_offset_of_a_client_is_zero() -> None:
+    assert refused(encode_batch(RECORDS, base_offset=1)) == ErrorCode.INVALID_RECORD
+    assert refused(encode_batch(RECORDS, base_offset=-1)) == ErrorCode.INVALID_RECORD
+
+
+@pytest.mark.parametrize("length", [-(2**31), -1, 0, 48])
+def test_length_too_small(length: int) -> None:
+    batch = encode_batch(RECORDS)
+    assert refused(changed(batch, batch_length=length)) == ErrorCode.CORRUPT_MESSAGE
+
+
+def test_length_larger_than_the_bytes() -> None:
+    batch = encode_batch(RECORDS)
+    for length in (len(batch) - 11, 2**31 - 1):
+        assert refused(changed(batch, batch_length=length)) == ErrorCode.INVALID_RECORD
+    for end in range(len(batch)):
+        assert refused(batch[:end]) in (ErrorCode.INVALID_RECORD, ErrorCode.CORRUPT_MESSAGE)
+
+
+def test_length_smaller_than_the_bytes() -> None:
+    assert refused(encode_batch(RECORDS) + b"\0") == ErrorCode.INVALID_RECORD
+
+
+def test_several_batches() -> None:
+    assert refused(encode_batch(RECORDS) * 2) == ErrorCode.INVALID_RECORD
+
+
+def test_wrong_crc() -> None:
+    batch = bytearray(encode_batch(RECORDS))
+    batch[-1] ^= 1
+    assert refused(bytes(batch)) == ErrorCode.CORRUPT_MESSAGE
+
+
+@pytest.mark.parametrize(
+    ("magic", "code"),
+    [
+        (0, ErrorCode.INVALID_RECORD),
+        (1, ErrorCode.INVALID_RECORD),
+        (3, ErrorCode.CORRUPT_MESSAGE),
+        (127, ErrorCode.CORRUPT_MESSAGE),
+        (-1, ErrorCode.CORRUPT_MESSAGE),
+    ],
+)
+def test_other_formats(magic: int, code: ErrorCode) -> None:
+    assert refused(changed(encode_batch(RECORDS), magic=magic)) == code
+    # The oldest formats are shorter than a header of ours.
+    assert refused(changed(encode_batch(RECORDS), magic=magic)[:34]) == code
+
+
+@pytest.mark.parametrize("codec", [5, 6, 7])
+def test_undefined_codec(codec: int) -> None:
+    assert refused(changed(encode_batch(RECORDS), attributes=codec)) == ErrorCode.INVALID_RECORD
+
+
+def test_zstd_needs_produce_7() -> None:
+    batch = encode_batch(RECORDS, codec=Codec.ZSTD)
+    assert refused(batch, version=6) == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+    assert validate_produced(batch, 7, NOW).codec == Codec.ZSTD
+    assert validate_produced(encode_batch(RECORDS, codec=Codec.LZ4), 3, NOW)
+
+
+def test_control_batch_of_a_client() -> None:
+    assert refused(changed(encode_batch(RECORDS), attributes=CONTROL_BIT)) == (
+        ErrorCode.INVALID_RECORD
+    )
+
+
+def test_transactional_batch_of_a_plain_client() -> None:
+    batch = changed(encode_batch(RECORDS), attributes=TRANSACTIONAL_BIT)
+    assert refused(batch) == ErrorCode.INVALID_RECORD
+
+
+@pytest.mark.parametrize("count", [-1, 0, 3, 5, 2**31 - 1])
+def test_record_count_against_last_offset_delta(count: int) -> None:
+    assert refused(changed(encode_batch(RECORDS), record_count=count)) == ErrorCode.INVALID_RECORD
+
+
+@pytest.mark.parametrize("delta", [-1, -5, 2, 4])
+def test_last_offset_delta_against_record_count(delta: int) -> None:
+    batch = changed(encode_batch(RECORDS), last_offset_delta=delta)
+    assert refused(batch) == ErrorCode.INVALID_RECORD
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_more_records_than_there_is_room_for(codec: Codec) -> None:
+    # Both fields agree, and the log would move on by two thousand million.
+    count = 2**31 - 1
+    batch = changed(
+        encode_batch(RECORDS, codec=codec), record_count=count, last_offset_delta=count - 1
+    )
+    assert refused(batch) == ErrorCode.INVALID_RECORD
+
+
+@pytest.mark.parametrize(("epoch", "sequence"), [(0, -1), (-1, 0), (0, -(2**31))])
+def test_producer_id_without_epoch_or_sequence(epoch: int, sequence: int) -> None:
+    batch = encode_batch(RECORDS, producer_id=0, producer_epoch=epoch, base_sequence=sequence)
+    assert refused(batch) == ErrorCode.INVALID_RECORD
+
+
+def test_size_limit_is_exact_and_counts_compressed_bytes() -> None:
+    records = [Record(value=bytes(10_000), timestamp=NOW)]
+    for codec in (Codec.NONE, Codec.ZSTD):
+        batch = encode_batch(records, codec=codec)
+        validate_produced(batch, 9, NOW, ProduceRules(max_message_bytes=len(batch)))
+        rules = ProduceRules(max_message_bytes=len(batch) - 1)
+        assert refused(batch, rules) == ErrorCode.MESSAGE_TOO_LARGE
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_null_keys_in_a_compacted_topic(codec: Codec) -> None:
+    keys = [b"a", None, b"", None, b"e"]
+    batch = encode_batch([Record(key, b"v", NOW) for key in keys], codec=codec)
+    error = refusal(batch, COMPACTED)
+    assert isinstance(error, RecordsRefusedError)
+    assert error.code == ErrorCode.INVALID_RECORD
+    assert [index for index, _ in error.record_errors] == [1, 3]
+    keyed = encode_batch([Record(b"k", None, NOW)] * 5, codec=codec)
+    assert validate_produced(keyed, 9, NOW, COMPACTED) == read_header(keyed)
+    appended = ProduceRules(compacted=True, log_append_time=True)
+    assert refused(batch, appended) == ErrorCode.INVALID_RECORD
+    assert validate_produced(keyed, 9, NOW, appended).is_log_append_time
+
+
+def test_record_errors_are_bounded() -> None:
+    error = refusal(encode_batch([Record(timestamp=NOW)] * 12_000), COMPACTED)
+    assert isinstance(error, RecordsRefusedError)
+    assert len(error.record_errors) == 10_000
+
+
+# --- timestamps -------------------------------------------------------------------------------
+
+
+def timed(*timestamps: int, codec: int = 0) -> bytes:
+    return encode_batch([Record(b"k", b"v", timestamp) for timestamp in timestamps], codec=codec)
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_timestamps_too_far_ahead(codec: Codec) -> None:
+    limit = NOW + HOUR
+    batch = timed(NOW, limit, limit + 1, codec=codec)
+    error = refusal(batch)
+    assert isinstance(error, RecordsRefusedError)
+    assert error.code == ErrorCode.INVALID_TIMESTAMP
+    assert [index for index, _ in error.record_errors] == [2]
+    assert validate_produced(timed(NOW, limit, codec=codec), 9, NOW).max_timestamp == limit
+    # Not a matter of a topic that sets the time itself.
+    appended = validate_produced(batch, 9, NOW, ProduceRules(log_append_time=True))
+    assert appended.max_timestamp == NOW
+
+
+def test_timestamps_too_old() -> None:
+    batch = timed(NOW, NOW - HOUR, NOW - HOUR - 1, NOW)
+    assert validate_produced(batch, 9, NOW) == read_header(batch)  # Kafka's default: no limit
+    error = refusal(batch, ProduceRules(timestamp_before_max_ms=HOUR))
+    assert isinstance(error, RecordsRefusedError)
+    assert error.code == ErrorCode.INVALID_TIMESTAMP
+    assert [index for index, _ in error.record_errors] == [2]
+
+
+def test_records_without_a_timestamp_have_no_limit() -> None:
+    batch = timed(-1, -1)
+    assert validate_produced(batch, 9, NOW, ProduceRules(timestamp_before_max_ms=0))
+
+
+def test_a_bad_timestamp_decides_the_code() -> None:
+    records = [Record(None, b"", NOW), Record(b"k", b"", NOW + 2 * HOUR)]
+    error = refusal(encode_batch(records), COMPACTED)
+    assert isinstance(error, RecordsRefusedError)
+    assert error.code == ErrorCode.INVALID_TIMESTAMP
+    assert [index for index, _ in error.record_errors] == [0, 1]
+
+
+@pytest.mark.parametrize("claimed", [NOW + 2 * HOUR, -1, 0, NOW - 1])
+def test_a_wrong_max_timestamp_is_corrected_where_it_shows(claimed: int) -> None:
+    batch = changed(timed(NOW, NOW + 5), max_timestamp=claimed)
+    header = validate_produced(batch, 9, NOW)
+    assert header.max_timestamp == NOW + 5
+    stored = b"".join(map(bytes, placed(batch, header, 0, 0)))
+    assert stored == placed_with(timed(NOW, NOW + 5), 0, 0)
+
+
+def test_a_max_timestamp_that_could_be_right_is_believed_until_records_are_read() -> None:
+    batch = changed(timed(NOW, NOW + 5), max_timestamp=NOW + 50)
+    assert validate_produced(batch, 9, NOW).max_timestamp == NOW + 50
+    assert validate_produced(batch, 9, NOW, COMPACTED).max_timestamp == NOW + 5
+
+
+def placed_with(batch: bytes, base_offset: int, leader_epoch: int) -> bytes:
+    parts = placed(batch, read_header(batch), base_offset, leader_epoch)
+    return b"".join(map(bytes, parts))
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_log_append_time_is_stamped_without_touching_records(codec: Codec) -> None:
+    batch = timed(NOW - 5, NOW - 9, codec=codec)
+    rules = ProduceRules(log_append_time=True)
+    header = validate_produced(batch, 9, NOW, rules)
+    assert header == stamp_log_append_time(batch, read_header(batch), NOW)
+    stored = b"".join(map(bytes, placed(batch, header, 10, 3)))
+    assert check_crc(stored, 0, read_header(stored))
+    assert crc32c(stored[21:]) == header.crc
+    assert stored[HEADER_SIZE:] == batch[HEADER_SIZE:]
+    assert read_header(stored).base_timestamp == NOW - 5
+    assert [record.timestamp for record in read_records(stored)] == [NOW, NOW]
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_log_append_time_from_a_client_is_cleared(codec: Codec) -> None:
+    batch = timed(NOW, NOW + 1, codec=codec)
+    claimed = changed(batch, attributes=codec | LOG_APPEND_TIME_BIT)
+    header = validate_produced(claimed, 9, NOW)
+    assert header == read_header(batch)
+    # With records read, their own timestamps count and not the one that the bit would give.
+    far = changed(claimed, max_timestamp=NOW + 2 * HOUR)
+    assert validate_produced(far, 9, NOW) == read_header(batch)
+
+
+# --- compressed batches that are opened -------------------------------------------------------
+
+
+def zeros(size: int) -> bytes:
+    """The uncompressed bytes of one record with a key and `size` zeros."""
+    return encode_batch([Record(b"k", bytes(size), NOW)])[HEADER_SIZE:]
+
+
+def test_bombs_cost_the_limit() -> None:
+    rules = ProduceRules(compacted=True, max_decompressed=4 * MIB, max_message_bytes=2 * MIB)
+    content = zeros(20 * MIB)
+    bombs: list[tuple[Codec, Callable[[bytes], bytes]]] = [
+        (Codec.GZIP, lambda data: compress(Codec.GZIP, data)),
+        (Codec.SNAPPY, snappy.compress),
+        (Codec.SNAPPY, lambda data: compress(Codec.SNAPPY, data)),
+        (Codec.LZ4, lz4.frame.compress),
+        (Codec.ZSTD, zstandard.ZstdCompressor().compress),
+    ]
+    for codec, squeeze in bombs:
+        batch = with_payload(squeeze(content), codec)
+        tracemalloc.start()
+        try:
+            # The client splits the batch and tries again, which helps an honest one.
+            assert refused(batch, rules) == ErrorCode.MESSAGE_TOO_LARGE
+            assert tracemalloc.get_traced_memory()[1] < 6 * MIB
+        finally:
+            tracemalloc.stop()
+        with pytest.raises(KafkaError, match="MESSAGE_TOO_LARGE"):
+            list(read_records(batch, max_decompressed=4 * MIB))
+        assert len(list(read_records(batch))) == 1
+
+
+@pytest.mark.parametrize("codec", list(Codec)[1:])
+def test_truncated_compressed_records(codec: Codec) -> None:
+    stream = compress(codec, zeros(100))
+    for end in range(len(stream)):
+        assert refused(with_payload(stream[:end], codec), COMPACTED) == ErrorCode.INVALID_RECORD
+
+
+def test_zstd_window_of_two_gigabytes() -> None:
+    frame = struct.pack("<IBB", 0xFD2FB528, 0, 21 << 3) + bytes.fromhex("090000") + b"x"
+    assert refused(with_payload(frame, Codec.ZSTD), COMPACTED) == ErrorCode.INVALID_RECORD
+
+
+def test_zstd_wrong_content_size() -> None:
+    frame = bytearray(zstandard.ZstdCompressor().compress(zeros(1000)))
+    frame[6] ^= 1
+    assert refused(with_payload(bytes(frame), Codec.ZSTD), COMPACTED) == ErrorCode.INVALID_RECORD
+
+
+def test_lz4_block_checksum() -> None:
+    frame = bytearray(lz4.frame.compress(zeros(1000), block_checksum=True))
+    assert validate_produced(with_payload(bytes(frame), Codec.LZ4), 9, NOW, COMPACTED)
+    frame[-5] ^= 1
+    assert refused(with_payload(bytes(frame), Codec.LZ4), COMPACTED) == ErrorCode.INVALID_RECORD
+
+
+@pytest.mark.parametrize("codec", list(Codec)[1:])
+def test_concatenated_frames(codec: Codec) -> None:
+    payload = zeros(1000)
+    batch = with_payload(compress(codec, payload[:100]) + compress(codec, payload[100:]), codec)
+    assert validate_produced(batch, 9, NOW, COMPACTED)
+    assert plain(list(read_records(batch))) == [(b"k", bytes(1000), NOW, [])]
+
+
+@pytest.mark.parametrize("codec", list(Codec)[1:])
+def test_compressed_bytes_inside_a_compressed_batch(codec: Codec) -> None:
+    twice = compress(codec, compress(codec, zeros(10)))
+    assert refused(with_payload(twice, codec), COMPACTED) == ErrorCode.INVALID_RECORD
+
+
+def test_offset_deltas_count_up() -> None:
+    records = [Record(b"k", b"v", NOW, offset=offset) for offset in (0, 2)]
+    batch = encode_batch(records, keep_offsets=True)
+    batch = changed(batch, record_count=3)  # so that the header is right in itself
+    assert refused(batch, COMPACTED) == ErrorCode.INVALID_RECORD
+
+
+def test_ordinary_topics_keep_batches_closed() -> None:
+    # The difference from Kafka that validate_produced states: nothing inside is looked at.
+    for codec in Codec:
+        batch = with_payload(b"these are no records", codec)
+        assert validate_produced(batch, 9, NOW) == read_header(batch)
+
+
+# --- search by timestamp ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_first_record_at_or_after(codec: Codec) -> None:
+    def batch(base_offset: int, *timestamps: int) -> bytes:
+        records = [Record(b"k", b"v", timestamp) for timestamp in timestamps]
+        return encode_batch(records, base_offset=base_offset, codec=codec, leader_epoch=base_offset)
+
+    log = batch(10, 100, 300, 200) + batch(13, 250) + batch(14, 400, 150, 500)
+    expected = {
+        0: (10, 100, 10),
+        100: (10, 100, 10),
+        101: (11, 300, 10),
+        300: (11, 300, 10),
+        301: (14, 400, 14),
+        401: (16, 500, 14),
+        500: (16, 500, 14),
+    }
+    for timestamp, found in expected.items():
+        assert first_record_at_or_after(log, timestamp) == FoundRecord(*found)
+    assert first_record_at_or_after(log, 501) is None
+    assert first_record_at_or_after(b"", 0) is None
+    assert first_record_at_or_after(log, 101, start_offset=12) == FoundRecord(12, 200, 10)
+    assert first_record_at_or_after(log, 101, start_offset=13) == FoundRecord(13, 250, 13)
+    assert max_timestamp_record(log) == FoundRecord(16, 500, 14)
+    assert max_timestamp_record(log[: -len(batch(14, 400, 150, 500))]) == FoundRecord(11, 300, 10)
+
+
+def test_max_timestamp_is_the_first_of_equals() -> None:
+    log = timed(5, 9, 9, 1) + encode_batch([Record(timestamp=9)], base_offset=4)
+    assert max_timestamp_record(log) == FoundRecord(1, 9, -1)
+    assert max_timestamp_record(b"") is None
+
+
+def test_search_where_the_append_time_counts() -> None:
+    log = encode_batch(RECORDS, base_offset=7, log_append_time=1000)
+    assert first_record_at_or_after(log, 1000) == FoundRecord(7, 1000, -1)
+    assert first_record_at_or_after(log, 1001) is None
+    assert max_timestamp_record(log) == FoundRecord(7, 1000, -1)
+
+
+def test_search_in_a_header_that_promises_too_much() -> None:
+    log = changed(timed(5, 6), max_timestamp=50) + encode_batch(
+        [Record(timestamp=60)], base_offset=2
+    )
+    assert first_record_at_or_after(log, 40) == FoundRecord(2, 60, -1)
+
+
+# --- anything at all --------------------------------------------------------------------------
+
+
+def use_all(batch: bytes) -> None:
+    """Every reader on the batch; only KafkaError may come out."""
+    for rules in (ProduceRules(), ProduceRules(compacted=True, max_decompressed=50_000)):
+        with suppress(KafkaError):
+            validate_produced(memoryview(batch), 9, NOW, rules)
+    for reader in (
+        lambda: list(read_records(batch, max_decompressed=50_000)),
+        lambda: first_record_at_or_after(batch, 1, max_decompressed=50_000),
+        lambda: max_timestamp_record(batch, max_decompressed=50_000),
+    ):
+        with suppress(KafkaError):
+            reader()
+
+
+@given(st.binary(max_size=200))
+@settings(max_examples=200, deadline=None)
+def test_arbitrary_bytes(data: bytes) -> None:
+    use_all(data)
+    use_all(data[:16] + b"\x02" + data[17:])
+
+
+@given(
+    codec=st.sampled_from(Codec),
+    fields=st.fixed_dictionaries(
+        {},
+        optional={
+            "base_offset": st.integers(-(2**63), 2**63 - 1),
+            "attributes": st.integers(0, 0x7F),
+            "last_offset_delta": st.integers(-(2**31), 2**31 - 1),
+            "base_timestamp": st.integers(-(2**63), 2**63 - 1),
+            "max_timestamp": st.integers(-(2**63), 2**63 - 1),
+            "record_count": st.integers(-(2**31), 2**31 - 1),
+        },
+    ),
+    changes=st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=5),
+)
+@settings(max_examples=500, deadline=None)
+def test_mutated_batches_with_a_right_crc(
+    codec: Codec, fields: dict[str, int], changes: list[tuple[int, int]]
+) -> None:
+    batch = bytearray(changed(MUTATED[codec], **fields))
+    for position, byte in changes:
+        batch[HEADER_SIZE + position % (len(batch) - HEADER_SIZE)] = byte
+    use_all(refreshed(bytes(batch)))
+
+
+MUTATED = {codec: encode_batch(RECORDS[:3] * 3, codec=codec) for codec in Codec}
+
+
+def test_what_is_accepted_can_be_read_back() -> None:
+    # A topic that opens batches never stores one that a consumer could not read.
+    draw = random.Random(7)
+    accepted = 0
+    keyed = [Record(b"k%d" % n, b"v", NOW + n, [("h", b"x")]) for n in range(6)]
+    for _ in range(3000):
+        batch = bytearray(encode_batch(keyed, codec=draw.choice(list(Codec))))
+        batch[draw.randrange(HEADER_SIZE, len(batch))] = draw.randrange(256)
+        good = refreshed(bytes(batch))
+        with suppress(KafkaError):
+            header = validate_produced(good, 9, NOW, COMPACTED)
+            accepted += 1
+            assert len(list(read_records(good))) == header.record_count
+    assert accepted > 100
+
+
+def test_header_is_a_tuple_of_the_wire_order() -> None:
+    batch = encode_batch(RECORDS)
+    assert struct.pack(">qiibIhiqqqhii", *read_header(batch)) == batch[:HEADER_SIZE]
+    assert len(BatchHeader._fields) == 13

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-
 from harness.brokers import BROKERS, Broker
 from harness.clients import LIBRARIES, ClientProcess, Library
 
@@ -122,7 +121,7 @@ def pytest_runtest_makereport(
     report.user_properties.append(("client", client.name if client else default))
     if report.failed:
         for one in item.config.stash[_broker_logs]:
-            report.sections.append((f"{one.name} in {one.folder.name}", one.log_tail()))
+            report.sections.append((f"{one.name} in {one.folder.name}", one.log_tail(15)))
     return report
 
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-
 from harness.clients import LIBRARIES, ClientProcess, Library
 
 CLIENT = "codec matrix"

@@ -19,7 +19,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ class Member(threading.Thread):
         self.subscription = subscription
         self.rows: list[Row] = []
         self.events: list[tuple[str, list[list[Any]]]] = []
-        self.failure: str | None = None
+        self.failure: BaseException | None = None
         self._commands: queue.Queue[tuple[Callable[[], Any], Future[Any]]] = queue.Queue()
         self._over = False
 
@@ -47,16 +47,19 @@ class Member(threading.Thread):
             while not self._over:
                 self._obey()
                 self.rows += self.consumer.poll(POLL_SECONDS)
-        except BaseException:  # noqa: BLE001 (reported by the next verb)
-            self.failure = traceback.format_exc()
+        except BaseException as error:  # noqa: BLE001 (raised by the next verb)
+            self.failure = error
 
     def ask(self, command: Callable[[], Any], timeout: float = 30.0) -> Any:
         """Run a command in the member's thread (client libraries are not thread safe)."""
-        if self.failure is not None:
-            raise RuntimeError(self.failure)
         future: Future[Any] = Future()
         self._commands.put((command, future))
-        return future.result(timeout)
+        deadline = time.monotonic() + timeout
+        while not future.done() and self.is_alive() and time.monotonic() < deadline:
+            wait([future], POLL_SECONDS)
+        if not future.done() and self.failure is not None:
+            raise self.failure
+        return future.result(0)
 
     def leave(self) -> None:
         """Close the consumer (which leaves the group) and end the thread."""
@@ -162,8 +165,6 @@ class Driver:
     def do_state(self, member: str) -> Any:
         """What a member holds, what it was told, and how many records it has."""
         state = self.members[member]
-        if state.failure is not None:
-            raise RuntimeError(state.failure)
         assigned = state.ask(state.consumer.assignment)
         return {"assigned": sorted(assigned), "events": state.events, "count": len(state.rows)}
 

@@ -299,11 +299,9 @@ def _raise(error: Any) -> None:
 
 def _strategy(name: str) -> list[type]:
     if name == "cooperative":
-        from kafka.coordinator.assignors.cooperative_sticky import (
-            CooperativeStickyPartitionAssignor,
-        )
+        from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 
-        return [CooperativeStickyPartitionAssignor]
+        return [CooperativeStickyAssignor]
     return [RangePartitionAssignor if name == "range" else RoundRobinPartitionAssignor]
 
 

@@ -45,6 +45,8 @@ class Broker:
     """
 
     name = "abstract"
+    settle_seconds = 0.0
+    """How long after an answer metadata may still be old."""
 
     def __init__(
         self,
@@ -168,6 +170,7 @@ class ApacheBroker(Broker):
     """Apache Kafka 4.3 in combined mode, formatted on the first start."""
 
     name = "apache"
+    settle_seconds = 10.0
 
     def _prepare(self) -> None:
         if self.port:

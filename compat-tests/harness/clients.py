@@ -17,6 +17,9 @@ from typing import Any
 from .places import CLIENTS, environment_python
 
 VERB_SECONDS = 60.0
+COORDINATOR_MOVES = frozenset({14, 15, 16})
+"""Loading, not available, not coordinator: an application asks again."""
+UNKNOWN_TOPIC = frozenset({3})
 ALL_CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
@@ -30,8 +33,8 @@ class Library:
     static: bool = True
     cooperative: bool = True
     idempotent: bool = True
-    admin_missing: frozenset[str] = frozenset()
-    """Calls of base.Client that its admin client does not have."""
+    deletes_groups: bool = True
+    deletes_records: bool = True
 
 
 LIBRARIES = {
@@ -44,14 +47,14 @@ LIBRARIES = {
             static=False,
             cooperative=False,
             idempotent=False,
-            admin_missing=frozenset({"delete_records"}),
+            deletes_records=False,
         ),
         Library("confluent-kafka", "confluent"),
         Library(
             "aiokafka",
             "aio",
             cooperative=False,
-            admin_missing=frozenset({"delete_group"}),
+            deletes_groups=False,
         ),
     )
 }
@@ -177,16 +180,26 @@ class ClientProcess:
 
 
 def eventually(
-    look: Callable[[], Any], holds: Callable[[Any], bool], what: str, seconds: float = 30.0
+    look: Callable[[], Any],
+    holds: Callable[[Any], bool],
+    what: str,
+    seconds: float = 30.0,
+    not_yet: frozenset[int] = COORDINATOR_MOVES,
 ) -> Any:
     """Look again and again until `holds`; fails with the last thing seen.
 
-    Returns what was seen. seconds: how long to try.
+    Returns what was seen. seconds: how long to try. not_yet: errors that count as not holding;
+    all others are raised.
     """
     deadline = time.monotonic() + seconds
     while True:
-        seen = look()
-        if holds(seen):
-            return seen
+        try:
+            seen = look()
+            if holds(seen):
+                return seen
+        except ClientError as error:
+            if error.code not in not_yet:
+                raise
+            seen = error
         assert time.monotonic() < deadline, f"{what}: not within {seconds} s, last seen {seen}"
         time.sleep(0.1)

@@ -1,0 +1,204 @@
+"""The admin calls of each client, and what a wrong request gets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from harness.brokers import Broker
+from harness.clients import UNKNOWN_TOPIC, ClientError, ClientProcess, Library, eventually
+
+Unique = Callable[[str], str]
+ROUNDS = 20
+TOPIC_DEFAULTS = {
+    "cleanup.policy": "delete",
+    "compression.gzip.level": "-1",
+    "compression.lz4.level": "9",
+    "compression.type": "producer",
+    "compression.zstd.level": "3",
+    "delete.retention.ms": "86400000",
+    "file.delete.delay.ms": "60000",
+    "flush.messages": "9223372036854775807",
+    "flush.ms": "9223372036854775807",
+    "follower.replication.throttled.replicas": "",
+    "index.interval.bytes": "4096",
+    "leader.replication.throttled.replicas": "",
+    "local.retention.bytes": "-2",
+    "local.retention.ms": "-2",
+    "max.compaction.lag.ms": "9223372036854775807",
+    "max.message.bytes": "1048588",
+    "message.timestamp.after.max.ms": "3600000",
+    "message.timestamp.before.max.ms": "9223372036854775807",
+    "message.timestamp.type": "CreateTime",
+    "min.cleanable.dirty.ratio": "0.5",
+    "min.compaction.lag.ms": "0",
+    "min.insync.replicas": "1",
+    "preallocate": "false",
+    "remote.log.copy.disable": "false",
+    "remote.log.delete.on.disable": "false",
+    "remote.storage.enable": "false",
+    "retention.bytes": "-1",
+    "retention.ms": "604800000",
+    "segment.bytes": "1048576",
+    "segment.index.bytes": "10485760",
+    "segment.jitter.ms": "0",
+    "segment.ms": "604800000",
+    "unclean.leader.election.enable": "false",
+}
+"""Every topic config of Kafka 4.3 as it stands without overrides (segments as in conftest.py)."""
+
+
+@pytest.fixture
+def worker(client: Library, workers: Callable[[str], ClientProcess]) -> ClientProcess:
+    return workers(client.name)
+
+
+@pytest.fixture
+def settled(broker: Broker) -> Callable[..., Any]:
+    """Look until it holds; kbroker has no time at all, Kafka a moment to spread metadata."""
+
+    def wait(look: Callable[[], Any], holds: Callable[[Any], bool]) -> Any:
+        return eventually(look, holds, "settled", broker.settle_seconds, not_yet=UNKNOWN_TOPIC)
+
+    return wait
+
+
+def error_of(call: Callable[[], Any]) -> int | None:
+    """Kafka's error number that a call ends with; fails when it succeeds."""
+    try:
+        answer = call()
+    except ClientError as error:
+        return error.code
+    pytest.fail(f"no error, but {answer}")
+
+
+def test_topics_come_and_go(
+    worker: ClientProcess, unique: Unique, settled: Callable[..., Any]
+) -> None:
+    topic = unique("topic")
+    worker.admin("create_topic", name=topic, partitions=3)
+    settled(lambda: worker.admin("topics"), lambda seen: topic in seen)
+    (node,) = worker.admin("describe_cluster")["nodes"]
+    found = worker.admin("describe_topic", name=topic)
+    assert found["internal"] is False
+    assert found["partitions"] == [
+        {"number": number, "leader": node, "replicas": [node], "isr": [node]} for number in range(3)
+    ]
+    worker("produce", topic=topic, records=[{"value": "old", "partition": 0}])
+    worker.admin("delete_topic", name=topic)
+    worker.admin("create_topic", name=topic, partitions=1)
+    settled(
+        lambda: len(worker.admin("describe_topic", name=topic)["partitions"]),
+        lambda seen: seen == 1,
+    )
+    settled(
+        lambda: worker("offsets", topic=topic, at="latest"),
+        lambda seen: seen == {"0": 0},
+    )
+    worker.admin("delete_topic", name=topic)
+    settled(lambda: worker.admin("topics"), lambda seen: topic not in seen)
+
+
+def test_a_new_topic_is_usable_at_once(worker: ClientProcess, unique: Unique) -> None:
+    for round_ in range(ROUNDS):
+        topic = f"{unique('topic')}-{round_}"
+        worker.admin("create_topic", name=topic)
+        answers = worker("produce", topic=topic, records=[{"value": "x", "partition": 0}])
+        assert answers == [{"partition": 0, "offset": 0}]
+
+
+def test_topic_configs(worker: ClientProcess, unique: Unique) -> None:
+    topic = unique("topic")
+    wanted = {"retention.ms": "123456", "cleanup.policy": "compact", "max.message.bytes": "2048"}
+    worker.admin("create_topic", name=topic, configs=wanted)
+    found = worker.admin("topic_configs", name=topic)
+    assert found == {**TOPIC_DEFAULTS, **wanted}
+
+
+def test_broker_configs(worker: ClientProcess) -> None:
+    cluster = worker.admin("describe_cluster")
+    assert cluster["controller"] in cluster["nodes"]
+    found = worker.admin("broker_configs", node=cluster["nodes"][0])
+    expected = {
+        "message.max.bytes": "1048588",
+        "group.min.session.timeout.ms": "1000",
+        "log.segment.bytes": "1048576",
+        "auto.create.topics.enable": "true",
+        "num.partitions": "1",
+        "log.retention.hours": "168",
+        "offsets.retention.minutes": "10080",
+    }
+    assert {key: found.get(key) for key in expected} == expected
+
+
+def test_more_partitions(
+    worker: ClientProcess, unique: Unique, settled: Callable[..., Any]
+) -> None:
+    topic = unique("topic")
+    worker.admin("create_topic", name=topic)
+    worker("produce", topic=topic, records=[{"value": "kept", "partition": 0}])
+    worker.admin("add_partitions", name=topic, total=4)
+    settled(
+        lambda: len(worker.admin("describe_topic", name=topic)["partitions"]),
+        lambda seen: seen == 4,
+    )
+    answers = worker("produce", topic=topic, records=[{"value": "new", "partition": 3}])
+    assert answers == [{"partition": 3, "offset": 0}]
+    assert worker("offsets", topic=topic, at="latest") == {"0": 1, "1": 0, "2": 0, "3": 1}
+
+
+@pytest.fixture
+def used_group(
+    client: Library, worker: ClientProcess, unique: Unique, spawn: Callable[..., ClientProcess]
+) -> tuple[str, str, ClientProcess]:
+    """(topic, group, its one member): ten records read and committed."""
+    topic, group = unique("topic"), unique("group")
+    worker.admin("create_topic", name=topic, partitions=2)
+    records = [{"value": str(i), "partition": i % 2} for i in range(10)]
+    worker("produce", topic=topic, records=records)
+    member = spawn(client)
+    member("join", member="me", topics=[topic], group=group)
+    eventually(lambda: member("state", member="me")["count"], lambda seen: seen == 10, "records")
+    member("commit", member="me")
+    return topic, group, member
+
+
+def test_groups_are_described(
+    worker: ClientProcess, used_group: tuple[str, str, ClientProcess]
+) -> None:
+    topic, group, member = used_group
+    assert group in worker.admin("groups")
+    described = worker.admin("describe_group", group=group)
+    assert described == {"state": "Stable", "members": 1, "strategy": "range"}
+    assert worker.admin("group_offsets", group=group, topic=topic) == {"0": 5, "1": 5}
+    member("leave", member="me")
+    described = worker.admin("describe_group", group=group)
+    assert (described["state"], described["members"]) == ("Empty", 0)
+    assert worker.admin("group_offsets", group=group, topic=topic) == {"0": 5, "1": 5}
+
+
+@pytest.mark.needs("deletes_groups")
+def test_only_empty_groups_are_deleted(
+    worker: ClientProcess, used_group: tuple[str, str, ClientProcess]
+) -> None:
+    topic, group, member = used_group
+    assert error_of(lambda: worker.admin("delete_group", group=group)) == 68
+    member("leave", member="me")
+    worker.admin("delete_group", group=group)
+    assert group not in worker.admin("groups")
+    assert worker("committed", group=group, topic=topic) == {"0": None, "1": None}
+    assert error_of(lambda: worker.admin("delete_group", group=group)) == 69
+
+
+@pytest.mark.needs("deletes_records")
+def test_delete_records(worker: ClientProcess, unique: Unique) -> None:
+    topic = unique("topic")
+    worker.admin("create_topic", name=topic)
+    worker("produce", topic=topic, records=[{"value": str(i), "partition": 0} for i in range(20)])
+    assert worker.admin("delete_records", topic=topic, partition=0, before=15) == 15
+    assert worker("offsets", topic=topic, at="earliest") == {"0": 15}
+    rows = worker("read", topic=topic, count=5)
+    assert [row["value"] for row in rows] == ["15", "16", "17", "18", "19"]
+    wrong = {"topic": topic, "partition": 0, "before": 21}
+    assert error_of(lambda: worker.admin("delete_records", **wrong)) == 1

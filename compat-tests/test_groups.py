@@ -1,0 +1,247 @@
+"""Consumer groups: joining, leaving, dying, waiting, staying; each client with its own kind."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from harness.brokers import Broker
+from harness.clients import LIBRARIES, ClientProcess, Library, eventually
+
+Spawn = Callable[..., ClientProcess]
+Unique = Callable[[str], str]
+
+SESSION_MS = 3_000
+
+
+def make_topic(workers: Callable[[str], ClientProcess], topic: str, partitions: int) -> None:
+    """A new topic, made by a client whose admin calls are tested elsewhere."""
+    workers("confluent-kafka").admin("create_topic", name=topic, partitions=partitions)
+
+
+def fill(worker: ClientProcess, topic: str, partitions: int, values: range) -> None:
+    """One record per value, spread over the partitions."""
+    records = [{"value": str(value), "partition": value % partitions} for value in values]
+    answers = worker("produce", topic=topic, records=records)
+    assert all("offset" in answer for answer in answers), answers
+
+
+def join(process: ClientProcess, topic: str, group: str, **options: Any) -> ClientProcess:
+    """Make a process a member (its name is always "me")."""
+    options.setdefault("session_ms", SESSION_MS)
+    process("join", member="me", topics=[topic], group=group, **options)
+    return process
+
+
+def held(*members: ClientProcess) -> list[int]:
+    """How many partitions each member holds."""
+    return [len(member("state", member="me")["assigned"]) for member in members]
+
+
+def shares(wanted: list[int], *members: ClientProcess, seconds: float = 30.0) -> None:
+    """Wait until the members hold so many partitions each, in any order."""
+    eventually(
+        lambda: sorted(held(*members)), lambda seen: seen == sorted(wanted), "shares", seconds
+    )
+
+
+def received(*members: ClientProcess) -> Counter[str]:
+    """How often each value came to any of the members."""
+    return Counter(row["value"] for member in members for row in member("rows", member="me"))
+
+
+def all_received(values: range, *members: ClientProcess) -> None:
+    """Wait until every value has come exactly once."""
+    wanted = Counter(str(value) for value in values)
+    seen = eventually(
+        lambda: received(*members), lambda seen: seen.total() >= len(values), "records"
+    )
+    assert seen == wanted
+
+
+def test_two_members_join_and_leave(
+    client: Library, workers: Any, spawn: Spawn, unique: Unique
+) -> None:
+    topic, group = unique("topic"), unique("group")
+    make_topic(workers, topic, 4)
+    first = join(spawn(client), topic, group)
+    shares([4], first)
+    second = join(spawn(client), topic, group)
+    shares([2, 2], first, second)
+    fill(workers(client.name), topic, 4, range(40))
+    all_received(range(40), first, second)
+    first("commit", member="me")
+    second("commit", member="me")
+    second("leave", member="me")
+    shares([4], first)
+    fill(workers(client.name), topic, 4, range(40, 60))
+    eventually(
+        lambda: first("state", member="me")["count"], lambda seen: seen >= 40, "rows after leaving"
+    )
+    mine = received(first)
+    assert max(mine.values()) == 1, "a committed record came again"
+    assert {str(value) for value in range(40, 60)} <= set(mine)
+
+
+def test_killed_member_is_taken_over(
+    client: Library, workers: Any, spawn: Spawn, unique: Unique
+) -> None:
+    topic, group = unique("topic"), unique("group")
+    make_topic(workers, topic, 4)
+    survivor = join(spawn(client), topic, group)
+    victim = join(spawn(client), topic, group)
+    shares([2, 2], survivor, victim)
+    fill(workers(client.name), topic, 4, range(40))
+    all_received(range(40), survivor, victim)
+    survivor("commit", member="me")
+    lost = set(received(victim))
+    victim.kill()
+    shares([4], survivor, seconds=4 * SESSION_MS / 1000 + 10)
+    seen = eventually(
+        lambda: received(survivor), lambda seen: seen.total() >= 40, "uncommitted records"
+    )
+    assert seen == Counter(str(value) for value in range(40))
+    assert lost <= set(seen)
+
+
+def test_spare_member_waits(client: Library, workers: Any, spawn: Spawn, unique: Unique) -> None:
+    topic, group = unique("topic"), unique("group")
+    make_topic(workers, topic, 1)
+    members = [join(spawn(client), topic, group) for _ in range(2)]
+    shares([0, 1], *members)
+    fill(workers(client.name), topic, 1, range(10))
+    all_received(range(10), *members)
+    active, spare = members if held(members[0]) == [1] else reversed(members)
+    assert received(spare) == Counter()
+    active("commit", member="me")
+    active("leave", member="me")
+    shares([1], spare)
+    fill(workers(client.name), topic, 1, range(10, 20))
+    all_received(range(10, 20), spare)
+
+
+@pytest.mark.needs("static")
+def test_static_member_comes_back_without_a_rebalance(
+    client: Library, workers: Any, spawn: Spawn, unique: Unique
+) -> None:
+    topic, group = unique("topic"), unique("group")
+    make_topic(workers, topic, 4)
+    stays = join(spawn(client), topic, group, instance="stays")
+    returns = join(spawn(client), topic, group, instance="returns")
+    shares([2, 2], stays, returns)
+    before = returns("state", member="me")["assigned"]
+    told = stays("state", member="me")["events"]
+    returns.kill()
+    again = join(spawn(client), topic, group, instance="returns")
+    eventually(
+        lambda: again("state", member="me")["assigned"], lambda seen: seen == before, "same share"
+    )
+    fill(workers(client.name), topic, 4, range(40))
+    all_received(range(40), stays, again)
+    assert stays("state", member="me")["events"] == told, "the other member saw a rebalance"
+
+
+@pytest.mark.needs("cooperative")
+def test_cooperative_rebalance_keeps_what_stays(
+    client: Library, workers: Any, spawn: Spawn, unique: Unique
+) -> None:
+    topic, group = unique("topic"), unique("group")
+    make_topic(workers, topic, 4)
+    first = join(spawn(client), topic, group, strategy="cooperative")
+    shares([4], first)
+    second = join(spawn(client), topic, group, strategy="cooperative")
+    shares([2, 2], first, second)
+    events = first("state", member="me")["events"]
+    gone = [partition for what, rows in events if what == "revoked" for partition in rows]
+    assert sorted(gone) == second("state", member="me")["assigned"]
+    fill(workers(client.name), topic, 4, range(40))
+    all_received(range(40), first, second)
+    second("leave", member="me")
+    shares([4], first)
+    events = first("state", member="me")["events"]
+    assert len([1 for what, rows in events if what == "revoked" and rows]) == 1
+
+
+def test_pattern_finds_a_topic_made_later(
+    client: Library, workers: Any, spawn: Spawn, unique: Unique
+) -> None:
+    prefix = unique("pattern")
+    make_topic(workers, f"{prefix}-one", 1)
+    member = spawn(client)
+    member(
+        "join",
+        member="me",
+        pattern=f"^{prefix}-.*",
+        group=unique("group"),
+        session_ms=SESSION_MS,
+    )
+    shares([1], member)
+    make_topic(workers, f"{prefix}-two", 2)
+    shares([3], member)
+    fill(workers(client.name), f"{prefix}-one", 1, range(5))
+    fill(workers(client.name), f"{prefix}-two", 2, range(5, 15))
+    all_received(range(15), member)
+
+
+def test_members_of_all_clients_share_one_group(workers: Any, spawn: Spawn, unique: Unique) -> None:
+    topic, group = unique("topic"), unique("group")
+    make_topic(workers, topic, len(LIBRARIES))
+    members = [join(spawn(library), topic, group) for library in LIBRARIES.values()]
+    shares([1] * len(LIBRARIES), *members, seconds=60)
+    fill(workers("confluent-kafka"), topic, len(LIBRARIES), range(40))
+    all_received(range(40), *members)
+
+
+def test_auto_commit(client: Library, workers: Any, spawn: Spawn, unique: Unique) -> None:
+    topic, group = unique("topic"), unique("group")
+    make_topic(workers, topic, 1)
+    fill(workers(client.name), topic, 1, range(10))
+    member = join(spawn(client), topic, group, auto_commit=True)
+    all_received(range(10), member)
+    eventually(
+        lambda: workers(client.name)("committed", group=group, topic=topic),
+        lambda seen: seen == {"0": 10},
+        "committed in the background",
+    )
+
+
+@pytest.fixture(scope="session")
+def restartable(make_broker: Callable[..., Broker]) -> Broker:
+    """A broker that may be stopped without harm to other tests."""
+    broker = make_broker("restartable")
+    broker.start()
+    return broker
+
+
+@pytest.mark.parametrize("how", ["stop", "kill"])
+def test_members_go_on_after_a_broker_restart(
+    client: Library, restartable: Broker, spawn: Spawn, unique: Unique, how: str
+) -> None:
+    topic, group = unique("topic"), unique("group")
+    helper = spawn(client, restartable.address)
+    helper.admin("create_topic", name=topic, partitions=2)
+    members = [
+        join(spawn(client, restartable.address), topic, group, session_ms=30_000) for _ in range(2)
+    ]
+    shares([1, 1], *members)
+    fill(helper, topic, 2, range(20))
+    all_received(range(20), *members)
+    for member in members:
+        member("commit", member="me")
+    told = [member("state", member="me")["events"] for member in members]
+    getattr(restartable, how)()
+    restartable.start()
+    after = spawn(client, restartable.address)
+    eventually(
+        lambda: after("committed", group=group, topic=topic),
+        lambda seen: seen == {"0": 10, "1": 10},
+        "offsets committed before the restart",
+    )
+    fill(after, topic, 2, range(20, 40))
+    all_received(range(40), *members)
+    for member in members:
+        member("commit", member="me")
+    assert after("committed", group=group, topic=topic) == {"0": 20, "1": 20}
+    assert [member("state", member="me")["events"] for member in members] == told

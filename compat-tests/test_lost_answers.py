@@ -1,0 +1,112 @@
+"""Requests that were done although the client never heard of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from harness.brokers import Broker
+from harness.clients import ClientProcess, Library, eventually
+from harness.proxy import LossyProxy
+
+PRODUCE, OFFSET_COMMIT, JOIN_GROUP, SYNC_GROUP, INIT_PRODUCER_ID = 0, 8, 11, 14, 22
+LOST = 3
+VALUES = [str(i) for i in range(60)]
+
+
+@pytest.fixture(scope="session")
+def proxy(make_broker: Callable[..., Broker]) -> Iterator[LossyProxy]:
+    """A broker that can only be reached through a lossy proxy."""
+    lossy = LossyProxy()
+    broker = make_broker("behind-proxy", advertise=lossy.address)
+    broker.start()
+    lossy.upstream = ("127.0.0.1", broker.port)
+    yield lossy
+    lossy.close()
+    broker.kill()
+
+
+@pytest.fixture
+def worker(client: Library, proxy: LossyProxy, spawn: Any) -> ClientProcess:
+    process: ClientProcess = spawn(client, proxy.address)
+    return process
+
+
+def send(worker: ClientProcess, topic: str, **options: Any) -> list[str]:
+    """Send all values in many small requests; returns what the topic holds afterwards."""
+    records = [{"value": value, "partition": 0} for value in VALUES]
+    answers = worker("produce", topic=topic, records=records, linger_ms=0, **options)
+    assert all("offset" in answer for answer in answers), answers
+    held = worker("offsets", topic=topic, at="latest")["0"]
+    rows = worker("read", topic=topic, count=held)
+    assert len(rows) == held
+    return [row["value"] for row in rows]
+
+
+@pytest.mark.needs("idempotent")
+def test_idempotent_producer_writes_once(
+    worker: ClientProcess, proxy: LossyProxy, unique: Callable[[str], str]
+) -> None:
+    topic = unique("topic")
+    worker.admin("create_topic", name=topic)
+    proxy.drop(PRODUCE, LOST)
+    assert send(worker, topic, idempotent=True) == VALUES
+    assert proxy.dropped[PRODUCE] == LOST
+
+
+@pytest.mark.needs("idempotent")
+def test_lost_producer_id(
+    worker: ClientProcess, proxy: LossyProxy, unique: Callable[[str], str]
+) -> None:
+    topic = unique("topic")
+    worker.admin("create_topic", name=topic)
+    proxy.drop(INIT_PRODUCER_ID, 1)
+    assert send(worker, topic, idempotent=True) == VALUES
+    assert proxy.dropped[INIT_PRODUCER_ID] == 1
+
+
+def test_plain_producer_loses_nothing(
+    worker: ClientProcess, proxy: LossyProxy, unique: Callable[[str], str]
+) -> None:
+    topic = unique("topic")
+    worker.admin("create_topic", name=topic)
+    proxy.drop(PRODUCE, LOST)
+    held = Counter(send(worker, topic, retries=10))
+    assert proxy.dropped[PRODUCE] == LOST
+    assert set(held) == set(VALUES)
+    assert held.total() > len(VALUES), "an answer was lost, so something must stand there twice"
+
+
+@pytest.mark.parametrize("api", [JOIN_GROUP, SYNC_GROUP], ids=["join", "sync"])
+def test_member_gets_in_after_a_lost_answer(
+    worker: ClientProcess, proxy: LossyProxy, unique: Callable[[str], str], api: int
+) -> None:
+    topic = unique("topic")
+    worker.admin("create_topic", name=topic, partitions=2)
+    proxy.drop(api, 1)
+    worker("join", member="me", topics=[topic], group=unique("group"), session_ms=2_000)
+    eventually(
+        lambda: worker("state", member="me")["assigned"],
+        lambda seen: seen == [[topic, 0], [topic, 1]],
+        "both partitions",
+    )
+    assert proxy.dropped[api] == 1
+
+
+def test_commit_after_a_lost_answer(
+    worker: ClientProcess, proxy: LossyProxy, unique: Callable[[str], str]
+) -> None:
+    topic, group = unique("topic"), unique("group")
+    worker.admin("create_topic", name=topic)
+    records = [{"value": value, "partition": 0} for value in VALUES]
+    worker("produce", topic=topic, records=records)
+    worker("join", member="me", topics=[topic], group=group, session_ms=10_000)
+    eventually(
+        lambda: worker("state", member="me")["count"], lambda seen: seen == len(VALUES), "records"
+    )
+    proxy.drop(OFFSET_COMMIT, 1)
+    worker("commit", member="me")
+    assert proxy.dropped[OFFSET_COMMIT] == 1
+    assert worker("committed", group=group, topic=topic) == {"0": len(VALUES)}

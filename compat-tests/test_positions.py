@@ -1,0 +1,124 @@
+"""Where a consumer starts, and what survives a crash at the worst moment."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from harness.clients import ClientProcess, Library
+
+Spawn = Callable[..., ClientProcess]
+Unique = Callable[[str], str]
+
+BASE_MS = 1_700_000_000_000
+CRASHED = 9
+
+
+def fill(worker: ClientProcess, topic: str, count: int, partitions: int = 1) -> None:
+    """`count` records per partition, one second of event time apart."""
+    worker.admin("create_topic", name=topic, partitions=partitions)
+    records = [
+        {"value": str(i), "partition": number, "timestamp": BASE_MS + 1000 * i}
+        for number in range(partitions)
+        for i in range(count)
+    ]
+    answers = worker("produce", topic=topic, records=records)
+    assert all("offset" in answer for answer in answers), answers
+
+
+def test_seek_by_offset(client: Library, workers: Any, unique: Unique) -> None:
+    worker, topic = workers(client.name), unique("topic")
+    fill(worker, topic, 50, partitions=2)
+    rows = worker("read", topic=topic, start={"0": 40, "1": 10}, count=50)
+    assert [row["offset"] for row in rows if row["partition"] == 0] == list(range(40, 50))
+    assert [row["offset"] for row in rows if row["partition"] == 1] == list(range(10, 50))
+
+
+def test_earliest_and_latest(client: Library, workers: Any, unique: Unique) -> None:
+    worker, topic = workers(client.name), unique("topic")
+    fill(worker, topic, 20, partitions=2)
+    assert worker("offsets", topic=topic, at="earliest") == {"0": 0, "1": 0}
+    assert worker("offsets", topic=topic, at="latest") == {"0": 20, "1": 20}
+    assert worker("read", topic=topic, start="latest", count=1, seconds=1.0) == []
+
+
+def test_seek_by_time(client: Library, workers: Any, unique: Unique) -> None:
+    worker, topic = workers(client.name), unique("topic")
+    fill(worker, topic, 50)
+    for at, offset in [
+        (BASE_MS - 1, 0),
+        (BASE_MS + 7_000, 7),
+        (BASE_MS + 7_001, 8),
+        (BASE_MS + 49_000, 49),
+        (BASE_MS + 49_001, None),
+    ]:
+        assert worker("offsets", topic=topic, at=at) == {"0": offset}, at
+    found = worker("offsets", topic=topic, at=BASE_MS + 30_000)
+    rows = worker("read", topic=topic, start=found, count=20)
+    assert [row["value"] for row in rows] == [str(i) for i in range(30, 50)]
+
+
+def test_commit_without_being_a_member(client: Library, workers: Any, unique: Unique) -> None:
+    worker, topic, group = workers(client.name), unique("topic"), unique("group")
+    fill(worker, topic, 10, partitions=3)
+    worker("commit_as", group=group, topic=topic, offsets={"0": 3, "2": 10})
+    assert worker("committed", group=group, topic=topic) == {"0": 3, "1": None, "2": 10}
+    worker("commit_as", group=group, topic=topic, offsets={"0": 1})
+    assert worker("committed", group=group, topic=topic) == {"0": 1, "1": None, "2": 10}
+
+
+def run_script(
+    spawn: Spawn, client: Library, commit: str, topic: str, group: str, out: Path
+) -> Any:
+    """Run the script until it crashes at "10", then again to its end; the lines it wrote."""
+    script: dict[str, Any] = {
+        "topic": topic,
+        "group": group,
+        "session_ms": 2_000,
+        "commit": commit,
+        "out": str(out),
+        "until": 29,
+    }
+    first = spawn(client)
+    first.send("script", crash_at="10", **script)
+    assert first.wait_for_crash() == CRASHED
+    spawn(client)("script", **script)
+    return Counter(out.read_text().split())
+
+
+def test_at_least_once(
+    client: Library, workers: Any, spawn: Spawn, unique: Unique, tmp_path: Path
+) -> None:
+    topic = unique("topic")
+    fill(workers(client.name), topic, 30)
+    lines = run_script(spawn, client, "after", topic, unique("group"), tmp_path / "out")
+    assert lines == Counter({**{str(i): 1 for i in range(30)}, "10": 2})
+
+
+def test_at_most_once(
+    client: Library, workers: Any, spawn: Spawn, unique: Unique, tmp_path: Path
+) -> None:
+    topic = unique("topic")
+    fill(workers(client.name), topic, 30)
+    lines = run_script(spawn, client, "before", topic, unique("group"), tmp_path / "out")
+    assert lines == Counter({str(i): 1 for i in range(30) if i != 10})
+
+
+def test_offsets_kept_outside_kafka(
+    client: Library, workers: Any, spawn: Spawn, unique: Unique, tmp_path: Path
+) -> None:
+    topic, database = unique("topic"), str(tmp_path / "results.sqlite")
+    fill(workers(client.name), topic, 30)
+    work = {"topic": topic, "partition": 0, "database": database, "until": 29}
+    for crash_at in (4, 17):
+        crashing = spawn(client)
+        crashing.send("outside", crash_at=crash_at, **work)
+        assert crashing.wait_for_crash() == CRASHED
+    assert spawn(client)("outside", **work) == 13
+    store = sqlite3.connect(database)
+    values = [value for (value,) in store.execute("select value from results order by rowid")]
+    store.close()
+    assert values == [str(i) for i in range(30)]

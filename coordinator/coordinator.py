@@ -1,0 +1,199 @@
+"""The group coordinator of one partition of `__consumer_offsets`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Any
+from uuid import UUID, uuid4
+
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.groups import (
+    DeleteGroupsResponse,
+    DescribeGroupsResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    ListGroupsResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from kbroker.protocol.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+from kbroker.protocol.primitives import Buffer
+
+from .classic import ClassicGroups
+from .group_state import STABLE
+from .listing import delete_groups, describe_group, list_groups
+from .offsets import Offsets, TopicNames
+from .rebalance import Rebalances, note
+from .replay import replay
+from .result import Answer, ClientInfo, Event, Now, Parked, Result
+from .settings import GroupSettings
+from .state import ShardState
+
+
+class GroupCoordinator:
+    """Groups and offsets of one shard: pure, so every call says what time it is.
+
+    Life: `replay` each record of the partition, then `on_loaded`; operations; at the end `on_unloaded`.
+    `kbroker.coordinator.result` says what the caller does with a `Result`. Operations do not raise
+    for anything that a client can send. `version` is that of the request.
+
+    Parameters:
+      settings: Limits and delays.
+      topics: Names and ids of the cluster's topics.
+      new_uuid: Where member ids come from; tests give a counter.
+    """
+
+    def __init__(
+        self,
+        settings: GroupSettings,
+        topics: TopicNames,
+        *,
+        new_uuid: Callable[[], UUID] = uuid4,
+    ) -> None:
+        self._settings = settings
+        self._state = ShardState()
+        self._rebalances = Rebalances(self._state, settings)
+        self._classic = ClassicGroups(self._state, self._rebalances, settings, new_uuid)
+        self._offsets = Offsets(self._state, self._rebalances, settings, topics)
+
+    # -- requests of members
+
+    def join(
+        self, request: JoinGroupRequest, client: ClientInfo, now: Now, version: int
+    ) -> Result[JoinGroupResponse]:
+        """JoinGroup 0-9. The answer mostly comes when all members have joined."""
+        return self._classic.join(request, client, now, version)
+
+    def sync(self, request: SyncGroupRequest, now: Now, version: int) -> Result[SyncGroupResponse]:
+        """SyncGroup 0-5. The answer comes with the assignment that the leader brings."""
+        return self._classic.sync(request, now, version)
+
+    def heartbeat(self, request: HeartbeatRequest, now: Now) -> Result[HeartbeatResponse]:
+        """Heartbeat 0-4."""
+        return self._classic.heartbeat(request, now)
+
+    def leave(
+        self, request: LeaveGroupRequest, now: Now, version: int
+    ) -> Result[LeaveGroupResponse]:
+        """LeaveGroup 0-5."""
+        return self._classic.leave(request, now, version)
+
+    def abandon(self, slot: Parked[Any], now: Now) -> Result[None]:
+        """The client that waits in `slot` has gone; call it once, before the slot is answered."""
+        return self._classic.abandon(slot, now)
+
+    # -- offsets
+
+    def commit_offsets(
+        self, request: OffsetCommitRequest, now: Now, version: int
+    ) -> Result[OffsetCommitResponse]:
+        """OffsetCommit 0-10 (0 acts as 1)."""
+        return self._offsets.commit(request, now, version)
+
+    def fetch_offsets(
+        self, request: OffsetFetchRequest.Group, version: int
+    ) -> OffsetFetchResponse.Group:
+        """OffsetFetch 0-10, one group of it (`shapes.groups_to_fetch` makes them, 0 acts as 1).
+
+        Release the answer like that of a `Result` without records; then it is stable, too.
+        """
+        return self._offsets.fetch(request, version)
+
+    def delete_offsets(self, request: OffsetDeleteRequest) -> Result[OffsetDeleteResponse]:
+        """OffsetDelete 0."""
+        return self._offsets.delete(request)
+
+    def forget_topics(self, names: Collection[str]) -> Iterator[Result[None]]:
+        """Delete the offsets of deleted topics. Handle each result before taking the next."""
+        return self._offsets.forget_topics(names)
+
+    def expire_offsets(self, now: Now) -> Iterator[Result[None]]:
+        """Delete what has outlived its retention. Handle each result before taking the next."""
+        return self._offsets.expire(now)
+
+    # -- requests of operators
+
+    def list_groups(
+        self, states: Collection[str] = (), types: Collection[str] = ()
+    ) -> list[ListGroupsResponse.Group]:
+        """ListGroups 0-5: the rows of this shard, filtered by state and type if any are named."""
+        return list_groups(self._state, states, types)
+
+    def describe_group(self, group_id: str, version: int) -> DescribeGroupsResponse.Group:
+        """DescribeGroups 0-6: the row of one group. Authorized operations are left unset."""
+        return describe_group(self._state, group_id, version)
+
+    def delete_groups(self, group_ids: Iterable[str]) -> Result[list[DeleteGroupsResponse.Group]]:
+        """DeleteGroups 0-2: the rows of these groups."""
+        return delete_groups(self._state, group_ids)
+
+    def explain(self, group_id: str) -> tuple[Event, ...]:
+        """The last changes of a group and their causes, oldest first."""
+        group = self._state.groups.get(group_id)
+        return () if group is None else tuple(group.history)
+
+    # -- time
+
+    def next_deadline(self) -> int | None:
+        """When `due` must be called next, in coordinator time; None: not before another call."""
+        return self._rebalances.timers.next_deadline()
+
+    def due(self, now: Now) -> Iterator[Result[None]]:
+        """The time-outs that have come. Handle each result before taking the next."""
+        while (key := self._rebalances.timers.pop_due(now.coordinator_ms)) is not None:
+            yield self._rebalances.expire(key, now)
+
+    # -- life
+
+    def replay(self, key: Buffer, value: Buffer | None) -> None:
+        """Apply one record of the partition, in log order, at start-up and after an append.
+
+        Raises DecodeError for bytes that are no record of `__consumer_offsets`.
+        """
+        replay(self._state, key, value)
+
+    def on_loaded(self, now: Now) -> Result[None]:
+        """All records have been replayed: sessions start, and members go on where they were."""
+        result: Result[None] = Result()
+        for group in self._state.groups.values():
+            if group.state is not STABLE:
+                continue
+            note(group, f"loaded with {len(group.members)} members", now, result)
+            for member in group.members.values():
+                self._rebalances.keep_alive(group, member, now)
+            if len(group.members) > self._settings.group_size_max:
+                self._rebalances.begin(group, "more members than group.max.size", now, result)
+        return result
+
+    def on_unloaded(self, code: ErrorCode = ErrorCode.NOT_COORDINATOR) -> list[Answer]:
+        """The shard goes: an error for all who are parked. Release at once; do not use it again."""
+        result: Result[None] = Result()
+        for group in self._state.groups.values():
+            for member in group.members.values():
+                self._rebalances.fail_slots(group, member, code, member.id, result)
+        return result.answers
+
+
+def group_partition(group_id: str, partitions: int) -> int:
+    """The partition of `__consumer_offsets` that holds a group: by Java's hash of the id, as Kafka.
+
+    Parameters: `partitions` is how many the topic has.
+    """
+    hash_code = 0
+    units = group_id.encode("utf-16-be", "surrogatepass")
+    for high, low in zip(units[::2], units[1::2], strict=True):
+        hash_code = (31 * hash_code + (high << 8 | low)) & 0xFFFFFFFF
+    if hash_code >= 1 << 31:  # negative in Java, where the least int has no absolute value
+        hash_code = ((1 << 32) - hash_code) & 0x7FFFFFFF
+    return hash_code % partitions

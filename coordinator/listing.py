@@ -1,0 +1,105 @@
+"""What operators ask of groups: list, describe, delete."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.groups import (
+    DeleteGroupsResponse,
+    DescribeGroupsResponse,
+    ListGroupsResponse,
+)
+
+from .group import Group
+from .group_state import DEAD, EMPTY, STABLE
+from .records import group_tombstone, offset_tombstone
+from .result import Result, append_error
+from .state import ShardState
+
+GROUP_TYPE = "classic"
+
+
+def list_groups(
+    state: ShardState, states: Collection[str], types: Collection[str]
+) -> list[ListGroupsResponse.Group]:
+    """The groups in one of `states` and of one of `types`; empty stands for all, case for nothing."""
+    states = {name.strip().lower() for name in states}
+    if types and GROUP_TYPE not in {name.lower() for name in types}:
+        return []
+    return [
+        ListGroupsResponse.Group(
+            group_id=group.id,
+            protocol_type=group.protocol_type or "",
+            group_state=group.state.value,
+            group_type=GROUP_TYPE,
+        )
+        for group in state.groups.values()
+        if not states or group.state.value.lower() in states
+    ]
+
+
+def describe_group(state: ShardState, group_id: str, version: int) -> DescribeGroupsResponse.Group:
+    """State and members. A group that does not exist is dead, and from version 6 on an error."""
+    group = state.groups.get(group_id)
+    if group is None:
+        answer = DescribeGroupsResponse.Group(group_id=group_id, group_state=DEAD.value)
+        if version >= 6:  # KIP-1043
+            answer.error_code = ErrorCode.GROUP_ID_NOT_FOUND
+            answer.error_message = f"Group {group_id} not found."
+        return answer
+    return DescribeGroupsResponse.Group(
+        group_id=group_id,
+        group_state=group.state.value,
+        protocol_type=group.protocol_type or "",
+        protocol_data=(group.protocol_name or "") if group.state is STABLE else "",
+        members=_member_rows(group),
+    )
+
+
+def _member_rows(group: Group) -> list[DescribeGroupsResponse.Member]:
+    # While a rebalance goes on there is no protocol that the metadata would belong to.
+    protocol = group.protocol_name if group.state is STABLE else None
+    return [
+        DescribeGroupsResponse.Member(
+            member_id=member.id,
+            group_instance_id=member.instance_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            member_metadata=member.metadata(protocol),
+            member_assignment=member.assignment,
+        )
+        for member in group.members.values()
+    ]
+
+
+def delete_groups(
+    state: ShardState, group_ids: Iterable[str]
+) -> Result[list[DeleteGroupsResponse.Group]]:
+    """Delete groups without members, and their offsets."""
+    rows: list[DeleteGroupsResponse.Group] = []
+    result = Result(rows)
+    for group_id in dict.fromkeys(group_ids):
+        group = state.groups.get(group_id)
+        row = DeleteGroupsResponse.Group(group_id=group_id)
+        rows.append(row)
+        if group is None:
+            row.error_code = ErrorCode.GROUP_ID_NOT_FOUND
+        elif group.state is not EMPTY:
+            row.error_code = ErrorCode.NON_EMPTY_GROUP
+        else:
+            places = state.offsets.get(group_id, {})
+            result.records += [offset_tombstone(group_id, *at) for at in places]
+            result.records.append(group_tombstone(group_id))
+    if result.records:
+        result.on_failure = lambda code, now: Result(_not_deleted(rows, append_error(code)))
+    return result
+
+
+def _not_deleted(
+    rows: list[DeleteGroupsResponse.Group], code: ErrorCode
+) -> list[DeleteGroupsResponse.Group]:
+    return [
+        DeleteGroupsResponse.Group(group_id=row.group_id, error_code=row.error_code or code)
+        for row in rows
+    ]

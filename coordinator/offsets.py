@@ -1,0 +1,316 @@
+"""Committed offsets: commit, fetch, delete, expire."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import NamedTuple, Protocol
+from uuid import UUID
+
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.group_metadata import OffsetCommitValue
+from kbroker.protocol.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+from kbroker.protocol.schema import ZERO_UUID
+
+from .group import CONSUMER_PROTOCOL_TYPE, Group
+from .group_state import COMMIT_ANSWER, EMPTY, PREPARING, STABLE
+from .rebalance import Rebalances
+from .records import group_tombstone, offset_record, offset_tombstone
+from .result import CoordinatorRecord, Now, Result, append_error
+from .settings import GroupSettings
+from .shapes import commit_refused, no_offset
+from .state import ShardState
+
+
+class TopicNames(Protocol):
+    """What committed offsets need to know of the cluster's topics."""
+
+    def name_of(self, topic_id: UUID) -> str | None:
+        """The name of a topic, None if there is no such topic."""
+        ...
+
+    def id_of(self, name: str) -> UUID | None:
+        """The id of a topic, None if there is no such topic."""
+        ...
+
+    def exists(self, name: str, partition: int) -> bool:
+        """Whether a topic has this partition."""
+        ...
+
+
+class _Wanted(NamedTuple):
+    """One offset to store, and its row in the answer."""
+
+    topic: str
+    topic_id: UUID
+    partition: OffsetCommitRequest.Partition
+    row: OffsetCommitResponse.Partition
+
+
+class Offsets:
+    """Committed offsets of one shard.
+
+    A committed offset carries the id of its topic (as Kafka 4.2 on stores it): one that was
+    committed to an earlier topic of the same name is not found any more.
+    """
+
+    def __init__(
+        self,
+        state: ShardState,
+        rebalances: Rebalances,
+        settings: GroupSettings,
+        topics: TopicNames,
+    ) -> None:
+        self._state = state
+        self._rebalances = rebalances
+        self._settings = settings
+        self._topics = topics
+
+    # -- commit
+
+    def commit(
+        self, request: OffsetCommitRequest, now: Now, version: int
+    ) -> Result[OffsetCommitResponse]:
+        response = OffsetCommitResponse()
+        wanted: list[_Wanted] = []
+        for topic in request.topics:
+            response.topics.append(self._read_topic(topic, version, wanted))
+        result = Result(response)
+        if not wanted:
+            return result  # nothing that could be stored, so the group does not matter
+        code = self._check_committer(request, now, version)
+        for item in wanted:
+            if code:
+                item.row.error_code = code
+            else:
+                self._store(request, item, now, result)
+        if result.records:
+            # Nothing was changed yet but the member's session, so there is nothing to undo.
+            result.on_failure = lambda code, now: Result(
+                commit_refused(request, append_error(code))
+            )
+        return result
+
+    def _read_topic(
+        self, topic: OffsetCommitRequest.Topic, version: int, wanted: list[_Wanted]
+    ) -> OffsetCommitResponse.Topic:
+        """The topic's rows of the answer; what exists goes into `wanted`."""
+        answer = OffsetCommitResponse.Topic(name=topic.name, topic_id=topic.topic_id)
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        name: str | None = topic.name
+        topic_id: UUID | None = topic.topic_id
+        if version >= 10:
+            name = self._topics.name_of(topic.topic_id)
+            unknown = unknown if name else ErrorCode.UNKNOWN_TOPIC_ID
+        else:
+            topic_id = self._topics.id_of(topic.name)
+        for partition in topic.partitions:
+            row = OffsetCommitResponse.Partition(partition_index=partition.partition_index)
+            answer.partitions.append(row)
+            if name and self._topics.exists(name, partition.partition_index):
+                wanted.append(_Wanted(name, topic_id or ZERO_UUID, partition, row))
+            else:
+                row.error_code = unknown
+        return answer
+
+    def _check_committer(self, request: OffsetCommitRequest, now: Now, version: int) -> ErrorCode:
+        """Whether the sender may commit now; if it is a member, that keeps its session."""
+        group = self._state.groups.get(request.group_id)
+        generation = request.generation_id_or_member_epoch
+        if group is None:
+            if generation < 0:
+                return ErrorCode.NONE  # a simple group begins
+            if version >= 9:
+                return ErrorCode.GROUP_ID_NOT_FOUND
+            return ErrorCode.ILLEGAL_GENERATION
+        if generation < 0 and group.state is EMPTY:
+            return ErrorCode.NONE
+        code = group.check_member(request.member_id, request.group_instance_id)
+        if code:
+            return code  # and so for tools that send no member id: the group is in use
+        if generation != group.generation:
+            return ErrorCode.ILLEGAL_GENERATION
+        if group.state in (STABLE, PREPARING):
+            self._rebalances.keep_alive(group, group.members[request.member_id], now)
+        return COMMIT_ANSWER[group.state]
+
+    def _store(
+        self,
+        request: OffsetCommitRequest,
+        item: _Wanted,
+        now: Now,
+        result: Result[OffsetCommitResponse],
+    ) -> None:
+        partition = item.partition
+        metadata = partition.committed_metadata or ""
+        if len(metadata) > self._settings.offset_metadata_length_max:
+            item.row.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
+            return
+        at_ms = partition.commit_timestamp
+        keep_ms = request.retention_time_ms
+        value = OffsetCommitValue(
+            offset=partition.committed_offset,
+            leader_epoch=partition.committed_leader_epoch,
+            metadata=metadata,
+            commit_timestamp=now.log_ms if at_ms == -1 else at_ms,
+            # A retention time of its own is honoured for clients that still send one (KIP-211).
+            expire_timestamp=-1 if keep_ms == -1 else now.log_ms + keep_ms,
+            topic_id=item.topic_id,
+        )
+        result.records.append(
+            offset_record(request.group_id, item.topic, partition.partition_index, value)
+        )
+
+    # -- fetch
+
+    def fetch(self, request: OffsetFetchRequest.Group, version: int) -> OffsetFetchResponse.Group:
+        """Committed offsets of one group; what is not there is no error."""
+        offsets = self._state.offsets.get(request.group_id, {})
+        answer = OffsetFetchResponse.Group(group_id=request.group_id)
+        if request.topics is None:
+            answer.topics = self._fetch_all(offsets, version)
+            return answer
+        for topic in request.topics:
+            name: str | None = topic.name
+            topic_id: UUID | None = topic.topic_id
+            if version >= 10:
+                name = self._topics.name_of(topic.topic_id)
+            else:
+                topic_id = self._topics.id_of(topic.name)
+            rows = OffsetFetchResponse.Topic(name=topic.name, topic_id=topic.topic_id)
+            answer.topics.append(rows)
+            for index in topic.partition_indexes:
+                if name is None:
+                    rows.partitions.append(no_offset(index, ErrorCode.UNKNOWN_TOPIC_ID))
+                else:
+                    rows.partitions.append(_row(index, offsets.get((name, index)), topic_id))
+        return answer
+
+    def _fetch_all(
+        self, offsets: dict[tuple[str, int], OffsetCommitValue], version: int
+    ) -> list[OffsetFetchResponse.Topic]:
+        topics: dict[str, OffsetFetchResponse.Topic] = {}
+        for (name, index), value in offsets.items():
+            topic_id = self._topics.id_of(name)
+            if version >= 10 and topic_id is None:
+                continue  # without an id it cannot be said in this version
+            if _is_of_another_topic(value, topic_id):
+                continue
+            topic = topics.get(name)
+            if topic is None:
+                topic = OffsetFetchResponse.Topic(name=name, topic_id=topic_id or ZERO_UUID)
+                topics[name] = topic
+            topic.partitions.append(_row(index, value, topic_id))
+        return list(topics.values())
+
+    # -- delete
+
+    def delete(self, request: OffsetDeleteRequest) -> Result[OffsetDeleteResponse]:
+        """Delete single offsets (KIP-496): not those of topics that the group reads."""
+        if not request.group_id:
+            return Result(OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID))
+        group = self._state.groups.get(request.group_id)
+        if group is None:
+            return Result(OffsetDeleteResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND))
+        if group.state is not EMPTY and group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+            return Result(OffsetDeleteResponse(error_code=ErrorCode.NON_EMPTY_GROUP))
+        result = Result(OffsetDeleteResponse())
+        response = OffsetDeleteResponse()
+        result.response = response
+        for topic in request.topics:
+            rows = self._delete_topic(group, topic, result.records)
+            response.topics.append(OffsetDeleteResponse.Topic(name=topic.name, partitions=rows))
+        if result.records:
+            result.on_failure = lambda code, now: Result(
+                OffsetDeleteResponse(error_code=append_error(code))
+            )
+        return result
+
+    def _delete_topic(
+        self, group: Group, topic: OffsetDeleteRequest.Topic, records: list[CoordinatorRecord]
+    ) -> list[OffsetDeleteResponse.Partition]:
+        subscribed = group.subscribes(topic.name)
+        offsets = self._state.offsets.get(group.id, {})
+        rows = []
+        for partition in topic.partitions:
+            index = partition.partition_index
+            row = OffsetDeleteResponse.Partition(partition_index=index)
+            rows.append(row)
+            if not self._topics.exists(topic.name, index):
+                row.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            elif subscribed:
+                row.error_code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+            elif (topic.name, index) in offsets:
+                records.append(offset_tombstone(group.id, topic.name, index))
+        return rows
+
+    def forget_topics(self, names: Collection[str]) -> Iterator[Result[None]]:
+        """The offsets of deleted topics, one result per group that has some."""
+        for group_id, offsets in list(self._state.offsets.items()):
+            gone = [at for at in offsets if at[0] in names]
+            if gone:
+                yield _tombstones(group_id, gone)
+
+    def expire(self, now: Now) -> Iterator[Result[None]]:
+        """What has outlived its retention, one result per group that has some.
+
+        A group that has nothing left and no members goes as well.
+        """
+        for group in list(self._state.groups.values()):
+            offsets = self._state.offsets.get(group.id, {})
+            gone = [
+                at for at, value in offsets.items() if self._has_expired(group, at[0], value, now)
+            ]
+            result = _tombstones(group.id, gone)
+            if len(gone) == len(offsets) and group.state is EMPTY and not group.pending:
+                result.records.append(group_tombstone(group.id))
+            if result.records:
+                yield result
+
+    def _has_expired(self, group: Group, topic: str, value: OffsetCommitValue, now: Now) -> bool:
+        """Retention counts from the commit; in a group that had members, from its end (KIP-211)."""
+        if group.protocol_type is None:
+            since_ms = value.commit_timestamp
+        elif group.state is EMPTY:
+            known = group.state_since_ms >= 0
+            since_ms = group.state_since_ms if known else value.commit_timestamp
+        elif group.state is STABLE and group.protocol_type == CONSUMER_PROTOCOL_TYPE:
+            since_ms = value.commit_timestamp
+            if group.subscribes(topic):
+                return False
+        else:
+            return False
+        if value.expire_timestamp != -1:
+            return now.log_ms >= value.expire_timestamp
+        return now.log_ms - since_ms >= self._settings.offsets_retention_ms
+
+
+def _tombstones(group_id: str, places: Collection[tuple[str, int]]) -> Result[None]:
+    result: Result[None] = Result()
+    result.records += [offset_tombstone(group_id, topic, index) for topic, index in places]
+    # Nothing has changed; the next pass tries again.
+    result.on_failure = lambda code, now: Result()
+    return result
+
+
+def _row(
+    partition: int, value: OffsetCommitValue | None, topic_id: UUID | None
+) -> OffsetFetchResponse.Partition:
+    if value is None or _is_of_another_topic(value, topic_id):
+        return no_offset(partition)
+    return OffsetFetchResponse.Partition(
+        partition_index=partition,
+        committed_offset=value.offset,
+        committed_leader_epoch=value.leader_epoch,
+        metadata=value.metadata,
+    )
+
+
+def _is_of_another_topic(value: OffsetCommitValue, topic_id: UUID | None) -> bool:
+    return value.topic_id not in (ZERO_UUID, topic_id or value.topic_id)

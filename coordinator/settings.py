@@ -1,0 +1,31 @@
+"""What an operator can set about groups."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSettings:
+    """Defaults are Kafka's, except for the initial delay (Kafka: 3 s).
+
+    Attributes:
+      session_timeout_min_ms, session_timeout_max_ms: Bounds of what a member may ask for
+        (`group.min.session.timeout.ms`, `group.max.session.timeout.ms`).
+      initial_rebalance_delay_ms: How long the first rebalance of an empty group waits for more
+        members (`group.initial.rebalance.delay.ms`).
+      group_size_max: Most members of a group (`group.max.size`).
+      new_member_join_timeout_ms: How long a member that has not been told its id may stay parked
+        in a join. It cannot send heartbeats, and after a lost connection nobody else knows it.
+      offset_metadata_length_max: Longest metadata string of a commit, in characters
+        (`offset.metadata.max.bytes`).
+      offsets_retention_ms: How long offsets outlive their use (`offsets.retention.minutes`).
+    """
+
+    session_timeout_min_ms: int = 6_000
+    session_timeout_max_ms: int = 1_800_000
+    initial_rebalance_delay_ms: int = 0
+    group_size_max: int = 2**31 - 1
+    new_member_join_timeout_ms: int = 300_000
+    offset_metadata_length_max: int = 4096
+    offsets_retention_ms: int = 7 * 24 * 3_600_000

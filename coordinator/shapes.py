@@ -1,0 +1,92 @@
+"""Messages whose shape changed between versions: newest shape in, newest shape out.
+
+Operations and handlers know only the newest shape. What an older version sends is lifted into it
+here, and what it is told is put back into its own shape here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.groups import LeaveGroupRequest, LeaveGroupResponse
+from kbroker.protocol.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+
+
+def leaving_members(request: LeaveGroupRequest, version: int) -> list[LeaveGroupRequest.Member]:
+    """Who leaves: one member up to version 2, any number from 3 on (KIP-345)."""
+    if version >= 3:
+        return request.members
+    return [LeaveGroupRequest.Member(member_id=request.member_id)]
+
+
+def leave_response(rows: list[LeaveGroupResponse.Member], version: int) -> LeaveGroupResponse:
+    """The answer to a leave: up to version 2 the error of the one member is the error of all."""
+    if version >= 3:
+        return LeaveGroupResponse(members=rows)
+    return LeaveGroupResponse(error_code=rows[0].error_code)
+
+
+def groups_to_fetch(request: OffsetFetchRequest, version: int) -> list[OffsetFetchRequest.Group]:
+    """Whose offsets are wanted: one group up to version 7, several from 8 on (KIP-709)."""
+    if version >= 8:
+        return request.groups
+    return [OffsetFetchRequest.Group(group_id=request.group_id, topics=request.topics)]
+
+
+def fetch_response(
+    groups: Sequence[OffsetFetchResponse.Group], version: int
+) -> OffsetFetchResponse:
+    """The answer to an OffsetFetch with one row per group of `groups_to_fetch`."""
+    if version >= 8:
+        return OffsetFetchResponse(groups=list(groups))
+    return OffsetFetchResponse(topics=groups[0].topics, error_code=groups[0].error_code)
+
+
+def fetch_refused(
+    group: OffsetFetchRequest.Group, code: ErrorCode, version: int
+) -> OffsetFetchResponse.Group:
+    """No offsets of this group can be read. Below version 2 only partitions carry an error."""
+    if version >= 2:
+        return OffsetFetchResponse.Group(group_id=group.group_id, error_code=code)
+    return OffsetFetchResponse.Group(
+        group_id=group.group_id,
+        topics=[
+            OffsetFetchResponse.Topic(
+                name=topic.name,
+                partitions=[no_offset(index, code) for index in topic.partition_indexes],
+            )
+            for topic in group.topics or []
+        ],
+    )
+
+
+def no_offset(partition: int, code: ErrorCode = ErrorCode.NONE) -> OffsetFetchResponse.Partition:
+    """The row of a partition without a committed offset."""
+    return OffsetFetchResponse.Partition(
+        partition_index=partition, committed_offset=-1, metadata="", error_code=code
+    )
+
+
+def commit_refused(request: OffsetCommitRequest, code: ErrorCode) -> OffsetCommitResponse:
+    """No offset of this request can be stored: there is no error but those of the partitions."""
+    return OffsetCommitResponse(
+        topics=[
+            OffsetCommitResponse.Topic(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partitions=[
+                    OffsetCommitResponse.Partition(
+                        partition_index=partition.partition_index, error_code=code
+                    )
+                    for partition in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )

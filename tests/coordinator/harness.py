@@ -1,0 +1,465 @@
+"""A coordinator with a log, a clock and a wire around it, all of them fake.
+
+Requests and responses go through the codec in the version under test, so that a field which a
+version does not have cannot be used by accident.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, Generic, TypeVar
+from uuid import UUID
+
+from kbroker.coordinator import (
+    ClientInfo,
+    CoordinatorRecord,
+    Event,
+    GroupCoordinator,
+    GroupSettings,
+    Now,
+    Parked,
+    Result,
+)
+from kbroker.coordinator.shapes import fetch_response, groups_to_fetch
+from kbroker.protocol.compile import decode, encode_bytes
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.groups import (
+    DescribeGroupsResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from kbroker.protocol.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+
+R = TypeVar("R")
+M = TypeVar("M")
+
+LOG_START_MS = 1_700_000_000_000
+SESSION_MS = 10_000
+REBALANCE_MS = 30_000
+
+JOIN_VERSIONS = range(10)
+SYNC_VERSIONS = range(6)
+HEARTBEAT_VERSIONS = range(5)
+LEAVE_VERSIONS = range(6)
+COMMIT_VERSIONS = range(11)
+FETCH_VERSIONS = range(11)
+
+
+def subscription(*topics: str) -> bytes:
+    """A version 0 subscription blob of the consumer protocol."""
+    body = b"".join(len(t).to_bytes(2, "big") + t.encode() for t in topics)
+    return b"\x00\x00" + len(topics).to_bytes(4, "big") + body + b"\xff\xff\xff\xff"
+
+
+RANGE = (("range", subscription("orders")),)
+
+
+def travel(message: M, version: int) -> M:
+    """The message as the other side of a connection sees it."""
+    return decode(type(message), encode_bytes(message, version), version)[0]
+
+
+class FakeTopics:
+    """The topics of a cluster: "orders" with 4 partitions and "audit" with 1."""
+
+    def __init__(self) -> None:
+        self._ids = itertools.count(1)
+        self.topics: dict[str, tuple[UUID, int]] = {}
+        self.create("orders", 4)
+        self.create("audit", 1)
+
+    def create(self, name: str, partitions: int) -> None:
+        self.topics[name] = (UUID(int=0xABC << 64 | next(self._ids)), partitions)
+
+    def name_of(self, topic_id: UUID) -> str | None:
+        return next((name for name, topic in self.topics.items() if topic[0] == topic_id), None)
+
+    def id_of(self, name: str) -> UUID | None:
+        topic = self.topics.get(name)
+        return None if topic is None else topic[0]
+
+    def exists(self, name: str, partition: int) -> bool:
+        return name in self.topics and 0 <= partition < self.topics[name][1]
+
+
+class Call(Generic[R]):
+    """One request on its way. `response` is what the client has received so far."""
+
+    def __init__(self, version: int) -> None:
+        self.version = version
+        self.slot: Parked[R] | None = None
+        self._response: R | None = None
+
+    def release(self, response: R) -> None:
+        assert self._response is None, "answered twice"
+        self._response = travel(response, self.version)
+
+    @property
+    def is_parked(self) -> bool:
+        return self._response is None
+
+    @property
+    def response(self) -> R:
+        assert self._response is not None, "not answered yet"
+        return self._response
+
+
+class Harness:
+    """One shard. `hold` keeps the high watermark back; `append_fails` refuses the next append."""
+
+    def __init__(
+        self,
+        settings: GroupSettings | None = None,
+        topics: FakeTopics | None = None,
+        log: list[CoordinatorRecord] | None = None,
+        start_ms: int = 5_000,
+        log_ms: int = LOG_START_MS,
+    ) -> None:
+        self.settings = settings or GroupSettings()
+        self.topics = topics or FakeTopics()
+        self.log: list[CoordinatorRecord] = log if log is not None else []
+        self.ms = start_ms
+        self._log_ahead_ms = log_ms - start_ms
+        self.hold = False
+        self.append_fails: ErrorCode | None = None
+        self.events: list[Event] = []
+        self._waiting: list[tuple[int, Any]] = []
+        self._ids = itertools.count(len(self.log) << 32)
+        self.coordinator = GroupCoordinator(
+            self.settings, self.topics, new_uuid=lambda: UUID(int=next(self._ids))
+        )
+        for key, value in self.log:
+            self.coordinator.replay(key, value)
+        self.settle(self.coordinator.on_loaded(self.now))
+
+    @property
+    def now(self) -> Now:
+        return Now(self._log_ahead_ms + self.ms, self.ms)
+
+    def restarted(self) -> Harness:
+        """The same shard in a new process, with another steady clock."""
+        log_ms = self.now.log_ms
+        return Harness(self.settings, self.topics, list(self.log), start_ms=900, log_ms=log_ms)
+
+    # -- the node's part
+
+    def settle(self, result: Result[R], call: Call[R] | None = None) -> None:
+        """Append, replay and release, as the contract of `Result` says."""
+        if result.records:
+            assert result.on_failure is not None, "records that nobody would undo"
+            if self.append_fails is not None:
+                code, self.append_fails = self.append_fails, None
+                result = result.on_failure(code, self.now)
+                self._release(result, call)
+                return
+            self.log += result.records
+            for key, value in result.records:
+                self.coordinator.replay(key, value)
+        self._waiting.append((len(self.log), lambda: self._release(result, call)))
+        if not self.hold:
+            self.commit_log()
+
+    def commit_log(self) -> None:
+        """The high watermark reaches the end of the log."""
+        waiting, self._waiting = self._waiting, []
+        for _, release in waiting:
+            release()
+
+    def _release(self, result: Result[R], call: Call[R] | None) -> None:
+        self.events += result.events
+        if call is not None:
+            if isinstance(result.response, Parked):
+                call.slot = result.response
+                call.slot.on_answer = call.release
+            elif result.response is not None:
+                call.release(result.response)
+        for slot, response in result.answers:
+            slot.answer(response)
+
+    def sleep(self, ms: int) -> list[Event]:
+        """Let time pass, timer by timer; returns what happened."""
+        before = len(self.events)
+        end_ms = self.ms + ms
+        while True:
+            deadline = self.coordinator.next_deadline()
+            if deadline is None or deadline > end_ms:
+                break
+            self.ms = max(deadline, self.ms)
+            for result in self.coordinator.due(self.now):
+                self.settle(result)
+        self.ms = end_ms
+        return self.events[before:]
+
+    def abandon(self, call: Call[Any]) -> None:
+        """The client of a parked call hangs up."""
+        assert call.slot is not None
+        self.settle(self.coordinator.abandon(call.slot, self.now))
+
+    # -- requests
+
+    def join(
+        self,
+        member_id: str = "",
+        *,
+        version: int = 9,
+        group: str = "g",
+        instance: str | None = None,
+        protocols: tuple[tuple[str, bytes], ...] = RANGE,
+        protocol_type: str = "consumer",
+        session_ms: int = SESSION_MS,
+        rebalance_ms: int = REBALANCE_MS,
+        client: str = "c",
+    ) -> Call[JoinGroupResponse]:
+        request = JoinGroupRequest(
+            group_id=group,
+            session_timeout_ms=session_ms,
+            rebalance_timeout_ms=rebalance_ms,
+            member_id=member_id,
+            group_instance_id=instance,
+            protocol_type=protocol_type,
+            protocols=[JoinGroupRequest.Protocol(name=n, metadata=m) for n, m in protocols],
+        )
+        call: Call[JoinGroupResponse] = Call(version)
+        info = ClientInfo(client, "/10.0.0.1")
+        request = travel(request, version)
+        self.settle(self.coordinator.join(request, info, self.now, version), call)
+        return call
+
+    def sync(
+        self,
+        member_id: str,
+        generation: int,
+        assignments: dict[str, bytes] | None = None,
+        *,
+        version: int = 5,
+        group: str = "g",
+        instance: str | None = None,
+        protocol_type: str | None = "consumer",
+        protocol: str | None = "range",
+    ) -> Call[SyncGroupResponse]:
+        request = SyncGroupRequest(
+            group_id=group,
+            generation_id=generation,
+            member_id=member_id,
+            group_instance_id=instance,
+            protocol_type=protocol_type,
+            protocol_name=protocol,
+            assignments=[
+                SyncGroupRequest.Assignment(member_id=m, assignment=a)
+                for m, a in (assignments or {}).items()
+            ],
+        )
+        call: Call[SyncGroupResponse] = Call(version)
+        request = travel(request, version)
+        self.settle(self.coordinator.sync(request, self.now, version), call)
+        return call
+
+    def heartbeat(
+        self,
+        member_id: str,
+        generation: int,
+        *,
+        version: int = 4,
+        group: str = "g",
+        instance: str | None = None,
+    ) -> int:
+        request = HeartbeatRequest(
+            group_id=group,
+            generation_id=generation,
+            member_id=member_id,
+            group_instance_id=instance,
+        )
+        call: Call[HeartbeatResponse] = Call(version)
+        self.settle(self.coordinator.heartbeat(travel(request, version), self.now), call)
+        return call.response.error_code
+
+    def leave(
+        self, *members: tuple[str, str | None], version: int = 5, group: str = "g"
+    ) -> LeaveGroupResponse:
+        """Members are (member id, instance id); up to version 2 one member id."""
+        request = LeaveGroupRequest(group_id=group)
+        if version >= 3:
+            request.members = [
+                LeaveGroupRequest.Member(member_id=m, group_instance_id=i) for m, i in members
+            ]
+        else:
+            ((request.member_id, _),) = members
+        call: Call[LeaveGroupResponse] = Call(version)
+        request = travel(request, version)
+        self.settle(self.coordinator.leave(request, self.now, version), call)
+        return call.response
+
+    def commit_request(
+        self,
+        offsets: dict[tuple[str, int], int],
+        member_id: str = "",
+        generation: int = -1,
+        *,
+        version: int = 9,
+        group: str = "g",
+        instance: str | None = None,
+        metadata: str | None = "m",
+        retention_ms: int = -1,
+        leader_epoch: int = -1,
+        commit_timestamp: int = -1,
+    ) -> OffsetCommitRequest:
+        topics: dict[str, OffsetCommitRequest.Topic] = {}
+        for (name, partition), offset in offsets.items():
+            topic = topics.setdefault(name, OffsetCommitRequest.Topic(name=name))
+            topic.topic_id = self.topics.id_of(name) or UUID(int=0xDEAD)
+            topic.partitions.append(
+                OffsetCommitRequest.Partition(
+                    partition_index=partition,
+                    committed_offset=offset,
+                    committed_leader_epoch=leader_epoch,
+                    commit_timestamp=commit_timestamp,
+                    committed_metadata=metadata,
+                )
+            )
+        return OffsetCommitRequest(
+            group_id=group,
+            generation_id_or_member_epoch=generation,
+            member_id=member_id,
+            group_instance_id=instance,
+            retention_time_ms=retention_ms,
+            topics=list(topics.values()),
+        )
+
+    def commit(
+        self,
+        offsets: dict[tuple[str, int], int],
+        member_id: str = "",
+        generation: int = -1,
+        *,
+        version: int = 9,
+        **fields: Any,
+    ) -> list[int]:
+        """Commit; returns the error codes of the partitions in request order."""
+        request = self.commit_request(offsets, member_id, generation, version=version, **fields)
+        call: Call[OffsetCommitResponse] = Call(version)
+        request = travel(request, version)
+        self.settle(self.coordinator.commit_offsets(request, self.now, version), call)
+        return [row.error_code for topic in call.response.topics for row in topic.partitions]
+
+    def fetch_response(
+        self,
+        wanted: dict[str, list[int]] | None,
+        *,
+        version: int = 9,
+        group: str = "g",
+    ) -> OffsetFetchResponse:
+        topics = None
+        if wanted is not None:
+            topics = [
+                OffsetFetchRequest.Topic(
+                    name=name,
+                    topic_id=self.topics.id_of(name) or UUID(int=0xDEAD),
+                    partition_indexes=partitions,
+                )
+                for name, partitions in wanted.items()
+            ]
+        request = OffsetFetchRequest(group_id=group, topics=topics)
+        if version >= 8:
+            request.groups = [OffsetFetchRequest.Group(group_id=group, topics=topics)]
+        request = travel(request, version)
+        rows = [
+            self.coordinator.fetch_offsets(row, version)
+            for row in groups_to_fetch(request, version)
+        ]
+        return travel(fetch_response(rows, version), version)
+
+    def fetch(
+        self, wanted: dict[str, list[int]] | None, *, version: int = 9, group: str = "g"
+    ) -> dict[tuple[str, int], tuple[int, int, str | None, int]]:
+        """Committed offsets as (offset, leader epoch, metadata, error) by topic and partition."""
+        response = self.fetch_response(wanted, version=version, group=group)
+        topics = response.groups[0].topics if version >= 8 else response.topics
+        return {
+            (
+                (self.topics.name_of(topic.topic_id) or "?") if version >= 10 else topic.name,
+                row.partition_index,
+            ): (row.committed_offset, row.committed_leader_epoch, row.metadata, row.error_code)
+            for topic in topics
+            for row in topic.partitions
+        }
+
+    def delete_offsets(
+        self, wanted: dict[str, list[int]], *, group: str = "g"
+    ) -> OffsetDeleteResponse:
+        request = OffsetDeleteRequest(
+            group_id=group,
+            topics=[
+                OffsetDeleteRequest.Topic(
+                    name=name,
+                    partitions=[OffsetDeleteRequest.Partition(partition_index=p) for p in ps],
+                )
+                for name, ps in wanted.items()
+            ],
+        )
+        call: Call[OffsetDeleteResponse] = Call(0)
+        self.settle(self.coordinator.delete_offsets(travel(request, 0)), call)
+        return call.response
+
+    def delete_groups(self, *group_ids: str) -> dict[str, int]:
+        result = self.coordinator.delete_groups(group_ids)
+        self.settle(result)
+        rows = result.response
+        assert isinstance(rows, list)
+        return {row.group_id: row.error_code for row in rows}
+
+    def describe(self, group: str = "g", version: int = 6) -> DescribeGroupsResponse.Group:
+        row = self.coordinator.describe_group(group, version)
+        return travel(DescribeGroupsResponse(groups=[row]), version).groups[0]
+
+    # -- scenarios
+
+    def new_id(self, version: int = 9, **fields: Any) -> str:
+        """A member id by MEMBER_ID_REQUIRED."""
+        response = self.join(version=version, **fields).response
+        assert response.error_code == ErrorCode.MEMBER_ID_REQUIRED
+        return response.member_id
+
+    def enter(self, version: int = 9, **fields: Any) -> Call[JoinGroupResponse]:
+        """Join as a new member, by whatever number of requests the version takes."""
+        if version >= 4 and fields.get("instance") is None:
+            return self.join(self.new_id(version, **fields), version=version, **fields)
+        return self.join(version=version, **fields)
+
+    def stable(self, size: int = 2, version: int = 9, **fields: Any) -> list[str]:
+        """A stable group "g" of dynamic members; returns their ids, the leader first.
+
+        Member i has the assignment b"a<i>".
+        """
+        calls: list[Call[JoinGroupResponse]] = []
+        for _ in range(size):
+            newest = self.enter(version, **fields)
+            again = [self.join(c.response.member_id, version=version, **fields) for c in calls]
+            calls = [*again, newest]
+        joined = [call.response for call in calls]
+        ids = [response.member_id for response in joined]
+        generation = joined[0].generation_id
+        assert joined[0].leader == ids[0]
+        assignments = {member_id: b"a%d" % i for i, member_id in enumerate(ids)}
+        syncs = [self.sync(member_id, generation) for member_id in ids[1:]]
+        syncs.append(self.sync(ids[0], generation, assignments))
+        assert all(sync.response.error_code == ErrorCode.NONE for sync in syncs)
+        assert self.describe().group_state == "Stable"
+        return ids
+
+    @property
+    def generation(self) -> int:
+        """Of the last event."""
+        return self.coordinator.explain("g")[-1].generation

@@ -1,0 +1,127 @@
+"""The small text files of a data folder, in Kafka's formats: offsets, ids, the clean marker.
+
+A checkpoint file is a version line, a line with the number of entries and one line per entry.
+All are written with `Files.write_atomic`, so a reader sees the old or the new content. What cannot
+be parsed counts as absent where the store can do without it (offsets are lower bounds), and is an
+error where it cannot (`meta.properties` decides whose data this is).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from uuid import UUID
+
+from .errors import StorageError
+
+FORMAT_VERSION = 1
+"""Version of the folder's layout as a whole; a folder of a newer one is refused."""
+
+Partition = tuple[str, int]
+
+
+def lines(version: int, entries: list[str]) -> bytes:
+    """The text of a checkpoint file."""
+    return "".join(f"{line}\n" for line in (version, len(entries), *entries)).encode()
+
+
+def parse_lines(data: bytes, version: int) -> list[list[str]] | None:
+    """The entries of a checkpoint file, split at blanks; None when the file is damaged.
+
+    An empty file has no entries: Kafka creates its checkpoints empty.
+    """
+    if not data:
+        return []
+    try:
+        text = data.decode().split("\n")
+        if int(text[0]) != version or text[-1] != "" or int(text[1]) != len(text) - 3:
+            return None
+    except (ValueError, IndexError):
+        return None
+    return [line.split() for line in text[2:-1]]
+
+
+def offsets_to_bytes(offsets: Mapping[Partition, int]) -> bytes:
+    """A checkpoint of one offset per partition: `topic partition offset` on each line."""
+    return lines(0, [f"{topic} {number} {at}" for (topic, number), at in sorted(offsets.items())])
+
+
+def offsets_from_bytes(data: bytes) -> dict[Partition, int] | None:
+    """The reverse of `offsets_to_bytes`; None when the file is damaged."""
+    entries = parse_lines(data, 0)
+    if entries is None:
+        return None
+    try:
+        return {(topic, int(number)): int(at) for topic, number, at in entries}
+    except ValueError:
+        return None
+
+
+def encode_id(value: UUID) -> str:
+    """A Kafka id: 16 bytes in unpadded URL-safe base64 (22 characters)."""
+    return base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode()
+
+
+def decode_id(text: str) -> UUID:
+    """The reverse of `encode_id`. Raises ValueError."""
+    try:
+        return UUID(bytes=base64.urlsafe_b64decode(text + "=="))
+    except binascii.Error as error:
+        raise ValueError(f"{text!r} is not an id") from error
+
+
+def partition_metadata_to_bytes(topic_id: UUID) -> bytes:
+    return f"version: 0\ntopic_id: {encode_id(topic_id)}".encode()
+
+
+def partition_metadata_from_bytes(data: bytes) -> UUID | None:
+    """The topic id of a partition folder; None when the file is damaged."""
+    try:
+        fields = dict(line.split(": ") for line in data.decode().strip().split("\n"))
+        return decode_id(fields["topic_id"]) if fields["version"] == "0" else None
+    except (ValueError, KeyError):
+        return None
+
+
+def clean_marker() -> bytes:
+    """Content of the clean-shutdown marker. A single broker has no broker epoch, so -1."""
+    return json.dumps({"version": 0, "brokerEpoch": -1}, separators=(",", ":")).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class MetaProperties:
+    """Whose data a folder holds.
+
+    `cluster_id` and `directory_id` are Kafka ids (22 characters); `node_id` is the broker's number.
+    """
+
+    cluster_id: str
+    node_id: int
+    directory_id: str
+
+    def to_bytes(self) -> bytes:
+        return (
+            f"#\nnode.id={self.node_id}\ndirectory.id={self.directory_id}\nversion=1\n"
+            f"cluster.id={self.cluster_id}\nkbroker.format.version={FORMAT_VERSION}\n"
+        ).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes, path: str) -> MetaProperties:
+        """Parse the file at `path` (named in errors).
+
+        Raises StorageError when it is damaged or of a newer format.
+        """
+        try:
+            rows = [row for row in data.decode().splitlines() if row and not row.startswith("#")]
+            fields = dict(row.split("=", 1) for row in rows)
+            layout = int(fields.get("kbroker.format.version", "1"))
+            meta = cls(fields["cluster.id"], int(fields["node.id"]), fields["directory.id"])
+            known = fields["version"] == "1"
+        except (ValueError, KeyError) as error:
+            raise StorageError(f"{path} is damaged ({error!r}); restore it from a copy") from error
+        if not known or layout > FORMAT_VERSION:
+            raise StorageError(f"{path} is of a newer version; start the kbroker that wrote it")
+        return meta

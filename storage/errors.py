@@ -1,0 +1,30 @@
+"""What can go wrong with stored bytes, as errors that a client's request can be answered with."""
+
+from __future__ import annotations
+
+from kbroker.protocol.errors import ErrorCode, KafkaError
+
+
+class StorageError(KafkaError):
+    """The disk (or the memory limit) refused; a client is answered KAFKA_STORAGE_ERROR."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ErrorCode.KAFKA_STORAGE_ERROR, message)
+
+
+class CorruptLogError(StorageError):
+    """Bytes that were safely on disk are not what was written: the partition goes offline.
+
+    Nothing is cut and nothing is served. The message names the file, the position in it and the
+    command that keeps what is readable.
+    """
+
+    def __init__(self, path: str, position: int, reason: str) -> None:
+        folder, _, name = path.rpartition("/")
+        super().__init__(
+            f"{path} is damaged at byte {position} ({reason}). The partition is offline and its "
+            f"files are untouched; restore {name} from a copy, or keep what is readable before "
+            f"the damage with: kbroker log repair {folder}"
+        )
+        self.path = path
+        self.position = position

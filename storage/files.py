@@ -1,0 +1,618 @@
+"""Where bytes rest: the only door between the log store and an operating system.
+
+Everything that differs by platform is here, each with a plain fallback: vectored writes (absent on
+Windows), the call that makes bytes durable (fdatasync; F_FULLFSYNC on macOS, where fsync stops at
+the drive's cache), directory sync (impossible on Windows, where names are durable by other means),
+one sync for a whole file system (Linux). The rest of the store sees two small interfaces, `Files`
+and `File`, and works unchanged on a disk (`OsFiles`) and in memory (`MemFiles`).
+
+Paths are strings with forward slashes on every platform.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import shutil
+import sys
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+import filelock
+
+from .errors import StorageError
+
+Buffer = bytes | bytearray | memoryview
+
+
+class Lock(Protocol):
+    """An exclusive claim on a folder, given back by `release` or by the end of the process."""
+
+    def release(self) -> None: ...
+
+
+class Source(Protocol):
+    """What a `FileRange` reads from and keeps open."""
+
+    @property
+    def fd(self) -> int | None: ...
+
+    def read(self, position: int, size: int) -> bytes: ...
+
+    def parts(self, position: int, size: int) -> list[Buffer]: ...
+
+
+class FileRange:
+    """Stored bytes that have not been read yet: `length` bytes from `position` of one file.
+
+    The range keeps its file open, so a segment may be deleted while it is being sent. `fd` is what
+    sendfile takes; it is None in memory, where `parts` gives the bytes without a copy.
+    """
+
+    __slots__ = ("fd", "length", "position", "source")
+
+    def __init__(self, source: Source, position: int, length: int) -> None:
+        self.source = source
+        self.position = position
+        self.length = length
+        self.fd = source.fd
+
+    def __len__(self) -> int:
+        return self.length
+
+    def read(self) -> bytes:
+        """All bytes of the range in one piece. Raises StorageError when the file cannot be read."""
+        return self.source.read(self.position, self.length)
+
+    def parts(self) -> list[Buffer]:
+        """All bytes of the range in as many pieces as they are stored in."""
+        return self.source.parts(self.position, self.length)
+
+
+class File(Protocol):
+    """One open file that grows at its end.
+
+    `size` counts the bytes that are whole: a failed append leaves none behind.
+    """
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def size(self) -> int: ...
+
+    def append(self, parts: Sequence[Buffer]) -> int:
+        """Write all parts (a thousand at most) at the end; returns the position of the first byte.
+
+        Raises StorageError after cutting away whatever part of them had been written.
+        """
+
+    def read(self, position: int, size: int) -> bytes:
+        """Up to `size` bytes, fewer only at the end of the file."""
+
+    def range(self, position: int, size: int) -> FileRange: ...
+
+    def truncate(self, size: int) -> None: ...
+
+    def sync(self) -> None:
+        """Make everything appended so far survive a power cut. Blocks; any thread may call it."""
+
+    def close(self) -> None:
+        """Give up this handle; ranges that are alive keep theirs."""
+
+
+class Files(Protocol):
+    """A file system, reduced to what a log store asks of it.
+
+    All methods raise StorageError for what the system refuses and FileNotFoundError for a name
+    that does not exist.
+    """
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        """Open for reading and appending."""
+
+    def read_bytes(self, path: str) -> bytes: ...
+
+    def write_atomic(self, path: str, data: bytes) -> None:
+        """Replace the content so that a crash leaves the old or the new one, never a mixture.
+
+        Durable on return: the bytes are synced before the name is, and the name before the return.
+        """
+
+    def rename(self, old: str, new: str) -> None:
+        """Rename a file or a folder; durable after `sync_dir`."""
+
+    def remove(self, path: str) -> None:
+        """Remove a file; open ranges keep reading it. A missing file is no error."""
+
+    def listdir(self, path: str) -> list[str]:
+        """The names in a folder, sorted; empty for a missing folder."""
+
+    def mkdir(self, path: str) -> None:
+        """Make a folder and its parents; an existing one is no error."""
+
+    def rmtree(self, path: str) -> None:
+        """Remove a folder with everything in it; a missing one is no error."""
+
+    def exists(self, path: str) -> bool: ...
+
+    def size(self, path: str) -> int: ...
+
+    def sync_dir(self, path: str) -> None:
+        """Make the names in a folder survive a power cut. Blocks."""
+
+    def sync_everything(self, path: str) -> bool:
+        """One sync of the whole file system that holds `path`; False where that does not exist."""
+
+    def lock(self, path: str) -> Lock:
+        """Claim a lock file. Raises StorageError when someone else holds it."""
+
+
+# --- the operating system -----------------------------------------------------------------------
+
+
+def _fsync_call() -> Callable[[int], None]:
+    """The cheapest call of this platform after which bytes survive a power cut."""
+    if sys.platform == "darwin":
+        import fcntl
+
+        def full_fsync(fd: int) -> None:
+            fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
+
+        return full_fsync
+    return getattr(os, "fdatasync", os.fsync)
+
+
+def _syncfs_call() -> Callable[[int], int] | None:
+    """Linux's syncfs, which os does not offer; None elsewhere."""
+    if not sys.platform.startswith("linux"):
+        return None
+    try:
+        call = ctypes.CDLL(None, use_errno=True).syncfs
+    except (OSError, AttributeError):
+        return None
+    call.argtypes = [ctypes.c_int]
+    call.restype = ctypes.c_int
+    return call
+
+
+def _joined_write(fd: int, parts: Sequence[Buffer]) -> int:
+    return os.write(fd, b"".join(parts))
+
+
+def _seek_read(fd: int, size: int, position: int) -> bytes:
+    # Appends are unaffected by the moved file position: the file is in append mode.
+    os.lseek(fd, position, os.SEEK_SET)
+    return os.read(fd, size)
+
+
+_fsync = _fsync_call()
+_syncfs = _syncfs_call()
+_writev: Callable[[int, Sequence[Buffer]], int] = getattr(os, "writev", _joined_write)
+_pread: Callable[[int, int, int], bytes] = getattr(os, "pread", _seek_read)
+_APPEND = (
+    os.O_RDWR | os.O_APPEND | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+)  # O_BINARY: Windows only
+
+
+@contextlib.contextmanager
+def _reported(action: str, path: str) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise StorageError(f"cannot {action} {path}: {error.strerror or error}") from error
+
+
+class _Handle:
+    """A file descriptor that closes when the file and all ranges of it are gone."""
+
+    __slots__ = ("fd", "path")
+
+    def __init__(self, fd: int, path: str) -> None:
+        self.fd = fd
+        self.path = path
+
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        close(self.fd)
+
+    def read(self, position: int, size: int) -> bytes:
+        try:
+            data = _pread(self.fd, size, position)
+            while 0 < len(data) < size:  # a signal or a 2 GiB limit can shorten one read
+                more = _pread(self.fd, size - len(data), position + len(data))
+                if not more:
+                    break
+                data += more
+        except OSError as error:
+            raise StorageError(f"cannot read {self.path}: {error.strerror}") from error
+        return data
+
+    def parts(self, position: int, size: int) -> list[Buffer]:
+        return [self.read(position, size)]
+
+
+class OsFile:
+    """One file of the operating system in append mode."""
+
+    __slots__ = ("_fd", "_handle", "path", "size")
+
+    def __init__(self, path: str, *, create: bool) -> None:
+        with _reported("open", path):
+            self._fd = os.open(path, _APPEND | (os.O_CREAT if create else 0), 0o644)
+            self._handle: _Handle | None = _Handle(self._fd, path)
+            self.path = path
+            self.size = os.fstat(self._fd).st_size
+
+    def append(self, parts: Sequence[Buffer]) -> int:
+        position = self.size
+        total = 0
+        for part in parts:
+            total += len(part)
+        try:
+            if _writev(self._fd, parts) != total:
+                self._write_rest(b"".join(parts))
+        except OSError as error:
+            self._cut_back(position)
+            raise StorageError(f"cannot append to {self.path}: {error.strerror}") from error
+        self.size = position + total
+        return position
+
+    def _write_rest(self, data: bytes) -> None:
+        """Go on after a short write; its cause usually shows as an error of the next one."""
+        done = os.fstat(self._fd).st_size - self.size
+        view = memoryview(data)
+        while done < len(data):
+            done += os.write(self._fd, view[done:])
+
+    def _cut_back(self, position: int) -> None:
+        """Take back the bytes of a failed append; a file that refuses takes no more appends."""
+        try:
+            os.ftruncate(self._fd, position)
+        except OSError:
+            self._fd = -1
+
+    def read(self, position: int, size: int) -> bytes:
+        return self._open_handle().read(position, size)
+
+    def range(self, position: int, size: int) -> FileRange:
+        return FileRange(self._open_handle(), position, size)
+
+    def _open_handle(self) -> _Handle:
+        if self._handle is None:
+            raise StorageError(f"{self.path} is closed")
+        return self._handle
+
+    def truncate(self, size: int) -> None:
+        with _reported("truncate", self.path):
+            os.ftruncate(self._fd, size)
+        self.size = size
+
+    def sync(self) -> None:
+        handle = self._handle  # keeps the descriptor open while a worker thread is in the call
+        if handle is None:
+            return
+        with _reported("sync", self.path):
+            _fsync(handle.fd)
+
+    def close(self) -> None:
+        self._handle = None
+        self._fd = -1
+
+
+class _FileLock:
+    __slots__ = ("_lock",)
+
+    def __init__(self, lock: filelock.BaseFileLock) -> None:
+        self._lock = lock
+
+    def release(self) -> None:
+        self._lock.release()
+
+
+class OsFiles:
+    """Files of the operating system."""
+
+    def open(self, path: str, *, create: bool = False) -> OsFile:
+        return OsFile(path, create=create)
+
+    def read_bytes(self, path: str) -> bytes:
+        with _reported("read", path), open(path, "rb") as file:
+            return file.read()
+
+    def write_atomic(self, path: str, data: bytes) -> None:
+        temporary = path + ".tmp"
+        with _reported("write", path):
+            with open(temporary, "wb") as file:
+                file.write(data)
+                file.flush()
+                _fsync(file.fileno())
+            os.replace(temporary, path)
+        self.sync_dir(path.rpartition("/")[0] or ".")
+
+    def rename(self, old: str, new: str) -> None:
+        with _reported("rename", old):
+            os.replace(old, new)
+
+    def remove(self, path: str) -> None:
+        with _reported("remove", path), contextlib.suppress(FileNotFoundError):
+            try:
+                os.unlink(path)
+            except PermissionError:
+                # Windows keeps a file that a range still reads; loading removes it another time.
+                if os.name != "nt":
+                    raise
+
+    def listdir(self, path: str) -> list[str]:
+        with _reported("list", path):
+            try:
+                return sorted(os.listdir(path))
+            except FileNotFoundError:
+                return []
+
+    def mkdir(self, path: str) -> None:
+        with _reported("create", path):
+            os.makedirs(path, exist_ok=True)
+
+    def rmtree(self, path: str) -> None:
+        with _reported("remove", path), contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(path)
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def size(self, path: str) -> int:
+        with _reported("measure", path):
+            return os.stat(path).st_size
+
+    def sync_dir(self, path: str) -> None:
+        if os.name == "nt":  # no handle on a folder can be flushed there
+            return
+        with _reported("sync", path):
+            fd = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+
+    def sync_everything(self, path: str) -> bool:
+        if _syncfs is None:
+            return False
+        with _reported("sync the file system of", path):
+            fd = os.open(path, os.O_RDONLY)
+            try:
+                if _syncfs(fd) != 0:
+                    code = ctypes.get_errno()
+                    raise OSError(code, os.strerror(code))
+            finally:
+                os.close(fd)
+        return True
+
+    def lock(self, path: str) -> Lock:
+        lock = filelock.FileLock(path)
+        try:
+            with _reported("lock", path):
+                lock.acquire(timeout=0)
+        except filelock.Timeout:
+            raise StorageError(f"{path} is locked: another broker uses this data folder") from None
+        return _FileLock(lock)
+
+
+# --- memory -------------------------------------------------------------------------------------
+
+_BLOCK_MIN = 4 * 1024
+_BLOCK_MAX = 1024 * 1024
+
+
+class MemFile:
+    """A file in memory: a list of blocks that never move, so views into them stay valid."""
+
+    __slots__ = ("_blocks", "_owner", "_room", "_starts", "fd", "path", "size")
+
+    def __init__(self, owner: MemFiles, path: str) -> None:
+        self._owner = owner
+        self._blocks: list[memoryview] = []
+        self._starts: list[int] = []  # file position of each block's first byte
+        self._room = 0  # free bytes at the end of the last block
+        self.path = path
+        self.size = 0
+        self.fd = None
+
+    def append(self, parts: Sequence[Buffer]) -> int:
+        position = self.size
+        total = 0
+        for part in parts:
+            total += len(part)
+        self._owner.claim(total)
+        for part in parts:
+            length = len(part)
+            if length <= self._room:
+                block = self._blocks[-1]
+                start = len(block) - self._room
+                block[start : start + length] = part
+                self._room -= length
+                self.size += length
+            else:
+                self._append_across(memoryview(part))
+        return position
+
+    def _append_across(self, part: memoryview) -> None:
+        while len(part) > 0:
+            if self._room == 0:
+                self._grow(len(part))
+            block = self._blocks[-1]
+            start = len(block) - self._room
+            taken = min(self._room, len(part))
+            block[start : start + taken] = part[:taken]
+            self._room -= taken
+            self.size += taken
+            part = part[taken:]
+
+    def _grow(self, needed: int) -> None:
+        length = max(_BLOCK_MIN, min(max(needed, self.size), _BLOCK_MAX))
+        self._blocks.append(memoryview(bytearray(length)))
+        self._starts.append(self.size)
+        self._room = length
+
+    def read(self, position: int, size: int) -> bytes:
+        return b"".join(self.parts(position, size))
+
+    def parts(self, position: int, size: int) -> list[Buffer]:
+        end = min(position + size, self.size)
+        found: list[Buffer] = []
+        index = bisect_right(self._starts, position) - 1
+        while position < end:
+            block = self._blocks[index]
+            start = position - self._starts[index]
+            piece = block[start : start + end - position].toreadonly()
+            found.append(piece)
+            position += len(piece)
+            index += 1
+        return found
+
+    def range(self, position: int, size: int) -> FileRange:
+        return FileRange(self, position, size)
+
+    def truncate(self, size: int) -> None:
+        if size > self.size:
+            raise StorageError(f"{self.path} cannot grow by truncation")
+        self._owner.claim(size - self.size)
+        keep = bisect_right(self._starts, size - 1)
+        del self._blocks[keep:], self._starts[keep:]
+        self.size = size
+        self._room = 0
+        if keep:
+            # A copy, because views of the cut bytes may still be on their way to a client.
+            block = self._blocks[-1]
+            self._blocks[-1] = memoryview(bytearray(block))
+            self._room = len(block) - (size - self._starts[-1])
+
+    def sync(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class _MemLock:
+    __slots__ = ("_locks", "_path")
+
+    def __init__(self, locks: set[str], path: str) -> None:
+        self._locks = locks
+        self._path = path
+        locks.add(path)
+
+    def release(self) -> None:
+        self._locks.discard(self._path)
+
+
+class MemFiles:
+    """Files in memory, gone with the process.
+
+    `limit` is the most bytes that all files together may hold (`memory.limit.bytes`); an append
+    above it is refused with StorageError and leaves nothing behind.
+    """
+
+    def __init__(self, *, limit: int = 1 << 30) -> None:
+        self.limit = limit
+        self.used = 0
+        self._folders: dict[str, dict[str, MemFile | None]] = {}  # None stands for a folder
+        self._locks: set[str] = set()
+
+    def claim(self, size: int) -> None:
+        """Account for `size` more bytes (fewer when negative)."""
+        if size > 0 and self.used + size > self.limit:
+            raise StorageError(
+                f"memory storage is full: {self.used} of memory.limit.bytes={self.limit} are used"
+            )
+        self.used += size
+
+    def open(self, path: str, *, create: bool = False) -> MemFile:
+        folder, _, name = path.rpartition("/")
+        names = self._folder(folder)
+        file = names.get(name)
+        if file is None:
+            if not create:
+                raise FileNotFoundError(errno.ENOENT, "no such file", path)
+            file = names[name] = MemFile(self, path)
+        return file
+
+    def _folder(self, path: str) -> dict[str, MemFile | None]:
+        try:
+            return self._folders[path]
+        except KeyError:
+            raise FileNotFoundError(errno.ENOENT, "no such folder", path) from None
+
+    def read_bytes(self, path: str) -> bytes:
+        file = self.open(path)
+        return file.read(0, file.size)
+
+    def write_atomic(self, path: str, data: bytes) -> None:
+        file = MemFile(self, path)
+        file.append([data])
+        self.remove(path)
+        folder, _, name = path.rpartition("/")
+        self._folder(folder)[name] = file
+
+    def rename(self, old: str, new: str) -> None:
+        old_folder, _, old_name = old.rpartition("/")
+        new_folder, _, new_name = new.rpartition("/")
+        names = self._folder(old_folder)
+        if old_name not in names:
+            raise FileNotFoundError(errno.ENOENT, "no such file", old)
+        self.remove(new)
+        file = self._folder(new_folder)[new_name] = names.pop(old_name)
+        if file is None:
+            self._folders[new] = self._folders.pop(old)
+        else:
+            file.path = new
+
+    def remove(self, path: str) -> None:
+        folder, _, name = path.rpartition("/")
+        file = self._folders.get(folder, {}).pop(name, None)
+        if file is not None:
+            self.claim(-file.size)
+
+    def listdir(self, path: str) -> list[str]:
+        return sorted(self._folders.get(path, ()))
+
+    def mkdir(self, path: str) -> None:
+        if path in self._folders:
+            return
+        self._folders[path] = {}
+        parent, _, name = path.rpartition("/")
+        if path:
+            self.mkdir(parent)
+            self._folders[parent][name] = None
+
+    def rmtree(self, path: str) -> None:
+        for name, file in list(self._folders.get(path, {}).items()):
+            if file is None:
+                self.rmtree(f"{path}/{name}")
+            else:
+                self.remove(f"{path}/{name}")
+        self._folders.pop(path, None)
+        parent, _, name = path.rpartition("/")
+        self._folders.get(parent, {}).pop(name, None)
+
+    def exists(self, path: str) -> bool:
+        folder, _, name = path.rpartition("/")
+        return name in self._folders.get(folder, ())
+
+    def size(self, path: str) -> int:
+        return self.open(path).size
+
+    def sync_dir(self, path: str) -> None:
+        pass
+
+    def sync_everything(self, path: str) -> bool:
+        return True
+
+    def lock(self, path: str) -> Lock:
+        if path in self._locks:
+            raise StorageError(f"{path} is locked: another broker uses this data folder")
+        return _MemLock(self._locks, path)

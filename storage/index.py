@@ -1,0 +1,181 @@
+"""The indexes beside a segment: by offset, by time, and of aborted transactions.
+
+All numbers are big-endian; a "relative offset" is counted from the segment's base offset.
+
+    .index      8 bytes an entry    relative offset int32, position int32
+    .timeindex  12 bytes an entry   timestamp int64, relative offset int32
+    .txnindex   34 bytes an entry   version int16 (0), producer id int64, first offset int64,
+                                    last offset int64, last stable offset int64
+
+An offset entry (42, 4096) says: the batch whose *last* record is 42 starts at byte 4096. There is
+one such entry for every `index_interval_bytes` of records. A time entry (1700000000000, 42) says:
+the greatest timestamp so far is that one, and it stands in the batch whose last record is 42.
+Timestamps and offsets rise strictly from entry to entry.
+
+Crash policy: an index holds nothing that its segment does not. It is kept in memory while its
+segment grows, written behind, checked when it is read back, and built anew from the segment when
+anything is wrong. A file that Kafka left open ends in zeros (Kafka allocates it at full size);
+reading stops there.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from array import array
+from bisect import bisect_right
+from typing import NamedTuple
+
+_TIME_ENTRY = struct.Struct(">qi")
+_ABORTED = struct.Struct(">hqqqq")
+OFFSET_ENTRY_SIZE = 8
+TIME_ENTRY_SIZE = _TIME_ENTRY.size
+ABORTED_ENTRY_SIZE = _ABORTED.size
+
+
+class OffsetIndex:
+    """Offset to position in one segment.
+
+    `offsets` (relative) and `positions` (bytes) are parallel and rise strictly.
+    """
+
+    __slots__ = ("offsets", "positions")
+
+    def __init__(self) -> None:
+        self.offsets = array("i")
+        self.positions = array("i")
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def append(self, relative_offset: int, position: int) -> None:
+        self.offsets.append(relative_offset)
+        self.positions.append(position)
+
+    def floor(self, relative_offset: int) -> int:
+        """Number of the last entry at or before an offset, -1 when there is none."""
+        return bisect_right(self.offsets, relative_offset) - 1
+
+    def floor_position(self, position: int) -> int:
+        """Number of the last entry at or before a position, -1 when there is none."""
+        return bisect_right(self.positions, position) - 1
+
+    def truncate(self, position: int) -> None:
+        """Drop the entries of batches that start at or behind `position`."""
+        keep = bisect_right(self.positions, position - 1)
+        del self.offsets[keep:], self.positions[keep:]
+
+    def to_bytes(self, first: int = 0) -> bytes:
+        """The entries from number `first` on, as they stand in the file."""
+        mixed = array("i", bytes(OFFSET_ENTRY_SIZE * (len(self.offsets) - first)))
+        mixed[0::2] = self.offsets[first:]
+        mixed[1::2] = self.positions[first:]
+        if sys.byteorder == "little":
+            mixed.byteswap()
+        return mixed.tobytes()
+
+    @classmethod
+    def from_bytes(cls, data: bytes, segment_size: int) -> OffsetIndex | None:
+        """Read a file; None when it cannot be the index of a segment of `segment_size` bytes."""
+        mixed = array("i")
+        if len(data) % OFFSET_ENTRY_SIZE:
+            return None
+        mixed.frombytes(data)
+        if sys.byteorder == "little":
+            mixed.byteswap()
+        index = cls()
+        index.offsets, index.positions = mixed[0::2], mixed[1::2]
+        index._drop_unused()
+        if not _rises(index.offsets) or not _rises(index.positions):
+            return None
+        if index.positions and not 0 <= index.positions[0] <= index.positions[-1] < segment_size:
+            return None
+        return index
+
+    def _drop_unused(self) -> None:
+        """Cut the zeros at the end of a file that was allocated at full size."""
+        used = len(self.offsets)
+        while used and not self.positions[used - 1] and not self.offsets[used - 1]:
+            used -= 1
+        del self.offsets[used:], self.positions[used:]
+
+
+class TimeIndex:
+    """Timestamp to offset in one segment.
+
+    `timestamps` (ms) and `offsets` (relative) are parallel and rise strictly.
+    """
+
+    __slots__ = ("offsets", "timestamps")
+
+    def __init__(self) -> None:
+        self.timestamps = array("q")
+        self.offsets = array("i")
+
+    def __len__(self) -> int:
+        return len(self.timestamps)
+
+    def append(self, timestamp: int, relative_offset: int) -> None:
+        """Add an entry, unless it says no more than the last one."""
+        if not self.timestamps or timestamp > self.timestamps[-1]:
+            self.timestamps.append(timestamp)
+            self.offsets.append(relative_offset)
+
+    def floor(self, timestamp: int) -> int:
+        """Number of the last entry whose timestamp is not greater, -1 when there is none."""
+        return bisect_right(self.timestamps, timestamp) - 1
+
+    def truncate(self, relative_offset: int) -> None:
+        """Drop the entries at or behind an offset."""
+        keep = bisect_right(self.offsets, relative_offset - 1)
+        del self.timestamps[keep:], self.offsets[keep:]
+
+    def to_bytes(self, first: int = 0) -> bytes:
+        """The entries from number `first` on, as they stand in the file."""
+        pack = _TIME_ENTRY.pack
+        pairs = zip(self.timestamps[first:], self.offsets[first:], strict=True)
+        return b"".join([pack(timestamp, offset) for timestamp, offset in pairs])
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> TimeIndex | None:
+        """Read a file; None when it cannot be a time index."""
+        if len(data) % TIME_ENTRY_SIZE:
+            return None
+        used = len(data.rstrip(b"\0"))
+        used += -used % TIME_ENTRY_SIZE  # an entry may end in zeros
+        index = cls()
+        for timestamp, offset in _TIME_ENTRY.iter_unpack(data[:used]):
+            index.timestamps.append(timestamp)
+            index.offsets.append(offset)
+        if not _rises(index.timestamps) or not _rises(index.offsets):
+            return None
+        return index
+
+
+def _rises(numbers: array[int]) -> bool:
+    return all(map(int.__lt__, numbers, numbers[1:]))
+
+
+class AbortedTransaction(NamedTuple):
+    """One aborted transaction of a segment, named by where its abort marker stands.
+
+    Offsets are absolute: first record, marker, and the last stable offset after the marker.
+    """
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+    def to_bytes(self) -> bytes:
+        return _ABORTED.pack(0, *self)
+
+
+def aborted_from_bytes(data: bytes) -> list[AbortedTransaction] | None:
+    """Read a `.txnindex` file; None when it is damaged."""
+    if len(data) % ABORTED_ENTRY_SIZE:
+        return None
+    entries = list(_ABORTED.iter_unpack(data))
+    if any(version != 0 for version, *_ in entries):
+        return None
+    return [AbortedTransaction(*fields) for _, *fields in entries]

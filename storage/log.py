@@ -1,0 +1,879 @@
+"""One partition's ordered segments: append, read, mark what is safe, forget the old, cut the new.
+
+A log belongs to one owner, an event loop that never waits in here. Only what blocks is handed out:
+`sync` (and `sync_logs` of the manager for many logs) may run in a worker thread while the owner
+goes on appending, because it touches nothing but open files. The owner then calls `synced`.
+
+Four offsets, each the offset behind a last record::
+
+    log_start_offset    the first record that is still there
+    high_watermark      readers see what is before it; the owner moves it
+    synced_offset       what is before it survives a power cut
+    log_end_offset      the offset of the next record
+
+Nothing exists on disk before the first append; an idle partition costs no file and no timer.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+from uuid import UUID
+
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.records import (
+    CONTROL_BIT,
+    DEFAULT_RULES,
+    LOG_APPEND_TIME_BIT,
+    BatchHeader,
+    FoundRecord,
+    Marker,
+    ProduceRules,
+    check_crc,
+    iter_headers,
+    placed,
+    read_marker,
+    read_records,
+)
+
+from .checkpoints import partition_metadata_to_bytes
+from .epochs import LeaderEpochs
+from .errors import CorruptLogError, StorageError
+from .files import FileRange, Files
+from .index import AbortedTransaction
+from .naming import LEADER_EPOCHS, PARTITION_METADATA, SNAPSHOT, file_name, folder_name
+from .producer_state import ProducerStates
+from .retention import expired_segments
+from .segment import FULL, NEVER, RELATIVE_OFFSET_MAX, IndexLimits, Segment
+from .sync import (
+    AtomicWrite,
+    FileWrite,
+    FolderSync,
+    Removal,
+    SyncItem,
+    sync_together,
+)
+
+SAVE_EVERY_BYTES = 16 * 1024 * 1024
+"""After how many appended bytes indexes and producer state are saved within a segment."""
+
+_LOADED_INDEXES_MAX = 8
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfig:
+    """The settings of a topic that its logs obey; bytes and milliseconds, -1 for no limit.
+
+    `produce_rules` are not applied here: whoever validates a batch before `Log.append` does.
+    """
+
+    segment_bytes: int = 1 << 30
+    segment_ms: int = 604_800_000
+    segment_index_bytes: int = 10_485_760
+    index_interval_bytes: int = 4096
+    retention_bytes: int = -1
+    retention_ms: int = 604_800_000
+    cleanup_policy: frozenset[str] = frozenset({"delete"})
+    producer_expiration_ms: int = 86_400_000
+    new_producers_start_at_zero: bool = False
+    produce_rules: ProduceRules = DEFAULT_RULES
+
+    @property
+    def index_limits(self) -> IndexLimits:
+        return IndexLimits(self.index_interval_bytes, self.segment_index_bytes)
+
+
+class Appended(NamedTuple):
+    """Where a batch stands. `log_append_time_ms` is -1 for batches with their own times.
+
+    `duplicate`: it had been appended before; the offsets are those of the first time.
+    """
+
+    base_offset: int
+    last_offset: int
+    log_append_time_ms: int
+    duplicate: bool
+
+
+class Slice(NamedTuple):
+    """Whole batches read from a log.
+
+    `first_offset` is that of the first batch, which may lie before the offset that was asked for;
+    reading goes on at `next_offset`. `size` is in bytes; without records it is 0.
+    """
+
+    records: FileRange | bytes
+    first_offset: int
+    next_offset: int
+    size: int
+
+
+class Log:
+    """The records of one partition.
+
+    Open one through `LogManager`. Every method raises StorageError once the log is offline, which
+    it goes for good when a sync fails or damage is found; `offline` then says why.
+    """
+
+    __slots__ = (
+        "_appended_bytes",
+        "_bases",
+        "_changed",
+        "_data_dir",
+        "_dirty",
+        "_doomed",
+        "_files",
+        "_folder_exists",
+        "_indexed",
+        "_lower_recovery_point",
+        "_saved_bytes",
+        "_segments",
+        "_snapshots",
+        "_unsettled",
+        "active",
+        "appended_bytes",
+        "config",
+        "epochs",
+        "folder",
+        "high_watermark",
+        "log_end_offset",
+        "log_start_offset",
+        "offline",
+        "partition",
+        "producers",
+        "synced_offset",
+        "topic",
+        "topic_id",
+    )
+
+    def __init__(
+        self,
+        files: Files,
+        data_dir: str,
+        topic: str,
+        partition: int,
+        topic_id: UUID,
+        config: LogConfig,
+        *,
+        changed: set[Log] | None = None,
+        lower_recovery_point: Callable[[Log], None] | None = None,
+    ) -> None:
+        self._files = files
+        self._data_dir = data_dir
+        self.topic = topic
+        self.partition = partition
+        self.topic_id = topic_id
+        self.config = config
+        self.folder = f"{data_dir}/{folder_name(topic, partition)}"
+        self.log_start_offset = 0
+        self.log_end_offset = 0
+        self.synced_offset = 0
+        self.high_watermark = 0
+        self.epochs = LeaderEpochs()
+        self.producers = ProducerStates()
+        self.active: Segment | None = None
+        self.offline: str | None = None
+        self.appended_bytes = 0
+        """Bytes appended since the log was opened."""
+        self._segments: list[Segment] = []
+        self._bases: list[int] = []
+        self._folder_exists = False
+        # Not durable yet. Appended to by the owner, emptied by whoever syncs: a deque, because its
+        # append and popleft are atomic.
+        self._dirty: deque[SyncItem] = deque()
+        # What must be durable before the recovery point may move, but no ack waits for.
+        self._unsettled: list[SyncItem] = []
+        self._doomed: list[Segment] = []  # below the log start; removed after a checkpoint says so
+        self._snapshots: list[int] = []
+        self._saved_bytes = 0
+        self._indexed: deque[Segment] = deque()  # sealed segments whose indexes are in memory
+        # Shared with the manager: logs that its next checkpoint has to look at.
+        self._changed = changed if changed is not None else set()
+        self._lower_recovery_point = lower_recovery_point
+
+    def __repr__(self) -> str:
+        return f"<Log {folder_name(self.topic, self.partition)} to {self.log_end_offset}>"
+
+    def adopt(
+        self,
+        segments: list[Segment],
+        snapshots: list[int],
+        log_start: int,
+        log_end: int,
+        high_watermark: int,
+    ) -> None:
+        """Take over what was found on disk, all of it durable; the last segment is active."""
+        self._segments = segments
+        self._bases = [segment.base_offset for segment in segments]
+        self._snapshots = snapshots
+        self._folder_exists = True
+        self.active = segments[-1] if segments else None
+        self.log_start_offset = log_start
+        self.log_end_offset = self.synced_offset = log_end
+        self.high_watermark = max(log_start, min(high_watermark, log_end))
+
+    def complete(self, segments: list[Segment]) -> None:
+        """Queue the indexes of sealed segments that recovery built."""
+        for segment in segments:
+            self._unsettled += segment.seal()
+            self._keep_indexes(segment)
+
+    # --- appending ------------------------------------------------------------------------------
+
+    def append(
+        self, batch: memoryview, header: BatchHeader, *, leader_epoch: int, now_ms: int
+    ) -> Appended:
+        """Append one validated batch as the leader, which gives it its offsets.
+
+        Args:
+            batch: the whole batch as received; it is written without a copy.
+            header: its header, as `validate_produced` returned it.
+            leader_epoch: of this leader; never below that of an earlier append.
+            now_ms: log clock.
+
+        Raises:
+            KafkaError: OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH,
+                TRANSACTION_COORDINATOR_FENCED, RECORD_LIST_TOO_LARGE.
+            StorageError: the batch could not be written; the log is as it was.
+        """
+        config = self.config
+        length = len(batch)
+        producer_id = header.producer_id
+        marker = None
+        if producer_id >= 0:
+            if header.attributes & CONTROL_BIT:
+                marker = self._check_marker(batch, header)
+            else:
+                known = self.producers.check(
+                    header, new_starts_at_zero=config.new_producers_start_at_zero
+                )
+                if known is not None:
+                    stamped = header.attributes & LOG_APPEND_TIME_BIT
+                    time = known.timestamp if stamped else -1
+                    return Appended(known.base_offset, known.last_offset, time, True)
+        base = self.log_end_offset
+        last = base + header.last_offset_delta
+        segment = self.active
+        if (
+            segment is None
+            or segment.size + length > config.segment_bytes
+            or header.max_timestamp > segment.roll_at_ms
+            or last - segment.base_offset > RELATIVE_OFFSET_MAX
+            or self.offline is not None
+        ):
+            segment = self._segment_for(length, last, header.max_timestamp)
+        if leader_epoch != self.epochs.latest:
+            self.epochs.assign(leader_epoch, base)
+        segment.append(
+            placed(batch, header, base, leader_epoch), length, last, header.max_timestamp
+        )
+        # The order of these three lines lets a sync run in another thread: the bytes are written
+        # before they are announced, and announced before they are counted.
+        if not segment.dirty:
+            self._announce(segment)
+        self.log_end_offset = last + 1
+        self.appended_bytes += length
+        if producer_id >= 0:
+            if marker is None:
+                self.producers.update(header, base, now_ms)
+            else:
+                self._end_transaction(segment, header, marker, base, now_ms)
+        stamped = header.attributes & LOG_APPEND_TIME_BIT
+        return Appended(base, last, header.max_timestamp if stamped else -1, False)
+
+    def _announce(self, segment: Segment) -> None:
+        segment.dirty = True
+        self._dirty.append(segment)
+        self._changed.add(self)
+
+    def append_replicated(self, batches: memoryview, *, now_ms: int) -> int:
+        """Append batches as a follower; offsets and epochs are the leader's.
+
+        Returns the new log end offset. A batch of which we have everything is skipped.
+
+        Raises:
+            KafkaError: CORRUPT_MESSAGE for a wrong CRC, OFFSET_OUT_OF_RANGE for a batch that would
+                leave offsets out of order.
+            StorageError: as `append`.
+        """
+        for position, header in iter_headers(batches):
+            if header.base_offset < self.log_end_offset:
+                if header.last_offset < self.log_end_offset:
+                    continue
+                raise KafkaError(
+                    ErrorCode.OFFSET_OUT_OF_RANGE,
+                    f"batch {header.base_offset} to {header.last_offset} begins before "
+                    f"{self.log_end_offset}",
+                )
+            if not check_crc(batches, position, header):
+                raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"batch at offset {header.base_offset}")
+            self._append_as_is(batches[position : position + header.size], header, now_ms)
+        return self.log_end_offset
+
+    def _append_as_is(self, batch: memoryview, header: BatchHeader, now_ms: int) -> None:
+        length, last = len(batch), header.last_offset
+        segment = self.active
+        if (
+            segment is None
+            or segment.size + length > self.config.segment_bytes
+            or header.max_timestamp > segment.roll_at_ms
+            or last - segment.base_offset > RELATIVE_OFFSET_MAX
+            or self.offline is not None
+        ):
+            segment = self._segment_for(length, last, header.max_timestamp)
+        if header.leader_epoch > self.epochs.latest:
+            self.epochs.assign(header.leader_epoch, header.base_offset)
+        segment.append([batch], length, last, header.max_timestamp)
+        if not segment.dirty:
+            self._announce(segment)
+        self.log_end_offset = last + 1
+        self.appended_bytes += length
+        self._replay(segment, batch, header, now_ms)
+
+    def _segment_for(self, length: int, last_offset: int, max_timestamp: int) -> Segment:
+        """The active segment, or a new one when this batch does not belong into it."""
+        self._check_online()
+        config = self.config
+        if length > config.segment_bytes:
+            raise KafkaError(
+                ErrorCode.RECORD_LIST_TOO_LARGE,
+                f"a batch of {length} bytes, a segment takes {config.segment_bytes}",
+            )
+        segment = self.active
+        if segment is None or segment.size:
+            segment = self.roll()
+        if max_timestamp >= 0:
+            segment.roll_at_ms = max_timestamp + config.segment_ms
+        return segment
+
+    def roll(self) -> Segment:
+        """Begin a new segment at the log end, and seal the one before; returns the new one.
+
+        An empty active segment stays. Raises StorageError.
+        """
+        old = self.active
+        if old is not None and not old.size and old.base_offset == self.log_end_offset:
+            return old
+        if not self._folder_exists:
+            self._create_folder()
+        segment = Segment.create(
+            self._files, self.folder, self.log_end_offset, self.config.index_limits
+        )
+        if old is not None:
+            self._unsettled += old.seal()
+            self._keep_indexes(old)
+            self._save_producers()
+        self._segments.append(segment)
+        self._bases.append(segment.base_offset)
+        self.active = segment
+        self._announce(segment)
+        self._dirty.append(FolderSync(self._files, self.folder))
+        return segment
+
+    def _create_folder(self) -> None:
+        self._files.mkdir(self.folder)
+        path = f"{self.folder}/{PARTITION_METADATA}"
+        data = partition_metadata_to_bytes(self.topic_id)
+        self._dirty.append(FileWrite(self._files, path, 0, data))
+        self._dirty.append(FolderSync(self._files, self._data_dir))
+        self._folder_exists = True
+
+    def _check_online(self) -> None:
+        if self.offline is not None:
+            raise StorageError(self.offline)
+
+    def fail(self, reason: str) -> None:
+        """Take the log offline for good: it neither appends nor serves any more."""
+        self.offline = self.offline or reason
+
+    # --- producers and transactions -------------------------------------------------------------
+
+    def _check_marker(self, batch: memoryview, header: BatchHeader) -> Marker | None:
+        marker = _marker_of(batch)
+        if marker is not None:
+            self.producers.check_marker(header, marker)
+        return marker
+
+    def _end_transaction(
+        self, segment: Segment, header: BatchHeader, marker: Marker, base: int, now_ms: int
+    ) -> None:
+        ended = self.producers.end_transaction(header, marker, base, now_ms)
+        if ended is None or not ended.aborted:
+            return
+        # What is stable right after the marker; tells readers where they may stop looking.
+        stable = self.producers.first_open_offset
+        if stable is None:
+            stable = base + 1
+        known = segment.aborted
+        if not known or known[-1].last_offset < base:
+            known.append(AbortedTransaction(ended.producer_id, ended.first_offset, base, stable))
+
+    def _replay(
+        self, segment: Segment, batch: memoryview | bytes, header: BatchHeader, now_ms: int
+    ) -> None:
+        """Take an accepted batch into the producer state."""
+        if header.producer_id < 0:
+            return
+        if header.is_control:
+            marker = _marker_of(batch)
+            if marker is not None:
+                self._end_transaction(segment, header, marker, header.base_offset, now_ms)
+        else:
+            self.producers.update(header, header.base_offset, now_ms)
+
+    def reload_producers(self, now_ms: int) -> None:
+        """Build the producer state anew: from the newest sound snapshot and the batches after it.
+
+        Raises CorruptLogError.
+        """
+        self.producers = ProducerStates()
+        self._snapshots = [at for at in self._snapshots if at <= self.log_end_offset]
+        start = self.log_start_offset
+        for offset in reversed(self._snapshots):
+            if offset < start:
+                break
+            states = self._read_snapshot(offset, now_ms)
+            if states is not None:
+                self.producers, start = states, offset
+                break
+        for segment, position, header in self._headers_from(start):
+            if header.producer_id >= 0:
+                batch = segment.batch(position, header) if header.is_control else b""
+                self._replay(segment, batch, header, now_ms)
+        self.producers.forget_ended(self.high_watermark)
+
+    def _read_snapshot(self, offset: int, now_ms: int) -> ProducerStates | None:
+        try:
+            data = self._files.read_bytes(self._snapshot_path(offset))
+        except FileNotFoundError:  # it waits for the next checkpoint, or a crash took it
+            return None
+        return ProducerStates.from_bytes(data, now_ms)
+
+    def _headers_from(self, offset: int) -> Iterator[tuple[Segment, int, BatchHeader]]:
+        index = max(bisect_right(self._bases, offset) - 1, 0)
+        for segment in self._segments[index:]:
+            if offset >= self.log_end_offset:
+                return
+            start, _ = segment.find(offset) if offset > segment.base_offset else (0, 0)
+            for position, header in segment.headers(start):
+                yield segment, position, header
+
+    def _snapshot_path(self, offset: int) -> str:
+        return f"{self.folder}/{file_name(offset, SNAPSHOT)}"
+
+    def _save_producers(self) -> None:
+        """Queue a snapshot of the producers at the log end."""
+        offset = self.log_end_offset
+        self._changed.add(self)
+        if self._snapshots and self._snapshots[-1] >= offset:
+            return
+        path, data = self._snapshot_path(offset), self.producers.to_bytes()
+        self._unsettled.append(AtomicWrite(self._files, path, data))
+        if self._snapshots and self._snapshots[-1] not in self._bases:
+            # Taken within a segment; only the newest of these is of use.
+            self._unsettled.append(Removal(self._files, self._snapshot_path(self._snapshots[-1])))
+            self._snapshots.pop()
+        self._snapshots.append(offset)
+
+    # --- safety ---------------------------------------------------------------------------------
+
+    @property
+    def dirty(self) -> bool:
+        """Whether something waits for a sync."""
+        return bool(self._dirty)
+
+    def take_dirty(self) -> list[SyncItem]:
+        """What the next sync pass must make durable; nothing of it is dirty any more."""
+        items = []
+        dirty = self._dirty
+        while dirty:
+            items.append(dirty.popleft())
+        return items
+
+    def sync(self) -> int:
+        """Make everything appended so far survive a power cut; blocks.
+
+        A worker thread may call it while the owner appends, one at a time per log. Returns the
+        log end offset from before the sync began, for `synced`.
+
+        Raises StorageError, and the log is offline from then on: what a failed sync left behind
+        is unknown, and trying again would tell nothing.
+        """
+        offset = self.log_end_offset
+        try:
+            sync_together(self._files, self._data_dir, self.take_dirty())
+        except StorageError as error:
+            self.fail(str(error))
+            raise
+        return offset
+
+    def synced(self, offset: int) -> None:
+        """Take note that everything before `offset` survives a power cut."""
+        if offset > self.synced_offset:
+            self.synced_offset = offset
+            self._changed.add(self)
+
+    def advance_high_watermark(self, offset: int) -> None:
+        """Let readers see everything before `offset`. It never goes back, nor beyond the end."""
+        offset = min(offset, self.log_end_offset)
+        if offset > self.high_watermark:
+            self.high_watermark = offset
+            segment = self.active
+            if segment is not None and offset == self.log_end_offset:
+                segment.mark(offset, segment.size)
+            if self.producers.ended:
+                self.producers.forget_ended(offset)
+
+    @property
+    def last_stable_offset(self) -> int:
+        """The end of what read-committed readers see: the first open transaction, or the
+        high watermark."""
+        first = self.producers.first_unstable_offset
+        if first is None or first > self.high_watermark:
+            return self.high_watermark
+        return max(first, self.log_start_offset)
+
+    @property
+    def wants_checkpoint(self) -> bool:
+        """Whether a new segment, or one to be removed, waits for a checkpoint."""
+        return bool(self._unsettled or self._doomed)
+
+    def unsettled(self) -> tuple[list[SyncItem], list[Segment]]:
+        """What a checkpoint makes durable before it names this log's `synced_offset`, and the
+        segments it removes after it has named `log_start_offset`."""
+        if self.appended_bytes - self._saved_bytes >= SAVE_EVERY_BYTES:
+            self.save()
+        if self.epochs.changed and self._folder_exists:
+            path = f"{self.folder}/{LEADER_EPOCHS}"
+            self._unsettled.append(AtomicWrite(self._files, path, self.epochs.to_bytes()))
+            self.epochs.changed = False
+        items, self._unsettled = self._unsettled, []
+        doomed, self._doomed = self._doomed, []
+        return items, doomed
+
+    def put_back(self, items: list[SyncItem], doomed: list[Segment]) -> None:
+        """Take back what a checkpoint that failed did not come to."""
+        self._unsettled[:0] = items
+        self._doomed[:0] = doomed
+
+    def save(self) -> None:
+        """Queue what makes the next opening quick: indexes and producer state up to here."""
+        self._saved_bytes = self.appended_bytes
+        if self.active is not None:
+            self._unsettled += self.active.unsaved()
+            self._save_producers()
+
+    def close(self, *, clean: bool) -> bool:
+        """Let go of all files; with `clean` everything is durable before.
+
+        Returns whether that is so. What it queues for the next checkpoint completes the indexes.
+        """
+        sound = clean and self.offline is None
+        if sound:
+            if self.active is not None:
+                self._unsettled += self.active.seal()
+                self._save_producers()
+            try:
+                self.synced(self.sync())
+            except StorageError:
+                sound = False
+        for segment in self._segments:
+            segment.close()
+        self.active = None
+        self.fail("the log is closed")
+        return sound
+
+    # --- reading --------------------------------------------------------------------------------
+
+    def read(self, offset: int, max_bytes: int, *, limit: int, at_least_one: bool = True) -> Slice:
+        """Whole batches of one segment, from the one that contains `offset`.
+
+        Args:
+            offset: where to begin; in a gap the next batch is the first.
+            max_bytes: how much to return at most.
+            limit: offset to stop before: the high watermark, or the last stable offset.
+            at_least_one: return the first batch even if it is larger than `max_bytes`.
+
+        Raises:
+            KafkaError: OFFSET_OUT_OF_RANGE, when `offset` is before the log start or behind the
+                log end.
+            StorageError: the file cannot be read; CorruptLogError, and the log goes offline, for
+                bytes that are not what was written.
+        """
+        if not self.log_start_offset <= offset <= self.log_end_offset:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"{offset} is not within {self.log_start_offset} and {self.log_end_offset}",
+            )
+        if offset >= limit or offset == self.log_end_offset:
+            return Slice(b"", offset, offset, 0)
+        if self.offline is not None:
+            raise StorageError(self.offline)
+        try:
+            segment = self.active
+            if segment is not None and offset >= segment.base_offset:
+                return self._read_segment(
+                    segment, self.log_end_offset, offset, max_bytes, limit, at_least_one
+                )
+            return self._read_sealed(offset, max_bytes, limit, at_least_one)
+        except CorruptLogError as error:
+            self.fail(str(error))
+            raise
+
+    def _read_sealed(self, offset: int, max_bytes: int, limit: int, at_least_one: bool) -> Slice:
+        index = bisect_right(self._bases, offset) - 1
+        while index < len(self._segments) - 1 and offset < limit:
+            segment, end = self._segments[index], self._bases[index + 1]
+            self._keep_indexes(segment)
+            found = self._read_segment(segment, end, offset, max_bytes, limit, at_least_one)
+            if found.size or found.next_offset == offset:
+                return found
+            # The rest of this segment was compacted away.
+            offset, index = max(offset, end), index + 1
+        return self.read(offset, max_bytes, limit=limit, at_least_one=at_least_one)
+
+    def _read_segment(
+        self,
+        segment: Segment,
+        end_offset: int,
+        offset: int,
+        max_bytes: int,
+        limit: int,
+        at_least_one: bool,
+    ) -> Slice:
+        start, first = segment.find(offset)
+        if limit >= end_offset:
+            stop, next_offset = segment.size, end_offset
+        else:
+            stop, _ = segment.find(limit)
+            next_offset = limit
+        if start >= stop:
+            return Slice(b"", offset, next_offset, 0)
+        if stop - start > max_bytes:
+            stop, next_offset = segment.cut(start, start + max_bytes, at_least_one=at_least_one)
+            if stop == start:
+                return Slice(b"", offset, offset, 0)
+        segment.mark(next_offset, stop)
+        return Slice(segment.range(start, stop - start), first, next_offset, stop - start)
+
+    def _keep_indexes(self, segment: Segment) -> None:
+        """Let a sealed segment have its indexes in memory, and the one used longest ago not."""
+        indexed = self._indexed
+        if segment not in indexed:
+            indexed.append(segment)
+            if len(indexed) > _LOADED_INDEXES_MAX:
+                indexed.popleft().release_indexes()
+
+    def offset_for_timestamp(self, timestamp_ms: int, *, limit: int) -> FoundRecord | None:
+        """The first record whose time is at least `timestamp_ms`; None when it is not before
+        the offset `limit`.
+
+        Raises StorageError as `read`.
+        """
+        self._check_online()
+        for segment in self._segments:
+            if segment.max_timestamp < timestamp_ms:
+                continue
+            self._keep_indexes(segment)
+            found = self._search(segment, timestamp_ms)
+            if found is not None:
+                return found if found.offset < limit else None
+        return None
+
+    def _search(self, segment: Segment, timestamp_ms: int) -> FoundRecord | None:
+        try:
+            return segment.first_record_at_or_after(timestamp_ms, self.log_start_offset)
+        except CorruptLogError as error:
+            self.fail(str(error))
+            raise
+
+    def max_timestamp_offset(self) -> FoundRecord | None:
+        """The first record with the greatest time; None without records or times."""
+        self._check_online()
+        segment = max(self._segments, key=lambda it: it.max_timestamp, default=None)
+        if segment is None or segment.max_timestamp < 0:
+            return None
+        self._keep_indexes(segment)
+        return segment.latest_record()
+
+    def aborted_transactions(self, offset: int, end_offset: int) -> list[tuple[int, int]]:
+        """Aborted transactions with records from `offset` and before `end_offset`, as pairs of
+        producer id and first offset."""
+        found = []
+        for segment in self._segments[max(bisect_right(self._bases, offset) - 1, 0) :]:
+            for entry in segment.aborted:
+                if entry.last_offset >= offset and entry.first_offset < end_offset:
+                    found.append((entry.producer_id, entry.first_offset))
+                if entry.last_stable_offset >= end_offset:
+                    return found
+        return found
+
+    @property
+    def size(self) -> int:
+        """Bytes of all records."""
+        return sum(segment.size for segment in self._segments)
+
+    def scrub(self, bytes_max: int) -> int:
+        """Check CRCs of stored batches that were not checked since the log was opened.
+
+        Returns the number of bytes checked, 0 when nothing is left.
+
+        Raises CorruptLogError, and the log goes offline.
+        """
+        self._check_online()
+        try:
+            for segment in self._segments:
+                checked = segment.scrub(bytes_max)
+                if checked:
+                    return checked
+        except CorruptLogError as error:
+            self.fail(str(error))
+            raise
+        return 0
+
+    # --- forgetting and cutting -----------------------------------------------------------------
+
+    def configure(self, config: LogConfig) -> None:
+        """Obey other settings from now on."""
+        segment = self.active
+        if segment is not None and segment.roll_at_ms not in (NEVER, FULL):
+            segment.roll_at_ms += config.segment_ms - self.config.segment_ms
+        self.config = config
+
+    def apply_retention(self, now_ms: int) -> int:
+        """Forget segments that are too old or too many, and idle producers.
+
+        Returns how many segments are given up. The log start moves at once; the files go with the
+        next checkpoint.
+
+        Raises StorageError.
+        """
+        self._check_online()
+        self.producers.expire(now_ms, self.config.producer_expiration_ms)
+        if "delete" not in self.config.cleanup_policy:
+            return 0
+        count = expired_segments(
+            [(it.size, it.max_timestamp) for it in self._segments],
+            now_ms=now_ms,
+            retention_ms=self.config.retention_ms,
+            retention_bytes=self.config.retention_bytes,
+        )
+        # Nothing that readers have not been able to see yet.
+        while count and self._end_of(count - 1) > self.high_watermark:
+            count -= 1
+        if count:
+            self._start_at(self._end_of(count - 1))
+        return count
+
+    def _end_of(self, index: int) -> int:
+        return self._bases[index + 1] if index + 1 < len(self._bases) else self.log_end_offset
+
+    def delete_records_before(self, offset: int) -> int:
+        """Move the log start up to `offset`; returns the log start.
+
+        The files of whole segments before it go with the next checkpoint, which also makes the
+        new start durable.
+
+        Raises:
+            KafkaError: OFFSET_OUT_OF_RANGE, for an offset behind the high watermark.
+            StorageError: the log is offline.
+        """
+        self._check_online()
+        if offset > self.high_watermark:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE, f"{offset} is behind {self.high_watermark}"
+            )
+        if offset > self.log_start_offset:
+            self._start_at(offset)
+        return self.log_start_offset
+
+    def _start_at(self, offset: int) -> None:
+        """Move the log start, and give up the segments that lie before it as a whole."""
+        if offset == self.log_end_offset and self.active is not None:
+            self.roll()
+        self.log_start_offset = offset
+        self.epochs.truncate_start(offset)
+        while len(self._bases) > 1 and self._bases[1] <= offset:
+            base = self._bases.pop(0)
+            segment = self._segments.pop(0)
+            self._doomed.append(segment)
+            if segment in self._indexed:
+                self._indexed.remove(segment)
+            if base in self._snapshots:
+                self._snapshots.remove(base)
+                self._unsettled.append(Removal(self._files, self._snapshot_path(base)))
+        self._changed.add(self)
+
+    def truncate_to(self, offset: int, *, now_ms: int) -> None:
+        """Cut away everything from `offset` on, with the epochs and producer state that it made.
+
+        An offset within a batch cuts the whole batch. Not while a sync or checkpoint of this log
+        runs. Durable on return.
+
+        Raises StorageError.
+        """
+        self._check_online()
+        if offset >= self.log_end_offset:
+            return
+        offset = max(offset, self.log_start_offset)
+        index = max(bisect_right(self._bases, offset) - 1, 0)
+        position, base = self._segments[index].find(offset)
+        self._forget_from(min(base, offset))
+        for segment in self._segments[index + 1 :]:
+            segment.remove()
+        del self._segments[index + 1 :], self._bases[index + 1 :]
+        segment = self._segments[index]
+        if segment is not self.active:
+            segment.open_for_append()
+            self.active = segment
+        segment.truncate(position, self.log_end_offset)
+        self._finish_cut(segment, now_ms)
+
+    def restart_at(self, offset: int, *, now_ms: int) -> None:
+        """Drop all records; the next one has `offset`. For a follower that is too far behind.
+
+        Raises StorageError.
+        """
+        self._check_online()
+        self.log_end_offset = offset
+        self._forget_from(min(offset, self.log_start_offset))
+        self.log_end_offset = self.log_start_offset = offset
+        for segment in self._segments:
+            segment.remove()
+        self._segments, self._bases, self.active = [], [], None
+        self._finish_cut(self.roll(), now_ms)
+        self.high_watermark = offset
+
+    def _forget_from(self, offset: int) -> None:
+        """First step of a cut: nothing may go on claiming what is about to go."""
+        self.log_end_offset = offset
+        self.synced_offset = min(self.synced_offset, offset)
+        self.high_watermark = min(self.high_watermark, offset)
+        # Before the bytes go: a checkpoint that names more than there is means damage.
+        if self._lower_recovery_point is not None:
+            self._lower_recovery_point(self)
+        self.epochs.truncate_end(offset)
+        for at in self._snapshots:
+            if at > offset:
+                self._files.remove(self._snapshot_path(at))
+        self._snapshots = [at for at in self._snapshots if at <= offset]
+
+    def _finish_cut(self, segment: Segment, now_ms: int) -> None:
+        """Last step of a cut: make it durable, so that no old name comes back."""
+        self._unsettled.clear()
+        self._indexed.clear()
+        self._dirty.clear()
+        self._announce(segment)
+        self._dirty.append(FolderSync(self._files, self.folder))
+        self.synced(self.sync())
+        self.epochs.changed = True
+        self.reload_producers(now_ms)
+
+
+def _marker_of(batch: memoryview | bytes) -> Marker | None:
+    for record in read_records(batch):
+        return read_marker(record)
+    return None

@@ -1,0 +1,72 @@
+"""File and folder names of a data folder, as Kafka gives them.
+
+data/                                       one broker
+    meta.properties  .lock  .kafka_cleanshutdown
+    recovery-point-offset-checkpoint  log-start-offset-checkpoint
+    replication-offset-checkpoint
+    orders-0/                               partition 0 of topic "orders"
+        partition.metadata                  the topic's id
+        leader-epoch-checkpoint
+        00000000000000000000.log            records from offset 0
+        00000000000000000000.index  .timeindex  .txnindex
+        00000000000000000042.log            records from offset 42
+        00000000000000000042.snapshot       producer state before offset 42
+    orders-0.4f1c...-delete/                a deleted partition, removed in the background
+"""
+
+from __future__ import annotations
+
+import re
+from uuid import UUID
+
+LOG = ".log"
+OFFSET_INDEX = ".index"
+TIME_INDEX = ".timeindex"
+TXN_INDEX = ".txnindex"
+SNAPSHOT = ".snapshot"
+CORRUPT = ".corrupt"
+DELETED_FOLDER = "-delete"
+
+META_PROPERTIES = "meta.properties"
+LOCK = ".lock"
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+RECOVERY_POINTS = "recovery-point-offset-checkpoint"
+LOG_STARTS = "log-start-offset-checkpoint"
+HIGH_WATERMARKS = "replication-offset-checkpoint"
+PARTITION_METADATA = "partition.metadata"
+LEADER_EPOCHS = "leader-epoch-checkpoint"
+
+_FOLDER_NAME_MAX = 255
+_NUMBERED = re.compile(r"(\d{20})(\.(?:log|index|timeindex|txnindex|snapshot))")
+_FOLDER = re.compile(r"(.+)-(\d+)")
+
+
+def file_name(offset: int, suffix: str) -> str:
+    """`file_name(42, LOG)` is `00000000000000000042.log`."""
+    return f"{offset:020d}{suffix}"
+
+
+def parse_file_name(name: str) -> tuple[int, str] | None:
+    """The offset and suffix of a numbered file; None for any other name."""
+    match = _NUMBERED.fullmatch(name)
+    return (int(match[1]), match[2]) if match else None
+
+
+def folder_name(topic: str, partition: int) -> str:
+    return f"{topic}-{partition}"
+
+
+def parse_folder_name(name: str) -> tuple[str, int] | None:
+    """Topic and partition of a partition's folder; None for deleted ones and foreign folders."""
+    match = _FOLDER.fullmatch(name)
+    return (match[1], int(match[2])) if match else None
+
+
+def deleted_folder_name(topic: str, partition: int, topic_id: UUID) -> str:
+    """The name under which a deleted partition waits for removal.
+
+    Kafka puts a random id in the middle; the topic's own id is as unique, and repeatable. Long
+    topic names are cut, because a folder name has at most 255 bytes.
+    """
+    ending = f"-{partition}.{topic_id.hex}{DELETED_FOLDER}"
+    return topic[: _FOLDER_NAME_MAX - len(ending)] + ending

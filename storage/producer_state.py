@@ -1,0 +1,311 @@
+"""Idempotence: what each producer wrote last to one partition (KIP-98, KIP-360, KIP-890).
+
+For every producer id a partition remembers the epoch and the last five batches. A batch whose first
+and last sequence are those of a remembered one is a retry and is answered with the offsets of the
+first time; the next batch must carry on where the last one ended. Sequences wrap from 2147483647
+to 0.
+
+Open transactions are tracked as well: the first of them ends what read-committed readers may see.
+
+The state can be rebuilt from the batches of the log. So that this takes no scan of the whole log,
+it is saved in `<offset>.snapshot`, which says what the state was before that offset::
+
+    version int16 (1)   crc-32c uint32 of what follows   count int32, and for each producer
+    producer id int64, epoch int16, last sequence int32, last offset int64, offset delta int32,
+    timestamp int64, coordinator epoch int32, first offset of the open transaction int64 (or -1)
+
+A snapshot holds one batch per producer, so after a restart only the newest one is recognised when
+it is sent again. Kafka does the same.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.records import BatchHeader, Marker
+
+BATCHES_KEPT = 5
+_SEQUENCE_MASK = 0x7FFFFFFF
+_SNAPSHOT_VERSION = 1
+_SNAPSHOT_HEAD = struct.Struct(">hIi")
+_SNAPSHOT_ENTRY = struct.Struct(">qhiqiqiq")
+_CRC_START = 6
+
+
+class Batch(NamedTuple):
+    """One remembered batch: sequences, offsets, and its greatest timestamp (ms)."""
+
+    first_sequence: int
+    last_sequence: int
+    base_offset: int
+    last_offset: int
+    timestamp: int
+
+
+class CompletedTransaction(NamedTuple):
+    """A transaction that a marker ended. `last_offset` is the marker's."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    aborted: bool
+
+
+class Producer:
+    """What one producer id did in one partition.
+
+    `seen_ms` is when this broker last had to do with it (log clock). It decides expiry: record
+    timestamps would make producers of old events expire at once.
+    """
+
+    __slots__ = (
+        "batches",
+        "coordinator_epoch",
+        "epoch",
+        "next_sequence",
+        "seen_ms",
+        "timestamp",
+        "transaction_start",
+    )
+
+    def __init__(self, epoch: int, seen_ms: int) -> None:
+        self.epoch = epoch
+        self.batches: deque[Batch] = deque(maxlen=BATCHES_KEPT)
+        self.next_sequence = 0
+        self.seen_ms = seen_ms
+        self.timestamp = -1
+        self.coordinator_epoch = -1
+        self.transaction_start = -1
+
+    def find(self, first_sequence: int, last_sequence: int) -> Batch | None:
+        """The remembered batch with exactly these sequences."""
+        for batch in self.batches:
+            if batch.first_sequence == first_sequence and batch.last_sequence == last_sequence:
+                return batch
+        return None
+
+
+class ProducerStates:
+    """All producers of one partition."""
+
+    __slots__ = ("_producers", "_transactions", "ended")
+
+    def __init__(self) -> None:
+        self._producers: dict[int, Producer] = {}
+        self._transactions: dict[int, int] = {}  # producer id -> first offset, oldest first
+        self.ended: dict[int, int] = {}
+        """Transactions whose marker readers cannot see yet: first offset -> marker's offset."""
+
+    def __len__(self) -> int:
+        return len(self._producers)
+
+    def __iter__(self) -> Iterator[tuple[int, Producer]]:
+        return iter(self._producers.items())
+
+    def get(self, producer_id: int) -> Producer | None:
+        return self._producers.get(producer_id)
+
+    @property
+    def first_open_offset(self) -> int | None:
+        """Where the oldest open transaction begins; None when none is open."""
+        return next(iter(self._transactions.values()), None)
+
+    @property
+    def first_unstable_offset(self) -> int | None:
+        """Where the oldest transaction begins whose end readers cannot see."""
+        if not self.ended:
+            return self.first_open_offset if self._transactions else None
+        return min((*self.ended, *self._transactions.values()))
+
+    def forget_ended(self, high_watermark: int) -> None:
+        """Readers see everything before `high_watermark` from now on, markers included."""
+        self.ended = {first: at for first, at in self.ended.items() if at >= high_watermark}
+
+    def check(self, header: BatchHeader, *, new_starts_at_zero: bool = False) -> Batch | None:
+        """Decide about a data batch of a producer before it is appended.
+
+        Returns None when it is to be appended, and the remembered batch when it is a retry.
+
+        Args:
+            header: of a batch with a producer id.
+            new_starts_at_zero: an unknown producer must begin at sequence 0 (KIP-890, second
+                protocol). Without it any sequence is taken: the producer may have been forgotten.
+
+        Raises:
+            KafkaError: INVALID_PRODUCER_EPOCH for an older epoch than the known one, which comes
+                before the test for retries; OUT_OF_ORDER_SEQUENCE_NUMBER for a gap, for a batch
+                older than the remembered ones, and for a new epoch that does not begin at 0.
+        """
+        producer = self._producers.get(header.producer_id)
+        first = header.base_sequence
+        if producer is None:
+            if new_starts_at_zero and first > 0:
+                raise _out_of_order(header, 0)
+            return None
+        epoch = header.producer_epoch
+        if epoch == producer.epoch:
+            # Coordinators write without sequences; only the epoch fences them.
+            if first == producer.next_sequence or first < 0:
+                return None
+            batch = producer.find(first, header.last_sequence)
+            if batch is None:
+                raise _out_of_order(header, producer.next_sequence)
+            return batch
+        if epoch < producer.epoch:
+            raise KafkaError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"producer {header.producer_id} has epoch {producer.epoch}, the batch {epoch}",
+            )
+        if first > 0:
+            raise _out_of_order(header, 0)
+        return None
+
+    def update(self, header: BatchHeader, base_offset: int, now_ms: int) -> None:
+        """Remember a data batch that was appended at `base_offset`."""
+        producer_id = header.producer_id
+        epoch = header.producer_epoch
+        producer = self._producers.get(producer_id)
+        if producer is None:
+            producer = self._producers[producer_id] = Producer(epoch, now_ms)
+        elif epoch != producer.epoch:
+            producer.epoch = epoch
+            producer.batches.clear()
+            producer.next_sequence = 0
+        producer.seen_ms = now_ms
+        producer.timestamp = header.max_timestamp
+        first = header.base_sequence
+        if first >= 0:
+            delta = header.last_offset_delta
+            last = (first + delta) & _SEQUENCE_MASK
+            producer.next_sequence = (last + 1) & _SEQUENCE_MASK
+            producer.batches.append(
+                Batch(first, last, base_offset, base_offset + delta, header.max_timestamp)
+            )
+        if header.attributes & 0x10 and producer.transaction_start < 0:
+            producer.transaction_start = base_offset
+            self._transactions[producer_id] = base_offset
+
+    def check_marker(self, header: BatchHeader, marker: Marker) -> None:
+        """Refuse a transaction marker of a fenced producer or coordinator.
+
+        Raises:
+            KafkaError: INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED.
+        """
+        producer = self._producers.get(header.producer_id)
+        if producer is None:
+            return
+        if header.producer_epoch < producer.epoch:
+            raise KafkaError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"producer {header.producer_id} has epoch {producer.epoch}, "
+                f"the marker {header.producer_epoch}",
+            )
+        if marker.coordinator_epoch < producer.coordinator_epoch:
+            raise KafkaError(
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+                f"coordinator epoch {marker.coordinator_epoch}, "
+                f"known is {producer.coordinator_epoch}",
+            )
+
+    def end_transaction(
+        self, header: BatchHeader, marker: Marker, base_offset: int, now_ms: int
+    ) -> CompletedTransaction | None:
+        """Take in a marker that was appended at `base_offset`.
+
+        Returns the transaction that it ended, None when the producer had none open here.
+        """
+        producer_id = header.producer_id
+        producer = self._producers.get(producer_id)
+        if producer is None:
+            producer = self._producers[producer_id] = Producer(header.producer_epoch, now_ms)
+        elif header.producer_epoch != producer.epoch:
+            producer.epoch = header.producer_epoch
+            producer.batches.clear()
+            producer.next_sequence = 0
+        producer.seen_ms = now_ms
+        producer.timestamp = header.max_timestamp
+        producer.coordinator_epoch = marker.coordinator_epoch
+        start = producer.transaction_start
+        if start < 0:
+            return None
+        producer.transaction_start = -1
+        del self._transactions[producer_id]
+        self.ended[start] = base_offset
+        return CompletedTransaction(producer_id, start, base_offset, not marker.commit)
+
+    def expire(self, now_ms: int, expiration_ms: int) -> int:
+        """Forget producers that were idle for `expiration_ms`; returns how many.
+
+        One with an open transaction stays.
+        """
+        idle = [
+            producer_id
+            for producer_id, producer in self._producers.items()
+            if now_ms - producer.seen_ms >= expiration_ms and producer.transaction_start < 0
+        ]
+        for producer_id in idle:
+            del self._producers[producer_id]
+        return len(idle)
+
+    def to_bytes(self) -> bytes:
+        """The content of a snapshot file."""
+        entries = bytearray()
+        for producer_id, producer in self._producers.items():
+            last = producer.batches[-1] if producer.batches else None
+            entries += _SNAPSHOT_ENTRY.pack(
+                producer_id,
+                producer.epoch,
+                last.last_sequence if last else -1,
+                last.last_offset if last else -1,
+                last.last_offset - last.base_offset if last else 0,
+                producer.timestamp,
+                producer.coordinator_epoch,
+                producer.transaction_start,
+            )
+        count = len(self._producers)
+        crc = crc32c(entries, crc32c(count.to_bytes(4, "big")))
+        return _SNAPSHOT_HEAD.pack(_SNAPSHOT_VERSION, crc, count) + entries
+
+    @classmethod
+    def from_bytes(cls, data: bytes, now_ms: int) -> ProducerStates | None:
+        """Read a snapshot; None when it is damaged. All producers count as seen at `now_ms`."""
+        if len(data) < _SNAPSHOT_HEAD.size:
+            return None
+        version, crc, count = _SNAPSHOT_HEAD.unpack_from(data)
+        entries = data[_SNAPSHOT_HEAD.size :]
+        if version != _SNAPSHOT_VERSION or crc32c(data[_CRC_START:]) != crc:
+            return None
+        if len(entries) != count * _SNAPSHOT_ENTRY.size:
+            return None
+        states = cls()
+        for fields in _SNAPSHOT_ENTRY.iter_unpack(entries):
+            states._restore(fields, now_ms)
+        states._transactions = dict(sorted(states._transactions.items(), key=lambda open: open[1]))
+        return states
+
+    def _restore(self, fields: tuple[int, ...], now_ms: int) -> None:
+        producer_id, epoch, sequence, offset, delta, timestamp, coordinator_epoch, start = fields
+        producer = self._producers[producer_id] = Producer(epoch, now_ms)
+        producer.timestamp = timestamp
+        producer.coordinator_epoch = coordinator_epoch
+        if offset >= 0 and sequence >= 0:
+            first = (sequence - delta) & _SEQUENCE_MASK
+            producer.next_sequence = (sequence + 1) & _SEQUENCE_MASK
+            producer.batches.append(Batch(first, sequence, offset - delta, offset, timestamp))
+        if start >= 0:
+            producer.transaction_start = start
+            self._transactions[producer_id] = start
+
+
+def _out_of_order(header: BatchHeader, expected: int) -> KafkaError:
+    return KafkaError(
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        f"producer {header.producer_id} (epoch {header.producer_epoch}) sent sequence "
+        f"{header.base_sequence} where {expected} was due",
+    )

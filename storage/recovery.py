@@ -1,0 +1,382 @@
+"""Open the log of a partition that exists on disk, after a clean stop or after a crash.
+
+After a clean stop everything is durable and complete, so only the end of each segment is looked at.
+After a crash the *recovery point* divides the log (a checkpoint of an offset up to which a sync had
+succeeded):
+
+* **Below it** every byte was on disk. What is wrong there is damage, not the crash: the log is not
+  opened, nothing is cut, and the error names the place.
+* **From it on** any sector may be missing. Batches are checked one by one and the first bad one
+  ends the log. When sound batches follow it, the bytes that are cut away are kept in a `.corrupt`
+  file beside the segment, because some of them may have been acknowledged since the checkpoint.
+
+What then lies before the end is made durable before the log is used: after a crash of the process
+alone it is in the system's memory only, and readers must not see what a power cut could take back.
+
+A crash during recovery is no special case. Each step leaves a folder from which recovery starts
+again: first the bytes to keep are copied, then they are cut, then the rest is synced.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+from uuid import UUID
+
+from kbroker.protocol.records import HEADER_SIZE, MAGIC, BatchHeader, check_crc, read_header
+
+from .epochs import LeaderEpochs
+from .errors import CorruptLogError
+from .files import Files
+from .log import Log, LogConfig
+from .naming import CORRUPT, LEADER_EPOCHS, LOG, SNAPSHOT, file_name, parse_file_name
+from .segment import RELATIVE_OFFSET_MAX, Segment
+
+logger = logging.getLogger(__name__)
+
+_READ_SIZE = 1024 * 1024
+_LEFTOVERS = (".tmp", ".deleted", ".cleaned")
+
+
+class Known(NamedTuple):
+    """What the data folder's checkpoints say about one partition.
+
+    `clean`: the broker stopped properly, so that everything is durable and complete.
+    """
+
+    recovery_point: int = 0
+    log_start: int = 0
+    high_watermark: int = 0
+    clean: bool = False
+
+
+def load_log(
+    files: Files,
+    data_dir: str,
+    topic: str,
+    partition: int,
+    topic_id: UUID,
+    config: LogConfig,
+    known: Known,
+    *,
+    now_ms: int,
+    changed: set[Log] | None = None,
+    lower_recovery_point: Callable[[Log], None] | None = None,
+) -> Log:
+    """Open a partition whose folder exists.
+
+    Args:
+        files, data_dir, topic, partition, topic_id, config: as for `Log`.
+        known: what the checkpoints say.
+        now_ms: log clock; producers that are found count as seen now.
+        changed, lower_recovery_point: the manager's part in `Log`.
+
+    Raises:
+        CorruptLogError: bytes that were durable are damaged or missing.
+        StorageError: the system refuses.
+    """
+    log = Log(
+        files,
+        data_dir,
+        topic,
+        partition,
+        topic_id,
+        config,
+        changed=changed,
+        lower_recovery_point=lower_recovery_point,
+    )
+    folder = _Folder(files, log.folder)
+    folder.tidy(known.log_start)
+    segments = [Segment.load(files, log.folder, base, config.index_limits) for base in folder.bases]
+    log_start = max(known.log_start, folder.bases[0] if folder.bases else 0)
+    if known.clean:
+        end = _check_clean(log, segments, known)
+        for segment in segments[:-1]:
+            segment.load_latest()
+        log.epochs = _read_epochs(files, log.folder, segments)
+    else:
+        recovery = _Recovery(files, log, segments, known)
+        end = recovery.run()
+        log.epochs = recovery.epochs
+        log.complete(recovery.scanned[:-1])
+        folder.drop_snapshots_after(end)
+    end = max(end, log_start)
+    log.epochs.truncate_end(end)
+    log.epochs.truncate_start(log_start)
+    if segments:
+        segments[-1].open_for_append()
+    log.adopt(segments, folder.snapshots, log_start, end, known.high_watermark)
+    log.reload_producers(now_ms)
+    if log.wants_checkpoint or end != known.recovery_point:
+        log.synced(end)
+    return log
+
+
+class _Folder:
+    """The files of a partition's folder, sorted out."""
+
+    def __init__(self, files: Files, path: str) -> None:
+        self._files = files
+        self._path = path
+        self._names = files.listdir(path)
+        numbered = [(name, parse_file_name(name)) for name in self._names]
+        self._numbered = [(name, *parsed) for name, parsed in numbered if parsed]
+        self.bases = sorted(offset for _, offset, suffix in self._numbered if suffix == LOG)
+        self.snapshots = sorted(
+            offset for _, offset, suffix in self._numbered if suffix == SNAPSHOT
+        )
+
+    def tidy(self, log_start: int) -> None:
+        """Remove what a crash left: temporary files, segments below the log start, lone indexes."""
+        while len(self.bases) > 1 and self.bases[1] <= log_start:
+            self.bases.pop(0)
+        kept = set(self.bases)
+        for name, offset, suffix in self._numbered:
+            if suffix != SNAPSHOT and offset not in kept:
+                self._files.remove(f"{self._path}/{name}")
+        for name in self._names:
+            if name.endswith(_LEFTOVERS):
+                self._files.remove(f"{self._path}/{name}")
+
+    def drop_snapshots_after(self, end_offset: int) -> None:
+        """Remove snapshots of records that are gone; for good, before others take their offsets."""
+        gone = [offset for offset in self.snapshots if offset > end_offset]
+        for offset in gone:
+            self._files.remove(f"{self._path}/{file_name(offset, SNAPSHOT)}")
+        if gone:
+            self._files.sync_dir(self._path)
+        self.snapshots = [offset for offset in self.snapshots if offset <= end_offset]
+
+
+def _read_epochs(files: Files, folder: str, segments: list[Segment]) -> LeaderEpochs:
+    """The leader-epoch file, or its content from the batches when it is missing or damaged."""
+    try:
+        epochs = LeaderEpochs.from_bytes(files.read_bytes(f"{folder}/{LEADER_EPOCHS}"))
+    except FileNotFoundError:
+        epochs = None
+    if epochs is not None and (epochs.entries or not segments):
+        return epochs
+    epochs = LeaderEpochs()
+    for segment in segments:
+        for _, header in segment.headers():
+            if header.leader_epoch > epochs.latest:
+                epochs.assign(header.leader_epoch, header.base_offset)
+    return epochs
+
+
+def _check_ends(segments: list[Segment], end_offset: int, gaps_allowed: bool) -> None:
+    """Make sure that each segment reaches up to the next one, and the last up to `end_offset`.
+
+    Only the last few kB of each segment are looked at.
+    """
+    starts = [segment.base_offset for segment in segments[1:]] + [end_offset]
+    for segment, wanted in zip(segments, starts, strict=True):
+        end = segment.end_offset()
+        if end > wanted or (end < wanted and not gaps_allowed):
+            raise CorruptLogError(
+                segment.log_path,
+                segment.size,
+                f"it ends at offset {end}, the log goes on at {wanted}",
+            )
+
+
+def _check_clean(log: Log, segments: list[Segment], known: Known) -> int:
+    """The end offset of a log that was closed properly."""
+    if not segments:
+        if known.recovery_point > known.log_start:
+            path = f"{log.folder}/{file_name(known.log_start, LOG)}"
+            raise CorruptLogError(path, 0, f"it is missing, {known.recovery_point} was synced")
+        return known.log_start
+    last = segments[-1]
+    _check_ends(segments[:-1], last.base_offset, "compact" in log.config.cleanup_policy)
+    end = last.end_offset()
+    if end < known.recovery_point:
+        reason = f"it ends at offset {end}, {known.recovery_point} was synced"
+        raise CorruptLogError(last.log_path, last.size, reason)
+    return end
+
+
+class _Recovery:
+    """One run over what may be torn."""
+
+    def __init__(self, files: Files, log: Log, segments: list[Segment], known: Known) -> None:
+        self._files = files
+        self._log = log
+        self._segments = segments
+        self._point = known.recovery_point
+        self._log_start = known.log_start
+        self._gaps_allowed = "compact" in log.config.cleanup_policy
+        self.epochs = LeaderEpochs()
+        self.scanned: list[Segment] = []
+
+    def run(self) -> int:
+        """Find the end of the log, cut what is behind it, make the rest durable.
+
+        Returns the end offset.
+        """
+        segments = self._segments
+        bases = [segment.base_offset for segment in segments]
+        first = max(bisect_right(bases, self._point) - 1, 0)
+        self._check_below(first)
+        for segment in segments[:first]:
+            segment.load_latest()
+        self.epochs = _read_epochs(self._files, self._log.folder, segments[:first])
+        self.epochs.truncate_end(max(self._point, bases[0] if bases else 0))
+        end, cut = max(self._point, self._log_start), False
+        for number in range(first, len(segments)):
+            segment = segments[number]
+            if number > first and not self._follows(segment, end):
+                position = segments[number - 1].size
+                self._cut_after(number - 1, position, end)
+                cut = True
+                break
+            self.scanned.append(segment)
+            end, position = self._scan(segment)
+            if position < segment.size:
+                self._cut_after(number, position, end)
+                cut = True
+                break
+        if cut or end > self._point:
+            for segment in self._segments[first:]:
+                _sync_file(self._files, segment.log_path)
+            self._files.sync_dir(self._log.folder)
+            self._files.sync_dir(self._log.folder.rpartition("/")[0])
+        return end
+
+    def _check_below(self, first: int) -> None:
+        """Everything up to the segment that holds the recovery point must be there."""
+        segments = self._segments
+        if segments:
+            _check_ends(segments[:first], segments[first].base_offset, self._gaps_allowed)
+        elif self._point > self._log_start:
+            path = f"{self._log.folder}/{file_name(self._log_start, LOG)}"
+            raise CorruptLogError(path, 0, f"it is missing, offset {self._point} was synced")
+
+    def _follows(self, segment: Segment, end: int) -> bool:
+        base = segment.base_offset
+        return base == end or (base > end and self._gaps_allowed)
+
+    def _scan(self, segment: Segment) -> tuple[int, int]:
+        """Check and index the batches from the recovery point on.
+
+        Returns offset and position behind the last sound batch.
+        """
+        start, offset = segment.begin_scan(max(self._point, segment.base_offset))
+        position = start
+        for header in self._sound_batches(segment, start, offset):
+            segment.scanned(position, header)
+            if header.leader_epoch > self.epochs.latest:
+                self.epochs.assign(header.leader_epoch, header.base_offset)
+            position += header.size
+            offset = header.next_offset
+        if offset < self._point:
+            raise CorruptLogError(
+                segment.log_path,
+                position,
+                f"no sound batch at offset {offset}, {self._point} was synced",
+            )
+        segment.verified(start, position)
+        return offset, position
+
+    def _sound_batches(self, segment: Segment, position: int, offset: int) -> Iterator[BatchHeader]:
+        file = self._files.open(segment.log_path)
+        highest = segment.base_offset + RELATIVE_OFFSET_MAX
+        chunk, chunk_at = b"", position
+        try:
+            while position + HEADER_SIZE <= segment.size:
+                if position - chunk_at + HEADER_SIZE > len(chunk):
+                    chunk, chunk_at = file.read(position, _READ_SIZE), position
+                header = read_header(chunk, position - chunk_at)
+                if not _plausible(header, segment.size - position):
+                    return
+                gap = header.base_offset - offset
+                # Above the recovery point nothing was compacted yet, except by a leader.
+                if gap < 0 or (gap and offset >= self._point and not self._gaps_allowed):
+                    return
+                if header.last_offset > highest:
+                    return
+                if position - chunk_at + header.size > len(chunk):
+                    chunk, chunk_at = file.read(position, max(_READ_SIZE, header.size)), position
+                if not check_crc(chunk, position - chunk_at, header):
+                    return
+                yield header
+                position += header.size
+                offset = header.next_offset
+        finally:
+            file.close()
+
+    def _cut_after(self, number: int, position: int, end: int) -> None:
+        """End the log in segment `number` at `position`; keep what may be worth something."""
+        segment = self._segments[number]
+        records, kept = 0, []
+        tail = _read_from(self._files, segment.log_path, position)
+        found = _count_records(tail, end)
+        if found:
+            path = f"{segment.log_path}.{position}{CORRUPT}"
+            self._files.write_atomic(path, tail)
+            records, kept = found, [path]
+        for later in self._segments[number + 1 :]:
+            found = _count_records(_read_from(self._files, later.log_path, 0), end)
+            if found:
+                path = later.log_path + CORRUPT
+                self._files.rename(later.log_path, path)
+                records += found
+                kept.append(path)
+            later.remove()
+        del self._segments[number + 1 :]
+        segment.cut_file(position)
+        if kept:
+            logger.warning(
+                "%s ends at offset %d: a batch behind it is damaged. %d later records, which no "
+                "sync is known to cover, are kept in %s",
+                self._log.folder,
+                end,
+                records,
+                ", ".join(kept),
+            )
+        elif tail:
+            logger.info("%s: %d torn bytes cut at offset %d", self._log.folder, len(tail), end)
+
+
+def _sync_file(files: Files, path: str) -> None:
+    file = files.open(path)
+    try:
+        file.sync()
+    finally:
+        file.close()
+
+
+def _read_from(files: Files, path: str, position: int) -> bytes:
+    file = files.open(path)
+    try:
+        return file.read(position, file.size - position)
+    finally:
+        file.close()
+
+
+def _plausible(header: BatchHeader, room: int) -> bool:
+    return (
+        header.magic == MAGIC
+        and HEADER_SIZE <= header.size <= room
+        and 0 <= header.last_offset_delta
+    )
+
+
+def _count_records(data: bytes, offset: int) -> int:
+    """Records in all sound batches from `offset` on that can be found anywhere in `data`."""
+    records = 0
+    at = data.find(MAGIC, 16)
+    while at >= 0 and at - 16 + HEADER_SIZE <= len(data):
+        header = read_header(data, at - 16)
+        if (
+            _plausible(header, len(data) - at + 16)
+            and header.base_offset >= offset
+            and check_crc(data, at - 16, header)
+        ):
+            records += header.record_count
+            at = data.find(MAGIC, at + header.size)
+        else:
+            at = data.find(MAGIC, at + 1)
+    return records

@@ -1,0 +1,43 @@
+"""Which of the oldest segments may go: by age, by size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def expired_segments(
+    segments: Sequence[tuple[int, int]],
+    *,
+    now_ms: int,
+    retention_ms: int,
+    retention_bytes: int,
+) -> int:
+    """How many segments, counted from the oldest, are to be given up.
+
+    By age a segment goes when its greatest timestamp is older than `retention_ms`, the newest
+    segment included. By size the oldest go as long as at least `retention_bytes` stay; the newest
+    stays. A segment without timestamps (-1) does not age. A clock that jumps back makes everything
+    younger and so removes nothing.
+
+    Args:
+        segments: (bytes, greatest timestamp in ms) of each, oldest first.
+        now_ms: log clock.
+        retention_ms: -1 for ever.
+        retention_bytes: -1 for any size.
+    """
+    count = 0
+    if retention_ms >= 0:
+        for size, latest in segments:
+            if latest < 0 or now_ms - latest <= retention_ms or not size:
+                break
+            count += 1
+    if retention_bytes >= 0:
+        excess = sum(size for size, _ in segments) - retention_bytes
+        by_size = 0
+        for size, _ in segments[:-1]:
+            excess -= size
+            if excess < 0:
+                break
+            by_size += 1
+        count = max(count, by_size)
+    return count

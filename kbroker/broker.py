@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import trio
 
 from kbroker.cluster import Cluster, LocalStore
+from kbroker.cluster.model import random_cluster_id
+from kbroker.storage.checkpoints import MetaProperties
 from kbroker.storage.files import Files, MemFiles, OsFiles
-from kbroker.storage.manager import LogManager
+from kbroker.storage.manager import LogManager, sync_logs
 
 from .clock import Clock, SystemClock
 from .config import BrokerConfig
 from .context import Endpoint
+from .flusher import Flusher
 from .node import Node
 from .registry import load_apis
 from .server import Listener, Server
+from .topics import DEFAULT, NewTopic, create_topic
 
 METADATA_JOURNAL = "cluster.journal"
 MEMORY_FOLDER = "memory"
@@ -34,6 +39,15 @@ class Broker:
     def endpoint(self) -> Endpoint:
         """Where clients connect."""
         return self.server.endpoint()
+
+    async def create_topic(
+        self, name: str, partitions: int = DEFAULT, configs: Mapping[str, str] | None = None
+    ) -> None:
+        """Create a topic unless it exists. Raises KafkaError."""
+        node = self.node
+        if name not in node.cluster.topics:
+            new = NewTopic(name, partitions, configs=dict(configs or {}))
+            await create_topic(node.cluster, node.config, new, cause="declared at start")
 
     @property
     def bootstrap_servers(self) -> str:
@@ -80,18 +94,24 @@ async def open_broker(
 
 
 async def _open_node(config: BrokerConfig, data_dir: str | None, clock: Clock) -> Node:
-    files: Files
-    if data_dir is None:
-        files = MemFiles(limit_bytes=config.integer("memory.limit.bytes"))
-        data_dir = MEMORY_FOLDER
-    else:
-        files = OsFiles()
-    node_id = config.integer("node.id")
-    logs = LogManager.open(files, data_dir, node_id=node_id)
-    store = LocalStore(files, f"{data_dir}/{METADATA_JOURNAL}")
-    cluster = await Cluster.open(store, cluster_id=logs.cluster_id)
-    logs.join_cluster(cluster.id)
-    return Node(node_id, cluster, logs, config, clock)
+    files: Files = MemFiles(limit=config.memory_limit_bytes) if data_dir is None else OsFiles()
+    folder = data_dir or MEMORY_FOLDER
+    fresh = MetaProperties(
+        node_id=config.node_id, cluster_id=random_cluster_id(), directory_id=random_cluster_id()
+    )
+    logs = LogManager(files, folder, fresh)
+    try:
+        store = LocalStore(files, f"{folder}/{METADATA_JOURNAL}")
+        cluster = await Cluster.open(store, cluster_id=logs.meta.cluster_id)
+    except BaseException:
+        logs.close(clean=False)
+        raise
+    flusher = Flusher(
+        "os" if data_dir is None else config.flush_policy,
+        partial(sync_logs, files, folder),
+        interval_ms=config.flush_interval_ms,
+    )
+    return Node(cluster, logs, flusher, config, clock, in_memory=data_dir is None)
 
 
 async def _stop(node: Node, server: Server) -> None:

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 import trio
 
-from kbroker.storage.manager import sync_logs
+from kbroker.storage.log import Log
 
 if TYPE_CHECKING:
     from .replica import Replica
@@ -33,11 +34,19 @@ class Flusher:
     """Owns the sync passes of one node.
 
     Parameters: `policy` is "fsync", "interval" or "os"; only with the first do acks wait for the
-    disk; `interval_ms` is the longest time between two passes with "interval".
+    disk; `sync` makes logs durable and returns how far, leaving out those that it could not;
+    `interval_ms` is the longest time between two passes with "interval".
     """
 
-    def __init__(self, policy: str, *, interval_ms: int = 1000) -> None:
-        self.failed: OSError | None = None
+    def __init__(
+        self,
+        policy: str,
+        sync: Callable[[list[Log]], list[tuple[Log, int]]],
+        *,
+        interval_ms: int = 1000,
+    ) -> None:
+        self.failed: str | None = None
+        self._sync = sync
         self._waits_for_disk = policy == "fsync"
         self._interval_seconds = interval_ms / 1000 if policy == "interval" else 0.0
         self._dirty: set[Replica] = set()
@@ -75,30 +84,29 @@ class Flusher:
         It is never tried again: after a failed fsync the kernel may have dropped the pages and
         report success the next time.
         """
-        replicas, self._dirty = list(self._dirty), set()
+        replicas = {replica.log: replica for replica in self._dirty}
+        self._dirty.clear()
         if not replicas:
             return
         started = time.perf_counter()
-        logs = [replica.log for replica in replicas]
-        try:
-            if self._average_seconds > INLINE_SECONDS_MAX:
-                ends = await trio.to_thread.run_sync(sync_logs, logs)
-            else:
-                ends = sync_logs(logs)
-        except OSError as error:
-            self._fail(error, replicas)
-            return
+        if self._average_seconds > INLINE_SECONDS_MAX:
+            ends = await trio.to_thread.run_sync(self._sync, list(replicas))
+        else:
+            ends = self._sync(list(replicas))
         took = time.perf_counter() - started
         self._average_seconds += AVERAGE_WEIGHT * (took - self._average_seconds)
-        for replica, end in zip(replicas, ends, strict=True):
-            replica.synced(end)
+        for log, end in ends:
+            log.synced(end)
+            replicas.pop(log).synced(end)
+        if replicas:
+            self._fail(replicas.values())
 
-    def _fail(self, error: OSError, replicas: list[Replica]) -> None:
-        self.failed = error
-        logger.error(
-            "a sync failed (%s): the data folder is offline, no record is acknowledged any more; "
-            "check the disk, then restart the server",
-            error,
-        )
+    def _fail(self, replicas: Iterable[Replica]) -> None:
         for replica in replicas:
+            self.failed = replica.log.offline or "a sync failed"
             replica.commits.fail()
+        logger.error(
+            "%s: the data folder is offline, no record is acknowledged any more; check the disk, "
+            "then restart the server",
+            self.failed,
+        )

@@ -1,4 +1,4 @@
-"""A topic's settings as the log store and the record checks take them."""
+"""A topic's settings as the log store takes them."""
 
 from __future__ import annotations
 
@@ -9,25 +9,22 @@ from .config import TopicConfig
 
 
 def log_config(topic: TopicConfig) -> LogConfig:
-    """What decides when segments roll and what is deleted."""
+    """What decides when segments roll, what is deleted, and what a client's batch must keep to."""
     return LogConfig(
         segment_bytes=topic.segment_bytes,
         segment_ms=topic.segment_ms,
+        segment_index_bytes=topic.segment_index_bytes,
+        index_interval_bytes=topic.index_interval_bytes,
         retention_bytes=topic.retention_bytes,
         retention_ms=topic.retention_ms,
-        index_interval_bytes=topic.index_interval_bytes,
-        index_bytes_max=topic.segment_index_bytes,
-        deletes="delete" in topic.cleanup_policy,
-    )
-
-
-def produce_rules(topic: TopicConfig) -> ProduceRules:
-    """What a client's batch must keep to."""
-    return ProduceRules(
-        max_message_bytes=topic.max_message_bytes,
-        compacted=topic.compacted,
-        log_append_time=topic.message_timestamp_type == "LogAppendTime",
-        timestamp_before_max_ms=topic.message_timestamp_before_max_ms,
-        timestamp_after_max_ms=topic.message_timestamp_after_max_ms,
-        max_decompressed=topic.broker.decompressed_batch_max_bytes,
+        cleanup_policy=frozenset(topic.cleanup_policy),
+        producer_expiration_ms=topic.broker.producer_id_expiration_ms,
+        produce_rules=ProduceRules(
+            max_message_bytes=topic.max_message_bytes,
+            compacted=topic.compacted,
+            log_append_time=topic.message_timestamp_type == "LogAppendTime",
+            timestamp_before_max_ms=topic.message_timestamp_before_max_ms,
+            timestamp_after_max_ms=topic.message_timestamp_after_max_ms,
+            max_decompressed=topic.broker.decompressed_batch_max_bytes,
+        ),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import uuid
 
@@ -9,6 +10,7 @@ import trio
 
 from kbroker.cluster import OFFSETS_TOPIC, Cluster, Topic, TopicsChanged
 from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.storage.errors import StorageError
 from kbroker.storage.manager import LogManager
 
 from .clock import Clock
@@ -24,7 +26,7 @@ from .topics import NewTopic, create_topic
 
 logger = logging.getLogger(__name__)
 
-CHECKPOINT_SECONDS = 5
+CHECKPOINT_SECONDS = 0.5
 
 
 class Node:
@@ -35,38 +37,48 @@ class Node:
     """
 
     def __init__(
-        self, node_id: int, cluster: Cluster, logs: LogManager, config: BrokerConfig, clock: Clock
+        self,
+        cluster: Cluster,
+        logs: LogManager,
+        flusher: Flusher,
+        config: BrokerConfig,
+        clock: Clock,
+        *,
+        in_memory: bool,
     ) -> None:
-        self.id = node_id
+        self.id = config.node_id
         self.cluster = cluster
         self.config = config
         self.clock = clock
         self.logs = logs
-        self.flusher = Flusher(
-            "os" if logs.in_memory else config.flush_policy,
-            interval_ms=config.flush_interval_ms,
-        )
+        self.in_memory = in_memory
+        self.flusher = flusher
         self.groups = GroupService(self)
         self.producer_ids = ProducerIds(cluster)
         self.fetch_sessions = FetchSessions(sessions_max=config.fetch_sessions_max)
         self.request_memory = RequestMemory(config.queued_max_request_bytes)
         self.stopping = False
+        self._trash = trio.Event()
         self.unhandled_errors = 0
         self._replicas: dict[tuple[uuid.UUID, int], Replica] = {}
+        self._offline: set[tuple[uuid.UUID, int]] = set()
         cluster.subscribe(self._on_topics_changed)
 
     # -- life
 
     async def start(self) -> None:
-        """Recover what is on disk, take leadership, load the coordinators."""
+        """Take leadership, drop what belongs to no topic, load the coordinators."""
         await self.cluster.register_node(self.id)
-        for topic_id, index in self.logs.existing():
-            topic = self.cluster.topics_by_id.get(topic_id)
-            if topic is None or index >= len(topic.partitions):
-                self.logs.delete(topic_id, index)
-            elif not self.logs.was_clean:
-                self._open_replica(topic, index)
+        self.logs.delete_logs(
+            (name, index)
+            for name, index, topic_id in self.logs.partitions()
+            if not self._is_ours(name, index, topic_id)
+        )
         await self.groups.load()
+
+    def _is_ours(self, name: str, index: int, topic_id: uuid.UUID | None) -> bool:
+        topic = self.cluster.topics.get(name)
+        return topic is not None and index < len(topic.partitions) and topic_id in (None, topic.id)
 
     async def run(self) -> None:
         """Background work, until cancelled."""
@@ -74,16 +86,27 @@ class Node:
             nursery.start_soon(self.flusher.run)
             nursery.start_soon(self.groups.run_timers)
             nursery.start_soon(self._checkpoint_regularly)
+            nursery.start_soon(self._empty_trash)
             nursery.start_soon(self._apply_retention_regularly)
+            if not self.logs.clean:
+                nursery.start_soon(self._recover_all)
+
+    async def _recover_all(self) -> None:
+        """After a crash: check every log soon, not only when somebody asks for it."""
+        for name, index, _ in self.logs.partitions():
+            with contextlib.suppress(KafkaError):
+                self.named_replica(name, index)
+            await trio.sleep(0)
 
     async def stop(self) -> None:
         """Answer what is parked, sync, write the clean-shutdown marker."""
         self.stopping = True
+        self.groups.stop()
         self.wake_fetches()
         await self.flusher.sync_now()
         for replica in self._replicas.values():
             replica.close(deleted=False)
-        self.logs.close(clean=self.flusher.failed is None)
+        self.logs.close(clean=self.flusher.failed is None, now_ms=self.clock.log_ms())
         await self.cluster.aclose()
 
     def wake_fetches(self) -> None:
@@ -93,7 +116,19 @@ class Node:
     async def _checkpoint_regularly(self) -> None:
         while True:
             await trio.sleep(CHECKPOINT_SECONDS)
-            self.logs.checkpoint()
+            now_ms = self.clock.log_ms()
+            if self.logs.checkpoint_due(now_ms):
+                try:
+                    await trio.to_thread.run_sync(self.logs.checkpoint(now_ms).run)
+                except StorageError as error:
+                    logger.error("checkpoint failed: %s", error)
+
+    async def _empty_trash(self) -> None:
+        """Remove the files of deleted partitions, off the event loop."""
+        while True:
+            await trio.to_thread.run_sync(self.logs.empty_trash)
+            self._trash = trio.Event()
+            await self._trash.wait()
 
     async def _apply_retention_regularly(self) -> None:
         while True:
@@ -104,8 +139,13 @@ class Node:
         """Delete what each topic's limits let go."""
         now_ms = self.clock.log_ms()
         for replica in list(self._replicas.values()):
-            for line in replica.log.apply_retention(now_ms):
-                logger.info("%s", line)
+            if replica.log.apply_retention(now_ms):
+                logger.info(
+                    "%s-%d: retention moved the start to %d",
+                    replica.topic.name,
+                    replica.index,
+                    replica.log.log_start_offset,
+                )
 
     # -- replicas
 
@@ -145,12 +185,22 @@ class Node:
 
     def _open_replica(self, topic: Topic, index: int) -> Replica:
         config = self.topic_config(topic)
-        log = self.logs.open_log(
-            topic.name, topic.id, index, log_config(config), self.clock.log_ms()
-        )
+        try:
+            log = self.logs.open_log(
+                topic.name, topic.id, index, log_config(config), now_ms=self.clock.log_ms()
+            )
+        except StorageError as error:
+            self._report_offline(topic, index, error)
+            raise
         replica = Replica(topic, topic.partitions[index], log, config, self.flusher)
         self._replicas[topic.id, index] = replica
         return replica
+
+    def _report_offline(self, topic: Topic, index: int, error: StorageError) -> None:
+        """Say once that a partition cannot be opened."""
+        if (topic.id, index) not in self._offline:
+            self._offline.add((topic.id, index))
+            logger.error("partition %s-%d: %s", topic.name, index, error.message)
 
     def _on_topics_changed(self, event: TopicsChanged) -> None:
         for topic in event.deleted:
@@ -170,6 +220,7 @@ class Node:
             if replica is not None:
                 self.flusher.forget(replica)
                 replica.close(deleted=True)
-            self.logs.delete(topic.id, partition.index)
+        self.logs.delete_logs((topic.name, partition.index) for partition in topic.partitions)
+        self._trash.set()
         self.groups.topic_deleted(topic.name)
         logger.info("topic %s deleted", topic.name)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from kbroker.cluster import Partition, Topic
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.records import BatchHeader, ProduceRules, validate_produced
+from kbroker.protocol.records import BatchHeader, validate_produced
 from kbroker.storage.log import Appended, Log
 
 from .config import TopicConfig
 from .flusher import Flusher
-from .log_settings import log_config, produce_rules
+from .log_settings import log_config
 from .waiters import CommitWaits, FetchWait
 
 ANY_EPOCH = -1
@@ -29,7 +29,6 @@ class Replica:
         "_deleted",
         "_fetches",
         "_flusher",
-        "_rules",
         "_state",
         "_unread_bytes",
         "commits",
@@ -51,29 +50,24 @@ class Replica:
         self.topic = topic
         self.index = partition.index
         self.log = log
-        self.leader_epoch = -1
+        self.leader_epoch = partition.leader_epoch
         self.commits = CommitWaits()
         self.config = config
-        self._rules: ProduceRules = produce_rules(config)
         self._state = partition
         self._deleted = False
         self._flusher = flusher
         self._fetches: set[FetchWait] = set()
         self._unread_bytes = 0
-        self.follow_cluster(partition)
 
     def configure(self, config: TopicConfig) -> None:
         """Take over changed settings of the topic."""
         self.config = config
-        self._rules = produce_rules(config)
         self.log.configure(log_config(config))
 
     def follow_cluster(self, partition: Partition) -> None:
         """Take over what the cluster decided about this partition."""
         self._state = partition
-        if partition.leader_epoch > self.leader_epoch:
-            self.leader_epoch = partition.leader_epoch
-            self.log.assign_epoch(partition.leader_epoch)
+        self.leader_epoch = max(self.leader_epoch, partition.leader_epoch)
 
     def check_epoch(self, current_leader_epoch: int) -> None:
         """Raise FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH (KIP-320)."""
@@ -100,9 +94,13 @@ class Replica:
 
     def end_of_epoch(self, epoch: int) -> tuple[int, int]:
         """Return the largest epoch up to `epoch` and where it ended; (-1, -1) when unknown."""
+        epochs, end_offset = self.log.epochs, self.log.log_end_offset
         if epoch == self.leader_epoch:
-            return epoch, self.log.log_end_offset
-        return self.log.epochs.end_offset_for(epoch, self.log.log_end_offset)
+            return epoch, end_offset
+        if epochs.latest <= epoch < self.leader_epoch:
+            # The history gets our epoch with its first batch; until then it begins at the end.
+            return (epochs.latest if epochs.latest >= 0 else epoch), end_offset
+        return epochs.end_offset_for(epoch, end_offset)
 
     def append_produced(
         self, records: memoryview | None, version: int, now_ms: int, *, all_in_sync: bool
@@ -112,7 +110,7 @@ class Replica:
         Raises KafkaError: what `validate_produced` and `Log.append` raise, and
         NOT_ENOUGH_REPLICAS when `all_in_sync` and too few replicas are in sync.
         """
-        header = validate_produced(records, version, now_ms, self._rules)
+        header = validate_produced(records, version, now_ms, self.log.config.produce_rules)
         state = self._state
         if all_in_sync and len(state.isr) < min(
             self.config.min_insync_replicas, len(state.replicas)

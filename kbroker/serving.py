@@ -25,6 +25,7 @@ from .context import Endpoint
 from .logs import set_up_logging
 from .server import Listener, PortInUse
 from .storage.errors import StorageError
+from .storage.naming import META_PROPERTIES
 
 logger = logging.getLogger(__name__)
 
@@ -76,10 +77,12 @@ class _Serving:
         self.options = options
         self.started = time.perf_counter()
         self.stop = trio.CancelScope()
+        self.is_new = False
 
     async def run(self) -> None:
         options = self.options
         config = load_config(options)
+        self.is_new = not options.memory and not Path(options.data_dir, META_PROPERTIES).exists()
         self.event("starting", version=__version__, pid=os.getpid())
         try:
             with self.stop:
@@ -176,9 +179,11 @@ class _Serving:
         count = f"{topics} topic{'' if topics == 1 else 's'}"
         if self.options.memory:
             return f"in memory, {count}"
-        logs = broker.node.logs
-        state = "new" if logs.is_new else "clean shutdown" if logs.was_clean else "recovered"
-        return f"{self.options.data_dir}  {count}, {logs.size_bytes() / 1e6:.1f} MB, {state}"
+        state = "clean shutdown" if broker.node.logs.clean else "recovered after a crash"
+        if self.is_new:
+            state = "new"
+        size = _segment_bytes(self.options.data_dir) / 1e6
+        return f"{self.options.data_dir}  {count}, {size:.1f} MB, {state}"
 
     def _signal_ready(self, ready: dict[str, Any]) -> None:
         options = self.options
@@ -269,6 +274,10 @@ def _loss_window(config: BrokerConfig, *, memory: bool) -> str | None:
     if policy == "os":
         return "power loss: whatever the kernel has not written back (flush.policy=os)"
     return None
+
+
+def _segment_bytes(folder: str) -> int:
+    return sum(path.stat().st_size for path in Path(folder).glob("*/*.log"))
 
 
 def _write_atomic(path: str, text: str) -> None:

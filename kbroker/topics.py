@@ -11,7 +11,7 @@ from kbroker.cluster import Cluster, Topic
 from kbroker.cluster.cluster import MAX_PARTITIONS
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
-from .config import BrokerConfig, ConfigError, TopicConfig, validate_topic_config
+from .config import BrokerConfig, ConfigError, validate_topic_configs
 
 logger = logging.getLogger(__name__)
 
@@ -101,15 +101,11 @@ def _replication_factor(cluster: Cluster, config: BrokerConfig, new: NewTopic) -
 
 
 def _check_configs(configs: Mapping[str, str | None], broker: BrokerConfig) -> dict[str, str]:
-    checked: dict[str, str] = {}
     try:
-        for name, value in configs.items():
-            validate_topic_config(name, value)
-            checked[name] = value or ""
-        TopicConfig(checked, broker)
+        validate_topic_configs(configs, broker)
     except ConfigError as error:
         raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from None
-    return checked
+    return {name: value for name, value in configs.items() if value is not None}
 
 
 def _check_assignments(

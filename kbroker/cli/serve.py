@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import click
 
 from .units import DURATION
 
+Command = TypeVar("Command", bound=Callable[..., Any])
 
-def _option(*names: str, **settings: Any) -> Any:
+
+def _option(*names: str, **settings: Any) -> Callable[[Command], Command]:
     """A click option that has an environment name too: --port-file is KBROKER_PORT_FILE."""
     flag = next(name for name in names if name.startswith("--"))
     environment = "KBROKER_" + flag.split("/")[0].lstrip("-").replace("-", "_").upper()

@@ -10,7 +10,7 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)?")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, None: 1.0}
 
 
-class Duration(click.ParamType):
+class Duration(click.ParamType[float]):
     """A time such as 500ms, 30s, 10m, 2h; a bare number counts seconds. Converts to seconds."""
 
     name = "time"

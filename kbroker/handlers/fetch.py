@@ -169,6 +169,13 @@ class _FetchWork:
             target.fetch_offset, max(max_bytes, 0), limit=limit, at_least_one=at_least_one
         )
         response.records = found.records
+        if self.committed_only and found.size:
+            response.aborted_transactions = [
+                FetchResponse.AbortedTransaction(producer_id=producer_id, first_offset=offset)
+                for producer_id, offset in log.aborted_transactions(
+                    found.first_offset, found.next_offset
+                )
+            ]
         return _Row(target, name, response, found.size, replica)
 
     def is_enough(self, rows: list[_Row]) -> bool:

@@ -100,8 +100,8 @@ def _find(replica: Replica, timestamp: int, committed_only: bool, version: int) 
             return _Found()
     limit = log.last_stable_offset if committed_only else log.high_watermark
     if timestamp == MAX_TIMESTAMP:
-        newest = log.max_timestamp_offset(limit=limit)
-        return _Found(*newest) if newest else _Found()
+        newest = log.max_timestamp_offset()
+        return _Found(*newest) if newest and newest.offset < limit else _Found()
     found = log.offset_for_timestamp(timestamp, limit=limit)
     return _Found(*found) if found else _Found()
 
@@ -109,7 +109,7 @@ def _find(replica: Replica, timestamp: int, committed_only: bool, version: int) 
 def _epoch_at_start(replica: Replica) -> int:
     """The epoch of the log's first record; that of the leader when the log has none."""
     epoch = replica.log.epochs.epoch_at(replica.log.log_start_offset)
-    return replica.leader_epoch if epoch is None else epoch
+    return epoch if epoch >= 0 else replica.leader_epoch
 
 
 def _old_style(

@@ -1,0 +1,198 @@
+"""Coordinators and the classic group protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any
+
+from kbroker.context import Context
+from kbroker.groups import GroupPending, client_info
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.groups import (
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from kbroker.registry import handles
+
+GROUP, TRANSACTION, SHARE = 0, 1, 2
+GROUP_OPERATIONS = 0x148
+"""READ, DELETE, DESCRIBE as bits: all that exist for groups (KIP-430)."""
+
+NO_TRANSACTIONS = "this broker has no transactions yet"
+
+
+@handles(ApiKey.FIND_COORDINATOR, versions="0-6")
+async def find_coordinator(
+    ctx: Context, request: FindCoordinatorRequest
+) -> FindCoordinatorResponse:
+    """Behaviour: this node, for every group; makes the offsets topic on first use.
+
+    Versions: 0 knows groups only, 4 asks for several keys (KIP-699), 6 for share partitions.
+
+    Differs from Kafka: there are no transactions yet, so their coordinator is refused with
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which clients do not retry.
+    """
+    batched = ctx.version >= 4
+    keys = request.coordinator_keys if batched else [request.key]
+    rows = [await _find(ctx, request.key_type, key) for key in dict.fromkeys(keys)]
+    if batched:
+        return FindCoordinatorResponse(coordinators=rows)
+    row = rows[0]
+    return FindCoordinatorResponse(
+        error_code=row.error_code,
+        error_message=row.error_message,
+        node_id=row.node_id,
+        host=row.host,
+        port=row.port,
+    )
+
+
+async def _find(ctx: Context, key_type: int, key: str) -> FindCoordinatorResponse.Coordinator:
+    row = FindCoordinatorResponse.Coordinator(key=key, node_id=-1, host="", port=-1)
+    if key_type == TRANSACTION:
+        row.error_code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        row.error_message = NO_TRANSACTIONS
+        return row
+    if key_type != GROUP:
+        row.error_code = ErrorCode.INVALID_REQUEST
+        row.error_message = f"there is no coordinator of type {key_type}"
+        return row
+    try:
+        await ctx.node.groups.create_offsets_topic()
+    except KafkaError as error:
+        row.error_code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        row.error_message = error.message
+        return row
+    row.node_id = ctx.node.id
+    row.host, row.port = ctx.endpoint()
+    return row
+
+
+@handles(ApiKey.JOIN_GROUP, versions="0-9")
+def join_group(
+    ctx: Context, request: JoinGroupRequest
+) -> JoinGroupResponse | GroupPending | None:
+    """Behaviour: answers when all members have joined; see `kbroker.coordinator.classic`."""
+    groups = ctx.node.groups
+    try:
+        shard = groups.shard(request.group_id)
+    except KafkaError as error:
+        return JoinGroupResponse(error_code=error.code, member_id=request.member_id)
+    return groups.run(
+        shard, shard.coordinator.join(request, client_info(ctx), groups.now(), ctx.version)
+    )
+
+
+@handles(ApiKey.SYNC_GROUP, versions="0-5")
+def sync_group(ctx: Context, request: SyncGroupRequest) -> SyncGroupResponse | GroupPending | None:
+    """Behaviour: answers with the member's assignment, once the leader has brought it."""
+    groups = ctx.node.groups
+    try:
+        shard = groups.shard(request.group_id)
+    except KafkaError as error:
+        return SyncGroupResponse(error_code=error.code)
+    return groups.run(shard, shard.coordinator.sync(request, groups.now(), ctx.version))
+
+
+@handles(ApiKey.HEARTBEAT, versions="0-4")
+def heartbeat(ctx: Context, request: HeartbeatRequest) -> HeartbeatResponse | GroupPending | None:
+    """Behaviour: keeps the member's session, and says whether it must join again."""
+    groups = ctx.node.groups
+    try:
+        shard = groups.shard(request.group_id)
+    except KafkaError as error:
+        return HeartbeatResponse(error_code=error.code)
+    return groups.run(shard, shard.coordinator.heartbeat(request, groups.now()))
+
+
+@handles(ApiKey.LEAVE_GROUP, versions="0-5")
+def leave_group(
+    ctx: Context, request: LeaveGroupRequest
+) -> LeaveGroupResponse | GroupPending | None:
+    """Behaviour: the others take over at once.
+
+    Versions: 3 takes several members out, by id or by instance id.
+    """
+    groups = ctx.node.groups
+    try:
+        shard = groups.shard(request.group_id)
+    except KafkaError as error:
+        return LeaveGroupResponse(error_code=error.code)
+    return groups.run(shard, shard.coordinator.leave(request, groups.now(), ctx.version))
+
+
+@handles(ApiKey.LIST_GROUPS, versions="0-5")
+def list_groups(ctx: Context, request: ListGroupsRequest) -> ListGroupsResponse:
+    """Behaviour: all groups of this node.
+
+    Versions: 4 filters by state, 5 by type; both ignore case.
+    """
+    return ListGroupsResponse(
+        groups=[
+            row
+            for shard in ctx.node.groups.shards()
+            for row in shard.coordinator.list_groups(request.states_filter, request.types_filter)
+        ]
+    )
+
+
+@handles(ApiKey.DESCRIBE_GROUPS, versions="0-6")
+def describe_groups(ctx: Context, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
+    """Behaviour: state, protocol and members of each group."""
+    rows = []
+    for group_id in request.groups:
+        try:
+            shard = ctx.node.groups.shard(group_id)
+        except KafkaError as error:
+            rows.append(DescribeGroupsResponse.Group(group_id=group_id, error_code=error.code))
+            continue
+        row = shard.coordinator.describe_group(group_id, ctx.version)
+        if request.include_authorized_operations:
+            row.authorized_operations = GROUP_OPERATIONS
+        rows.append(row)
+    return DescribeGroupsResponse(groups=rows)
+
+
+@handles(ApiKey.DELETE_GROUPS, versions="0-2")
+def delete_groups(
+    ctx: Context, request: DeleteGroupsRequest
+) -> Coroutine[Any, Any, DeleteGroupsResponse]:
+    """Behaviour: groups without members go, with their offsets."""
+    rows: list[DeleteGroupsResponse.Group] = []
+    waits: list[GroupPending] = []
+    groups = ctx.node.groups
+    for group_id in dict.fromkeys(request.groups_names):
+        try:
+            shard = groups.shard(group_id)
+        except KafkaError as error:
+            rows.append(DeleteGroupsResponse.Group(group_id=group_id, error_code=error.code))
+            continue
+        result = groups.run(shard, shard.coordinator.delete_groups([group_id]))
+        if isinstance(result, GroupPending):
+            waits.append(result)
+        else:
+            rows += result or []
+    return _when_all_deleted(rows, waits)
+
+
+async def _when_all_deleted(
+    rows: list[DeleteGroupsResponse.Group], waits: list[GroupPending]
+) -> DeleteGroupsResponse:
+    for pending in waits:
+        rows += await pending.wait() or []
+    return DeleteGroupsResponse(results=rows)

@@ -6,10 +6,12 @@ import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from harness.brokers import BROKERS, Broker
 from harness.clients import LIBRARIES, ClientProcess, Library
+from harness.codecs import RECORDS, WRITERS, topic_of
 
 PROPERTIES = {
     "group.min.session.timeout.ms": "1000",
@@ -84,6 +86,23 @@ def workers(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     yield get
     for one in running.values():
         one.close()
+
+
+@pytest.fixture(scope="session")
+def written(workers: Callable[[str], ClientProcess]) -> dict[str, Any]:
+    """Write every topic once; the answer or the exception of each."""
+    outcome: dict[str, Any] = {}
+    for library, codec in WRITERS:
+        worker, topic = workers(library.name), topic_of(library, codec)
+        try:
+            workers("confluent-kafka").admin("create_topic", name=topic)
+            records = [{"partition": 0, **record} for record in RECORDS]
+            outcome[topic] = worker(
+                "produce", topic=topic, records=records, codec=None if codec == "none" else codec
+            )
+        except Exception as error:  # noqa: BLE001 (shown by the test of this writer)
+            outcome[topic] = error
+    return outcome
 
 
 @pytest.fixture

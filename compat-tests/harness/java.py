@@ -37,7 +37,8 @@ def java(
             command,
             input=stdin or "",
             capture_output=True,
-            text=True,
+            encoding="utf-8",
+            errors="replace",
             timeout=seconds,
             check=False,
         )

@@ -280,7 +280,7 @@ def _lz4_decompress(data: memoryview, output: _Output) -> None:
 
 _ZSTD_MAGIC = 0xFD2FB528
 _ZSTD_SKIPPABLE = 0x184D2A50  # and the fifteen numbers after it
-_ZSTD_RLE_BLOCK, _ZSTD_RESERVED_BLOCK = 1, 3
+_ZSTD_RLE_BLOCK = 1  # one byte, however large its size says that the output is
 
 
 def _zstd_compress(data: Buffer) -> bytes:
@@ -344,8 +344,6 @@ def _zstd_frame_end(data: memoryview, position: int) -> int:
     while not last:
         block = data[position] | data[position + 1] << 8 | data[position + 2] << 16
         last, kind, size = block & 1, block >> 1 & 3, block >> 3
-        if kind == _ZSTD_RESERVED_BLOCK:
-            raise DecompressionError("zstd frame is damaged: a block of a reserved type")
         position += 3 + (1 if kind == _ZSTD_RLE_BLOCK else size)
     return position + (4 if descriptor & 0x04 else 0)  # the content checksum
 

@@ -59,6 +59,8 @@ CONTROL_BIT = 0x20
 _CRC_START = 21
 _MAGIC_AT = 16
 _HEADER = struct.Struct(">qiibIhiqqqhii")
+_UNCOVERED = struct.Struct(">qiibI")  # the header's part before the range of the CRC ...
+_COVERED = struct.Struct(">hiqqqhii")  # ... and the part in it
 _MARKER = struct.Struct(">hh")
 _MARKER_VALUE = struct.Struct(">hi")
 
@@ -496,8 +498,8 @@ def _records(
 def _parse(data: bytes, header: BatchHeader) -> Iterator[Record]:
     """Parse uncompressed records.
 
-    One function with the varints of one byte inlined: this is four times faster than a call for
-    each of the seven varints of a record. Nothing is allocated on the word of a length: a slice
+    One function with the varints of one byte inlined: this is nearly twice as fast as a call for
+    each of the six varints of a record. Nothing is allocated on the word of a length: a slice
     ends with the data, and a record must end where its length says.
     """
     base_offset, base_timestamp = header.base_offset, header.base_timestamp
@@ -512,8 +514,8 @@ def _parse(data: bytes, header: BatchHeader) -> Iterator[Record]:
             if raw > 0x7F:
                 raw, position = _long_varint(data, position, raw)
             record_end = position + (raw >> 1)
-            if raw & 1 or record_end > end:
-                raise _MalformedError(f"a record at byte {position} leaves the batch")
+            if raw & 1:
+                _bad_length(raw)
             raw = data[position + 1]  # one byte of record attributes, none of them in use
             position += 2
             if raw > 0x7F:
@@ -589,9 +591,9 @@ def _long_varint(data: bytes, position: int, raw: int) -> tuple[int, int]:
         byte = data[position]
         position += 1
         raw |= (byte & 0x7F) << shift
-        if byte < 0x80 and raw < 1 << 64:
+        if byte < 0x80:
             return raw, position
-    raise _MalformedError("a varint of more than 64 bits")
+    raise _MalformedError("a varint of more than ten bytes")
 
 
 def _bad_length(raw: int) -> NoReturn:
@@ -636,43 +638,36 @@ def encode_batch(
     listed = list(records)
     if not listed:
         raise ValueError("a batch without records")
-    base_timestamp = listed[0].timestamp
-    deltas: Sequence[int] = range(len(listed))
-    if keep_offsets:
-        deltas = [record.offset - base_offset for record in listed]
-        if deltas[0] < 0 or any(b <= a for a, b in pairwise(deltas)):
-            raise ValueError("offsets do not rise")
-    payload = compress(
-        codec,
-        b"".join(
-            _encode_record(record, delta, record.timestamp - base_timestamp)
-            for record, delta in zip(listed, deltas, strict=True)
-        ),
-    )
-    attributes = codec
-    attributes |= CONTROL_BIT if control else 0
-    attributes |= TRANSACTIONAL_BIT if transactional else 0
-    header = BatchHeader(
-        base_offset,
-        HEADER_SIZE - LENGTH_END + len(payload),
-        leader_epoch,
-        MAGIC,
-        0,
+    deltas = _offset_deltas(listed, base_offset) if keep_offsets else range(len(listed))
+    first, latest = listed[0].timestamp, max(record.timestamp for record in listed)
+    encoded = [
+        _encode_record(record, delta, record.timestamp - first)
+        for record, delta in zip(listed, deltas, strict=True)
+    ]
+    payload = compress(codec, b"".join(encoded))
+    attributes = codec | control * CONTROL_BIT | transactional * TRANSACTIONAL_BIT
+    if log_append_time is not None:
+        attributes, latest = attributes | LOG_APPEND_TIME_BIT, log_append_time
+    covered = _COVERED.pack(
         attributes,
         deltas[-1],
-        base_timestamp,
-        max(record.timestamp for record in listed),
+        first,
+        latest,
         producer_id,
         producer_epoch,
         base_sequence,
         len(listed),
     )
-    if log_append_time is not None:
-        header = header._replace(
-            attributes=attributes | LOG_APPEND_TIME_BIT, max_timestamp=log_append_time
-        )
-    crc = crc32c(payload, crc32c(_HEADER.pack(*header)[_CRC_START:]))
-    return _HEADER.pack(*header._replace(crc=crc)) + payload
+    length = HEADER_SIZE - LENGTH_END + len(payload)
+    crc = crc32c(payload, crc32c(covered))
+    return _UNCOVERED.pack(base_offset, length, leader_epoch, MAGIC, crc) + covered + payload
+
+
+def _offset_deltas(records: Sequence[Record], base_offset: int) -> Sequence[int]:
+    deltas = [record.offset - base_offset for record in records]
+    if deltas[0] < 0 or any(b <= a for a, b in pairwise(deltas)):
+        raise ValueError("offsets do not rise")
+    return deltas
 
 
 def _encode_record(record: Record, offset_delta: int, timestamp_delta: int) -> bytes:

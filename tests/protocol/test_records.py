@@ -311,7 +311,7 @@ def test_no_memory_is_taken_for_a_count_or_a_length() -> None:
         b"\0\0\0\x03\x01\0",  # key length -2
         b"\0\0\0\x01\x03\0",  # value length -2
         b"\0\0\0\x01\x01\x01",  # -1 headers
-        b"\0\0\0\x01\x01\x02\x01\0",  # header key null
+        b"\0\0\0\x01\x01\x02\x01",  # header key null
         b"\0\0\0\x01\x01\x02\x02k\x03",  # header value length -2
         b"\0\0\0\x01\x01\x7e\x02k\x01",  # 63 headers
         b"\0\0\x02\x01\x01\0",  # offset delta above the last
@@ -331,6 +331,16 @@ def test_malformed_records(body: bytes) -> None:
     batch = with_payload(write_varint(len(body)) + body)
     assert read_error(batch) == ErrorCode.CORRUPT_MESSAGE
     assert refused(batch, COMPACTED) == ErrorCode.INVALID_RECORD
+
+
+@pytest.mark.parametrize("length", [7, 5, 0, -1, -7, 2**40])
+def test_a_record_has_the_length_that_it_says(length: int) -> None:
+    good = b"\0\0\0\x01\x01\0"
+    other = write_varint(6) + b"\0\0\x02\x01\x01\0"
+    assert len(list(read_records(with_payload(write_varint(6) + good + other, count=2)))) == 2
+    # The bytes of both records are all there, one after the other.
+    batch = with_payload(write_varint(length) + good + other, count=2)
+    assert read_error(batch) == ErrorCode.CORRUPT_MESSAGE
 
 
 @pytest.mark.parametrize("codec", list(Codec))
@@ -794,9 +804,9 @@ def test_compressed_bytes_inside_a_compressed_batch(codec: Codec) -> None:
 
 
 def test_offset_deltas_count_up() -> None:
-    records = [Record(b"k", b"v", NOW, offset=offset) for offset in (0, 2)]
-    batch = encode_batch(records, keep_offsets=True)
-    batch = changed(batch, record_count=3)  # so that the header is right in itself
+    # Two records that both say that they are the first; the header is right in itself.
+    batch = with_payload(zeros(1) * 2, count=2)
+    assert [record.offset for record in read_records(batch)] == [0, 0]
     assert refused(batch, COMPACTED) == ErrorCode.INVALID_RECORD
 
 

@@ -1,0 +1,236 @@
+"""The Spark job: departures joined with their hour's weather, delay figures kept up to date.
+
+Run as ``python -m kbroker.demo.job`` in a process of its own, so that ``kill -9`` can take it
+together with its JVM. Its shape is the one that survives that:
+
+* Update mode through foreachBatch. A batch that is repeated after a crash starts from the same
+  offsets and the same state, so it computes the same rows again.
+* Parquet goes to ``batch_id=N``, overwritten when N is repeated. Spark's Kafka sink is at-least-
+  once, so each row's key says which group it is for and the latest value of a key counts.
+* No watermark: every group stays open, nothing can be late. A year of days, carriers and airports
+  is small state.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import threading
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from .child import Parent
+
+DEPARTURE_SCHEMA = "carrier string, origin string, time_hour string, hour int, dep_delay int"
+WEATHER_SCHEMA = "origin string, time_hour string, precip double"
+
+_LOG4J = """\
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
+"""
+
+
+def main() -> None:
+    arguments = _arguments()
+    parent = Parent()
+    try:
+        spark = _session(arguments)
+        parent.emit("session", spark=spark.version)
+        parent.wait_for("start")
+        _run(arguments, parent, spark)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the parent must hear of it
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        parent.emit("failed", reason=str(error).splitlines()[0] if str(error) else repr(error))
+        os._exit(1)
+    spark.stop()
+
+
+def _run(arguments: argparse.Namespace, parent: Parent, spark: SparkSession) -> None:
+    weather = _weather(arguments, spark)
+    parent.emit("weather", rows=weather.count())
+
+    source = spark.readStream.format("kafka").options(**_source(arguments, arguments.departures))
+    stream = source.option("maxOffsetsPerTrigger", arguments.batch_rows).load()
+    groups = _joined(stream, weather).groupBy(
+        F.date_format("timestamp", "yyyy-MM-dd").alias("day"), "carrier", "origin"
+    )
+    query = (
+        groups.agg(*(_figures(name).alias(name) for name in ("all", "rain", "dry", "no_weather")))
+        .writeStream.outputMode("update")
+        .option("checkpointLocation", str(arguments.folder / "checkpoint"))
+        .foreachBatch(partial(_write_batch, arguments, parent))
+        .start()
+    )
+    batches = _Batches(query, parent)
+    while not parent.heard("finish"):
+        query.awaitTermination(0.2)  # raises what ended the query
+        batches.report()
+    drain = threading.Thread(target=query.processAllAvailable, daemon=True)
+    drain.start()
+    while drain.is_alive():
+        drain.join(timeout=0.2)
+        batches.report()
+    query.stop()
+    parent.emit("drained")
+
+    _write_hours(arguments, spark, weather)
+    parent.emit("finished")
+
+
+def _weather(arguments: argparse.Namespace, spark: SparkSession) -> DataFrame:
+    """The weather topic as a table; cached, or every micro-batch would read the topic again."""
+    source = spark.read.format("kafka").options(**_source(arguments, arguments.weather))
+    row = F.from_json(F.col("value").cast("string"), WEATHER_SCHEMA)
+    table = source.load().select(row.alias("row")).select("row.*")
+    rain = F.when(F.col("precip") > 0, "rain").otherwise("dry")
+    return table.select("origin", "time_hour", rain.alias("weather")).cache()
+
+
+def _joined(departures: DataFrame, weather: DataFrame) -> DataFrame:
+    """Departure records with the weather at their airport in their hour, where it is known."""
+    row = F.from_json(F.col("value").cast("string"), DEPARTURE_SCHEMA)
+    rows = departures.select("timestamp", row.alias("row")).select("timestamp", "row.*")
+    return rows.join(F.broadcast(weather), ["origin", "time_hour"], "left").fillna(
+        "no_weather", subset=["weather"]
+    )
+
+
+def _figures(weather: str) -> Any:
+    """The departure-delay figures of the flights in one kind of weather, as one struct."""
+    chosen = F.lit(True) if weather == "all" else F.col("weather") == weather
+    delay = F.when(chosen, F.col("dep_delay"))
+    return F.struct(
+        F.count(F.when(chosen, 1)).alias("flights"),
+        F.count(delay).alias("departed"),
+        F.count(F.when(delay >= 15, 1)).alias("delayed"),
+        F.coalesce(F.sum(delay), F.lit(0)).alias("delay_sum"),
+        F.max(delay).alias("delay_max"),
+    )
+
+
+def _write_batch(
+    arguments: argparse.Namespace, parent: Parent, updates: DataFrame, batch_id: int
+) -> None:
+    """Write the figures that a micro-batch changed: to Parquet, and as keyed records to Kafka."""
+    # Both writes must see one result: without the cache the aggregation would run twice.
+    updates.persist()
+    folder = arguments.folder / "delays" / f"batch_id={batch_id}"
+    updates.coalesce(1).write.mode("overwrite").parquet(str(folder))
+    parent.emit("writing", batch=batch_id)
+    figures = F.struct("all", "rain", "dry", "no_weather")
+    records = updates.select(
+        F.concat_ws("|", "day", "carrier", "origin").alias("key"),
+        F.to_json(figures, {"ignoreNullFields": "false"}).alias("value"),
+    )
+    sink = records.write.format("kafka").option("kafka.bootstrap.servers", arguments.bootstrap)
+    sink.option("topic", arguments.delays).save()
+    updates.unpersist()
+
+
+def _write_hours(arguments: argparse.Namespace, spark: SparkSession, weather: DataFrame) -> None:
+    """One batch query over the whole topic, for the chart: delays by hour of day and weather."""
+    source = spark.read.format("kafka").options(**_source(arguments, arguments.departures))
+    hours = _joined(source.load(), weather).groupBy("hour", "weather")
+    result = hours.agg(_figures("all").alias("all")).select("hour", "weather", "all.*")
+    result.coalesce(1).write.mode("overwrite").parquet(str(arguments.folder / "delays-by-hour"))
+
+
+class _Batches:
+    """Hands each micro-batch's progress on, once."""
+
+    def __init__(self, query: Any, parent: Parent) -> None:
+        self._query = query
+        self._parent = parent
+        self._reported = 0
+
+    def report(self) -> None:
+        progresses = self._query.recentProgress
+        for progress in map(json.loads, (p.json for p in progresses[self._reported :])):
+            if progress["numInputRows"]:
+                self._parent.emit(
+                    "batch",
+                    batch=progress["batchId"],
+                    rows=progress["numInputRows"],
+                    records=_records(progress["sources"][0]["endOffset"]),
+                    seconds=progress["durationMs"]["triggerExecution"] / 1000,
+                    late=sum(s["numRowsDroppedByWatermark"] for s in progress["stateOperators"]),
+                )
+        self._reported = len(progresses)
+
+
+def _records(offsets: dict[str, dict[str, int]] | str) -> int:
+    """How many records the offsets of all partitions stand for; both topics begin at 0."""
+    topics = json.loads(offsets) if isinstance(offsets, str) else offsets
+    return sum(end for partitions in topics.values() for end in partitions.values())
+
+
+def _source(arguments: argparse.Namespace, topic: str) -> dict[str, str]:
+    return {
+        "kafka.bootstrap.servers": arguments.bootstrap,
+        "subscribe": topic,
+        "startingOffsets": "earliest",
+        # Spark asks for the partition's ends after every poll, and a poll's default is 500 records.
+        "kafka.max.poll.records": "20000",
+    }
+
+
+def _session(arguments: argparse.Namespace) -> SparkSession:
+    log4j = arguments.folder / "log4j2.properties"
+    log4j.write_text(_LOG4J, encoding="utf-8")
+    options = {
+        "spark.master": "local[2]",
+        "spark.app.name": "kbroker demo",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": "1g",
+        "spark.driver.extraJavaOptions": (
+            f"-Dlog4j2.configurationFile={log4j.as_uri()} -XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+        ),
+        "spark.local.dir": str(arguments.folder / "scratch"),
+        "spark.sql.warehouse.dir": str(arguments.folder / "scratch" / "warehouse"),
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "4",
+        "spark.sql.streaming.numRecentProgressUpdates": "100000",
+        **_connector(arguments),
+    }
+    builder = SparkSession.builder
+    for name, value in options.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def _connector(arguments: argparse.Namespace) -> dict[str, str]:
+    """Spark's Kafka connector: from a folder of jars, or by its name in the Java registry."""
+    if arguments.jars:
+        return {"spark.jars": ",".join(str(jar) for jar in sorted(arguments.jars.glob("*.jar")))}
+    return {"spark.jars.packages": arguments.package}
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--bootstrap", required=True)
+    parser.add_argument("--departures", required=True, help="topic")
+    parser.add_argument("--weather", required=True, help="topic")
+    parser.add_argument("--delays", required=True, help="topic")
+    parser.add_argument("--folder", required=True, type=Path, help="checkpoint and Parquet")
+    parser.add_argument("--batch-rows", type=int, default=40_000, help="rows per micro-batch")
+    parser.add_argument("--package", help="the connector's Maven name")
+    parser.add_argument("--jars", type=Path, help="a folder with the connector's jars instead")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

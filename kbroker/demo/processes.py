@@ -1,0 +1,146 @@
+"""The demo's other processes, as its parent sees them: start, listen, tell, kill."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, NamedTuple
+
+from . import StartError
+
+_START_S = 30
+_STOP_S = 10
+
+
+class Event(NamedTuple):
+    """What a worker has said. ``exit`` is said on its behalf when its output ends."""
+
+    sender: Worker
+    name: str
+    fields: dict[str, Any]
+
+
+class Worker:
+    """A Python process of the demo that reports events and takes commands.
+
+    It leads a process group of its own, so that a kill takes a JVM with it and Ctrl+C in the
+    terminal reaches the demo alone.
+    """
+
+    def __init__(
+        self,
+        module: str,
+        arguments: Sequence[str],
+        events: SimpleQueue[Event],
+        log: Path,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.log = log
+        self.killed = False
+        with log.open("a") as stderr:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", module, *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                cwd=log.parent,
+                env={**os.environ, **(environment or {})},
+                text=True,
+                start_new_session=True,
+            )
+        threading.Thread(target=self._listen, args=(events,), daemon=True).start()
+
+    def tell(self, command: str) -> None:
+        """Send a command; one to a worker that has just ended is lost, its exit tells."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(command + "\n")
+            self._process.stdin.flush()
+
+    def kill(self) -> None:
+        """SIGKILL the worker and every process that it has started."""
+        self.killed = True
+        _kill_group(self._process)
+
+    def _listen(self, events: SimpleQueue[Event]) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            fields = json.loads(line)
+            events.put(Event(self, fields.pop("event"), fields))
+        events.put(Event(self, "exit", {"code": self._process.wait()}))
+
+
+class OwnBroker:
+    """A ``kbroker serve`` of the demo's own, on a free port of this machine."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.data = folder / "broker"
+        self.log = folder / "broker.log"
+        self.bootstrap = ""
+        self._port = "0"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> float:
+        """Start, or start again on the same port; return the seconds until it was ready.
+
+        Raises:
+            StartError: it ended or was not ready in time.
+        """
+        port_file = self.folder / "broker.port"
+        port_file.unlink(missing_ok=True)
+        started = time.monotonic()
+        options = ["--port", self._port, "--port-file", str(port_file)]
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "kbroker", "serve", *options, "--data-dir", str(self.data)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        while not port_file.exists():
+            if self._process.poll() is not None or time.monotonic() - started > _START_S:
+                self.kill()
+                raise StartError(f"The broker did not start; {self.log} says why.")
+            time.sleep(0.01)
+        self.bootstrap = port_file.read_text(encoding="utf-8").strip()
+        self._port = self.bootstrap.rpartition(":")[2]
+        return time.monotonic() - started
+
+    def wait(self) -> None:
+        """Wait for the broker to end by itself."""
+        if self._process:
+            self._process.wait()
+
+    def kill(self) -> None:
+        """SIGKILL the broker."""
+        if self._process:
+            _kill_group(self._process)
+
+    def stop(self) -> None:
+        """Stop the broker as Ctrl+C does, by force if that takes too long."""
+        if not self._process:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+
+def _kill_group(process: subprocess.Popen[Any]) -> None:
+    if os.name == "posix":
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
+    process.wait()

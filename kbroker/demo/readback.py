@@ -1,0 +1,121 @@
+"""Reads back what a run left: topics through kafka-python, figures from the Parquet files."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from kafka import KafkaConsumer, TopicPartition
+
+from . import DemoError, truth
+
+_PATIENCE_S = 60
+"""How long a topic may deliver nothing before reading it back is given up."""
+
+
+class Record(NamedTuple):
+    """A record as a consumer gets it."""
+
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+
+
+def records(bootstrap: str, topic: str) -> Iterator[Record]:
+    """Every record of a topic, from the first to what was the last when reading began.
+
+    Raises:
+        DemoError: the topic does not exist or cannot be read to its end.
+    """
+    consumer = KafkaConsumer(
+        bootstrap_servers=bootstrap,
+        client_id="kbroker-demo-check",
+        fetch_max_bytes=32 * 1024 * 1024,
+        max_partition_fetch_bytes=4 * 1024 * 1024,
+        max_poll_records=10_000,
+        metrics_enabled=False,
+    )
+    try:
+        partitions = [TopicPartition(topic, p) for p in consumer.partitions_for_topic(topic) or ()]
+        if not partitions:
+            raise DemoError(f"Topic {topic} is not at {bootstrap}.")
+        consumer.assign(partitions)
+        consumer.seek_to_beginning()
+        ends = consumer.end_offsets(partitions)
+        yield from _until(consumer, ends)
+    finally:
+        consumer.close()
+
+
+def _until(consumer: Any, ends: dict[Any, int]) -> Iterator[Record]:
+    deadline = time.monotonic() + _PATIENCE_S
+    while behind := [p for p, end in ends.items() if consumer.position(p) < end]:
+        for partition, batch in consumer.poll(timeout_ms=500).items():
+            deadline = time.monotonic() + _PATIENCE_S
+            for record in batch:
+                if record.offset < ends[partition]:
+                    yield Record(
+                        partition.partition,
+                        record.offset,
+                        record.timestamp,
+                        record.key,
+                        record.value,
+                    )
+        if time.monotonic() > deadline:
+            where = ", ".join(
+                f"{p.partition} at {consumer.position(p)} of {ends[p]}" for p in behind
+            )
+            raise DemoError(
+                f"{behind[0].topic} delivers nothing for {_PATIENCE_S} s: partition {where}."
+            )
+
+
+def latest_values(bootstrap: str, topic: str) -> dict[bytes | None, bytes | None]:
+    """The last value of each key; what a compacted topic means.
+
+    The same key is always in the same partition, so partition order is time order.
+    """
+    return {record.key: record.value for record in records(bootstrap, topic)}
+
+
+def topic_groups(bootstrap: str, topic: str) -> dict[truth.Group, dict[str, truth.Figures]]:
+    """The figures in the result topic, by group.
+
+    Raises:
+        DemoError: a key or a value is not one that the job writes.
+    """
+    groups: dict[truth.Group, dict[str, truth.Figures]] = {}
+    for key, value in latest_values(bootstrap, topic).items():
+        try:
+            day, carrier, origin = (key or b"").decode().split("|")
+            groups[day, carrier, origin] = json.loads(value or b"null")
+        except ValueError as error:
+            raise DemoError(f"{topic} holds a record that is no figure: key {key!r}.") from error
+    return groups
+
+
+def parquet_groups(folder: Path) -> dict[truth.Group, dict[str, truth.Figures]]:
+    """The figures in the Parquet files, by group: the last micro-batch with a group counts."""
+    groups: dict[truth.Group, dict[str, truth.Figures]] = {}
+    batches = sorted(folder.glob("batch_id=*"), key=lambda path: int(path.name.partition("=")[2]))
+    for batch in batches:
+        for row in _rows(batch):
+            groups[row.pop("day"), row.pop("carrier"), row.pop("origin")] = row
+    return groups
+
+
+def parquet_hours(folder: Path) -> dict[truth.Hour, truth.Figures]:
+    """Spark's figures by hour of day and weather."""
+    return {(row.pop("hour"), row.pop("weather")): row for row in _rows(folder)}
+
+
+def _rows(folder: Path) -> Iterator[dict[str, Any]]:
+    from pyarrow import parquet
+
+    for file in sorted(folder.glob("*.parquet")):
+        yield from parquet.ParquetFile(file).read().to_pylist()

@@ -1,0 +1,237 @@
+"""The demo from beginning to end: set up, run, check, tell."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+from . import StartError, chart, data, readback, requirements, truth, verify
+from .folder import Folder, Note, Topics
+from .pipeline import Outcome, Pipeline
+from .processes import OwnBroker
+from .report import Console, shown
+
+ALL_DEPARTURES = 336_776
+_PARTITIONS = 4
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line says."""
+
+    folder: Path
+    against: str | None = None
+    """The address of another Kafka; None: a kbroker of the demo's own."""
+    rows: int = ALL_DEPARTURES
+    interrupt: bool = False
+    keep: bool = False
+    """Leave the own broker running, or the topics on another Kafka."""
+
+
+class Demo:
+    """One demo, run or checked again.
+
+    Parameters:
+        options: what to do.
+        out: where progress and result go.
+    """
+
+    def __init__(self, options: Options, out: TextIO) -> None:
+        self.options = options
+        self.console = Console(out)
+        self.folder = Folder(options.folder)
+        self.summary: dict[str, Any] = {}
+        """The result for machines, once there is one."""
+        # The producer has a broker die under it: what kafka-python says to that is not news.
+        logging.getLogger("kafka").setLevel(logging.CRITICAL)
+
+    def run(self) -> bool:
+        """Run everything; True when every check passes.
+
+        Raises:
+            StartError: something is missing.
+            DemoError: a process failed.
+        """
+        spark, files = requirements.check(), data.locate()
+        began = time.monotonic()
+        self.folder.renew()
+        self.console.headline(
+            f"kbroker demo · {self.options.rows:,} departures from New York, joined by Spark "
+            "with the weather of their hour"
+        )
+        with self._broker(self.options.against) as (bootstrap, broker):
+            topics = self._create_topics(bootstrap)
+            pipeline = Pipeline(
+                bootstrap, broker, topics, self.folder, spark,
+                self.options.rows, self.options.interrupt, self.console,
+            )  # fmt: skip
+            self.console.line("Spark", f"PySpark {spark.version}, Java {spark.java}")
+            outcome = pipeline.run()
+            self._tell_rates(outcome)
+            note = Note(topics, self.options.rows, outcome.late_rows, self.options.against)
+            self.folder.write_note(note)
+            passed = self._check(bootstrap, files, note)
+            self._tell_where(bootstrap, topics)
+            self.summary |= _measured(outcome, time.monotonic() - began)
+            self._tell_verdict(passed, time.monotonic() - began)
+            self._keep_or_clean(bootstrap, broker, topics)
+        return passed
+
+    def check_again(self) -> bool:
+        """Check what an earlier run left in the folder and in its topics.
+
+        Raises:
+            DemoError: there is no such run, or it cannot be read.
+        """
+        note = self.folder.read_note()
+        files = data.locate()
+        self.console.headline(f"kbroker demo · checking the run in {shown(self.folder.path)}")
+        began = time.monotonic()
+        with self._broker(note.against) as (bootstrap, _):
+            passed = self._check(bootstrap, files, note)
+            self._tell_verdict(passed, time.monotonic() - began)
+        return passed
+
+    @contextmanager
+    def _broker(self, against: str | None) -> Iterator[tuple[str, OwnBroker | None]]:
+        if against:
+            self.console.line("broker", f"{against}, not ours")
+            yield against, None
+            return
+        broker = OwnBroker(self.folder.path)
+        try:
+            seconds = broker.start()
+            self.console.line("broker", f"{broker.bootstrap}, ready in {seconds:.1f} s")
+            yield broker.bootstrap, broker
+        finally:
+            broker.stop()
+
+    def _create_topics(self, bootstrap: str) -> Topics:
+        from kafka.admin import KafkaAdminClient, NewTopic
+        from kafka.errors import KafkaError
+
+        prefix = f"kbroker-demo-{int(time.time())}-" if self.options.against else ""
+        topics = Topics(f"{prefix}departures", f"{prefix}weather", f"{prefix}delays")
+        # The records are from 2013: a retention time would throw them away.
+        forever = {"retention.ms": "-1"}
+        compacted = {"cleanup.policy": "compact"}
+        new = [
+            NewTopic(topics.departures, _PARTITIONS, -1, topic_configs=forever),
+            NewTopic(topics.weather, _PARTITIONS, -1, topic_configs=forever),
+            NewTopic(topics.delays, _PARTITIONS, -1, topic_configs=compacted),
+        ]
+        try:
+            admin = KafkaAdminClient(bootstrap_servers=bootstrap)
+            try:
+                admin.create_topics(new)
+            finally:
+                admin.close()
+        except KafkaError as error:
+            raise StartError(f"No topics can be made at {bootstrap}: {error}") from error
+        return topics
+
+    def _check(self, bootstrap: str, files: data.Files, note: Note) -> bool:
+        self.console.blank()
+        self.console.passing("", "computing the truth with csv and dict")
+        expected = truth.compute(files.flights, files.weather, note.rows)
+        groups = readback.topic_groups(bootstrap, note.topics.delays)
+        hours = readback.parquet_hours(self.folder.hours)
+        checks = []
+        for check in self._checks(bootstrap, note, expected, groups, hours):
+            self.console.check(check)
+            checks.append(check)
+        self.console.blank()
+        self.console.table(groups)
+        chart.save(hours, self.folder.chart)
+        passed = all(check.passed for check in checks)
+        self.summary |= {
+            "ok": passed,
+            "checks": [{**asdict(c), "differences": c.examples(), "ok": c.passed} for c in checks],
+        }
+        return passed
+
+    def _checks(
+        self,
+        bootstrap: str,
+        note: Note,
+        expected: truth.Truth,
+        groups: dict[truth.Group, dict[str, truth.Figures]],
+        hours: dict[truth.Hour, truth.Figures],
+    ) -> Iterator[verify.Check]:
+        topics = note.topics
+        self.console.passing("", "reading the topics back")
+        for name, topic, digests, identity in (
+            ("departures topic", topics.departures, expected.departures, truth.DEPARTURE_IDENTITY),
+            ("weather topic", topics.weather, expected.weather, truth.WEATHER_IDENTITY),
+        ):
+            records = readback.records(bootstrap, topic)
+            yield verify.check_records(name, digests, identity, records)
+        yield verify.check_figures("delays topic", expected.groups, groups)
+        in_files = readback.parquet_groups(self.folder.delays)
+        yield verify.check_figures("delays Parquet", expected.groups, in_files)
+        yield verify.check_figures("delays by hour", expected.hours, hours)
+        yield verify.check_late(note.late_rows)
+
+    def _tell_rates(self, outcome: Outcome) -> None:
+        self.console.line(
+            "departures",
+            f"{outcome.rows:,} in {outcome.streamed_s:.1f} s · {outcome.rows_per_second:,.0f} "
+            f"rows/s through Spark in {outcome.batches} batches · producer "
+            f"{outcome.produced_per_second:,.0f} records/s",
+        )
+
+    def _tell_where(self, bootstrap: str, topics: Topics) -> None:
+        self.console.blank()
+        self.console.line("chart", shown(self.folder.chart))
+        self.console.line(
+            "figures", f"{shown(self.folder.delays)} (Parquet), topic {topics.delays}"
+        )
+        self.console.line("logs", f"{shown(self.folder.path)}/*.log")
+        if self.options.against is None:
+            again = f"kbroker serve --data-dir {shown(self.folder.path / 'broker')}"
+            self.console.line("topics", f"{again} serves them again")
+        self.summary |= {
+            "bootstrap": bootstrap,
+            "topics": asdict(topics),
+            "chart": str(self.folder.chart),
+            "parquet": str(self.folder.delays),
+        }
+
+    def _tell_verdict(self, passed: bool, seconds: float) -> None:
+        what = "every record and figure is right" if passed else "the run differs from the truth"
+        self.console.blank()
+        self.console.verdict(passed, f"{what} · {seconds:.0f} s")
+
+    def _keep_or_clean(self, bootstrap: str, broker: OwnBroker | None, topics: Topics) -> None:
+        if self.options.keep and broker:
+            self.console.line("broker", f"{bootstrap} keeps running; Ctrl+C stops it")
+            with suppress(KeyboardInterrupt):
+                broker.wait()
+        elif not self.options.keep and broker is None:
+            from kafka.admin import KafkaAdminClient
+
+            admin = KafkaAdminClient(bootstrap_servers=bootstrap)
+            admin.delete_topics(list(asdict(topics).values()))
+            admin.close()
+
+
+def _measured(outcome: Outcome, seconds: float) -> dict[str, Any]:
+    return {
+        "rows": outcome.rows,
+        "rows_per_second": round(outcome.rows_per_second),
+        "produced_per_second": round(outcome.produced_per_second),
+        "batches": outcome.batches,
+        "seconds": round(seconds, 1),
+        "interruption": asdict(outcome.interruption) if outcome.interruption else None,
+    }
+
+
+def as_json(summary: dict[str, Any]) -> str:
+    """The summary as one line."""
+    return json.dumps(summary, ensure_ascii=False)

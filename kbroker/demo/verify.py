@@ -1,0 +1,121 @@
+"""Compares what a run left with the truth, and says exactly where they differ."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import truth
+from .readback import Record
+
+_EXAMPLES = 3
+
+
+@dataclass
+class Check:
+    """One comparison and its outcome."""
+
+    subject: str
+    finding: str
+    """What holds, if it does."""
+    differences: list[str] = field(default_factory=list)
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing differs."""
+        return not self.differences
+
+    def examples(self) -> list[str]:
+        """The first differences, and how many more there are."""
+        more = len(self.differences) - _EXAMPLES
+        return self.differences[:_EXAMPLES] + ([f"and {more:,} more"] if more > 0 else [])
+
+
+def check_records(
+    subject: str,
+    expected: Mapping[truth.Identity, bytes],
+    identity_columns: Iterable[str],
+    records: Iterable[Record],
+) -> Check:
+    """Does a topic hold exactly these records, each once: key, event time and every column?
+
+    Parameters:
+        subject: what to call the topic.
+        expected: digest of each record by its identity.
+        identity_columns: the columns that make a record's identity.
+        records: what the topic holds.
+    """
+    check = Check(subject, f"{len(expected):,} records, each exactly once and unchanged")
+    columns = tuple(identity_columns)
+    missing = set(expected)
+    for record in records:
+        where = f"partition {record.partition} offset {record.offset}"
+        try:
+            values = json.loads(record.value or b"null")
+            identity = tuple(values[column] for column in columns)
+            found = truth.digest((record.key or b"").decode(), record.timestamp_ms, values)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            check.differences.append(f"{where} is not a record of the data set")
+            continue
+        name = " ".join(map(str, identity))
+        if identity not in expected:
+            check.differences.append(f"{name} ({where}) is not in the data set")
+        elif identity not in missing:
+            check.differences.append(f"{name} ({where}) is there again")
+        elif found != expected[identity]:
+            check.differences.append(f"{name} ({where}) differs from the data set")
+        missing.discard(identity)
+    check.differences += [f"{' '.join(map(str, i))} is missing" for i in sorted(missing, key=str)]
+    return check
+
+
+def check_figures(
+    subject: str,
+    expected: Mapping[Any, Mapping[str, Any]],
+    found: Mapping[Any, Mapping[str, Any] | None],
+) -> Check:
+    """Are the figures of every group the expected ones, with no group more or less?
+
+    Parameters:
+        subject: what to call the place where the figures are.
+        expected: figures by group.
+        found: the same from that place.
+    """
+    figures = sum(map(_count, expected.values()))
+    check = Check(subject, f"{figures:,} figures of {len(expected):,} groups, every one equal")
+    for group in sorted(expected.keys() | found.keys(), key=str):
+        name = " ".join(map(str, group))
+        if group not in expected:
+            check.differences.append(f"group {name} should not exist")
+        elif group not in found:
+            check.differences.append(f"group {name} is missing")
+        elif found[group] != expected[group]:
+            check.differences.append(f"group {name}: {_first_difference(expected, found, group)}")
+    return check
+
+
+def check_late(late_rows: int) -> Check:
+    """Did Spark drop any row as late? It says so per micro-batch."""
+    check = Check("late rows", "none dropped")
+    if late_rows:
+        check.differences.append(f"Spark dropped {late_rows:,} rows behind its watermark")
+    return check
+
+
+def _count(figures: Mapping[str, Any]) -> int:
+    return sum(_count(value) if isinstance(value, Mapping) else 1 for value in figures.values())
+
+
+def _first_difference(expected: Any, found: Any, name: Any) -> str:
+    """Where two nested dicts differ first, as ``rain delayed is 3, should be 4``."""
+    expected, found = expected[name], found[name]
+    if not isinstance(expected, Mapping) or not isinstance(found, Mapping):
+        return f"is {found}, should be {expected}"
+    for inner in sorted(expected.keys() | found.keys()):
+        if inner not in expected or inner not in found:
+            return f"{inner} is {'missing' if inner in expected else 'too many'}"
+        if expected[inner] != found[inner]:
+            return f"{inner} {_first_difference(expected, found, inner)}"
+    return "equal"

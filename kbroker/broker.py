@@ -26,6 +26,8 @@ from .topics import DEFAULT, NewTopic, create_topic
 
 METADATA_JOURNAL = "cluster.journal"
 MEMORY_FOLDER = "memory"
+ON_THIS_MACHINE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+"""Addresses that mean "every interface" cannot be dialled everywhere."""
 
 
 @dataclass(slots=True)
@@ -37,8 +39,9 @@ class Broker:
 
     @property
     def endpoint(self) -> Endpoint:
-        """Where clients connect."""
-        return self.server.endpoint()
+        """Where a client on this machine connects."""
+        endpoint = self.server.endpoint()
+        return endpoint._replace(host=ON_THIS_MACHINE.get(endpoint.host, endpoint.host))
 
     async def create_topic(
         self, name: str, partitions: int = DEFAULT, configs: Mapping[str, str] | None = None
@@ -51,8 +54,7 @@ class Broker:
 
     @property
     def bootstrap_servers(self) -> str:
-        host, port = self.endpoint
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return str(self.endpoint)
 
 
 @asynccontextmanager

@@ -43,9 +43,7 @@ class Client:
             frame = await self._receive(size)
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             raise OSError(f"the connection broke: {error.__cause__ or error}") from error
-        correlation_id, response = decode_response(
-            messages.response_class(key), frame, version
-        )
+        correlation_id, response = decode_response(messages.response_class(key), frame, version)
         if correlation_id != self._correlation_id:
             raise OSError(f"answer {correlation_id} to request {self._correlation_id}")
         return response

@@ -20,6 +20,9 @@ class Endpoint(NamedTuple):
     host: str
     port: int
 
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
 
 class Peer:
     """The client on the other end of a connection, and the address that it dialled.

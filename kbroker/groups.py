@@ -269,6 +269,14 @@ class GroupService:
             with trio.move_on_after(wait_seconds):
                 await self._rearm.wait()
 
+    async def expire_offsets_regularly(self) -> None:
+        """Delete offsets that outlived their retention, until cancelled."""
+        interval_ms = self._node.config.offsets_retention_check_interval_ms
+        while True:
+            await trio.sleep(interval_ms / 1000)
+            for shard in self.shards():
+                self.run_all(shard, shard.coordinator.expire_offsets(self.now()))
+
 
 class _ClusterTopics:
     """What a coordinator asks about topics."""

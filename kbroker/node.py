@@ -85,6 +85,7 @@ class Node:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.flusher.run)
             nursery.start_soon(self.groups.run_timers)
+            nursery.start_soon(self.groups.expire_offsets_regularly)
             nursery.start_soon(self._checkpoint_regularly)
             nursery.start_soon(self._empty_trash)
             nursery.start_soon(self._apply_retention_regularly)
@@ -96,7 +97,7 @@ class Node:
         for name, index, _ in self.logs.partitions():
             with contextlib.suppress(KafkaError):
                 self.named_replica(name, index)
-            await trio.sleep(0)
+            await trio.lowlevel.checkpoint()
 
     async def stop(self) -> None:
         """Answer what is parked, sync, write the clean-shutdown marker."""

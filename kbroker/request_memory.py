@@ -8,7 +8,7 @@ import trio
 
 
 class RequestMemory:
-    """Hands out at most `limit` bytes; who asks for more waits in turn.
+    """Hands out at most `limit` bytes, without one (0 or less) any; who asks for more waits in turn.
 
     One request that is larger than the limit is let in alone, so that no request waits for ever.
     """
@@ -43,4 +43,4 @@ class RequestMemory:
             event.set()
 
     def _fits(self, size: int) -> bool:
-        return not self.used or self.used + size <= self._limit
+        return self._limit <= 0 or not self.used or self.used + size <= self._limit

@@ -11,6 +11,7 @@ from functools import partial
 
 import trio
 
+from .config import BrokerConfig, ConfigError
 from .connection import Connection
 from .context import Endpoint, Peer
 from .node import Node
@@ -21,9 +22,7 @@ logger = logging.getLogger(__name__)
 
 LOOPBACK = ("127.0.0.1", "::1")
 BIND_TRIES = 20
-FIRST_REQUEST_SECONDS = 10
-REAP_SECONDS = 1
-BACKLOG = 1024
+REAP_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +39,18 @@ class PortInUse(Exception):
     """A listener's address cannot be bound."""
 
 
-async def bind(listener: Listener) -> list[trio.SocketListener]:
+async def bind(listener: Listener, backlog: int) -> list[trio.SocketListener]:
     """Open the listener's sockets: both loopback families for a loopback host, else one.
 
     Raises PortInUse, with what to do, when the address is taken.
     """
     if listener.host not in ("localhost", *LOOPBACK):
-        return await _open(listener.host, listener.port)
+        return await _open(listener.host, listener.port, backlog)
     for _ in range(BIND_TRIES):
-        first = await _open(LOOPBACK[0], listener.port)
+        first = await _open(LOOPBACK[0], listener.port, backlog)
         port = first[0].socket.getsockname()[1]
         try:
-            return first + await _open(LOOPBACK[1], port)
+            return first + await _open(LOOPBACK[1], port, backlog)
         except PortInUse:
             if listener.port:
                 return first
@@ -61,9 +60,9 @@ async def bind(listener: Listener) -> list[trio.SocketListener]:
     raise PortInUse("found no port that is free on 127.0.0.1 and ::1; name one with --port")
 
 
-async def _open(host: str, port: int) -> list[trio.SocketListener]:
+async def _open(host: str, port: int, backlog: int) -> list[trio.SocketListener]:
     try:
-        return await trio.open_tcp_listeners(port, host=host, backlog=BACKLOG)
+        return await trio.open_tcp_listeners(port, host=host, backlog=backlog)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise PortInUse(
@@ -83,17 +82,27 @@ class Server:
         self._listeners = listeners
         self._sockets: list[tuple[Listener, trio.SocketListener]] = []
         self._per_host: Counter[str] = Counter()
+        self._limits_per_host = _per_host_limits(node.config)
+        self._next_accept = 0.0
         self._accepting = trio.CancelScope()
 
     async def open(self) -> None:
         """Bind all listeners; nothing is accepted before `run`."""
+        backlog = self._node.config.listen_backlog
         for listener in self._listeners:
-            self._sockets += [(listener, socket) for socket in await bind(listener)]
+            self._sockets += [(listener, socket) for socket in await bind(listener, backlog)]
+
+    def endpoints(self) -> list[tuple[Listener, Endpoint]]:
+        """Each listener's address, with the port that the kernel chose."""
+        addresses = {
+            listener: Endpoint(*socket.socket.getsockname()[:2])
+            for listener, socket in reversed(self._sockets)
+        }
+        return [(listener, addresses[listener]) for listener in self._listeners]
 
     def endpoint(self) -> Endpoint:
-        """The first listener's address, with the port that the kernel chose."""
-        host, port = self._sockets[0][1].socket.getsockname()[:2]
-        return Endpoint(host, port)
+        """The address of the first listener."""
+        return self.endpoints()[0][1]
 
     async def run(self) -> None:
         """Accept and serve until `stop`."""
@@ -126,6 +135,7 @@ class Server:
         if not self._admit(host):
             stream.socket.close()
             return
+        await trio.sleep_until(self._turn())
         local = Endpoint(*stream.socket.getsockname()[:2])
         connection = Connection(
             self._node,
@@ -147,17 +157,44 @@ class Server:
         if len(self.connections) >= config.max_connections:
             logger.warning("refusing %s: max.connections are open", host)
             return False
-        if self._per_host[host] >= config.max_connections_per_ip:
-            logger.warning("refusing %s: it has max.connections.per.ip open", host)
+        limit = self._limits_per_host.get(host, config.max_connections_per_ip)
+        if self._per_host[host] >= limit:
+            logger.warning(
+                "refusing %s: it has %d connections open (max.connections.per.ip)", host, limit
+            )
             return False
         return True
 
+    def _turn(self) -> float:
+        """When the next connection may be served: max.connection.creation.rate of them a second.
+
+        A second's worth may come at once; what comes faster is held back, not refused.
+        """
+        interval = 1 / max(self._node.config.max_connection_creation_rate, 1)
+        now = trio.current_time()
+        self._next_accept = max(self._next_accept + interval, now - 1)
+        return max(self._next_accept, now)
+
     async def _reap(self) -> None:
         """Close connections that are idle, or that never sent a whole first request."""
+        first_seconds = self._node.config.first_request_timeout_ms / 1000
         idle_seconds = self._node.config.connections_max_idle_ms / 1000
         while True:
             await trio.sleep(REAP_SECONDS)
             now = trio.current_time()
             for connection in tuple(self.connections):
-                if connection.is_overdue(now, FIRST_REQUEST_SECONDS, idle_seconds):
+                if connection.is_overdue(now, first_seconds, idle_seconds):
                     connection.close()
+
+
+def _per_host_limits(config: BrokerConfig) -> dict[str, int]:
+    """Read max.connections.per.ip.overrides: HOST:COUNT, ... Raises ConfigError."""
+    limits = {}
+    for text in config.text("max.connections.per.ip.overrides").split(","):
+        host, _, count = text.strip().rpartition(":")
+        if not text.strip():
+            continue
+        if not host or not count.isdecimal():
+            raise ConfigError(f"max.connections.per.ip.overrides: {text!r} is not HOST:COUNT")
+        limits[host.strip("[]")] = int(count)
+    return limits

@@ -6,7 +6,6 @@ import contextlib
 import json
 import logging
 import os
-import re
 import signal
 import socket
 import time
@@ -22,6 +21,7 @@ from .broker import Broker, open_broker
 from .client import check_round_trip
 from .config import BrokerConfig
 from .context import Endpoint
+from .listeners import configured_listeners, parse_endpoint
 from .logs import set_up_logging
 from .server import Listener, PortInUse
 from .storage.errors import StorageError
@@ -42,10 +42,10 @@ class StartFailed(Exception):
 class ServeOptions:
     """What the command line of `kbroker serve` says; see its help for each."""
 
-    host: str = "localhost"
-    port: int = 9092
+    host: str | None = None
+    port: int | None = None
     advertise: str | None = None
-    data_dir: str = "./kbroker-data"
+    data_dir: str | None = None
     memory: bool = False
     config_file: str | None = None
     overrides: dict[str, str] = field(default_factory=dict)
@@ -78,11 +78,13 @@ class _Serving:
         self.started = time.perf_counter()
         self.stop = trio.CancelScope()
         self.is_new = False
+        self.data_dir: str | None = None
 
     async def run(self) -> None:
         options = self.options
         config = load_config(options)
-        self.is_new = not options.memory and not Path(options.data_dir, META_PROPERTIES).exists()
+        self.data_dir = None if options.memory else options.data_dir or config.log_dir
+        self.is_new = not _exists(self.data_dir or "", META_PROPERTIES)
         self.event("starting", version=__version__, pid=os.getpid())
         try:
             with self.stop:
@@ -108,20 +110,21 @@ class _Serving:
     @contextlib.asynccontextmanager
     async def _open(self, config: BrokerConfig) -> AsyncIterator[Broker]:
         options = self.options
-        listener = Listener(
-            "PLAINTEXT", options.host, options.port, _parse_endpoint(options.advertise)
-        )
-        self._check_exposure(listener)
-        data_dir = None if options.memory else options.data_dir
+        listeners = _listeners(options, config)
+        for listener in listeners:
+            self._check_exposure(listener)
         async with open_broker(
-            config, data_dir=data_dir, listeners=[listener], grace_seconds=options.grace_seconds
+            config,
+            data_dir=self.data_dir,
+            listeners=listeners,
+            grace_seconds=options.grace_seconds,
         ) as broker:
             for name, partitions, configs in options.topics:
                 await broker.create_topic(name, partitions, configs)
             yield broker
 
     def _check_exposure(self, listener: Listener) -> None:
-        """A plaintext listener that other machines reach is worth a loud word (CVE lists agree)."""
+        """A plaintext listener that other machines reach is worth a loud word."""
         if listener.host in LOOPBACK_NAMES:
             return
         message = (
@@ -145,29 +148,28 @@ class _Serving:
         self._signal_ready(ready)
 
     def _ready_event(self, broker: Broker) -> dict[str, Any]:
-        advertised = self.options.advertise
         return {
             "bootstrap_servers": broker.bootstrap_servers,
-            "listeners": {"PLAINTEXT": broker.bootstrap_servers},
-            "advertised": advertised or "auto",
+            "listeners": {
+                listener.name: str(endpoint) for listener, endpoint in broker.server.endpoints()
+            },
             "pid": os.getpid(),
             "cluster_id": broker.node.cluster.id,
             "node_id": broker.node.id,
-            "data_dir": None if self.options.memory else os.path.abspath(self.options.data_dir),
+            "data_dir": self.data_dir and os.path.abspath(self.data_dir),
             "version": __version__,
             "seconds": round(time.perf_counter() - self.started, 3),
         }
 
     def _print_banner(self, broker: Broker) -> None:
-        node, port = broker.node, broker.endpoint.port
-        host = self.options.host if self.options.host not in LOOPBACK_NAMES else "localhost"
-        note = f"; advertised: {self.options.advertise}" if self.options.advertise else ""
-        lines = [
-            f"kbroker {__version__} · node {node.id} · cluster {node.cluster.id}",
-            f"  Kafka    {host}:{port}          (PLAINTEXT{note})",
-            f"  Data     {self._data_line(broker)}",
-        ]
-        loss = _loss_window(node.config, memory=self.options.memory)
+        node = broker.node
+        lines = [f"kbroker {__version__} · node {node.id} · cluster {node.cluster.id}"]
+        for listener, endpoint in broker.server.endpoints():
+            host = "localhost" if listener.host in LOOPBACK_NAMES else endpoint.host
+            note = f"; advertised: {listener.advertised}" if listener.advertised else ""
+            lines.append(f"  Kafka    {Endpoint(host, endpoint.port)}  ({listener.name}{note})")
+        lines.append(f"  Data     {self._data_line(broker)}")
+        loss = _loss_window(node.config, in_memory=node.in_memory)
         if loss:
             lines.append(f"  Loss     {loss}")
         took = time.perf_counter() - self.started
@@ -177,13 +179,12 @@ class _Serving:
     def _data_line(self, broker: Broker) -> str:
         topics = len(broker.node.cluster.topics)
         count = f"{topics} topic{'' if topics == 1 else 's'}"
-        if self.options.memory:
+        if self.data_dir is None:
             return f"in memory, {count}"
         state = "clean shutdown" if broker.node.logs.clean else "recovered after a crash"
         if self.is_new:
             state = "new"
-        size = _segment_bytes(self.options.data_dir) / 1e6
-        return f"{self.options.data_dir}  {count}, {size:.1f} MB, {state}"
+        return f"{self.data_dir}  {count}, {_segment_bytes(self.data_dir) / 1e6:.1f} MB, {state}"
 
     def _signal_ready(self, ready: dict[str, Any]) -> None:
         options = self.options
@@ -229,7 +230,7 @@ class _Serving:
 
     async def _stop_with_parent(self) -> None:
         parent = os.getppid()
-        while os.getppid() == parent:
+        while os.getppid() == parent:  # noqa: ASYNC110 - nothing tells us when that changes
             await trio.sleep(PARENT_CHECK_SECONDS)
         self._begin_stop("the parent process is gone")
 
@@ -255,25 +256,33 @@ def load_config(options: ServeOptions) -> BrokerConfig:
     return config
 
 
-def _parse_endpoint(text: str | None) -> Endpoint | None:
-    if text is None:
-        return None
-    match = re.fullmatch(r"\[?([^\]]+?)\]?:(\d+)", text)
-    if match is None:
-        raise StartFailed(f"--advertise {text!r} is not HOST:PORT")
-    return Endpoint(match[1], int(match[2]))
+def _listeners(options: ServeOptions, config: BrokerConfig) -> list[Listener]:
+    """The listeners of the configuration, the first of them as the flags say."""
+    listeners = configured_listeners(config)
+    first = listeners[0]
+    listeners[0] = Listener(
+        first.name,
+        first.host if options.host is None else options.host,
+        first.port if options.port is None else options.port,
+        parse_endpoint(options.advertise) if options.advertise else first.advertised,
+    )
+    return listeners
 
 
-def _loss_window(config: BrokerConfig, *, memory: bool) -> str | None:
+def _loss_window(config: BrokerConfig, *, in_memory: bool) -> str | None:
     """Say what may be lost, for every set-up but the durable one."""
-    if memory:
+    if in_memory:
         return "everything is gone when this process ends"
-    policy = config.text("flush.policy")
+    policy = config.flush_policy
     if policy == "interval":
-        return f"power loss: up to {config.integer('flush.interval.ms')} ms (flush.policy=interval)"
+        return f"power loss: up to {config.flush_interval_ms} ms (flush.policy=interval)"
     if policy == "os":
         return "power loss: whatever the kernel has not written back (flush.policy=os)"
     return None
+
+
+def _exists(folder: str, name: str) -> bool:
+    return Path(folder, name).exists()
 
 
 def _segment_bytes(folder: str) -> int:

@@ -77,9 +77,7 @@ class PlainTransport:
         position, end = part.position, part.position + len(part)
         while position < end:
             try:
-                sent = os.sendfile(
-                    target, part.fd, position, min(end - position, SENDFILE_BYTES)
-                )
+                sent = os.sendfile(target, part.fd, position, min(end - position, SENDFILE_BYTES))
             except BlockingIOError:
                 await trio.lowlevel.wait_writable(self._socket)
                 continue

@@ -152,7 +152,9 @@ class Cluster:
                 f"topic '{name}' collides with '{other}': '.' and '_' count as the same",
             )
 
-    def place_partitions(self, count: int, replication_factor: int, first: int = 0) -> list[list[int]]:
+    def place_partitions(
+        self, count: int, replication_factor: int, first: int = 0
+    ) -> list[list[int]]:
         """Spread `count` partitions over the nodes. Raises INVALID_REPLICATION_FACTOR."""
         if not 1 <= replication_factor <= len(self.node_ids):
             raise KafkaError(

@@ -77,6 +77,7 @@ _NODE = (
         None,
         "Name of the listener that nodes use among themselves; unset, the first one.",
         dynamic=False,
+        effect=Effect.NONE,
     ),
     Property(
         "security.inter.broker.protocol",
@@ -584,6 +585,7 @@ _GROUPS = (
         unit="ms",
         minimum=1,
         dynamic=False,
+        effect=Effect.LATER,
     ),
     Property(
         "offsets.topic.num.partitions",

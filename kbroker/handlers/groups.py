@@ -84,9 +84,7 @@ async def _find(ctx: Context, key_type: int, key: str) -> FindCoordinatorRespons
 
 
 @handles(ApiKey.JOIN_GROUP, versions="0-9")
-def join_group(
-    ctx: Context, request: JoinGroupRequest
-) -> JoinGroupResponse | GroupPending | None:
+def join_group(ctx: Context, request: JoinGroupRequest) -> JoinGroupResponse | GroupPending | None:
     """Behaviour: answers when all members have joined; see `kbroker.coordinator.classic`."""
     groups = ctx.node.groups
     try:

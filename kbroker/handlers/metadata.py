@@ -131,9 +131,7 @@ def _asked_row(
     return MetadataResponse.Topic(error_code=code, name=row.name)
 
 
-def _topic_row(
-    ctx: Context, request: MetadataRequest, topic: Topic
-) -> MetadataResponse.Topic:
+def _topic_row(ctx: Context, request: MetadataRequest, topic: Topic) -> MetadataResponse.Topic:
     return MetadataResponse.Topic(
         name=topic.name,
         topic_id=topic.id,

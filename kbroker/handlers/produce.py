@@ -109,7 +109,8 @@ class _ProduceWork:
         left = len(self.waiting)
         timeout_seconds = max(self.request.timeout_ms, 0) / 1000
         pending = Pending[ProduceResponse](
-            deadline=trio.current_time() + timeout_seconds, on_timeout=lambda: self._expire(response)
+            deadline=trio.current_time() + timeout_seconds,
+            on_timeout=lambda: self._expire(response),
         )
         for replica, end_offset, row in self.waiting:
 

@@ -122,9 +122,7 @@ async def delete_topics(ctx: Context, request: DeleteTopicsRequest) -> DeleteTop
     return DeleteTopicsResponse(responses=rows)
 
 
-def _topic_to_delete(
-    ctx: Context, name: str | None, topic_id: uuid.UUID, *, twice: bool
-) -> Topic:
+def _topic_to_delete(ctx: Context, name: str | None, topic_id: uuid.UUID, *, twice: bool) -> Topic:
     by_id = topic_id != ZERO_UUID
     if twice or by_id == (name is not None):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "name each topic once, by name or by id")

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from . import primitives
 from .primitives import MAX_STRING_BYTES, Buffer, DecodeError, EncodeError
-from .schema import MISSING, Field, Message, Struct, fields
+from .schema import Field, Message, Struct, fields
 
 __all__ = ["DecodeError", "EncodeError", "Part", "decode", "encode", "encode_bytes", "source"]
 
@@ -55,7 +55,7 @@ def encode_after(out: bytearray, message: object, version: int) -> list[Part]:
     """Like `encode`, but the first part is `out`, which may hold a header already."""
     parts: list[Part] = [out]
     assert isinstance(message, Message)
-    function = message.CODECS.get(version) or _compile(type(message), version, "encode")
+    function = message.ENCODERS.get(version) or _compile(_Encoder, type(message), version)
     try:
         function(message, out, parts)
     except (struct.error, UnicodeEncodeError, AttributeError, TypeError) as error:
@@ -92,7 +92,7 @@ def decode(cls: type[M], buffer: Buffer, version: int, offset: int = 0) -> tuple
       DecodeError: for whatever is wrong with the bytes, or the version is not declared.
     """
     assert issubclass(cls, Message)
-    function = cls.CODECS.get(~version) or _compile(cls, version, "decode")
+    function = cls.DECODERS.get(version) or _compile(_Decoder, cls, version)
     if type(buffer) is not bytes and len(buffer) <= COPIED_SIZE:
         buffer = bytes(buffer)
     try:
@@ -105,30 +105,24 @@ def decode(cls: type[M], buffer: Buffer, version: int, offset: int = 0) -> tuple
 def source(cls: type, version: int, direction: str) -> str:
     """The generated Python text of one codec, for people; `direction` is "encode" or "decode"."""
     assert issubclass(cls, Message)
-    return _writer(cls, version, direction).text()
+    return (_Encoder if direction == "encode" else _Decoder)(cls, version).text()
 
 
-def _compile(cls: type[Message], version: int, direction: str) -> Any:
+def _compile(kind: type[_Writer], cls: type[Message], version: int) -> Any:
     if version not in cls.VERSIONS:
-        error = EncodeError if direction == "encode" else DecodeError
-        raise error(f"{cls.__name__} has no version {version}")
-    writer = _writer(cls, version, direction)
-    code = compile(writer.text(), f"<{direction} {cls.__name__} {version}>", "exec")
-    exec(code, writer.names)  # noqa: S102
-    function = writer.names["codec"]
-    # Decoders are kept under ~version, which is never a version: one dictionary, integer keys.
-    cls.CODECS[version if direction == "encode" else ~version] = function
+        raise kind.error(f"{cls.__name__} has no version {version}")
+    function = kind(cls, version).function()
+    (cls.ENCODERS if kind is _Encoder else cls.DECODERS)[version] = function
     return function
-
-
-def _writer(cls: type[Message], version: int, direction: str) -> _Writer:
-    return (_Encoder if direction == "encode" else _Decoder)(cls, version)
 
 
 class _Writer:
     """Collects the lines of one function, and joins fixed-width fields into runs."""
 
+    error: type[ValueError]
+
     def __init__(self, cls: type[Message], version: int) -> None:
+        self.title = f"{type(self).__name__} {cls.__name__} {version}"
         self.version = version
         self.flexible = cls.is_flexible(version)
         self.lines: list[str] = []
@@ -139,6 +133,11 @@ class _Writer:
 
     def text(self) -> str:
         return "\n".join(self.lines) + "\n"
+
+    def function(self) -> Any:
+        code = compile(self.text(), f"<{self.title}>", "exec")
+        exec(code, self.names)  # noqa: S102
+        return self.names["codec"]
 
     def line(self, text: str) -> None:
         self.lines.append("    " * self.indent + text)
@@ -165,6 +164,8 @@ class _Writer:
 
 class _Decoder(_Writer):
     """Writes `codec(buf, pos, end) -> (message, position after it)`."""
+
+    error = DecodeError
 
     def __init__(self, cls: type[Message], version: int) -> None:
         super().__init__(cls, version)
@@ -245,8 +246,8 @@ class _Decoder(_Writer):
 
     def default(self, field: Field) -> str:
         value = field.zero()
-        if isinstance(value, list) or (field.default is MISSING and isinstance(value, Struct)):
-            return "[]" if isinstance(value, list) else f"{self.name('fresh', type(value))}()"
+        if field.mutable:
+            return "[]" if field.array else f"{self.name('fresh', type(value))}()"
         if value is None or type(value) in (bool, int, str, bytes):
             return repr(value)
         return self.name("default", value)
@@ -386,6 +387,8 @@ class _Encoder(_Writer):
     `out` is the bytearray at the end of `parts` that takes bytes; large records put themselves
     and a new bytearray behind it.
     """
+
+    error = EncodeError
 
     def __init__(self, cls: type[Message], version: int) -> None:
         super().__init__(cls, version)

@@ -8,7 +8,7 @@ its first flexible version on. ApiVersions is the exception: its response always
 from __future__ import annotations
 
 import struct
-from functools import cache
+from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
 from . import messages
@@ -20,7 +20,7 @@ from .schema import Message
 _REQUEST = struct.Struct(">hhih")
 _RESPONSE = struct.Struct(">ii")
 _SIZE = struct.Struct(">i")
-_KEYS = frozenset(ApiKey)
+_KEYS = frozenset(map(int, ApiKey))
 
 M = TypeVar("M")
 
@@ -53,7 +53,7 @@ def decode_request_header(frame: Buffer) -> tuple[RequestHeader, int]:
             raise DecodeError(f"client id of {size} bytes")
         # Not compact even in header version 2, so that it can be read before the version is known.
         client_id = None if size < 0 else str(frame[_REQUEST.size : position], "utf-8")
-        if key in _KEYS and _has_tags(key, version):
+        if version in _flexible_versions(key):
             count = frame[position]
             position += 1
             if count:
@@ -70,7 +70,7 @@ def encode_response(correlation_id: int, key: int, version: int, message: object
       EncodeError: as `compile.encode`.
     """
     out = bytearray(_RESPONSE.pack(0, correlation_id))
-    if key != ApiKey.API_VERSIONS and _is_flexible(key, version):
+    if version in _flexible_versions(key) and key != ApiKey.API_VERSIONS:
         out.append(0)
     return _framed(out, message, version)
 
@@ -88,7 +88,7 @@ def encode_request(
     out = bytearray(_SIZE.size)
     out += _REQUEST.pack(key, version, correlation_id, size)
     out += raw
-    if _is_flexible(key, version):
+    if version in _flexible_versions(key):
         out.append(0)
     return _framed(out, message, version)
 
@@ -120,15 +120,11 @@ def _framed(out: bytearray, message: object, version: int) -> list[Part]:
     return parts
 
 
-def _is_flexible(key: int, version: int) -> bool:
-    first = _first_flexible(key)
-    return first is not None and version >= first
-
-
-def _has_tags(key: int, version: int) -> bool:
-    return _is_flexible(key, version) and version in messages.request_class(key).VERSIONS
-
-
-@cache
-def _first_flexible(key: int) -> int | None:
-    return messages.request_class(key).FLEXIBLE
+@lru_cache(maxsize=256)
+def _flexible_versions(key: int) -> range:
+    """The declared versions of a key that have tagged fields in their headers."""
+    if key not in _KEYS:
+        return range(0)
+    request = messages.request_class(key)
+    first, versions = request.FLEXIBLE, request.VERSIONS
+    return range(0) if first is None else range(max(first, versions.start), versions.stop)

@@ -19,9 +19,11 @@ A nested struct that refers to a sibling writes the full name in quotes
 
 from __future__ import annotations
 
+import inspect
 import types
 import typing
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Annotated, Any, ClassVar, TypeVar, dataclass_transform
 from uuid import UUID
 
@@ -37,7 +39,8 @@ Records = Annotated[Any, "records"]
 
 Decoding gives a zero-copy ``memoryview | None`` into the frame. Encoding takes ``bytes``, a
 ``bytearray``, a ``memoryview`` of bytes, ``None``, or any other object with a length: a *deferred
-range* (of a file, say), which comes out of `compile.encode` as an element of its own.
+range* (of a file, say), which comes out of `compile.encode` as an element of its own. With the
+default ``b""`` the field is one that cannot be null.
 """
 
 ZERO_UUID = UUID(int=0)
@@ -121,6 +124,12 @@ class Field(typing.NamedTuple):
     def nullable(self, version: int) -> bool:
         return self.optional and version >= self.nullable_since
 
+    @property
+    def mutable(self) -> bool:
+        """Whether `zero` must be asked for each object anew."""
+        unset = self.default is MISSING and not self.optional
+        return unset and (self.array or not isinstance(self.kind, str))
+
     def zero(self) -> Any:
         """A value for a field that nobody set."""
         if self.default is not MISSING:
@@ -152,10 +161,9 @@ _PLAIN_KINDS: Mapping[Any, str] = types.MappingProxyType(
 
 
 class Struct:
-    """Base of all declared classes: value semantics over the slots."""
+    """Base of all declared classes: values over the slots, mutable and so not hashable."""
 
     __slots__ = ()
-    __hash__ = None  # type: ignore[assignment]  # mutable
 
     DEFAULTS: ClassVar[Mapping[str, Any]]
     """What stood right of each field's ``=`` in the declaration; a `Wire` or a plain value."""
@@ -187,8 +195,9 @@ class Message(Struct):
     VERSIONS: ClassVar[range]
     FLEXIBLE: ClassVar[int | None]
     """First version with compact lengths and tagged fields (KIP-482); None: never."""
-    CODECS: ClassVar[dict[Any, Any]]
-    """Compiled functions by direction and version, filled by `kbroker.protocol.compile`."""
+    ENCODERS: ClassVar[dict[int, Any]]
+    DECODERS: ClassVar[dict[int, Any]]
+    """Compiled functions by version, written on first use by `kbroker.protocol.compile`."""
 
     @classmethod
     def is_flexible(cls, version: int) -> bool:
@@ -220,7 +229,7 @@ def message(
     }
 
     def declare(cls: type[T]) -> type[T]:
-        return _declare(cls, Message, {**constants, "CODECS": {}})
+        return _declare(cls, Message, {**constants, "ENCODERS": {}, "DECODERS": {}})
 
     return declare
 
@@ -228,14 +237,16 @@ def message(
 def _declare(cls: type[T], base: type[Struct], constants: Mapping[str, Any]) -> type[T]:
     """A slotted copy of `cls`: slots cannot be added to a class that exists."""
     declared = cls.__dict__
-    names = tuple(declared.get("__annotations__", ()))
-    body = {
-        name: value
-        for name, value in declared.items()
-        if name not in names and name not in ("__dict__", "__weakref__")
-    }
-    body["__slots__"] = names
-    body["DEFAULTS"] = {name: declared.get(name, MISSING) for name in names}
+    annotations = inspect.get_annotations(cls)
+    defaults = {name: declared.get(name, MISSING) for name in annotations}
+    for name, default in defaults.items():
+        if isinstance(default, list | Struct):
+            raise TypeError(f"{name}: a shared mutable default; leave it out or write wire()")
+    dropped = {*annotations, "__dict__", "__weakref__"}
+    body = {name: value for name, value in declared.items() if name not in dropped}
+    body["__annotations__"] = annotations
+    body["__slots__"] = tuple(annotations)
+    body["DEFAULTS"] = types.MappingProxyType(defaults)
     slotted = type(cls.__name__, (base,), {**body, **constants})
     slotted.__qualname__ = cls.__qualname__
     return typing.cast("type[T]", slotted)
@@ -243,6 +254,12 @@ def _declare(cls: type[T], base: type[Struct], constants: Mapping[str, Any]) -> 
 
 def fields(cls: type[Struct]) -> tuple[Field, ...]:
     """The fields of a declared class in wire order, with types resolved."""
+    declared: Any = cls
+    return _resolve(declared)
+
+
+@cache
+def _resolve(cls: type[Struct]) -> tuple[Field, ...]:
     hints = typing.get_type_hints(cls, include_extras=True)
     return tuple(_field(name, hints[name], given) for name, given in cls.DEFAULTS.items())
 
@@ -263,7 +280,7 @@ def _field(name: str, hint: Any, given: Any) -> Field:
         name,
         kind,
         array,
-        optional or kind == "records",
+        optional or (kind == "records" and spec.default in (None, MISSING)),
         spec.since,
         spec.until,
         spec.since if spec.nullable_since is None else spec.nullable_since,
@@ -288,12 +305,7 @@ def _constructor(cls: type[Struct]) -> Any:
     parameters, body = [], []
     for field in fields(cls):
         name = field.name
-        if field.default is MISSING and (field.array or not isinstance(field.kind, str)):
-            if field.optional:
-                parameters.append(f"{name}=None")
-                body.append(f"    self.{name} = {name}")
-                continue
-            # Mutable: each object gets its own.
+        if field.mutable:
             namespace[f"zero_{name}"] = field.zero
             parameters.append(f"{name}=MISSING")
             body.append(f"    self.{name} = zero_{name}() if {name} is MISSING else {name}")

@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from functools import cache
 
 from ..api_keys import ApiKey
 from ..schema import Message
 
-_FAMILIES: dict[str, tuple[ApiKey, ...]] = {
+_FAMILIES: Mapping[str, tuple[ApiKey, ...]] = {
     "api_versions": (ApiKey.API_VERSIONS,),
     "cluster": (
         ApiKey.DESCRIBE_CLUSTER,
@@ -96,25 +97,21 @@ _FAMILIES: dict[str, tuple[ApiKey, ...]] = {
     ),
 }
 
-_FAMILY_OF = {key: family for family, keys in _FAMILIES.items() for key in keys}
+_FAMILY_OF: Mapping[int, str] = {key: family for family, keys in _FAMILIES.items() for key in keys}
 
 
 def request_class(key: int) -> type[Message]:
     """The request of an API key. Raises KeyError for a key that `ApiKey` does not have."""
-    return _load(ApiKey(key) if key in _FAMILY_OF else _unknown(key), "Request")
+    return _load(key, "Request")
 
 
 def response_class(key: int) -> type[Message]:
     """The response of an API key. Raises KeyError for a key that `ApiKey` does not have."""
-    return _load(ApiKey(key) if key in _FAMILY_OF else _unknown(key), "Response")
-
-
-def _unknown(key: int) -> ApiKey:
-    raise KeyError(f"API key {key}")
+    return _load(key, "Response")
 
 
 @cache
-def _load(key: ApiKey, suffix: str) -> type[Message]:
+def _load(key: int, suffix: str) -> type[Message]:
     module = importlib.import_module(f"{__name__}.{_FAMILY_OF[key]}")
-    found: type[Message] = getattr(module, key.api_name + suffix)
+    found: type[Message] = getattr(module, ApiKey(key).api_name + suffix)
     return found

@@ -28,12 +28,16 @@ class ApiVersionsResponse:
 
     @struct
     class SupportedFeature:
+        """The levels of a feature that this broker can run."""
+
         name: str = ""
         min_version: Int16 = 0
         max_version: Int16 = 0
 
     @struct
     class FinalizedFeature:
+        """The levels of a feature that the cluster runs."""
+
         name: str = ""
         max_version_level: Int16 = 0
         min_version_level: Int16 = 0

@@ -25,6 +25,8 @@ class DescribeConfigsResponse:
 
     @struct
     class Synonym:
+        """One of the places that a setting can come from; the first one that is set wins."""
+
         name: str = ""
         value: str | None = None
         source: Int8 = 0

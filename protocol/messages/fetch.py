@@ -13,6 +13,8 @@ class FetchRequest:
 
     @struct
     class ReplicaState:
+        """Who the follower is, and which start of it (KIP-903)."""
+
         replica_id: Int32 = -1
         replica_epoch: Int64 = -1
 
@@ -39,6 +41,8 @@ class FetchRequest:
 
     @struct
     class ForgottenTopic:
+        """Partitions that leave the session."""
+
         topic: str = wire(until=12)
         topic_id: Uuid = wire(since=13)
         partitions: list[Int32] = wire()
@@ -70,21 +74,29 @@ class FetchResponse:
 
     @struct
     class EpochEnd:
+        """The latest epoch that both logs may share, and where it ends in the leader's."""
+
         epoch: Int32 = -1
         end_offset: Int64 = -1
 
     @struct
     class Leader:
+        """The leader that the answering broker knows of; -1 where it knows none."""
+
         leader_id: Int32 = -1
         leader_epoch: Int32 = -1
 
     @struct
     class Snapshot:
+        """Which snapshot of the metadata log to load."""
+
         end_offset: Int64 = -1
         epoch: Int32 = -1
 
     @struct
     class AbortedTransaction:
+        """Records of this producer do not count from here up to its abort marker."""
+
         producer_id: Int64 = 0
         first_offset: Int64 = 0
 
@@ -115,6 +127,8 @@ class FetchResponse:
 
     @struct
     class Endpoint:
+        """Where to reach a leader."""
+
         node_id: Int32 = 0
         host: str = ""
         port: Int32 = 0

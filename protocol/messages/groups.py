@@ -44,6 +44,8 @@ class JoinGroupRequest:
 
     @struct
     class Protocol:
+        """An assignor that the member supports, with its subscription."""
+
         name: str = ""
         metadata: bytes = b""
 

@@ -14,6 +14,8 @@ class AlterReplicaLogDirsRequest:
 
     @struct
     class Dir:
+        """One log directory."""
+
         path: str = ""
         topics: list["AlterReplicaLogDirsRequest.Topic"] = wire()
 
@@ -68,6 +70,8 @@ class DescribeLogDirsResponse:
 
     @struct
     class Dir:
+        """One log directory."""
+
         error_code: Int16 = 0
         log_dir: str = ""
         topics: list["DescribeLogDirsResponse.Topic"] = wire()

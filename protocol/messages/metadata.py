@@ -76,6 +76,8 @@ class DescribeTopicPartitionsRequest:
 
     @struct
     class Cursor:
+        """The first row of a page."""
+
         topic_name: str = ""
         partition_index: Int32 = 0
 
@@ -111,6 +113,8 @@ class DescribeTopicPartitionsResponse:
 
     @struct
     class Cursor:
+        """The first row of a page."""
+
         topic_name: str = ""
         partition_index: Int32 = 0
 

@@ -36,11 +36,15 @@ class ProduceResponse:
 
     @struct
     class RecordError:
+        """Why one record made its batch fail."""
+
         batch_index: Int32 = 0
         batch_index_error_message: str | None = None
 
     @struct
     class Leader:
+        """The leader that the answering broker knows of; -1 where it knows none."""
+
         leader_id: Int32 = -1
         leader_epoch: Int32 = -1
 
@@ -66,6 +70,8 @@ class ProduceResponse:
 
     @struct
     class Endpoint:
+        """Where to reach a leader."""
+
         node_id: Int32 = 0
         host: str = ""
         port: Int32 = 0

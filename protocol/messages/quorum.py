@@ -25,6 +25,8 @@ class DescribeQuorumResponse:
 
     @struct
     class Replica:
+        """How far a voter or observer has fetched."""
+
         replica_id: Int32 = 0
         replica_directory_id: Uuid = wire(since=2)
         log_end_offset: Int64 = 0

@@ -9,6 +9,8 @@ class DescribeClientQuotasRequest:
 
     @struct
     class Component:
+        """Match type 0: this name, 1: the default (null name), 2: any name."""
+
         entity_type: str = ""
         match_type: Int8 = 0
         match: str | None = None
@@ -23,6 +25,8 @@ class DescribeClientQuotasResponse:
 
     @struct
     class Entity:
+        """One part of an entity: a user, a client id or an address; a null name is the default."""
+
         entity_type: str = ""
         entity_name: str | None = None
 
@@ -33,6 +37,8 @@ class DescribeClientQuotasResponse:
 
     @struct
     class Entry:
+        """An entity, of one or more parts."""
+
         entity: list["DescribeClientQuotasResponse.Entity"] = wire()
         values: list["DescribeClientQuotasResponse.Value"] = wire()
 
@@ -48,6 +54,8 @@ class AlterClientQuotasRequest:
 
     @struct
     class Entity:
+        """One part of an entity: a user, a client id or an address; a null name is the default."""
+
         entity_type: str = ""
         entity_name: str | None = None
 
@@ -59,6 +67,8 @@ class AlterClientQuotasRequest:
 
     @struct
     class Entry:
+        """An entity, of one or more parts."""
+
         entity: list["AlterClientQuotasRequest.Entity"] = wire()
         ops: list["AlterClientQuotasRequest.Op"] = wire()
 
@@ -72,11 +82,15 @@ class AlterClientQuotasResponse:
 
     @struct
     class Entity:
+        """One part of an entity: a user, a client id or an address; a null name is the default."""
+
         entity_type: str = ""
         entity_name: str | None = None
 
     @struct
     class Entry:
+        """An entity, of one or more parts."""
+
         error_code: Int16 = 0
         error_message: str | None = None
         entity: list["AlterClientQuotasResponse.Entity"] = wire()

@@ -298,6 +298,8 @@ class AlterUserScramCredentialsRequest:
 
     @struct
     class Upsertion:
+        """A new or changed credential."""
+
         name: str = ""
         mechanism: Int8 = 0
         iterations: Int32 = 0

@@ -90,6 +90,8 @@ class ShareFetchRequest:
 
     @struct
     class AcknowledgementBatch:
+        """A range of offsets, and what became of the records."""
+
         first_offset: Int64 = 0
         last_offset: Int64 = 0
         acknowledge_types: list[Int8] = wire()
@@ -130,11 +132,15 @@ class ShareFetchResponse:
 
     @struct
     class Leader:
+        """The leader that the answering broker knows of; -1 where it knows none."""
+
         leader_id: Int32 = 0
         leader_epoch: Int32 = 0
 
     @struct
     class AcquiredRecords:
+        """A range of offsets that the member holds now."""
+
         first_offset: Int64 = 0
         last_offset: Int64 = 0
         delivery_count: Int16 = 0
@@ -147,7 +153,7 @@ class ShareFetchResponse:
         acknowledge_error_code: Int16 = 0
         acknowledge_error_message: str | None = None
         current_leader: "ShareFetchResponse.Leader" = wire()
-        records: Records = None
+        records: Records = b""
         acquired_records: list["ShareFetchResponse.AcquiredRecords"] = wire()
 
     @struct
@@ -157,6 +163,8 @@ class ShareFetchResponse:
 
     @struct
     class Endpoint:
+        """Where to reach a leader."""
+
         node_id: Int32 = 0
         host: str = ""
         port: Int32 = 0
@@ -176,6 +184,8 @@ class ShareAcknowledgeRequest:
 
     @struct
     class AcknowledgementBatch:
+        """A range of offsets, and what became of the records."""
+
         first_offset: Int64 = 0
         last_offset: Int64 = 0
         acknowledge_types: list[Int8] = wire()
@@ -204,6 +214,8 @@ class ShareAcknowledgeResponse:
 
     @struct
     class Leader:
+        """The leader that the answering broker knows of; -1 where it knows none."""
+
         leader_id: Int32 = 0
         leader_epoch: Int32 = 0
 
@@ -221,6 +233,8 @@ class ShareAcknowledgeResponse:
 
     @struct
     class Endpoint:
+        """Where to reach a leader."""
+
         node_id: Int32 = 0
         host: str = ""
         port: Int32 = 0

@@ -64,6 +64,8 @@ class ReadShareGroupStateResponse:
 
     @struct
     class StateBatch:
+        """A range of offsets in one state."""
+
         first_offset: Int64 = 0
         last_offset: Int64 = 0
         delivery_state: Int8 = 0
@@ -92,6 +94,8 @@ class WriteShareGroupStateRequest:
 
     @struct
     class StateBatch:
+        """A range of offsets in one state."""
+
         first_offset: Int64 = 0
         last_offset: Int64 = 0
         delivery_state: Int8 = 0

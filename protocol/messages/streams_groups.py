@@ -14,6 +14,8 @@ class StreamsGroupHeartbeatRequest:
 
     @struct
     class TopicInfo:
+        """An internal topic."""
+
         name: str = ""
         partitions: Int32 = 0
         replication_factor: Int16 = 0
@@ -21,12 +23,16 @@ class StreamsGroupHeartbeatRequest:
 
     @struct
     class CopartitionGroup:
+        """Topics with equal partition counts, as indexes into the lists of the subtopology."""
+
         source_topics: list[Int16] = wire()
         source_topic_regex: list[Int16] = wire()
         repartition_source_topics: list[Int16] = wire()
 
     @struct
     class Subtopology:
+        """A part of the topology that is assigned as a whole, partition by partition."""
+
         subtopology_id: str = ""
         source_topics: list[str] = wire()
         source_topic_regex: list[str] = wire()
@@ -42,16 +48,22 @@ class StreamsGroupHeartbeatRequest:
 
     @struct
     class TaskIds:
+        """Tasks of one subtopology."""
+
         subtopology_id: str = ""
         partitions: list[Int32] = wire()
 
     @struct
     class Endpoint:
+        """Where an instance answers interactive queries."""
+
         host: str = ""
         port: Uint16 = 0
 
     @struct
     class TaskOffset:
+        """How far a task is."""
+
         subtopology_id: str = ""
         partition: Int32 = 0
         offset: Int64 = 0
@@ -81,16 +93,22 @@ class StreamsGroupHeartbeatResponse:
 
     @struct
     class Status:
+        """A problem that the group has."""
+
         status_code: Int8 = 0
         status_detail: str = ""
 
     @struct
     class TaskIds:
+        """Tasks of one subtopology."""
+
         subtopology_id: str = ""
         partitions: list[Int32] = wire()
 
     @struct
     class Endpoint:
+        """Where an instance answers interactive queries."""
+
         host: str = ""
         port: Uint16 = 0
 
@@ -101,6 +119,8 @@ class StreamsGroupHeartbeatResponse:
 
     @struct
     class EndpointPartitions:
+        """The partitions that the instance at an endpoint has."""
+
         user_endpoint: "StreamsGroupHeartbeatResponse.Endpoint" = wire()
         active_partitions: list["StreamsGroupHeartbeatResponse.TopicPartition"] = wire()
         standby_partitions: list["StreamsGroupHeartbeatResponse.TopicPartition"] = wire()
@@ -140,6 +160,8 @@ class StreamsGroupDescribeResponse:
 
     @struct
     class TopicInfo:
+        """An internal topic."""
+
         name: str = ""
         partitions: Int32 = 0
         replication_factor: Int16 = 0
@@ -147,6 +169,8 @@ class StreamsGroupDescribeResponse:
 
     @struct
     class Subtopology:
+        """A part of the topology that is assigned as a whole, partition by partition."""
+
         subtopology_id: str = ""
         source_topics: list[str] = wire()
         repartition_sink_topics: list[str] = wire()
@@ -160,17 +184,23 @@ class StreamsGroupDescribeResponse:
 
     @struct
     class Endpoint:
+        """Where an instance answers interactive queries."""
+
         host: str = ""
         port: Uint16 = 0
 
     @struct
     class TaskOffset:
+        """How far a task is."""
+
         subtopology_id: str = ""
         partition: Int32 = 0
         offset: Int64 = 0
 
     @struct
     class TaskIds:
+        """Tasks of one subtopology."""
+
         subtopology_id: str = ""
         partitions: list[Int32] = wire()
 

@@ -135,6 +135,8 @@ class WriteTxnMarkersRequest:
 
     @struct
     class Marker:
+        """The end of one transaction."""
+
         producer_id: Int64 = 0
         producer_epoch: Int16 = 0
         transaction_result: bool = False
@@ -162,6 +164,8 @@ class WriteTxnMarkersResponse:
 
     @struct
     class Marker:
+        """The end of one transaction."""
+
         producer_id: Int64 = 0
         topics: list["WriteTxnMarkersResponse.Topic"] = wire()
 
@@ -230,6 +234,8 @@ class DescribeProducersResponse:
 
     @struct
     class Producer:
+        """What a partition remembers of a producer."""
+
         producer_id: Int64 = 0
         producer_epoch: Int32 = 0
         last_sequence: Int32 = -1

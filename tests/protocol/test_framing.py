@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kbroker.protocol.framing import GATHERED_SIZE, FrameError, FrameReader
+
+
+def framed(*payloads: bytes) -> bytes:
+    return b"".join(struct.pack(">i", len(payload)) + payload for payload in payloads)
+
+
+def test_pipelined_frames_are_slices_of_the_chunk() -> None:
+    reader = FrameReader(100)
+    chunk = framed(b"one", b"two")
+    reader.feed(chunk)
+    frames = list(reader)
+    assert [bytes(frame) for frame in frames] == [b"one", b"two"]
+    assert all(frame.obj is chunk for frame in frames)
+    assert list(reader) == []
+
+
+def test_a_frame_is_put_together_from_chunks() -> None:
+    reader = FrameReader(100)
+    for byte in framed(b"one", b"two")[:-1]:
+        reader.feed(bytes([byte]))
+        for frame in reader:
+            assert bytes(frame) == b"one"
+    reader.feed(b"o")
+    assert [bytes(frame) for frame in reader] == [b"two"]
+
+
+def test_a_large_frame_is_received_into_one_buffer_of_its_size() -> None:
+    payload = bytes(range(256)) * 1024
+    assert len(payload) > GATHERED_SIZE
+    stream = framed(b"first", payload)
+    reader = FrameReader(len(payload))
+    reader.feed(stream[:1000])
+    assert [bytes(frame) for frame in reader] == [b"first"]
+    rest = stream[1000:]
+    while (place := reader.next_buffer()) is not None:
+        size = min(10_000, len(place))
+        place[:size] = rest[:size]
+        rest = rest[size:]
+        reader.received(size)
+        if rest:
+            assert list(reader) == []
+    (frame,) = reader
+    assert bytes(frame) == payload
+    assert isinstance(frame.obj, bytearray)
+    assert len(frame.obj) == len(payload)
+    reader.feed(framed(b"next"))
+    assert [bytes(frame) for frame in reader] == [b"next"]
+
+
+def test_a_small_frame_asks_for_no_buffer() -> None:
+    reader = FrameReader(GATHERED_SIZE)
+    reader.feed(framed(bytes(GATHERED_SIZE))[:100])
+    assert list(reader) == []
+    assert reader.next_buffer() is None
+
+
+def test_a_large_frame_can_be_fed_too() -> None:
+    payload = bytes(GATHERED_SIZE + 1)
+    stream = framed(payload, b"next")
+    reader = FrameReader(len(payload))
+    reader.feed(stream[:50])
+    assert list(reader) == []
+    reader.feed(stream[50:])
+    assert [bytes(frame) for frame in reader] == [payload, b"next"]
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.data())
+def test_any_division_of_the_stream_gives_the_same_frames(data: st.DataObject) -> None:
+    sizes = data.draw(st.lists(st.sampled_from([1, 5, 300, GATHERED_SIZE, GATHERED_SIZE + 7])))
+    payloads = [bytes([index % 256]) * size for index, size in enumerate(sizes)]
+    stream = framed(*payloads)
+    reader = FrameReader(GATHERED_SIZE * 2)
+    found = []
+    while stream:
+        place = reader.next_buffer()
+        if place is None:
+            size = data.draw(st.integers(1, len(stream)))
+            reader.feed(stream[:size])
+        else:
+            size = data.draw(st.integers(1, len(place)))
+            place[:size] = stream[:size]
+            reader.received(size)
+        stream = stream[size:]
+        found += [bytes(frame) for frame in reader]
+    assert found == payloads
+
+
+@pytest.mark.parametrize("size", [0, -1, -(2**31), 101])
+def test_an_impossible_length_ends_the_stream(size: int) -> None:
+    reader = FrameReader(100)
+    reader.feed(framed(b"good") + struct.pack(">i", size))
+    frames = iter(reader)
+    assert bytes(next(frames)) == b"good"
+    with pytest.raises(FrameError, match=str(size)):
+        next(frames)
+    assert reader.hint() == ""
+
+
+def test_the_limit_itself_is_allowed() -> None:
+    reader = FrameReader(100)
+    reader.feed(framed(bytes(100)))
+    assert [len(frame) for frame in reader] == [100]
+
+
+@pytest.mark.parametrize(
+    ("first", "word"), [(b"\x16\x03\x01\x02\x00\x01", "TLS"), (b"GET / HTTP/1.1\r\n", "HTTP")]
+)
+def test_another_protocol_is_guessed(first: bytes, word: str) -> None:
+    reader = FrameReader(100 * 1024 * 1024)
+    reader.feed(first)
+    with pytest.raises(FrameError):
+        list(reader)
+    assert word in reader.hint()

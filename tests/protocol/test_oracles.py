@@ -1,0 +1,196 @@
+"""Every message in every version, against two foreign codecs.
+
+For each pair of API key, version and direction that an oracle knows:
+
+* our encoding of a random message, decoded and encoded by the oracle, is the same bytes, and the
+  oracle found the same values under the same names;
+* the same with an unknown tagged field in every struct: the oracle and we step over it;
+* a random message of the oracle's own making, decoded and encoded by us, is the same bytes.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.compile import _Encoder, decode, encode_bytes
+from kbroker.protocol.schema import Field, Int32, Message, message, wire
+
+from .oracles import KafkaPython, Kio, Oracle
+from .samples import Pair, Style, declared, declared_pairs, plain, sample
+
+SEED = 1
+ROUNDS = (*Style, Style.MIXED, Style.MIXED)
+FOREIGN_ROUNDS = 6
+
+UNKNOWN_TAG = Field("__module__", "string", False, False, 0, 99, 0, 4711, "")
+"""A tagged field that no schema has. Its value is an attribute that every object has."""
+
+
+class NoisyEncoder(_Encoder):
+    """Writes an unknown tagged field into every struct of a flexible version."""
+
+    def tags(self, tagged: list[Field], this: str) -> None:
+        super().tags([*tagged, UNKNOWN_TAG], this)
+
+
+class HalfNoisyEncoder(_Encoder):
+    """Leaves out structs that are tagged fields themselves: kafka-python asserts that it may."""
+
+    def tags(self, tagged: list[Field], this: str) -> None:
+        super().tags([*tagged, UNKNOWN_TAG] if self.out == "out" else tagged, this)
+
+
+def encode_with(encoder: type[_Encoder], value: Message, version: int) -> bytes:
+    parts = [bytearray()]
+    encoder(type(value), version).function()(value, parts[0], parts)
+    return b"".join(parts)
+
+
+def differences(oracle: Oracle, cls: type[Message], pair: Pair) -> Iterator[str]:
+    """Compare one pair; every difference is one line."""
+    key, version, kind = pair
+    where = f"{oracle.name} {ApiKey(key).api_name} {kind} {version}"
+    rng = random.Random(f"{SEED} {pair}")
+    for style in ROUNDS:
+        try:
+            yield from _compare_ours(oracle, cls, pair, rng, style)
+        except Exception as error:  # noqa: BLE001  # whatever it is, it is a difference
+            yield f"{where} {style.name}: {error!r}"
+    for _ in range(FOREIGN_ROUNDS):
+        try:
+            data = oracle.write(pair, oracle.make(pair, rng))
+            value, end = decode(cls, data, version)
+            if end != len(data) or encode_bytes(value, version) != data:
+                yield f"{where}: its bytes differ from ours"
+        except Exception as error:  # noqa: BLE001  # whatever it is, it is a difference
+            yield f"{where}: its message: {error!r}"
+
+
+def _compare_ours(
+    oracle: Oracle, cls: type[Message], pair: Pair, rng: random.Random, style: Style
+) -> Iterator[str]:
+    where = f"{oracle.name} {pair} {style.name}"
+    _, version, _ = pair
+    ours = sample(cls, version, rng, style)
+    data = encode_bytes(ours, version)
+    if decode(cls, data, version) != (ours, len(data)):
+        yield f"{where}: does not survive our own decode"
+    theirs = oracle.read(pair, data)
+    if oracle.write(pair, theirs) != data:
+        yield f"{where}: our bytes differ from its"
+    if canonical(oracle.plain(pair, theirs)) != canonical(plain(ours, version)):
+        yield f"{where}: it found other values"
+    if not cls.is_flexible(version):
+        return
+    noisy = encode_with(NoisyEncoder, ours, version)
+    if decode(cls, noisy, version) != (ours, len(noisy)):
+        yield f"{where}: unknown tags change our decode"
+    noisy = encode_with(HalfNoisyEncoder, ours, version)
+    if oracle.skips_unknown_tags and oracle.write(pair, oracle.read(pair, noisy)) != data:
+        yield f"{where}: unknown tags change its decode"
+
+
+def canonical(value: Any) -> Any:
+    """Absent and default structs in tagged fields mean the same; oracles give one or the other."""
+    if isinstance(value, list):
+        return [canonical(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    return {name: canonical(item) for name, item in value.items() if not _is_unset(item)}
+
+
+def _is_unset(value: Any) -> bool:
+    return value is None or (isinstance(value, dict) and all(v == -1 for v in value.values()))
+
+
+@pytest.fixture(scope="module", params=[Kio, KafkaPython], ids=lambda cls: cls.name)
+def oracle(request: pytest.FixtureRequest) -> Oracle:
+    made: Oracle = request.param()
+    return made
+
+
+def test_bytes_are_equal(oracle: Oracle, capsys: pytest.CaptureFixture[str]) -> None:
+    started = time.monotonic()
+    ours = set(declared_pairs())
+    compared = sorted(ours & oracle.pairs())
+    found = [line for pair in compared for line in differences(oracle, declared(pair), pair)]
+    seconds = time.monotonic() - started
+    with capsys.disabled():
+        print(f"\n{oracle.name}: {len(compared)} pairs compared in {seconds:.1f} s")
+    assert not found, "\n".join(found[:40])
+
+
+def test_nothing_that_kio_knows_is_missing() -> None:
+    assert Kio().pairs() - set(declared_pairs()) == set()
+
+
+def test_nothing_that_kafka_advertises_is_missing() -> None:
+    advertised = {
+        (key, version, kind)
+        for key, (first, last) in KafkaPython().advertised.items()
+        for version in range(first, last + 1)
+        for kind in ("request", "response")
+    }
+    assert advertised - set(declared_pairs()) == set()
+
+
+def test_every_declared_pair_has_an_oracle() -> None:
+    assert set(declared_pairs()) - Kio().pairs() - KafkaPython().pairs() == set()
+
+
+@message(key=12, versions="0-4", flexible="4+")
+class FieldTooEarly:
+    group_id: str = ""
+    generation_id: Int32 = 0
+    member_id: str = ""
+    group_instance_id: str | None = wire(since=2)
+
+
+@message(key=12, versions="0-4", flexible="4+")
+class NullForbidden:
+    group_id: str = ""
+    generation_id: Int32 = 0
+    member_id: str = ""
+    group_instance_id: str = wire(since=3)
+
+
+@message(key=12, versions="0-4", flexible="3+")
+class FlexibleTooEarly:
+    group_id: str = ""
+    generation_id: Int32 = 0
+    member_id: str = ""
+    group_instance_id: str | None = wire(since=3)
+
+
+@message(key=12, versions="0-4", flexible="4+")
+class NamesSwapped:
+    member_id: str = ""
+    generation_id: Int32 = 0
+    group_id: str = ""
+    group_instance_id: str | None = wire(since=3)
+
+
+@pytest.mark.parametrize(
+    ("planted", "wrong_versions"),
+    [
+        (FieldTooEarly, {2}),
+        (NullForbidden, {3, 4}),
+        (FlexibleTooEarly, {3}),
+        (NamesSwapped, {0, 1, 2, 3, 4}),
+    ],
+)
+def test_a_planted_defect_is_reported(
+    oracle: Oracle, planted: Any, wrong_versions: set[int]
+) -> None:
+    reported = {
+        version
+        for version in range(5)
+        if list(differences(oracle, planted, (12, version, "request")))
+    }
+    assert reported == wrong_versions

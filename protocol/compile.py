@@ -29,9 +29,6 @@ OBJECTS_MAX = 1_000_000
 DETACHED_SIZE = 4096
 """Records of this many bytes and more are handed on as they are; smaller ones are copied."""
 
-COPIED_SIZE = 8192
-"""Frames up to this size are turned into `bytes` first: those are quicker to index and slice."""
-
 M = TypeVar("M")
 
 
@@ -85,16 +82,14 @@ def decode(cls: type[M], buffer: Buffer, version: int, offset: int = 0) -> tuple
       buffer: Holds the message from `offset` on; it may go on after the message.
 
     Returns:
-      The message, and the position after it. `Records` fields are views into `buffer` (or into a
-      copy of it when it is small); everything else is copied.
+      The message, and the position after it. `Records` fields are views into `buffer`; everything
+      else is copied.
 
     Raises:
       DecodeError: for whatever is wrong with the bytes, or the version is not declared.
     """
     assert issubclass(cls, Message)
     function = cls.DECODERS.get(version) or _compile(_Decoder, cls, version)
-    if type(buffer) is not bytes and len(buffer) <= COPIED_SIZE:
-        buffer = bytes(buffer)
     try:
         message, end = function(buffer, offset, len(buffer))
     except (struct.error, IndexError, UnicodeDecodeError) as error:

@@ -7,6 +7,7 @@ Then iterate over the reader for the frames that are complete.
 
 from __future__ import annotations
 
+import mmap
 import struct
 from collections.abc import Iterator
 
@@ -16,6 +17,10 @@ GATHERED_SIZE = 65536
 """A frame above this size that is partly there gets a buffer of its own, to be received into.
 
 Smaller ones are put together from chunks: the copy costs less than receiving each on its own."""
+
+LAZY_SIZE = 4 * 1024 * 1024
+"""Above this size the buffer takes memory page by page, as bytes arrive: four bytes from anybody
+must not cost the 100 MiB that they announce."""
 
 
 class FrameError(ValueError):
@@ -98,7 +103,7 @@ class FrameReader:
         return ""
 
     def _begin_large(self, start: int, size: int) -> None:
-        self._large = memoryview(bytearray(size))
+        self._large = memoryview(bytearray(size) if size <= LAZY_SIZE else mmap.mmap(-1, size))
         self._filled = len(self._chunk) - start
         self._large[: self._filled] = self._chunk[start:]
         self._chunk = memoryview(b"")

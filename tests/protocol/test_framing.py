@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import random
 import struct
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kbroker.protocol.framing import GATHERED_SIZE, FrameError, FrameReader
+from kbroker.protocol.framing import GATHERED_SIZE, LAZY_SIZE, FrameError, FrameReader
 
 
 def framed(*payloads: bytes) -> bytes:
@@ -54,6 +56,32 @@ def test_a_large_frame_is_received_into_one_buffer_of_its_size() -> None:
     assert len(frame.obj) == len(payload)
     reader.feed(framed(b"next"))
     assert [bytes(frame) for frame in reader] == [b"next"]
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux")
+def test_an_announced_frame_takes_no_memory_before_it_arrives() -> None:
+    size = 2**30
+    readers = [FrameReader(size) for _ in range(64)]
+    for reader in readers:
+        reader.feed(struct.pack(">i", size) + b"first")
+        assert list(reader) == []
+    places = [reader.next_buffer() for reader in readers]
+    assert all(place is not None and len(place) == size - 5 for place in places)
+    resident_pages = int(Path("/proc/self/statm").read_text().split()[1])
+    assert resident_pages * 4096 < 2**30
+
+
+def test_a_very_large_frame_arrives_whole() -> None:
+    payload = random.Random(1).randbytes(LAZY_SIZE + 1)
+    reader = FrameReader(len(payload))
+    stream = framed(payload)
+    reader.feed(stream[:100])
+    assert list(reader) == []
+    place = reader.next_buffer()
+    assert place is not None
+    place[:] = stream[100:]
+    reader.received(len(place))
+    assert [frame.tobytes() == payload for frame in reader] == [True]
 
 
 def test_a_small_frame_asks_for_no_buffer() -> None:

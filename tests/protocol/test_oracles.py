@@ -19,7 +19,8 @@ import pytest
 
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.compile import _Encoder, decode, encode_bytes
-from kbroker.protocol.schema import Field, Int32, Message, message, wire
+from kbroker.protocol.messages.api_versions import ApiVersionsResponse
+from kbroker.protocol.schema import Field, Int16, Int32, Int64, Message, message, wire
 
 from .oracles import KafkaPython, Kio, Oracle
 from .samples import Pair, Style, declared, declared_pairs, plain, sample
@@ -176,21 +177,33 @@ class NamesSwapped:
     group_instance_id: str | None = wire(since=3)
 
 
+@message(key=18, versions="0-4", flexible="3+")
+class WrongTaggedDefault:
+    error_code: Int16 = 0
+    api_keys: list[ApiVersionsResponse.ApiVersion] = wire()
+    throttle_time_ms: Int32 = wire(since=1)
+    supported_features: list[ApiVersionsResponse.SupportedFeature] = wire(since=3, tag=0)
+    finalized_features_epoch: Int64 = wire(since=3, tag=1)
+    finalized_features: list[ApiVersionsResponse.FinalizedFeature] = wire(since=3, tag=2)
+    zk_migration_ready: bool = wire(since=3, tag=3)
+
+
 @pytest.mark.parametrize(
-    ("planted", "wrong_versions"),
+    ("planted", "kind", "wrong_versions"),
     [
-        (FieldTooEarly, {2}),
-        (NullForbidden, {3, 4}),
-        (FlexibleTooEarly, {3}),
-        (NamesSwapped, {0, 1, 2, 3, 4}),
+        (FieldTooEarly, "request", {2}),
+        (NullForbidden, "request", {3, 4}),
+        (FlexibleTooEarly, "request", {3}),
+        (NamesSwapped, "request", {0, 1, 2, 3, 4}),
+        (WrongTaggedDefault, "response", {3, 4}),
     ],
 )
 def test_a_planted_defect_is_reported(
-    oracle: Oracle, planted: Any, wrong_versions: set[int]
+    oracle: Oracle, planted: Any, kind: str, wrong_versions: set[int]
 ) -> None:
     reported = {
         version
-        for version in range(5)
-        if list(differences(oracle, planted, (12, version, "request")))
+        for version in planted.VERSIONS
+        if list(differences(oracle, planted, (planted.KEY, version, kind)))
     }
     assert reported == wrong_versions

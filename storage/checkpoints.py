@@ -11,11 +11,18 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import NamedTuple
 from uuid import UUID
 
 from .errors import StorageError
+from .files import Files
+from .naming import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
+
+logger = logging.getLogger(__name__)
 
 FORMAT_VERSION = 1
 """Version of the folder's layout as a whole; a folder of a newer one is refused."""
@@ -58,6 +65,83 @@ def offsets_from_bytes(data: bytes) -> dict[Partition, int] | None:
         return {(topic, int(number)): int(at) for topic, number, at in entries}
     except ValueError:
         return None
+
+
+class Offsets(NamedTuple):
+    """What the offset checkpoints hold for one partition.
+
+    The log start and the high watermark are as in `Log`; up to the recovery point everything was
+    synced.
+    """
+
+    log_start: int = 0
+    recovery_point: int = 0
+    high_watermark: int = 0
+
+
+class OffsetCheckpoints:
+    """The three offset files of a data folder, and what they hold.
+
+    `guard` is held while the files are written, so that a worker thread may write one change and
+    the owner another. An offset is a lower bound, so a write that fails leaves nothing false.
+    """
+
+    # Log starts come first: segments may be removed as soon as they are durable.
+    _NAMES = (LOG_STARTS, RECOVERY_POINTS, HIGH_WATERMARKS)
+
+    def __init__(self, files: Files, data_dir: str, guard: AbstractContextManager[object]) -> None:
+        self._files = files
+        self._data_dir = data_dir
+        self.guard = guard
+        self._offsets: dict[str, dict[Partition, int]] = {}
+        self._written: dict[str, bytes] = {}
+        for name in self._NAMES:
+            self._offsets[name] = self._read(name)
+
+    def _read(self, name: str) -> dict[Partition, int]:
+        path = f"{self._data_dir}/{name}"
+        try:
+            data = self._files.read_bytes(path)
+        except FileNotFoundError:
+            return {}
+        offsets = offsets_from_bytes(data)
+        if offsets is None:
+            logger.warning("%s is damaged; what it held counts as unknown", path)
+            return {}
+        self._written[name] = data
+        return offsets
+
+    def get(self, partition: Partition) -> Offsets:
+        """What is known of a partition; zeros for one that is not."""
+        return Offsets(*(self._offsets[name].get(partition, 0) for name in self._NAMES))
+
+    def update(self, changes: Iterable[tuple[Partition, Offsets]]) -> None:
+        """Take over offsets, and write the files that they change.
+
+        `changes` is gone through with the guard held. Raises StorageError.
+        """
+        with self.guard:
+            for partition, offsets in changes:
+                for name, offset in zip(self._NAMES, offsets, strict=True):
+                    # As in Kafka, a log that starts at 0 has no line in the file of starts.
+                    if offset or name != LOG_STARTS:
+                        self._offsets[name][partition] = offset
+            self._write()
+
+    def forget(self, partitions: Iterable[Partition]) -> None:
+        """Drop partitions that are deleted. Raises StorageError."""
+        with self.guard:
+            for partition in partitions:
+                for name in self._NAMES:
+                    self._offsets[name].pop(partition, None)
+            self._write()
+
+    def _write(self) -> None:
+        for name in self._NAMES:
+            data = offsets_to_bytes(self._offsets[name])
+            if data != self._written.get(name, b"0\n0\n"):
+                self._files.write_atomic(f"{self._data_dir}/{name}", data)
+                self._written[name] = data
 
 
 def encode_id(value: UUID) -> str:

@@ -575,7 +575,13 @@ class MemFiles:
         folder, _, name = path.rpartition("/")
         file = self._folders.get(folder, {}).pop(name, None)
         if file is not None:
-            self.claim(-file.size)
+            # Counted anew, because a worker thread may remove while the owner appends.
+            self.used = sum(
+                it.size
+                for names in list(self._folders.values())
+                for it in list(names.values())
+                if it
+            )
 
     def listdir(self, path: str) -> list[str]:
         return sorted(self._folders.get(path, ()))

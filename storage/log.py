@@ -50,7 +50,7 @@ from .retention import expired_segments
 from .segment import FULL, NEVER, RELATIVE_OFFSET_MAX, IndexLimits, Segment
 from .sync import (
     AtomicWrite,
-    FileWrite,
+    FileSync,
     FolderSync,
     Removal,
     SyncItem,
@@ -136,6 +136,7 @@ class Log:
         "active",
         "appended_bytes",
         "config",
+        "deleted",
         "epochs",
         "folder",
         "high_watermark",
@@ -176,6 +177,8 @@ class Log:
         self.producers = ProducerStates()
         self.active: Segment | None = None
         self.offline: str | None = None
+        self.deleted = False
+        """The partition is gone; other files may stand under its paths."""
         self.appended_bytes = 0
         """Bytes appended since the log was opened."""
         self._segments: list[Segment] = []
@@ -376,8 +379,11 @@ class Log:
     def _create_folder(self) -> None:
         self._files.mkdir(self.folder)
         path = f"{self.folder}/{PARTITION_METADATA}"
-        data = partition_metadata_to_bytes(self.topic_id)
-        self._dirty.append(FileWrite(self._files, path, 0, data))
+        file = self._files.open(path, create=True)
+        if file.size:
+            file.truncate(0)
+        file.append([partition_metadata_to_bytes(self.topic_id)])
+        self._dirty.append(FileSync(file))
         self._dirty.append(FolderSync(self._files, self._data_dir))
         self._folder_exists = True
 
@@ -556,6 +562,8 @@ class Log:
 
     def put_back(self, items: list[SyncItem], doomed: list[Segment]) -> None:
         """Take back what a checkpoint that failed did not come to."""
+        if items or doomed:
+            self._changed.add(self)
         self._unsettled[:0] = items
         self._doomed[:0] = doomed
 

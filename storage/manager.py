@@ -13,16 +13,17 @@ The owner calls, from its event loop:
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import NamedTuple
 from uuid import UUID
 
 from .checkpoints import (
     MetaProperties,
+    OffsetCheckpoints,
+    Offsets,
     Partition,
     clean_marker,
-    offsets_from_bytes,
-    offsets_to_bytes,
     partition_metadata_from_bytes,
 )
 from .errors import StorageError
@@ -31,21 +32,16 @@ from .log import Log, LogConfig
 from .naming import (
     CLEAN_SHUTDOWN,
     DELETED_FOLDER,
-    HIGH_WATERMARKS,
     LOCK,
-    LOG_STARTS,
     META_PROPERTIES,
     PARTITION_METADATA,
-    RECOVERY_POINTS,
     deleted_folder_name,
     folder_name,
     parse_folder_name,
 )
-from .recovery import Known, load_log
+from .recovery import load_log
 from .segment import Segment
 from .sync import SyncItem, sync_in_order, sync_together
-
-logger = logging.getLogger(__name__)
 
 CHECKPOINT_EVERY_MS = 5_000
 _ROLLED_EVERY_MS = 1_000
@@ -53,41 +49,66 @@ CHECKPOINT_EVERY_BYTES = 64 * 1024 * 1024
 _NO_ID = UUID(int=0)
 
 
+class _Collected(NamedTuple):
+    """One log in a checkpoint: its offsets, and what is to be done before and after they count."""
+
+    log: Log
+    offsets: Offsets
+    before: list[SyncItem]
+    after: list[Segment]
+
+
 class CheckpointJob:
     """What one checkpoint writes, collected at one moment.
 
     `run` blocks and may run in a worker thread, one job at a time. It first makes durable what the
     offsets rely on, then writes the offsets, then removes segments that nobody needs any more.
+    What a failed or forgotten job did not do, the next one does.
+
+    The owner may delete a log meanwhile, and even make another one with the same paths. So each
+    step takes the guard and looks whether its log is still there.
     """
 
-    def __init__(
-        self,
-        files: Files,
-        logs: list[tuple[Log, list[SyncItem], list[Segment]]],
-        checkpoints: dict[str, bytes],
-    ) -> None:
-        self._files = files
-        self._logs = logs
+    def __init__(self, checkpoints: OffsetCheckpoints, logs: list[_Collected]) -> None:
         self._checkpoints = checkpoints
+        self._logs = logs
 
     def run(self) -> None:
-        """Raises StorageError; then the checkpoints are the old ones, which are true still, and
-        the owner calls `put_back`."""
-        for _, items, _ in self._logs:
-            while items:
-                sync_in_order(items[:1])
-                del items[0]
-        for path, data in self._checkpoints.items():
-            self._files.write_atomic(path, data)
-        for _, _, doomed in self._logs:
-            while doomed:
-                doomed[0].remove()
-                del doomed[0]
+        """Raises StorageError; the checkpoints are the old ones then, which are true still."""
+        guard = self._checkpoints.guard
+        for log, _, before, _ in self._logs:
+            while before:
+                with guard:
+                    if not log.deleted:
+                        sync_in_order(before[:1])
+                del before[0]
+        self._checkpoints.update(self._offsets())
+        for log, _, _, after in self._logs:
+            while after:
+                with guard:
+                    if not log.deleted:
+                        after[0].remove()
+                del after[0]
+
+    def _offsets(self) -> Iterator[tuple[Partition, Offsets]]:
+        for log, offsets, _, _ in self._logs:
+            if not log.deleted:
+                # The log may have been cut since.
+                point = min(offsets.recovery_point, log.synced_offset)
+                yield _key(log), offsets._replace(recovery_point=point)
 
     def put_back(self) -> None:
-        """After a failed `run`: let the next checkpoint do what is left."""
-        for log, items, doomed in self._logs:
-            log.put_back(items, doomed)
+        """Give the logs again what was not done."""
+        for log, _, before, after in self._logs:
+            log.put_back(before, after)
+
+
+def _key(log: Log) -> Partition:
+    return log.topic, log.partition
+
+
+def _offsets_of(log: Log) -> Offsets:
+    return Offsets(log.log_start_offset, log.synced_offset, log.high_watermark)
 
 
 class LogManager:
@@ -96,7 +117,14 @@ class LogManager:
     `meta` says whose data it is. `clean` says that the last owner closed it properly.
     """
 
-    def __init__(self, files: Files, data_dir: str, fresh: MetaProperties) -> None:
+    def __init__(
+        self,
+        files: Files,
+        data_dir: str,
+        fresh: MetaProperties,
+        *,
+        guard: AbstractContextManager[object] | None = None,
+    ) -> None:
         """Claim a folder, and mark it as in use.
 
         Args:
@@ -104,6 +132,8 @@ class LogManager:
             data_dir: its path; made when it does not exist.
             fresh: written when the folder is new. In one that is not, `node_id` must be the same;
                 cluster and directory id come from the folder.
+            guard: a lock, when checkpoint jobs run in other threads. It is held for a few syncs at
+                a time, by the jobs and by the methods here that write.
 
         Raises:
             StorageError: another broker uses the folder, it belongs to another node, or it is of a
@@ -111,15 +141,14 @@ class LogManager:
         """
         self._files = files
         self.data_dir = data_dir
-        files.mkdir(data_dir)
+        _make_folder(files, data_dir)
         self._lock: Lock = files.lock(f"{data_dir}/{LOCK}")
         try:
             self.meta = self._read_meta(fresh)
             self._logs: dict[Partition, Log] = {}
             self._changed: set[Log] = set()
-            self._recovery_points = self._read_offsets(RECOVERY_POINTS)
-            self._log_starts = self._read_offsets(LOG_STARTS)
-            self._high_watermarks = self._read_offsets(HIGH_WATERMARKS)
+            self._checkpoints = OffsetCheckpoints(files, data_dir, guard or nullcontext())
+            self._job: CheckpointJob | None = None
             self._checkpointed_ms = 0
             self._checkpointed_bytes: dict[Log, int] = {}
             self._find_folders()
@@ -142,17 +171,6 @@ class LogManager:
                 f"{self.data_dir} belongs to node {meta.node_id}, this is node {fresh.node_id}"
             )
         return meta
-
-    def _read_offsets(self, name: str) -> dict[Partition, int]:
-        path = f"{self.data_dir}/{name}"
-        try:
-            offsets = offsets_from_bytes(self._files.read_bytes(path))
-        except FileNotFoundError:
-            return {}
-        if offsets is None:
-            logger.warning("%s is damaged; all logs are checked from their beginning", path)
-            return {}
-        return offsets
 
     def _find_folders(self) -> None:
         self._folders: set[Partition] = set()  # partitions that are on disk
@@ -228,13 +246,8 @@ class LogManager:
 
     def _load(self, key: Partition, topic_id: UUID, config: LogConfig, now_ms: int) -> Log:
         topic, partition = key
-        known = Known(
-            self._recovery_points.get(key, 0),
-            self._log_starts.get(key, 0),
-            self._high_watermarks.get(key, 0),
-            self.clean,
-        )
-        if key not in self._folders and not known.recovery_point:
+        offsets = self._checkpoints.get(key)
+        if key not in self._folders and not offsets.recovery_point:
             return Log(
                 self._files,
                 self.data_dir,
@@ -252,7 +265,8 @@ class LogManager:
             partition,
             topic_id,
             config,
-            known,
+            offsets,
+            clean=self.clean,
             now_ms=now_ms,
             changed=self._changed,
             lower_recovery_point=self._lower_recovery_point,
@@ -264,33 +278,33 @@ class LogManager:
         Ranges that are being sent stay readable. Raises StorageError.
         """
         gone = [key for key in partitions if key in self._folders]
-        for key in gone:
-            self._forget(key)
+        if not gone:
+            return
         # Before the names go: a later topic of this name must not be measured by these offsets.
-        self._write_checkpoints()
-        for topic, partition in gone:
-            old = f"{self.data_dir}/{folder_name(topic, partition)}"
-            topic_id = self._topic_id((topic, partition)) or _NO_ID
-            log = self._logs.pop((topic, partition), None)
-            if log is not None:
-                topic_id = log.topic_id
-                log.close(clean=False)
-            if self._files.exists(old):
-                new = f"{self.data_dir}/{deleted_folder_name(topic, partition, topic_id)}"
-                self._files.rmtree(new)
-                self._files.rename(old, new)
-                self._trash.append(new)
-            self._folders.discard((topic, partition))
-            self._unopened.discard((topic, partition))
+        for key in gone:
+            if log := self._logs.get(key):
+                log.deleted = True
+        self._checkpoints.forget(gone)
+        with self._checkpoints.guard:
+            for key in gone:
+                self._put_aside(key)
         self._files.sync_dir(self.data_dir)
 
-    def _forget(self, key: Partition) -> None:
-        for offsets in (self._recovery_points, self._log_starts, self._high_watermarks):
-            offsets.pop(key, None)
-        log = self._logs.get(key)
+    def _put_aside(self, key: Partition) -> None:
+        path = f"{self.data_dir}/{folder_name(*key)}"
+        topic_id = self._topic_id(key) or _NO_ID
+        log = self._logs.pop(key, None)
         if log is not None:
+            log.close(clean=False)
             self._changed.discard(log)
             self._checkpointed_bytes.pop(log, None)
+        if self._files.exists(path):
+            aside = f"{self.data_dir}/{deleted_folder_name(*key, topic_id)}"
+            self._files.rmtree(aside)
+            self._files.rename(path, aside)
+            self._trash.append(aside)
+        self._folders.discard(key)
+        self._unopened.discard(key)
 
     def empty_trash(self) -> None:
         """Remove the bytes of deleted partitions. Blocks; a worker thread may call it."""
@@ -316,42 +330,20 @@ class LogManager:
     def checkpoint(self, now_ms: int) -> CheckpointJob:
         """Collect a checkpoint of all logs that changed; nothing is written before its `run`."""
         self._checkpointed_ms = now_ms
+        if self._job is not None:
+            self._job.put_back()
         collected = []
         for log in self._changed:
-            collected.append((log, *log.unsettled()))
             self._checkpointed_bytes[log] = log.appended_bytes
-            self._note(log)
+            if log.log_end_offset:
+                collected.append(_Collected(log, _offsets_of(log), *log.unsettled()))
         self._changed.clear()
-        return CheckpointJob(self._files, collected, self._checkpoint_files())
-
-    def _note(self, log: Log) -> None:
-        key = (log.topic, log.partition)
-        if not log.log_end_offset:
-            return
-        self._recovery_points[key] = log.synced_offset
-        self._high_watermarks[key] = log.high_watermark
-        if log.log_start_offset:
-            self._log_starts[key] = log.log_start_offset
-
-    def _checkpoint_files(self) -> dict[str, bytes]:
-        # Log starts first: a segment may go as soon as they are durable.
-        offsets: Mapping[str, dict[Partition, int]] = {
-            LOG_STARTS: self._log_starts,
-            RECOVERY_POINTS: self._recovery_points,
-            HIGH_WATERMARKS: self._high_watermarks,
-        }
-        return {f"{self.data_dir}/{name}": offsets_to_bytes(it) for name, it in offsets.items()}
-
-    def _write_checkpoints(self) -> None:
-        for path, data in self._checkpoint_files().items():
-            self._files.write_atomic(path, data)
+        self._job = CheckpointJob(self._checkpoints, collected)
+        return self._job
 
     def _lower_recovery_point(self, log: Log) -> None:
         """A log is about to be cut: no checkpoint may name more than will be there."""
-        self._recovery_points[log.topic, log.partition] = log.synced_offset
-        self._high_watermarks[log.topic, log.partition] = log.high_watermark
-        self._log_starts[log.topic, log.partition] = log.log_start_offset
-        self._write_checkpoints()
+        self._checkpoints.update([(_key(log), _offsets_of(log))])
 
     # --- end ------------------------------------------------------------------------------------
 
@@ -373,6 +365,16 @@ class LogManager:
         finally:
             self._logs.clear()
             self._lock.release()
+
+
+def _make_folder(files: Files, path: str) -> None:
+    """Make a folder and its parents, all of them durable."""
+    if not path or files.exists(path):
+        return
+    parent = path.rpartition("/")[0]
+    _make_folder(files, parent)
+    files.mkdir(path)
+    files.sync_dir(parent or ("/" if path.startswith("/") else "."))
 
 
 def sync_logs(files: Files, data_dir: str, logs: Iterable[Log]) -> list[tuple[Log, int]]:

@@ -22,11 +22,11 @@ from __future__ import annotations
 import logging
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 from uuid import UUID
 
 from kbroker.protocol.records import HEADER_SIZE, MAGIC, BatchHeader, check_crc, read_header
 
+from .checkpoints import Offsets
 from .epochs import LeaderEpochs
 from .errors import CorruptLogError
 from .files import Files
@@ -40,18 +40,6 @@ _READ_SIZE = 1024 * 1024
 _LEFTOVERS = (".tmp", ".deleted", ".cleaned")
 
 
-class Known(NamedTuple):
-    """What the data folder's checkpoints say about one partition.
-
-    `clean`: the broker stopped properly, so that everything is durable and complete.
-    """
-
-    recovery_point: int = 0
-    log_start: int = 0
-    high_watermark: int = 0
-    clean: bool = False
-
-
 def load_log(
     files: Files,
     data_dir: str,
@@ -59,8 +47,9 @@ def load_log(
     partition: int,
     topic_id: UUID,
     config: LogConfig,
-    known: Known,
+    known: Offsets,
     *,
+    clean: bool,
     now_ms: int,
     changed: set[Log] | None = None,
     lower_recovery_point: Callable[[Log], None] | None = None,
@@ -70,6 +59,7 @@ def load_log(
     Args:
         files, data_dir, topic, partition, topic_id, config: as for `Log`.
         known: what the checkpoints say.
+        clean: the broker stopped properly, so that everything is durable and complete.
         now_ms: log clock; producers that are found count as seen now.
         changed, lower_recovery_point: the manager's part in `Log`.
 
@@ -91,11 +81,11 @@ def load_log(
     folder.tidy(known.log_start)
     segments = [Segment.load(files, log.folder, base, config.index_limits) for base in folder.bases]
     log_start = max(known.log_start, folder.bases[0] if folder.bases else 0)
-    if known.clean:
+    if clean:
         end = _check_clean(log, segments, known)
         for segment in segments[:-1]:
             segment.load_latest()
-        log.epochs = _read_epochs(files, log.folder, segments)
+        log.epochs = _read_epochs(files, log.folder, segments, log_start, end)
     else:
         recovery = _Recovery(files, log, segments, known)
         end = recovery.run()
@@ -150,20 +140,34 @@ class _Folder:
         self.snapshots = [offset for offset in self.snapshots if offset <= end_offset]
 
 
-def _read_epochs(files: Files, folder: str, segments: list[Segment]) -> LeaderEpochs:
-    """The leader-epoch file, or its content from the batches when it is missing or damaged."""
+def _read_epochs(
+    files: Files, folder: str, segments: list[Segment], log_start: int, end: int
+) -> LeaderEpochs:
+    """The leader epochs between two offsets: from their file, and where it says nothing from the
+    batches. The file may be missing or damaged, or know a later log start than the log itself."""
     try:
-        epochs = LeaderEpochs.from_bytes(files.read_bytes(f"{folder}/{LEADER_EPOCHS}"))
+        saved = LeaderEpochs.from_bytes(files.read_bytes(f"{folder}/{LEADER_EPOCHS}"))
     except FileNotFoundError:
-        epochs = None
-    if epochs is not None and (epochs.entries or not segments):
-        return epochs
+        saved = None
+    entries = [entry for entry in saved.entries if entry[1] < end] if saved else []
+    known_from = entries[0][1] if entries else end
     epochs = LeaderEpochs()
-    for segment in segments:
-        for _, header in segment.headers():
+    if known_from > log_start:
+        for header in _headers(segments, known_from):
             if header.leader_epoch > epochs.latest:
                 epochs.assign(header.leader_epoch, header.base_offset)
+    for epoch, start in entries:
+        epochs.assign(epoch, start)
+    epochs.changed = False
     return epochs
+
+
+def _headers(segments: list[Segment], end: int) -> Iterator[BatchHeader]:
+    for segment in segments:
+        for _, header in segment.headers():
+            if header.base_offset >= end:
+                return
+            yield header
 
 
 def _check_ends(segments: list[Segment], end_offset: int, gaps_allowed: bool) -> None:
@@ -172,7 +176,7 @@ def _check_ends(segments: list[Segment], end_offset: int, gaps_allowed: bool) ->
     Only the last few kB of each segment are looked at.
     """
     starts = [segment.base_offset for segment in segments[1:]] + [end_offset]
-    for segment, wanted in zip(segments, starts, strict=True):
+    for segment, wanted in zip(segments, starts, strict=False):
         end = segment.end_offset()
         if end > wanted or (end < wanted and not gaps_allowed):
             raise CorruptLogError(
@@ -182,7 +186,7 @@ def _check_ends(segments: list[Segment], end_offset: int, gaps_allowed: bool) ->
             )
 
 
-def _check_clean(log: Log, segments: list[Segment], known: Known) -> int:
+def _check_clean(log: Log, segments: list[Segment], known: Offsets) -> int:
     """The end offset of a log that was closed properly."""
     if not segments:
         if known.recovery_point > known.log_start:
@@ -201,12 +205,12 @@ def _check_clean(log: Log, segments: list[Segment], known: Known) -> int:
 class _Recovery:
     """One run over what may be torn."""
 
-    def __init__(self, files: Files, log: Log, segments: list[Segment], known: Known) -> None:
+    def __init__(self, files: Files, log: Log, segments: list[Segment], known: Offsets) -> None:
         self._files = files
         self._log = log
         self._segments = segments
         self._point = known.recovery_point
-        self._log_start = known.log_start
+        self._log_start = max(known.log_start, segments[0].base_offset if segments else 0)
         self._gaps_allowed = "compact" in log.config.cleanup_policy
         self.epochs = LeaderEpochs()
         self.scanned: list[Segment] = []
@@ -222,8 +226,9 @@ class _Recovery:
         self._check_below(first)
         for segment in segments[:first]:
             segment.load_latest()
-        self.epochs = _read_epochs(self._files, self._log.folder, segments[:first])
-        self.epochs.truncate_end(max(self._point, bases[0] if bases else 0))
+        self.epochs = _read_epochs(
+            self._files, self._log.folder, segments, self._log_start, self._point
+        )
         end, cut = max(self._point, self._log_start), False
         for number in range(first, len(segments)):
             segment = segments[number]

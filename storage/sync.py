@@ -8,9 +8,10 @@ they are set.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Protocol
 
-from .files import Files
+from .files import File, Files
 
 WHOLE_ABOVE = 8
 """Above this many items one sync of the file system is cheaper than one for each.
@@ -42,7 +43,25 @@ class FolderSync:
         pass
 
     def sync(self) -> None:
-        self._files.sync_dir(self._path)
+        # A folder may have been deleted since; then its names matter to nobody.
+        with suppress(FileNotFoundError):
+            self._files.sync_dir(self._path)
+
+
+class FileSync:
+    """Bytes that were written to an open file, which is closed then."""
+
+    __slots__ = ("_file",)
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+
+    def prepare(self) -> None:
+        pass
+
+    def sync(self) -> None:
+        self._file.sync()
+        self._file.close()
 
 
 class FileWrite:

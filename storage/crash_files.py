@@ -1,0 +1,358 @@
+"""Files that can lose power: for tests, what a disk may forget is forgotten here on purpose.
+
+Of every file there is what has been written and what is *stable*; of every folder likewise its
+names. A sync makes stable; a cut returns to it, in one of these modes:
+
+* ``drop``: bytes that were not synced are gone, names are all there.
+* ``torn``: of the 512-byte sectors that were not synced a random part is on the disk; so a file may
+  have its new length, its old one or one in between, with holes of zeros.
+* ``lost-name``: names that were made, moved or removed since the last sync of their folder are as
+  they were; bytes as in ``drop``.
+* ``mixed``: a random part of the names and a random part of the sectors.
+
+Every operation that changes something, and every sync, is announced to a hook before it happens. A
+test cuts the power there (`crashed` gives the disk as the next start finds it), or refuses the
+operation by raising StorageError.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple
+
+from .errors import StorageError
+from .files import Buffer, FileRange, Lock
+
+SECTOR = 512
+
+Mode = Literal["drop", "torn", "lost-name", "mixed"]
+MODES: tuple[Mode, ...] = ("drop", "torn", "lost-name", "mixed")
+
+
+class Operation(NamedTuple):
+    """What is about to happen: write, truncate, create, rename, remove, mkdir, sync, syncdir or
+    syncfs."""
+
+    kind: str
+    path: str
+
+
+class _Inode:
+    """A file's bytes: as written, and as a power cut leaves them."""
+
+    __slots__ = ("data", "stable")
+
+    def __init__(self, stable: bytes = b"") -> None:
+        self.data = bytearray(stable)
+        self.stable = stable
+
+    def torn(self, random_: random.Random) -> bytes:
+        """The stable bytes with a random part of the changed sectors over them."""
+        data, stable = bytes(self.data), self.stable
+        if data == stable:
+            return stable
+        low, high = sorted((len(data), len(stable)))
+        cut_at_sector = random_.randint(low, high) // SECTOR * SECTOR
+        size = random_.choice((low, high, max(low, cut_at_sector)))
+        image = bytearray(stable[:size].ljust(size, b"\0"))
+        for start in range(0, size, SECTOR):
+            if random_.random() < 0.5:
+                sector = data[start : min(start + SECTOR, size)]
+                image[start : start + len(sector)] = sector
+        return bytes(image)
+
+
+class _Folder:
+    """A folder's names: as they are, and as a power cut leaves them."""
+
+    __slots__ = ("names", "pending", "stable")
+
+    def __init__(self) -> None:
+        self.names: dict[str, _Inode | _Folder] = {}
+        self.stable: dict[str, _Inode | _Folder] = {}
+        # Changes since the last sync, each of them whole or not at all.
+        self.pending: list[dict[str, _Inode | _Folder | None]] = []
+
+    def change(self, **names: _Inode | _Folder | None) -> None:
+        self.pending.append(names)
+        _apply(self.names, names)
+
+    def sync(self) -> None:
+        for change in self.pending:
+            _apply(self.stable, change)
+        self.pending.clear()
+
+    def survivors(self, mode: Mode, random_: random.Random) -> dict[str, _Inode | _Folder]:
+        if mode in ("drop", "torn"):
+            return self.names
+        names = dict(self.stable)
+        if mode == "mixed":
+            for change in self.pending:
+                if random_.random() < 0.5:
+                    _apply(names, change)
+        return names
+
+
+def _apply(names: dict[str, _Inode | _Folder], change: dict[str, _Inode | _Folder | None]) -> None:
+    for name, node in change.items():
+        if node is None:
+            names.pop(name, None)
+        else:
+            names[name] = node
+
+
+class CrashFile:
+    """One open file. Without the cost-saving of the other kinds: a bytearray and copies."""
+
+    __slots__ = ("_files", "_inode", "fd", "path")
+
+    def __init__(self, files: CrashFiles, inode: _Inode, path: str) -> None:
+        self._files = files
+        self._inode = inode
+        self.path = path
+        self.fd = None
+
+    @property
+    def size(self) -> int:
+        return len(self._inode.data)
+
+    def append(self, parts: Sequence[Buffer]) -> int:
+        position = self.size
+        data = b"".join(parts)
+        self._files.announce("write", self.path)
+        if self._files.used() + len(data) > self._files.capacity:
+            raise StorageError(f"cannot append to {self.path}: no space left")
+        self._inode.data += data
+        return position
+
+    def read(self, position: int, size: int) -> bytes:
+        return bytes(self._inode.data[position : position + size])
+
+    def parts(self, position: int, size: int) -> list[Buffer]:
+        return [self.read(position, size)]
+
+    def range(self, position: int, size: int) -> FileRange:
+        return FileRange(self, position, size)
+
+    def truncate(self, size: int) -> None:
+        self._files.announce("truncate", self.path)
+        del self._inode.data[size:]
+
+    def sync(self) -> None:
+        self._files.announce("sync", self.path)
+        self._inode.stable = bytes(self._inode.data)
+
+    def close(self) -> None:
+        pass
+
+
+class _NoLock:
+    """A power cut gives every lock back, so none is taken."""
+
+    def release(self) -> None:
+        pass
+
+
+class CrashFiles:
+    """A disk that can lose power.
+
+    Args:
+        hook: called with every `Operation` before it happens.
+        capacity: most bytes that all files may hold.
+    """
+
+    def __init__(
+        self, hook: Callable[[Operation], None] | None = None, *, capacity: int = 1 << 40
+    ) -> None:
+        self.hook = hook
+        self.capacity = capacity
+        self.operations = 0
+        self._root = _Folder()
+
+    def announce(self, kind: str, path: str) -> None:
+        self.operations += 1
+        if self.hook is not None:
+            self.hook(Operation(kind, path))
+
+    def crashed(self, mode: Mode, seed: int) -> CrashFiles:
+        """The disk as it would be found if the power went now. This one goes on unharmed."""
+        files = CrashFiles(capacity=self.capacity)
+        files._root = _after_cut(self._root, mode, random.Random(seed), {})
+        return files
+
+    def image(self) -> dict[str, bytes]:
+        """All files by path; folders end in a slash."""
+        found: dict[str, bytes] = {}
+        _collect(self._root, "", found)
+        return found
+
+    def damage(self, path: str, data: bytes) -> None:
+        """Replace a file's bytes behind everybody's back, on the disk as well."""
+        inode = self._file(path)
+        inode.data[:] = data
+        inode.stable = data
+
+    def used(self) -> int:
+        return sum(map(len, self.image().values()))
+
+    # --- the Files interface --------------------------------------------------------------------
+
+    def open(self, path: str, *, create: bool = False) -> CrashFile:
+        folder, name = self._place(path)
+        node = folder.names.get(name)
+        if node is None:
+            if not create:
+                raise FileNotFoundError(errno.ENOENT, "no such file", path)
+            self.announce("create", path)
+            node = _Inode()
+            folder.change(**{name: node})
+        if isinstance(node, _Folder):
+            raise StorageError(f"{path} is a folder")
+        return CrashFile(self, node, path)
+
+    def read_bytes(self, path: str) -> bytes:
+        return bytes(self._file(path).data)
+
+    def write_atomic(self, path: str, data: bytes) -> None:
+        file = self.open(path + ".tmp", create=True)
+        if file.size:
+            file.truncate(0)
+        file.append([data])
+        file.sync()
+        self.rename(path + ".tmp", path)
+        self.sync_dir(path.rpartition("/")[0])
+
+    def rename(self, old: str, new: str) -> None:
+        folder, old_name = self._place(old)
+        new_folder, new_name = self._place(new)
+        if old_name not in folder.names:
+            raise FileNotFoundError(errno.ENOENT, "no such file", old)
+        if folder is not new_folder:
+            raise NotImplementedError("rename between folders")
+        self.announce("rename", old)
+        folder.change(**{old_name: None, new_name: folder.names[old_name]})
+
+    def remove(self, path: str) -> None:
+        try:
+            folder, name = self._place(path)
+        except FileNotFoundError:
+            return
+        if name in folder.names:
+            self.announce("remove", path)
+            folder.change(**{name: None})
+
+    def listdir(self, path: str) -> list[str]:
+        try:
+            return sorted(self._folder(path).names)
+        except FileNotFoundError:
+            return []
+
+    def mkdir(self, path: str) -> None:
+        folder = self._root
+        done = ""
+        for name in filter(None, path.split("/")):
+            done += f"/{name}"
+            node = folder.names.get(name)
+            if node is None:
+                self.announce("mkdir", done)
+                node = _Folder()
+                folder.change(**{name: node})
+            assert isinstance(node, _Folder)
+            folder = node
+
+    def rmtree(self, path: str) -> None:
+        if not self.exists(path):
+            return
+        for name in self.listdir(path):
+            child = f"{path}/{name}"
+            if isinstance(self._node(child), _Folder):
+                self.rmtree(child)
+            else:
+                self.remove(child)
+        self.remove(path)
+
+    def exists(self, path: str) -> bool:
+        try:
+            folder, name = self._place(path)
+        except FileNotFoundError:
+            return False
+        return name in folder.names
+
+    def size(self, path: str) -> int:
+        return len(self._file(path).data)
+
+    def sync_dir(self, path: str) -> None:
+        folder = self._folder(path)
+        self.announce("syncdir", path)
+        folder.sync()
+
+    def sync_everything(self, path: str) -> bool:
+        self.announce("syncfs", path)
+        _sync_tree(self._root)
+        return True
+
+    def lock(self, path: str) -> Lock:
+        return _NoLock()
+
+    def _folder(self, path: str) -> _Folder:
+        folder = self._root
+        for name in filter(None, path.removeprefix(".").split("/")):
+            node = folder.names.get(name)
+            if not isinstance(node, _Folder):
+                raise FileNotFoundError(errno.ENOENT, "no such folder", path)
+            folder = node
+        return folder
+
+    def _place(self, path: str) -> tuple[_Folder, str]:
+        folder, _, name = path.rpartition("/")
+        return self._folder(folder), name
+
+    def _node(self, path: str) -> _Inode | _Folder:
+        folder, name = self._place(path)
+        try:
+            return folder.names[name]
+        except KeyError:
+            raise FileNotFoundError(errno.ENOENT, "no such file", path) from None
+
+    def _file(self, path: str) -> _Inode:
+        node = self._node(path)
+        if isinstance(node, _Folder):
+            raise FileNotFoundError(errno.ENOENT, "not a file", path)
+        return node
+
+
+def _after_cut(
+    folder: _Folder, mode: Mode, random_: random.Random, seen: dict[_Inode, _Inode]
+) -> _Folder:
+    """A stable copy of a folder. Two names of one file stay so (a rename may be half there)."""
+    copy = _Folder()
+    for name, node in folder.survivors(mode, random_).items():
+        if isinstance(node, _Folder):
+            copy.stable[name] = _after_cut(node, mode, random_, seen)
+            continue
+        if node not in seen:
+            torn = mode in ("torn", "mixed")
+            seen[node] = _Inode(node.torn(random_) if torn else node.stable)
+        copy.stable[name] = seen[node]
+    copy.names = dict(copy.stable)
+    return copy
+
+
+def _collect(folder: _Folder, path: str, found: dict[str, bytes]) -> None:
+    for name, node in sorted(folder.names.items()):
+        if isinstance(node, _Folder):
+            found[f"{path}{name}/"] = b""
+            _collect(node, f"{path}{name}/", found)
+        else:
+            found[f"{path}{name}"] = bytes(node.data)
+
+
+def _sync_tree(folder: _Folder) -> None:
+    folder.sync()
+    for node in folder.names.values():
+        if isinstance(node, _Folder):
+            _sync_tree(node)
+        else:
+            node.stable = bytes(node.data)

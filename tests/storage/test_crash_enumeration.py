@@ -1,0 +1,277 @@
+"""A fixed script is cut off at every operation that changes something, in every mode.
+
+What a start finds then is recovered, and cut off once more at every operation of the recovery.
+After each recovery the acknowledged records must be there: none lost, none twice, none elsewhere.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from zlib import crc32
+
+import pytest
+
+from kbroker.protocol.records import Record, encode_batch, read_header, read_records
+from kbroker.storage.crash_files import MODES, CrashFiles, Mode, Operation
+from kbroker.storage.files import Files
+from kbroker.storage.log import Log, LogConfig
+from kbroker.storage.manager import LogManager, sync_logs
+from kbroker.storage.sync import FolderSync
+
+from .helpers import META, NOW, content, open_log
+
+RECORDS = 200
+
+ORDERS = LogConfig(
+    segment_bytes=3000, index_interval_bytes=300, retention_bytes=9000, retention_ms=-1
+)
+COMMITS = LogConfig(segment_bytes=2000, index_interval_bytes=300, retention_ms=-1)
+CONFIGS = {"orders": ORDERS, "commits": COMMITS}
+PRODUCER = 77
+
+
+@dataclass
+class Truth:
+    """What was promised: acknowledged records by topic and offset, and the log starts."""
+
+    acked: dict[str, dict[int, bytes]] = field(default_factory=lambda: {t: {} for t in CONFIGS})
+    sent: dict[str, dict[int, bytes]] = field(default_factory=lambda: {t: {} for t in CONFIGS})
+    given_up: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CONFIGS, 0))
+    deleted: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CONFIGS, 0))
+
+
+class Script:
+    """What a broker does, in one thread; `ack` decides what is promised when."""
+
+    def __init__(self, files: Files, *, sync_before_ack: bool = True) -> None:
+        self.files = files
+        self.truth = Truth()
+        self.waiting: list[tuple[str, int, bytes]] = []
+        self.sync_before_ack = sync_before_ack
+
+    def open(self) -> None:
+        self.manager = LogManager(self.files, "data", META)
+        self.logs = {
+            topic: open_log(self.manager, topic, config) for topic, config in CONFIGS.items()
+        }
+
+    def append(self, topic: str, number: int, count: int, leader_epoch: int) -> None:
+        values = [b"%s %d.%d " % (topic.encode(), number, i) * 3 for i in range(count)]
+        log = self.logs[topic]
+        records = [Record(value=value, timestamp=NOW + number) for value in values]
+        producer = log.producers.get(PRODUCER)
+        data = encode_batch(
+            records,
+            producer_id=PRODUCER,
+            producer_epoch=0,
+            base_sequence=producer.next_sequence if producer else 0,
+        )
+        # Sent is what may be found: a batch can survive without having been acknowledged.
+        base = log.log_end_offset
+        for i, value in enumerate(values):
+            self.truth.sent[topic][base + i] = value
+            self.waiting.append((topic, base + i, value))
+        log.append(memoryview(data), read_header(data), leader_epoch=leader_epoch, now_ms=NOW)
+
+    def ack(self) -> None:
+        if self.sync_before_ack:
+            for log, end in sync_logs(self.files, "data", self.logs.values()):
+                log.synced(end)
+        for log in self.logs.values():
+            log.advance_high_watermark(log.log_end_offset)
+        for topic, offset, value in self.waiting:
+            self.truth.acked[topic][offset] = value
+        self.waiting.clear()
+
+    def checkpoint(self) -> None:
+        self.manager.checkpoint(NOW).run()
+        for topic, log in self.logs.items():
+            self.truth.deleted[topic] = log.log_start_offset
+
+    def retain(self) -> None:
+        log = self.logs["orders"]
+        log.apply_retention(NOW)
+        self.truth.given_up["orders"] = log.log_start_offset
+
+    def delete_records(self, offset: int) -> None:
+        log = self.logs["orders"]
+        self.truth.given_up["orders"] = offset
+        log.delete_records_before(offset)
+
+    def run(self) -> None:
+        self.open()
+        self._produce(0, 90, leader_epoch=0)
+        self.retain()
+        self.checkpoint()
+        self._produce(90, 130, leader_epoch=1)
+        self.delete_records(self.logs["orders"].high_watermark - 25)
+        self.checkpoint()
+        self._produce(130, 150, leader_epoch=1)
+        self.manager.close(now_ms=NOW)
+        self.open()
+        self._produce(150, RECORDS, leader_epoch=2)
+        self.manager.close(now_ms=NOW)
+
+    def _produce(self, start: int, end: int, *, leader_epoch: int) -> None:
+        for number in range(start, end):
+            self.append("orders", number, 1 + number % 3, leader_epoch)
+            if number % 10 == 9:
+                self.append("commits", number, 1, leader_epoch)
+            if number % 4 == 3:
+                self.ack()
+            if number % 32 == 31:
+                self.checkpoint()
+        self.ack()
+
+
+def find_faults(files: Files, truth: Truth) -> list[str]:
+    """Recover, and compare with what was promised."""
+    manager = LogManager(files, "data", META)
+    faults: list[str] = []
+    for topic, config in CONFIGS.items():
+        log = open_log(manager, topic, config)
+        faults += [f"{topic}: {fault}" for fault in _faults_of(log, topic, truth)]
+    return faults
+
+
+def _faults_of(log: Log, topic: str, truth: Truth) -> list[str]:
+    faults = []
+    if not truth.deleted[topic] <= log.log_start_offset <= max(truth.given_up[topic], 0):
+        faults.append(f"log start {log.log_start_offset}, deleted up to {truth.deleted[topic]}")
+    if log.synced_offset != log.log_end_offset:
+        faults.append("recovered records are not durable")
+    found: dict[int, bytes | None] = {}
+    offset, sequences = log.log_start_offset, Counter[int]()
+    while offset < log.log_end_offset:
+        part = log.read(offset, 500, limit=log.log_end_offset)
+        header = read_header(content(part))
+        sequences[header.base_sequence] += 1
+        at = max(header.base_offset, log.log_start_offset)
+        if log.epochs.epoch_at(at) != header.leader_epoch:
+            faults.append(f"epoch at {header.base_offset}")
+        for record in read_records(content(part)):
+            found.setdefault(record.offset, record.value)
+        offset = part.next_offset
+    for at, value in truth.acked[topic].items():
+        if at >= truth.given_up[topic] and found.get(at) != value:
+            faults.append(f"acknowledged record {at} is {found.get(at)!r}")
+    for at, kept in found.items():
+        if truth.sent[topic].get(at) != kept:
+            faults.append(f"record {at} is {kept!r}, which was not sent there")
+    if any(count > 1 for count in sequences.values()):
+        faults.append("a batch is there twice")
+    return faults + _producer_faults(log, found)
+
+
+def _producer_faults(log: Log, found: dict[int, bytes | None]) -> list[str]:
+    """The producer's next sequence is the number of records it ever wrote here."""
+    producer = log.producers.get(PRODUCER)
+    if producer is None:
+        return [f"the producer of {len(found)} records is unknown"] if found else []
+    if producer.next_sequence != log.log_end_offset:
+        return [f"next sequence {producer.next_sequence} at offset {log.log_end_offset}"]
+    return []
+
+
+class Enumeration:
+    """Cuts the power at each operation and counts what came of it."""
+
+    def __init__(self, *, deep: bool, modes: tuple[Mode, ...] = MODES) -> None:
+        self.deep = deep
+        self.modes = modes
+        self.cuts = Counter[str]()
+        self.kinds = Counter[str]()
+        self.cuts_in_recovery = 0
+        self.faults: list[str] = []
+        self._seen: dict[int, bool] = {}
+
+    def run(self, make: Callable[[Files], Script]) -> None:
+        files = CrashFiles()
+        script = make(files)
+        files.hook = lambda operation: self._cut(files, script, operation)
+        script.run()
+        self._cut(files, script, Operation("end", ""))
+
+    def _cut(self, files: CrashFiles, script: Script, operation: Operation) -> None:
+        self.kinds[operation.kind] += 1
+        for mode in self.modes:
+            self.cuts[mode] += 1
+            disk = files.crashed(mode, seed=files.operations)
+            self._recover(disk, mode, script.truth, operation)
+
+    def _recover(self, disk: CrashFiles, mode: Mode, truth: Truth, operation: Operation) -> None:
+        place = f"{mode} before {operation.kind} {operation.path}"
+        if self.deep and self._is_new(disk):
+            disk.hook = lambda inner: self._cut_recovery(disk, mode, truth, place, inner)
+        self._check(disk, truth, place)
+
+    def _is_new(self, disk: CrashFiles) -> bool:
+        """Most cuts leave one of a few disks; the recovery of each is cut once."""
+        key = crc32(repr(disk.image()).encode())
+        return not self._seen.setdefault(key, False) and not self._seen.update({key: True})
+
+    def _cut_recovery(
+        self, disk: CrashFiles, mode: Mode, truth: Truth, place: str, operation: Operation
+    ) -> None:
+        self.cuts_in_recovery += 1
+        again = disk.crashed(mode, seed=disk.operations)
+        self._check(again, truth, f"{place}, then {operation.kind} {operation.path}")
+
+    def _check(self, disk: CrashFiles, truth: Truth, place: str) -> None:
+        try:
+            self.faults += [f"{place}: {fault}" for fault in find_faults(disk, truth)]
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is a fault
+            self.faults.append(f"{place}: {error!r}")
+
+    def summary(self) -> str:
+        """Each kind of fault once, with its number."""
+        kinds = Counter(re.sub(r"\d+", "N", fault.partition(": ")[2]) for fault in self.faults)
+        first = {
+            re.sub(r"\d+", "N", fault.partition(": ")[2]): fault for fault in self.faults[::-1]
+        }
+        return "\n".join(f"{count} x {first[kind]}" for kind, count in kinds.most_common(20))
+
+    def report(self) -> str:
+        cuts = ", ".join(f"{count} {mode}" for mode, count in self.cuts.items())
+        kinds = ", ".join(f"{count} {kind}" for kind, count in self.kinds.most_common())
+        return (
+            f"crash points: {cuts}; during recovery: {self.cuts_in_recovery}; "
+            f"operations: {kinds}; faults: {len(self.faults)}"
+        )
+
+
+def test_no_cut_loses_an_acknowledged_record(capsys: pytest.CaptureFixture[str]) -> None:
+    enumeration = Enumeration(deep=True)
+    enumeration.run(Script)
+    with capsys.disabled():
+        print(f"\n{enumeration.report()}")
+    assert not enumeration.faults, enumeration.summary()
+    assert min(enumeration.cuts.values()) > 300
+    assert enumeration.cuts_in_recovery > 2000
+    for kind in ("write", "sync", "rename", "remove", "create", "syncdir", "mkdir", "truncate"):
+        assert enumeration.kinds[kind] or kind == "truncate", kind
+
+
+def test_the_enumeration_sees_acks_without_a_sync() -> None:
+    enumeration = Enumeration(deep=False, modes=("drop", "torn"))
+    enumeration.run(lambda files: Script(files, sync_before_ack=False))
+    assert any("acknowledged record" in fault for fault in enumeration.faults)
+
+
+def test_the_enumeration_sees_a_folder_that_is_not_synced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(FolderSync, "sync", lambda self: None)
+    enumeration = Enumeration(deep=False, modes=("lost-name",))
+    enumeration.run(Script)
+    assert any("acknowledged record" in fault for fault in enumeration.faults)
+
+
+def test_the_enumeration_sees_recovery_without_crc(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kbroker.storage.recovery.check_crc", lambda *_: True)
+    enumeration = Enumeration(deep=False, modes=("torn",))
+    enumeration.run(Script)
+    assert enumeration.faults

@@ -208,11 +208,16 @@ def test_auto_commit(client: Library, workers: Any, spawn: Spawn, unique: Unique
 
 
 @pytest.fixture(scope="session")
-def restartable(make_broker: Callable[..., Broker]) -> Broker:
+def restartable_broker(make_broker: Callable[..., Broker]) -> Broker:
+    return make_broker("restartable")
+
+
+@pytest.fixture
+def restartable(restartable_broker: Broker) -> Broker:
     """A broker that may be stopped without harm to other tests."""
-    broker = make_broker("restartable")
-    broker.start()
-    return broker
+    if not restartable_broker.running:
+        restartable_broker.start()
+    return restartable_broker
 
 
 @pytest.mark.parametrize("how", ["stop", "kill"])

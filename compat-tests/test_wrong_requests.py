@@ -11,10 +11,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
+from harness.brokers import Broker
 from harness.clients import ClientError, ClientProcess, Library, eventually
 
 NO_BROKER_ERROR = None
 SWALLOWED = 0
+CREATED = -2
 HOUR_MS = 3_600_000
 
 
@@ -129,16 +131,25 @@ OTHERWISE: dict[tuple[str, str], int | None] = {
 }
 
 
+KBROKER_OTHERWISE: dict[tuple[str, str], int | None] = {
+    # Its question creates the topic; kbroker's is there at once, Kafka's a moment later.
+    ("aiokafka", "describe unknown topic"): CREATED,
+}
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda one: one.name.replace(" ", "-"))
 def test_wrong_request(
     client: Library,
     workers: Callable[[str], ClientProcess],
     unique: Callable[[str], str],
     case: Wrong,
+    broker: Broker,
 ) -> None:
-    expected = OTHERWISE.get((client.name, case.name), case.code)
-    if expected == SWALLOWED:
-        assert not case.request(workers(client.name), unique("w"))
+    known = {**OTHERWISE, **(KBROKER_OTHERWISE if broker.name == "kbroker" else {})}
+    expected = known.get((client.name, case.name), case.code)
+    if expected in (SWALLOWED, CREATED):
+        answer = case.request(workers(client.name), unique("w"))
+        assert bool(answer) is (expected == CREATED)
         return
     with pytest.raises(ClientError) as caught:
         case.request(workers(client.name), unique("w"))

@@ -76,19 +76,18 @@ class ClientDied(Exception):
     """The process ended, or did not answer in time."""
 
 
-class ClientProcess:
-    """One process with one client library, answering verbs.
+class ScriptProcess:
+    """A process that answers verbs as JSON lines (clients/driver.py or spark/driver.py).
 
-    library: which client; bootstrap: "host:port"; log: where its stderr goes.
+    name: for messages; python and command: what runs; log: where its stderr goes.
     """
 
-    def __init__(self, library: Library, bootstrap: str, log: Path) -> None:
-        self.library = library
+    def __init__(self, name: str, python: Path, command: list[str], log: Path) -> None:
+        self.name = name
         self.log = log
-        driver = [str(CLIENTS / "driver.py"), library.module, bootstrap]
         with log.open("ab") as stderr:
             self._process = subprocess.Popen(
-                [str(environment_python(library.name)), *driver],
+                [str(python), *command],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
@@ -107,10 +106,6 @@ class ClientProcess:
         self.send(verb, **arguments)
         return self.receive(verb, seconds_allowed)
 
-    def admin(self, call: str, **arguments: Any) -> Any:
-        """An admin call of base.Client."""
-        return self("admin", call=call, **arguments)
-
     def send(self, verb: str, **arguments: Any) -> None:
         """Ask without waiting."""
         assert self._process.stdin is not None
@@ -119,7 +114,7 @@ class ClientProcess:
             self._process.stdin.write(line.encode())
             self._process.stdin.flush()
         except BrokenPipeError:
-            raise ClientDied(f"{self.library.name} is gone\n{self.stderr_tail()}") from None
+            raise ClientDied(f"{self.name} is gone\n{self.stderr_tail()}") from None
 
     def receive(self, verb: str = "answer", seconds: float = VERB_SECONDS) -> Any:
         """The answer to what was sent before."""
@@ -157,8 +152,10 @@ class ClientProcess:
             with contextlib.suppress(BrokenPipeError):
                 pipe.close()
 
-    def stderr_tail(self, lines: int = 25) -> str:
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+    def stderr_tail(self, lines: int = 15) -> str:
+        """The last lines of stderr; the many about refused connections left out."""
+        said = self.log.read_text(errors="replace").splitlines()
+        return "\n".join([line for line in said if "onnect" not in line][-lines:])
 
     def _line(self, verb: str, seconds: float) -> bytes:
         deadline = time.monotonic() + seconds
@@ -167,16 +164,27 @@ class ClientProcess:
             left = deadline - time.monotonic()
             if left <= 0:
                 raise ClientDied(
-                    f"{self.library.name} did not answer {verb!r} within {seconds} s\n"
-                    f"{self.stderr_tail()}"
+                    f"{self.name} did not answer {verb!r} within {seconds} s\n{self.stderr_tail()}"
                 )
             if self._selector.select(left):
                 chunk = os.read(self._process.stdout.fileno(), 1 << 20)
                 if not chunk:
-                    raise ClientDied(f"{self.library.name} ended in {verb!r}\n{self.stderr_tail()}")
+                    raise ClientDied(f"{self.name} ended in {verb!r}\n{self.stderr_tail()}")
                 self._buffer += chunk
         line, _, self._buffer = self._buffer.partition(b"\n")
         return line
+
+
+class ClientProcess(ScriptProcess):
+    """One process with one client library; bootstrap: "host:port"."""
+
+    def __init__(self, library: Library, bootstrap: str, log: Path) -> None:
+        command = [str(CLIENTS / "driver.py"), library.module, bootstrap]
+        super().__init__(library.name, environment_python(library.name), command, log)
+
+    def admin(self, call: str, **arguments: Any) -> Any:
+        """An admin call of base.Client."""
+        return self("admin", call=call, **arguments)
 
 
 def eventually(

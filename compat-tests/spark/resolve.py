@@ -1,0 +1,11 @@
+"""Open one session, so that the connector's jars are there before the tests run."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from session import open_session
+
+if __name__ == "__main__":
+    open_session(Path(sys.argv[1])).stop()

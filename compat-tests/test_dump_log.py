@@ -1,0 +1,153 @@
+"""Kafka's own dump tool reads every file that the broker left behind. Comes last.
+
+Everything that the run wrote is dumped, so that odd batches of odd clients are in it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness.brokers import Broker
+from harness.clients import LIBRARIES, ClientProcess, eventually
+from harness.codecs import topic_of
+from harness.java import java
+
+CLIENT = "dump log"
+TOOL = "org.apache.kafka.tools.DumpLogSegments"
+ROLLED = "dump-rolled"
+VALUE = "x" * 10_000
+BATCHES, PER_BATCH = 12, 25
+COMPLAINTS = (
+    "Found",
+    "Mismatches",
+    "out of order",
+    "Exception",
+    "isvalid: false",
+    "non-consecutive",
+)
+
+
+@pytest.fixture(scope="module")
+def data_dir(
+    broker: Broker, workers: Callable[[str], ClientProcess], written: dict[str, Any]
+) -> Path:
+    """Fill a topic until segments roll, with an idempotent producer; then stop the broker."""
+    worker = workers("confluent-kafka")
+    worker.admin("create_topic", name=ROLLED)
+    for batch in range(BATCHES):
+        records = [
+            {"value": VALUE, "key": f"{batch}-{i}", "partition": 0} for i in range(PER_BATCH)
+        ]
+        answers = worker("produce", topic=ROLLED, records=records, idempotent=True)
+        assert all("offset" in answer for answer in answers)
+    worker("join", member="dump", topics=[ROLLED], group="dump-group")
+    eventually(lambda: worker("state", member="dump")["count"], bool, "records")
+    worker("commit", member="dump")
+    worker("leave", member="dump")
+    broker.stop()
+    return broker.data_dir
+
+
+@pytest.fixture(scope="module")
+def dumped(data_dir: Path) -> dict[str, str]:
+    """What the tool says of each file, keyed by "folder/file"."""
+    files = [
+        path
+        for folder in sorted(data_dir.glob("*-[0-9]*"))
+        for path in sorted(folder.iterdir())
+        if folder.name != "__cluster_metadata-0"
+        and path.suffix in (".log", ".index", ".timeindex", ".snapshot", ".txnindex")
+        and path.stat().st_size
+    ]
+    names = ",".join(map(str, files))
+    # By file: the tool prints "Dumping <path>" before each.
+    said = java("kafka-4.3", TOOL, "--deep-iteration", "--files", names, seconds=180)
+    parts = re.split(r"^Dumping (.+)$", said, flags=re.MULTILINE)[1:]
+    dump = {Path(path): text for path, text in zip(parts[::2], parts[1::2], strict=True)}
+    assert set(dump) == set(files), "the tool left files out"
+    return {f"{path.parent.name}/{path.name}": text for path, text in dump.items()}
+
+
+def of_topic(dumped: dict[str, str], topic: str, suffix: str) -> dict[str, str]:
+    """The dumps of one kind of file of partition 0."""
+    return {
+        name: text
+        for name, text in dumped.items()
+        if name.startswith(f"{topic}-0/") and name.endswith(suffix)
+    }
+
+
+def test_nothing_is_complained_about(dumped: dict[str, str]) -> None:
+    assert len(dumped) > 50
+    odd = {
+        name: line
+        for name, text in dumped.items()
+        for line in text.splitlines()
+        if any(word in line for word in COMPLAINTS)
+    }
+    assert odd == {}
+
+
+@pytest.mark.parametrize("library", LIBRARIES.values(), ids=lambda one: one.name)
+def test_batches_keep_their_codec(dumped: dict[str, str], library: Any) -> None:
+    for codec in library.codecs:
+        (text,) = of_topic(dumped, topic_of(library, codec), ".log").values()
+        codecs = set(re.findall(r"compresscodec: (\w+)", text))
+        # kafka-python leaves a batch alone that a codec would only make larger.
+        assert {codec} <= codecs <= {codec, "none"}
+        assert "isvalid: true" in text
+
+
+def test_segments_rolled(dumped: dict[str, str]) -> None:
+    logs = of_topic(dumped, ROLLED, ".log")
+    assert len(logs) >= 3
+    offsets = [
+        int(number)
+        for name in sorted(logs)
+        for number in re.findall(r"^\| offset: (\d+) ", logs[name], flags=re.MULTILINE)
+    ]
+    assert offsets == list(range(BATCHES * PER_BATCH))
+    for name, text in logs.items():
+        base = int(name.rpartition("/")[2].removesuffix(".log"))
+        assert f"Log starting offset: {base}\n" in text
+
+
+def test_indexes_point_into_their_segments(dumped: dict[str, str]) -> None:
+    indexes = of_topic(dumped, ROLLED, ".index")
+    entries = [
+        (int(offset), int(position))
+        for name in sorted(indexes)
+        for offset, position in re.findall(r"offset: (\d+) position: (\d+)", indexes[name])
+    ]
+    assert len(entries) >= BATCHES // 2
+    assert [offset for offset, _ in entries] == sorted(offset for offset, _ in entries)
+    times = of_topic(dumped, ROLLED, ".timeindex")
+    assert any(re.search(r"timestamp: \d{13} offset: \d+", text) for text in times.values())
+
+
+def test_producers_are_in_the_snapshot(dumped: dict[str, str]) -> None:
+    snapshots = of_topic(dumped, ROLLED, ".snapshot")
+    assert snapshots
+    last = snapshots[max(snapshots)]
+    rows = re.findall(
+        r"producerId: \d+ producerEpoch: 0 .*lastSequence: 24 lastOffset: (\d+)", last
+    )
+    assert [int(offset) for offset in rows] == [
+        PER_BATCH * (batch + 1) - 1 for batch in range(BATCHES)
+    ]
+
+
+def test_group_records_are_decoded(data_dir: Path) -> None:
+    logs = [
+        path for path in sorted(data_dir.glob("__consumer_offsets-*/*.log")) if path.stat().st_size
+    ]
+    names = ",".join(map(str, logs))
+    said = java("kafka-4.3", TOOL, "--offsets-decoder", "--files", names)
+    assert re.search(rf'"group":"dump-group","topic":"{ROLLED}","partition":0', said)
+    states = [line for line in said.splitlines() if '{"group":"dump-group"}' in line]
+    assert any('"protocolType":"consumer"' in line for line in states), states
+    assert "Failed to decode" not in said

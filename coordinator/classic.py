@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.group_metadata import GroupMetadataValue
 from kbroker.protocol.messages.groups import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -205,41 +206,11 @@ class ClassicGroups:
         """In a stable group the new id takes the place, and nobody else notices.
 
         The new id and timeouts enter the state with the record. What the member offers is volatile,
-        so it is put back when the append fails.
+        so it is put back (`offered`) when the append fails.
         """
-        old_id, was_leader, leader_id = member.id, group.leader_id == member.id, group.leader_id
-        value = group_value(group, _assignments(group), now.log_ms)
-        row = next(row for row in value.members if row.member_id == old_id)
-        row.member_id = new_id
-        row.client_id, row.client_host = ask.client.client_id, ask.client.host
-        row.session_timeout = ask.session_timeout_ms
-        row.rebalance_timeout = ask.rebalance_timeout_ms
-        if was_leader:
-            value.leader = new_id
-        result = Result(
-            JoinGroupResponse(
-                generation_id=group.generation,
-                protocol_type=group.protocol_type,
-                protocol_name=group.protocol_name,
-                leader=leader_id or "",
-                member_id=new_id,
-            )
-        )
-        if ask.version >= 9 and was_leader:
-            # KIP-814: the leader must know that it leads, but the assignment stands. Before, it is
-            # told the old id as leader, which keeps it from assigning anew.
-            response = result.response
-            assert isinstance(response, JoinGroupResponse)
-            response.leader = new_id
-            response.skip_assignment = True
-            response.members = [
-                JoinGroupResponse.Member(
-                    member_id=row.member_id,
-                    group_instance_id=row.group_instance_id,
-                    metadata=row.subscription,
-                )
-                for row in value.members
-            ]
+        old_id = member.id
+        value = _with_new_id(group, member, new_id, ask, now)
+        result = Result(_swapped(group, member, value, new_id, ask.version))
         result.records.append(group_record(group.id, value))
         note_stored(group, f"static member {ask.instance_id} is back as {new_id}", now, result)
         self._rebalances.forget_session(group.id, old_id)
@@ -422,6 +393,50 @@ def _refused(code: ErrorCode, member_id: str) -> Result[JoinGroupResponse]:
     return Result(JoinGroupResponse(error_code=code, member_id=member_id))
 
 
+def _with_new_id(
+    group: Group, member: Member, new_id: str, ask: _Ask, now: Now
+) -> GroupMetadataValue:
+    """The stable group as it will be when a static member has its new id."""
+    assignments = {other.id: other.assignment for other in group.members.values()}
+    value = group_value(group, assignments, now.log_ms)
+    row = next(row for row in value.members if row.member_id == member.id)
+    row.member_id = new_id
+    row.client_id, row.client_host = ask.client.client_id, ask.client.host
+    row.session_timeout = ask.session_timeout_ms
+    row.rebalance_timeout = ask.rebalance_timeout_ms
+    if group.leader_id == member.id:
+        value.leader = new_id
+    return value
+
+
+def _swapped(
+    group: Group, member: Member, value: GroupMetadataValue, new_id: str, version: int
+) -> JoinGroupResponse:
+    """The answer to a static member that took its place again.
+
+    From version 9 on a leader is told that it leads, and that the assignment stands (KIP-814).
+    Before, it is told its old id as leader, which keeps it from assigning anew.
+    """
+    leads = version >= 9 and group.leader_id == member.id
+    rows = [
+        JoinGroupResponse.Member(
+            member_id=row.member_id,
+            group_instance_id=row.group_instance_id,
+            metadata=row.subscription,
+        )
+        for row in value.members
+    ]
+    return JoinGroupResponse(
+        generation_id=group.generation,
+        protocol_type=group.protocol_type,
+        protocol_name=group.protocol_name,
+        leader=new_id if leads else group.leader_id or "",
+        skip_assignment=leads,
+        member_id=new_id,
+        members=rows if leads else [],
+    )
+
+
 def _no_group(group_id: str) -> ErrorCode:
     return ErrorCode.UNKNOWN_MEMBER_ID if group_id else ErrorCode.INVALID_GROUP_ID
 
@@ -449,10 +464,6 @@ def _synced(group: Group, assignment: bytes) -> SyncGroupResponse:
         protocol_name=group.protocol_name,
         assignment=assignment,
     )
-
-
-def _assignments(group: Group) -> dict[str, bytes]:
-    return {member.id: member.assignment for member in group.members.values()}
 
 
 def _refuse_when_not_stored(result: Result[LeaveGroupResponse]) -> None:

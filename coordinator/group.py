@@ -247,8 +247,8 @@ class Group:
 
     @property
     def is_unused(self) -> bool:
-        """Nothing of the group would be missed: no log record, no member, nobody expected."""
-        return not (self.stored or self.members or self.pending)
+        """Nothing of the group would be missed: it never had a member, and expects none."""
+        return self.state is GroupState.EMPTY and not (self.stored or self.pending)
 
     def subscribes(self, topic: str) -> bool:
         """Whether a member reads the topic; yes when members of a consumer group do not say."""

@@ -90,6 +90,7 @@ def _replay_members(group: Group, value: GroupMetadataValue) -> None:
         member.assignment = bytes(row.assignment)
         if offered[0] not in member.protocols:
             group.offer(member, offered)
+    group.members = {member.id: member for member in members}  # in the order of the record
 
 
 def _known_member(

@@ -127,6 +127,7 @@ class Harness:
         log: list[CoordinatorRecord] | None = None,
         start_ms: int = 5_000,
         log_ms: int = LOG_START_MS,
+        ids: itertools.count[int] | None = None,
     ) -> None:
         self.settings = settings or GroupSettings()
         self.topics = topics or FakeTopics()
@@ -135,9 +136,12 @@ class Harness:
         self._log_ahead_ms = log_ms - start_ms
         self.hold = False
         self.append_fails: ErrorCode | None = None
+        self.committed = len(self.log)
+        self.not_stored: set[bytes] = set()
+        """Keys whose last record was refused."""
         self.events: list[Event] = []
-        self._waiting: list[tuple[int, Any]] = []
-        self._ids = itertools.count(len(self.log) << 32)
+        self._waiting: list[tuple[Result[Any], Call[Any] | None]] = []
+        self._ids = ids or itertools.count()
         self.coordinator = GroupCoordinator(
             self.settings, self.topics, new_uuid=lambda: UUID(int=next(self._ids))
         )
@@ -150,42 +154,49 @@ class Harness:
         return Now(self._log_ahead_ms + self.ms, self.ms)
 
     def restarted(self) -> Harness:
-        """The same shard in a new process, with another steady clock."""
-        log_ms = self.now.log_ms
-        return Harness(self.settings, self.topics, list(self.log), start_ms=900, log_ms=log_ms)
+        """The same shard in a new process: what was committed, and another steady clock."""
+        log, log_ms = self.log[: self.committed], self.now.log_ms
+        return Harness(self.settings, self.topics, log, start_ms=900, log_ms=log_ms, ids=self._ids)
 
     # -- the node's part
 
     def settle(self, result: Result[R], call: Call[R] | None = None) -> None:
         """Append, replay and release, as the contract of `Result` says."""
+        if call is not None and isinstance(result.response, Parked):
+            call.slot = result.response
+            call.slot.on_answer = call.release
         if result.records:
             assert result.on_failure is not None, "records that nobody would undo"
             if self.append_fails is not None:
                 code, self.append_fails = self.append_fails, None
+                self.not_stored |= {key for key, _ in result.records}
                 result = result.on_failure(code, self.now)
                 self._release(result, call)
                 return
             self.log += result.records
             for key, value in result.records:
                 self.coordinator.replay(key, value)
-        self._waiting.append((len(self.log), lambda: self._release(result, call)))
+                self.not_stored.discard(key)
+        self._waiting.append((result, call))
         if not self.hold:
             self.commit_log()
 
     def commit_log(self) -> None:
         """The high watermark reaches the end of the log."""
+        self.committed = len(self.log)
         waiting, self._waiting = self._waiting, []
-        for _, release in waiting:
-            release()
+        for result, call in waiting:
+            self._release(result, call)
+
+    def promised(self) -> set[int]:
+        """Parked requests (by `id`) whose answers wait for the high watermark."""
+        return {id(slot) for result, _ in self._waiting for slot, _ in result.answers}
 
     def _release(self, result: Result[R], call: Call[R] | None) -> None:
         self.events += result.events
-        if call is not None:
-            if isinstance(result.response, Parked):
-                call.slot = result.response
-                call.slot.on_answer = call.release
-            elif result.response is not None:
-                call.release(result.response)
+        if call is not None and not isinstance(result.response, Parked):
+            assert result.response is not None
+            call.release(result.response)
         for slot, response in result.answers:
             slot.answer(response)
 

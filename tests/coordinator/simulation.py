@@ -1,0 +1,527 @@
+"""Many clients, much bad luck, one seed: a shard under everything that may happen to it.
+
+Clients follow the protocol as real ones do, and now and then repeat something that they said long
+ago. The log refuses appends, the high watermark lags, connections break, clients die, the shard is
+restarted from what was committed. After every step `check` looks for what must never be. At the end
+`heal` stops the bad luck, and every living client must get its share.
+
+Assignments name the sync that made them, and offsets only ever rise, so that a mix-up shows.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+from kbroker.coordinator import GroupSettings
+from kbroker.coordinator.group import Group
+from kbroker.coordinator.group_state import COMPLETING, EMPTY, PREPARING, STABLE
+from kbroker.coordinator.rebalance import JOIN, SESSION, SYNC
+from kbroker.coordinator.replay import replay
+from kbroker.coordinator.state import ShardState
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.group_metadata import (
+    GroupMetadataKey,
+    decode_group_metadata,
+    decode_key,
+    encode_key,
+)
+from kbroker.protocol.messages.groups import JoinGroupResponse, SyncGroupResponse
+
+from .harness import Call, FakeTopics, Harness, subscription
+
+GROUPS = ("red", "blue")
+SESSION_MS = 6_000
+REBALANCE_MS = 20_000
+HEAL_MS = 120_000
+BOTH = (("range", subscription("orders")), ("sticky", subscription("orders")))
+BAD_NEWS = (
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.REBALANCE_IN_PROGRESS,
+    ErrorCode.ILLEGAL_GENERATION,
+    ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+    ErrorCode.GROUP_MAX_SIZE_REACHED,
+)
+
+
+class Violation(AssertionError):
+    """Something that must never be."""
+
+
+def must(holds: bool, what: str) -> None:
+    if not holds:
+        raise Violation(what)
+
+
+@dataclass
+class Client:
+    """A consumer. What it knows comes from answers alone."""
+
+    number: int
+    group: str
+    instance: str | None
+    version: int
+    partition: int
+    member_id: str = ""
+    generation: int = -1
+    leads: bool = False
+    members: list[str] = field(default_factory=list)
+    synced: bool = False
+    alive: bool = True
+    protocols: tuple[tuple[str, bytes], ...] = ()
+    join: Call[JoinGroupResponse] | None = None
+    sync: Call[SyncGroupResponse] | None = None
+
+    @property
+    def is_waiting(self) -> bool:
+        return self.join is not None or self.sync is not None
+
+    def forget(self, code: int = ErrorCode.UNKNOWN_MEMBER_ID) -> None:
+        """Rejoin, and after some errors as a stranger."""
+        self.generation, self.synced, self.leads = -1, False, False
+        if code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID):
+            self.member_id = ""
+
+
+class Simulation:
+    """One run; `work` counts what took place."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.seed = seed
+        self.work: Counter[str] = Counter()
+        settings = GroupSettings(
+            initial_rebalance_delay_ms=self.rng.choice((0, 0, 3_000)),
+            group_size_max=self.rng.choice((4, 1000)),
+            new_member_join_timeout_ms=30_000,
+        )
+        self.h = Harness(settings, FakeTopics())
+        self.clients: list[Client] = []
+        self._numbers = itertools.count()
+        self._said: list[tuple[str, str, int, str | None]] = []
+        self._offsets = itertools.count(1)
+        self._syncs = itertools.count(1)
+        self._acked: dict[tuple[str, int], int] = {}
+        self._sent: dict[tuple[str, int], int] = {}
+        self._calls: list[Call[Any]] = []
+        self._generations: dict[str, int] = {}
+        self._leaders: dict[tuple[str, int], set[int]] = defaultdict(set)
+        self._syncs_of: dict[tuple[str, int], set[str]] = defaultdict(set)
+        self._given: dict[str, int] = {}
+        for _ in range(6):
+            self._add_client()
+
+    # -- what happens
+
+    def run(self, steps: int) -> None:
+        for _ in range(steps):
+            self.step()
+            self.check()
+        self.heal()
+
+    def step(self) -> None:
+        if self.h.hold and self.rng.random() < 0.2:
+            self.h.hold = False
+            self.h.commit_log()
+        action = self.rng.choices(
+            (
+                self._act,
+                self._wait,
+                self._repeat_something_old,
+                self._hang_up,
+                self._die,
+                self._add_client,
+                self._leave,
+                self._lag,
+                self._refuse_append,
+                self._restart,
+            ),
+            (150, 16, 8, 4, 1, 3, 3, 6, 3, 1),
+        )[0]
+        action()
+
+    def _act(self) -> None:
+        client = self.rng.choice(self.clients)
+        if client.alive:
+            self._advance(client)
+
+    def _wait(self) -> None:
+        events = self.h.sleep(self.rng.choice((1, 100, 1_000, 3_000, 9_000)))
+        self.work["time-outs"] += len(events)
+
+    def _lag(self) -> None:
+        self.h.hold = True
+        self.work["lags"] += 1
+
+    def _refuse_append(self) -> None:
+        self.h.append_fails = self.rng.choice(
+            (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_ENOUGH_REPLICAS)
+        )
+        self.work["refusals"] += 1
+
+    def _hang_up(self) -> None:
+        client = self.rng.choice(self.clients)
+        call = client.join or client.sync
+        if call is not None and call.slot is not None and call.slot.response is None:
+            self.h.abandon(call)
+            self._calls.remove(call)
+            client.join = client.sync = None
+            self.work["broken connections"] += 1
+
+    def _die(self) -> None:
+        client = self.rng.choice([client for client in self.clients if client.alive])
+        client.alive = False
+        self._hang_up_now(client)
+        if client.instance is not None:
+            # Its successor comes with the same name and no memory.
+            self._add_client(client.instance, client.group)
+        self.work["deaths"] += 1
+
+    def _hang_up_now(self, client: Client) -> None:
+        if self.rng.random() < 0.5:  # else the connection stays half open
+            call = client.join or client.sync
+            if call is not None and call.slot is not None and call.slot.response is None:
+                self.h.abandon(call)
+                self._calls.remove(call)
+        client.join = client.sync = None
+
+    def _add_client(self, instance: str | None = None, group: str | None = None) -> None:
+        if instance is None and sum(client.alive for client in self.clients) >= 10:
+            return
+        number = next(self._numbers)
+        if instance is None and self.rng.random() < 0.4:
+            instance = f"i{number}"
+        version = self.rng.choice((5, 7, 9) if instance else (0, 1, 3, 4, 5, 9))
+        client = Client(number, group or self.rng.choice(GROUPS), instance, version, number % 4)
+        self._choose_protocols(client)
+        self.clients.append(client)
+
+    def _choose_protocols(self, client: Client) -> None:
+        names = self.rng.choice((("range",), ("range", "sticky"), ("sticky", "range")))
+        blob = (
+            subscription("orders", "audit") if self.rng.random() < 0.3 else subscription("orders")
+        )
+        client.protocols = tuple((name, blob) for name in names)
+
+    def _leave(self) -> None:
+        client = self.rng.choice(self.clients)
+        if client.is_waiting or not client.member_id or not client.alive or self.h.hold:
+            return
+        version = 2 if client.instance is None and self.rng.random() < 0.5 else 5
+        self.h.leave((client.member_id, client.instance), version=version, group=client.group)
+        client.forget()
+        self.work["leaves"] += 1
+
+    def _repeat_something_old(self) -> None:
+        if not self._said or self.h.hold:
+            return
+        group, member_id, generation, instance = self.rng.choice(self._said)
+        if self.rng.random() < 0.5:
+            self.h.heartbeat(member_id, generation, group=group, instance=instance)
+        else:
+            self._commit(group, member_id, generation, instance, self.rng.randrange(4))
+
+    def _restart(self) -> None:
+        self.h.append_fails = None
+        self.h = self.h.restarted()
+        self._calls.clear()
+        self._generations.clear()
+        self._leaders.clear()
+        self._syncs_of.clear()
+        for client in self.clients:
+            client.join = client.sync = None
+        self.work["restarts"] += 1
+        for (group, partition), acked in self._acked.items():
+            row = self.h.fetch({"orders": [partition]}, group=group)["orders", partition]
+            sent = self._sent[group, partition]
+            must(acked <= row[0] <= sent, f"offset {row[0]} after {acked} was acknowledged")
+
+    # -- a client's next move
+
+    def _advance(self, client: Client) -> None:
+        if client.join is not None:
+            self._finish_join(client)
+        elif client.sync is not None:
+            self._finish_sync(client)
+        elif client.generation < 0:
+            self._begin_join(client)
+        elif not client.synced:
+            self._begin_sync(client)
+        elif not self.h.hold:
+            self._work_on(client)
+
+    def _begin_join(self, client: Client) -> None:
+        client.join = self.h.join(
+            client.member_id,
+            version=client.version,
+            group=client.group,
+            instance=client.instance,
+            protocols=client.protocols,
+            session_ms=SESSION_MS,
+            rebalance_ms=REBALANCE_MS,
+            client=f"c{client.number}",
+        )
+        self._calls.append(client.join)
+        self._finish_join(client)
+
+    def _finish_join(self, client: Client) -> None:
+        call = client.join
+        if call is None or call.is_parked:
+            return
+        client.join = None
+        self._calls.remove(call)
+        answer = call.response
+        if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+            self._learn_id(client, answer.member_id)
+        elif answer.error_code:
+            must(
+                answer.error_code in BAD_NEWS
+                or answer.error_code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID),
+                f"join answered {answer.error_code}",
+            )
+            client.forget(answer.error_code)
+        else:
+            self._learn_id(client, answer.member_id)
+            client.generation, client.synced = answer.generation_id, False
+            client.leads = bool(answer.members) and not answer.skip_assignment
+            client.members = [row.member_id for row in answer.members]
+            if answer.members:
+                self._note_leader(client, answer)
+            self._said.append((client.group, client.member_id, client.generation, client.instance))
+            self.work["joins"] += 1
+
+    def _learn_id(self, client: Client, member_id: str) -> None:
+        owner = self._given.setdefault(member_id, client.number)
+        must(owner == client.number, f"{member_id} was given to two clients")
+        client.member_id = member_id
+
+    def _note_leader(self, client: Client, answer: JoinGroupResponse) -> None:
+        must(answer.leader == client.member_id, "members were told to a follower")
+        leaders = self._leaders[client.group, answer.generation_id]
+        if not answer.skip_assignment:
+            leaders.add(client.number)
+            must(len(leaders) == 1, f"generation {answer.generation_id} was led by {leaders}")
+
+    def _begin_sync(self, client: Client) -> None:
+        assignments = {}
+        if client.leads:
+            stamp = f"{client.group}:{client.generation}:{next(self._syncs)}"
+            assignments = {member_id: stamp.encode() for member_id in client.members}
+        client.sync = self.h.sync(
+            client.member_id,
+            client.generation,
+            assignments,
+            version=3,
+            group=client.group,
+            instance=client.instance,
+        )
+        self._calls.append(client.sync)
+        self._finish_sync(client)
+
+    def _finish_sync(self, client: Client) -> None:
+        call = client.sync
+        if call is None or call.is_parked:
+            return
+        client.sync = None
+        self._calls.remove(call)
+        answer = call.response
+        if answer.error_code:
+            client.forget(answer.error_code)
+            return
+        client.synced = True
+        if answer.assignment:
+            group, generation, stamp = answer.assignment.decode().split(":")
+            must(group == client.group, "the assignment of another group")
+            must(int(generation) == client.generation, "the assignment of another generation")
+            syncs = self._syncs_of[group, int(generation)]
+            syncs.add(stamp)
+            must(len(syncs) == 1, "one generation, two assignments")
+        self.work["syncs"] += 1
+
+    def _work_on(self, client: Client) -> None:
+        group, member_id, generation = client.group, client.member_id, client.generation
+        chance = self.rng.random()
+        if chance < 0.6:
+            code = self.h.heartbeat(member_id, generation, group=group, instance=client.instance)
+        elif chance < 0.93:
+            code = self._commit(group, member_id, generation, client.instance, client.partition)
+        else:
+            self._choose_protocols(client)
+            code = int(ErrorCode.REBALANCE_IN_PROGRESS)
+        if code:
+            client.forget(code)
+
+    def _commit(
+        self, group: str, member_id: str, generation: int, instance: str | None, partition: int
+    ) -> int:
+        offset = next(self._offsets)
+        now = self._group(group)
+        current = now is not None and now.generation == generation and member_id in now.members
+        expected_to_fail = self.h.append_fails
+        (code,) = self.h.commit(
+            {("orders", partition): offset}, member_id, generation, group=group, instance=instance
+        )
+        if not code:
+            must(current, "a commit of somebody who is not in the generation")
+            self._acked[group, partition] = self._sent[group, partition] = offset
+            self.work["commits"] += 1
+        elif expected_to_fail is None:
+            row = self.h.fetch({"orders": [partition]}, group=group)["orders", partition]
+            must(row[0] != offset, "a refused commit was stored")
+        return code
+
+    # -- what must hold
+
+    def _group(self, group_id: str) -> Group | None:
+        return self.h.coordinator._state.groups.get(group_id)
+
+    def check(self) -> None:
+        groups = self.h.coordinator._state.groups
+        for group in groups.values():
+            self._check_group(group)
+            self._check_timers(group)
+        slots = {
+            id(slot)
+            for group in groups.values()
+            for member in group.members.values()
+            for slot in (member.join_slot, member.sync_slot)
+            if slot is not None
+        }
+        slots |= self.h.promised()
+        for call in self._calls:
+            if call.is_parked and call.slot is not None:
+                must(id(call.slot) in slots, "a parked request that nobody will answer")
+        if self.rng.random() < 0.1:
+            self.check_log()
+
+    def _check_group(self, group: Group) -> None:
+        before = self._generations.get(group.id, 0)
+        must(group.generation >= before, f"generation {group.generation} after {before}")
+        self._generations[group.id] = group.generation
+        members = group.members
+        must(
+            group.joined == sum(member.join_slot is not None for member in members.values()),
+            "the count of joined members",
+        )
+        must(group.unsynced <= set(members), "a sync is expected of a stranger")
+        must(not group.pending & set(members), "a member that is still expected")
+        must((group.leader_id in members) == bool(members), f"leader {group.leader_id}")
+        instances = {m.instance_id: m.id for m in members.values() if m.instance_id is not None}
+        must(group.static_ids == instances, "the register of static members")
+        must(bool(members) or group.state in (EMPTY, PREPARING), f"{group.state} without members")
+        must(not members or group.state is not EMPTY, "an empty group with members")
+        for member in members.values():
+            must(
+                member.join_slot is None or group.state is PREPARING, "a join is parked for nothing"
+            )
+            waits = group.state is COMPLETING
+            must(member.sync_slot is None or waits, "a sync is parked for nothing")
+        if group.state is STABLE:
+            stamps = {m.assignment for m in members.values() if m.assignment}
+            must(len(stamps) <= 1, f"a stable group with the assignments of two syncs: {stamps}")
+            self.work["stable checks"] += 1
+
+    def _check_timers(self, group: Group) -> None:
+        timers = self.h.coordinator._rebalances.timers
+        for member_id in group.pending:
+            must(timers.deadline((SESSION, group.id, member_id)) is not None, "id without timer")
+        for member in group.members.values():
+            timed = timers.deadline((SESSION, group.id, member.id)) is not None
+            must(timed or (member.is_waiting and not member.is_new), f"{member.id} has no session")
+        if group.state is PREPARING:
+            must(timers.deadline((JOIN, group.id, "")) is not None, "a rebalance without end")
+        if group.state is COMPLETING:
+            must(timers.deadline((SYNC, group.id, "")) is not None, "a sync phase without end")
+
+    def check_log(self) -> None:
+        """What the log gives after a restart is what the live shard holds for stored."""
+        generations: dict[str, int] = {}
+        for key, value in self.h.log:
+            entry = decode_key(key)
+            if isinstance(entry, GroupMetadataKey):
+                generation = 0 if value is None else decode_group_metadata(value).generation
+                before = generations.get(entry.group, 0)
+                must(value is None or generation >= before, "generations in the log")
+                generations[entry.group] = generation
+        fresh = ShardState()
+        for key, value in self.h.log:
+            replay(fresh, key, value)
+        live = self.h.coordinator._state
+        must(fresh.offsets == live.offsets, "offsets differ after a restart")
+        for group in live.groups.values():
+            ahead = encode_key(GroupMetadataKey(group=group.id)) in self.h.not_stored
+            if group.stored and group.state in (STABLE, EMPTY) and not ahead:
+                again = fresh.groups.get(group.id)
+                must(again is not None, f"group {group.id} is lost after a restart")
+                assert again is not None
+                must(_stored(again) == _stored(group), f"{group.id} differs after a restart")
+        self.work["log checks"] += 1
+
+    # -- the end
+
+    def heal(self) -> None:
+        """Without bad luck everyone who lives has its share in the end."""
+        self.h.append_fails = None
+        self.h.hold = False
+        self.h.commit_log()
+        living = [client for client in self.clients if client.alive]
+        end_ms = self.h.ms + HEAL_MS
+        while self.h.ms < end_ms:
+            for client in living:
+                client.protocols = BOTH
+                while self._heal_step(client):
+                    pass
+            self.check()
+            self.h.sleep(1_000)
+        for client in living:
+            group = self._group(client.group)
+            assert group is not None
+            if len([c for c in living if c.group == client.group]) > self.h.settings.group_size_max:
+                continue  # somebody has to stay outside
+            must(not client.is_waiting, f"client {client.number} waits for ever")
+            must(group.state is STABLE, f"group {group.id} is {group.state} in the end")
+            must(client.member_id in group.members, f"client {client.number} is left out")
+            must(client.generation == group.generation, f"client {client.number} is behind")
+        self.check_log()
+
+    def _heal_step(self, client: Client) -> bool:
+        """One request of a client; whether it should go on at once."""
+        if client.synced:
+            code = self.h.heartbeat(
+                client.member_id, client.generation, group=client.group, instance=client.instance
+            )
+            if code:
+                client.forget(code)
+            return bool(code)
+        before = (client.member_id, client.generation, client.synced)
+        self._advance(client)
+        moved = before != (client.member_id, client.generation, client.synced)
+        return moved and not client.is_waiting
+
+
+def _stored(group: Group) -> Any:
+    return (
+        group.state,
+        group.generation,
+        group.protocol_type,
+        group.protocol_name,
+        group.leader_id,
+        group.state_since_ms,
+        [
+            (
+                member.id,
+                member.instance_id,
+                member.client_id,
+                member.client_host,
+                member.session_timeout_ms,
+                member.rebalance_timeout_ms,
+                member.metadata(group.protocol_name),
+                member.assignment,
+            )
+            for member in group.members.values()
+        ],
+    )

@@ -1,0 +1,797 @@
+"""Join, sync, heartbeat and leave. Rule numbers are those of the wire reference of the project."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbroker.coordinator import GroupSettings
+from kbroker.protocol.errors import ErrorCode
+
+from .harness import (
+    HEARTBEAT_VERSIONS,
+    JOIN_VERSIONS,
+    LEAVE_VERSIONS,
+    RANGE,
+    SESSION_MS,
+    SYNC_VERSIONS,
+    Harness,
+    subscription,
+)
+
+STICKY = ("sticky", subscription("orders"))
+OTHER = (("range", subscription("orders", "audit")),)
+
+
+# -- join
+
+
+@pytest.mark.parametrize("version", JOIN_VERSIONS)
+def test_rule_40_a_member_without_id_is_given_one_first_from_version_4(version: int) -> None:
+    h = Harness()
+    call = h.join(version=version)
+    if version < 4:
+        assert call.response.error_code == ErrorCode.NONE
+        assert call.response.generation_id == 1
+    else:
+        assert call.response.error_code == ErrorCode.MEMBER_ID_REQUIRED
+        assert call.response.member_id.startswith("c-")
+        assert h.describe().members == []
+        call = h.join(call.response.member_id, version=version)
+        assert call.response.generation_id == 1
+    assert call.response.leader == call.response.member_id
+
+
+def test_rule_40_a_given_id_that_does_not_come_back_is_forgotten_after_a_session() -> None:
+    h = Harness()
+    member_id = h.new_id()
+    assert h.describe().group_state == "Empty"
+    h.sleep(SESSION_MS)
+    assert h.join(member_id).response.error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert h.describe().group_state == "Dead"
+    assert h.coordinator.next_deadline() is None
+    assert h.log == []
+
+
+def test_rule_40_a_given_id_does_not_rebalance_but_is_waited_for() -> None:
+    h = Harness()
+    (leader,) = h.stable(1)
+    newcomer = h.new_id()
+    assert h.heartbeat(leader, 1) == ErrorCode.NONE
+    again = h.join(leader)
+    assert again.is_parked
+    call = h.join(newcomer)
+    assert again.response.generation_id == call.response.generation_id == 2
+
+
+def test_rule_40_a_lost_id_ends_the_wait_for_it() -> None:
+    h = Harness()
+    (leader,) = h.stable(1)
+    h.new_id(session_ms=7_000)
+    again = h.join(leader)
+    h.sleep(6_999)
+    assert again.is_parked
+    h.sleep(1)
+    assert again.response.generation_id == 2
+
+
+@pytest.mark.parametrize("version", JOIN_VERSIONS)
+def test_rule_41_a_join_waits_for_all_known_members(version: int) -> None:
+    h = Harness()
+    first, second = h.stable(2, version)
+    third = h.enter(version)
+    assert third.is_parked
+    assert h.join(first, version=version).is_parked
+    last = h.join(second, version=version)
+    assert third.response.generation_id == last.response.generation_id == 3
+
+
+def test_rule_41_who_does_not_join_in_the_rebalance_timeout_is_left_behind() -> None:
+    h = Harness()
+    first, second = h.stable(2)
+    h.sleep(1)
+    again = h.join(first)
+    for _ in range(3):  # heartbeats keep the session, not the place
+        h.sleep(9_000)
+        assert h.heartbeat(second, 2) == ErrorCode.REBALANCE_IN_PROGRESS
+    assert again.is_parked
+    events = h.sleep(3_000)
+    assert again.response.generation_id == 3
+    assert [row.member_id for row in again.response.members] == [first]
+    assert f"did not rejoin in time: {second}" in [event.cause for event in events]
+    assert h.heartbeat(second, 2) == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+@pytest.mark.parametrize(("version", "rebalance_ms"), [(0, 60_000), (1, -1), (4, -1), (9, -1)])
+def test_rule_41_without_a_rebalance_timeout_the_session_timeout_counts(
+    version: int, rebalance_ms: int
+) -> None:
+    h = Harness()
+    first, second = h.stable(2, version, rebalance_ms=rebalance_ms)
+    again = h.join(first, version=version, rebalance_ms=rebalance_ms)
+    h.sleep(5_000)
+    h.heartbeat(second, 2)
+    h.sleep(SESSION_MS - 5_001)
+    assert again.is_parked
+    h.sleep(1)
+    assert again.response.generation_id == 3
+
+
+def test_rule_41_the_first_rebalance_waits_for_more_members() -> None:
+    h = Harness(GroupSettings(initial_rebalance_delay_ms=3_000))
+    first = h.join(version=3)
+    h.sleep(2_000)
+    second = h.join(version=3)  # comes within the delay, which therefore goes on once
+    h.sleep(1_000)
+    assert first.is_parked
+    h.sleep(2_999)
+    assert first.is_parked
+    h.sleep(1)
+    assert first.response.generation_id == second.response.generation_id == 1
+    assert len(first.response.members) == 2
+    later = h.join(version=3)  # not the first rebalance: goes on with the last rejoin
+    h.join(first.response.member_id, version=3)
+    h.join(second.response.member_id, version=3)
+    assert later.response.generation_id == 2
+
+
+def test_rule_41_the_first_rebalance_waits_at_most_the_rebalance_timeout() -> None:
+    h = Harness(GroupSettings(initial_rebalance_delay_ms=3_000))
+    calls = [h.join(version=3, rebalance_ms=7_000)]
+    for _ in range(3):
+        h.sleep(2_000)
+        calls.append(h.join(version=3, rebalance_ms=7_000))
+    h.sleep(999)
+    assert calls[0].is_parked
+    h.sleep(1)
+    assert [call.response.generation_id for call in calls] == [1] * 4
+
+
+@pytest.mark.parametrize("version", JOIN_VERSIONS)
+def test_rule_42_only_the_leader_is_told_the_members(version: int) -> None:
+    h = Harness()
+    protocols = (STICKY, ("range", b"for range"))
+    first = h.enter(version, protocols=protocols).response
+    second_call = h.enter(version, protocols=(("range", b"of the second"),))
+    again = h.join(first.member_id, version=version, protocols=protocols)
+    leader, follower = again.response, second_call.response
+    assert leader.leader == follower.leader == first.member_id
+    assert leader.generation_id == follower.generation_id == 2
+    assert leader.protocol_name == follower.protocol_name == "range"
+    assert follower.members == []
+    assert {row.member_id: row.metadata for row in leader.members} == {
+        first.member_id: b"for range",
+        follower.member_id: b"of the second",
+    }
+    assert leader.protocol_type == ("consumer" if version >= 7 else None)
+
+
+def test_rule_42_the_generation_rises_when_the_last_member_leaves_and_lives_on() -> None:
+    h = Harness()
+    (member,) = h.stable(1)
+    h.leave((member, None))
+    assert h.generation == 2
+    assert h.describe().group_state == "Empty"
+    assert h.restarted().enter().response.generation_id == 3
+    assert h.enter().response.generation_id == 3
+
+
+def test_rule_42_a_leader_that_joins_a_stable_group_rebalances_it() -> None:
+    h = Harness()
+    leader, follower = h.stable(2)
+    call = h.join(leader)
+    assert call.is_parked
+    assert h.heartbeat(follower, 2) == ErrorCode.REBALANCE_IN_PROGRESS
+
+
+@pytest.mark.parametrize("version", JOIN_VERSIONS)
+def test_rule_42_an_unchanged_follower_is_told_the_present_generation(version: int) -> None:
+    h = Harness()
+    leader, follower = h.stable(2, version)
+    answer = h.join(follower, version=version).response
+    assert (answer.generation_id, answer.leader, answer.members) == (2, leader, [])
+    assert answer.protocol_name == "range"
+    assert h.describe().group_state == "Stable"
+
+
+def test_rule_42_new_metadata_rebalances_a_stable_group() -> None:
+    h = Harness()
+    _, follower = h.stable(2)
+    assert h.join(follower, protocols=OTHER).is_parked
+    assert h.describe().group_state == "PreparingRebalance"
+
+
+def test_rule_42_after_a_lost_answer_the_generation_is_told_again() -> None:
+    h = Harness()
+    member = h.new_id()
+    first = h.join(member).response
+    again = h.join(member).response
+    assert again == first
+    assert [row.member_id for row in again.members] == [member]
+    other = h.join(member, protocols=OTHER).response
+    assert other.generation_id == 2
+
+
+def test_rule_42_the_protocol_is_one_that_all_support_and_most_prefer() -> None:
+    h = Harness()
+    a, b, c = (("a", b""), ("b", b""), ("c", b"")), (("c", b""), ("b", b"")), (("c", b""),)
+    first = h.enter(protocols=a)
+    assert first.response.protocol_name == "a"
+    second = h.enter(protocols=b)
+    again = h.join(first.response.member_id, protocols=a)
+    assert again.response.protocol_name == "b"  # b before c for the first, c before b: first wins
+    third = h.enter(protocols=b)
+    h.join(first.response.member_id, protocols=a)
+    h.join(second.response.member_id, protocols=b)
+    assert third.response.protocol_name == "c"  # two of three
+    assert h.enter(protocols=c).is_parked
+
+
+@pytest.mark.parametrize(
+    ("protocol_type", "protocols"),
+    [("consumer", (STICKY,)), ("connect", RANGE), ("", RANGE), ("consumer", ())],
+)
+def test_rule_42_who_has_nothing_in_common_is_refused(
+    protocol_type: str, protocols: tuple[tuple[str, bytes], ...]
+) -> None:
+    h = Harness()
+    members = h.stable(2)
+    refused = h.join(protocol_type=protocol_type, protocols=protocols).response
+    assert refused.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    known = h.join(members[1], protocol_type=protocol_type, protocols=protocols).response
+    assert known.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert h.describe().group_state == "Stable"
+
+
+@pytest.mark.parametrize(("protocol_type", "protocols"), [("", RANGE), ("consumer", ())])
+def test_rule_42_an_empty_group_needs_a_type_and_a_protocol(
+    protocol_type: str, protocols: tuple[tuple[str, bytes], ...]
+) -> None:
+    h = Harness()
+    call = h.join(protocol_type=protocol_type, protocols=protocols, version=0)
+    assert call.response.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert h.coordinator.list_groups() == []
+
+
+def test_an_empty_group_may_change_its_protocol_type() -> None:
+    h = Harness()
+    (member,) = h.stable(1)
+    h.leave((member, None))
+    assert h.enter(protocol_type="connect").response.error_code == ErrorCode.NONE
+    assert h.describe().protocol_type == "connect"
+
+
+@pytest.mark.parametrize("version", JOIN_VERSIONS)
+def test_rule_44_bounds_of_the_session_timeout_and_the_group_id(version: int) -> None:
+    h = Harness()
+    for session_ms in (5_999, 1_800_001):
+        refused = h.join("x", version=version, session_ms=session_ms).response
+        assert refused.error_code == ErrorCode.INVALID_SESSION_TIMEOUT
+        assert refused.member_id == "x"
+    for session_ms in (6_000, 1_800_000):
+        accepted = h.join(version=version, session_ms=session_ms)
+        assert accepted.is_parked or accepted.response.error_code in (
+            ErrorCode.NONE,
+            ErrorCode.MEMBER_ID_REQUIRED,
+        )
+    refused = h.join(version=version, group="").response
+    assert refused.error_code == ErrorCode.INVALID_GROUP_ID
+    assert refused.generation_id == -1
+
+
+@pytest.mark.parametrize("version", JOIN_VERSIONS)
+def test_an_unknown_member_id_is_refused(version: int) -> None:
+    h = Harness()
+    nobody = h.join("nobody", version=version).response
+    assert (nobody.error_code, nobody.member_id) == (ErrorCode.UNKNOWN_MEMBER_ID, "nobody")
+    h.stable(1)
+    assert h.join("nobody", version=version).response.error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_cooperative_rebalance_is_two_rounds_of_ordinary_joins() -> None:
+    """KIP-429 is the clients' business: the second round comes from a leader's rejoin."""
+    h = Harness()
+    protocols = (("cooperative-sticky", subscription("orders")),)
+    first = h.enter(protocols=protocols).response.member_id
+    h.sync(first, 1, {first: b"all"}, protocol="cooperative-sticky")
+    second_call = h.enter(protocols=protocols)
+    assert h.heartbeat(first, 1) == ErrorCode.REBALANCE_IN_PROGRESS
+    assert h.commit({("orders", 0): 5}, first, 1) == [0]  # it keeps what it reads meanwhile
+    h.join(first, protocols=protocols)
+    second = second_call.response.member_id
+    waiting = h.sync(second, 2, protocol="cooperative-sticky")
+    h.sync(first, 2, {first: b"half", second: b""}, protocol="cooperative-sticky")
+    assert waiting.response.assignment == b""
+    again = h.join(first, protocols=(("cooperative-sticky", subscription("orders") + b"!"),))
+    h.join(second, protocols=protocols)
+    assert again.response.generation_id == 3
+
+
+def test_group_max_size() -> None:
+    h = Harness(GroupSettings(group_size_max=2))
+    first, _ = h.stable(2)
+    for version in (3, 9):
+        refused = h.join(version=version).response
+        assert refused.error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+        assert refused.member_id == ""
+    assert h.join(first).is_parked  # members are welcome
+    assert h.describe().group_state == "PreparingRebalance"
+
+
+def test_group_max_size_after_it_was_lowered_keeps_those_who_come_first() -> None:
+    big = Harness()
+    members = big.stable(3)
+    h = Harness(GroupSettings(group_size_max=2), log=list(big.log))
+    assert h.describe().group_state == "PreparingRebalance"
+    assert "group.max.size" in h.events[-1].cause
+    third, second = h.join(members[2]), h.join(members[1])
+    refused = h.join(members[0]).response
+    assert refused.error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert {call.response.generation_id for call in (second, third)} == {4}
+    assert h.heartbeat(members[0], 4) == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_second_join_of_the_same_member_takes_over() -> None:
+    h = Harness()
+    leader, _ = h.stable(2)
+    first = h.join(leader)
+    second = h.join(leader)
+    assert first.response.error_code == ErrorCode.REBALANCE_IN_PROGRESS
+    assert second.is_parked
+
+
+# -- sync
+
+
+@pytest.mark.parametrize("version", SYNC_VERSIONS)
+def test_rule_43_followers_wait_for_the_leader(version: int) -> None:
+    h = Harness()
+    leader = h.enter(3).response.member_id
+    newcomer = h.enter(3)
+    h.join(leader, version=3)
+    follower = newcomer.response.member_id
+    waiting = h.sync(follower, 2, version=version)
+    assert waiting.is_parked
+    led = h.sync(leader, 2, {leader: b"\x00L", follower: b"\xffF\x00"}, version=version)
+    assert led.response.assignment == b"\x00L"
+    assert waiting.response.assignment == b"\xffF\x00"  # verbatim
+    kept = h.restarted()
+    assert kept.sync(follower, 2, version=version).response.assignment == b"\xffF\x00"
+    if version >= 5:
+        assert waiting.response.protocol_type == "consumer"
+        assert waiting.response.protocol_name == "range"
+
+
+def test_rule_43_who_is_not_named_gets_nothing() -> None:
+    h = Harness()
+    first = h.enter(3).response.member_id
+    newcomer = h.enter(3)
+    h.join(first, version=3)
+    waiting = h.sync(newcomer.response.member_id, 2)
+    h.sync(first, 2, {first: b"all", "a stranger": b"some"})
+    assert waiting.response.error_code == ErrorCode.NONE
+    assert waiting.response.assignment == b""
+
+
+@pytest.mark.parametrize("version", SYNC_VERSIONS)
+def test_rule_43_sync_answers_by_state(version: int) -> None:
+    h = Harness()
+    leader, follower = h.stable(2, 3)
+    assert h.sync(follower, 2, version=version).response.assignment == b"a1"
+    # A leader that syncs late does not change what is stored.
+    assert h.sync(leader, 2, {leader: b"new"}, version=version).response.assignment == b"a0"
+    h.join(leader, version=3)
+    answer = h.sync(follower, 2, version=version).response
+    assert answer.error_code == ErrorCode.REBALANCE_IN_PROGRESS
+    assert h.describe().group_state == "PreparingRebalance"
+
+
+@pytest.mark.parametrize("version", SYNC_VERSIONS)
+def test_rule_44_sync_refusals(version: int) -> None:
+    h = Harness()
+    (member,) = h.stable(1)
+
+    def code(member_id: str, generation: int, group: str = "g") -> int:
+        return h.sync(member_id, generation, version=version, group=group).response.error_code
+
+    assert code(member, 1, "unknown") == ErrorCode.UNKNOWN_MEMBER_ID
+    assert code(member, 1, "") == ErrorCode.INVALID_GROUP_ID
+    assert code("nobody", 1) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert code(member, 0) == ErrorCode.ILLEGAL_GENERATION
+    assert code(member, 2) == ErrorCode.ILLEGAL_GENERATION
+    h.leave((member, None))
+    assert code(member, 1) == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+@pytest.mark.parametrize(
+    ("protocol_type", "protocol"),
+    [("connect", "range"), ("consumer", "sticky"), (None, "range"), ("consumer", None)],
+)
+def test_rule_43_version_5_checks_the_protocol(
+    protocol_type: str | None, protocol: str | None
+) -> None:
+    h = Harness()
+    (member,) = h.stable(1)
+    refused = h.sync(member, 1, protocol_type=protocol_type, protocol=protocol).response
+    assert refused.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    old = h.sync(member, 1, protocol_type=protocol_type, protocol=protocol, version=4).response
+    assert old.error_code == ErrorCode.NONE
+
+
+def test_a_second_sync_of_the_same_member_takes_over() -> None:
+    h = Harness()
+    leader = h.enter(3).response.member_id
+    newcomer = h.enter(3)
+    h.join(leader, version=3)
+    follower = newcomer.response.member_id
+    first, second = h.sync(follower, 2), h.sync(follower, 2)
+    assert first.response.error_code == ErrorCode.REBALANCE_IN_PROGRESS
+    h.sync(leader, 2, {follower: b"x"})
+    assert second.response.assignment == b"x"
+
+
+def test_a_rebalance_sends_waiting_followers_back_to_join() -> None:
+    h = Harness()
+    leader = h.enter(3).response.member_id
+    newcomer = h.enter(3)
+    h.join(leader, version=3)
+    waiting = h.sync(newcomer.response.member_id, 2)
+    h.enter(3)
+    assert waiting.response.error_code == ErrorCode.REBALANCE_IN_PROGRESS
+    assert waiting.response.assignment == b""
+
+
+# -- heartbeat
+
+
+@pytest.mark.parametrize("version", HEARTBEAT_VERSIONS)
+def test_rule_44_heartbeat_answers(version: int) -> None:
+    h = Harness()
+    leader, follower = h.stable(2)
+    assert h.heartbeat(follower, 2, version=version) == ErrorCode.NONE
+    assert h.heartbeat(follower, 0, version=version) == ErrorCode.ILLEGAL_GENERATION
+    assert h.heartbeat(follower, 3, version=version) == ErrorCode.ILLEGAL_GENERATION
+    assert h.heartbeat("nobody", 2, version=version) == ErrorCode.UNKNOWN_MEMBER_ID
+    unknown = h.heartbeat(follower, 2, version=version, group="unknown")
+    assert unknown == ErrorCode.UNKNOWN_MEMBER_ID
+    assert h.heartbeat(follower, 2, version=version, group="") == ErrorCode.INVALID_GROUP_ID
+    h.join(leader)
+    assert h.heartbeat(follower, 2, version=version) == ErrorCode.REBALANCE_IN_PROGRESS
+    h.join(follower)
+    assert h.heartbeat(follower, 3, version=version) == ErrorCode.NONE  # between join and sync
+    h.leave((leader, None), (follower, None))
+    assert h.heartbeat(follower, 3, version=version) == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_rule_44_a_heartbeat_keeps_the_session_and_silence_ends_it() -> None:
+    h = Harness()
+    leader, follower = h.stable(2)
+    for _ in range(5):
+        h.sleep(SESSION_MS - 1)
+        assert h.heartbeat(leader, 2) == ErrorCode.NONE
+        assert h.heartbeat(follower, 2) == ErrorCode.NONE
+    h.sleep(SESSION_MS - 1)
+    h.heartbeat(leader, 2)
+    assert h.describe().group_state == "Stable"
+    events = h.sleep(1)
+    assert [event.cause for event in events] == [f"session of {follower} timed out"]
+    assert h.heartbeat(leader, 2) == ErrorCode.REBALANCE_IN_PROGRESS
+    assert h.join(leader).response.generation_id == 3
+
+
+@pytest.mark.parametrize("version", [v for v in HEARTBEAT_VERSIONS if v >= 3])
+def test_rule_44_static_conflicts(version: int) -> None:
+    h = Harness()
+    member = h.join(instance="i").response.member_id
+    h.sync(member, 1, {member: b"x"}, instance="i")
+
+    def code(member_id: str, instance: str) -> int:
+        return h.heartbeat(member_id, 1, version=version, instance=instance)
+
+    assert code(member, "i") == ErrorCode.NONE
+    assert code("other", "i") == ErrorCode.FENCED_INSTANCE_ID
+    assert code(member, "unknown") == ErrorCode.UNKNOWN_MEMBER_ID
+    assert h.heartbeat(member, 1, version=version) == ErrorCode.NONE
+    fenced = h.sync("other", 1, instance="i", version=version).response
+    assert fenced.error_code == ErrorCode.FENCED_INSTANCE_ID
+    unknown = h.sync(member, 1, instance="unknown", version=version).response
+    assert unknown.error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    joined = h.join("other", instance="i").response
+    assert joined.error_code == ErrorCode.FENCED_INSTANCE_ID
+    assert h.commit({("orders", 0): 1}, "other", 1, instance="i") == [82]
+
+
+# -- static members
+
+
+def static_group(h: Harness) -> tuple[str, str]:
+    """A stable group of two static members; the leader is i0."""
+    first = h.join(instance="i0").response.member_id
+    second_call = h.join(instance="i1")
+    h.join(first, instance="i0")
+    second = second_call.response.member_id
+    h.sync(first, 2, {first: b"a0", second: b"a1"}, instance="i0")
+    h.sync(second, 2, instance="i1")
+    assert h.describe().group_state == "Stable"
+    return first, second
+
+
+@pytest.mark.parametrize("version", [v for v in JOIN_VERSIONS if v >= 5])
+def test_rule_45_a_restarted_follower_takes_its_place_unnoticed(version: int) -> None:
+    h = Harness()
+    leader, old = static_group(h)
+    written = len(h.log)
+    answer = h.join(instance="i1", version=version, client="again").response
+    assert answer.error_code == ErrorCode.NONE
+    assert answer.member_id not in (old, "")
+    assert (answer.generation_id, answer.leader, answer.members) == (2, leader, [])
+    assert not answer.skip_assignment
+    assert len(h.log) == written + 1  # the new id survives a restart
+    assert h.heartbeat(leader, 2) == ErrorCode.NONE
+    assert h.heartbeat(old, 2, instance="i1") == ErrorCode.FENCED_INSTANCE_ID
+    assert h.heartbeat(old, 2) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert h.sync(answer.member_id, 2, instance="i1").response.assignment == b"a1"
+    for shard in (h, h.restarted()):
+        assert shard.heartbeat(answer.member_id, 2, instance="i1") == ErrorCode.NONE
+        assert [m.client_id for m in shard.describe().members] == ["c", "again"]
+
+
+@pytest.mark.parametrize("version", [v for v in JOIN_VERSIONS if v >= 5])
+def test_rule_45_a_restarted_leader(version: int) -> None:
+    h = Harness()
+    old, follower = static_group(h)
+    answer = h.join(instance="i0", version=version).response
+    assert answer.error_code == ErrorCode.NONE
+    assert answer.generation_id == 2
+    if version >= 9:
+        assert answer.leader == answer.member_id
+        assert answer.skip_assignment
+        assert [row.member_id for row in answer.members] == [answer.member_id, follower]
+        assert [row.group_instance_id for row in answer.members] == ["i0", "i1"]
+        assert {row.metadata for row in answer.members} == {RANGE[0][1]}
+    else:
+        assert answer.leader == old
+        assert answer.members == []
+    assert h.sync(answer.member_id, 2, instance="i0").response.assignment == b"a0"
+    # It does lead: when it joins, the group rebalances.
+    assert h.join(answer.member_id, instance="i0").is_parked
+
+
+def test_rule_45_a_swapped_member_has_its_own_session() -> None:
+    h = Harness()
+    leader, old = static_group(h)
+    h.sleep(SESSION_MS - 1)
+    h.heartbeat(leader, 2)
+    new = h.join(instance="i1").response.member_id
+    assert h.sleep(SESSION_MS - 1) == []
+    h.heartbeat(leader, 2)
+    events = h.sleep(1)
+    assert [event.cause for event in events] == [f"session of {new} timed out"]
+    assert old not in events[0].cause
+
+
+def test_rule_45_another_protocol_choice_rebalances() -> None:
+    h = Harness()
+    first = h.join(instance="i0", protocols=(STICKY, *RANGE)).response.member_id
+    h.sync(first, 1, {first: b"x"}, instance="i0", protocol="sticky")
+    again = h.join(instance="i0", protocols=RANGE)
+    assert (again.response.protocol_name, again.response.generation_id) == ("range", 2)
+    assert again.response.leader == again.response.member_id
+    assert h.heartbeat(first, 1, instance="i0") == ErrorCode.FENCED_INSTANCE_ID
+
+
+def test_rule_45_a_swap_that_is_not_stored_is_put_back() -> None:
+    h = Harness()
+    leader, old = static_group(h)
+    h.append_fails = ErrorCode.NOT_ENOUGH_REPLICAS
+    answer = h.join(instance="i1", protocols=(*RANGE, STICKY)).response
+    assert answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert answer.member_id == ""
+    assert h.heartbeat(old, 2, instance="i1") == ErrorCode.NONE
+    assert h.join(old, instance="i1").response.generation_id == 2  # as before: RANGE alone
+    h.sleep(SESSION_MS - 1)
+    h.heartbeat(leader, 2)
+    events = h.sleep(1)
+    assert [event.cause for event in events] == [f"session of {old} timed out"]
+
+
+def test_rule_45_replacing_a_parked_join_fences_it() -> None:
+    h = Harness()
+    leader, _ = static_group(h)
+    parked = h.join(leader, instance="i0")
+    again = h.join(instance="i0")
+    assert parked.response.error_code == ErrorCode.FENCED_INSTANCE_ID
+    assert parked.response.member_id == leader
+    assert again.is_parked
+    h.join(instance="i1")
+    assert again.response.generation_id == 3
+    assert again.response.leader == again.response.member_id
+
+
+def test_rule_45_replacing_a_parked_sync_fences_it_and_rebalances() -> None:
+    h = Harness()
+    leader, follower = static_group(h)
+    h.join(leader, instance="i0")
+    h.join(follower, instance="i1")
+    parked = h.sync(follower, 3, instance="i1")
+    again = h.join(instance="i1")
+    assert parked.response.error_code == ErrorCode.FENCED_INSTANCE_ID
+    assert again.is_parked
+    assert h.heartbeat(leader, 3) == ErrorCode.REBALANCE_IN_PROGRESS
+    h.join(leader, instance="i0")
+    assert again.response.generation_id == 4
+
+
+def test_rule_45_static_members_survive_a_rebalance_that_they_miss() -> None:
+    h = Harness()
+    leader, follower = static_group(h)
+    again = h.join(leader, instance="i0")
+    for _ in range(4):
+        h.sleep(7_500)
+        h.heartbeat(follower, 2, instance="i1")
+    assert again.response.generation_id == 3
+    assert len(again.response.members) == 2
+    assert h.heartbeat(follower, 2, instance="i1") == ErrorCode.ILLEGAL_GENERATION
+
+
+def test_rule_45_when_only_absent_static_members_are_left_their_sessions_decide() -> None:
+    h = Harness()
+    leader, follower = static_group(h)
+    h.leave((leader, None))
+    h.sleep(SESSION_MS - 1)
+    assert h.heartbeat(follower, 2) == ErrorCode.REBALANCE_IN_PROGRESS
+    h.sleep(SESSION_MS)
+    assert h.describe().group_state == "Empty"
+    assert h.generation == 3
+
+
+def test_a_static_member_returns_to_a_full_group() -> None:
+    h = Harness(GroupSettings(group_size_max=2))
+    static_group(h)
+    assert h.join(instance="i1").response.error_code == ErrorCode.NONE
+    assert h.join(instance="i2").response.error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+
+
+# -- leave
+
+
+@pytest.mark.parametrize("version", LEAVE_VERSIONS)
+def test_leaving_rebalances_the_others(version: int) -> None:
+    h = Harness()
+    leader, follower = h.stable(2)
+    answer = h.leave((leader, None), version=version)
+    assert answer.error_code == ErrorCode.NONE
+    if version >= 3:
+        assert [(m.member_id, m.error_code) for m in answer.members] == [(leader, 0)]
+    assert h.heartbeat(follower, 2) == ErrorCode.REBALANCE_IN_PROGRESS
+    again = h.join(follower).response
+    assert (again.generation_id, again.leader) == (3, follower)
+
+
+@pytest.mark.parametrize("version", LEAVE_VERSIONS)
+def test_rule_45_leaving_errors_are_top_level_up_to_version_2(version: int) -> None:
+    h = Harness()
+    h.stable(1)
+    for group in ("g", "unknown"):
+        answer = h.leave(("nobody", None), version=version, group=group)
+        if version >= 3:
+            assert answer.error_code == ErrorCode.NONE
+            assert [m.error_code for m in answer.members] == [ErrorCode.UNKNOWN_MEMBER_ID]
+        else:
+            assert answer.error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    empty = h.leave(("nobody", None), version=version, group="")
+    assert empty.error_code == ErrorCode.INVALID_GROUP_ID
+    assert h.describe().group_state == "Stable"
+
+
+@pytest.mark.parametrize("version", [v for v in LEAVE_VERSIONS if v >= 3])
+def test_rule_45_several_leave_and_each_has_its_own_error(version: int) -> None:
+    h = Harness()
+    leader, follower = static_group(h)
+    answer = h.leave(
+        ("", "unknown"),
+        ("wrong", "i0"),
+        ("nobody", None),
+        ("", "i0"),
+        (follower, "i1"),
+        version=version,
+    )
+    assert [m.error_code for m in answer.members] == [25, 82, 25, 0, 0]
+    assert [m.member_id for m in answer.members] == ["", "wrong", "nobody", "", follower]
+    assert [m.group_instance_id for m in answer.members] == ["unknown", "i0", None, "i0", "i1"]
+    assert h.describe().group_state == "Empty"
+    assert h.heartbeat(leader, 2) == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_leaving_while_parked_answers_what_is_parked() -> None:
+    h = Harness()
+    leader, follower = h.stable(2)
+    parked = h.join(leader)
+    h.leave((leader, None))
+    assert parked.response.error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert h.join(follower).response.generation_id == 3
+    third = h.enter()
+    h.join(follower)
+    waiting = h.sync(third.response.member_id, 4)
+    h.leave((third.response.member_id, None))
+    assert waiting.response.error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_given_id_may_leave_without_a_rebalance() -> None:
+    h = Harness()
+    (member,) = h.stable(1)
+    newcomer = h.new_id()
+    assert h.leave((newcomer, None)).members[0].error_code == ErrorCode.NONE
+    assert h.heartbeat(member, 1) == ErrorCode.NONE
+    assert h.join(newcomer).response.error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    alone = Harness()
+    alone.leave((alone.new_id(), None))
+    assert alone.coordinator.list_groups() == []
+
+
+# -- connections
+
+
+def test_a_new_member_that_hangs_up_before_it_knows_its_id_is_gone() -> None:
+    h = Harness()
+    (leader,) = h.stable(1, 3)
+    newcomer = h.join(version=3)
+    h.abandon(newcomer)
+    assert newcomer.is_parked
+    again = h.join(leader, version=3)
+    assert again.response.generation_id == 2
+    assert len(again.response.members) == 1
+    assert "disconnected before it was told its id" in h.coordinator.explain("g")[-2].cause
+
+
+def test_the_last_member_that_hangs_up_leaves_an_empty_group() -> None:
+    h = Harness(GroupSettings(initial_rebalance_delay_ms=3_000))
+    h.abandon(h.join(version=0))
+    h.sleep(3_000)
+    assert h.describe().group_state == "Empty"
+    assert len(h.log) == 1
+
+
+def test_a_known_member_that_hangs_up_has_a_session_to_come_back() -> None:
+    h = Harness()
+    leader, follower = h.stable(2)
+    parked = h.join(leader)
+    h.sleep(4_000)
+    h.abandon(parked)
+    other = h.join(follower)
+    assert other.is_parked  # no generation with a member that is not there
+    h.sleep(SESSION_MS - 1)
+    again = h.join(leader)
+    assert again.response.generation_id == other.response.generation_id == 3
+    h.leave((leader, None))
+    h.join(follower)
+    third = h.enter()
+    h.abandon(third)
+    again = h.join(follower)
+    h.sleep(SESSION_MS)
+    assert [row.member_id for row in again.response.members] == [follower]
+
+
+def test_hanging_up_in_a_sync_leaves_a_session_to_come_back() -> None:
+    h = Harness()
+    leader = h.enter().response.member_id
+    newcomer = h.enter()
+    h.join(leader)
+    follower = newcomer.response.member_id
+    h.abandon(h.sync(follower, 2))
+    h.sync(leader, 2, {follower: b"x"})
+    assert h.sync(follower, 2).response.assignment == b"x"
+    h.sleep(SESSION_MS - 1)
+    h.heartbeat(leader, 2)
+    events = h.sleep(1)
+    assert [event.cause for event in events] == [f"session of {follower} timed out"]
+
+
+def test_hanging_up_after_the_answer_changes_nothing() -> None:
+    h = Harness()
+    leader, follower = h.stable(2)
+    parked = h.join(leader)
+    h.join(follower)
+    assert parked.response.generation_id == 3
+    h.abandon(parked)
+    assert h.describe().group_state == "CompletingRebalance"
+    assert h.coordinator.explain("g")[-1].cause == "2 members joined"

@@ -1,0 +1,99 @@
+"""The coordinator as its node sees it."""
+
+from __future__ import annotations
+
+from kbroker.coordinator import GroupCoordinator, GroupSettings, Parked, group_partition
+from kbroker.protocol.errors import ErrorCode
+
+from .harness import SESSION_MS, FakeTopics, Harness
+
+
+def test_groups_have_the_partition_that_kafka_gives_them() -> None:
+    # As computed by Java: abs(id.hashCode()) % 50.
+    by_java = {
+        "": 0,
+        "a": 47,
+        "my-group": 12,  # a negative hash
+        "console-consumer-1": 24,
+        "spark-kafka-source-x": 1,
+        "polygenelubricants": 0,  # the least int
+        "\U0001f600": 49,
+    }
+    assert {group_id: group_partition(group_id, 50) for group_id in by_java} == by_java
+    assert {group_partition(f"g{i}", 3) for i in range(50)} == {0, 1, 2}
+
+
+def test_shards_do_not_know_of_each_other() -> None:
+    one, other = Harness(), Harness()
+    (member,) = one.stable(1)
+    assert other.heartbeat(member, 1) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert other.coordinator.list_groups() == []
+
+
+def test_the_next_deadline_is_that_of_the_earliest_session() -> None:
+    h = Harness()
+    assert h.coordinator.next_deadline() is None
+    leader, follower = h.stable(2)
+    begin = h.ms
+    h.sleep(100)
+    h.heartbeat(leader, 2)
+    assert h.coordinator.next_deadline() == begin + SESSION_MS
+    h.heartbeat(follower, 2)
+    assert h.coordinator.next_deadline() == begin + 100 + SESSION_MS
+    assert list(h.coordinator.due(h.now)) == []
+
+
+def test_the_log_clock_times_nobody_out() -> None:
+    h = Harness()
+    (member,) = h.stable(1)
+    later = h.now._replace(log_ms=h.now.log_ms + 10**9)
+    assert list(h.coordinator.due(later)) == []
+    assert h.heartbeat(member, 1) == ErrorCode.NONE
+
+
+def test_time_outs_see_what_the_ones_before_have_done() -> None:
+    h = Harness()
+    members = h.stable(3)
+    h.sleep(1)
+    for member in members:
+        h.heartbeat(member, 3)
+    h.sleep(SESSION_MS)  # all three sessions end in the same millisecond
+    causes = [event.cause for event in h.coordinator.explain("g")]
+    assert causes.count("the last member is gone") == 1
+    assert h.describe().group_state == "Empty"
+
+
+def test_unloading_answers_everybody() -> None:
+    h = Harness()
+    leader, follower = h.stable(2)
+    joining = h.join(leader)
+    other = h.enter(group="other").response.member_id
+    newcomer = h.enter(group="other")
+    h.join(other, group="other")
+    syncing = h.sync(newcomer.response.member_id, 2, group="other")
+    for slot, response in h.coordinator.on_unloaded():
+        slot.answer(response)
+    assert joining.response.error_code == ErrorCode.NOT_COORDINATOR
+    assert joining.response.member_id == leader
+    assert syncing.response.error_code == ErrorCode.NOT_COORDINATOR
+    assert follower in [member.member_id for member in h.describe().members]
+
+
+def test_member_ids_are_random_unless_told() -> None:
+    def new_id() -> str:
+        coordinator = GroupCoordinator(GroupSettings(), FakeTopics())
+        h = Harness()
+        h.coordinator = coordinator
+        return h.new_id()
+
+    assert new_id() != new_id()
+
+
+def test_only_the_first_answer_of_a_slot_counts() -> None:
+    slot: Parked[int] = Parked("g", "m")
+    seen: list[int] = []
+    slot.on_answer = seen.append
+    slot.answer(1)
+    slot.answer(2)
+    assert seen == [1]
+    assert slot.response == 1

@@ -1,0 +1,54 @@
+"""The table of states."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from kbroker.coordinator.group import Group
+from kbroker.coordinator.group_state import (
+    COMMIT_ANSWER,
+    DEAD,
+    EMPTY,
+    FOLLOWS,
+    HEARTBEAT_ANSWER,
+    STABLE,
+    GroupState,
+)
+
+
+def test_every_state_has_its_place_in_every_table() -> None:
+    assert set(FOLLOWS) == set(GroupState)
+    assert set(HEARTBEAT_ANSWER) == set(COMMIT_ANSWER) == set(GroupState) - {DEAD}
+
+
+def test_every_state_can_be_reached_and_left() -> None:
+    reached = {EMPTY}
+    while len(reached) < len(reached := reached | {t for s in reached for t in FOLLOWS[s]}):
+        pass
+    assert reached == set(GroupState)
+    assert all(FOLLOWS[state] for state in set(GroupState) - {DEAD})
+
+
+@pytest.mark.parametrize(("before", "after"), list(itertools.product(GroupState, GroupState)))
+def test_a_group_moves_as_the_table_says(before: GroupState, after: GroupState) -> None:
+    group = Group("g")
+    group.state = before
+    if after in FOLLOWS[before]:
+        group.move(after)
+        assert group.state is after
+    else:
+        with pytest.raises(ValueError, match=f"{before} cannot become {after}"):
+            group.move(after)
+
+
+def test_names_are_those_on_the_wire() -> None:
+    assert [str(state) for state in GroupState] == [
+        "Empty",
+        "PreparingRebalance",
+        "CompletingRebalance",
+        "Stable",
+        "Dead",
+    ]
+    assert f"{STABLE}" == "Stable"

@@ -1,0 +1,373 @@
+"""Committed offsets. Rule numbers are those of the wire reference of the project."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbroker.coordinator import GroupSettings
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.group_metadata import decode_key, decode_offset_commit
+
+from .harness import COMMIT_VERSIONS, FETCH_VERSIONS, LOG_START_MS, SESSION_MS, Harness
+
+ORDERS = ("orders", 0)
+WITH_GENERATION = [version for version in COMMIT_VERSIONS if version >= 1]
+DAY_MS = 24 * 3_600_000
+
+
+@pytest.mark.parametrize("version", COMMIT_VERSIONS)
+def test_rule_46_a_simple_commit_creates_the_group(version: int) -> None:
+    h = Harness()
+    assert h.commit({ORDERS: 42, ("audit", 0): 7}, version=version) == [0, 0]
+    assert h.fetch({"orders": [0], "audit": [0]}) == {
+        ORDERS: (42, -1, "m", 0),
+        ("audit", 0): (7, -1, "m", 0),
+    }
+    assert h.describe().group_state == "Empty"
+    assert h.describe().protocol_type == ""
+    assert h.commit({ORDERS: 43}, version=version) == [0]
+    assert h.fetch({"orders": [0]})[ORDERS][0] == 43
+
+
+@pytest.mark.parametrize("version", WITH_GENERATION)
+def test_rule_46_an_absent_group_with_a_generation(version: int) -> None:
+    h = Harness()
+    expected = ErrorCode.GROUP_ID_NOT_FOUND if version >= 9 else ErrorCode.ILLEGAL_GENERATION
+    assert h.commit({ORDERS: 1, ("audit", 0): 1}, "m", 0, version=version) == [expected] * 2
+    assert h.log == []
+
+
+@pytest.mark.parametrize("version", WITH_GENERATION)
+def test_rule_46_commits_by_sender_and_state(version: int) -> None:
+    h = Harness()
+    assert h.commit({ORDERS: 1}, version=version) == [0]
+    assert h.commit({ORDERS: 1}, "m", 0, version=version) == [ErrorCode.UNKNOWN_MEMBER_ID]
+    assert h.commit({ORDERS: 1}, "", 0, version=version) == [ErrorCode.UNKNOWN_MEMBER_ID]
+    leader, follower = h.stable(2)
+    assert h.commit({ORDERS: 2}, follower, 2, version=version) == [0]
+    assert h.commit({ORDERS: 3}, version=version) == [ErrorCode.UNKNOWN_MEMBER_ID]
+    assert h.commit({ORDERS: 3}, "nobody", 2, version=version) == [ErrorCode.UNKNOWN_MEMBER_ID]
+    for generation in (0, 1, 3, -1):
+        code = h.commit({ORDERS: 3}, follower, generation, version=version)
+        assert code == [ErrorCode.ILLEGAL_GENERATION]
+    h.join(leader)
+    assert h.commit({ORDERS: 4}, follower, 2, version=version) == [0]
+    h.join(follower)
+    code = h.commit({ORDERS: 5}, follower, 3, version=version)
+    assert code == [ErrorCode.REBALANCE_IN_PROGRESS]
+    assert h.fetch({"orders": [0]})[ORDERS][0] == 4
+
+
+@pytest.mark.parametrize("version", COMMIT_VERSIONS)
+def test_rule_46_unknown_topics_and_partitions(version: int) -> None:
+    h = Harness()
+    unknown = ErrorCode.UNKNOWN_TOPIC_ID if version >= 10 else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    codes = h.commit({("orders", 3): 1, ("orders", 4): 1, ("none", 0): 1}, version=version)
+    assert codes == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, unknown]
+    assert h.commit({("orders", -1): 1}, version=version) == [3]
+    # With nothing to store the group does not matter.
+    if version >= 1:
+        assert h.commit({("none", 0): 1}, "nobody", 9, version=version) == [unknown]
+    assert list(h.fetch(None)) == [("orders", 3)]
+
+
+@pytest.mark.parametrize("version", COMMIT_VERSIONS)
+def test_rule_46_metadata_comes_back(version: int) -> None:
+    h = Harness()
+    assert h.commit({ORDERS: 1}, version=version, metadata="x" * 4096) == [0]
+    too_large = h.commit({ORDERS: 2}, version=version, metadata="x" * 4097)
+    assert too_large == [ErrorCode.OFFSET_METADATA_TOO_LARGE]
+    assert h.fetch({"orders": [0]})[ORDERS][:3] == (1, -1, "x" * 4096)
+    assert h.commit({ORDERS: 3}, version=version, metadata=None) == [0]
+    assert h.fetch({"orders": [0]})[ORDERS][2] == ""
+
+
+def test_rule_46_too_large_metadata_stops_nobody_else() -> None:
+    h = Harness(GroupSettings(offset_metadata_length_max=0))
+    assert h.commit({ORDERS: 1}, metadata="x") == [12]
+    assert h.coordinator.list_groups() == []
+
+
+@pytest.mark.parametrize("version", COMMIT_VERSIONS)
+def test_rule_46_leader_epoch_from_version_6(version: int) -> None:
+    h = Harness()
+    h.commit({ORDERS: 1}, version=version, leader_epoch=5)
+    assert h.fetch({"orders": [0]})[ORDERS][1] == (5 if version >= 6 else -1)
+
+
+@pytest.mark.parametrize("version", COMMIT_VERSIONS)
+def test_rule_46_times_of_a_commit(version: int) -> None:
+    h = Harness()
+    h.commit({ORDERS: 1}, version=version, retention_ms=60_000, commit_timestamp=123)
+    ((key, stored),) = h.log
+    assert stored is not None
+    value = decode_offset_commit(stored)
+    assert value.commit_timestamp == (123 if version == 1 else LOG_START_MS)
+    assert value.expire_timestamp == (LOG_START_MS + 60_000 if 2 <= version <= 4 else -1)
+    assert decode_key(key) is not None
+
+
+def test_rule_44_a_commit_keeps_the_session() -> None:
+    h = Harness()
+    leader, follower = h.stable(2)
+    for generation_of in (2, 2, 2):
+        h.sleep(SESSION_MS - 1)
+        h.heartbeat(leader, 2)
+        assert h.commit({ORDERS: 1}, follower, generation_of) == [0]
+    assert h.describe().group_state == "Stable"
+    h.join(leader)
+    h.sleep(SESSION_MS - 1)
+    assert h.commit({ORDERS: 1}, follower, 2) == [0]  # also while a rebalance is prepared
+    h.sleep(SESSION_MS - 1)
+    assert h.heartbeat(follower, 2) == ErrorCode.REBALANCE_IN_PROGRESS
+
+
+def test_a_commit_is_answered_when_it_is_committed_to_the_log() -> None:
+    h = Harness()
+    h.hold = True
+    with pytest.raises(AssertionError, match="not answered yet"):
+        h.commit({ORDERS: 1})
+    h.commit_log()
+
+
+@pytest.mark.parametrize("version", COMMIT_VERSIONS)
+def test_a_commit_that_is_not_stored_is_refused_for_all_partitions(version: int) -> None:
+    h = Harness()
+    h.append_fails = ErrorCode.KAFKA_STORAGE_ERROR
+    codes = h.commit({ORDERS: 1, ("orders", 1): 1}, version=version)
+    assert codes == [ErrorCode.NOT_COORDINATOR] * 2
+    assert h.fetch(None) == {}
+
+
+# -- fetch
+
+
+@pytest.mark.parametrize("version", FETCH_VERSIONS)
+def test_rule_47_what_is_not_there_is_no_error(version: int) -> None:
+    h = Harness()
+    nothing = (-1, -1, "", 0)
+    assert h.fetch({"orders": [0, 9]}, version=version) == {ORDERS: nothing, ("orders", 9): nothing}
+    h.commit({("orders", 1): 5}, leader_epoch=3)
+    assert h.fetch({"orders": [0, 1]}, version=version) == {
+        ORDERS: nothing,
+        ("orders", 1): (5, 3 if version >= 5 else -1, "m", 0),
+    }
+    unknown = (-1, -1, "", ErrorCode.UNKNOWN_TOPIC_ID) if version >= 10 else nothing
+    assert list(h.fetch({"none": [0]}, version=version).values()) == [unknown]
+
+
+@pytest.mark.parametrize("version", FETCH_VERSIONS)
+def test_rule_47_null_topics_are_all_and_no_topics_are_none(version: int) -> None:
+    h = Harness()
+    everything: dict[str, list[int]] | None = None if version >= 2 else {}
+    assert h.fetch(everything, version=version) == {}
+    h.commit({ORDERS: 1, ("audit", 0): 2, ("orders", 3): 3})
+    assert h.fetch({}, version=version) == {}
+    if version >= 2:
+        fetched = h.fetch(None, version=version)
+        assert {at: row[0] for at, row in fetched.items()} == {
+            ORDERS: 1,
+            ("orders", 3): 3,
+            ("audit", 0): 2,
+        }
+
+
+@pytest.mark.parametrize("version", FETCH_VERSIONS)
+def test_rule_47_shape_of_the_answer(version: int) -> None:
+    h = Harness()
+    h.commit({ORDERS: 1})
+    response = h.fetch_response({"orders": [0]}, version=version)
+    if version >= 8:
+        assert [group.group_id for group in response.groups] == ["g"]
+        assert response.topics == []
+    else:
+        assert response.groups == []
+        assert response.error_code == 0
+        assert len(response.topics) == 1
+
+
+@pytest.mark.parametrize("version", COMMIT_VERSIONS)
+def test_rule_44_the_empty_group_id_is_a_group_for_offsets(version: int) -> None:
+    h = Harness()
+    assert h.commit({ORDERS: 9}, version=version, group="") == [0]
+    assert h.fetch({"orders": [0]}, version=version, group="")[ORDERS][0] == 9
+    assert h.describe("").group_state == "Empty"
+    assert h.delete_groups("") == {"": 0}
+
+
+def test_offsets_of_a_topic_do_not_pass_to_another_of_its_name() -> None:
+    h = Harness()
+    h.commit({ORDERS: 9, ("audit", 0): 1})
+    h.topics.create("orders", 4)
+    assert h.fetch({"orders": [0]})[ORDERS][0] == -1
+    assert list(h.fetch(None)) == [("audit", 0)]
+    assert list(h.fetch(None, version=10)) == [("audit", 0)]
+    h.commit({ORDERS: 3}, version=10)
+    assert h.fetch({"orders": [0]}, version=10)[ORDERS][0] == 3
+
+
+def test_offsets_of_a_topic_that_is_gone_can_be_read_by_name_only() -> None:
+    h = Harness()
+    h.commit({ORDERS: 9})
+    del h.topics.topics["orders"]
+    assert h.fetch(None)[ORDERS][0] == 9
+    assert h.fetch({"orders": [0]})[ORDERS][0] == 9
+    assert h.fetch(None, version=10) == {}
+
+
+# -- delete
+
+
+def test_rule_48_offset_delete() -> None:
+    h = Harness()
+    assert h.delete_offsets({"orders": [0]}).error_code == ErrorCode.GROUP_ID_NOT_FOUND
+    assert h.delete_offsets({"orders": [0]}, group="").error_code == ErrorCode.INVALID_GROUP_ID
+    h.commit({ORDERS: 1, ("orders", 1): 1, ("audit", 0): 1})
+    response = h.delete_offsets({"orders": [0, 2, 7], "none": [0]})
+    assert response.error_code == 0
+    assert {
+        topic.name: [row.error_code for row in topic.partitions] for topic in response.topics
+    } == {"orders": [0, 0, 3], "none": [3]}
+    assert list(h.fetch(None)) == [("orders", 1), ("audit", 0)]
+    assert list(h.restarted().fetch(None)) == [("orders", 1), ("audit", 0)]
+
+
+def test_rule_48_offsets_of_subscribed_topics_stay() -> None:
+    h = Harness()
+    (member,) = h.stable(1)  # reads orders
+    h.commit({ORDERS: 1, ("audit", 0): 1}, member, 1)
+    response = h.delete_offsets({"orders": [0], "audit": [0]})
+    assert [topic.partitions[0].error_code for topic in response.topics] == [
+        ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
+        0,
+    ]
+    h.leave((member, None))
+    assert h.delete_offsets({"orders": [0]}).topics[0].partitions[0].error_code == 0
+    assert h.fetch(None) == {}
+
+
+def test_rule_49_a_garbled_subscription_may_mean_any_topic() -> None:
+    h = Harness()
+    (member,) = h.stable(1, protocols=(("range", b"\x00"),))
+    assert h.commit({("audit", 0): 1}, member, 1) == [0]
+    response = h.delete_offsets({"audit": [0]})
+    assert response.topics[0].partitions[0].error_code == ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+
+
+def test_rule_48_members_of_another_protocol_type_guard_all_offsets() -> None:
+    h = Harness()
+    member = h.enter(protocol_type="connect").response.member_id
+    assert h.delete_offsets({"audit": [0]}).error_code == ErrorCode.NON_EMPTY_GROUP
+    h.leave((member, None))
+    assert h.delete_offsets({"audit": [0]}).error_code == 0
+
+
+def test_an_offset_delete_that_is_not_stored_deletes_nothing() -> None:
+    h = Harness()
+    h.commit({ORDERS: 1})
+    h.append_fails = ErrorCode.NOT_ENOUGH_REPLICAS
+    refused = h.delete_offsets({"orders": [0]})
+    assert refused.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert list(h.fetch(None)) == [ORDERS]
+
+
+def test_offsets_go_with_their_topic() -> None:
+    h = Harness()
+    for group in ("a", "b"):
+        h.commit({ORDERS: 1, ("audit", 0): 2}, group=group)
+    h.commit({("audit", 0): 2}, group="c")
+    for result in h.coordinator.forget_topics({"orders"}):
+        h.settle(result)
+    for shard in (h, h.restarted()):
+        assert [list(shard.fetch(None, group=g)) for g in "abc"] == [[("audit", 0)]] * 3
+    assert list(h.coordinator.forget_topics({"orders"})) == []
+
+
+# -- expiry
+
+
+def expire(h: Harness) -> None:
+    for result in h.coordinator.expire_offsets(h.now):
+        h.settle(result)
+
+
+def test_rule_50_offsets_of_a_simple_group_expire_by_commit_time() -> None:
+    h = Harness()
+    h.commit({ORDERS: 1})
+    h.sleep(3 * DAY_MS)
+    h.commit({("orders", 1): 1})
+    h.sleep(4 * DAY_MS - 1)
+    expire(h)
+    assert len(h.fetch(None)) == 2
+    h.sleep(1)
+    expire(h)
+    assert list(h.fetch(None)) == [("orders", 1)]
+    assert h.describe().group_state == "Empty"
+    h.sleep(3 * DAY_MS)
+    expire(h)
+    for shard in (h, h.restarted()):
+        assert shard.fetch(None) == {}
+        assert shard.describe().group_state == "Dead"
+
+
+def test_rule_50_offsets_of_a_group_expire_after_its_end() -> None:
+    h = Harness()
+    (member,) = h.stable(1)
+    h.commit({ORDERS: 1}, member, 1)
+    h.sleep(SESSION_MS)  # the member is gone now
+    h.sleep(7 * DAY_MS - 1)
+    expire(h)
+    assert list(h.fetch(None)) == [ORDERS]
+    h.sleep(1)
+    expire(h)
+    assert h.describe().group_state == "Dead"
+
+
+def test_rule_50_offsets_of_a_living_group_expire_unless_it_reads_the_topic() -> None:
+    h = Harness()
+    (member,) = h.stable(1, session_ms=1_800_000)
+    h.commit({ORDERS: 1, ("audit", 0): 1}, member, 1)
+    for _ in range(7 * 96 + 1):
+        h.sleep(DAY_MS // 96)
+        h.heartbeat(member, 1)
+    expire(h)
+    assert list(h.fetch(None)) == [ORDERS]
+    h.join(member, session_ms=1_800_000, protocols=(("range", b"\x00"),))
+    expire(h)
+    assert list(h.fetch(None)) == [ORDERS]
+
+
+def test_an_expiry_time_of_its_own_counts_alone() -> None:
+    h = Harness()
+    h.commit({ORDERS: 1}, version=4, retention_ms=60_000)
+    h.sleep(59_999)
+    expire(h)
+    assert list(h.fetch(None)) == [ORDERS]
+    h.sleep(1)
+    expire(h)
+    assert h.fetch(None) == {}
+
+
+def test_an_expiry_that_is_not_stored_is_tried_again() -> None:
+    h = Harness()
+    h.commit({ORDERS: 1}, version=4, retention_ms=1)
+    h.sleep(1)
+    h.append_fails = ErrorCode.KAFKA_STORAGE_ERROR
+    expire(h)
+    assert list(h.fetch(None)) == [ORDERS]
+    expire(h)
+    assert h.describe().group_state == "Dead"
+
+
+def test_an_empty_group_without_offsets_goes_but_not_while_somebody_joins() -> None:
+    h = Harness()
+    (member,) = h.stable(1)
+    expire(h)
+    assert h.describe().group_state == "Stable"
+    h.leave((member, None))
+    newcomer = h.new_id()
+    expire(h)
+    assert h.join(newcomer).response.error_code == 0
+    h.leave((newcomer, None))
+    expire(h)
+    assert h.describe().group_state == "Dead"

@@ -1,0 +1,192 @@
+"""From records to state: a restart goes on where the log ends."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbroker.coordinator import CoordinatorRecord
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.group_metadata import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    OffsetCommitKey,
+    OffsetCommitValue,
+    decode_group_metadata,
+    encode_key,
+    encode_value,
+)
+from kbroker.protocol.primitives import DecodeError
+
+from .harness import LOG_START_MS, SESSION_MS, Harness
+
+
+def test_members_go_on_after_a_restart() -> None:
+    h = Harness()
+    leader, follower = h.stable(2)
+    again = h.restarted()
+    assert again.events[-1].cause == "loaded with 2 members"
+    assert again.describe() == h.describe()
+    assert again.heartbeat(leader, 2) == again.heartbeat(follower, 2) == ErrorCode.NONE
+    assert again.commit({("orders", 0): 1}, follower, 2) == [0]
+    assert again.sync(follower, 2).response.assignment == b"a1"
+    assert again.join(follower).response.generation_id == 2
+    assert again.describe().group_state == "Stable"
+
+
+def test_members_that_do_not_come_back_after_a_restart_time_out() -> None:
+    h = Harness()
+    leader, follower = h.stable(2)
+    again = h.restarted()
+    again.sleep(SESSION_MS - 1)
+    again.heartbeat(leader, 2)
+    events = again.sleep(1)
+    assert [event.cause for event in events] == [f"session of {follower} timed out"]
+    assert again.join(leader).response.generation_id == 3
+
+
+def test_a_rebalance_that_was_cut_short_begins_again_from_the_generation_before() -> None:
+    h = Harness()
+    leader, follower = h.stable(2)
+    h.join(leader)
+    h.join(follower)
+    assert h.generation == 3
+    again = h.restarted()
+    assert again.heartbeat(leader, 3) == ErrorCode.ILLEGAL_GENERATION
+    assert again.join(leader).is_parked
+    assert again.join(follower).response.generation_id == 3
+
+
+def test_what_a_group_record_says() -> None:
+    h = Harness()
+    h.stable(1)
+    (record,) = h.log
+    assert record.key == encode_key(GroupMetadataKey(group="g"))
+    assert record.value is not None
+    assert record.value[:2] == b"\x00\x03"  # as Kafka 4.3 writes it
+    value = decode_group_metadata(record.value)
+    assert (value.protocol_type, value.protocol, value.generation) == ("consumer", "range", 1)
+    assert value.current_state_timestamp == LOG_START_MS
+    (member,) = value.members
+    assert value.leader == member.member_id
+    assert (member.client_id, member.client_host) == ("c", "/10.0.0.1")
+    assert (member.session_timeout, member.rebalance_timeout) == (10_000, 30_000)
+    assert member.assignment == b"a0"
+
+
+def test_an_empty_group_record() -> None:
+    h = Harness()
+    (member,) = h.stable(1)
+    h.sleep(1)
+    h.leave((member, None))
+    assert h.log[-1].value is not None
+    assert decode_group_metadata(h.log[-1].value) == GroupMetadataValue(
+        protocol_type="consumer",
+        generation=2,
+        protocol=None,
+        leader=None,
+        current_state_timestamp=LOG_START_MS + 1,
+        members=[],
+    )
+
+
+@pytest.mark.parametrize("version", range(4))
+def test_groups_of_older_kafka_are_read(version: int) -> None:
+    member = GroupMetadataValue.Member(
+        member_id="m",
+        client_id="c",
+        client_host="/h",
+        session_timeout=10_000,
+        subscription=b"",
+        assignment=b"x",
+    )
+    value = GroupMetadataValue(
+        protocol_type="consumer", generation=7, protocol="range", leader="m", members=[member]
+    )
+    key = encode_key(GroupMetadataKey(group="g"))
+    h = Harness(log=[CoordinatorRecord(key, encode_value(value, version))])
+    assert h.heartbeat("m", 7) == ErrorCode.NONE
+    assert h.sync("m", 7).response.assignment == b"x"
+    again = h.join("m", protocols=(("range", b""),))  # the leader joins again
+    assert again.response.generation_id == 8
+
+
+def test_a_member_whose_metadata_changed_between_two_records() -> None:
+    h = Harness()
+    protocols = (("sticky", b"s"),)
+    (member,) = h.stable(1)
+    h.leave((member, None))
+    first = h.join(instance="i", protocols=(("range", b"1"),)).response.member_id
+    h.sync(first, 3, {first: b"x"}, instance="i")
+    h.join(first, instance="i", protocols=(("range", b"2"), ("sticky", b"s")))
+    h.sync(first, 4, {first: b"y"}, instance="i")
+    again = h.restarted()
+    assert again.describe() == h.describe()
+    assert again.describe().members[0].member_metadata == b"2"
+    refused = again.join(first, instance="i", protocols=protocols).response
+    assert refused.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL  # only range is stored
+
+
+def test_while_running_a_member_keeps_all_that_it_offers() -> None:
+    h = Harness()
+    protocols = (("range", b"r"), ("sticky", b"s"))
+    (member,) = h.stable(1, protocols=protocols)
+    again = h.join(member, protocols=(("sticky", b"s"),)).response
+    assert (again.error_code, again.protocol_name) == (0, "sticky")
+
+
+def test_dynamic_members_are_not_taken_for_a_static_one_with_an_empty_name() -> None:
+    h = Harness()
+    first = h.join(instance="").response.member_id
+    newcomer = h.enter()
+    h.join(first, instance="")
+    second = newcomer.response.member_id
+    h.sync(first, 2, {first: b"1", second: b"2"}, instance="")
+    for shard in (h, h.restarted()):
+        members = shard.describe().members
+        assert [m.member_id for m in members] == [first, second]
+        assert [m.member_assignment for m in members] == [b"1", b"2"]
+
+
+def test_the_last_record_of_a_key_counts_and_a_tombstone_takes_it_away() -> None:
+    def offset(value: int | None) -> CoordinatorRecord:
+        key = encode_key(OffsetCommitKey(group="g", topic="orders", partition=0))
+        if value is None:
+            return CoordinatorRecord(key, None)
+        stored = OffsetCommitValue(offset=value, metadata="", commit_timestamp=0)
+        return CoordinatorRecord(key, encode_value(stored))
+
+    group = CoordinatorRecord(encode_key(GroupMetadataKey(group="g")), None)
+    h = Harness(log=[offset(1), offset(2), offset(None), offset(None), offset(3)])
+    assert h.fetch({"orders": [0]})[("orders", 0)][0] == 3
+    h = Harness(log=[offset(1), offset(None), group, group])
+    assert h.describe().group_state == "Dead"
+    h = Harness(
+        log=[offset(1), group, offset(2)]
+    )  # a compacted log may lack the offset's tombstone
+    assert h.describe().group_state == "Empty"
+
+
+def test_records_of_other_kinds_are_passed_over() -> None:
+    kind_of_a_consumer_group = b"\x00\x03\x00\x01g"
+    h = Harness(log=[CoordinatorRecord(kind_of_a_consumer_group, b"\x00\x00\x00")])
+    assert h.coordinator.list_groups() == []
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [(b"", b""), (b"\x00\x01\x00", b""), (encode_key(GroupMetadataKey(group="g")), b"\x00\x63")],
+)
+def test_garbage_is_an_error(key: bytes, value: bytes) -> None:
+    h = Harness()
+    with pytest.raises(DecodeError):
+        h.coordinator.replay(key, value)
+
+
+def test_views_into_a_batch_may_be_replayed() -> None:
+    h = Harness()
+    _, follower = h.stable(2)
+    again = Harness()
+    for key, value in h.log:
+        assert value is not None
+        again.coordinator.replay(memoryview(key), memoryview(value))
+    assert again.sync(follower, 2).response.assignment == b"a1"

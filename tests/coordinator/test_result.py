@@ -1,0 +1,22 @@
+"""What a failed append means to a client."""
+
+from __future__ import annotations
+
+from kbroker.coordinator import append_error
+from kbroker.protocol.errors import ErrorCode
+
+
+def test_errors_of_our_partition_become_errors_of_the_coordinator() -> None:
+    told = {code: append_error(code) for code in ErrorCode}
+    changed = {code.name: told[code].name for code in ErrorCode if told[code] != code}
+    assert changed == {
+        "UNKNOWN_TOPIC_OR_PARTITION": "COORDINATOR_NOT_AVAILABLE",
+        "NOT_ENOUGH_REPLICAS": "COORDINATOR_NOT_AVAILABLE",
+        "NOT_ENOUGH_REPLICAS_AFTER_APPEND": "COORDINATOR_NOT_AVAILABLE",
+        "REQUEST_TIMED_OUT": "COORDINATOR_NOT_AVAILABLE",
+        "NOT_LEADER_OR_FOLLOWER": "NOT_COORDINATOR",
+        "KAFKA_STORAGE_ERROR": "NOT_COORDINATOR",
+        "MESSAGE_TOO_LARGE": "UNKNOWN_SERVER_ERROR",
+        "RECORD_LIST_TOO_LARGE": "UNKNOWN_SERVER_ERROR",
+        "INVALID_FETCH_SIZE": "UNKNOWN_SERVER_ERROR",
+    }

@@ -80,19 +80,29 @@ async def open_broker(
         await server.open()
     except BaseException:
         with trio.CancelScope(shield=True):
-            await node.stop()
+            await node.close()
         raise
+    # Shielded: when the caller is cancelled, clients still get their answers in `_stop`.
+    work = trio.CancelScope(shield=True)
     async with trio.open_nursery() as nursery:
         try:
             await node.start()
-            nursery.start_soon(node.run)
-            nursery.start_soon(server.run)
+            await nursery.start(_run, node, server, work)
             yield Broker(node, server)
         finally:
-            with trio.move_on_after(grace_seconds) as scope:
-                scope.shield = True
-                await _stop(node, server)
-            nursery.cancel_scope.cancel()
+            with trio.CancelScope(shield=True):
+                await _stop(node, server, grace_seconds)
+            work.cancel()
+
+
+async def _run(
+    node: Node, server: Server, work: trio.CancelScope, task_status: trio.TaskStatus[None]
+) -> None:
+    with work:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(node.run)
+            nursery.start_soon(server.run)
+            task_status.started()
 
 
 async def _open_node(config: BrokerConfig, data_dir: str | None, clock: Clock) -> Node:
@@ -116,8 +126,11 @@ async def _open_node(config: BrokerConfig, data_dir: str | None, clock: Clock) -
     return Node(cluster, logs, flusher, config, clock, in_memory=data_dir is None)
 
 
-async def _stop(node: Node, server: Server) -> None:
+async def _stop(node: Node, server: Server, grace_seconds: float) -> None:
     """No new work, parked waits answered, everything synced, clean marker written."""
     server.stop_accepting()
-    await node.stop()
-    server.stop()
+    with trio.move_on_after(grace_seconds):
+        await node.release_waits()
+        await server.drain()
+    server.close_connections()
+    await node.close()

@@ -96,6 +96,11 @@ class Connection:
         """End the connection at once; parked answers are dropped."""
         self._scope.cancel()
 
+    @property
+    def owes_answers(self) -> bool:
+        """True while a request is not answered yet."""
+        return bool(self._replies)
+
     def is_overdue(self, now: float, first_request_seconds: float, idle_seconds: float) -> bool:
         """True when the client owes its first request, or has been idle, for too long."""
         if not self.requests:

@@ -32,8 +32,8 @@ CHECKPOINT_SECONDS = 0.5
 class Node:
     """What one node owns. Handlers reach everything through it.
 
-    Resource handling: `start` recovers the logs and loads the coordinators, `run` does the
-    background work until cancelled, `stop` syncs and writes the clean-shutdown marker.
+    Resource handling: `start` takes leadership and loads the coordinators, `run` does the
+    background work until cancelled, `release_waits` and `close` are the two steps of a stop.
     """
 
     def __init__(
@@ -99,15 +99,21 @@ class Node:
                 self.named_replica(name, index)
             await trio.lowlevel.checkpoint()
 
-    async def stop(self) -> None:
-        """Answer what is parked, sync, write the clean-shutdown marker."""
+    async def release_waits(self) -> None:
+        """Begin to stop: parked fetches and group members are answered, acks that wait are given."""
         self.stopping = True
         self.groups.stop()
         self.wake_fetches()
         await self.flusher.sync_now()
+
+    async def close(self) -> None:
+        """Make everything durable and write the clean-shutdown marker."""
         for replica in self._replicas.values():
             replica.close(deleted=False)
-        self.logs.close(clean=self.flusher.failed is None, now_ms=self.clock.log_ms())
+        try:
+            self.logs.close(clean=self.flusher.failed is None, now_ms=self.clock.log_ms())
+        except StorageError as error:
+            logger.error("no clean shutdown: %s", error)
         await self.cluster.aclose()
 
     def wake_fetches(self) -> None:

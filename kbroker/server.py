@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 LOOPBACK = ("127.0.0.1", "::1")
 BIND_TRIES = 20
 REAP_SECONDS = 0.5
+DRAIN_SECONDS = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,7 @@ class Server:
         return self.endpoints()[0][1]
 
     async def run(self) -> None:
-        """Accept and serve until `stop`."""
+        """Accept until `stop_accepting`; serve until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._reap)
             with self._accepting:
@@ -119,16 +120,23 @@ class Server:
                                 handler_nursery=nursery,
                             )
                         )
-            nursery.cancel_scope.cancel()
+            for _, socket in self._sockets:
+                socket.socket.close()
 
     def stop_accepting(self) -> None:
         """Close the door; connections that are open stay open."""
-        for _, socket in self._sockets:
-            socket.socket.close()
-
-    def stop(self) -> None:
-        """End `run`: all connections are closed."""
         self._accepting.cancel()
+
+    async def drain(self) -> None:
+        """Wait until no client is owed an answer."""
+        # noqa because there are many connections and no one event.
+        while any(each.owes_answers for each in self.connections):  # noqa: ASYNC110
+            await trio.sleep(DRAIN_SECONDS)
+
+    def close_connections(self) -> None:
+        """End all connections at once."""
+        for connection in tuple(self.connections):
+            connection.close()
 
     async def _serve(self, listener: Listener, stream: trio.SocketStream) -> None:
         host = stream.socket.getpeername()[0]

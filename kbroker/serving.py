@@ -87,25 +87,28 @@ class _Serving:
         self.is_new = not _exists(self.data_dir or "", META_PROPERTIES)
         self.event("starting", version=__version__, pid=os.getpid())
         try:
-            with self.stop:
-                async with trio.open_nursery() as nursery:
-                    await nursery.start(self._stop_on_signals)
-                    async with self._open(config) as broker:
-                        await self._announce(broker)
-                        if options.exit_with_parent:
-                            nursery.start_soon(self._stop_with_parent)
-                        if options.idle_seconds is not None:
-                            nursery.start_soon(self._stop_when_idle, broker, options.idle_seconds)
-                        await trio.sleep_forever()
-        except* (StorageError, PortInUse, OSError, ValueError) as group:
-            error = group.exceptions[0]
-            while isinstance(error, ExceptionGroup):
-                error = error.exceptions[0]
+            async with trio.open_nursery() as nursery:
+                await nursery.start(self._watch_signals)
+                with self.stop:
+                    await self._serve(config)
+                nursery.cancel_scope.cancel()
+        except ExceptionGroup as group:
+            error = _cause_of(group)
             self.event("error", message=str(error))
             raise StartFailed(str(error)) from error
         self.event("stopped")
         if not options.as_json:
             print("stopped", flush=True)
+
+    async def _serve(self, config: BrokerConfig) -> None:
+        options = self.options
+        async with self._open(config) as broker, trio.open_nursery() as nursery:
+            await self._announce(broker)
+            if options.exit_with_parent:
+                nursery.start_soon(self._stop_with_parent)
+            if options.idle_seconds is not None:
+                nursery.start_soon(self._stop_when_idle, broker, options.idle_seconds)
+            await trio.sleep_forever()
 
     @contextlib.asynccontextmanager
     async def _open(self, config: BrokerConfig) -> AsyncIterator[Broker]:
@@ -204,23 +207,16 @@ class _Serving:
 
     # -- stop
 
-    async def _stop_on_signals(
+    async def _watch_signals(
         self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
+        """The first signal begins a graceful stop, the second ends the process at once."""
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             task_status.started()
             async for number in signals:
                 if self.stop.cancel_called:
                     os._exit(128 + number)
                 self._begin_stop(signal.Signals(number).name)
-                with trio.CancelScope(shield=True):
-                    await self._exit_hard_on_second(signals)
-
-    async def _exit_hard_on_second(self, signals: Any) -> None:
-        """While the graceful stop runs, another signal ends the process at once."""
-        with trio.move_on_after(self.options.grace_seconds):
-            async for number in signals:
-                os._exit(128 + number)
 
     def _begin_stop(self, cause: str) -> None:
         logger.info("stopping: %s", cause)
@@ -241,6 +237,16 @@ class _Serving:
             if broker.server.connections:
                 used_at = trio.current_time()
         self._begin_stop(f"no client for {seconds:g} s")
+
+
+def _cause_of(group: ExceptionGroup[Exception]) -> Exception:
+    """The one error inside that a person can do something about; else the group is raised."""
+    for error in group.exceptions:
+        if isinstance(error, ExceptionGroup):
+            return _cause_of(error)
+        if isinstance(error, (StorageError, PortInUse, OSError, ValueError)):
+            return error
+    raise group
 
 
 def load_config(options: ServeOptions) -> BrokerConfig:

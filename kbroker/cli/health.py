@@ -47,7 +47,9 @@ def health(bootstrap: str, wait_seconds: float) -> None:
             if time.monotonic() < give_up_at:
                 time.sleep(RETRY_SECONDS)
                 continue
-            click.echo(f"{bootstrap} does not answer: {error}; is `kbroker serve` running?", err=True)
+            click.echo(
+                f"{bootstrap} does not answer: {error}; is `kbroker serve` running?", err=True
+            )
             sys.exit(1)
         brokers = len(metadata.brokers)
         click.echo(f"{bootstrap} answers: cluster {metadata.cluster_id}, {brokers} broker(s)")

@@ -1,0 +1,165 @@
+"""`python -m benchmarks`: kbroker and Apache Kafka in turns, then one table."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from .brokers import ROOT, BenchmarkFailed, Broker, Kafka, Kbroker, kafka_jars
+from .rows import SIZES, Sample
+from .table import lines
+
+BROKERS: dict[str, type[Broker]] = {"kbroker": Kbroker, "kafka": Kafka}
+RESULTS = Path(__file__).parent / "results"
+DOCUMENT = ROOT / "docs/benchmarks.md"
+IDLE_SECONDS = 1
+DURABILITY = {False: "os", True: "fsync"}
+HEADINGS = {
+    False: "Without fsync (kbroker `flush.policy=os`, Kafka as it comes)",
+    True: "With fsync before each ack (kbroker as it comes, Kafka `log.flush.interval.messages=1`)",
+}
+INTRODUCTION = """\
+Made by `make benchmarks`. Both brokers ran in turns on the same machine with the same clients.
+Ratios above 1 mean that kbroker is ahead, whatever the unit; those below are bold. CPU is the
+processor time of the broker's process.
+"""
+
+
+def main() -> None:
+    options = _options()
+    samples: list[dict[str, Any]] = []
+    began = time.monotonic()
+    try:
+        if "kafka" in options.brokers or any("java" in name for name in options.rows):
+            kafka_jars()
+        for repeat in range(options.repeat):
+            for durable in options.durable:
+                for name in options.brokers:
+                    for sample in measure(BROKERS[name], durable, options):
+                        samples.append(_record(sample, BROKERS[name].name, durable, repeat))
+                    minutes = (time.monotonic() - began) / 60
+                    _say(f"{minutes:4.1f} min: {name}, {DURABILITY[durable]}, round {repeat + 1}")
+    except BenchmarkFailed as error:
+        sys.exit(f"benchmarks: {error}")
+    report = {"about": about(options.repeat), "samples": samples}
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{datetime.datetime.now():%Y%m%d-%H%M%S}.json"
+    path.write_text(json.dumps(report, indent=1))
+    text = document(report)
+    print(text)
+    if options.write:
+        DOCUMENT.write_text(text)
+
+
+def measure(kind: type[Broker], durable: bool, options: argparse.Namespace) -> Iterator[Sample]:
+    """All rows of one run of one broker."""
+    broker = kind(options.folder / kind.name, durable=durable)
+    try:
+        yield Sample("start", broker.start_seconds)
+        time.sleep(IDLE_SECONDS)
+        yield Sample("idle memory", broker.resident_bytes() / 1e6)
+        for name, run in _plan(broker, options.scale).items():
+            if not options.rows or any(wanted in name for wanted in options.rows):
+                yield from run()
+        yield Sample("memory", broker.resident_bytes() / 1e6)
+    finally:
+        broker.stop()
+
+
+def _plan(broker: Broker, scale: float) -> dict[str, Callable[[], Iterator[Sample]]]:
+    """What is run, in order; one entry may give several rows."""
+    from .java_client import JavaClient
+    from .python_client import PythonClient
+
+    client = PythonClient(broker, scale)
+    java = JavaClient(broker, scale, client.create_topic)
+    client.warm_up()
+    plan = {
+        "create topic": client.create_topics,
+        "join": client.join,
+        "ping": client.ping,
+        "pipelined": client.pipelined,
+        "produce at rate": client.produce_at_rate,
+        "receive at rate": client.receive_at_rate,
+    }
+    for size in SIZES:
+        plan[f"bulk {size}"] = partial(client.bulk, size)
+    for size in SIZES:
+        plan[f"java {size}"] = partial(java.bulk, size)
+    return plan
+
+
+def _record(sample: Sample, broker: str, durable: bool, repeat: int) -> dict[str, Any]:
+    return {"broker": broker, "durable": durable, "repeat": repeat, **sample._asdict()}
+
+
+def about(repeat: int) -> dict[str, str]:
+    """What the figures depend on; nothing that names this machine."""
+    jars = sorted(path.name for path in kafka_jars().glob("kafka-server-4*.jar"))
+    head = ["git", "describe", "--always", "--dirty"]
+    commit = subprocess.check_output(head, cwd=ROOT, text=True).strip()
+    return {
+        "date": f"{datetime.date.today()}",
+        "commit": commit,
+        "machine": f"{os.cpu_count()} cores, {_memory()}, {platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "Kafka": jars[0].removeprefix("kafka-server-").removesuffix(".jar"),
+        "confluent-kafka": version("confluent-kafka"),
+        "runs": f"{repeat} of each broker, in turns",
+    }
+
+
+def _memory() -> str:
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return f"{pages / 2**30:.0f} GB"
+
+
+def document(report: dict[str, Any]) -> str:
+    """The page with both tables."""
+    facts = "; ".join(f"{key}: {value}" for key, value in report["about"].items())
+    parts = [
+        "# kbroker beside Apache Kafka",
+        "",
+        INTRODUCTION,
+        facts + ".",
+    ]
+    for durable, heading in HEADINGS.items():
+        table = list(lines(report["samples"], durable))
+        if len(table) > 2:
+            parts += ["", f"## {heading}", "", *table]
+    return "\n".join(parts) + "\n"
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
+    parser.add_argument("--repeat", type=int, default=3, help="runs of each broker (default 3)")
+    parser.add_argument("--scale", type=float, default=1, help="times as many records (default 1)")
+    parser.add_argument("--rows", default="", help="only rows with one of these words: ping,java")
+    parser.add_argument("--brokers", default="kbroker,kafka", help="default: kbroker,kafka")
+    parser.add_argument("--durability", default="os,fsync", help="default: os,fsync")
+    parser.add_argument("--folder", type=Path, default=ROOT / ".work/benchmarks", help="for data")
+    parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md")
+    options = parser.parse_args()
+    options.rows = [word for word in options.rows.split(",") if word]
+    options.brokers = options.brokers.split(",")
+    options.durable = [word == "fsync" for word in options.durability.split(",")]
+    return options
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""Rows measured with the performance tools that come with Apache Kafka."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+
+from .brokers import BenchmarkFailed, Broker, kafka_jars
+from .python_client import timed
+from .rows import BULK_BYTES, SIZES, Sample
+
+PARTITIONS = 4
+SIZE_FACTOR = 2
+"""How much more than the Python client a tool sends, so that its JVM gets warm."""
+
+
+class JavaClient:
+    """Runs the rows against one broker; `scale` multiplies the number of records."""
+
+    def __init__(
+        self, broker: Broker, scale: float, create_topic: Callable[[str, int], None]
+    ) -> None:
+        self._broker = broker
+        self._scale = scale
+        self._create_topic = create_topic
+
+    def bulk(self, name: str) -> Iterator[Sample]:
+        """ProducerPerformance (acks=all, batches of 16 kB), then ConsumerPerformance."""
+        size = SIZES[name]
+        count = int(self._scale * SIZE_FACTOR * BULK_BYTES[name] / size)
+        topic = f"java-{size}"
+        self._create_topic(topic, PARTITIONS)
+        with timed(self._broker) as watch:
+            rate = self._produce(topic, size, count)
+        gigabytes = count * size / 1e9
+        yield Sample(f"java produce {name}", rate * size / 1e6, watch.cpu_seconds / gigabytes)
+        with timed(self._broker) as watch:
+            rate = self._consume(topic, count)
+        yield Sample(f"java consume {name}", rate * size / 1e6, watch.cpu_seconds / gigabytes)
+
+    def _produce(self, topic: str, size: int, count: int) -> float:
+        """Records a second."""
+        out = self._run(
+            "org.apache.kafka.tools.ProducerPerformance",
+            *("--topic", topic, "--num-records", str(count), "--record-size", str(size)),
+            *("--throughput", "-1", "--bootstrap-server", self._broker.address),
+            *("--command-property", "acks=all"),
+        )
+        totals = re.findall(r"(\d+) records sent, ([\d.]+) records/sec .*50th", out)
+        if not totals or int(totals[-1][0]) != count:
+            raise BenchmarkFailed(f"{self._broker.name}, ProducerPerformance:\n{out}")
+        return float(totals[-1][1])
+
+    def _consume(self, topic: str, count: int) -> float:
+        """Records a second, without the time that joining the group takes."""
+        out = self._run(
+            "org.apache.kafka.tools.ConsumerPerformance",
+            *("--topic", topic, "--bootstrap-server", self._broker.address),
+            *("--num-records", str(count), "--group", f"{topic}-readers", "--hide-header"),
+        )
+        fields = out.strip().splitlines()[-1].split(",") if out.strip() else []
+        if len(fields) != 10 or float(fields[4]) < count:
+            raise BenchmarkFailed(f"{self._broker.name}, ConsumerPerformance:\n{out}")
+        return float(fields[9])
+
+    def _run(self, tool: str, *arguments: str) -> str:
+        command = ["java", "-Xmx512M", "-cp", f"{kafka_jars()}/*", tool, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise BenchmarkFailed(f"{self._broker.name}, {tool}:\n{done.stdout}{done.stderr}")
+        return done.stdout

@@ -1,0 +1,247 @@
+"""Rows measured with confluent-kafka (librdkafka): the same client in the same process for both."""
+
+from __future__ import annotations
+
+import statistics
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from .brokers import BenchmarkFailed, Broker
+from .rows import BULK_BYTES, SIZES, Sample
+
+WAIT_SECONDS = 60
+TOPICS = 15
+PING_BYTES = 200
+RATE = 1000
+RATE_SECONDS = 6
+QUIET = {"log_level": 2}
+"""librdkafka reports every connection that a stopping broker closes."""
+_SENT_AT = struct.Struct(">q")
+
+
+class Stopwatch:
+    """Wall time and the broker's processor time of a `with` block."""
+
+    seconds = cpu_seconds = 0.0
+
+
+@contextmanager
+def timed(broker: Broker) -> Iterator[Stopwatch]:
+    """Measure a block."""
+    watch = Stopwatch()
+    cpu, began = broker.cpu_seconds(), time.perf_counter()
+    yield watch
+    watch.seconds = time.perf_counter() - began
+    watch.cpu_seconds = broker.cpu_seconds() - cpu
+
+
+class PythonClient:
+    """Runs the rows against one broker; `scale` multiplies the number of records."""
+
+    def __init__(self, broker: Broker, scale: float) -> None:
+        self._broker = broker
+        self._scale = scale
+        self._admin = AdminClient({"bootstrap.servers": broker.address, **QUIET})
+
+    def warm_up(self) -> None:
+        """Let the JVM compile, and everybody open their connections."""
+        self.create_topic("warm-up")
+        self._produce("warm-up", 100, 100_000)
+        self._consume("warm-up", 100_000)
+        self._exchange(200)
+
+    def create_topics(self) -> Iterator[Sample]:
+        seconds = []
+        for number in range(TOPICS):
+            began = time.perf_counter()
+            self.create_topic(f"topic-{number}")
+            seconds.append(time.perf_counter() - began)
+        yield Sample("create topic", statistics.median(seconds) * 1e3)
+
+    def join(self) -> Iterator[Sample]:
+        """A new group, its first member, and its first record."""
+        producer = self._producer()
+        producer.produce("topic-0", b"first")
+        producer.flush()
+        consumer = self._consumer("joins")
+        began = time.perf_counter()
+        consumer.subscribe(["topic-0"])
+        _next(consumer)
+        yield Sample("join", (time.perf_counter() - began) * 1e3)
+        consumer.close()
+
+    def bulk(self, name: str) -> Iterator[Sample]:
+        """Produce as fast as it goes, then consume the same."""
+        size = SIZES[name]
+        count = int(self._scale * BULK_BYTES[name] / size)
+        topic = f"bulk-{size}"
+        self.create_topic(topic)
+        for verb, run in (("produce", self._produce), ("consume", self._consume)):
+            with timed(self._broker) as watch:
+                run(topic, *((size, count) if verb == "produce" else (count,)))
+            rate = count / watch.seconds
+            value = rate / 1e3 if name == "100 B" else rate * size / 1e6
+            yield Sample(f"{verb} {name}", value, watch.cpu_seconds / (count * size / 1e9))
+
+    def ping(self) -> Iterator[Sample]:
+        """Send one record, wait for its ack, send the next."""
+        count = int(self._scale * (1500 if self._broker.durable else 4000))
+        with timed(self._broker) as watch:
+            seconds = self._exchange(count)
+        cpu = watch.cpu_seconds / count * 1e6
+        yield Sample("ping p50", statistics.median(seconds) * 1e6, cpu)
+        yield Sample("ping p99", _quantile(seconds, 0.99) * 1e6, cpu)
+
+    def pipelined(self) -> Iterator[Sample]:
+        """One record in each request, many requests on their way."""
+        count = int(self._scale * (8000 if self._broker.durable else 40_000))
+        self.create_topic("pipelined")
+        with timed(self._broker) as watch:
+            self._produce(
+                "pipelined", PING_BYTES, count, **{"linger.ms": 0, "batch.num.messages": 1}
+            )
+        yield Sample("pipelined", count / watch.seconds / 1e3, watch.cpu_seconds / count * 1e6)
+
+    def produce_at_rate(self) -> Iterator[Sample]:
+        """Single records at a steady rate; the time from send to ack."""
+        self.create_topic("rate-produce")
+        seconds: list[float] = []
+        with timed(self._broker) as watch:
+            self._send_at_rate("rate-produce", seconds)
+        yield from _quantiles("produce at rate", seconds, watch)
+
+    def receive_at_rate(self) -> Iterator[Sample]:
+        """The same with a consumer that is waiting; the time from send to receive."""
+        self.create_topic("rate-receive")
+        consumer = self._consumer("rate")
+        consumer.subscribe(["rate-receive"])
+        self._send_one("rate-receive")
+        _next(consumer)
+        seconds: list[float] = []
+        count = int(self._scale * RATE_SECONDS * RATE)
+        reader = threading.Thread(target=_receive, args=(consumer, count, seconds))
+        with timed(self._broker) as watch:
+            reader.start()
+            self._send_at_rate("rate-receive", [])
+            reader.join()
+        consumer.close()
+        yield from _quantiles("receive at rate", seconds, watch)
+
+    # -- the parts
+
+    def create_topic(self, topic: str, partitions: int = 1) -> None:
+        self._admin.create_topics([NewTopic(topic, partitions)])[topic].result(WAIT_SECONDS)
+
+    def _producer(self, **settings: Any) -> Producer:
+        servers = {"bootstrap.servers": self._broker.address}
+        return Producer({**servers, **QUIET, "acks": "all", "linger.ms": 0, **settings})
+
+    def _consumer(self, group: str) -> Consumer:
+        return Consumer(
+            {
+                "bootstrap.servers": self._broker.address,
+                "group.id": group,
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                **QUIET,
+            }
+        )
+
+    def _send_one(self, topic: str) -> None:
+        producer = self._producer()
+        producer.produce(topic, b"first")
+        producer.flush()
+
+    def _produce(self, topic: str, size: int, count: int, **settings: Any) -> None:
+        producer = self._producer(**{"linger.ms": 5, **settings})
+        value = bytes(size)
+        left = count
+        while left:
+            try:
+                producer.produce(topic, value, partition=0)
+            except BufferError:
+                producer.poll(0.01)
+            else:
+                left -= 1
+        if producer.flush(WAIT_SECONDS):
+            raise BenchmarkFailed(f"{self._broker.name} did not take all records of {topic}")
+
+    def _consume(self, topic: str, count: int) -> None:
+        consumer = self._consumer("bulk")
+        consumer.subscribe([topic])
+        left = count
+        deadline = time.monotonic() + WAIT_SECONDS
+        while left > 0:
+            messages = consumer.consume(10_000, timeout=0.1)
+            if any(message.error() for message in messages) or time.monotonic() > deadline:
+                raise BenchmarkFailed(f"{self._broker.name}: {left} records of {topic} are missing")
+            left -= len(messages)
+        consumer.close()
+
+    def _exchange(self, count: int) -> list[float]:
+        """Seconds of each of `count` sends with their acks."""
+        producer = self._producer()
+        value = bytes(PING_BYTES)
+        seconds = []
+        for _ in range(count):
+            began = time.perf_counter()
+            producer.produce("warm-up", value, partition=0)
+            producer.flush()
+            seconds.append(time.perf_counter() - began)
+        return seconds
+
+    def _send_at_rate(self, topic: str, seconds: list[float]) -> None:
+        """Send one record each millisecond, collect the time that each ack took.
+
+        A late send is counted from when it should have gone out.
+        """
+        producer = self._producer()
+
+        def done(error: Any, message: Any) -> None:
+            if error:
+                raise BenchmarkFailed(str(error))
+            seconds.append(time.perf_counter() - _SENT_AT.unpack_from(message.value())[0] / 1e9)
+
+        padding = bytes(PING_BYTES - _SENT_AT.size)
+        start = time.perf_counter() + 0.1
+        for number in range(int(self._scale * RATE_SECONDS * RATE)):
+            due = start + number / RATE
+            while (wait := due - time.perf_counter()) > 0:
+                producer.poll(wait)
+            value = _SENT_AT.pack(int(due * 1e9)) + padding
+            producer.produce(topic, value, partition=0, on_delivery=done)
+        producer.flush(WAIT_SECONDS)
+
+
+def _next(consumer: Consumer) -> Any:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while time.monotonic() < deadline:
+        message = consumer.poll(1)
+        if message is not None and not message.error():
+            return message
+    raise BenchmarkFailed("a record did not arrive")
+
+
+def _receive(consumer: Consumer, count: int, seconds: list[float]) -> None:
+    for _ in range(count):
+        value = _next(consumer).value()
+        seconds.append(time.perf_counter() - _SENT_AT.unpack_from(value)[0] / 1e9)
+
+
+def _quantile(values: list[float], q: float) -> float:
+    return sorted(values)[min(int(len(values) * q), len(values) - 1)]
+
+
+def _quantiles(row: str, seconds: list[float], watch: Stopwatch) -> Iterator[Sample]:
+    cpu = watch.cpu_seconds / len(seconds) * 1e6
+    yield Sample(f"{row} avg", statistics.fmean(seconds) * 1e3, cpu)
+    for name, q in (("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999)):
+        yield Sample(f"{row} {name}", _quantile(seconds, q) * 1e3, cpu)

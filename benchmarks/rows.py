@@ -1,0 +1,54 @@
+"""What is measured: every row of the table, by name, in the order of the table."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+SIZES = {"100 B": 100, "1 kB": 1000, "10 kB": 10_000}
+BULK_BYTES = {"100 B": 100_000_000, "1 kB": 200_000_000, "10 kB": 300_000_000}
+"""How much one bulk row writes and reads."""
+
+
+class Row(NamedTuple):
+    """One line of the table. `cpu_unit` says what the broker's processor time is divided by."""
+
+    title: str
+    unit: str
+    more_is_better: bool
+    cpu_unit: str | None = None
+
+
+class Sample(NamedTuple):
+    """One measured value. `cpu` is the broker's processor time in the unit of the row."""
+
+    row: str
+    value: float
+    cpu: float | None = None
+
+
+def _rows() -> dict[str, Row]:
+    rows = {
+        "start": Row("start: exec to first Metadata", "s", False),
+        "idle memory": Row("resident memory, idle", "MB", False),
+        "create topic": Row("create a topic", "ms", False),
+        "join": Row("new group: subscribe to first record", "ms", False),
+    }
+    for client, name in (("", "confluent-kafka, linger 5 ms"), ("java ", "Kafka's perf tools")):
+        for size in SIZES:
+            unit = "k records/s" if size == "100 B" and not client else "MB/s"
+            for verb in ("produce", "consume"):
+                title = f"{verb} {size}, {name}"
+                rows[f"{client}{verb} {size}"] = Row(title, unit, True, "s/GB")
+    for quantile in ("p50", "p99"):
+        title = f"one record per request, one by one: {quantile}"
+        rows[f"ping {quantile}"] = Row(title, "µs", False, "µs/request")
+    rows["pipelined"] = Row("one record per request, pipelined", "k requests/s", True, "µs/request")
+    for kind, what in (("produce at", "send to ack"), ("receive at", "send to receive")):
+        for quantile in ("avg", "p50", "p99", "p99.9"):
+            title = f"1,000 records/s, {what}: {quantile}"
+            rows[f"{kind} rate {quantile}"] = Row(title, "ms", False, "µs/record")
+    rows["memory"] = Row("resident memory after the run", "MB", False)
+    return rows
+
+
+ROWS = _rows()

@@ -129,7 +129,7 @@ class Server:
 
     async def drain(self) -> None:
         """Wait until no client is owed an answer."""
-        # noqa because there are many connections and no one event.
+        # There are many connections and no one event to wait for.
         while any(each.owes_answers for each in self.connections):  # noqa: ASYNC110
             await trio.sleep(DRAIN_SECONDS)
 

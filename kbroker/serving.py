@@ -23,6 +23,7 @@ from .config import BrokerConfig
 from .context import Endpoint
 from .listeners import configured_listeners, parse_endpoint
 from .logs import set_up_logging
+from .protocol.errors import KafkaError
 from .server import Listener, PortInUse
 from .storage.errors import StorageError
 from .storage.naming import META_PROPERTIES
@@ -94,8 +95,9 @@ class _Serving:
                 nursery.cancel_scope.cancel()
         except ExceptionGroup as group:
             error = _cause_of(group)
-            self.event("error", message=str(error))
-            raise StartFailed(str(error)) from error
+            message = error.message if isinstance(error, KafkaError) else None
+            self.event("error", message=message or str(error))
+            raise StartFailed(message or str(error)) from error
         self.event("stopped")
         if not options.as_json:
             print("stopped", flush=True)

@@ -304,6 +304,13 @@ class OsFile:
         self._fd = -1
 
 
+def _locked(path: str) -> StorageError:
+    return StorageError(
+        f"{path} is locked: another broker uses this data folder; stop it, or choose another "
+        "folder with --data-dir"
+    )
+
+
 class _FileLock:
     __slots__ = ("_lock",)
 
@@ -395,10 +402,11 @@ class OsFiles:
     def lock(self, path: str) -> Lock:
         lock = filelock.FileLock(path)
         try:
-            with _reported("lock", path):
-                lock.acquire(timeout=0)
+            lock.acquire(timeout=0)
         except filelock.Timeout:
-            raise StorageError(f"{path} is locked: another broker uses this data folder") from None
+            raise _locked(path) from None
+        except OSError as error:
+            raise StorageError(f"cannot lock {path}: {error}") from error
         return _FileLock(lock)
 
 
@@ -620,5 +628,5 @@ class MemFiles:
 
     def lock(self, path: str) -> Lock:
         if path in self._locks:
-            raise StorageError(f"{path} is locked: another broker uses this data folder")
+            raise _locked(path)
         return _MemLock(self._locks, path)

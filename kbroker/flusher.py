@@ -62,6 +62,14 @@ class Flusher:
         self._dirty.add(replica)
         self._more.set()
 
+    def opened(self, replica: Replica) -> None:
+        """`replica` was opened: what its log holds is readable as soon as it is durable."""
+        log = replica.log
+        replica.synced(log.synced_offset if self._waits_for_disk else log.log_end_offset)
+        if log.synced_offset < log.log_end_offset:
+            self._dirty.add(replica)
+            self._more.set()
+
     def forget(self, replica: Replica) -> None:
         """The replica is gone; nothing of it needs a sync."""
         self._dirty.discard(replica)

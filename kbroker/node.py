@@ -201,6 +201,7 @@ class Node:
             raise
         replica = Replica(topic, topic.partitions[index], log, config, self.flusher)
         self._replicas[topic.id, index] = replica
+        self.flusher.opened(replica)
         return replica
 
     def _report_offline(self, topic: Topic, index: int, error: StorageError) -> None:

@@ -47,7 +47,7 @@ from .index import AbortedTransaction
 from .naming import LEADER_EPOCHS, PARTITION_METADATA, SNAPSHOT, file_name, folder_name
 from .producer_state import ProducerStates
 from .retention import expired_segments
-from .segment import FULL, NEVER, RELATIVE_OFFSET_MAX, IndexLimits, Segment
+from .segment import FULL, NEVER, RELATIVE_OFFSET_MAX, Segment, SegmentRules
 from .sync import (
     AtomicWrite,
     FileSync,
@@ -82,8 +82,12 @@ class LogConfig:
     produce_rules: ProduceRules = DEFAULT_RULES
 
     @property
-    def index_limits(self) -> IndexLimits:
-        return IndexLimits(self.index_interval_bytes, self.segment_index_bytes)
+    def segment_rules(self) -> SegmentRules:
+        return SegmentRules(
+            self.index_interval_bytes,
+            self.segment_index_bytes,
+            gaps_allowed="compact" in self.cleanup_policy,
+        )
 
 
 class Appended(NamedTuple):
@@ -363,7 +367,7 @@ class Log:
         if not self._folder_exists:
             self._create_folder()
         segment = Segment.create(
-            self._files, self.folder, self.log_end_offset, self.config.index_limits
+            self._files, self.folder, self.log_end_offset, self.config.segment_rules
         )
         if old is not None:
             self._unsettled += old.seal()
@@ -447,7 +451,9 @@ class Log:
                 break
         for segment, position, header in self._headers_from(start):
             if header.producer_id >= 0:
-                batch = segment.batch(position, header) if header.is_control else b""
+                batch = (
+                    segment.batch(position, header.size, self.epochs) if header.is_control else b""
+                )
                 self._replay(segment, batch, header, now_ms)
         self.producers.forget_ended(self.high_watermark)
 
@@ -665,7 +671,9 @@ class Log:
             if stop == start:
                 return Slice(b"", offset, offset, 0)
         segment.mark(next_offset, stop)
-        return Slice(segment.range(start, stop - start), first, next_offset, stop - start)
+        return Slice(
+            segment.range(start, stop - start, self.epochs), first, next_offset, stop - start
+        )
 
     def _keep_indexes(self, segment: Segment) -> None:
         """Let a sealed segment have its indexes in memory, and the one used longest ago not."""
@@ -693,7 +701,9 @@ class Log:
 
     def _search(self, segment: Segment, timestamp_ms: int) -> FoundRecord | None:
         try:
-            return segment.first_record_at_or_after(timestamp_ms, self.log_start_offset)
+            return segment.first_record_at_or_after(
+                timestamp_ms, self.log_start_offset, self.epochs
+            )
         except CorruptLogError as error:
             self.fail(str(error))
             raise
@@ -705,7 +715,7 @@ class Log:
         if segment is None or segment.max_timestamp < 0:
             return None
         self._keep_indexes(segment)
-        return segment.latest_record()
+        return segment.latest_record(self.epochs)
 
     def aborted_transactions(self, offset: int, end_offset: int) -> list[tuple[int, int]]:
         """Aborted transactions with records from `offset` and before `end_offset`, as pairs of
@@ -734,7 +744,7 @@ class Log:
         self._check_online()
         try:
             for segment in self._segments:
-                checked = segment.scrub(bytes_max)
+                checked = segment.scrub(bytes_max, self.epochs)
                 if checked:
                     return checked
         except CorruptLogError as error:

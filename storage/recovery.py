@@ -79,7 +79,9 @@ def load_log(
     )
     folder = _Folder(files, log.folder)
     folder.tidy(known.log_start)
-    segments = [Segment.load(files, log.folder, base, config.index_limits) for base in folder.bases]
+    segments = [
+        Segment.load(files, log.folder, base, config.segment_rules) for base in folder.bases
+    ]
     log_start = max(known.log_start, folder.bases[0] if folder.bases else 0)
     if clean:
         end = _check_clean(log, segments, known)
@@ -177,7 +179,7 @@ def _check_ends(segments: list[Segment], end_offset: int, gaps_allowed: bool) ->
     """
     starts = [segment.base_offset for segment in segments[1:]] + [end_offset]
     for segment, wanted in zip(segments, starts, strict=False):
-        end = segment.end_offset()
+        end = segment.find_end()
         if end > wanted or (end < wanted and not gaps_allowed):
             raise CorruptLogError(
                 segment.log_path,
@@ -195,7 +197,7 @@ def _check_clean(log: Log, segments: list[Segment], known: Offsets) -> int:
         return known.log_start
     last = segments[-1]
     _check_ends(segments[:-1], last.base_offset, "compact" in log.config.cleanup_policy)
-    end = last.end_offset()
+    end = last.find_end()
     if end < known.recovery_point:
         reason = f"it ends at offset {end}, {known.recovery_point} was synced"
         raise CorruptLogError(last.log_path, last.size, reason)
@@ -282,7 +284,7 @@ class _Recovery:
                 position,
                 f"no sound batch at offset {offset}, {self._point} was synced",
             )
-        segment.verified(start, position)
+        segment.checked(start, position)
         return offset, position
 
     def _sound_batches(self, segment: Segment, position: int, offset: int) -> Iterator[BatchHeader]:
@@ -365,7 +367,7 @@ def _plausible(header: BatchHeader, room: int) -> bool:
     return (
         header.magic == MAGIC
         and HEADER_SIZE <= header.size <= room
-        and 0 <= header.last_offset_delta
+        and header.last_offset_delta >= 0
     )
 
 

@@ -7,25 +7,28 @@ are loaded when they are asked for.
 
 Positions that reads and syncs end at are remembered for a while (`mark`), so that a consumer at the
 end of the log is served without looking anything up.
+
+What was read from disk is not believed: an index entry is compared with the batch that it names,
+and the index is built anew when they differ; bytes are looked through before they are served for
+the first time (what this process wrote needs neither).
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, TypeVar
 
-from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.records import (
     HEADER_SIZE,
     MAGIC,
     BatchHeader,
     FoundRecord,
-    check_crc,
     read_header,
     read_records,
 )
 
+from .batches import Intervals, Place, check, walk, walk_headers
+from .epochs import LeaderEpochs
 from .errors import CorruptLogError
 from .files import Buffer, File, FileRange, Files
 from .index import (
@@ -47,26 +50,32 @@ FULL = -2
 
 RELATIVE_OFFSET_MAX = (1 << 31) - 1
 _MARKS_MAX = 64
-_SMALL_READ = 4 * 1024
-_LARGE_READ = 256 * 1024
 
-# base offset, batch length, magic, last offset delta
-_PROBE = struct.Struct(">qi4xb6xi")
-_PROBE_SIZE = _PROBE.size
-_LENGTH_END = 12
+Found = TypeVar("Found")
 
 
-class IndexLimits(NamedTuple):
-    """How indexes grow: an entry for every `interval_bytes` of records, up to `index_bytes`."""
+class SegmentRules(NamedTuple):
+    """What a segment has to know of its topic.
 
-    interval_bytes: int
+    Its indexes get an entry for every `index_interval_bytes` of records and have at most
+    `index_bytes`. `gaps_allowed`: compaction may have removed batches.
+    """
+
+    index_interval_bytes: int
     index_bytes: int
+    gaps_allowed: bool
+
+
+class _WrongIndexError(Exception):
+    """An index that was read from disk does not fit its segment."""
 
 
 class Segment:
     """The batches of one partition from `base_offset` up to the next segment.
 
-    `size` is in bytes; `max_timestamp` is the greatest of all batches (ms, -1 for none).
+    `size` is in bytes; `end_offset` is behind the last record; `max_timestamp` is the greatest of
+    all batches (ms, -1 for none) and stands in the batch whose last record is
+    `max_timestamp_offset`; a batch with a time after `roll_at_ms` belongs into another segment.
     `dirty` says that bytes were appended after the last sync began.
     """
 
@@ -74,28 +83,30 @@ class Segment:
         "_aborted",
         "_file",
         "_files",
-        "_limits",
         "_marks",
         "_offsets",
         "_offsets_saved",
         "_path",
+        "_rules",
         "_sealed",
         "_since_index",
         "_times",
         "_times_saved",
-        "_unverified",
+        "_trusted",
+        "_unchecked",
         "base_offset",
         "dirty",
+        "end_offset",
         "max_timestamp",
         "max_timestamp_offset",
         "roll_at_ms",
         "size",
     )
 
-    def __init__(self, files: Files, folder: str, base_offset: int, limits: IndexLimits) -> None:
+    def __init__(self, files: Files, folder: str, base_offset: int, rules: SegmentRules) -> None:
         self._files = files
         self._path = f"{folder}/{file_name(base_offset, '')}"
-        self._limits = limits
+        self._rules = rules
         self._file: File | None = None
         self._sealed = True
         self._offsets: OffsetIndex | None = None
@@ -105,8 +116,10 @@ class Segment:
         self._times_saved = 0
         self._since_index = 0
         self._marks: dict[int, int] = {}  # offset -> position, batch borders only
-        self._unverified: list[tuple[int, int]] = []  # positions whose CRC was never checked
+        self._unchecked = Intervals(0)  # where nobody looked for damage yet
+        self._trusted = True  # the indexes were made here, not read from disk
         self.base_offset = base_offset
+        self.end_offset = base_offset
         self.size = 0
         self.max_timestamp = -1
         self.max_timestamp_offset = base_offset
@@ -114,9 +127,9 @@ class Segment:
         self.dirty = False
 
     @classmethod
-    def create(cls, files: Files, folder: str, base_offset: int, limits: IndexLimits) -> Segment:
+    def create(cls, files: Files, folder: str, base_offset: int, rules: SegmentRules) -> Segment:
         """A new, empty, active segment; its file is made at once."""
-        segment = cls(files, folder, base_offset, limits)
+        segment = cls(files, folder, base_offset, rules)
         for suffix in (OFFSET_INDEX, TIME_INDEX, TXN_INDEX):
             files.remove(segment._path + suffix)  # of an earlier life that a crash brought back
         segment._file = files.open(segment.log_path, create=True)
@@ -127,29 +140,12 @@ class Segment:
         return segment
 
     @classmethod
-    def load(cls, files: Files, folder: str, base_offset: int, limits: IndexLimits) -> Segment:
+    def load(cls, files: Files, folder: str, base_offset: int, rules: SegmentRules) -> Segment:
         """A sealed segment that exists; nothing but the size of its file is looked at."""
-        segment = cls(files, folder, base_offset, limits)
+        segment = cls(files, folder, base_offset, rules)
         segment.size = files.size(segment.log_path)
-        segment._unverified = [(0, segment.size)] if segment.size else []
+        segment._unchecked = Intervals(segment.size)
         return segment
-
-    def load_latest(self) -> None:
-        """Find out `max_timestamp`: the last entry of the time index of a complete segment."""
-        entry = self._last_entry(TIME_INDEX, TIME_ENTRY_SIZE)
-        times = TimeIndex.from_bytes(entry) if entry else None
-        self._set_latest(self.times if times is None else times)
-
-    def _last_entry(self, suffix: str, entry_size: int) -> bytes | None:
-        """The last entry of an index file; None when the whole file has to be looked at."""
-        try:
-            size = self._files.size(self._path + suffix)
-            if not size or size % entry_size:
-                return None
-            entry = self._files.open(self._path + suffix).read(size - entry_size, entry_size)
-        except FileNotFoundError:
-            return None
-        return entry if entry.strip(b"\0") else None
 
     @property
     def log_path(self) -> str:
@@ -182,22 +178,22 @@ class Segment:
             self._aborted = aborted_from_bytes(data) or []
         return self._aborted
 
-    # --- writing --------------------------------------------------------------------------------
+    # --- appending ------------------------------------------------------------------------------
 
     def append(
         self, parts: Sequence[Buffer], length: int, last_offset: int, max_timestamp: int
     ) -> None:
         """Add one batch of `length` bytes. Raises StorageError and changes nothing then."""
         assert self._file is not None
-        assert self._offsets is not None
         position = self._file.append(parts)
         if max_timestamp > self.max_timestamp:
             self.max_timestamp = max_timestamp
             self.max_timestamp_offset = last_offset
-        if self._since_index > self._limits.interval_bytes:
+        if self._since_index > self._rules.index_interval_bytes:
             self._index(last_offset, position)
         self._since_index += length
         self.size = position + length
+        self.end_offset = last_offset + 1
 
     def _index(self, last_offset: int, position: int) -> None:
         assert self._offsets is not None
@@ -205,7 +201,7 @@ class Segment:
         self._offsets.append(last_offset - self.base_offset, position)
         self._index_latest()
         self._since_index = 0
-        if (len(self._times) + 2) * TIME_ENTRY_SIZE > self._limits.index_bytes:
+        if (len(self._offsets) + 2) * TIME_ENTRY_SIZE > self._rules.index_bytes:
             self.roll_at_ms = FULL
 
     def _index_latest(self) -> None:
@@ -224,12 +220,11 @@ class Segment:
     def unsaved(self) -> list[FileWrite]:
         """Writes that bring the index files up to what is in memory."""
         writes = []
-        if self._offsets is not None:
+        if self._offsets is not None and self._times is not None:
             at, self._offsets_saved = self._offsets_saved, len(self._offsets)
             data = self._offsets.to_bytes(at)
             path = self._path + OFFSET_INDEX
             writes.append(FileWrite(self._files, path, at * OFFSET_ENTRY_SIZE, data))
-        if self._times is not None:
             at, self._times_saved = self._times_saved, len(self._times)
             data = self._times.to_bytes(at)
             path = self._path + TIME_INDEX
@@ -257,8 +252,17 @@ class Segment:
             file.close()
 
     def close(self) -> None:
+        """Give up the open file; ranges that are alive keep it."""
         self._sealed = True
         self._close_file()
+
+    def remove(self) -> None:
+        """Remove all files of the segment, the records first."""
+        self._close_file()
+        for suffix in (LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX):
+            self._files.remove(self._path + suffix)
+
+    # --- going on with what is there ------------------------------------------------------------
 
     def open_for_append(self) -> None:
         """Make a loaded segment the active one. Raises CorruptLogError."""
@@ -287,33 +291,33 @@ class Segment:
             if header and header.last_offset == offsets.offsets[slot] + self.base_offset:
                 size = header.size
                 start, start_offset = offsets.positions[slot] + size, header.next_offset
-        # A first entry that is wrong is of another life of this file, and so are the others.
+        # When one entry is of another life of this file, so may be all others.
         offsets.truncate(start)
         times.truncate(start_offset - self.base_offset)
         self._offsets_saved = min(self._offsets_saved, len(offsets))
         self._times_saved = min(self._times_saved, len(times))
         self._set_latest(times)
         self._since_index = size
+        self.end_offset = start_offset
         self._marks.clear()
         return start, start_offset
 
-    def _header_at(self, position: int) -> BatchHeader | None:
-        data = self._reader().read(position, HEADER_SIZE)
-        if len(data) < HEADER_SIZE:
-            return None
-        header = read_header(data)
-        sound = header.magic == MAGIC and HEADER_SIZE <= header.size <= self.size - position
-        return header if sound else None
+    def scanned(self, position: int, header: BatchHeader) -> None:
+        """Do for a batch that is in the file already what `append` does for a new one."""
+        if header.max_timestamp > self.max_timestamp:
+            self.max_timestamp = header.max_timestamp
+            self.max_timestamp_offset = header.last_offset
+        if self._since_index > self._rules.index_interval_bytes:
+            self._index(header.last_offset, position)
+        self._since_index += header.size
+        self.end_offset = header.next_offset
 
     def cut_file(self, position: int) -> None:
         """Cut the file of a segment that was scanned up to there; not durable yet."""
-        file = self._files.open(self.log_path)
-        try:
-            file.truncate(position)
-        finally:
-            file.close()
+        file = self._reader()
+        file.truncate(position)
         self.size = position
-        self._unverified = [(a, min(b, position)) for a, b in self._unverified if a < position]
+        self._unchecked.remove(position, NEVER)
 
     def truncate(self, position: int, end_offset: int) -> None:
         """Cut at a batch border, whose offset is `end_offset`; the segment must be active."""
@@ -322,20 +326,8 @@ class Segment:
         self.size = position
         self.offsets.truncate(position)
         self._aborted = [entry for entry in self.aborted if entry.last_offset < end_offset]
-        self._unverified = [(a, min(b, position)) for a, b in self._unverified if a < position]
+        self._unchecked.remove(position, NEVER)
         self._resume()
-
-    def remove(self) -> None:
-        """Remove all files of the segment, the records first."""
-        self._close_file()
-        for suffix in (LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX):
-            self._files.remove(self._path + suffix)
-
-    def release_indexes(self) -> None:
-        """Drop the indexes of a sealed segment from memory once they are saved."""
-        if self._sealed:
-            self._offsets = self._times = None
-            self._marks.clear()
 
     # --- reading --------------------------------------------------------------------------------
 
@@ -347,14 +339,14 @@ class Segment:
         except FileNotFoundError:
             raise CorruptLogError(self.log_path, 0, "it is missing") from None
 
-    def range(self, position: int, size: int) -> FileRange:
-        """Bytes between two batch borders, checked against their CRCs if that was not done yet.
+    def range(self, position: int, size: int, epochs: LeaderEpochs) -> FileRange:
+        """Bytes between two batch borders, looked through for damage if nobody did yet.
 
         Raises CorruptLogError.
         """
         file = self._file or self._reader()
-        if self._unverified:
-            self._verify(file, position, position + size)
+        if self._unchecked:
+            self._check(file, position, position + size, epochs)
         return file.range(position, size)
 
     def mark(self, offset: int, position: int) -> None:
@@ -372,193 +364,233 @@ class Segment:
         position = self._marks.get(offset)
         if position is not None:
             return position, offset
-        for _ in range(2):
-            index = self.offsets
-            slot = index.floor(offset - self.base_offset)
-            start = index.positions[slot] if slot >= 0 else 0
-            last_there = index.offsets[slot] if slot >= 0 else None
-            for position, _size, base, last in self._probe(start):
-                if last_there is not None and last - self.base_offset != last_there:
-                    break  # the index is of another life of this file
-                last_there = None
-                if last >= offset:
-                    return position, base
-            else:
-                return self.size, offset
-            self.rebuild_indexes()
-        raise CorruptLogError(self.log_path, start, "its index cannot be rebuilt")
+        return self._with_index(lambda: self._find(offset))
+
+    def _find(self, offset: int) -> tuple[int, int]:
+        for place in self._walk_from(self.offsets.floor(offset - self.base_offset)):
+            if place.last_offset >= offset:
+                return place.position, place.base_offset
+        return self.size, offset
 
     def cut(self, start: int, limit: int, *, at_least_one: bool) -> tuple[int, int]:
         """The last batch border at or before the position `limit`, and the offset there.
 
         With `at_least_one` it is at least the end of the batch at `start`.
         """
+        return self._with_index(lambda: self._cut(start, limit, at_least_one))
+
+    def _cut(self, start: int, limit: int, at_least_one: bool) -> tuple[int, int]:
         slot = self.offsets.floor_position(limit)
-        begin = max(start, self.offsets.positions[slot]) if slot >= 0 else start
-        end, next_offset = begin, -1
-        for position, size, base, last in self._probe(begin):
+        if slot >= 0 and self.offsets.positions[slot] > start:
+            places = self._walk_from(slot)
+        else:
+            places = walk(self._reader(), start, self.size)
+        end, next_offset = start, -1
+        for position, size, base, last in places:
             if position + size > limit and not (at_least_one and position == start):
                 return position, base
             end, next_offset = position + size, last + 1
         return end, next_offset
 
-    def _probe(self, position: int) -> Iterator[tuple[int, int, int, int]]:
-        """Walk from a batch border: position, size, base offset and last offset of each batch."""
-        file = self._reader()
-        end, chunk_at, chunk = self.size, 0, b""
-        length_wanted = _SMALL_READ
-        unpack = _PROBE.unpack_from
-        while position < end:
-            at = position - chunk_at
-            if at + _PROBE_SIZE > len(chunk):
-                chunk, chunk_at, at = file.read(position, length_wanted), position, 0
-                length_wanted = _LARGE_READ
-                if len(chunk) < _PROBE_SIZE:
-                    raise CorruptLogError(self.log_path, position, "it ends within a batch")
-            base, length, magic, delta = unpack(chunk, at)
-            size = length + _LENGTH_END
-            if magic != MAGIC or size < HEADER_SIZE or position + size > end:
-                raise CorruptLogError(self.log_path, position, "no batch begins here")
-            yield position, size, base, base + delta
-            position += size
-
     def headers(self, start: int = 0) -> Iterator[tuple[int, BatchHeader]]:
         """Walk from a batch border: position and header of each batch. Raises CorruptLogError."""
-        file = self._reader()
-        chunk_at, chunk = 0, b""
-        for position, size, _base, _last in self._probe(start):
-            at = position - chunk_at
-            if at + HEADER_SIZE > len(chunk):
-                wanted = _LARGE_READ if size < _LARGE_READ else HEADER_SIZE
-                chunk, chunk_at, at = file.read(position, wanted), position, 0
-            yield position, read_header(chunk, at)
+        return walk_headers(self._reader(), start, self.size)
 
-    def batch(self, position: int, header: BatchHeader) -> bytes:
-        """The bytes of one batch."""
-        return self._reader().read(position, header.size)
+    def batch(self, position: int, size: int, epochs: LeaderEpochs) -> bytes:
+        """The bytes of one batch. Raises CorruptLogError."""
+        return self.range(position, size, epochs).read()
 
     # --- times ----------------------------------------------------------------------------------
 
-    def first_record_at_or_after(self, timestamp: int, start_offset: int) -> FoundRecord | None:
+    def first_record_at_or_after(
+        self, timestamp: int, start_offset: int, epochs: LeaderEpochs
+    ) -> FoundRecord | None:
         """The first record from `start_offset` on whose time is at least `timestamp` (ms)."""
-        start, _ = self.find(max(self._older_until(timestamp), start_offset))
+        older = self._with_index(lambda: self._older_until(timestamp))
+        start, _ = self.find(max(older, start_offset))
         for position, header in self.headers(start):
             if header.max_timestamp < timestamp or header.is_control:
                 continue
-            for record in self._records(position, header):
+            for record in self._records(position, header, epochs):
                 if record.timestamp >= timestamp and record.offset >= start_offset:
                     return record
         return None
 
     def _older_until(self, timestamp: int) -> int:
         """An offset up to which, as the time index has it, everything is older."""
-        for _ in range(2):
-            slot = self.times.floor(timestamp - 1)
-            if slot < 0:
-                break
-            reached = self.times.offsets[slot] + self.base_offset
-            position, _base = self.find(reached)
-            for _position, header in self.headers(position):
-                if (header.last_offset, header.max_timestamp) == (
-                    reached,
-                    self.times.timestamps[slot],
-                ):
-                    return reached
-                break
-            self.rebuild_indexes()  # the index is of another life of this file
-        return self.base_offset
+        slot = self.times.floor(timestamp - 1)
+        if slot < 0:
+            return self.base_offset
+        reached = self.times.offsets[slot] + self.base_offset
+        if not self._trusted:
+            header = self._header_at(self._find(reached)[0])
+            entry = (reached, self.times.timestamps[slot])
+            if header is None or (header.last_offset, header.max_timestamp) != entry:
+                raise _WrongIndexError
+        return reached
 
-    def latest_record(self) -> FoundRecord | None:
+    def latest_record(self, epochs: LeaderEpochs) -> FoundRecord | None:
         """The first record with the greatest timestamp of this segment."""
         if self.max_timestamp < 0:
             return None
         start, _ = self.find(self.max_timestamp_offset)
         for position, header in self.headers(start):
-            return max(self._records(position, header), key=lambda it: it.timestamp, default=None)
+            found = self._records(position, header, epochs)
+            return max(found, key=lambda record: record.timestamp, default=None)
         return None
 
-    def _records(self, position: int, header: BatchHeader) -> Iterator[FoundRecord]:
+    def _records(
+        self, position: int, header: BatchHeader, epochs: LeaderEpochs
+    ) -> Iterator[FoundRecord]:
+        for record in read_records(self.batch(position, header.size, epochs)):
+            yield FoundRecord(record.offset, record.timestamp, header.leader_epoch)
+
+    # --- looking for damage ---------------------------------------------------------------------
+
+    def _check(self, file: File, start: int, end: int, epochs: LeaderEpochs) -> None:
+        """Look for damage between two borders, unless that was done.
+
+        What is looked at reaches from one index entry to another one: these say which offsets must
+        be there.
+        """
+        if self._unchecked.overlaps(start, end):
+            low, high = self._with_index(lambda: self._check_around(file, start, end, epochs))
+            self._unchecked.remove(low, high)
+
+    def _check_around(
+        self, file: File, start: int, end: int, epochs: LeaderEpochs
+    ) -> tuple[int, int]:
+        positions = self.offsets.positions
+        slot = self.offsets.floor_position(start)
+        after = self.offsets.floor_position(end - 1) + 1
+        low = positions[slot] if slot >= 0 else 0
+        high = positions[after] if after < len(positions) else self.size
+        gaps_allowed = self._rules.gaps_allowed
+        first_due, behind_due = self._base_at(slot), self._base_at(after)
         try:
-            for record in read_records(self.batch(position, header)):
-                yield FoundRecord(record.offset, record.timestamp, header.leader_epoch)
-        except KafkaError as error:
-            raise CorruptLogError(self.log_path, position, str(error)) from error
+            first, behind = check(file, low, high, epochs, gaps_allowed=gaps_allowed)
+            if first != first_due and not (gaps_allowed and slot < 0):
+                raise CorruptLogError(self.log_path, low, f"offset {first}, not {first_due}")
+            if behind > behind_due or (behind < behind_due and not gaps_allowed):
+                reason = f"the batch before ends at {behind}, not at {behind_due}"
+                raise CorruptLogError(self.log_path, high, reason)
+        except CorruptLogError:
+            if self._trusted:
+                raise
+            raise _WrongIndexError from None
+        return low, high
 
-    # --- checking -------------------------------------------------------------------------------
+    def _base_at(self, slot: int) -> int:
+        """The base offset of the batch of an index entry; of the segment for -1; its end offset
+        behind the last entry."""
+        if slot < 0:
+            return self.base_offset
+        if slot == len(self.offsets):
+            return self.end_offset
+        header = self._header_at(self.offsets.positions[slot])
+        if header is None:
+            raise _WrongIndexError
+        return self.offsets.offsets[slot] + self.base_offset - header.last_offset_delta
 
-    def _verify(self, file: File, start: int, end: int) -> None:
-        """Check the CRCs of what lies between two borders and was not checked yet."""
-        rest: list[tuple[int, int]] = []
-        for first, last in self._unverified:
-            low, high = max(first, start), min(last, end)
-            if low >= high:
-                rest.append((first, last))
-                continue
-            self._check(file.read(low, high - low), low)
-            rest += [(a, b) for a, b in ((first, low), (high, last)) if a < b]
-        self._unverified = rest
+    def checked(self, start: int, end: int) -> None:
+        """Take note that somebody else looked for damage between two borders."""
+        self._unchecked.remove(start, end)
 
-    def _check(self, data: bytes, start: int) -> None:
-        position = 0
-        while position < len(data):
-            reason = ""
-            header = read_header(data, position) if len(data) - position >= HEADER_SIZE else None
-            if header is None or header.size > len(data) - position or header.size < HEADER_SIZE:
-                reason = "no batch begins here"
-            elif not check_crc(data, position, header):
-                reason = "a batch does not match its CRC"
-            if header is None or reason:
-                raise CorruptLogError(self.log_path, start + position, reason)
-            position += header.size
-
-    def verified(self, start: int, end: int) -> None:
-        """Take note that somebody else checked the CRCs between two borders."""
-        rest = [(a, min(b, start)) for a, b in self._unverified]
-        rest += [(max(a, end), b) for a, b in self._unverified]
-        self._unverified = sorted({(a, b) for a, b in rest if a < b})
-
-    def scrub(self, bytes_max: int) -> int:
-        """Check up to about `bytes_max` bytes that were not checked yet; returns how many."""
-        if not self._unverified:
+    def scrub(self, bytes_max: int, epochs: LeaderEpochs) -> int:
+        """Look for damage in about `bytes_max` bytes that nobody looked at; returns how many."""
+        if not self._unchecked:
             return 0
-        start, end = self._unverified[0]
+        start, end = self._unchecked.first
         if end - start > bytes_max:
             end, _ = self.cut(start, start + bytes_max, at_least_one=True)
-        self._verify(self._reader(), start, end)
+        self._check(self._reader(), start, end, epochs)
         return end - start
 
-    def end_offset(self) -> int:
-        """The offset behind the last batch, found from the end of the index. Walks a few kB.
+    def find_end(self) -> int:
+        """Find `end_offset` of a loaded segment; walks the few kB behind the last index entry.
 
         Raises CorruptLogError when the file does not end with a batch.
         """
-        entry = None
-        if self._offsets is None:
-            entry = self._last_entry(OFFSET_INDEX, OFFSET_ENTRY_SIZE)
-        index = OffsetIndex.from_bytes(entry, self.size) if entry else self.offsets
-        if index is not None:
-            end = self._walk_to_end(index)
-            if end is not None:
-                return end
-        self.rebuild_indexes()
-        end = self._walk_to_end(self.offsets)
+        end = None
+        entry = self._last_entry(OFFSET_INDEX, OFFSET_ENTRY_SIZE)
+        last = OffsetIndex.from_bytes(entry, self.size) if entry and not self._offsets else None
+        try:
+            if last is not None:
+                end = self._walk_to_end(last)
+        except (_WrongIndexError, CorruptLogError):
+            pass  # the entry may be to blame: the whole index tells
         if end is None:
-            raise CorruptLogError(self.log_path, 0, "its offsets are out of order")
+            end = self._with_index(lambda: self._walk_to_end(self.offsets))
+        self.end_offset = end
         return end
 
-    def _walk_to_end(self, index: OffsetIndex) -> int | None:
-        """The end offset; None when the last entry of the index is not right."""
-        start = index.positions[-1] if len(index) else 0
-        expected = index.offsets[-1] + self.base_offset if len(index) else None
+    def _walk_to_end(self, index: OffsetIndex) -> int:
         end = self.base_offset
-        for _position, _size, _base, last in self._probe(start):
-            if expected is not None and last != expected:
-                return None
-            expected = None
-            end = last + 1
+        for place in self._walk_from(len(index) - 1, index):
+            end = place.last_offset + 1
         return end
 
     # --- indexes --------------------------------------------------------------------------------
+
+    def _with_index(self, look: Callable[[], Found]) -> Found:
+        """Look something up; once more if the index turns out to be wrong."""
+        try:
+            return look()
+        except _WrongIndexError:
+            self.rebuild_indexes()
+        try:
+            return look()
+        except _WrongIndexError:
+            raise CorruptLogError(self.log_path, 0, "it changes while it is read") from None
+
+    def _walk_from(self, slot: int, index: OffsetIndex | None = None) -> Iterator[Place]:
+        """Walk from the batch of an index entry; from the beginning for -1."""
+        if slot < 0:
+            yield from walk(self._reader(), 0, self.size)
+            return
+        index = index or self.offsets
+        places = walk(self._reader(), index.positions[slot], self.size)
+        try:
+            first = next(places, None)
+        except CorruptLogError:
+            if self._trusted:
+                raise
+            raise _WrongIndexError from None
+        if first is None or first.last_offset != index.offsets[slot] + self.base_offset:
+            raise _WrongIndexError
+        yield first
+        yield from places
+
+    def _header_at(self, position: int) -> BatchHeader | None:
+        data = self._reader().read(position, HEADER_SIZE)
+        if len(data) < HEADER_SIZE:
+            return None
+        header = read_header(data)
+        sound = header.magic == MAGIC and HEADER_SIZE <= header.size <= self.size - position
+        return header if sound else None
+
+    def load_latest(self) -> None:
+        """Find `max_timestamp` of a loaded segment: the last entry of its time index."""
+        entry = self._last_entry(TIME_INDEX, TIME_ENTRY_SIZE)
+        times = TimeIndex.from_bytes(entry) if entry else None
+        self._set_latest(self.times if times is None else times)
+
+    def _last_entry(self, suffix: str, entry_size: int) -> bytes | None:
+        """The last entry of an index file; None when the whole file has to be looked at."""
+        try:
+            size = self._files.size(self._path + suffix)
+            if not size or size % entry_size:
+                return None
+            entry = self._files.open(self._path + suffix).read(size - entry_size, entry_size)
+        except FileNotFoundError:
+            return None
+        return entry if entry.strip(b"\0") else None
+
+    def _set_latest(self, times: TimeIndex) -> None:
+        self.max_timestamp, self.max_timestamp_offset = -1, self.base_offset
+        if times.timestamps:
+            self.max_timestamp = times.timestamps[-1]
+            self.max_timestamp_offset = times.offsets[-1] + self.base_offset
 
     def _load_indexes(self) -> None:
         found = self._read_indexes()
@@ -570,6 +602,7 @@ class Segment:
     def _read_indexes(self) -> tuple[OffsetIndex, TimeIndex] | None:
         """The indexes as they are on disk; None when one is missing or damaged."""
         self._offsets_saved = self._times_saved = 0
+        self._trusted = False
         try:
             offsets = OffsetIndex.from_bytes(
                 self._files.read_bytes(self._path + OFFSET_INDEX), self.size
@@ -584,25 +617,19 @@ class Segment:
 
     def rebuild_indexes(self) -> None:
         """Build both indexes anew from the batches. Raises CorruptLogError."""
+        end_offset = self.end_offset
         self._offsets, self._times = OffsetIndex(), TimeIndex()
         self._offsets_saved = self._times_saved = 0
-        start, _ = self.begin_scan(self.base_offset)
-        for position, header in self.headers(start):
+        self.begin_scan(self.base_offset)
+        for position, header in self.headers():
             self.scanned(position, header)
         if self._sealed:
             self._index_latest()
+        self.end_offset = max(end_offset, self.end_offset)
+        self._trusted = True
 
-    def scanned(self, position: int, header: BatchHeader) -> None:
-        """Do for a batch that is in the file already what `append` does for a new one."""
-        if header.max_timestamp > self.max_timestamp:
-            self.max_timestamp = header.max_timestamp
-            self.max_timestamp_offset = header.last_offset
-        if self._since_index > self._limits.interval_bytes:
-            self._index(header.last_offset, position)
-        self._since_index += header.size
-
-    def _set_latest(self, times: TimeIndex) -> None:
-        self.max_timestamp, self.max_timestamp_offset = -1, self.base_offset
-        if times.timestamps:
-            self.max_timestamp = times.timestamps[-1]
-            self.max_timestamp_offset = times.offsets[-1] + self.base_offset
+    def release_indexes(self) -> None:
+        """Drop the indexes of a sealed segment from memory once they are saved."""
+        if self._sealed:
+            self._offsets = self._times = None
+            self._marks.clear()

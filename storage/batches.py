@@ -1,0 +1,142 @@
+"""Walking the batches of a segment file, with as much checking as the purpose needs.
+
+A batch's CRC covers everything but its base offset, its length and its leader epoch (16 bytes at
+the front). What the CRC does not cover is checked by how batches follow each other: the length by
+where the next one begins, the offset by being the next one, the epoch by the history of leaders.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from kbroker.protocol.records import HEADER_SIZE, MAGIC, BatchHeader, check_crc, read_header
+
+from .epochs import UNDEFINED, LeaderEpochs
+from .errors import CorruptLogError
+from .files import File
+
+_SMALL_READ = 4 * 1024
+_LARGE_READ = 256 * 1024
+
+# base offset, batch length, magic, last offset delta
+_PROBE = struct.Struct(">qi4xb6xi")
+_PROBE_SIZE = _PROBE.size
+_LENGTH_END = 12
+
+
+class Place(NamedTuple):
+    """Where a batch stands: bytes from `position`, and the offsets of its first and last record."""
+
+    position: int
+    size: int
+    base_offset: int
+    last_offset: int
+
+
+def walk(file: File, position: int, end: int) -> Iterator[Place]:
+    """The batches from one border to another; of each only what is needed to go on is read.
+
+    Raises CorruptLogError where no batch begins or offsets go back.
+    """
+    chunk_at, chunk = 0, b""
+    length_wanted = _SMALL_READ
+    unpack = _PROBE.unpack_from
+    next_offset = 0
+    while position < end:
+        at = position - chunk_at
+        if at + _PROBE_SIZE > len(chunk):
+            chunk, chunk_at, at = file.read(position, length_wanted), position, 0
+            length_wanted = _LARGE_READ
+            if len(chunk) < _PROBE_SIZE:
+                raise CorruptLogError(file.path, position, "it ends within a batch")
+        base, length, magic, delta = unpack(chunk, at)
+        size = length + _LENGTH_END
+        if magic != MAGIC or size < HEADER_SIZE or position + size > end or delta < 0:
+            raise CorruptLogError(file.path, position, "no batch begins here")
+        if base < next_offset:
+            raise CorruptLogError(file.path, position, f"offset {base} where {next_offset} is due")
+        next_offset = base + delta + 1
+        yield Place(position, size, base, base + delta)
+        position += size
+
+
+def walk_headers(file: File, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
+    """As `walk`, with whole headers: position and header of each batch."""
+    chunk_at, chunk = 0, b""
+    for place in walk(file, position, end):
+        at = place.position - chunk_at
+        if at + HEADER_SIZE > len(chunk):
+            wanted = _LARGE_READ if place.size < _LARGE_READ else HEADER_SIZE
+            chunk, chunk_at, at = file.read(place.position, wanted), place.position, 0
+        yield place.position, read_header(chunk, at)
+
+
+def check(
+    file: File, start: int, end: int, epochs: LeaderEpochs, *, gaps_allowed: bool
+) -> tuple[int, int]:
+    """Check everything about the batches from one border to another.
+
+    Returns the offsets of the first record and behind the last one, for the caller to compare with
+    what it expects. `gaps_allowed` for a compacted topic.
+
+    Raises CorruptLogError.
+    """
+    data = file.read(start, end - start)
+    position, first, next_offset = 0, -1, -1
+    while position < len(data):
+        header = read_header(data, position) if len(data) - position >= HEADER_SIZE else None
+        if header is None or not HEADER_SIZE <= header.size <= len(data) - position:
+            raise CorruptLogError(file.path, start + position, "no batch begins here")
+        reason = _fault(data, position, header, next_offset, epochs, gaps_allowed)
+        if reason:
+            raise CorruptLogError(file.path, start + position, reason)
+        if first < 0:
+            first = header.base_offset
+        next_offset = header.next_offset
+        position += header.size
+    return first, next_offset
+
+
+def _fault(
+    data: bytes,
+    position: int,
+    header: BatchHeader,
+    due: int,
+    epochs: LeaderEpochs,
+    gaps_allowed: bool,
+) -> str:
+    if not check_crc(data, position, header):
+        return "a batch does not match its CRC"
+    base = header.base_offset
+    if due >= 0 and (base < due or (base > due and not gaps_allowed)):
+        return f"offset {base} where {due} is due"
+    epoch = epochs.epoch_at(base)
+    if epoch not in (UNDEFINED, header.leader_epoch):
+        return f"leader epoch {header.leader_epoch} where {epoch} wrote"
+    return ""
+
+
+class Intervals:
+    """Parts of a file, as disjoint ranges of positions in order."""
+
+    __slots__ = ("_ranges",)
+
+    def __init__(self, size: int) -> None:
+        self._ranges = [(0, size)] if size else []
+
+    def __bool__(self) -> bool:
+        return bool(self._ranges)
+
+    @property
+    def first(self) -> tuple[int, int]:
+        return self._ranges[0]
+
+    def overlaps(self, start: int, end: int) -> bool:
+        return any(low < end and start < high for low, high in self._ranges)
+
+    def remove(self, start: int, end: int) -> None:
+        cut = [(low, min(high, start)) for low, high in self._ranges]
+        cut += [(max(low, end), high) for low, high in self._ranges]
+        self._ranges = sorted({(low, high) for low, high in cut if low < high})

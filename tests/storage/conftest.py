@@ -1,0 +1,17 @@
+"""Each test of the log runs over files on disk and over files in memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kbroker.storage.files import Files, MemFiles, OsFiles
+
+
+@pytest.fixture(params=["disk", "memory"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Files, str]:
+    """Files and the path of a data folder that does not exist yet."""
+    if request.param == "disk":
+        return OsFiles(), (tmp_path / "data").as_posix()
+    return MemFiles(), "data"

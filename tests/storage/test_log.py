@@ -1,0 +1,603 @@
+from __future__ import annotations
+
+import dataclasses
+from uuid import UUID
+
+import pytest
+
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.records import (
+    Marker,
+    Record,
+    end_transaction_marker,
+    read_header,
+    read_records,
+    stamp_log_append_time,
+)
+from kbroker.storage.errors import StorageError
+from kbroker.storage.files import FileRange, Files
+from kbroker.storage.log import Appended, Log, LogConfig
+from kbroker.storage.manager import LogManager
+
+from .helpers import (
+    NOW,
+    SMALL,
+    append,
+    batch,
+    commit,
+    content,
+    open_log,
+    open_manager,
+    records,
+    values,
+)
+
+Place = tuple[Files, str]
+
+
+@pytest.fixture
+def manager(place: Place) -> LogManager:
+    return open_manager(*place)
+
+
+@pytest.fixture
+def log(manager: LogManager) -> Log:
+    return open_log(manager)
+
+
+def fill(log: Log, count: int, start: int = 0, **fields: int) -> None:
+    for number in range(start, start + count):
+        append(log, b"value %d" % number, timestamp=NOW + number, **fields)
+
+
+def error_of(error: pytest.ExceptionInfo[KafkaError]) -> ErrorCode:
+    return error.value.code
+
+
+class TestAppend:
+    def test_gives_offsets_and_epoch(self, log: Log) -> None:
+        assert append(log, b"a", b"b", leader_epoch=3) == Appended(0, 1, -1, False)
+        assert append(log, b"c", leader_epoch=3) == Appended(2, 2, -1, False)
+        header = read_header(content(log.read(2, 1000, limit=3)))
+        assert (header.base_offset, header.leader_epoch) == (2, 3)
+        assert log.log_end_offset == 3
+
+    def test_keeps_the_bytes_of_the_records(self, log: Log) -> None:
+        data, header = batch(b"x" * 100, b"y", codec=1)
+        log.append(data, header, leader_epoch=0, now_ms=NOW)
+        stored = content(log.read(0, 1000, limit=2))
+        assert stored[16:] == data[16:]
+
+    def test_log_append_time_is_answered(self, log: Log) -> None:
+        data, header = batch(b"a", timestamp=5)
+        header = stamp_log_append_time(data, header, NOW)
+        assert log.append(data, header, leader_epoch=0, now_ms=NOW).log_append_time_ms == NOW
+        assert next(records(log)).timestamp == NOW
+
+    def test_nothing_on_disk_before_the_first(
+        self, log: Log, place: Place, manager: LogManager
+    ) -> None:
+        files, data_dir = place
+        assert "orders-0" not in files.listdir(data_dir)
+        assert not log.dirty
+        manager.checkpoint(NOW).run()
+        assert "orders-0" not in files.listdir(data_dir)
+        append(log, b"a")
+        assert files.listdir(f"{data_dir}/orders-0") == [
+            "00000000000000000000.log",
+            "partition.metadata",
+        ]
+
+    def test_batch_above_the_segment_size(self, log: Log) -> None:
+        with pytest.raises(KafkaError) as error:
+            append(log, b"x" * 3000)
+        assert error_of(error) == ErrorCode.RECORD_LIST_TOO_LARGE
+        assert log.log_end_offset == 0
+
+    def test_a_log_that_is_offline_takes_nothing(self, log: Log) -> None:
+        append(log, b"a")
+        log.fail("because")
+        for use in (
+            lambda: append(log, b"b"),
+            lambda: log.read(0, 100, limit=1),
+            lambda: log.offset_for_timestamp(0, limit=1),
+            lambda: log.apply_retention(NOW),
+            lambda: log.truncate_to(0, now_ms=NOW),
+        ):
+            with pytest.raises(StorageError, match="because"):
+                use()
+
+
+class TestRoll:
+    def test_by_size(self, log: Log, place: Place) -> None:
+        files, data_dir = place
+        fill(log, 60)
+        names = [name for name in files.listdir(log.folder) if name.endswith(".log")]
+        assert len(names) > 2
+        assert all(files.size(f"{log.folder}/{name}") <= 2000 for name in names)
+        assert values(log) == [b"value %d" % number for number in range(60)]
+
+    def test_by_time(self, manager: LogManager, place: Place) -> None:
+        log = open_log(manager, config=LogConfig(segment_ms=1000))
+        for time in (0, 500, 1000, 1001, 1500):
+            append(log, b"x", timestamp=NOW + time)
+        assert _bases(log, place) == [0, 3]
+        log.configure(LogConfig(segment_ms=100))
+        append(log, b"x", timestamp=NOW + 1501)
+        assert _bases(log, place) == [0, 3, 5]
+
+    def test_by_index_size(self, manager: LogManager, place: Place) -> None:
+        log = open_log(manager, config=LogConfig(index_interval_bytes=0, segment_index_bytes=60))
+        fill(log, 12)
+        bases = _bases(log, place)
+        assert len(bases) > 2
+        assert values(log) == [b"value %d" % number for number in range(12)]
+
+    def test_by_offset_range(self, manager: LogManager, place: Place) -> None:
+        log = open_log(manager)
+        append(log, b"a")
+        data, header = batch(b"b")
+        far = header._replace(base_offset=1 << 31)
+        raw = bytearray(data)
+        raw[0:8] = far.base_offset.to_bytes(8, "big")
+        log.append_replicated(memoryview(bytes(raw)), now_ms=NOW)
+        assert _bases(log, place) == [0, 1]
+        assert [record.offset for record in records(log)] == [0, 1 << 31]
+
+    def test_empty_active_segment_stays(self, log: Log) -> None:
+        assert log.roll() is log.roll()
+        append(log, b"a")
+        assert log.roll() is log.roll()
+
+
+def _bases(log: Log, place: Place) -> list[int]:
+    return [int(name[:20]) for name in place[0].listdir(log.folder) if name.endswith(".log")]
+
+
+class TestProducers:
+    def test_retry_answers_the_first_offsets(self, log: Log) -> None:
+        first = append(log, b"a", b"b", producer_id=9, epoch=0, sequence=0)
+        append(log, b"c", producer_id=9, epoch=0, sequence=2)
+        again = append(log, b"a", b"b", producer_id=9, epoch=0, sequence=0)
+        assert again == first._replace(duplicate=True)
+        assert log.log_end_offset == 3
+
+    def test_gap_and_old_epoch_are_refused(self, log: Log) -> None:
+        append(log, b"a", producer_id=9, epoch=1, sequence=0)
+        with pytest.raises(KafkaError) as error:
+            append(log, b"b", producer_id=9, epoch=1, sequence=2)
+        assert error_of(error) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        with pytest.raises(KafkaError) as error:
+            append(log, b"a", producer_id=9, epoch=0, sequence=0)
+        assert error_of(error) == ErrorCode.INVALID_PRODUCER_EPOCH
+        assert log.log_end_offset == 1
+
+    def test_an_unknown_producer_starts_anywhere_or_at_zero(self, manager: LogManager) -> None:
+        log = open_log(manager)
+        append(log, b"a", producer_id=9, epoch=0, sequence=17)
+        log.configure(dataclasses.replace(SMALL, new_producers_start_at_zero=True))
+        with pytest.raises(KafkaError) as error:
+            append(log, b"a", producer_id=10, epoch=0, sequence=17)
+        assert error_of(error) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        append(log, b"a", producer_id=10, epoch=0, sequence=0)
+
+    def test_state_outlives_stop_crash_and_roll(self, manager: LogManager, place: Place) -> None:
+        log = open_log(manager)
+        for number in range(40):
+            append(log, b"%d" % number * 30, producer_id=9, epoch=2, sequence=number)
+        commit(log)
+        manager.close()
+        for clean in (True, False):
+            manager = open_manager(*place)
+            assert manager.clean == clean
+            log = open_log(manager)
+            again = append(log, b"39" * 30, producer_id=9, epoch=2, sequence=39)
+            assert again == Appended(39, 39, -1, True)
+            with pytest.raises(KafkaError):
+                append(log, b"x", producer_id=9, epoch=2, sequence=41)
+            manager._lock.release()
+
+    def test_idle_producers_expire_by_the_time_of_the_broker(self, log: Log) -> None:
+        append(log, b"old event", producer_id=9, epoch=0, sequence=0, timestamp=1)
+        log.apply_retention(NOW + 86_399_999)
+        assert log.producers.get(9)
+        log.apply_retention(NOW + 86_400_000)
+        assert not log.producers.get(9)
+
+
+class TestTransactions:
+    def write(self, log: Log, producer_id: int, sequence: int) -> None:
+        data, header = batch(
+            b"t", producer_id=producer_id, epoch=0, sequence=sequence, transactional=True
+        )
+        log.append(data, header, leader_epoch=0, now_ms=NOW)
+
+    def end(self, log: Log, producer_id: int, *, commit: bool, coordinator_epoch: int = 0) -> None:
+        marker = Marker(commit, coordinator_epoch)
+        data = end_transaction_marker(
+            marker, producer_id=producer_id, producer_epoch=0, timestamp=NOW
+        )
+        log.append(memoryview(data), read_header(data), leader_epoch=0, now_ms=NOW)
+
+    def test_an_open_transaction_holds_the_last_stable_offset(self, log: Log) -> None:
+        append(log, b"a")
+        self.write(log, 1, 0)
+        self.write(log, 2, 0)
+        assert commit(log) == 3
+        assert log.last_stable_offset == 1
+        self.end(log, 1, commit=True)
+        assert log.last_stable_offset == 1  # the marker is not visible yet
+        commit(log)
+        assert log.last_stable_offset == 2
+        self.end(log, 2, commit=False)
+        commit(log)
+        assert log.last_stable_offset == log.high_watermark == 5
+
+    def test_aborted_transactions_of_a_range(self, log: Log, place: Place) -> None:
+        self.write(log, 1, 0)
+        self.end(log, 1, commit=False)
+        self.write(log, 2, 0)
+        self.end(log, 2, commit=True)
+        self.write(log, 1, 1)
+        fill(log, 40)
+        self.end(log, 1, commit=False)
+        commit(log)
+        end = log.log_end_offset
+        assert log.aborted_transactions(0, end) == [(1, 0), (1, 4)]
+        assert log.aborted_transactions(0, 2) == [(1, 0)]
+        assert log.aborted_transactions(2, end) == [(1, 4)]
+
+    @pytest.mark.parametrize("clean", [True, False])
+    def test_transactions_outlive_a_restart(
+        self, manager: LogManager, place: Place, clean: bool
+    ) -> None:
+        log = open_log(manager)
+        self.write(log, 1, 0)
+        self.end(log, 1, commit=False)
+        self.write(log, 2, 0)
+        commit(log)
+        if clean:
+            manager.close()
+        else:
+            manager._lock.release()
+        log = open_log(open_manager(*place))
+        log.advance_high_watermark(3)
+        assert log.aborted_transactions(0, 3) == [(1, 0)]
+        assert log.last_stable_offset == 2
+
+    def test_a_fenced_coordinator_is_refused(self, log: Log) -> None:
+        self.write(log, 1, 0)
+        self.end(log, 1, commit=True, coordinator_epoch=5)
+        with pytest.raises(KafkaError) as error:
+            self.end(log, 1, commit=True, coordinator_epoch=4)
+        assert error_of(error) == ErrorCode.TRANSACTION_COORDINATOR_FENCED
+
+
+class TestSync:
+    def test_offsets_move_in_order(self, log: Log) -> None:
+        append(log, b"a")
+        assert log.dirty
+        end = log.sync()
+        assert (end, log.dirty, log.synced_offset, log.high_watermark) == (1, False, 0, 0)
+        append(log, b"b")
+        log.synced(end)
+        log.advance_high_watermark(log.synced_offset)
+        assert (log.synced_offset, log.high_watermark, log.log_end_offset) == (1, 1, 2)
+        assert log.dirty
+        log.synced(0)
+        log.advance_high_watermark(0)
+        assert (log.synced_offset, log.high_watermark) == (1, 1)
+
+    def test_the_high_watermark_stays_within_the_log(self, log: Log) -> None:
+        append(log, b"a")
+        log.advance_high_watermark(17)
+        assert log.high_watermark == 1
+
+    def test_a_sealed_segment_is_synced_too(self, log: Log) -> None:
+        fill(log, 30)
+        items = log.take_dirty()
+        assert sum(type(item).__name__ == "Segment" for item in items) > 1
+
+
+class TestRead:
+    def test_whole_batches_from_the_one_with_the_offset(self, log: Log) -> None:
+        append(log, b"a", b"b", b"c")
+        append(log, b"d", b"e")
+        part = log.read(1, 10_000, limit=5)
+        assert (part.first_offset, part.next_offset) == (0, 5)
+        assert [record.offset for record in read_records(content(part))] == [0, 1, 2, 3, 4]
+        part = log.read(4, 10_000, limit=5)
+        assert (part.first_offset, part.next_offset) == (3, 5)
+        assert part.size == len(content(part))
+
+    def test_limit_is_not_passed(self, log: Log) -> None:
+        for value in (b"a", b"b", b"c"):
+            append(log, value)
+        part = log.read(0, 10_000, limit=2)
+        assert [record.offset for record in read_records(content(part))] == [0, 1]
+        assert part.next_offset == 2
+        assert log.read(2, 10_000, limit=2) == (b"", 2, 2, 0)
+        assert log.read(3, 10_000, limit=3).size == 0
+
+    def test_max_bytes(self, log: Log) -> None:
+        sizes = [len(batch(b"x" * count)[0]) for count in (100, 50, 200)]
+        for count in (100, 50, 200):
+            append(log, b"x" * count)
+        assert log.read(0, sizes[0] + sizes[1], limit=3).size == sizes[0] + sizes[1]
+        assert log.read(0, sizes[0] + sizes[1] + 1, limit=3).next_offset == 2
+        assert log.read(0, 10, limit=3).size == sizes[0]
+        empty = log.read(0, 10, limit=3, at_least_one=False)
+        assert (empty.size, empty.next_offset) == (0, 0)
+
+    @pytest.mark.parametrize("max_bytes", [1, 150, 700, 5000])
+    def test_every_offset_in_many_segments(self, log: Log, max_bytes: int) -> None:
+        count = 0
+        while count < 120:
+            size = 1 + count % 4
+            append(log, *(b"v%d" % (count + i) for i in range(size)))
+            count += size
+        for offset in range(count):
+            part = log.read(offset, max_bytes, limit=count)
+            found = list(read_records(content(part)))
+            assert part.first_offset == found[0].offset <= offset < part.next_offset
+            assert found[-1].offset == part.next_offset - 1
+            assert [record.value for record in found] == [b"v%d" % r.offset for r in found]
+
+    def test_out_of_range(self, log: Log) -> None:
+        fill(log, 5)
+        commit(log)
+        log.delete_records_before(2)
+        for offset in (-1, 1, 6):
+            with pytest.raises(KafkaError) as error:
+                log.read(offset, 100, limit=5)
+            assert error_of(error) == ErrorCode.OFFSET_OUT_OF_RANGE
+
+    def test_a_range_outlives_its_segment(
+        self, log: Log, manager: LogManager, place: Place
+    ) -> None:
+        fill(log, 60)
+        commit(log)
+        part = log.read(0, 500, limit=60)
+        open_range = log.read(59, 500, limit=60)
+        log.delete_records_before(50)
+        manager.checkpoint(NOW).run()
+        assert _bases(log, place)[0] > 0
+        manager.delete_logs([("orders", 0)])
+        manager.empty_trash()
+        assert isinstance(part.records, FileRange)
+        assert next(read_records(content(part))).value == b"value 0"
+        assert next(read_records(content(open_range))).value == b"value 50"[:6] + b"59"
+
+    def test_gaps(self, manager: LogManager) -> None:
+        config = dataclasses.replace(SMALL, cleanup_policy=frozenset({"compact"}))
+        log = open_log(manager, config=config)
+        for offset in (3, 10, 40, 41, 90):
+            data, header = batch(b"x" * 600)
+            raw = offset.to_bytes(8, "big") + bytes(data[8:12]) + bytes(4) + bytes(data[16:])
+            log.append_replicated(memoryview(raw), now_ms=NOW)
+        assert [record.offset for record in records(log, 0)] == [3, 10, 40, 41, 90]
+        for offset, first in ((0, 3), (4, 10), (11, 40), (42, 90), (90, 90)):
+            assert log.read(offset, 10, limit=91).first_offset == first
+
+
+class TestTimes:
+    TIMES = (5, 3, 9, 9, 20, 1, 30)
+
+    def fill(self, log: Log) -> None:
+        for time in self.TIMES:
+            append(log, b"x" * 300, timestamp=NOW + time)
+
+    @pytest.mark.parametrize("reopen", [False, True])
+    def test_first_record_at_or_after(
+        self, manager: LogManager, place: Place, reopen: bool
+    ) -> None:
+        log = open_log(manager)
+        self.fill(log)
+        if reopen:
+            commit(log)
+            manager.close()
+            log = open_log(open_manager(*place))
+        for time in range(32):
+            expected = next((i for i, it in enumerate(self.TIMES) if it >= time), None)
+            found = log.offset_for_timestamp(NOW + time, limit=7)
+            if expected is None:
+                assert found is None
+            else:
+                assert found == (expected, NOW + self.TIMES[expected], 0)
+
+    def test_a_record_inside_a_compressed_batch(self, log: Log) -> None:
+        data, header = batch(b"a", b"b", b"c", timestamps=[NOW, NOW + 10, NOW + 20], codec=1)
+        log.append(data, header, leader_epoch=4, now_ms=NOW)
+        assert log.offset_for_timestamp(NOW + 5, limit=3) == (1, NOW + 10, 4)
+        assert log.max_timestamp_offset() == (2, NOW + 20, 4)
+
+    def test_bounds(self, log: Log) -> None:
+        assert log.offset_for_timestamp(0, limit=0) is None
+        assert log.max_timestamp_offset() is None
+        self.fill(log)
+        assert log.offset_for_timestamp(NOW + 10, limit=4) is None
+        commit(log)
+        log.delete_records_before(5)
+        found = log.offset_for_timestamp(NOW, limit=7)
+        assert found is not None
+        assert found.offset == 5
+
+    def test_max_timestamp(self, log: Log) -> None:
+        self.fill(log)
+        append(log, b"late", timestamp=NOW + 30)
+        assert log.max_timestamp_offset() == (6, NOW + 30, 0)
+
+
+class TestRetention:
+    def test_by_size(self, manager: LogManager, place: Place) -> None:
+        log = open_log(
+            manager, config=dataclasses.replace(SMALL, retention_bytes=4000, retention_ms=-1)
+        )
+        fill(log, 100)
+        assert log.apply_retention(NOW) == 0, "nothing above the high watermark goes"
+        commit(log)
+        assert log.apply_retention(NOW) > 0
+        assert log.log_start_offset > 0
+        assert 4000 <= log.size < 4000 + 2000
+        before = _bases(log, place)
+        manager.checkpoint(NOW).run()
+        assert _bases(log, place)[0] == log.log_start_offset > before[0]
+        assert log.apply_retention(NOW) == 0
+        assert values(log)[-1] == b"value 99"
+
+    def test_by_time_takes_the_newest_segment_too(self, manager: LogManager) -> None:
+        log = open_log(manager, config=dataclasses.replace(SMALL, retention_ms=1000))
+        fill(log, 50)
+        commit(log)
+        assert log.apply_retention(NOW + 49 + 1000) > 0
+        assert log.log_start_offset < 50
+        assert log.apply_retention(NOW + 49 + 1001) == 1
+        assert (log.log_start_offset, log.log_end_offset, log.size) == (50, 50, 0)
+        assert append(log, b"next").base_offset == 50
+
+    def test_an_emptied_log_keeps_its_end(self, manager: LogManager, place: Place) -> None:
+        log = open_log(manager, config=dataclasses.replace(SMALL, retention_ms=1000))
+        append(log, b"a", producer_id=3, epoch=0, sequence=0)
+        commit(log)
+        log.apply_retention(NOW + 10_000)
+        manager.checkpoint(NOW).run()
+        manager._lock.release()
+        log = open_log(open_manager(*place))
+        assert (log.log_start_offset, log.log_end_offset) == (1, 1)
+        assert append(log, b"a", producer_id=3, epoch=0, sequence=0).duplicate
+
+    def test_compacted_logs_are_left_alone(self, manager: LogManager) -> None:
+        config = dataclasses.replace(
+            SMALL, retention_ms=0, retention_bytes=0, cleanup_policy=frozenset({"compact"})
+        )
+        log = open_log(manager, config=config)
+        fill(log, 50)
+        commit(log)
+        assert log.apply_retention(NOW + 1_000_000) == 0
+
+    def test_delete_records(self, log: Log, manager: LogManager, place: Place) -> None:
+        fill(log, 60)
+        commit(log)
+        assert log.delete_records_before(30) == 30
+        assert log.delete_records_before(10) == 30
+        assert values(log)[0] == b"value 30"
+        with pytest.raises(KafkaError) as error:
+            log.delete_records_before(61)
+        assert error_of(error) == ErrorCode.OFFSET_OUT_OF_RANGE
+        manager.checkpoint(NOW).run()
+        manager._lock.release()
+        log = open_log(open_manager(*place))
+        assert log.log_start_offset == 30
+        assert values(log) == [b"value %d" % number for number in range(30, 60)]
+
+    def test_delete_all_records(self, log: Log, manager: LogManager, place: Place) -> None:
+        fill(log, 60)
+        commit(log)
+        assert log.delete_records_before(60) == 60
+        manager.checkpoint(NOW).run()
+        assert _bases(log, place) == [60]
+        assert append(log, b"next").base_offset == 60
+
+
+class TestTruncate:
+    def test_offsets_epochs_and_producers_go_back(self, log: Log) -> None:
+        for number in range(40):
+            append(
+                log,
+                b"v%d" % number * 20,
+                leader_epoch=number // 10,
+                producer_id=9,
+                epoch=0,
+                sequence=number,
+            )
+        commit(log)
+        log.truncate_to(23, now_ms=NOW)
+        assert (log.log_end_offset, log.synced_offset, log.high_watermark) == (23, 23, 23)
+        assert log.epochs.entries == [(0, 0), (1, 10), (2, 20)]
+        assert values(log) == [b"v%d" % number * 20 for number in range(23)]
+        assert not log.dirty
+        assert append(log, b"v22" * 20, producer_id=9, epoch=0, sequence=22).duplicate
+        assert (
+            append(log, b"new", producer_id=9, epoch=0, sequence=23, leader_epoch=7).base_offset
+            == 23
+        )
+        assert log.epochs.end_offset_for(2, 24) == (2, 23)
+
+    @pytest.mark.parametrize("offset", [0, 1, 13, 39])
+    def test_a_cut_log_is_as_if_the_rest_had_never_been(
+        self, manager: LogManager, place: Place, offset: int
+    ) -> None:
+        log, other = open_log(manager), open_log(manager, "other")
+        fill(log, 40)
+        commit(log)
+        log.truncate_to(offset, now_ms=NOW)
+        fill(log, 40 - offset, offset)
+        fill(other, 40)
+        commit(log)
+        manager.checkpoint(NOW).run()
+        manager._lock.release()
+        manager = open_manager(*place)
+        log, other = open_log(manager), open_log(manager, "other")
+        assert list(records(log)) == list(records(other))
+        assert log.offset_for_timestamp(NOW + 39, limit=40) == (39, NOW + 39, 0)
+
+    def test_inside_a_batch_the_whole_batch_goes(self, log: Log) -> None:
+        append(log, b"a", b"b")
+        append(log, b"c", b"d")
+        log.truncate_to(3, now_ms=NOW)
+        assert log.log_end_offset == 2
+
+    def test_restart_elsewhere(self, log: Log, place: Place) -> None:
+        fill(log, 40)
+        commit(log)
+        log.restart_at(100, now_ms=NOW)
+        assert (log.log_start_offset, log.log_end_offset, log.high_watermark) == (100, 100, 100)
+        assert _bases(log, place) == [100]
+        assert append(log, b"x").base_offset == 100
+
+
+class TestReplicated:
+    def test_batches_are_stored_as_they_come(self, manager: LogManager) -> None:
+        leader, follower = open_log(manager), open_log(manager, "copy")
+        for number in range(30):
+            append(leader, b"v%d" % number, b"w", leader_epoch=number // 7)
+        offset = 0
+        while offset < leader.log_end_offset:
+            part = leader.read(offset, 500, limit=leader.log_end_offset)
+            assert follower.append_replicated(memoryview(content(part)), now_ms=NOW) == (
+                part.next_offset
+            )
+            offset = part.next_offset
+        assert list(records(follower)) == list(records(leader))
+        assert follower.epochs.entries == leader.epochs.entries
+
+    def test_known_batches_are_skipped_and_damage_is_refused(self, log: Log) -> None:
+        append(log, b"a", b"b")
+        stored = content(log.read(0, 1000, limit=2))
+        assert log.append_replicated(memoryview(stored), now_ms=NOW) == 2
+        damaged = bytearray(stored)
+        damaged[0:8] = (2).to_bytes(8, "big")
+        damaged[-1] ^= 1
+        with pytest.raises(KafkaError) as error:
+            log.append_replicated(memoryview(bytes(damaged)), now_ms=NOW)
+        assert error_of(error) == ErrorCode.CORRUPT_MESSAGE
+        damaged[0:8] = (1).to_bytes(8, "big")
+        with pytest.raises(KafkaError) as error:
+            log.append_replicated(memoryview(bytes(damaged)), now_ms=NOW)
+        assert error_of(error) == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def test_indexes_of_few_sealed_segments_are_kept(log: Log) -> None:
+    fill(log, 400)
+    for offset in (0, 399, 100, 200, 0):
+        assert next(records(log, offset)) == Record(
+            b"k", b"value %d" % offset, NOW + offset, [], offset
+        )
+    in_memory = [segment for segment in log._segments if segment._offsets is not None]
+    assert len(log._segments) > 15
+    assert len(in_memory) <= 9
+
+
+def test_a_topic_id_belongs_to_a_log(log: Log) -> None:
+    assert log.topic_id == UUID(int=7)
+    assert repr(log) == "<Log orders-0 to 0>"

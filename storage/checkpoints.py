@@ -13,7 +13,7 @@ import binascii
 import json
 import logging
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
@@ -89,10 +89,15 @@ class OffsetCheckpoints:
     # Log starts come first: segments may be removed as soon as they are durable.
     _NAMES = (LOG_STARTS, RECOVERY_POINTS, HIGH_WATERMARKS)
 
-    def __init__(self, files: Files, data_dir: str, guard: AbstractContextManager[object]) -> None:
+    def __init__(
+        self,
+        files: Files,
+        data_dir: str,
+        guard: AbstractContextManager[object] | None = None,
+    ) -> None:
         self._files = files
         self._data_dir = data_dir
-        self.guard = guard
+        self.guard = guard or nullcontext()
         self._offsets: dict[str, dict[Partition, int]] = {}
         self._written: dict[str, bytes] = {}
         for name in self._NAMES:

@@ -79,7 +79,7 @@ class LeaderEpochs:
     def truncate_start(self, start_offset: int) -> None:
         """Forget epochs that end before the new start; the one around it now begins there."""
         first = bisect_right(self._starts, start_offset) - 1
-        if first >= 0 and self._starts[first] < start_offset:
+        if first > 0 or (first == 0 and self._starts[0] < start_offset):
             self._keep(first, len(self._starts))
             self._starts[0] = start_offset
 

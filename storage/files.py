@@ -436,6 +436,11 @@ class MemFile:
         for part in parts:
             total += len(part)
         self._owner.claim(total)
+        self.store(parts)
+        return position
+
+    def store(self, parts: Sequence[Buffer]) -> None:
+        """Append without asking whether there is room."""
         for part in parts:
             length = len(part)
             if length <= self._room:
@@ -446,7 +451,6 @@ class MemFile:
                 self.size += length
             else:
                 self._append_across(memoryview(part))
-        return position
 
     def _append_across(self, part: memoryview) -> None:
         while len(part) > 0:
@@ -560,11 +564,11 @@ class MemFiles:
         return file.read(0, file.size)
 
     def write_atomic(self, path: str, data: bytes) -> None:
-        file = MemFile(self, path)
-        file.append([data])
-        self.remove(path)
         folder, _, name = path.rpartition("/")
+        file = MemFile(self, path)
+        file.store([data])  # small, and when all is full perhaps the way out
         self._folder(folder)[name] = file
+        self._recount()
 
     def rename(self, old: str, new: str) -> None:
         old_folder, _, old_name = old.rpartition("/")
@@ -583,13 +587,12 @@ class MemFiles:
         folder, _, name = path.rpartition("/")
         file = self._folders.get(folder, {}).pop(name, None)
         if file is not None:
-            # Counted anew, because a worker thread may remove while the owner appends.
-            self.used = sum(
-                it.size
-                for names in list(self._folders.values())
-                for it in list(names.values())
-                if it
-            )
+            self._recount()
+
+    def _recount(self) -> None:
+        # Not a subtraction, because a worker thread may remove while the owner appends.
+        folders = list(self._folders.values())
+        self.used = sum(file.size for names in folders for file in list(names.values()) if file)
 
     def listdir(self, path: str) -> list[str]:
         return sorted(self._folders.get(path, ()))

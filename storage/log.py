@@ -548,6 +548,10 @@ class Log:
             return self.high_watermark
         return max(first, self.log_start_offset)
 
+    def sync_folder(self) -> None:
+        """Make the names of this log's files durable. Raises StorageError."""
+        self._files.sync_dir(self.folder)
+
     @property
     def wants_checkpoint(self) -> bool:
         """Whether a new segment, or one to be removed, waits for a checkpoint."""

@@ -14,7 +14,7 @@ The owner calls, from its event loop:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import NamedTuple
 from uuid import UUID
 
@@ -75,19 +75,36 @@ class CheckpointJob:
 
     def run(self) -> None:
         """Raises StorageError; the checkpoints are the old ones then, which are true still."""
-        guard = self._checkpoints.guard
+        try:
+            self._settle()
+            self._checkpoints.update(self._offsets())
+        except StorageError:
+            # Perhaps the disk is full, and what waits here is the way out of that.
+            self._remove(one_by_one=True)
+            raise
+        self._remove(one_by_one=False)
+
+    def _settle(self) -> None:
         for log, _, before, _ in self._logs:
             while before:
-                with guard:
+                with self._checkpoints.guard:
                     if not log.deleted:
                         sync_in_order(before[:1])
                 del before[0]
-        self._checkpoints.update(self._offsets())
+
+    def _remove(self, *, one_by_one: bool) -> None:
+        """Remove segments, the oldest first.
+
+        When no checkpoint names the log start, a crash must not bring back one segment without the
+        next: then each removal is made durable before the next one.
+        """
         for log, _, _, after in self._logs:
             while after:
-                with guard:
+                with self._checkpoints.guard:
                     if not log.deleted:
                         after[0].remove()
+                        if one_by_one:
+                            log.sync_folder()
                 del after[0]
 
     def _offsets(self) -> Iterator[tuple[Partition, Offsets]]:
@@ -147,7 +164,7 @@ class LogManager:
             self.meta = self._read_meta(fresh)
             self._logs: dict[Partition, Log] = {}
             self._changed: set[Log] = set()
-            self._checkpoints = OffsetCheckpoints(files, data_dir, guard or nullcontext())
+            self._checkpoints = OffsetCheckpoints(files, data_dir, guard)
             self._job: CheckpointJob | None = None
             self._checkpointed_ms = 0
             self._checkpointed_bytes: dict[Log, int] = {}

@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from kbroker.storage.checkpoints import (
+    MetaProperties,
+    OffsetCheckpoints,
+    Offsets,
+    clean_marker,
+    decode_id,
+    encode_id,
+    offsets_from_bytes,
+    offsets_to_bytes,
+    parse_lines,
+    partition_metadata_from_bytes,
+    partition_metadata_to_bytes,
+)
+from kbroker.storage.errors import StorageError
+from kbroker.storage.files import MemFiles
+
+# Written by Apache Kafka 4.3.0.
+KAFKA_OFFSETS = b"0\n3\n__transaction_state 42 0\nref 0 30000\nreftx 0 153\n"
+KAFKA_PARTITION = b"version: 0\ntopic_id: bVyioQuERiybyO8A7mo8fQ"
+KAFKA_META = (
+    b"#\n#Sat Nov 21 09:24:22 UTC 2026\nnode.id=1\ndirectory.id=9zWOGwWPTcG2AgDWW_m4NQ\n"
+    b"version=1\ncluster.id=GyFiz_PMSD627V0vW6A4Pg\n"
+)
+
+
+class TestOffsets:
+    def test_kafkas_file(self) -> None:
+        offsets = offsets_from_bytes(KAFKA_OFFSETS)
+        assert offsets == {("__transaction_state", 42): 0, ("ref", 0): 30000, ("reftx", 0): 153}
+        assert offsets_to_bytes(offsets) == KAFKA_OFFSETS
+
+    def test_empty(self) -> None:
+        assert offsets_from_bytes(b"") == offsets_from_bytes(b"0\n0\n") == {}
+
+    @pytest.mark.parametrize(
+        "data",
+        [
+            b"0\n",
+            b"1\n0\n",
+            b"0\n2\na 0 1\n",
+            b"0\n1\na 0 1\nb 0 1\n",
+            b"0\n1\na 0\n",
+            b"0\n1\na 0 x\n",
+            b"0\n1\na 0 1",
+            b"\0" * 20,
+            b"0\n1\n\xff 0 1\n",
+        ],
+    )
+    def test_damage_is_seen(self, data: bytes) -> None:
+        assert offsets_from_bytes(data) is None
+
+    def test_a_cut_file_is_seen(self) -> None:
+        for end in range(1, len(KAFKA_OFFSETS)):
+            assert offsets_from_bytes(KAFKA_OFFSETS[:end]) is None
+
+
+class TestOffsetCheckpoints:
+    def open(self, files: MemFiles) -> OffsetCheckpoints:
+        files.mkdir("data")
+        return OffsetCheckpoints(files, "data")
+
+    def test_what_is_written_is_read(self) -> None:
+        files = MemFiles()
+        one = self.open(files)
+        one.update([(("a", 0), Offsets(5, 20, 18)), (("b", 1), Offsets(0, 7, 7))])
+        two = self.open(files)
+        assert two.get(("a", 0)) == Offsets(5, 20, 18)
+        assert two.get(("b", 1)) == Offsets(0, 7, 7)
+        assert two.get(("c", 0)) == Offsets(0, 0, 0)
+        assert files.read_bytes("data/log-start-offset-checkpoint") == b"0\n1\na 0 5\n"
+        two.forget([("a", 0), ("never", 9)])
+        assert self.open(files).get(("a", 0)) == Offsets()
+
+    def test_unchanged_files_are_left_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        files = MemFiles()
+        checkpoints = self.open(files)
+        checkpoints.forget([("a", 0)])
+        assert files.listdir("data") == []
+        checkpoints.update([(("a", 0), Offsets(0, 1, 1))])
+        monkeypatch.setattr(files, "write_atomic", None)
+        checkpoints.update([(("a", 0), Offsets(0, 1, 1))])
+
+    def test_a_damaged_file_counts_as_empty(self, caplog: pytest.LogCaptureFixture) -> None:
+        files = MemFiles()
+        self.open(files).update([(("a", 0), Offsets(5, 20, 18))])
+        files.write_atomic("data/recovery-point-offset-checkpoint", b"nonsense")
+        checkpoints = self.open(files)
+        assert checkpoints.get(("a", 0)) == Offsets(5, 0, 18)
+        assert "recovery-point-offset-checkpoint is damaged" in caplog.text
+
+
+class TestIds:
+    def test_as_kafka_writes_them(self) -> None:
+        topic_id = UUID("6d5ca2a1-0b84-462c-9bc8-ef00ee6a3c7d")
+        assert decode_id("bVyioQuERiybyO8A7mo8fQ") == topic_id
+        assert encode_id(topic_id) == "bVyioQuERiybyO8A7mo8fQ"
+        assert partition_metadata_from_bytes(KAFKA_PARTITION) == topic_id
+        assert partition_metadata_to_bytes(topic_id) == KAFKA_PARTITION
+
+    @pytest.mark.parametrize(
+        "data", [b"", b"\0" * 43, KAFKA_PARTITION[:-3], b"version: 1" + KAFKA_PARTITION[10:]]
+    )
+    def test_damage_is_seen(self, data: bytes) -> None:
+        assert partition_metadata_from_bytes(data) is None
+
+
+class TestMetaProperties:
+    def test_kafkas_file_is_understood(self) -> None:
+        meta = MetaProperties.from_bytes(KAFKA_META, "meta")
+        assert meta == MetaProperties("GyFiz_PMSD627V0vW6A4Pg", 1, "9zWOGwWPTcG2AgDWW_m4NQ")
+        assert MetaProperties.from_bytes(meta.to_bytes(), "meta") == meta
+
+    @pytest.mark.parametrize(
+        ("data", "reason"),
+        [
+            (b"", "damaged"),
+            (b"\0" * 100, "damaged"),
+            (KAFKA_META.replace(b"node.id=1", b"node.id=x"), "damaged"),
+            (KAFKA_META.replace(b"version=1", b"version=2"), "newer"),
+            (KAFKA_META + b"kbroker.format.version=2\n", "newer"),
+        ],
+    )
+    def test_what_is_refused(self, data: bytes, reason: str) -> None:
+        with pytest.raises(StorageError, match=f"the/path is .*{reason}"):
+            MetaProperties.from_bytes(data, "the/path")
+
+
+def test_clean_marker_is_kafkas_json() -> None:
+    assert clean_marker() == b'{"version":0,"brokerEpoch":-1}'
+
+
+def test_version_of_lines_is_checked() -> None:
+    assert parse_lines(b"0\n1\n0 7\n", 0) == [["0", "7"]]
+    assert parse_lines(b"0\n1\n0 7\n", 1) is None

@@ -1,0 +1,276 @@
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kbroker.storage import files as files_module
+from kbroker.storage.crash_files import CrashFiles
+from kbroker.storage.errors import StorageError
+from kbroker.storage.files import Files, MemFiles, OsFiles
+
+Place = tuple[Files, str]
+
+
+@pytest.fixture(params=["disk", "memory", "crash"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """Every kind of files, and a folder that exists."""
+    files: Files
+    if request.param == "disk":
+        files, folder = OsFiles(), (tmp_path / "data").as_posix()
+    else:
+        files, folder = (MemFiles() if request.param == "memory" else CrashFiles()), "data"
+    files.mkdir(folder)
+    return files, folder
+
+
+class TestFile:
+    def test_append_read_and_size(self, place: Place) -> None:
+        files, folder = place
+        file = files.open(f"{folder}/a", create=True)
+        assert file.append([b"abc", memoryview(b"def")]) == 0
+        assert file.append([b"", bytearray(b"gh")]) == 6
+        assert file.size == files.size(f"{folder}/a") == 8
+        assert file.read(2, 3) == b"cde"
+        assert file.read(6, 100) == b"gh"
+        assert file.read(8, 1) == b""
+        file.sync()
+        file.close()
+        again = files.open(f"{folder}/a")
+        assert again.append([b"i"]) == 8
+        assert files.read_bytes(f"{folder}/a") == b"abcdefghi"
+
+    def test_large_appends(self, place: Place) -> None:
+        files, folder = place
+        file = files.open(f"{folder}/a", create=True)
+        whole = b""
+        for size in (1, 5000, 3_000_000, 17, 4096, 1_048_576):
+            piece = os.urandom(size)
+            assert file.append([piece[:1], piece[1:]]) == len(whole)
+            whole += piece
+        assert file.read(0, len(whole) + 5) == whole
+        for position in (0, 4095, 4096, 5001, 3_000_000):
+            part = file.range(position, 1_500_000)
+            assert part.read() == whole[position : position + 1_500_000]
+            assert b"".join(part.parts()) == part.read()
+            assert len(part) == 1_500_000
+
+    def test_truncate(self, place: Place) -> None:
+        files, folder = place
+        file = files.open(f"{folder}/a", create=True)
+        file.append([b"0123456789"])
+        file.truncate(4)
+        assert (file.size, file.read(0, 10)) == (4, b"0123")
+        assert file.append([b"x"]) == 4
+        assert file.read(0, 10) == b"0123x"
+        file.truncate(0)
+        assert file.append([b"y"]) == 0
+
+    def test_a_range_outlives_name_and_file(self, place: Place) -> None:
+        files, folder = place
+        file = files.open(f"{folder}/a", create=True)
+        file.append([b"0123456789"])
+        part = file.range(2, 3)
+        files.remove(f"{folder}/a")
+        file.close()
+        del file
+        gc.collect()
+        assert part.read() == b"234"
+
+
+class TestFiles:
+    def test_missing_names(self, place: Place) -> None:
+        files, folder = place
+        for use in (files.open, files.read_bytes, files.size):
+            with pytest.raises(FileNotFoundError):
+                use(f"{folder}/none")
+        with pytest.raises(FileNotFoundError):
+            files.open(f"{folder}/no/file", create=True)
+        with pytest.raises(FileNotFoundError):
+            files.rename(f"{folder}/none", f"{folder}/other")
+        files.remove(f"{folder}/none")
+        files.rmtree(f"{folder}/none")
+        assert files.listdir(f"{folder}/none") == []
+        assert not files.exists(f"{folder}/none")
+        assert not files.exists(f"{folder}/no/file")
+
+    def test_names(self, place: Place) -> None:
+        files, folder = place
+        files.mkdir(f"{folder}/sub")
+        files.mkdir(f"{folder}/sub")
+        files.open(f"{folder}/sub/b", create=True).append([b"1"])
+        files.write_atomic(f"{folder}/a", b"2")
+        assert files.listdir(folder) == ["a", "sub"]
+        files.rename(f"{folder}/sub", f"{folder}/moved")
+        files.rename(f"{folder}/a", f"{folder}/c")
+        assert files.listdir(folder) == ["c", "moved"]
+        assert files.read_bytes(f"{folder}/moved/b") == b"1"
+        files.open(f"{folder}/d", create=True).append([b"3"])
+        files.rename(f"{folder}/c", f"{folder}/d")
+        assert files.read_bytes(f"{folder}/d") == b"2"
+        assert files.exists(f"{folder}/moved")
+        files.rmtree(f"{folder}/moved")
+        assert files.listdir(folder) == ["d"]
+        files.sync_dir(folder)
+        files.sync_everything(folder)
+
+    def test_write_atomic_replaces(self, place: Place) -> None:
+        files, folder = place
+        files.write_atomic(f"{folder}/a", b"long content")
+        old = files.open(f"{folder}/a").range(0, 12)
+        files.write_atomic(f"{folder}/a", b"short")
+        assert files.read_bytes(f"{folder}/a") == b"short"
+        assert old.read() == b"long content"
+        assert files.listdir(folder) == ["a"]
+
+
+class TestLock:
+    @pytest.mark.parametrize("kind", ["disk", "memory"])
+    def test_only_one(self, kind: str, tmp_path: Path) -> None:
+        files: Files = OsFiles() if kind == "disk" else MemFiles()
+        path = (tmp_path / ".lock").as_posix()
+        lock = files.lock(path)
+        with pytest.raises(StorageError, match="another broker"):
+            files.lock(path)
+        lock.release()
+        files.lock(path).release()
+
+
+class TestMemory:
+    def test_limit_counts_every_byte_once(self) -> None:
+        files = MemFiles(limit=100)
+        files.mkdir("d")
+        file = files.open("d/a", create=True)
+        file.append([b"x" * 60])
+        with pytest.raises(StorageError, match=r"memory\.limit\.bytes=100"):
+            file.append([b"x" * 41])
+        assert (file.size, files.used) == (60, 60)
+        file.append([b"x" * 40])
+        file.truncate(10)
+        assert files.used == 10
+        files.write_atomic("d/b", b"x" * 50)
+        files.write_atomic("d/b", b"x" * 20)
+        assert files.used == 30
+        files.rename("d/b", "d/a")
+        assert files.used == 20
+        files.rmtree("d")
+        assert files.used == 0
+
+    def test_a_view_keeps_what_truncation_overwrites(self) -> None:
+        files = MemFiles()
+        files.mkdir("d")
+        file = files.open("d/a", create=True)
+        file.append([b"0123456789"])
+        views = file.range(0, 10).parts()
+        file.truncate(4)
+        file.append([b"abcdef"])
+        assert b"".join(views) == b"0123456789"
+        assert file.read(0, 10) == b"0123abcdef"
+
+    def test_parts_are_views_not_copies(self) -> None:
+        files = MemFiles()
+        files.mkdir("d")
+        file = files.open("d/a", create=True)
+        for _ in range(3):
+            file.append([b"x" * 1_000_000])
+        parts = file.range(500_000, 2_000_000).parts()
+        assert 1 < len(parts) < 6
+        assert all(isinstance(part, memoryview) and part.readonly for part in parts)
+
+
+class TestDisk:
+    def test_no_descriptor_is_left(self, tmp_path: Path) -> None:
+        before = len(os.listdir("/proc/self/fd"))
+        files = OsFiles()
+        file = files.open((tmp_path / "a").as_posix(), create=True)
+        file.append([b"abc"])
+        part = file.range(0, 3)
+        assert part.fd is not None
+        assert os.pread(part.fd, 3, 0) == b"abc"
+        file.close()
+        assert len(os.listdir("/proc/self/fd")) == before + 1
+        del part
+        assert len(os.listdir("/proc/self/fd")) == before
+        with pytest.raises(StorageError, match="is closed"):
+            file.read(0, 1)
+
+    def test_short_writes_are_finished(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        file = OsFiles().open((tmp_path / "a").as_posix(), create=True)
+        file.append([b"before"])
+        monkeypatch.setattr(
+            files_module, "_writev", lambda fd, parts: os.write(fd, b"".join(parts)[:3])
+        )
+        assert file.append([b"ab", b"cdef"]) == 6
+        assert file.read(0, 20) == b"beforeabcdef"
+
+    @pytest.mark.parametrize("room", range(0, 12))
+    def test_a_full_disk_leaves_no_part_of_an_append(self, tmp_path: Path, room: int) -> None:
+        file = OsFiles().open((tmp_path / "a").as_posix(), create=True)
+        file.append([b"before"])
+        with _file_size_limit(6 + room):
+            if room < 11:
+                with pytest.raises(StorageError, match="cannot append"):
+                    file.append([b"01234", b"567890"])
+                assert (file.size, file.read(0, 50)) == (6, b"before")
+            else:
+                file.append([b"01234", b"567890"])
+        assert file.append([b"after"]) == (6 if room < 11 else 17)
+        assert os.path.getsize(tmp_path / "a") == file.size
+
+    def test_a_file_that_cannot_be_cut_takes_no_more(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(*_: object) -> int:
+            raise OSError(5, "broken")
+
+        file = OsFiles().open((tmp_path / "a").as_posix(), create=True)
+        file.append([b"before"])
+        monkeypatch.setattr(files_module, "_writev", refuse)
+        monkeypatch.setattr(os, "ftruncate", refuse)
+        with pytest.raises(StorageError, match="broken"):
+            file.append([b"x"])
+        monkeypatch.undo()
+        with pytest.raises(StorageError, match="cannot append"):
+            file.append([b"y"])
+        assert file.read(0, 10) == b"before"
+
+    def test_a_failing_sync_is_reported(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(fd: int) -> None:
+            raise OSError(5, "broken")
+
+        file = OsFiles().open((tmp_path / "a").as_posix(), create=True)
+        monkeypatch.setattr(files_module, "_fsync", refuse)
+        with pytest.raises(StorageError, match="cannot sync"):
+            file.sync()
+
+    def test_plain_fallbacks(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(files_module, "_writev", files_module._joined_write)
+        monkeypatch.setattr(files_module, "_pread", files_module._seek_read)
+        monkeypatch.setattr(files_module, "_syncfs", None)
+        files = OsFiles()
+        file = files.open((tmp_path / "a").as_posix(), create=True)
+        file.append([b"abc", b"def"])
+        assert file.read(1, 3) == b"bcd"
+        assert file.append([b"g"]) == 6
+        assert file.read(0, 10) == b"abcdefg"
+        assert not files.sync_everything(tmp_path.as_posix())
+
+
+@contextlib.contextmanager
+def _file_size_limit(size: int) -> Iterator[None]:
+    """Writes beyond `size` fail with EFBIG, after a short one up to it: as a full disk does."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -30,6 +30,7 @@ from .transport import PlainTransport
 from .waiters import Pending
 
 logger = logging.getLogger(__name__)
+wire_logger = logging.getLogger("kbroker.protocol")
 
 RECEIVE_BYTES = 256 * 1024
 REPLIES_MAX = 1024
@@ -72,6 +73,7 @@ class Connection:
         self._reading = True
         self._parked = False
         self._claimed = 0
+        self._traced = wire_logger.isEnabledFor(logging.DEBUG)
         self._scope = trio.CancelScope()
 
     async def serve(self) -> None:
@@ -149,6 +151,8 @@ class Connection:
             context = Context(
                 self._node, self._apis, self.peer, header.client_id, header.api_version
             )
+            if self._traced:
+                wire_logger.debug("%s > %s %s", self.peer.host, header, request)
             result = api.handler(context, request)
             if result is not None:
                 self._reply(header, result)
@@ -177,14 +181,20 @@ class Connection:
             answer = refuse_version(self._apis)
             self._replies.append(Reply(header.correlation_id, ApiKey.API_VERSIONS, 0, answer))
             return
+        software = self.peer.software or "unknown software"
         raise Refused(
-            f"API key {header.api_key} version {header.api_version} is not served "
-            f"(client id {header.client_id!r}, software {self.peer.software or 'unknown'})"
+            f"API key {header.api_key} version {header.api_version} of {software} is not served"
         )
 
     def _log_refusal(self, error: Exception) -> None:
-        logger.warning(
-            "closing the connection from %s: %s%s", self.peer.host, error, self._frames.hint()
+        """Say why; the same reason again is for debugging only, or a retrying client fills the log."""
+        level = logging.WARNING if self._node.is_news(str(error)) else logging.DEBUG
+        logger.log(
+            level,
+            "closing the connection from %s: %s%s",
+            self.peer.host,
+            error,
+            self._frames.hint(),
         )
 
     # -- writer
@@ -213,6 +223,8 @@ class Connection:
                     break
                 response = await self._resolve(response)
             self._replies.popleft()
+            if self._traced:
+                wire_logger.debug("%s < %d %s", self.peer.host, reply.correlation_id, response)
             encoded = encode_response(reply.correlation_id, reply.key, reply.version, response)
             size += sum(map(len, encoded))
             parts += encoded

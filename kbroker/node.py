@@ -27,6 +27,7 @@ from .topics import NewTopic, create_topic
 logger = logging.getLogger(__name__)
 
 CHECKPOINT_SECONDS = 0.5
+LOGGED_MAX = 1000
 
 
 class Node:
@@ -61,7 +62,7 @@ class Node:
         self._trash = trio.Event()
         self.unhandled_errors = 0
         self._replicas: dict[tuple[uuid.UUID, int], Replica] = {}
-        self._offline: set[tuple[uuid.UUID, int]] = set()
+        self._logged: set[str] = set()
         cluster.subscribe(self._on_topics_changed)
 
     # -- life
@@ -154,6 +155,13 @@ class Node:
                     replica.log.log_start_offset,
                 )
 
+    def is_news(self, message: str) -> bool:
+        """True for a message that was not logged before; remembers a bounded number of them."""
+        if message in self._logged or len(self._logged) >= LOGGED_MAX:
+            return False
+        self._logged.add(message)
+        return True
+
     # -- replicas
 
     def replica(self, topic: Topic, index: int) -> Replica:
@@ -206,9 +214,9 @@ class Node:
 
     def _report_offline(self, topic: Topic, index: int, error: StorageError) -> None:
         """Say once that a partition cannot be opened."""
-        if (topic.id, index) not in self._offline:
-            self._offline.add((topic.id, index))
-            logger.error("partition %s-%d: %s", topic.name, index, error.message)
+        message = f"partition {topic.name}-{index}: {error.message}"
+        if self.is_news(message):
+            logger.error("%s", message)
 
     def _on_topics_changed(self, event: TopicsChanged) -> None:
         for topic in event.deleted:

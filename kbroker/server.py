@@ -21,6 +21,7 @@ from .transport import PlainTransport
 logger = logging.getLogger(__name__)
 
 LOOPBACK = ("127.0.0.1", "::1")
+LOOPBACK_NAMES = ("localhost", *LOOPBACK)
 BIND_TRIES = 20
 REAP_SECONDS = 0.5
 DRAIN_SECONDS = 0.005
@@ -45,7 +46,7 @@ async def bind(listener: Listener, backlog: int) -> list[trio.SocketListener]:
 
     Raises PortInUse, with what to do, when the address is taken.
     """
-    if listener.host not in ("localhost", *LOOPBACK):
+    if listener.host not in LOOPBACK_NAMES:
         return await _open(listener.host, listener.port, backlog)
     for _ in range(BIND_TRIES):
         first = await _open(LOOPBACK[0], listener.port, backlog)
@@ -143,6 +144,7 @@ class Server:
         if not self._admit(host):
             stream.socket.close()
             return
+        self._warn_of_misleading(listener, host)
         await trio.sleep_until(self._turn())
         local = Endpoint(*stream.socket.getsockname()[:2])
         connection = Connection(
@@ -172,6 +174,17 @@ class Server:
             )
             return False
         return True
+
+    def _warn_of_misleading(self, listener: Listener, host: str) -> None:
+        """A client on another machine that is told a loopback address will dial itself."""
+        told = listener.advertised.host if listener.advertised else ""
+        if told in LOOPBACK_NAMES and host not in LOOPBACK_NAMES:
+            message = (
+                f"clients on {host} are told to connect to {listener.advertised}, which is their "
+                "own machine; set --advertise to an address that they can reach"
+            )
+            if self._node.is_news(message):
+                logger.warning("%s", message)
 
     def _turn(self) -> float:
         """When the next connection may be served: max.connection.creation.rate of them a second.

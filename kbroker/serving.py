@@ -24,7 +24,7 @@ from .context import Endpoint
 from .listeners import configured_listeners, parse_endpoint
 from .logs import set_up_logging
 from .protocol.errors import KafkaError
-from .server import Listener, PortInUse
+from .server import LOOPBACK_NAMES, Listener, PortInUse
 from .storage.errors import StorageError
 from .storage.naming import META_PROPERTIES
 
@@ -32,7 +32,6 @@ logger = logging.getLogger(__name__)
 
 PARENT_CHECK_SECONDS = 0.5
 IDLE_CHECK_SECONDS = 1
-LOOPBACK_NAMES = {"localhost", "127.0.0.1", "::1"}
 
 
 class StartFailed(Exception):

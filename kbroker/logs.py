@@ -25,6 +25,14 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(event)
 
 
+class TextFormatter(logging.Formatter):
+    """One line a message, whatever is in it: names that clients choose cannot forge a line."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        line = super().formatMessage(record)
+        return "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
+
+
 def set_up_logging(levels: Iterable[str], form: str) -> None:
     """Install the handler of the command line.
 
@@ -36,7 +44,7 @@ def set_up_logging(levels: Iterable[str], form: str) -> None:
         handler.setFormatter(JsonFormatter())
     else:
         handler.setFormatter(
-            logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s", "%H:%M:%S")
+            TextFormatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s", "%H:%M:%S")
         )
     root = logging.getLogger()
     root.handlers[:] = [handler]

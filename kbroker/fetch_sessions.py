@@ -39,6 +39,7 @@ class Target:
         "max_bytes",
         "told_high_watermark",
         "told_log_start_offset",
+        "topic_name",
     )
 
     def __init__(
@@ -56,6 +57,8 @@ class Target:
         self.last_fetched_epoch = last_fetched_epoch
         self.told_high_watermark = -1
         self.told_log_start_offset = -1
+        self.topic_name: str | None = None
+        """The name behind a topic id, once it was found: the id may go, and the name come back."""
 
     def update(self, newer: Target) -> None:
         """Take over what the client asks for now; keep what it was told."""

@@ -8,12 +8,14 @@ from typing import Any, NamedTuple
 
 import trio
 
+from kbroker.cluster import Topic
 from kbroker.context import Context
 from kbroker.fetch_sessions import FetchPlan, Target, TargetKey
 from kbroker.node import Node
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
+from kbroker.protocol.schema import ZERO_UUID
 from kbroker.registry import handles
 from kbroker.replica import Replica
 from kbroker.topics import find_topic
@@ -133,8 +135,7 @@ class _FetchWork:
         try:
             if self.from_replica:
                 raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-            topic = find_topic(self.node.cluster, name, key, by_id=self.by_id)  # type: ignore[arg-type]
-            replica = self.node.replica(topic, index)
+            replica = self.node.replica(self._topic(target), index)
             return self._read_replica(target, name, replica, max_bytes, at_least_one)
         except KafkaError as error:
             refusal = FetchResponse.Partition(
@@ -145,6 +146,22 @@ class _FetchWork:
                 records=b"",
             )
             return _Row(target, name, refusal, 0, replica)
+
+    def _topic(self, target: Target) -> Topic:
+        """The topic of a target. One that went after it was first found is missed by its name."""
+        cluster, key = self.node.cluster, target.key[0]
+        if isinstance(key, str):
+            return find_topic(cluster, key, ZERO_UUID, by_id=False)
+        known = target.topic_name
+        if known is not None and key not in cluster.topics_by_id:
+            raise KafkaError(
+                ErrorCode.INCONSISTENT_TOPIC_ID
+                if known in cluster.topics
+                else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            )
+        topic = find_topic(cluster, "", key, by_id=True)
+        target.topic_name = topic.name
+        return topic
 
     def _read_replica(
         self, target: Target, name: str, replica: Replica, max_bytes: int, at_least_one: bool

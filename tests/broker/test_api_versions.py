@@ -1,0 +1,158 @@
+"""ApiVersions: wire rules 3 to 6, and that what is advertised is what is served."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from kbroker.broker import Broker
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.compile import decode
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.headers import encode_request
+from kbroker.protocol.messages.api_versions import ApiVersionsResponse
+
+from ..wire import ConnectionClosed, Wire, connected, request
+
+SERVED = {
+    ApiKey.PRODUCE: (0, 13),
+    ApiKey.FETCH: (4, 18),
+    ApiKey.LIST_OFFSETS: (0, 11),
+    ApiKey.METADATA: (0, 13),
+    ApiKey.OFFSET_COMMIT: (0, 10),
+    ApiKey.OFFSET_FETCH: (0, 10),
+    ApiKey.FIND_COORDINATOR: (0, 6),
+    ApiKey.JOIN_GROUP: (0, 9),
+    ApiKey.HEARTBEAT: (0, 4),
+    ApiKey.LEAVE_GROUP: (0, 5),
+    ApiKey.SYNC_GROUP: (0, 5),
+    ApiKey.DESCRIBE_GROUPS: (0, 6),
+    ApiKey.LIST_GROUPS: (0, 5),
+    ApiKey.API_VERSIONS: (0, 4),
+    ApiKey.CREATE_TOPICS: (0, 7),
+    ApiKey.DELETE_TOPICS: (0, 6),
+    ApiKey.DELETE_RECORDS: (0, 2),
+    ApiKey.INIT_PRODUCER_ID: (0, 5),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: (0, 4),
+    ApiKey.DESCRIBE_CONFIGS: (0, 4),
+    ApiKey.CREATE_PARTITIONS: (0, 3),
+    ApiKey.DELETE_GROUPS: (0, 2),
+    ApiKey.OFFSET_DELETE: (0, 0),
+    ApiKey.DESCRIBE_CLUSTER: (0, 2),
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: (0, 0),
+}
+
+
+@pytest.mark.parametrize("version", range(5))
+async def test_what_is_advertised(wire: Wire, version: int) -> None:
+    hello = request(ApiKey.API_VERSIONS, client_software_name="a-b.c9", client_software_version="1")
+    answer = await wire.ask(ApiKey.API_VERSIONS, version, hello)
+    assert answer.error_code == 0
+    assert {r.api_key: (r.min_version, r.max_version) for r in answer.api_keys} == SERVED
+
+
+async def test_rule_3_the_answer_has_header_version_0(wire: Wire) -> None:
+    hello = request(ApiKey.API_VERSIONS, client_software_name="a", client_software_version="1")
+    await wire.send(ApiKey.API_VERSIONS, 3, hello)
+    frame = await wire.receive_frame()
+    # Straight after the correlation id stands the error code, then a compact array.
+    assert struct.unpack_from(">ihB", frame) == (1, 0, len(SERVED) + 1)
+
+
+@pytest.mark.parametrize("version", [5, 6, 127, 32767, -1, -32768])
+@pytest.mark.parametrize("body", [b"", b"\xff\xff\xff\xff\xff", b"garbage that is no body"])
+async def test_rule_4_an_unknown_version_is_answered_in_version_0(
+    wire: Wire, version: int, body: bytes
+) -> None:
+    header = struct.pack(">hhih", ApiKey.API_VERSIONS, version, 77, -1)
+    await wire.send_bytes(struct.pack(">i", len(header + body)) + header + body)
+    frame = await wire.receive_frame()
+    assert struct.unpack_from(">i", frame) == (77,)
+    answer, end = decode(ApiVersionsResponse, frame, 0, 4)
+    assert end == len(frame)
+    row = answer.api_keys[0]
+    assert (answer.error_code, len(answer.api_keys)) == (ErrorCode.UNSUPPORTED_VERSION, 1)
+    assert (row.api_key, row.min_version, row.max_version) == (ApiKey.API_VERSIONS, 0, 4)
+    assert await wire.works()
+
+
+def unserved() -> list[tuple[int, int]]:
+    pairs: list[tuple[int, int]] = [
+        (key, top + 1) for key, (_, top) in SERVED.items() if key != ApiKey.API_VERSIONS
+    ]
+    pairs += [(ApiKey.PRODUCE, version) for version in range(3)]
+    pairs += [(ApiKey.FETCH, version) for version in range(4)]
+    pairs += [(key, 0) for key in ApiKey if key not in SERVED]
+    return [*pairs, (4, 0), (7, 0), (93, 0), (-1, 0), (32767, 0), (ApiKey.METADATA, -1)]
+
+
+@pytest.mark.parametrize(("key", "version"), unserved())
+async def test_rule_5_what_is_not_served_closes(
+    broker: Broker, wire: Wire, key: int, version: int
+) -> None:
+    frame = struct.pack(">hhih", key, version, 1, -1) + bytes(20)
+    await wire.send_bytes(struct.pack(">i", len(frame)) + frame)
+    assert await wire.wait_closed() == b""
+    assert broker.node.unhandled_errors == 0
+    async with connected(broker.endpoint) as other:
+        assert await other.works()
+
+
+@pytest.mark.parametrize(
+    ("name", "software", "code"),
+    [
+        ("a", "1", 0),
+        ("apache-kafka-java", "4.3.0", 0),
+        ("a.b-c", "1-x.2", 0),
+        ("", "1", 42),
+        ("a", "", 42),
+        ("-a", "1", 42),
+        ("a", "1.", 42),
+        ("a b", "1", 42),
+        ("a_b", "1", 42),
+        ("a\n", "1", 42),
+        ("ä", "1", 42),
+        ("a/b", "1", 42),
+    ],
+)
+@pytest.mark.parametrize("version", [3, 4])
+async def test_rule_6_the_name_of_the_software(
+    wire: Wire, version: int, name: str, software: str, code: int
+) -> None:
+    hello = request(
+        ApiKey.API_VERSIONS, client_software_name=name, client_software_version=software
+    )
+    answer = await wire.ask(ApiKey.API_VERSIONS, version, hello)
+    assert answer.error_code == code
+    assert bool(answer.api_keys) == (code == 0)  # Kafka sends none with an error
+    assert await wire.works()
+
+
+@pytest.mark.parametrize(("key", "versions"), SERVED.items(), ids=lambda each: str(each))
+async def test_every_advertised_version_is_answered(
+    broker: Broker, wire: Wire, key: ApiKey, versions: tuple[int, int]
+) -> None:
+    """Empty requests: each must come to a handler and give an answer of its own version."""
+    first = 3 if key == ApiKey.PRODUCE else versions[0]
+    for version in range(first, versions[1] + 1):
+        fields: dict[str, object] = {"acks": 1} if key == ApiKey.PRODUCE else {}
+        if key == ApiKey.API_VERSIONS:
+            fields = {"client_software_name": "a", "client_software_version": "1"}
+        await wire.ask(key, version, request(key, **fields))
+
+
+async def test_a_frame_is_what_its_header_says(broker: Broker, wire: Wire) -> None:
+    """Rule 2: the client id is a plain string also where the header is flexible."""
+    ask = request(ApiKey.METADATA, topics=[])
+    for version in (8, 9):
+        for client_id in (None, "", "x" * 200):
+            parts = encode_request(ApiKey.METADATA, version, version, client_id, ask)
+            await wire.send_bytes(b"".join(parts))  # type: ignore[arg-type]
+            assert (await wire.receive_frame())[:4] == version.to_bytes(4, "big")
+
+
+async def test_a_closed_connection_is_seen_by_the_test_client(wire: Wire) -> None:
+    await wire.send_bytes(b"\xff" * 4)
+    with pytest.raises(ConnectionClosed):
+        await wire.receive_frame()

@@ -1,0 +1,415 @@
+"""One connection: answers in order, pipelining, back-pressure, parked answers, acks=0, bad frames."""
+
+from __future__ import annotations
+
+import logging
+import struct
+import time
+from contextlib import aclosing
+
+import pytest
+import trio
+
+from kbroker.broker import Broker
+from kbroker.connection import REPLIES_MAX
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.groups import JoinGroupRequest
+
+from ..wire import (
+    NEVER,
+    Topic,
+    Wire,
+    batch,
+    connected,
+    create_topic,
+    delete_topic,
+    fetch,
+    fetch_request,
+    metadata,
+    produce,
+    produce_request,
+    request,
+    until,
+    values_of,
+)
+from .conftest import Start, started
+
+APIS = ApiKey.API_VERSIONS
+
+
+def join_request(group: str, member: str = "") -> JoinGroupRequest:
+    """Version 1, which needs no member id of the broker's."""
+    return JoinGroupRequest(
+        group_id=group,
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=60_000,
+        member_id=member,
+        protocol_type="consumer",
+        protocols=[JoinGroupRequest.Protocol(name="range", metadata=b"")],
+    )
+
+
+# -- order
+
+
+async def test_rule_1_answers_come_in_the_order_of_requests(start: Start) -> None:
+    """Slow and quick ones mixed, all sent at once; correlation ids are checked by the client."""
+    async with start() as broker, connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "t")
+        data = b""
+        for i in range(300):
+            if i % 3 == 0:
+                data += wire.frame(
+                    ApiKey.PRODUCE, 9, produce_request(topic, batch([str(i).encode()]))
+                )
+            elif i % 3 == 1:
+                data += wire.frame(APIS, 0, request(APIS))
+            else:
+                data += wire.frame(ApiKey.METADATA, 9, request(ApiKey.METADATA, topics=None))
+        await wire.send_bytes(data)
+        answers = [await wire.receive() for _ in range(300)]
+        offsets = [a.responses[0].partition_responses[0].base_offset for a in answers[::3]]
+        assert offsets == list(range(100))
+        expected = [str(i).encode() for i in range(0, 300, 3)]
+        assert values_of(await fetch(wire, topic)) == expected
+
+
+async def test_requests_that_arrive_byte_by_byte(wire: Wire) -> None:
+    data = wire.frame(APIS, 0, request(APIS)) + wire.frame(
+        ApiKey.METADATA, 9, request(ApiKey.METADATA, topics=[])
+    )
+    for i in range(len(data)):
+        await wire.send_bytes(data[i : i + 1])
+    assert (await wire.receive()).api_keys
+    assert (await wire.receive()).brokers
+
+
+async def test_a_parked_fetch_holds_later_answers_but_no_later_append(start: Start) -> None:
+    """Decision 22: the append behind a parked fetch of its own connection is done at once."""
+    async with start() as broker, connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "t")
+        idle = await create_topic(wire, "idle")
+        await wire.send(ApiKey.FETCH, 12, fetch_request(idle, max_wait_ms=NEVER))
+        await wire.send(ApiKey.PRODUCE, 9, produce_request(topic, batch([b"later"])))
+        async with connected(broker.endpoint) as other:
+            row = await fetch(other, topic, max_wait_ms=5000)
+            assert values_of(row) == [b"later"]
+            assert await wire.is_silent()
+            await produce(other, idle, batch())
+        assert (await wire.receive()).responses[0].partitions[0].records
+        assert (await wire.receive()).responses[0].partition_responses[0].base_offset == 0
+
+
+# -- back-pressure
+
+
+async def test_a_client_that_never_reads_stops_being_read(start: Start) -> None:
+    """Its unanswered requests are bounded, others are served, and it can go on later."""
+    async with start() as broker, connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "t")
+        await produce(wire, topic, batch([bytes(500_000)]))
+        ask = fetch_request(topic)
+        sent = 0
+        with trio.move_on_after(10) as scope:
+            while sent < 200_000:
+                frame = wire.frame(ApiKey.FETCH, 12, ask)
+                scope.deadline = trio.current_time() + 1
+                await wire.stream.send_all(frame)
+                sent += 1
+        assert scope.cancelled_caught, f"{sent} requests were taken without an answer being read"
+        (deaf,) = broker.server.connections
+        # What one read brings comes on top of the bound.
+        assert len(deaf._replies) < REPLIES_MAX + 256 * 1024 // len(frame) + 1
+        async with connected(broker.endpoint) as other:
+            assert await other.works()
+        for _ in range(20):
+            answer = await wire.receive()
+            assert values_of(answer.responses[0].partitions[0]) == [bytes(500_000)]
+
+
+async def test_many_pipelined_requests_beyond_the_bound_are_all_answered(wire: Wire) -> None:
+    count = 5 * REPLIES_MAX
+    data = b"".join(wire.frame(APIS, 0, request(APIS)) for _ in range(count))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wire.send_bytes, data)
+        for _ in range(count):
+            await wire.receive()
+
+
+# -- parked answers
+
+
+async def test_rule_29_a_parked_fetch_wakes_when_records_come(start: Start) -> None:
+    async with start() as broker, connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "t")
+        async with connected(broker.endpoint) as reader:
+            await reader.send(ApiKey.FETCH, 12, fetch_request(topic, max_wait_ms=NEVER))
+            assert await reader.is_silent()
+            sent_at = time.perf_counter()
+            await produce(wire, topic, batch([b"a"]))
+            row = (await reader.receive()).responses[0].partitions[0]
+            assert time.perf_counter() - sent_at < 1
+            assert (values_of(row), row.high_watermark) == ([b"a"], 1)
+
+
+async def test_rule_29_a_parked_fetch_waits_for_min_bytes(start: Start) -> None:
+    async with start() as broker, connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "t", 2)
+        one = batch([bytes(1000)])
+        ask = fetch_request(topic, partitions=(0, 1), max_wait_ms=NEVER, min_bytes=3 * len(one))
+        async with connected(broker.endpoint) as reader:
+            await reader.send(ApiKey.FETCH, 12, ask)
+            await produce(wire, topic, one)
+            await produce(wire, topic, one, partition=1)
+            assert await reader.is_silent()
+            await produce(wire, topic, one)
+            rows = (await reader.receive()).responses[0].partitions
+            assert [len(row.records) for row in rows] == [2 * len(one), len(one)]
+
+
+async def test_rule_29_a_parked_fetch_ends_at_max_wait(start: Start) -> None:
+    async with start() as broker, connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "t")
+        asked_at = time.perf_counter()
+        row = await fetch(wire, topic, max_wait_ms=200)
+        assert 0.19 < time.perf_counter() - asked_at < 2
+        assert (row.error_code, bytes(row.records)) == (0, b"")
+
+
+@pytest.mark.parametrize("version", [12, 13])
+async def test_rule_29_a_parked_fetch_wakes_when_its_topic_goes(start: Start, version: int) -> None:
+    """Rule 15: with 3, also by id; a new fetch by the id that is gone gets 100."""
+    async with start() as broker, connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "t")
+        async with connected(broker.endpoint) as reader:
+            await reader.send(ApiKey.FETCH, version, fetch_request(topic, max_wait_ms=NEVER))
+            assert await reader.is_silent(0.05)
+            await delete_topic(wire, "t")
+            row = (await reader.receive()).responses[0].partitions[0]
+            assert row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            row = await fetch(reader, topic, version=version)
+            assert row.error_code == (3, ErrorCode.UNKNOWN_TOPIC_ID)[version == 13]
+
+
+@pytest.mark.parametrize("version", [12, 13])
+async def test_rule_15_a_session_of_a_deleted_topic_gets_3(start: Start, version: int) -> None:
+    """As seen on Kafka: 3 while the topic is gone; made again, 103 by id."""
+    async with start() as broker, connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "t")
+        async with connected(broker.endpoint) as reader:
+            first = await reader.ask(ApiKey.FETCH, version, fetch_request(topic, session_epoch=0))
+            assert first.session_id
+            again = request(
+                ApiKey.FETCH,
+                max_wait_ms=NEVER,
+                min_bytes=1,
+                session_id=first.session_id,
+                session_epoch=1,
+            )
+            await reader.send(ApiKey.FETCH, version, again)
+            assert await reader.is_silent(0.05)
+            await delete_topic(wire, "t")
+            row = (await reader.receive()).responses[0].partitions[0]
+            assert row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            await create_topic(wire, "t")
+            again.session_epoch, again.max_wait_ms = 2, 0
+            row = (await reader.ask(ApiKey.FETCH, version, again)).responses[0].partitions[0]
+            assert row.error_code == (ErrorCode.INCONSISTENT_TOPIC_ID if version == 13 else 0)
+
+
+async def test_a_client_that_goes_away_frees_its_parked_fetch(start: Start) -> None:
+    async with start() as broker, connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "t")
+        replica = broker.node.named_replica("t", 0)
+        async with connected(broker.endpoint) as reader:
+            await reader.send(ApiKey.FETCH, 12, fetch_request(topic, max_wait_ms=NEVER))
+            await until(lambda: len(replica._fetches) == 1)
+        await until(lambda: not replica._fetches)
+        assert len(broker.server.connections) == 1
+
+
+async def test_a_client_that_half_closes_frees_its_parked_fetch(start: Start) -> None:
+    async with start() as broker, connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "t")
+        async with connected(broker.endpoint) as reader:
+            await reader.send(ApiKey.FETCH, 12, fetch_request(topic, max_wait_ms=NEVER))
+            await reader.stream.send_eof()
+            await reader.wait_closed()
+
+
+async def test_answers_that_are_ready_still_reach_a_client_that_half_closed(wire: Wire) -> None:
+    data = b"".join(wire.frame(APIS, 0, request(APIS)) for _ in range(50))
+    await wire.send_bytes(data)
+    await wire.stream.send_eof()
+    for _ in range(50):
+        assert (await wire.receive()).api_keys
+    await wire.wait_closed()
+
+
+async def test_a_client_that_goes_away_frees_its_parked_join(start: Start) -> None:
+    """A first member joined; a second one waits for it, goes, and must not stay in the group."""
+    async with start() as broker, connected(broker.endpoint) as wire:
+        await wire.ask(ApiKey.FIND_COORDINATOR, 0, request(ApiKey.FIND_COORDINATOR, key="g"))
+        joined = await wire.ask(ApiKey.JOIN_GROUP, 1, join_request("g"))
+        assert joined.error_code == 0
+        shard = broker.node.groups.shard("g")
+        async with connected(broker.endpoint) as second:
+            await second.send(ApiKey.JOIN_GROUP, 1, join_request("g"))
+            await until(lambda: len(shard.coordinator.describe_group("g", 5).members) == 2)
+            assert await second.is_silent(0.05)
+        await until(lambda: len(shard.coordinator.describe_group("g", 5).members) == 1)
+        again = await wire.ask(ApiKey.JOIN_GROUP, 1, join_request("g", joined.member_id))
+        assert (again.error_code, len(again.members)) == (0, 1)
+
+
+async def test_a_fetch_that_is_parked_does_not_hold_other_connections(start: Start) -> None:
+    async with start() as broker, connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "t")
+        async with connected(broker.endpoint) as reader:
+            await reader.send(ApiKey.FETCH, 12, fetch_request(topic, max_wait_ms=NEVER))
+            for _ in range(20):
+                assert await wire.works()
+
+
+# -- acks=0
+
+
+@pytest.mark.parametrize("version", range(3, 14))
+async def test_rule_16_acks_0_has_no_answer(broker: Broker, wire: Wire, version: int) -> None:
+    topic = await create_topic(wire, "t")
+    ask = produce_request(topic, batch([b"quiet"]), acks=0)
+    await wire.send(ApiKey.PRODUCE, version, ask, answered=False)
+    assert await wire.works()
+    assert values_of(await fetch(wire, topic, max_wait_ms=1000)) == [b"quiet"]
+
+
+async def test_rule_16_acks_0_does_not_delay_later_answers(start: Start) -> None:
+    async with start() as broker, connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "t")
+        for i in range(50):
+            ask = produce_request(topic, batch([str(i).encode()]), acks=0)
+            await wire.send(ApiKey.PRODUCE, 9, ask, answered=False)
+        row = await produce(wire, topic, batch([b"last"]))
+        assert row.base_offset == 50
+
+
+def refused_with_acks_0(topic: Topic) -> dict[str, object]:
+    good, wrong_crc = batch(), bytearray(batch())
+    wrong_crc[-1] ^= 1
+    return {
+        "unknown topic": produce_request(Topic("missing"), good, acks=0),
+        "unknown partition": produce_request(topic, good, partition=7, acks=0),
+        "wrong crc": produce_request(topic, bytes(wrong_crc), acks=0),
+        "null records": produce_request(topic, None, acks=0),
+        "transactional id": produce_request(topic, good, acks=0, transactional_id="x"),
+    }
+
+
+@pytest.mark.parametrize("case", refused_with_acks_0(Topic("t")))
+async def test_rule_16_a_refusal_with_acks_0_closes(
+    broker: Broker, wire: Wire, case: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = await create_topic(wire, "t")
+    ask = refused_with_acks_0(topic)[case]
+    await wire.send(ApiKey.PRODUCE, 9, ask, answered=False)
+    with caplog.at_level(logging.WARNING):
+        assert await wire.wait_closed() == b""
+    assert "acks=0" in caplog.text
+    async with connected(broker.endpoint) as other:
+        assert await other.works()
+
+
+async def test_answers_before_a_refusal_still_go_out(wire: Wire) -> None:
+    """The connection is closed behind the last good answer, not before it."""
+    topic = await create_topic(wire, "t")
+    good = wire.frame(ApiKey.PRODUCE, 9, produce_request(topic, batch()))
+    bad = produce_request(Topic("missing"), batch(), acks=0)
+    await wire.send_bytes(good + wire.frame(ApiKey.PRODUCE, 9, bad, answered=False))
+    assert (await wire.receive()).responses[0].partition_responses[0].base_offset == 0
+    assert await wire.wait_closed() == b""
+
+
+# -- frames
+
+
+@pytest.mark.parametrize("size", [-1, 0, -(2**31), 2**31 - 1, 104_857_601, 0x15030300])
+async def test_rule_9_a_length_that_is_none_closes(
+    broker: Broker, wire: Wire, size: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        await wire.send_bytes(struct.pack(">i", size))
+        assert await wire.wait_closed() == b""
+    assert len(caplog.records) == 1
+    assert broker.node.request_memory.used == 0
+    async with connected(broker.endpoint) as other:
+        assert await other.works()
+
+
+async def test_rule_9_the_limit_is_a_setting() -> None:
+    async with (
+        started(socket_request_max_bytes=100_000, queued_max_request_bytes=200_000) as broker,
+        connected(broker.endpoint) as wire,
+    ):
+        header = struct.pack(">hhih", ApiKey.METADATA, 1, 1, -1) + bytes(4)
+        await wire.send_bytes(struct.pack(">i", 100_000) + header + bytes(100_000 - len(header)))
+        assert len(await wire.receive_frame()) > 10
+        await wire.send_bytes(struct.pack(">i", 100_001) + header)
+        await wire.wait_closed()
+
+
+async def test_large_requests_wait_for_room() -> None:
+    """`queued.max.request.bytes`: what is being received at the same time is bounded."""
+    size = 900_000
+    async with started(
+        socket_request_max_bytes=1_000_000, queued_max_request_bytes=1_000_000
+    ) as broker:
+        memory = broker.node.request_memory
+        head = struct.pack(">ihhih", size, ApiKey.METADATA, 1, 1, -1) + bytes(4)
+        body = bytes(size + 4 - len(head))
+        async with connected(broker.endpoint) as first, connected(broker.endpoint) as second:
+            await first.send_bytes(head + body[:1000])
+            await until(lambda: memory.used > 0)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(second.send_bytes, head + body)
+                assert await second.is_silent(0.2)
+                assert memory.used <= size
+                await first.send_bytes(body[1000:])
+                assert await first.receive_frame()
+                assert await second.receive_frame()
+            assert memory.used == 0
+
+
+async def test_room_is_given_back_when_a_large_request_breaks_off() -> None:
+    async with started(
+        socket_request_max_bytes=1_000_000, queued_max_request_bytes=1_000_000
+    ) as broker:
+        memory = broker.node.request_memory
+        async with connected(broker.endpoint) as wire:
+            await wire.send_bytes(struct.pack(">i", 900_000) + bytes(1000))
+            await until(lambda: memory.used > 0)
+        await until(lambda: memory.used == 0)
+
+
+async def test_an_error_in_a_handler_ends_its_connection_only(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Decision 27."""
+    node = broker.node
+    async with connected(broker.endpoint) as wire, connected(broker.endpoint) as other:
+        monkeypatch.setattr(node.fetch_sessions, "plan", lambda *_, **__: 1 / 0)
+        await wire.send(ApiKey.FETCH, 12, fetch_request(Topic("t")))
+        assert await wire.wait_closed() == b""
+        assert node.unhandled_errors == 1
+        node.unhandled_errors = 0
+        assert await other.works()
+
+
+async def test_a_connect_and_close_storm(broker: Broker) -> None:
+    for _ in range(300):
+        stream = await trio.open_tcp_stream(*broker.endpoint)
+        async with aclosing(stream):
+            pass
+    await until(lambda: not broker.server.connections)
+    async with connected(broker.endpoint) as wire:
+        assert (await metadata(wire, [])).brokers

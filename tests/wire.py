@@ -1,0 +1,287 @@
+"""A raw client for tests: any request in any version, bytes that are no request, answers in order."""
+
+from __future__ import annotations
+
+import struct
+import time
+import uuid
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager, suppress
+from typing import Any, NamedTuple
+
+import trio
+
+from kbroker.protocol import messages
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.headers import decode_response, encode_request
+from kbroker.protocol.messages.fetch import FetchRequest
+from kbroker.protocol.messages.list_offsets import ListOffsetsRequest
+from kbroker.protocol.messages.produce import ProduceRequest
+from kbroker.protocol.messages.topics import CreateTopicsRequest
+from kbroker.protocol.records import Record, encode_batch, read_records
+from kbroker.protocol.schema import ZERO_UUID
+
+ANSWER_SECONDS = 10
+"""How long a test waits for an answer before it fails."""
+
+LATEST, EARLIEST = -1, -2
+"""Timestamps of ListOffsets."""
+
+NEVER = 2**31 - 1
+"""A wait in ms that no test lives to see."""
+
+
+class ConnectionClosed(Exception):
+    """The broker closed the connection."""
+
+
+class Topic(NamedTuple):
+    """A topic as clients know it."""
+
+    name: str
+    id: uuid.UUID = ZERO_UUID
+
+
+class Wire:
+    """One connection. Answers are matched with requests by their order and correlation id."""
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        self.stream = stream
+        self.asked: deque[tuple[int, ApiKey, int]] = deque()
+        self._sent = 0
+
+    async def send(
+        self,
+        key: ApiKey,
+        version: int,
+        message: Any,
+        *,
+        answered: bool = True,
+        client_id: str | None = "test",
+    ) -> None:
+        """Send a request without waiting; `answered` False for one that gets no answer."""
+        await self.stream.send_all(self.frame(key, version, message, answered, client_id))
+
+    def frame(
+        self,
+        key: ApiKey,
+        version: int,
+        message: Any,
+        answered: bool = True,
+        client_id: str | None = "test",
+    ) -> bytes:
+        """The bytes of a request, for which an answer is then expected."""
+        self._sent += 1
+        if answered:
+            self.asked.append((self._sent, key, version))
+        parts: list[Any] = list(encode_request(key, version, self._sent, client_id, message))
+        return b"".join(parts)
+
+    async def receive(self) -> Any:
+        """The answer to the oldest request that has none yet."""
+        correlation_id, key, version = self.asked.popleft()
+        frame = await self.receive_frame()
+        got, response = decode_response(messages.response_class(key), frame, version)
+        assert got == correlation_id, f"answer {got} where {correlation_id} is due"
+        return response
+
+    async def ask(self, key: ApiKey, version: int, message: Any) -> Any:
+        """Send a request and return its answer."""
+        await self.send(key, version, message)
+        assert len(self.asked) == 1, "an earlier request was not answered"
+        return await self.receive()
+
+    async def receive_frame(self) -> bytes:
+        """One whole frame. Raises ConnectionClosed at the end of the stream."""
+        with trio.fail_after(ANSWER_SECONDS):
+            (size,) = struct.unpack(">i", await self._receive(4))
+            return await self._receive(size)
+
+    async def _receive(self, size: int) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            try:
+                more = await self.stream.receive_some(size - len(data))
+            except trio.BrokenResourceError:
+                more = b""
+            if not more:
+                raise ConnectionClosed(f"after {len(data)} of {size} bytes")
+            data += more
+        return bytes(data)
+
+    async def send_bytes(self, data: bytes) -> None:
+        """Send what need not be a request. A connection that is closed meanwhile is no error."""
+        with suppress(trio.BrokenResourceError):
+            await self.stream.send_all(data)
+
+    async def wait_closed(self, seconds: float = ANSWER_SECONDS) -> bytes:
+        """Wait until the broker closes; returns what it sent before. Raises TooSlowError."""
+        data = b""
+        with trio.fail_after(seconds):
+            with suppress(trio.BrokenResourceError):
+                while more := await self.stream.receive_some(65536):
+                    data += more
+        return data
+
+    async def is_silent(self, seconds: float = 0.1) -> bool:
+        """Whether nothing comes, not even the end of the stream."""
+        with trio.move_on_after(seconds):
+            await self.stream.receive_some(1)
+            return False
+        return True
+
+    async def works(self) -> bool:
+        """Whether a request is answered."""
+        answer = await self.ask(ApiKey.API_VERSIONS, 0, request(ApiKey.API_VERSIONS))
+        return not answer.error_code
+
+
+@asynccontextmanager
+async def connected(endpoint: tuple[str, int]) -> AsyncIterator[Wire]:
+    """Open a connection to a broker."""
+    stream = await trio.open_tcp_stream(*endpoint)
+    async with stream:
+        yield Wire(stream)
+
+
+def request(key: ApiKey, /, **fields: Any) -> Any:
+    """A request with these fields; the others have their defaults."""
+    return messages.request_class(key)(**fields)
+
+
+async def until(condition: Callable[[], object], seconds: float = 5) -> None:
+    """Wait until `condition()` is true; fails the test when that takes too long."""
+    with trio.fail_after(seconds):
+        while not condition():  # noqa: ASYNC110  # there is no event for what tests look at
+            await trio.sleep(0.005)
+
+
+def batch(values: Iterable[bytes | Record] = (b"x",), **settings: Any) -> bytes:
+    """A record batch as producers send it; see `encode_batch` for `settings`."""
+    now_ms = int(time.time() * 1000)
+    records = [v if isinstance(v, Record) else Record(None, v, now_ms) for v in values]
+    return encode_batch(records, **settings)
+
+
+# -- what most tests do
+
+
+async def create_topic(
+    wire: Wire, name: str, partitions: int = 1, configs: dict[str, str] | None = None
+) -> Topic:
+    """Create a topic; fails the test when the broker refuses."""
+    rows = [CreateTopicsRequest.Config(name=k, value=v) for k, v in (configs or {}).items()]
+    topic = CreateTopicsRequest.Topic(
+        name=name, num_partitions=partitions, replication_factor=-1, configs=rows
+    )
+    answer = await wire.ask(ApiKey.CREATE_TOPICS, 7, CreateTopicsRequest(topics=[topic]))
+    (row,) = answer.topics
+    assert row.error_code == 0, row
+    return Topic(name, row.topic_id)
+
+
+async def delete_topic(wire: Wire, name: str) -> None:
+    """Delete a topic; fails the test when the broker refuses."""
+    ask = request(ApiKey.DELETE_TOPICS, topic_names=[name])
+    answer = await wire.ask(ApiKey.DELETE_TOPICS, 5, ask)
+    assert answer.responses[0].error_code == 0, answer
+
+
+def produce_request(
+    topic: Topic,
+    records: bytes | None,
+    *,
+    partition: int = 0,
+    acks: int = -1,
+    timeout_ms: int = 10_000,
+    transactional_id: str | None = None,
+) -> ProduceRequest:
+    """A request for one partition, good for every version."""
+    row = ProduceRequest.Partition(index=partition, records=records)
+    return ProduceRequest(
+        transactional_id=transactional_id,
+        acks=acks,
+        timeout_ms=timeout_ms,
+        topic_data=[ProduceRequest.Topic(name=topic.name, topic_id=topic.id, partition_data=[row])],
+    )
+
+
+async def produce(
+    wire: Wire, topic: Topic, records: bytes | None, version: int = 9, **settings: Any
+) -> Any:
+    """Produce to one partition and return its row of the answer."""
+    answer = await wire.ask(ApiKey.PRODUCE, version, produce_request(topic, records, **settings))
+    ((row,),) = (each.partition_responses for each in answer.responses)
+    return row
+
+
+def fetch_request(
+    topic: Topic,
+    offset: int = 0,
+    *,
+    partitions: Iterable[int] = (0,),
+    max_wait_ms: int = 0,
+    min_bytes: int = 1,
+    max_bytes: int = 50 << 20,
+    partition_max_bytes: int = 1 << 20,
+    **fields: Any,
+) -> FetchRequest:
+    """A request for partitions of one topic, good for every version."""
+    row = {k: fields.pop(k) for k in ("current_leader_epoch", "last_fetched_epoch") if k in fields}
+    rows = [
+        FetchRequest.Partition(
+            partition=index, fetch_offset=offset, partition_max_bytes=partition_max_bytes, **row
+        )
+        for index in partitions
+    ]
+    return FetchRequest(
+        max_wait_ms=max_wait_ms,
+        min_bytes=min_bytes,
+        max_bytes=max_bytes,
+        topics=[FetchRequest.Topic(topic=topic.name, topic_id=topic.id, partitions=rows)],
+        **fields,
+    )
+
+
+async def fetch(
+    wire: Wire, topic: Topic, offset: int = 0, version: int = 12, **settings: Any
+) -> Any:
+    """Fetch from one partition and return its row of the answer."""
+    answer = await wire.ask(ApiKey.FETCH, version, fetch_request(topic, offset, **settings))
+    assert answer.error_code == 0, answer
+    ((row,),) = (each.partitions for each in answer.responses)
+    return row
+
+
+def values_of(row: Any) -> list[bytes | None]:
+    """The values in a row of a Fetch answer."""
+    return [record.value for record in read_records(row.records or b"")]
+
+
+async def list_offset(
+    wire: Wire, topic: Topic, timestamp: int, version: int = 7, *, partition: int = 0, **fields: Any
+) -> Any:
+    """ListOffsets for one partition; returns its row of the answer."""
+    row = ListOffsetsRequest.Partition(
+        partition_index=partition,
+        timestamp=timestamp,
+        current_leader_epoch=fields.pop("current_leader_epoch", -1),
+        max_num_offsets=fields.pop("max_num_offsets", 1),
+    )
+    asked = ListOffsetsRequest(
+        replica_id=-1,
+        topics=[ListOffsetsRequest.Topic(name=topic.name, partitions=[row])],
+        **fields,
+    )
+    answer = await wire.ask(ApiKey.LIST_OFFSETS, version, asked)
+    ((found,),) = (each.partitions for each in answer.topics)
+    return found
+
+
+async def metadata(wire: Wire, names: Iterable[str] | None = None, version: int = 9) -> Any:
+    """Metadata of the named topics (None: of all), which does not create any."""
+    cls: Any = messages.request_class(ApiKey.METADATA)
+    rows = None if names is None else [cls.Topic(name=name) for name in names]
+    ask = cls(topics=rows, allow_auto_topic_creation=False)
+    return await wire.ask(ApiKey.METADATA, version, ask)

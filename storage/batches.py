@@ -1,8 +1,8 @@
 """Walking the batches of a segment file, with as much checking as the purpose needs.
 
-A batch's CRC covers everything but its base offset, its length and its leader epoch (16 bytes at
-the front). What the CRC does not cover is checked by how batches follow each other: the length by
-where the next one begins, the offset by being the next one, the epoch by the history of leaders.
+A batch's CRC covers everything but the first 17 bytes: base offset, length, leader epoch, magic.
+These are checked by how batches follow each other: the length by where the next one begins, the
+offset by being the next one, the epoch by the history of leaders.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _fault(
     epochs: LeaderEpochs,
     gaps_allowed: bool,
 ) -> str:
-    if not check_crc(data, position, header):
+    if header.magic != MAGIC or not check_crc(data, position, header):
         return "a batch does not match its CRC"
     base = header.base_offset
     if due >= 0 and (base < due or (base > due and not gaps_allowed)):

@@ -1,9 +1,14 @@
 """The small text files of a data folder, in Kafka's formats: offsets, ids, the clean marker.
 
 A checkpoint file is a version line, a line with the number of entries and one line per entry.
-All are written with `Files.write_atomic`, so a reader sees the old or the new content. What cannot
-be parsed counts as absent where the store can do without it (offsets are lower bounds), and is an
+All are written with `Files.write_atomic`, so a reader sees the old or the new content. What is
+damaged counts as absent where the store can do without it (offsets are lower bounds), and is an
 error where it cannot (`meta.properties` decides whose data this is).
+
+Kafka's formats have no checksums, but one changed digit of a log start would hide records, and one
+of a topic id would make a partition look like a stranger's. So each file has one more line, in a
+place where Kafka's own readers take no notice of it, with the CRC-32C of the others. Files without
+that line, as Kafka writes them, are taken as they are.
 """
 
 from __future__ import annotations
@@ -17,6 +22,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
+
+from crc32c import crc32c
 
 from .errors import StorageError
 from .files import Files
@@ -51,9 +58,19 @@ def parse_lines(data: bytes, version: int) -> list[list[str]] | None:
     return [line.split() for line in text[2:-1]]
 
 
+_CHECKSUM_TOPIC = "__checksum"  # an entry for a partition that nobody has
+
+
 def offsets_to_bytes(offsets: Mapping[Partition, int]) -> bytes:
     """A checkpoint of one offset per partition: `topic partition offset` on each line."""
-    return lines(0, [f"{topic} {number} {at}" for (topic, number), at in sorted(offsets.items())])
+    if not offsets:
+        return lines(0, [])
+    entries = [f"{topic} {number} {at}" for (topic, number), at in sorted(offsets.items())]
+    return lines(0, [*entries, f"{_CHECKSUM_TOPIC} 0 {_checksum(entries)}"])
+
+
+def _checksum(rows: Iterable[str]) -> int:
+    return crc32c("".join(f"{row}\n" for row in rows).encode())
 
 
 def offsets_from_bytes(data: bytes) -> dict[Partition, int] | None:
@@ -62,9 +79,15 @@ def offsets_from_bytes(data: bytes) -> dict[Partition, int] | None:
     if entries is None:
         return None
     try:
-        return {(topic, int(number)): int(at) for topic, number, at in entries}
+        offsets = {(topic, int(number)): int(at) for topic, number, at in entries}
     except ValueError:
         return None
+    checksum = offsets.pop((_CHECKSUM_TOPIC, 0), None)
+    if checksum is not None:
+        rows = [" ".join(entry) for entry in entries if entry[0] != _CHECKSUM_TOPIC]
+        if checksum != _checksum(rows):
+            return None
+    return offsets
 
 
 class Offsets(NamedTuple):
@@ -163,13 +186,17 @@ def decode_id(text: str) -> UUID:
 
 
 def partition_metadata_to_bytes(topic_id: UUID) -> bytes:
-    return f"version: 0\ntopic_id: {encode_id(topic_id)}".encode()
+    rows = ["version: 0", f"topic_id: {encode_id(topic_id)}"]
+    return "\n".join([*rows, f"checksum: {_checksum(rows)}"]).encode()
 
 
 def partition_metadata_from_bytes(data: bytes) -> UUID | None:
     """The topic id of a partition folder; None when the file is damaged."""
     try:
-        fields = dict(line.split(": ") for line in data.decode().strip().split("\n"))
+        rows = data.decode().split("\n")
+        fields = dict(row.split(": ") for row in rows if row)
+        if "checksum" in fields and int(fields["checksum"]) != _checksum(rows[:2]):
+            return None
         return decode_id(fields["topic_id"]) if fields["version"] == "0" else None
     except (ValueError, KeyError):
         return None
@@ -192,10 +219,14 @@ class MetaProperties:
     directory_id: str
 
     def to_bytes(self) -> bytes:
-        return (
-            f"#\nnode.id={self.node_id}\ndirectory.id={self.directory_id}\nversion=1\n"
-            f"cluster.id={self.cluster_id}\nkbroker.format.version={FORMAT_VERSION}\n"
-        ).encode()
+        rows = [
+            f"node.id={self.node_id}",
+            f"directory.id={self.directory_id}",
+            "version=1",
+            f"cluster.id={self.cluster_id}",
+            f"kbroker.format.version={FORMAT_VERSION}",
+        ]
+        return "".join(f"{row}\n" for row in ("#", *rows, f"checksum={_checksum(rows)}")).encode()
 
     @classmethod
     def from_bytes(cls, data: bytes, path: str) -> MetaProperties:
@@ -209,6 +240,8 @@ class MetaProperties:
             layout = int(fields.get("kbroker.format.version", "1"))
             meta = cls(fields["cluster.id"], int(fields["node.id"]), fields["directory.id"])
             known = fields["version"] == "1"
+            if "checksum" in fields and int(fields["checksum"]) != _checksum(rows[:-1]):
+                raise ValueError("checksum")
         except (ValueError, KeyError) as error:
             raise StorageError(f"{path} is damaged ({error!r}); restore it from a copy") from error
         if not known or layout > FORMAT_VERSION:

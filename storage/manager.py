@@ -25,6 +25,7 @@ from .checkpoints import (
     Partition,
     clean_marker,
     partition_metadata_from_bytes,
+    partition_metadata_to_bytes,
 )
 from .errors import StorageError
 from .files import Files, Lock
@@ -255,11 +256,20 @@ class LogManager:
             found = self._topic_id(key)
             if found is not None and found != topic_id:
                 self.delete_logs([key])
+            elif found is None:
+                self._write_topic_id(key, topic_id)
         log = self._load(key, topic_id, config, now_ms)
         self._logs[key] = log
         self._folders.add(key)
         self._unopened.discard(key)
         return log
+
+    def _write_topic_id(self, key: Partition, topic_id: UUID) -> None:
+        """Say whose a folder is whose file about that is missing or damaged."""
+        folder = f"{self.data_dir}/{folder_name(*key)}"
+        if self._files.exists(folder):
+            data = partition_metadata_to_bytes(topic_id)
+            self._files.write_atomic(f"{folder}/{PARTITION_METADATA}", data)
 
     def _load(self, key: Partition, topic_id: UUID, config: LogConfig, now_ms: int) -> Log:
         topic, partition = key

@@ -27,7 +27,7 @@ from uuid import UUID
 from kbroker.protocol.records import HEADER_SIZE, MAGIC, BatchHeader, check_crc, read_header
 
 from .checkpoints import Offsets
-from .epochs import LeaderEpochs
+from .epochs import UNDEFINED, LeaderEpochs
 from .errors import CorruptLogError
 from .files import Files
 from .log import Log, LogConfig
@@ -152,10 +152,15 @@ def _read_epochs(
     except FileNotFoundError:
         saved = None
     entries = [entry for entry in saved.entries if entry[1] < end] if saved else []
+    if not _entries_agree(segments, entries, log_start):
+        entries = []
     known_from = entries[0][1] if entries else end
     epochs = LeaderEpochs()
     if known_from > log_start:
-        for header in _headers(segments, known_from):
+        for segment, position, header in _headers(segments, known_from):
+            if header.leader_epoch < epochs.latest:
+                reason = f"leader epoch {header.leader_epoch} after {epochs.latest}"
+                raise CorruptLogError(segment.log_path, position, reason)
             if header.leader_epoch > epochs.latest:
                 epochs.assign(header.leader_epoch, header.base_offset)
     for epoch, start in entries:
@@ -164,12 +169,39 @@ def _read_epochs(
     return epochs
 
 
-def _headers(segments: list[Segment], end: int) -> Iterator[BatchHeader]:
+def _entries_agree(segments: list[Segment], entries: list[tuple[int, int]], log_start: int) -> bool:
+    """Whether the batches around the start of each epoch have the epochs that they should have.
+
+    The file has no checksum, and batches are measured by what it says.
+    """
+    before = None
+    for epoch, start in entries:
+        if _epoch_of(segments, start) not in (None, epoch):
+            return False
+        if before is not None and start > log_start and _epoch_of(segments, start - 1) != before:
+            return False
+        before = epoch
+    return True
+
+
+def _epoch_of(segments: list[Segment], offset: int) -> int | None:
+    """The epoch of the batch that has `offset`; None when there is none."""
+    bases = [segment.base_offset for segment in segments]
+    number = bisect_right(bases, offset) - 1
+    if number < 0:
+        return None
+    position, _ = segments[number].find(offset)
+    for _, header in segments[number].headers(position):
+        return header.leader_epoch if header.base_offset <= offset else None
+    return None
+
+
+def _headers(segments: list[Segment], end: int) -> Iterator[tuple[Segment, int, BatchHeader]]:
     for segment in segments:
-        for _, header in segment.headers():
+        for position, header in segment.headers():
             if header.base_offset >= end:
                 return
-            yield header
+            yield segment, position, header
 
 
 def _check_ends(segments: list[Segment], end_offset: int, gaps_allowed: bool) -> None:
@@ -228,6 +260,12 @@ class _Recovery:
         self._check_below(first)
         for segment in segments[:first]:
             segment.load_latest()
+        # Before anything is looked up in the first segment: its index must not lead into what is
+        # behind the recovery point.
+        starts = [
+            segment.begin_scan(max(self._point, segment.base_offset))
+            for segment in segments[first:]
+        ]
         self.epochs = _read_epochs(
             self._files, self._log.folder, segments, self._log_start, self._point
         )
@@ -240,7 +278,7 @@ class _Recovery:
                 cut = True
                 break
             self.scanned.append(segment)
-            end, position = self._scan(segment)
+            end, position = self._scan(segment, *starts[number - first])
             if position < segment.size:
                 self._cut_after(number, position, end)
                 cut = True
@@ -265,12 +303,11 @@ class _Recovery:
         base = segment.base_offset
         return base == end or (base > end and self._gaps_allowed)
 
-    def _scan(self, segment: Segment) -> tuple[int, int]:
-        """Check and index the batches from the recovery point on.
+    def _scan(self, segment: Segment, start: int, offset: int) -> tuple[int, int]:
+        """Check and index the batches from a position on, whose offset is given.
 
         Returns offset and position behind the last sound batch.
         """
-        start, offset = segment.begin_scan(max(self._point, segment.base_offset))
         position = start
         for header in self._sound_batches(segment, start, offset):
             segment.scanned(position, header)
@@ -299,8 +336,9 @@ class _Recovery:
                 if not _plausible(header, segment.size - position):
                     return
                 gap = header.base_offset - offset
-                # Above the recovery point nothing was compacted yet, except by a leader.
-                if gap < 0 or (gap and offset >= self._point and not self._gaps_allowed):
+                if gap < 0 or (gap and not self._gaps_allowed):
+                    return
+                if offset < self._point and not self._is_known_epoch(header):
                     return
                 if header.last_offset > highest:
                     return
@@ -313,6 +351,10 @@ class _Recovery:
                 offset = header.next_offset
         finally:
             file.close()
+
+    def _is_known_epoch(self, header: BatchHeader) -> bool:
+        known = self.epochs.epoch_at(header.base_offset)
+        return known in (UNDEFINED, header.leader_epoch)
 
     def _cut_after(self, number: int, position: int, end: int) -> None:
         """End the log in segment `number` at `position`; keep what may be worth something."""

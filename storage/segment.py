@@ -50,6 +50,7 @@ FULL = -2
 
 RELATIVE_OFFSET_MAX = (1 << 31) - 1
 _MARKS_MAX = 64
+_LATEST_WALK = 64 * 1024
 
 Found = TypeVar("Found")
 
@@ -570,10 +571,45 @@ class Segment:
         return header if sound else None
 
     def load_latest(self) -> None:
-        """Find `max_timestamp` of a loaded segment: the last entry of its time index."""
+        """Find `max_timestamp` of a loaded segment: the last entry of its time index, if the batch
+        it names agrees, and the few kB behind that one."""
         entry = self._last_entry(TIME_INDEX, TIME_ENTRY_SIZE)
         times = TimeIndex.from_bytes(entry) if entry else None
-        self._set_latest(self.times if times is None else times)
+        if times is None:
+            self.rebuild_indexes()
+            return
+        self._set_latest(times)
+        try:
+            agrees = self._latest_agrees()
+        except (_WrongIndexError, CorruptLogError):
+            agrees = False
+        if not agrees:
+            self.rebuild_indexes()
+
+    def _latest_agrees(self) -> bool:
+        start = self._entry_position(self.max_timestamp_offset - self.base_offset)
+        seen = -1
+        for position, header in self.headers(start):
+            if header.last_offset <= self.max_timestamp_offset:
+                seen = header.max_timestamp
+            elif header.max_timestamp > self.max_timestamp or position - start > _LATEST_WALK:
+                break
+        return seen == self.max_timestamp >= header.max_timestamp
+
+    def _entry_position(self, relative_offset: int) -> int:
+        """The position in the last index entry up to an offset, without loading the index."""
+        file = self._files.open(self._path + OFFSET_INDEX)
+        low, high = 0, file.size // OFFSET_ENTRY_SIZE
+        position = 0
+        while low < high:
+            middle = (low + high) // 2
+            entry = file.read(middle * OFFSET_ENTRY_SIZE, OFFSET_ENTRY_SIZE)
+            if int.from_bytes(entry[:4], "big") <= relative_offset:
+                position = int.from_bytes(entry[4:], "big")
+                low = middle + 1
+            else:
+                high = middle
+        return position
 
     def _last_entry(self, suffix: str, entry_size: int) -> bytes | None:
         """The last entry of an index file; None when the whole file has to be looked at."""

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kbroker.protocol.records import Record, encode_batch
+from kbroker.storage.batches import Intervals, Place, check, walk, walk_headers
+from kbroker.storage.epochs import LeaderEpochs
+from kbroker.storage.errors import CorruptLogError
+from kbroker.storage.files import File, MemFiles
+
+
+def file_of(*batches: bytes) -> File:
+    files = MemFiles()
+    files.mkdir("d")
+    file = files.open("d/00000000000000000000.log", create=True)
+    file.append([b"".join(batches)])
+    return file
+
+
+def batch(base: int, count: int = 1, *, size: int = 1, epoch: int = 0) -> bytes:
+    records = [Record(value=b"x" * size)] * count
+    return encode_batch(records, base_offset=base, leader_epoch=epoch)
+
+
+def epochs_of(*entries: tuple[int, int]) -> LeaderEpochs:
+    epochs = LeaderEpochs()
+    for entry in entries:
+        epochs.assign(*entry)
+    return epochs
+
+
+# Sizes around what one read fetches, so that headers fall on every border.
+SIZES = [1, 4000, 4096 - 70, 300_000, 1, 256 * 1024 - 100, 5, 50_000, 1]
+
+
+def test_walk_finds_every_batch() -> None:
+    batches = [batch(number * 2, 2, size=size) for number, size in enumerate(SIZES)]
+    file = file_of(*batches)
+    places = list(walk(file, 0, file.size))
+    position = 0
+    for number, (place, data) in enumerate(zip(places, batches, strict=True)):
+        assert place == Place(position, len(data), number * 2, number * 2 + 1)
+        position += len(data)
+    assert [place.position for place in walk(file, places[3].position, file.size)] == [
+        place.position for place in places[3:]
+    ]
+    headers = list(walk_headers(file, 0, file.size))
+    assert [(at, header.base_offset, header.size) for at, header in headers] == [
+        (place.position, place.base_offset, place.size) for place in places
+    ]
+
+
+@pytest.mark.parametrize(
+    ("damage", "position", "reason"),
+    [
+        (lambda data: data[:-1], 80, "no batch begins"),
+        (lambda data: data[:90], 80, "ends within a batch"),
+        (lambda data: data[:80] + bytes(80), 80, "no batch begins"),
+        (lambda data: data[:96] + b"\1" + data[97:], 80, "no batch begins"),
+        (lambda data: data[:88] + b"\0\0\0\7" + data[92:], 80, "no batch begins"),
+        (lambda data: data[:80] + batch(0), 80, "offset 0 where 1 is due"),
+    ],
+)
+def test_walk_stops_at_damage(damage: object, position: int, reason: str) -> None:
+    first, second = batch(0, size=12), batch(1, size=12)
+    assert len(first) == 80
+    file = file_of(damage(first + second))  # type: ignore[operator]
+    with pytest.raises(CorruptLogError, match=reason) as error:
+        list(walk(file, 0, file.size))
+    assert error.value.position == position
+    assert error.value.path == file.path
+
+
+def test_check_returns_the_offsets() -> None:
+    file = file_of(batch(5, 2), batch(7, 3))
+    assert check(file, 0, file.size, LeaderEpochs(), gaps_allowed=False) == (5, 10)
+    assert check(file, 0, 0, LeaderEpochs(), gaps_allowed=False) == (-1, -1)
+
+
+def test_check_sees_every_flipped_bit_that_it_can() -> None:
+    """Only the first batch's offset has nothing to be compared with; the caller knows it."""
+    data = batch(0, epoch=3) + batch(1, epoch=3) + batch(2, epoch=3)
+    size = len(data) // 3
+    epochs = epochs_of((3, 0))
+    for position in range(size, len(data)):
+        for bit in range(8):
+            damaged = bytearray(data)
+            damaged[position] ^= 1 << bit
+            file = file_of(bytes(damaged))
+            with pytest.raises(CorruptLogError):
+                check(file, 0, file.size, epochs, gaps_allowed=False)
+
+
+def test_gaps() -> None:
+    file = file_of(batch(0), batch(5))
+    assert check(file, 0, file.size, LeaderEpochs(), gaps_allowed=True) == (0, 6)
+    with pytest.raises(CorruptLogError, match="offset 5 where 1 is due"):
+        check(file, 0, file.size, LeaderEpochs(), gaps_allowed=False)
+    file = file_of(batch(5), batch(0))
+    with pytest.raises(CorruptLogError):
+        check(file, 0, file.size, LeaderEpochs(), gaps_allowed=True)
+
+
+@given(st.lists(st.tuples(st.integers(0, 29), st.integers(1, 9)), max_size=12))
+def test_intervals_are_sets_of_positions(removals: list[tuple[int, int]]) -> None:
+    intervals, expected = Intervals(25), set(range(25))
+    for start, length in removals:
+        removed = set(range(start, start + length))
+        assert intervals.overlaps(start, start + length) == bool(expected & removed)
+        intervals.remove(start, start + length)
+        expected -= removed
+        assert bool(intervals) == bool(expected)
+        if expected:
+            assert intervals.first[0] == min(expected)

@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import pytest
+
+from kbroker.storage.crash_files import SECTOR, CrashFiles, Mode, Operation
+from kbroker.storage.errors import StorageError
+
+
+@pytest.fixture
+def files() -> CrashFiles:
+    """A folder "d" with a file "d/a", both durable."""
+    files = CrashFiles()
+    files.mkdir("d")
+    files.sync_dir("")
+    file = files.open("d/a", create=True)
+    file.append([b"stable"])
+    file.sync()
+    files.sync_dir("d")
+    return files
+
+
+def left(files: CrashFiles, mode: Mode) -> list[dict[str, bytes]]:
+    """What is found after cuts with many seeds."""
+    return [files.crashed(mode, seed).image() for seed in range(60)]
+
+
+@pytest.mark.parametrize("mode", ["drop", "torn", "lost-name", "mixed"])
+def test_what_was_synced_stays(files: CrashFiles, mode: Mode) -> None:
+    assert all(image == {"d/": b"", "d/a": b"stable"} for image in left(files, mode))
+
+
+def test_drop_forgets_bytes_but_no_names(files: CrashFiles) -> None:
+    files.open("d/a").append([b"more"])
+    files.open("d/b", create=True).append([b"x"])
+    files.rename("d/a", "d/c")
+    for image in left(files, "drop"):
+        assert image == {"d/": b"", "d/b": b"", "d/c": b"stable"}
+
+
+def test_torn_keeps_any_part_of_the_sectors(files: CrashFiles) -> None:
+    files.open("d/a").append([b"x" * (3 * SECTOR)])
+    found = {image["d/a"] for image in left(files, "torn")}
+    assert len(found) > 10
+    assert {len(data) for data in found} >= {6, 6 + 3 * SECTOR}
+    assert all(data.startswith(b"stable") for data in found)
+    second = {data[SECTOR : SECTOR + 4] for data in found if len(data) > 2 * SECTOR}
+    assert second == {b"xxxx", bytes(4)}
+
+
+def test_torn_may_undo_a_truncation(files: CrashFiles) -> None:
+    files.open("d/a").truncate(2)
+    assert {image["d/a"] for image in left(files, "torn")} == {b"st", b"stable"}
+
+
+def test_lost_names(files: CrashFiles) -> None:
+    file = files.open("d/b", create=True)
+    file.append([b"x"])
+    file.sync()
+    files.remove("d/a")
+    assert left(files, "lost-name")[0] == {"d/": b"", "d/a": b"stable"}
+    files.sync_dir("d")
+    assert left(files, "lost-name")[0] == {"d/": b"", "d/b": b"x"}
+    files.rename("d/b", "d/c")
+    assert left(files, "lost-name")[0] == {"d/": b"", "d/b": b"x"}
+
+
+def test_a_folder_can_be_lost_with_all_that_is_in_it(files: CrashFiles) -> None:
+    files.mkdir("d/sub")
+    file = files.open("d/sub/b", create=True)
+    file.sync()
+    files.sync_dir("d/sub")
+    assert "d/sub/" not in left(files, "lost-name")[0]
+    files.sync_dir("d")
+    assert "d/sub/b" in left(files, "lost-name")[0]
+
+
+def test_mixed_applies_a_rename_whole_or_not_at_all(files: CrashFiles) -> None:
+    files.rename("d/a", "d/b")
+    assert {tuple(image) for image in left(files, "mixed")} == {("d/", "d/a"), ("d/", "d/b")}
+
+
+def test_one_sync_for_everything(files: CrashFiles) -> None:
+    files.mkdir("d/sub")
+    files.open("d/sub/b", create=True).append([b"x"])
+    files.sync_everything("d")
+    assert left(files, "lost-name")[0]["d/sub/b"] == b"x"
+
+
+def test_a_cut_leaves_the_running_disk_alone(files: CrashFiles) -> None:
+    file = files.open("d/a")
+    copy = files.crashed("drop", 0)
+    copy.open("d/a").append([b"!"])
+    file.append([b"?"])
+    assert (copy.read_bytes("d/a"), files.read_bytes("d/a")) == (b"stable!", b"stable?")
+
+
+def test_the_hook_sees_everything_before_it_happens(files: CrashFiles) -> None:
+    seen: list[tuple[Operation, dict[str, bytes]]] = []
+    files.hook = lambda operation: seen.append((operation, files.image()))
+    before = files.image()
+    files.write_atomic("d/a", b"new")
+    files.open("d/a").truncate(0)
+    files.mkdir("d/sub")
+    files.rmtree("d/sub")
+    assert [tuple(operation) for operation, _ in seen] == [
+        ("create", "d/a.tmp"),
+        ("write", "d/a.tmp"),
+        ("sync", "d/a.tmp"),
+        ("rename", "d/a.tmp"),
+        ("syncdir", "d"),
+        ("truncate", "d/a"),
+        ("mkdir", "/d/sub"),
+        ("remove", "d/sub"),
+    ]
+    assert seen[0][1] == before
+    assert seen[3][1]["d/a"] == b"stable"
+
+
+def test_the_hook_may_refuse(files: CrashFiles) -> None:
+    def hook(operation: Operation) -> None:
+        raise StorageError("no")
+
+    files.hook = hook
+    with pytest.raises(StorageError, match="no"):
+        files.open("d/a").append([b"x"])
+    assert files.read_bytes("d/a") == b"stable"
+
+
+def test_capacity(files: CrashFiles) -> None:
+    files.capacity = 10
+    file = files.open("d/a")
+    file.append([b"1234"])
+    with pytest.raises(StorageError, match="no space"):
+        file.append([b"5"])
+    assert files.used() == 10

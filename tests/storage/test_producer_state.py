@@ -1,0 +1,224 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.records import BatchHeader, Marker
+from kbroker.storage.producer_state import Batch, ProducerStates
+
+NOW = 1000
+LAST = 0x7FFFFFFF
+
+# Written by Apache Kafka 4.3.0: one producer after 15,128 single-record sequences.
+KAFKA_SNAPSHOT = bytes.fromhex(
+    "0001405fd1a600000001000000000000000000000000 3b17 0000000000003b17 000000ec"
+    "0000018bcfe7b6e6 ffffffff ffffffffffffffff"
+)
+
+
+def header(sequence: int, count: int = 1, *, epoch: int = 0, producer_id: int = 7) -> BatchHeader:
+    return BatchHeader(0, 100, 0, 2, 0, 0, count - 1, NOW, NOW, producer_id, epoch, sequence, count)
+
+
+def control(epoch: int = 0, producer_id: int = 7) -> BatchHeader:
+    return header(-1, epoch=epoch, producer_id=producer_id)._replace(attributes=0x30)
+
+
+class Log:
+    """The part of a log that matters here: offsets go up by what is accepted."""
+
+    def __init__(self) -> None:
+        self.states = ProducerStates()
+        self.end = 0
+
+    def write(self, batch: BatchHeader, **rules: bool) -> int:
+        """Base offset of the batch, of the first time for a retry."""
+        known = self.states.check(batch, **rules)
+        if known is not None:
+            return known.base_offset
+        base, self.end = self.end, self.end + batch.record_count
+        self.states.update(batch, base, NOW)
+        return base
+
+
+def refused(log: Log, batch: BatchHeader, **rules: bool) -> ErrorCode:
+    with pytest.raises(KafkaError) as error:
+        log.write(batch, **rules)
+    return error.value.code
+
+
+class TestSequences:
+    def test_the_last_five_batches_are_known(self) -> None:
+        log = Log()
+        for sequence in range(0, 14, 2):
+            log.write(header(sequence, 2))
+        for sequence in range(4, 14, 2):
+            assert log.write(header(sequence, 2)) == sequence
+        assert log.end == 14
+        for sequence in (0, 2):
+            assert refused(log, header(sequence, 2)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+    @pytest.mark.parametrize(("first", "count"), [(0, 1), (2, 3), (1, 2), (5, 1), (7, 1)])
+    def test_neither_next_nor_known(self, first: int, count: int) -> None:
+        log = Log()
+        log.write(header(0, 2))
+        log.write(header(2, 2))
+        assert refused(log, header(first, count)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+    def test_wrap_around(self) -> None:
+        log = Log()
+        log.write(header(LAST - 1, 1))
+        log.write(header(LAST, 3))
+        producer = log.states.get(7)
+        assert producer is not None
+        assert producer.batches[-1][:2] == (LAST, 1)
+        assert log.write(header(2)) == 4
+        assert log.write(header(LAST, 3)) == 1
+        log = Log()
+        log.write(header(LAST))
+        assert log.write(header(0)) == 1
+
+    def test_epochs(self) -> None:
+        log = Log()
+        log.write(header(0, epoch=3))
+        log.write(header(1, epoch=3))
+        assert refused(log, header(2, epoch=4)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        log.write(header(0, epoch=4))
+        assert refused(log, header(1, epoch=3)) == ErrorCode.INVALID_PRODUCER_EPOCH, "47 first"
+        assert log.write(header(0, epoch=4)) == 2
+        assert log.write(header(1, epoch=4)) == 3
+
+    def test_unknown_producers(self) -> None:
+        log = Log()
+        assert log.write(header(17)) == 0
+        other = header(17, producer_id=8)
+        code = refused(log, other, new_starts_at_zero=True)
+        assert code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert log.write(header(0, producer_id=8), new_starts_at_zero=True) == 1
+
+    def test_without_sequences_only_the_epoch_counts(self) -> None:
+        log = Log()
+        log.write(header(-1, epoch=2))
+        log.write(header(-1, epoch=2))
+        assert refused(log, header(-1, epoch=1)) == ErrorCode.INVALID_PRODUCER_EPOCH
+        producer = log.states.get(7)
+        assert producer is not None
+        assert not producer.batches
+        assert log.write(header(0, epoch=2)) == 2
+
+    @given(st.lists(st.integers(1, 4), min_size=1, max_size=12), st.data())
+    def test_retries_never_append(self, counts: list[int], data: st.DataObject) -> None:
+        log = Log()
+        sent: list[tuple[BatchHeader, int]] = []
+        sequence = data.draw(st.sampled_from([0, LAST - 3]))
+        for count in counts:
+            batch = header(sequence, count)
+            sent.append((batch, log.write(batch)))
+            sequence = (sequence + count) & LAST
+            for known, base in sent[-5:]:
+                assert log.write(known) == base
+        assert log.end == sum(counts)
+
+
+class TestTransactions:
+    def begin(self, states: ProducerStates, producer_id: int, offset: int) -> None:
+        batch = header(0, producer_id=producer_id)._replace(attributes=0x10)
+        states.update(batch, offset, NOW)
+
+    def test_first_open_and_unstable(self) -> None:
+        states = ProducerStates()
+        assert states.first_open_offset is None
+        self.begin(states, 1, 10)
+        self.begin(states, 2, 20)
+        self.begin(states, 1, 30)
+        assert states.first_open_offset == states.first_unstable_offset == 10
+        ended = states.end_transaction(control(producer_id=1), Marker(False, 0), 40, NOW)
+        assert ended == (1, 10, 40, True)
+        assert states.first_open_offset == 20
+        assert states.first_unstable_offset == 10
+        states.forget_ended(40)
+        assert states.first_unstable_offset == 10
+        states.forget_ended(41)
+        assert states.first_unstable_offset == 20
+
+    def test_a_marker_without_a_transaction(self) -> None:
+        states = ProducerStates()
+        assert states.end_transaction(control(epoch=5), Marker(True, 2), 0, NOW) is None
+        producer = states.get(7)
+        assert producer is not None
+        assert (producer.epoch, producer.coordinator_epoch) == (5, 2)
+
+    def test_a_marker_with_a_new_epoch_starts_sequences_again(self) -> None:
+        log = Log()
+        log.write(header(0, 3)._replace(attributes=0x10))
+        log.states.end_transaction(control(epoch=1), Marker(True, 0), 3, NOW)
+        assert refused(log, header(3, epoch=1)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        log.write(header(0, epoch=1))
+
+    def test_fencing(self) -> None:
+        states = ProducerStates()
+        states.check_marker(control(), Marker(True, 0))
+        states.end_transaction(control(epoch=5), Marker(True, 2), 0, NOW)
+        states.check_marker(control(epoch=5), Marker(True, 2))
+        for batch, marker, code in (
+            (control(epoch=4), Marker(True, 2), ErrorCode.INVALID_PRODUCER_EPOCH),
+            (control(epoch=5), Marker(True, 1), ErrorCode.TRANSACTION_COORDINATOR_FENCED),
+        ):
+            with pytest.raises(KafkaError) as error:
+                states.check_marker(batch, marker)
+            assert error.value.code == code
+
+
+class TestExpiry:
+    def test_idle_ones_go(self) -> None:
+        states = ProducerStates()
+        states.update(header(0, producer_id=1), 0, NOW)
+        states.update(header(0, producer_id=2), 1, NOW + 50)
+        states.update(header(0, producer_id=3)._replace(attributes=0x10), 2, NOW)
+        assert states.expire(NOW + 99, 100) == 0
+        assert states.expire(NOW + 100, 100) == 1
+        assert sorted(producer_id for producer_id, _ in states) == [2, 3]
+        assert len(states) == 2
+
+
+class TestSnapshot:
+    def test_kafkas_file(self) -> None:
+        states = ProducerStates.from_bytes(KAFKA_SNAPSHOT, NOW)
+        assert states is not None
+        producer = states.get(0)
+        assert producer is not None
+        assert list(producer.batches) == [
+            Batch(0x3B17 - 0xEC, 0x3B17, 0x3B17 - 0xEC, 0x3B17, 0x18BCFE7B6E6)
+        ]
+        assert (producer.epoch, producer.next_sequence, producer.seen_ms) == (0, 0x3B18, NOW)
+        assert states.to_bytes() == KAFKA_SNAPSHOT
+
+    def test_every_field_comes_back(self) -> None:
+        states = ProducerStates()
+        states.update(header(LAST, 3, epoch=4, producer_id=1), 100, NOW)
+        states.update(header(0, 1, producer_id=2)._replace(attributes=0x10), 200, NOW)
+        states.update(header(0, 1, producer_id=3)._replace(attributes=0x10), 150, NOW)
+        states.end_transaction(control(producer_id=4), Marker(True, 9), 300, NOW)
+        again = ProducerStates.from_bytes(states.to_bytes(), NOW)
+        assert again is not None
+        assert again.to_bytes() == states.to_bytes()
+        assert again.first_open_offset == 150
+        for producer_id, producer in states:
+            other = again.get(producer_id)
+            assert other is not None
+            for name in producer.__slots__:
+                assert getattr(other, name) == getattr(producer, name), name
+
+    def test_any_flipped_bit_is_seen(self) -> None:
+        for position in range(len(KAFKA_SNAPSHOT)):
+            for bit in range(8):
+                data = bytearray(KAFKA_SNAPSHOT)
+                data[position] ^= 1 << bit
+                assert ProducerStates.from_bytes(bytes(data), NOW) is None
+
+    def test_a_cut_file_is_seen(self) -> None:
+        for end in range(len(KAFKA_SNAPSHOT)):
+            assert ProducerStates.from_bytes(KAFKA_SNAPSHOT[:end], NOW) is None
+        assert ProducerStates.from_bytes(KAFKA_SNAPSHOT + b"\0", NOW) is None

@@ -1,0 +1,384 @@
+from __future__ import annotations
+
+import logging
+import random
+import re
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from kbroker.protocol.records import read_header
+from kbroker.storage.crash_files import CrashFiles
+from kbroker.storage.errors import CorruptLogError, StorageError
+from kbroker.storage.log import Log, LogConfig
+from kbroker.storage.manager import LogManager
+
+from .helpers import NOW, append, commit, open_log, open_manager, records, values
+
+CONFIG = LogConfig(segment_bytes=2000, index_interval_bytes=200)
+ONE_SEGMENT = LogConfig(index_interval_bytes=200)
+FOLDER = "data/orders-0"
+
+
+def fill(log: Log, count: int, start: int = 0, *, leader_epoch: int = 0) -> None:
+    for number in range(start, start + count):
+        append(
+            log,
+            b"value %d" % number,
+            timestamp=NOW + number,
+            producer_id=5,
+            epoch=0,
+            sequence=number,
+            leader_epoch=leader_epoch,
+        )
+
+
+def stopped(count: int = 60, *, config: LogConfig = CONFIG) -> CrashFiles:
+    """A disk after a clean stop with `count` records."""
+    files = CrashFiles()
+    manager = open_manager(files)
+    log = open_log(manager, config=config)
+    fill(log, count)
+    commit(log)
+    manager.close(now_ms=NOW)
+    return files
+
+
+def crashed(
+    checkpointed: int, synced: int, written: int, *, config: LogConfig = ONE_SEGMENT
+) -> CrashFiles:
+    """A disk after the process died: records up to three places, all bytes there."""
+    files = CrashFiles()
+    manager = open_manager(files)
+    log = open_log(manager, config=config)
+    fill(log, checkpointed)
+    commit(log)
+    manager.checkpoint(NOW).run()
+    fill(log, synced - checkpointed, checkpointed)
+    commit(log)
+    fill(log, written - synced, synced)
+    return files
+
+
+def position_of(files: CrashFiles, offset: int, name: str = "00000000000000000000.log") -> int:
+    """Where the batch with an offset begins in a segment's file."""
+    data, position = files.read_bytes(f"{FOLDER}/{name}"), 0
+    while read_header(data, position).last_offset < offset:
+        position += read_header(data, position).size
+    return position
+
+
+def damage(
+    files: CrashFiles, name: str, change: Callable[[bytearray], object], folder: str = FOLDER
+) -> None:
+    data = bytearray(files.read_bytes(f"{folder}/{name}"))
+    change(data)
+    files.damage(f"{folder}/{name}", bytes(data))
+
+
+def numbers(log: Log) -> list[int]:
+    return [int((value or b"").split()[1]) for value in values(log)]
+
+
+def read_everything(log: Log) -> None:
+    """Read, search and scrub, so that any damage has its chance to be noticed."""
+    assert numbers(log) == list(range(log.log_start_offset, log.log_end_offset))
+    for number in range(log.log_start_offset, log.log_end_offset, 7):
+        found = log.offset_for_timestamp(NOW + number, limit=log.log_end_offset)
+        assert found == (number, NOW + number, 0)
+    while log.scrub(300):
+        pass
+
+
+class TestTail:
+    def test_without_damage_everything_written_is_there_and_durable(self) -> None:
+        files = crashed(10, 20, 30)
+        log = open_log(open_manager(files), config=ONE_SEGMENT)
+        assert numbers(log) == list(range(30))
+        assert log.synced_offset == 30
+        log = open_log(open_manager(files.crashed("drop", 0)), config=ONE_SEGMENT)
+        assert numbers(log) == list(range(30))
+
+    def test_a_torn_end_is_cut(self, caplog: pytest.LogCaptureFixture) -> None:
+        files = crashed(10, 20, 30)
+        damage(files, "00000000000000000000.log", lambda data: data.__delitem__(slice(-5, None)))
+        log = open_log(open_manager(files), config=ONE_SEGMENT)
+        assert numbers(log) == list(range(29))
+        assert not [name for name in files.listdir(FOLDER) if "corrupt" in name]
+        assert not [record for record in caplog.records if record.levelno > logging.INFO]
+        fill(log, 1, 29)
+        assert log.log_end_offset == 30
+
+    def test_what_follows_a_bad_batch_is_kept(self, caplog: pytest.LogCaptureFixture) -> None:
+        files = crashed(10, 20, 30)
+        at = position_of(files, 25)
+        whole = files.read_bytes(f"{FOLDER}/00000000000000000000.log")
+        damage(files, "00000000000000000000.log", lambda data: data.__setitem__(at + 70, 1))
+        log = open_log(open_manager(files), config=ONE_SEGMENT)
+        assert numbers(log) == list(range(25))
+        name = f"00000000000000000000.log.{at}.corrupt"
+        kept = files.read_bytes(f"{FOLDER}/{name}")
+        assert kept[71:] == whole[at + 71 :]
+        warning = caplog.records[-1].getMessage()
+        assert "ends at offset 25" in warning
+        assert "4 later records" in warning
+        assert name in warning
+
+    def test_later_segments_are_kept_or_removed(self, caplog: pytest.LogCaptureFixture) -> None:
+        files = crashed(5, 6, 60, config=CONFIG)
+        bases = [int(name[:20]) for name in files.listdir(FOLDER) if name.endswith(".log")]
+        assert len(bases) >= 3
+        last = f"{bases[-1]:020d}.log"
+        damage(files, last, lambda data: data.__setitem__(slice(None), bytes(len(data))))
+        damage(files, "00000000000000000000.log", lambda data: data.__delitem__(slice(-9, None)))
+        log = open_log(open_manager(files), config=CONFIG)
+        assert numbers(log) == list(range(bases[1] - 1))
+        names = files.listdir(FOLDER)
+        assert f"{bases[1]:020d}.log.corrupt" in names
+        assert f"{bases[1]:020d}.log" not in names
+        assert not any(name.startswith(f"{bases[-1]:020d}.") for name in names)
+        assert f"{bases[-1] - bases[1]} later records" in caplog.text
+
+    def test_a_segment_that_is_missing_in_between_ends_the_log(self) -> None:
+        files = crashed(5, 6, 60, config=CONFIG)
+        bases = [int(name[:20]) for name in files.listdir(FOLDER) if name.endswith(".log")]
+        files.remove(f"{FOLDER}/{bases[1]:020d}.log")
+        log = open_log(open_manager(files), config=CONFIG)
+        assert log.log_end_offset == bases[1]
+
+    def test_recovered_indexes_are_saved(self) -> None:
+        files = crashed(5, 6, 60, config=CONFIG)
+        manager = open_manager(files)
+        open_log(manager, config=CONFIG)
+        manager.close(now_ms=NOW)
+        sealed = [name for name in files.listdir(FOLDER) if name.endswith(".log")][:-1]
+        for name in sealed:
+            assert files.size(f"{FOLDER}/{name[:20]}.index") > 0
+            assert files.size(f"{FOLDER}/{name[:20]}.timeindex") > 0
+
+    def test_epochs_of_unsaved_batches_are_found(self) -> None:
+        files = CrashFiles()
+        log = open_log(open_manager(files))
+        for epoch in range(5):
+            fill(log, 7, epoch * 7, leader_epoch=epoch)
+        log = open_log(open_manager(files))
+        assert log.epochs.entries == [(epoch, epoch * 7) for epoch in range(5)]
+
+    def test_a_damaged_epoch_file_is_made_anew(self) -> None:
+        files = CrashFiles()
+        manager = open_manager(files)
+        log = open_log(manager)
+        for epoch in range(5):
+            fill(log, 7, epoch * 7, leader_epoch=epoch)
+        commit(log)
+        manager.close(now_ms=NOW)
+        files.damage(f"{FOLDER}/leader-epoch-checkpoint", b"\0" * 12)
+        log = open_log(open_manager(files))
+        assert log.epochs.entries == [(epoch, epoch * 7) for epoch in range(5)]
+
+
+class TestRot:
+    """Below the recovery point nothing is ever cut."""
+
+    def check_refused(self, files: CrashFiles, name: str, config: LogConfig = ONE_SEGMENT) -> None:
+        before = {path: data for path, data in files.image().items() if FOLDER in path}
+        with pytest.raises(CorruptLogError) as error:
+            read_everything(open_log(open_manager(files), config=config))
+        assert error.value.path == f"{FOLDER}/{name}"
+        assert f"{FOLDER}/{name} is damaged at byte {error.value.position}" in str(error.value)
+        assert "kbroker log repair data/orders-0" in str(error.value)
+        after = {path: data for path, data in files.image().items() if FOLDER in path}
+        assert {path: after[path] for path in before if ".log" in path} == {
+            path: before[path] for path in before if ".log" in path
+        }
+
+    def test_a_bad_batch(self) -> None:
+        files = crashed(20, 25, 30)
+        at = position_of(files, 12)
+        damage(files, "00000000000000000000.log", lambda data: data.__setitem__(at + 70, 1))
+        self.check_refused(files, "00000000000000000000.log")
+
+    def test_a_file_that_is_too_short(self) -> None:
+        name = "00000000000000000000.log"
+        for offset in (0, 1, 12, 19):
+            files = crashed(20, 25, 30)
+            at = position_of(files, offset)
+            for end in (at + 61, at + 1, at):
+                files.damage(f"{FOLDER}/{name}", files.read_bytes(f"{FOLDER}/{name}")[:end])
+                self.check_refused(files, name)
+
+    @pytest.mark.parametrize("clean", [True, False])
+    def test_a_sealed_segment_that_ends_early(self, clean: bool) -> None:
+        files = stopped()
+        if not clean:
+            files.remove("data/.kafka_cleanshutdown")
+        bases = [int(name[:20]) for name in files.listdir(FOLDER) if name.endswith(".log")]
+        name = f"{bases[1]:020d}.log"
+        end = position_of(files, bases[2] - 1, name)
+        damage(files, name, lambda data: data.__delitem__(slice(end, None)))
+        self.check_refused(files, name, CONFIG)
+
+    @pytest.mark.parametrize("clean", [True, False])
+    def test_missing_files(self, clean: bool) -> None:
+        bases = [int(name[:20]) for name in stopped().listdir(FOLDER) if name.endswith(".log")]
+        for base in bases[1:]:
+            files = stopped()
+            if not clean:
+                files.remove("data/.kafka_cleanshutdown")
+            files.remove(f"{FOLDER}/{base:020d}.log")
+            with pytest.raises(CorruptLogError):
+                open_log(open_manager(files), config=CONFIG)
+        files = stopped()
+        if not clean:
+            files.remove("data/.kafka_cleanshutdown")
+        files.rmtree(FOLDER)
+        with pytest.raises(CorruptLogError, match="it is missing"):
+            open_log(open_manager(files), config=CONFIG)
+
+    def test_after_a_clean_stop_the_end_is_known(self) -> None:
+        files = stopped(20, config=ONE_SEGMENT)
+        end = position_of(files, 19)
+        damage(files, "00000000000000000000.log", lambda data: data.__delitem__(slice(end, None)))
+        self.check_refused(files, "00000000000000000000.log")
+
+    def test_one_partition_does_not_take_others_down(self) -> None:
+        files = CrashFiles()
+        manager = open_manager(files)
+        for topic in ("orders", "other"):
+            log = open_log(manager, topic)
+            fill(log, 10)
+            commit(log)
+        manager.close(now_ms=NOW)
+        damage(files, "00000000000000000000.log", lambda data: data.__setitem__(70, 1))
+        manager = open_manager(files)
+        log, other = open_log(manager), open_log(manager, "other")
+        for _ in range(2):
+            with pytest.raises(StorageError, match="is damaged at byte 0"):
+                log.read(0, 100, limit=10)
+        with pytest.raises(StorageError, match="is damaged at byte 0"):
+            append(log, b"x")
+        assert numbers(other) == list(range(10))
+        fill(other, 1, 10)
+        commit(other)
+        manager.close(now_ms=NOW)
+        assert not open_manager(files).clean, "damage was found: nothing is clean"
+
+
+class TestDamageAnywhere:
+    """Flipped bits, zeroed pages and cut files, in files of every kind.
+
+    Records: noticed, never served. Indexes: built anew. Checkpoints and snapshots: done without.
+    """
+
+    NAMES = (
+        "00000000000000000000.log",
+        "00000000000000000000.index",
+        "00000000000000000000.timeindex",
+        "{last}.log",
+        "{last}.index",
+        "{last}.timeindex",
+        "{last}.snapshot",
+        "{end}.snapshot",
+        "leader-epoch-checkpoint",
+        "partition.metadata",
+        "../recovery-point-offset-checkpoint",
+        "../replication-offset-checkpoint",
+        "../.kafka_cleanshutdown",
+    )
+
+    @pytest.mark.parametrize("clean", [True, False])
+    @pytest.mark.parametrize("name", NAMES)
+    def test_it_is_noticed_or_does_no_harm(self, name: str, clean: bool) -> None:
+        pristine = stopped()
+        if not clean:
+            pristine.remove("data/.kafka_cleanshutdown")
+        last = max(it for it in pristine.listdir(FOLDER) if it.endswith(".log"))[:20]
+        path = f"{FOLDER}/{name.format(last=last, end='0' * 18 + '60')}"
+        path = re.sub(r"/[^/]+/\.\.", "", path)
+        if not pristine.exists(path):
+            assert not clean
+            return
+        outcomes = Counter[str]()
+        for seed in range(120):
+            files = pristine.crashed("drop", 0)
+            self._damage(files, path, random.Random(seed))
+            outcomes[self._outcome(files, path)] += 1
+        records_hit = path.endswith(".log")
+        assert outcomes["noticed"] + outcomes["harmless"] == 120, outcomes
+        if records_hit:
+            assert outcomes["noticed"] == 120, outcomes
+        else:
+            assert outcomes["harmless"] == 120, outcomes
+
+    def _damage(self, files: CrashFiles, path: str, random_: random.Random) -> None:
+        data = bytearray(files.read_bytes(path))
+        before = bytes(data)
+        kind = random_.choice(["flip", "zero", "cut"])
+        place = random_.randrange(len(data))
+        if kind == "flip":
+            data[place] ^= 1 << random_.randrange(8)
+        elif kind == "zero":
+            start = place // 512 * 512
+            data[start : start + 512] = bytes(len(data[start : start + 512]))
+        if kind == "cut" or bytes(data) == before:
+            del data[place:]
+        files.damage(path, bytes(data))
+
+    def _outcome(self, files: CrashFiles, path: str) -> str:
+        try:
+            log = open_log(open_manager(files), config=CONFIG)
+            read_everything(log)
+            assert log.log_end_offset == 60
+            again = append(log, b"value 59", producer_id=5, epoch=0, sequence=59)
+            assert again.duplicate
+            assert log.epochs.entries == [(0, 0)]
+        except CorruptLogError as error:
+            assert error.path == path
+            return "noticed"
+        return "harmless"
+
+
+def test_meta_properties_is_not_guessed() -> None:
+    files = stopped()
+    files.damage("data/meta.properties", b"")
+    with pytest.raises(StorageError, match="meta.properties is damaged"):
+        open_manager(files)
+
+
+def test_leftovers_of_a_crash_go() -> None:
+    files = stopped()
+    for name in ("00000000000000000099.index", "leader-epoch-checkpoint.tmp", "x.deleted"):
+        files.open(f"{FOLDER}/{name}", create=True).append([b"x"])
+    before = set(files.listdir(FOLDER))
+    log = open_log(open_manager(files), config=CONFIG)
+    assert before - set(files.listdir(FOLDER)) == {
+        "00000000000000000099.index",
+        "leader-epoch-checkpoint.tmp",
+        "x.deleted",
+    }
+    assert numbers(log) == list(range(60))
+
+
+def test_a_snapshot_of_records_that_are_gone_goes_for_good() -> None:
+    files = crashed(10, 20, 30)
+    files.write_atomic(f"{FOLDER}/00000000000000000025.snapshot", b"what was true before 25")
+    at = position_of(files, 22)
+    damage(files, "00000000000000000000.log", lambda data: data.__delitem__(slice(at, None)))
+    manager = open_manager(files)
+    log = open_log(manager, config=ONE_SEGMENT)
+    assert log.log_end_offset == 22
+    files = files.crashed("lost-name", 0)
+    assert f"{25:020d}.snapshot" not in files.listdir(FOLDER)
+
+
+def test_unopened_logs_keep_the_marker_away() -> None:
+    files = stopped()
+    files.remove("data/.kafka_cleanshutdown")
+    manager = LogManager(files, "data", open_manager(files).meta)
+    manager.close(now_ms=NOW)
+    manager = open_manager(files)
+    assert not manager.clean
+    assert list(records(open_log(manager, config=CONFIG)))
+    manager.close(now_ms=NOW)
+    assert open_manager(files).clean

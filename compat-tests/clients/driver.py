@@ -11,6 +11,7 @@ when the client library made the error up itself. Keys and values travel as lati
 from __future__ import annotations
 
 import json
+import logging
 import os
 import queue
 import sqlite3
@@ -307,6 +308,8 @@ def _decode(raw: bytes | None) -> str | None:
 
 def main() -> None:
     """driver.py LIBRARY host:port"""
+    if os.environ.get("KBROKER_COMPAT_DEBUG"):
+        logging.basicConfig(level=logging.DEBUG, format="%(asctime)s %(name)s: %(message)s")
     library, bootstrap = sys.argv[1:]
     module = __import__(library)
     Driver(module.make(bootstrap)).serve()

@@ -36,6 +36,10 @@ class KafkaPythonConsumer(Consumer):
 
     def subscribe(self, topics: list[str] | None, pattern: str | None, on_change: OnChange) -> None:
         self.consumer.subscribe(topics=topics or (), pattern=pattern, listener=Listener(on_change))
+        # 3.0.12 joins before it knows the partitions, joins again when it does, and forgets the
+        # second assignment when that straddles the end of a poll: so let it know them first.
+        for topic in topics or ():
+            self.consumer.partitions_for_topic(topic)
 
     def assign(self, topic: str, positions: dict[int, int | str]) -> None:
         self.consumer.assign([TopicPartition(topic, number) for number in positions])

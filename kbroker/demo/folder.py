@@ -54,6 +54,11 @@ class Folder:
         return self.path / "spark"
 
     @property
+    def scratch(self) -> Path:
+        """What Spark needs while it runs."""
+        return self.spark / "scratch"
+
+    @property
     def chart(self) -> Path:
         """The picture."""
         return self.path / "delays.png"
@@ -74,7 +79,7 @@ class Folder:
                     f"{self.path} is not empty and no earlier demo's: choose another with --dir."
                 )
             shutil.rmtree(self.path)
-        self.spark.mkdir(parents=True)
+        self.scratch.mkdir(parents=True)
         (self.path / _NOTE).write_text("{}", encoding="utf-8")
 
     def write_note(self, note: Note) -> None:

@@ -6,8 +6,8 @@ stream runs; when the last departure is acknowledged the job is told to finish w
 
 from __future__ import annotations
 
-import os
 import re
+import shutil
 import sys
 import time
 from dataclasses import dataclass, field
@@ -91,7 +91,7 @@ class Pipeline:
         self.outcome = Outcome(self.rows)
         self._began = time.monotonic()
         self._job_began = self._began
-        self._weather_is_in = False
+        self._weather = 0
         self._paused = False
         self._armed = False
         self._batch: int | None = None
@@ -110,6 +110,7 @@ class Pipeline:
         finally:
             self._producer.kill()
             self._job.kill()
+            shutil.rmtree(self.folder.scratch, ignore_errors=True)
         if self.interrupt and self.outcome.interruption is None:
             raise DemoError("The run was over before it could be interrupted: take more --rows.")
         return self.outcome
@@ -138,11 +139,11 @@ class Pipeline:
         outcome = self.outcome
         match name:
             case "weather":
-                self.console.passing("weather", f"{fields['records']:,} records")
+                self._weather = fields["records"]
             case "weather-complete":
-                self._weather_is_in = True
                 self._job.tell("start")
-                self.console.passing("Spark", "starting")
+                self.console.line("weather", f"{self._weather:,} records are in")
+                self.console.passing("Spark", f"{self._spark_name} starts")
             case "departures":
                 outcome.produced = fields["records"]
                 self._show()
@@ -157,7 +158,8 @@ class Pipeline:
         outcome = self.outcome
         match name:
             case "weather":
-                self.console.passing("Spark", f"has read {fields['rows']:,} hours of weather")
+                text = f"{self._spark_name} has read {fields['rows']:,} hours of weather"
+                self.console.passing("Spark", text)
             case "batch":
                 outcome.batches += 1
                 outcome.processed = fields["records"]
@@ -176,7 +178,8 @@ class Pipeline:
         """A batch is computed and its figures are being written; the first one is empty."""
         outcome, interruption = self.outcome, self.outcome.interruption
         if not outcome.started:
-            self.console.line("Spark", f"streams after {self._since(self._began)}")
+            took = self._since(self._began)
+            self.console.line("Spark", f"{self._spark_name} streams, {took} after its start")
             outcome.started = time.monotonic()
             self._producer.tell("go")
         elif interruption and interruption.spark_back_s is None:
@@ -238,6 +241,10 @@ class Pipeline:
         rate = outcome.processed / max(time.monotonic() - outcome.started, 0.001)
         self.console.progress(outcome.processed, outcome.produced, self.rows, rate, self._batch)
 
+    @property
+    def _spark_name(self) -> str:
+        return f"PySpark {self.spark.version} on Java {self.spark.java}"
+
     def _since(self, moment: float) -> str:
         return f"{time.monotonic() - moment:.1f} s"
 
@@ -247,8 +254,8 @@ class Pipeline:
         if self.interrupt:
             rate = max(1, (self.rows - self._half) // _SECOND_HALF_S)
             options += [f"--pause-at={self._half}", f"--rate={rate}"]
-        log = self.folder.log("producer")
-        return Worker("kbroker.demo.produce", options, self.events, log)
+        log, scratch = self.folder.log("producer"), self.folder.scratch
+        return Worker("kbroker.demo.produce", options, self.events, log, scratch)
 
     def _start_job(self) -> Worker:
         options = [f"--bootstrap={self.bootstrap}", f"--folder={self.folder.spark}"]
@@ -256,17 +263,18 @@ class Pipeline:
         options += [f"--delays={self.topics.delays}", f"--batch-rows={self._batch_rows()}"]
         options += [f"--jars={self.spark.jars}"] if self.spark.jars else []
         options += [f"--package={self.spark.package}"]
-        # Without these the JVM takes whatever python3 is first on the PATH, and guesses its address.
         environment = {
+            # Spark's workers must be this Python, and Spark the one of this Python: the JVM would
+            # take the first python3 and the SPARK_HOME that it finds, and guess its own address.
             "PYSPARK_PYTHON": sys.executable,
             "PYSPARK_DRIVER_PYTHON": sys.executable,
+            "PYSPARK_SUBMIT_ARGS": "pyspark-shell",
+            "SPARK_HOME": str(self.spark.home),
             "SPARK_LOCAL_IP": "127.0.0.1",
-            "SPARK_LOCAL_DIRS": str(self.folder.spark / "scratch"),
+            "SPARK_LOCAL_DIRS": str(self.folder.scratch),
         }
-        cleared = {"SPARK_HOME": "", "PYSPARK_SUBMIT_ARGS": "pyspark-shell"}
-        given = {name: value for name, value in cleared.items() if name in os.environ}
-        log = self.folder.log("spark")
-        return Worker("kbroker.demo.job", options, self.events, log, {**given, **environment})
+        log, scratch = self.folder.log("spark"), self.folder.scratch
+        return Worker("kbroker.demo.job", options, self.events, log, scratch, environment)
 
     def _batch_rows(self) -> int:
         """Rows per micro-batch: eight micro-batches for a year."""

@@ -34,6 +34,14 @@ class Worker:
 
     It leads a process group of its own, so that a kill takes a JVM with it and Ctrl+C in the
     terminal reaches the demo alone.
+
+    Parameters:
+        module: what ``python -m`` runs.
+        arguments: its command line.
+        events: where its events go.
+        log: takes everything else that it prints.
+        folder: its working directory.
+        environment: variables on top of ours.
     """
 
     def __init__(
@@ -42,6 +50,7 @@ class Worker:
         arguments: Sequence[str],
         events: SimpleQueue[Event],
         log: Path,
+        folder: Path,
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self.log = log
@@ -52,7 +61,7 @@ class Worker:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
-                cwd=log.parent,
+                cwd=folder,
                 env={**os.environ, **(environment or {})},
                 text=True,
                 start_new_session=True,
@@ -62,7 +71,7 @@ class Worker:
     def tell(self, command: str) -> None:
         """Send a command; one to a worker that has just ended is lost, its exit tells."""
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
+        with contextlib.suppress(BrokenPipeError, ValueError):
             self._process.stdin.write(command + "\n")
             self._process.stdin.flush()
 
@@ -72,11 +81,14 @@ class Worker:
         _kill_group(self._process)
 
     def _listen(self, events: SimpleQueue[Event]) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            fields = json.loads(line)
-            events.put(Event(self, fields.pop("event"), fields))
-        events.put(Event(self, "exit", {"code": self._process.wait()}))
+        # Leaving the block closes the pipes and waits for the process.
+        with self._process as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                with contextlib.suppress(ValueError):  # something that a library printed
+                    fields = json.loads(line)
+                    events.put(Event(self, fields.pop("event"), fields))
+        events.put(Event(self, "exit", {"code": process.returncode}))
 
 
 class OwnBroker:

@@ -7,6 +7,7 @@ acknowledged. The weather goes first; the departures begin when the parent says 
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 import time
 from collections import deque
@@ -27,6 +28,7 @@ _CHUNKS_IN_FLIGHT = 40
 def main() -> None:
     arguments = _arguments()
     parent = Parent()
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
     # Idempotent, acks=all and unlimited retries within two minutes are kafka-python's defaults:
     # they carry the producer over a broker that is killed and comes back.
     producer = KafkaProducer(

@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kafka import KafkaConsumer, TopicPartition
-
 from . import DemoError, truth
 
 _PATIENCE_S = 60
@@ -32,6 +30,17 @@ def records(bootstrap: str, topic: str) -> Iterator[Record]:
     Raises:
         DemoError: the topic does not exist or cannot be read to its end.
     """
+    from kafka.errors import KafkaError
+
+    try:
+        yield from _read(bootstrap, topic)
+    except KafkaError as error:
+        raise DemoError(f"Topic {topic} cannot be read at {bootstrap}: {error}") from error
+
+
+def _read(bootstrap: str, topic: str) -> Iterator[Record]:
+    from kafka import KafkaConsumer, TopicPartition
+
     consumer = KafkaConsumer(
         bootstrap_servers=bootstrap,
         client_id="kbroker-demo-check",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -13,7 +14,7 @@ from .verify import Check
 
 _BAR_CELLS = 28
 _LABEL_CELLS = 12
-_PLAIN_EVERY_S = 2.0
+_PLAIN_EVERY_S = 5.0
 _WEATHER_NAMES = {"rain": "rain", "dry": "dry", "no_weather": "not known", "all": "all flights"}
 
 
@@ -42,7 +43,7 @@ class Console:
     def passing(self, label: str, text: str) -> None:
         """A line that the next one replaces; without a terminal nothing."""
         if self._lively:
-            width = max(20, os.get_terminal_size(self._out.fileno()).columns - 1)
+            width = shutil.get_terminal_size().columns - 1
             self._out.write("\r\x1b[K" + f"  {label:<{_LABEL_CELLS}}{text}"[:width])
             self._out.flush()
             self._passing = True

@@ -24,6 +24,8 @@ class Spark(NamedTuple):
     """The installed Spark and where its Kafka connector comes from."""
 
     version: str
+    home: Path
+    """Where pip has put it."""
     java: int
     jars: Path | None
     """A folder with the connector's jars; None: from the Java registry."""
@@ -47,14 +49,16 @@ def check() -> Spark:
     Raises:
         StartError: something is missing or does not fit; the message says what helps.
     """
-    missing = [name for name in _MODULES if importlib.util.find_spec(name) is None]
+    found = {name: importlib.util.find_spec(name) for name in _MODULES}
+    missing = [name for name, spec in found.items() if spec is None]
     if missing:
         raise StartError(
             f"The demo needs {', '.join(missing)}, which is not installed here: "
             "pip install 'kbroker[demo]'"
         )
     version = importlib.metadata.version("pyspark")
-    return Spark(version, _java(version), _jars())
+    folders = found["pyspark"].submodule_search_locations if found["pyspark"] else None
+    return Spark(version, Path(*(folders or [])[:1]), _java(version), _jars())
 
 
 def _java(spark: str) -> int:

@@ -71,7 +71,6 @@ class Demo:
                 bootstrap, broker, topics, self.folder, spark,
                 self.options.rows, self.options.interrupt, self.console,
             )  # fmt: skip
-            self.console.line("Spark", f"PySpark {spark.version}, Java {spark.java}")
             outcome = pipeline.run()
             self._tell_rates(outcome)
             note = Note(topics, self.options.rows, outcome.late_rows, self.options.against)
@@ -183,7 +182,8 @@ class Demo:
             "departures",
             f"{outcome.rows:,} in {outcome.streamed_s:.1f} s · {outcome.rows_per_second:,.0f} "
             f"rows/s through Spark in {outcome.batches} batches · producer "
-            f"{outcome.produced_per_second:,.0f} records/s",
+            f"{outcome.produced_per_second:,.0f} records/s"
+            + (" · interruption included" if outcome.interruption else ""),
         )
 
     def _tell_where(self, bootstrap: str, topics: Topics) -> None:

@@ -1,0 +1,105 @@
+"""The demo for real, on a slice: PySpark, its Kafka connector, a broker, and what breaks it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kbroker.demo import readback
+from kbroker.demo.processes import OwnBroker
+
+pytestmark = [
+    pytest.mark.spark,
+    # kafka-python reads its own files in a way that Python 3.11 and 3.12 find old.
+    pytest.mark.filterwarnings("ignore:(open|read)_text is deprecated:DeprecationWarning"),
+]
+
+ROWS = 20_000
+
+
+def demo(folder: Path, *options: str) -> tuple[int, dict[str, Any]]:
+    """Run ``kbroker demo``; its exit status and its result."""
+    command = [sys.executable, "-m", "kbroker", "demo", "--json", "--dir", str(folder), *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=400)
+    assert done.stdout, done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """The broker of a finished run, started again."""
+    broker = OwnBroker(folder)
+    broker.start()
+    try:
+        yield broker.bootstrap
+    finally:
+        broker.stop()
+
+
+def produce(bootstrap: str, topic: str, record: readback.Record, value: dict[str, Any]) -> None:
+    from kafka import KafkaProducer
+
+    producer = KafkaProducer(bootstrap_servers=bootstrap)
+    producer.send(
+        topic,
+        key=record.key,
+        value=json.dumps(value).encode(),
+        partition=record.partition,
+        timestamp_ms=record.timestamp_ms,
+    ).get(timeout=30)
+    producer.close()
+
+
+def failed(result: dict[str, Any]) -> dict[str, list[str]]:
+    return {c["subject"]: c["differences"] for c in result["checks"] if not c["ok"]}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run in which Spark and the broker were killed half way."""
+    folder = tmp_path_factory.mktemp("demo")
+    status, result = demo(folder, f"--rows={ROWS}", "--interrupt")
+    assert (status, failed(result)) == (0, {})
+    assert result["ok"] is True
+    assert result["rows"] == ROWS
+    interruption = result["interruption"]
+    assert ROWS // 2 < interruption["produced"] < ROWS
+    assert 0 < interruption["processed"] < ROWS
+    assert interruption["broker_back_s"] > 0
+    assert Path(result["chart"]).read_bytes().startswith(b"\x89PNG")
+    print(f"figures: {result['rows_per_second']} rows/s, {result['seconds']} s, {interruption}")
+    return folder
+
+
+def test_a_killed_run_ends_with_the_same_figures(finished: Path) -> None:
+    status, result = demo(finished, "--check")
+    assert (status, failed(result)) == (0, {})
+    assert len(result["checks"]) == 6
+
+
+def test_one_changed_record_fails_the_check(finished: Path) -> None:
+    with served(finished) as bootstrap:
+        departure = next(readback.records(bootstrap, "departures"))
+        values = json.loads(departure.value or b"")
+        changed = values | {"dep_delay": (values["dep_delay"] or 0) + 1}
+        produce(bootstrap, "departures", departure, changed)
+        figure = list(readback.records(bootstrap, "delays"))[-1]
+        figures = json.loads(figure.value or b"")
+        figures["all"]["delay_sum"] += 1
+        produce(bootstrap, "delays", figure, figures)
+    status, result = demo(finished, "--check")
+    assert status == 1
+    assert result["ok"] is False
+    differences = failed(result)
+    assert set(differences) == {"departures topic", "delays topic"}
+    name = f"{values['time_hour']} {values['carrier']} {values['flight']}"
+    assert differences["departures topic"][0].startswith(name)
+    group = (figure.key or b"").decode().replace("|", " ")
+    assert differences["delays topic"][0].startswith(f"group {group}: all delay_sum is ")

@@ -1,0 +1,48 @@
+"""The work folder is replaced only when it is a demo's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kbroker.demo import DemoError, StartError
+from kbroker.demo.folder import Folder, Note, Topics
+
+NOTE = Note(Topics("a", "b", "c"), rows=5, late_rows=0, against=None)
+
+
+def test_a_new_run_replaces_what_an_earlier_one_left(tmp_path: Path) -> None:
+    folder = Folder(tmp_path / "demo")
+    folder.renew()
+    (folder.path / "broker.log").write_text("old")
+    folder.renew()
+    assert not (folder.path / "broker.log").exists()
+    assert folder.scratch.is_dir()
+
+
+def test_an_empty_folder_is_taken(tmp_path: Path) -> None:
+    Folder(tmp_path).renew()
+    assert (tmp_path / "spark").is_dir()
+
+
+def test_somebody_elses_folder_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("precious")
+    with pytest.raises(StartError, match="choose another with --dir"):
+        Folder(tmp_path).renew()
+    assert (tmp_path / "thesis.txt").read_text() == "precious"
+
+
+def test_the_note_comes_back_as_it_was(tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    folder.renew()
+    folder.write_note(NOTE)
+    assert folder.read_note() == NOTE
+
+
+@pytest.mark.parametrize("text", [None, "{}", "not json", "[]", '{"topics": {"x": 1}}'])
+def test_without_a_finished_run_there_is_nothing_to_check(tmp_path: Path, text: str | None) -> None:
+    if text is not None:
+        (tmp_path / "demo.json").write_text(text)
+    with pytest.raises(DemoError, match="run kbroker demo first"):
+        Folder(tmp_path).read_note()

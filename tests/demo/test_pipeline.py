@@ -1,0 +1,229 @@
+"""The order of things in a run, with workers that only take notes."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from kbroker.demo import DemoError, pipeline
+from kbroker.demo.folder import Folder, Topics
+from kbroker.demo.pipeline import Pipeline
+from kbroker.demo.processes import Event
+from kbroker.demo.report import Console
+from kbroker.demo.requirements import Spark
+
+ROWS = 1_000
+
+
+class Worker:
+    """Stands for a process: keeps what it was told."""
+
+    made: ClassVar[list[Worker]] = []
+
+    def __init__(self, module: str, arguments: list[str], events: Any, log: Path, *rest: Any):
+        self.name = module.rpartition(".")[2]
+        self.arguments = arguments
+        self.log = log
+        self.told: list[str] = []
+        self.killed = False
+        Worker.made.append(self)
+
+    def tell(self, command: str) -> None:
+        self.told.append(command)
+
+    def kill(self) -> None:
+        self.killed = True
+
+
+class Broker:
+    """Stands for the demo's own broker."""
+
+    def __init__(self) -> None:
+        self.history: list[str] = []
+
+    def kill(self) -> None:
+        self.history.append("kill")
+
+    def start(self) -> float:
+        self.history.append("start")
+        return 0.1
+
+
+@pytest.fixture(autouse=True)
+def workers(monkeypatch: pytest.MonkeyPatch) -> list[Worker]:
+    monkeypatch.setattr(pipeline, "Worker", Worker)
+    Worker.made = []
+    return Worker.made
+
+
+class Run:
+    """A pipeline whose events the test makes up."""
+
+    def __init__(self, tmp_path: Path, *, interrupt: bool = False, broker: Any = None) -> None:
+        self.out = io.StringIO()
+        self.pipeline = Pipeline(
+            "there:1", broker, Topics("d", "w", "r"), Folder(tmp_path),
+            Spark("4.0.0", Path("/spark"), 17, None), ROWS, interrupt, Console(self.out),
+        )  # fmt: skip
+
+    def feed(self, *said: tuple[str, str] | tuple[str, str, dict[str, Any]]) -> None:
+        """Let workers say things as soon as they listen; "job" is the one that runs last."""
+        script = iter(said)
+
+        def next_event() -> Event:
+            name, event, *fields = next(script)
+            sender: Any = [worker for worker in Worker.made if worker.name == name][-1]
+            return Event(sender, event, fields[0] if fields else {})
+
+        self.pipeline._next = next_event  # type: ignore[method-assign]
+
+    def run(self) -> pipeline.Outcome:
+        return self.pipeline.run()
+
+
+def batch(number: int, records: int, late: int = 0) -> tuple[str, str, dict[str, Any]]:
+    fields = {"batch": number, "rows": 100, "records": records, "seconds": 1.0, "late": late}
+    return ("job", "batch", fields)
+
+
+def sent(records: int) -> tuple[str, str, dict[str, Any]]:
+    return ("produce", "departures", {"records": records})
+
+
+def writing(number: int) -> tuple[str, str, dict[str, Any]]:
+    return ("job", "writing", {"batch": number})
+
+
+BEGIN = (
+    ("produce", "weather", {"records": 50}),
+    ("produce", "weather-complete"),
+    ("job", "session", {"spark": "4.0.0"}),
+    ("job", "weather", {"rows": 50}),
+    writing(0),
+)
+END = (("job", "drained"), ("job", "finished"))
+
+
+def test_a_plain_run_tells_everybody_in_time(tmp_path: Path, workers: list[Worker]) -> None:
+    run = Run(tmp_path)
+    run.feed(
+        *BEGIN, sent(500), writing(1), batch(1, 400, late=2), sent(1000),
+        ("produce", "departures-complete"), ("produce", "exit", {"code": 0}),
+        writing(2), batch(2, 1000, late=1), *END,
+    )  # fmt: skip
+    outcome = run.run()
+    producer, job = workers
+    assert producer.told == ["go"]
+    assert job.told == ["start", "finish"]
+    assert (outcome.processed, outcome.batches, outcome.late_rows) == (1000, 2, 3)
+    assert outcome.rows_per_second > 0
+    assert outcome.interruption is None
+    assert producer.killed
+    assert job.killed
+    assert "PySpark 4.0.0 on Java 17 streams" in run.out.getvalue()
+
+
+def test_an_interruption_strikes_while_a_batch_is_written(
+    tmp_path: Path, workers: list[Worker]
+) -> None:
+    broker = Broker()
+    run = Run(tmp_path, interrupt=True, broker=broker)
+    run.feed(
+        *BEGIN, sent(500), ("produce", "paused"), writing(1), batch(1, 400),
+        sent(600), writing(2), writing(3), batch(2, 600), sent(1000),
+        ("produce", "departures-complete"), ("produce", "exit", {"code": 0}), *END,
+    )  # fmt: skip
+    outcome = run.run()
+    producer, first, second = workers
+    assert broker.history == ["kill", "start"]
+    assert first.killed
+    assert "--pause-at=500" in producer.arguments
+    assert producer.told == ["go", "go", "hurry"]
+    assert second.told == ["start", "finish"]
+    assert second.arguments == first.arguments
+    assert outcome.interruption is not None
+    assert (outcome.interruption.batch, outcome.interruption.produced) == (2, 600)
+    assert outcome.interruption.broker_back_s == 0.1
+    assert outcome.interruption.spark_back_s is not None
+
+
+def test_a_foreign_broker_is_never_killed(tmp_path: Path) -> None:
+    run = Run(tmp_path, interrupt=True)
+    run.feed(
+        *BEGIN, ("produce", "paused"), batch(1, 400), sent(600), writing(2), writing(3), sent(1000),
+        ("produce", "departures-complete"), *END,
+    )  # fmt: skip
+    outcome = run.run()
+    assert outcome.interruption is not None
+    assert outcome.interruption.broker_back_s is None
+    assert "not the broker" in run.out.getvalue()
+
+
+def test_what_a_killed_worker_said_last_is_not_heard(tmp_path: Path, workers: list[Worker]) -> None:
+    run = Run(tmp_path, interrupt=True)
+    run.feed(
+        *BEGIN, ("produce", "paused"), batch(1, 400), sent(600), writing(2), sent(1000),
+        ("produce", "departures-complete"), *END,
+    )  # fmt: skip
+    original = run.pipeline._next
+
+    def with_last_words() -> Event:
+        event = original()
+        if event.name == "drained":
+            killed: Any = workers[1]
+            assert run.pipeline._handle(Event(killed, "exit", {"code": -9})) is False
+        return event
+
+    run.pipeline._next = with_last_words  # type: ignore[method-assign]
+    run.run()
+
+
+def test_an_interruption_that_never_came_is_an_error(tmp_path: Path) -> None:
+    run = Run(tmp_path, interrupt=True)
+    run.feed(*BEGIN, sent(1000), ("produce", "departures-complete"), *END)
+    with pytest.raises(DemoError, match="over before it could be interrupted"):
+        run.run()
+
+
+def test_an_interruption_after_the_last_record_is_an_error(tmp_path: Path) -> None:
+    run = Run(tmp_path, interrupt=True)
+    run.feed(*BEGIN, ("produce", "paused"), batch(1, 400), sent(1000), writing(2))
+    with pytest.raises(DemoError, match="before the interruption"):
+        run.run()
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        (("produce", "failed", {"reason": "no broker"}), "The producer stopped: no broker"),
+        (("produce", "exit", {"code": 1}), "The producer stopped: exit code 1"),
+        (("job", "failed", {"reason": "no topic"}), "Spark stopped: no topic"),
+        (("job", "exit", {"code": 0}), "Spark stopped: exit code 0"),
+    ],
+)
+def test_a_worker_that_fails_ends_the_run(
+    tmp_path: Path, workers: list[Worker], said: Any, message: str
+) -> None:
+    (tmp_path / "spark.log").write_text("")
+    run = Run(tmp_path)
+    run.feed(*BEGIN, said)
+    with pytest.raises(DemoError, match=message):
+        run.run()
+    assert all(worker.killed for worker in workers)
+
+
+def test_a_connector_that_does_not_come_is_explained(tmp_path: Path) -> None:
+    (tmp_path / "spark.log").write_text("java.lang.RuntimeException: [unresolved dependency: x]")
+    run = Run(tmp_path)
+    run.feed(("job", "failed", {"reason": "[JAVA_GATEWAY_EXITED]"}))
+    with pytest.raises(DemoError, match=r"KBROKER_SPARK_JARS=DIR kbroker demo"):
+        run.run()
+
+
+def test_silence_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "_SILENCE_S", 0.01)
+    with pytest.raises(DemoError, match="Nothing has happened"):
+        Run(tmp_path).run()

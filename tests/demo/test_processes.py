@@ -1,0 +1,118 @@
+"""Workers: they report, obey, and go when they are killed or when the demo has gone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from queue import SimpleQueue
+
+import pytest
+
+from kbroker.demo import StartError
+from kbroker.demo.processes import Event, OwnBroker, Worker
+
+CHILD = """\
+import subprocess, sys
+from kbroker.demo.child import Parent
+
+parent = Parent()
+print("a library prints")
+grandchild = subprocess.Popen(["sleep", "60"])
+parent.emit("hello", arguments=sys.argv[1:], grandchild=grandchild.pid)
+parent.wait_for("go")
+parent.emit("gone", extra=parent.heard("more"))
+grandchild.kill()
+"""
+
+
+@pytest.fixture
+def events() -> SimpleQueue[Event]:
+    return SimpleQueue()
+
+
+@pytest.fixture
+def worker(tmp_path: Path, events: SimpleQueue[Event]) -> Iterator[Worker]:
+    (tmp_path / "talker.py").write_text(CHILD)
+    child = Worker("talker", ["-x", "1"], events, tmp_path / "talker.log", tmp_path)
+    yield child
+    child.kill()
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that is dead but not yet waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def ends(pid: int) -> bool:
+    deadline = time.monotonic() + 10
+    while alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return not alive(pid)
+
+
+def test_a_worker_reports_and_obeys(
+    worker: Worker, events: SimpleQueue[Event], tmp_path: Path
+) -> None:
+    hello = events.get(timeout=10)
+    assert hello.sender is worker
+    assert (hello.name, hello.fields["arguments"]) == ("hello", ["-x", "1"])
+    worker.tell("other")
+    worker.tell("go")
+    worker.tell("more")
+    assert events.get(timeout=10).name == "gone"
+    assert events.get(timeout=10) == Event(worker, "exit", {"code": 0})
+    assert "a library prints" in (tmp_path / "talker.log").read_text()
+    worker.tell("too late")
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks into /proc")
+def test_a_kill_takes_what_the_worker_has_started(
+    worker: Worker, events: SimpleQueue[Event]
+) -> None:
+    grandchild = events.get(timeout=10).fields["grandchild"]
+    assert alive(grandchild)
+    worker.kill()
+    assert worker.killed
+    assert ends(grandchild)
+    assert events.get(timeout=10).fields == {"code": -9}
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks into /proc")
+def test_a_child_ends_when_its_parent_has_gone(tmp_path: Path) -> None:
+    (tmp_path / "talker.py").write_text(CHILD)
+    command = [sys.executable, "-m", "talker"]
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+    ) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        child.stdout.readline()
+        child.stdin.close()
+        assert child.wait(10) == 1
+        os.killpg(child.pid, 9)  # the sleeping grandchild
+
+
+def test_a_broker_that_does_not_start_names_its_log(tmp_path: Path) -> None:
+    (tmp_path / "broker").write_text("a file where the data folder should be")
+    with pytest.raises(StartError, match=r"broker\.log says why"):
+        OwnBroker(tmp_path).start()
+
+
+def test_a_broker_comes_back_on_its_port(tmp_path: Path) -> None:
+    broker = OwnBroker(tmp_path)
+    try:
+        broker.start()
+        bootstrap = broker.bootstrap
+        assert int(bootstrap.rpartition(":")[2]) > 0
+        broker.kill()
+        broker.start()
+        assert broker.bootstrap == bootstrap
+    finally:
+        broker.stop()

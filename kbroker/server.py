@@ -83,6 +83,7 @@ class Server:
         self._apis = apis
         self._listeners = listeners
         self._sockets: list[tuple[Listener, trio.SocketListener]] = []
+        self._open = 0
         self._per_host: Counter[str] = Counter()
         self._limits_per_host = _per_host_limits(node.config)
         self._next_accept = 0.0
@@ -140,31 +141,48 @@ class Server:
             connection.close()
 
     async def _serve(self, listener: Listener, stream: trio.SocketStream) -> None:
-        host = stream.socket.getpeername()[0]
+        try:
+            host = stream.socket.getpeername()[0]
+            local = Endpoint(*stream.socket.getsockname()[:2])
+        except OSError:  # the client reset the connection before anybody looked at it
+            stream.socket.close()
+            return
         if not self._admit(host):
             stream.socket.close()
             return
-        self._warn_of_misleading(listener, host)
-        await trio.sleep_until(self._turn())
-        local = Endpoint(*stream.socket.getsockname()[:2])
+        # From here on it counts, also while it waits for its turn.
+        self._open += 1
+        self._per_host[host] += 1
+        try:
+            self._warn_of_misleading(listener, host)
+            await trio.sleep_until(self._turn())
+            await self._serve_admitted(
+                stream, Peer(host, local, listener.name, listener.advertised)
+            )
+        finally:
+            self._open -= 1
+            self._per_host[host] -= 1
+            if not self._per_host[host]:
+                del self._per_host[host]
+            stream.socket.close()
+
+    async def _serve_admitted(self, stream: trio.SocketStream, peer: Peer) -> None:
         connection = Connection(
             self._node,
             self._apis,
             PlainTransport(stream.socket),
-            Peer(host, local, listener.name, listener.advertised),
+            peer,
             frame_bytes_max=self._node.config.request_max_bytes,
         )
         self.connections.add(connection)
-        self._per_host[host] += 1
         try:
             await connection.serve()
         finally:
             self.connections.discard(connection)
-            self._per_host[host] -= 1
 
     def _admit(self, host: str) -> bool:
         config = self._node.config
-        if len(self.connections) >= config.max_connections:
+        if self._open >= config.max_connections:
             logger.warning("refusing %s: max.connections are open", host)
             return False
         limit = self._limits_per_host.get(host, config.max_connections_per_ip)

@@ -3,6 +3,7 @@
 import pytest
 
 from kbroker.cluster.store import ABSENT, Change, LocalStore
+from kbroker.storage.errors import StorageError
 from kbroker.storage.files import MemFiles
 
 PATH = "data/cluster.journal"
@@ -89,3 +90,21 @@ async def test_watchers_see_each_change_once(files: MemFiles) -> None:
     await put(store, "a", 1)
     await put(store, "a", 9)  # refused
     assert [change.entries for change in seen] == [{"a": {"n": 1}}]
+
+
+async def test_after_a_failed_write_nothing_more_is_written(
+    files: MemFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = LocalStore(files, PATH)
+    await put(store, "a", 1)
+
+    def fail() -> None:
+        raise StorageError("the disk is gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store._journal, "sync", fail)
+        with pytest.raises(StorageError):
+            await put(store, "b", 2)
+    with pytest.raises(StorageError, match="restart the server"):
+        await put(store, "c", 3)
+    assert set(await store.range("")) == {"a"}

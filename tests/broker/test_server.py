@@ -1,0 +1,344 @@
+"""Listeners, limits, several brokers in one process, and the graceful stop."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import socket
+import struct
+import time
+from pathlib import Path
+
+import pytest
+import trio
+
+from kbroker.broker import open_broker
+from kbroker.config import BrokerConfig
+from kbroker.context import Endpoint
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
+from kbroker.server import Listener, PortInUse, bind
+
+from ..wire import (
+    LATEST,
+    NEVER,
+    Topic,
+    Wire,
+    batch,
+    connected,
+    create_topic,
+    fetch,
+    fetch_request,
+    list_offset,
+    metadata,
+    produce,
+    produce_request,
+    request,
+    until,
+    values_of,
+)
+from .conftest import Start, started
+
+# -- listeners
+
+
+async def test_a_loopback_listener_is_there_in_both_families() -> None:
+    """And each client is told the address that it dialled (rule 14)."""
+    async with started() as broker:
+        for host in ("127.0.0.1", "::1"):
+            async with connected((host, broker.endpoint.port)) as wire:
+                answer = await metadata(wire, [])
+                assert [(b.host, b.port) for b in answer.brokers] == [(host, broker.endpoint.port)]
+                found = await wire.ask(
+                    ApiKey.FIND_COORDINATOR, 3, request(ApiKey.FIND_COORDINATOR, key="g")
+                )
+                assert (found.host, found.port) == (host, broker.endpoint.port)
+
+
+async def test_rule_14_a_fixed_address_is_advertised() -> None:
+    listener = Listener("PLAINTEXT", "127.0.0.1", 0, advertised=Endpoint("kafka.example", 19092))
+    async with (
+        open_broker(BrokerConfig.load(), data_dir=None, listeners=[listener]) as broker,
+        connected(broker.endpoint) as wire,
+    ):
+        (row,) = (await metadata(wire, [])).brokers
+        assert (row.host, row.port) == ("kafka.example", 19092)
+
+
+async def test_several_listeners_tell_their_own_address() -> None:
+    listeners = [Listener("A", "127.0.0.1", 0), Listener("B", "127.0.0.1", 0)]
+    async with open_broker(BrokerConfig.load(), data_dir=None, listeners=listeners) as broker:
+        ports = [endpoint.port for _, endpoint in broker.server.endpoints()]
+        assert len(set(ports)) == 2
+        for port in ports:
+            async with connected(("127.0.0.1", port)) as wire:
+                (row,) = (await metadata(wire, [])).brokers
+                assert row.port == port
+
+
+async def test_a_port_that_is_taken_is_named_with_what_to_do() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(PortInUse, match=rf"port {port} .* --port 0"):
+            await bind(Listener("PLAINTEXT", "127.0.0.1", port), 50)
+
+
+async def test_a_broker_that_cannot_listen_leaves_its_folder_usable(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        listener = Listener("PLAINTEXT", "127.0.0.1", taken.getsockname()[1])
+        with pytest.raises(PortInUse):
+            async with open_broker(
+                BrokerConfig.load(), data_dir=str(tmp_path), listeners=[listener]
+            ):
+                raise AssertionError("it did not listen")
+    async with started(tmp_path) as broker:
+        assert broker.node.logs.clean
+
+
+# -- several brokers
+
+
+async def test_twenty_brokers_in_one_process_know_nothing_of_each_other(tmp_path: Path) -> None:
+    """The same topic, group and partition everywhere, other data in each; half of them on disk."""
+    async with contextlib.AsyncExitStack() as stack:
+        brokers = []
+        for i in range(20):
+            folder = tmp_path / str(i) if i % 2 else None
+            brokers.append(await stack.enter_async_context(started(folder)))
+        wires = [await stack.enter_async_context(connected(each.endpoint)) for each in brokers]
+        for i, wire in enumerate(wires):
+            topic = await create_topic(wire, "topic")
+            for n in range(i + 1):
+                await produce(wire, topic, batch([b"%d of %d" % (n, i)]))
+            await commit(wire, "group", "topic", i)
+        for i, wire in enumerate(wires):
+            row = await fetch(wire, Topic("topic"))
+            assert values_of(row) == [b"%d of %d" % (n, i) for n in range(i + 1)]
+            assert await committed(wire, "group", "topic") == i
+        answers = [await metadata(wire) for wire in wires]
+        assert len({answer.cluster_id for answer in answers}) == 20
+        names = [sorted(t.name for t in answer.topics) for answer in answers]
+        assert names == [["__consumer_offsets", "topic"]] * 20
+
+
+async def commit(wire: Wire, group: str, topic: str, offset: int) -> None:
+    """Commit an offset of partition 0, as a consumer without a group does."""
+    await wire.ask(ApiKey.FIND_COORDINATOR, 0, request(ApiKey.FIND_COORDINATOR, key=group))
+    row = OffsetCommitRequest.Partition(partition_index=0, committed_offset=offset)
+    rows = [OffsetCommitRequest.Topic(name=topic, partitions=[row])]
+    asked = OffsetCommitRequest(
+        group_id=group, generation_id_or_member_epoch=-1, member_id="", topics=rows
+    )
+    answer = await wire.ask(ApiKey.OFFSET_COMMIT, 7, asked)
+    assert answer.topics[0].partitions[0].error_code == 0
+
+
+async def committed(wire: Wire, group: str, topic: str) -> int:
+    """The committed offset of partition 0."""
+    await wire.ask(ApiKey.FIND_COORDINATOR, 0, request(ApiKey.FIND_COORDINATOR, key=group))
+    rows = [OffsetFetchRequest.Topic(name=topic, partition_indexes=[0])]
+    answer = await wire.ask(ApiKey.OFFSET_FETCH, 5, OffsetFetchRequest(group_id=group, topics=rows))
+    row = answer.topics[0].partitions[0]
+    assert row.error_code == 0
+    return int(row.committed_offset)
+
+
+# -- limits
+
+
+async def test_max_connections() -> None:
+    async with started(max_connections=3) as broker:
+        async with contextlib.AsyncExitStack() as stack:
+            wires = [await stack.enter_async_context(connected(broker.endpoint)) for _ in range(3)]
+            for wire in wires:
+                assert await wire.works()
+            async with connected(broker.endpoint) as one_too_many:
+                await one_too_many.wait_closed()
+            for wire in wires:
+                assert await wire.works()
+        await until(lambda: not broker.server.connections)
+        async with connected(broker.endpoint) as wire:
+            assert await wire.works()
+
+
+async def test_max_connections_per_ip_counts_each_address_for_itself() -> None:
+    async with (
+        started(max_connections_per_ip=1) as broker,
+        connected(broker.endpoint) as four,
+        connected(("::1", broker.endpoint.port)) as six,
+    ):
+        assert await four.works()
+        assert await six.works()
+        for host in ("127.0.0.1", "::1"):
+            async with connected((host, broker.endpoint.port)) as second:
+                await second.wait_closed()
+        assert await four.works()
+
+
+async def test_max_connections_per_ip_overrides() -> None:
+    properties = {"max.connections.per.ip.overrides": "127.0.0.1:2"}
+    config = BrokerConfig.load(options={"max.connections.per.ip": "0", **properties})
+    listener = Listener("PLAINTEXT", "127.0.0.1", 0)
+    async with open_broker(config, data_dir=None, listeners=[listener]) as broker:
+        async with connected(("::1", broker.endpoint.port)) as wire:
+            await wire.wait_closed()
+        async with connected(broker.endpoint) as a, connected(broker.endpoint) as b:
+            assert await a.works()
+            assert await b.works()
+            async with connected(broker.endpoint) as c:
+                await c.wait_closed()
+
+
+async def test_max_connection_creation_rate_holds_back() -> None:
+    """A second's worth at once, then so many a second; nobody is refused."""
+    async with started(max_connection_creation_rate=10) as broker:
+        began_at = time.perf_counter()
+        for _ in range(20):
+            async with connected(broker.endpoint) as wire:
+                assert await wire.works()
+        assert 0.8 < time.perf_counter() - began_at < 4
+
+
+async def test_connections_that_are_held_back_count() -> None:
+    """A burst of connections must not slip past the other limits while it waits for its turn."""
+    async with started(max_connection_creation_rate=1, max_connections_per_ip=4) as broker:
+        async with contextlib.AsyncExitStack() as stack:
+            wires = [await stack.enter_async_context(connected(broker.endpoint)) for _ in range(6)]
+            for wire in wires[4:]:
+                await wire.wait_closed(0.9)
+            for wire in wires[:4]:
+                assert await wire.works()
+
+
+async def test_a_first_request_is_due_in_time() -> None:
+    async with started(first_request_timeout_ms=300) as broker:
+        async with connected(broker.endpoint) as wire, connected(broker.endpoint) as slow:
+            assert await wire.works()
+            await slow.send_bytes(struct.pack(">ihh", 100, ApiKey.METADATA, 1))
+            await slow.wait_closed(4)
+            assert await wire.works()
+
+
+async def test_an_idle_connection_is_closed_and_a_busy_one_is_not() -> None:
+    async with started(connections_max_idle_ms=1500) as broker:
+        async with connected(broker.endpoint) as busy, connected(broker.endpoint) as idle:
+            assert await idle.works()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(idle.wait_closed, 6)
+                while idle_is_open(broker.server.connections):
+                    assert await busy.works()
+                    await trio.sleep(0.2)
+            assert await busy.works()
+
+
+def idle_is_open(connections: object) -> bool:
+    assert isinstance(connections, set)
+    return len(connections) == 2
+
+
+async def test_a_parked_fetch_is_not_idle() -> None:
+    async with started(connections_max_idle_ms=500) as broker, connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "t")
+        row = await fetch(wire, topic, max_wait_ms=2500)
+        assert row.error_code == 0
+
+
+async def test_clients_that_reset_their_connection_at_once_do_no_harm() -> None:
+    """A socket may be gone before it is looked at for the first time."""
+    linger = struct.pack("ii", 1, 0)  # close sends RST
+
+    def storm(endpoint: tuple[str, int]) -> None:
+        for _ in range(45):
+            with socket.socket() as client:
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+                client.connect(endpoint)
+
+    async with started() as broker:
+        with trio.fail_after(20):
+            await trio.to_thread.run_sync(storm, tuple(broker.endpoint), abandon_on_cancel=True)
+        async with connected(broker.endpoint) as wire:
+            assert await wire.works()
+        await until(lambda: not broker.server.connections)
+
+
+# -- the graceful stop
+
+
+async def test_a_stop_answers_what_is_parked(start: Start, tmp_path: Path) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        async with start() as broker:
+            wire = await stack.enter_async_context(connected(broker.endpoint))
+            topic = await create_topic(wire, "t")
+            await wire.send(ApiKey.FETCH, 12, fetch_request(topic, max_wait_ms=NEVER))
+            assert await wire.is_silent(0.05)
+            began_at = time.perf_counter()
+        assert time.perf_counter() - began_at < 2
+        row = (await wire.receive()).responses[0].partitions[0]
+        assert row.error_code == 0
+        await wire.wait_closed()
+
+
+async def test_a_stop_answers_produces_that_wait_for_the_disk(tmp_path: Path) -> None:
+    """They were appended; what the answers say is still there after the restart."""
+    async with contextlib.AsyncExitStack() as stack:
+        async with started(tmp_path) as broker:
+            wire = await stack.enter_async_context(connected(broker.endpoint))
+            topic = await create_topic(wire, "t")
+            data = b"".join(
+                wire.frame(ApiKey.PRODUCE, 9, produce_request(topic, batch([b"%d" % i])))
+                for i in range(100)
+            )
+            await wire.send_bytes(data)
+            await until(lambda: broker.node.named_replica("t", 0).log.log_end_offset == 100)
+        answers = [await wire.receive() for _ in range(100)]
+        rows = [answer.responses[0].partition_responses[0] for answer in answers]
+        assert [(row.error_code, row.base_offset) for row in rows] == [(0, i) for i in range(100)]
+    async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
+        assert broker.node.logs.clean
+        assert values_of(await fetch(wire, topic)) == [b"%d" % i for i in range(100)]
+
+
+async def test_a_stop_does_not_wait_for_a_client_that_does_not_read() -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        async with started() as broker:
+            wire = await stack.enter_async_context(connected(broker.endpoint))
+            topic = await create_topic(wire, "t")
+            await produce(wire, topic, batch([bytes(900_000)]))
+            with trio.move_on_after(0.5):
+                while True:
+                    await wire.stream.send_all(wire.frame(ApiKey.FETCH, 12, fetch_request(topic)))
+            began_at = time.perf_counter()
+        assert time.perf_counter() - began_at < 8
+
+
+async def test_no_one_gets_in_while_it_stops() -> None:
+    async with started() as broker:
+        endpoint = broker.endpoint
+    with pytest.raises(OSError):
+        await trio.open_tcp_stream(*endpoint)
+
+
+async def test_a_json_log_line_per_event(caplog: pytest.LogCaptureFixture) -> None:
+    from kbroker.logs import JsonFormatter
+
+    with caplog.at_level(logging.INFO):
+        async with started() as broker, connected(broker.endpoint) as wire:
+            await create_topic(wire, "named-in-the-log")
+    lines = [json.loads(JsonFormatter().format(record)) for record in caplog.records]
+    assert any("named-in-the-log" in line["message"] for line in lines)
+    assert {"time", "level", "logger", "message"} <= set(lines[0])
+
+
+async def test_latest_offset_is_answered_while_others_write(start: Start) -> None:
+    """Spark asks for it all the time, beside writers."""
+    async with start() as broker, connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "t")
+        async with connected(broker.endpoint) as reader:
+            seen = []
+            for _ in range(30):
+                await wire.send(ApiKey.PRODUCE, 9, produce_request(topic, batch()))
+                seen.append((await list_offset(reader, topic, LATEST)).offset)
+                await wire.receive()
+            assert seen == sorted(seen)
+            assert (await list_offset(reader, topic, LATEST)).offset == 30

@@ -163,6 +163,8 @@ class CrashFiles:
         capacity: most bytes that all files may hold.
     """
 
+    durable = True
+
     def __init__(
         self, hook: Callable[[Operation], None] | None = None, *, capacity: int = 1 << 40
     ) -> None:

@@ -111,6 +111,10 @@ class Files(Protocol):
     that does not exist.
     """
 
+    @property
+    def durable(self) -> bool:
+        """Whether anything outlives the process; if not, there is nothing to sync."""
+
     def open(self, path: str, *, create: bool = False) -> File:
         """Open for reading and appending."""
 
@@ -324,6 +328,8 @@ class _FileLock:
 class OsFiles:
     """Files of the operating system."""
 
+    durable = True
+
     def open(self, path: str, *, create: bool = False) -> OsFile:
         return OsFile(path, create=create)
 
@@ -528,6 +534,8 @@ class MemFiles:
     `limit` is the most bytes that all files together may hold (`memory.limit.bytes`); an append
     above it is refused with StorageError and leaves nothing behind.
     """
+
+    durable = False
 
     def __init__(self, *, limit: int = 1 << 30) -> None:
         self.limit = limit

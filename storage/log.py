@@ -293,8 +293,12 @@ class Log:
 
     def _announce(self, segment: Segment) -> None:
         segment.dirty = True
-        self._dirty.append(segment)
         self._changed.add(self)
+        self._must_sync(segment)
+
+    def _must_sync(self, item: SyncItem) -> None:
+        if self._files.durable:
+            self._dirty.append(item)
 
     def append_replicated(self, batches: memoryview, *, now_ms: int) -> int:
         """Append batches as a follower; offsets and epochs are the leader's.
@@ -377,7 +381,7 @@ class Log:
         self._bases.append(segment.base_offset)
         self.active = segment
         self._announce(segment)
-        self._dirty.append(FolderSync(self._files, self.folder))
+        self._must_sync(FolderSync(self._files, self.folder))
         return segment
 
     def _create_folder(self) -> None:
@@ -387,8 +391,8 @@ class Log:
         if file.size:
             file.truncate(0)
         file.append([partition_metadata_to_bytes(self.topic_id)])
-        self._dirty.append(FileSync(file))
-        self._dirty.append(FolderSync(self._files, self._data_dir))
+        self._must_sync(FileSync(file))
+        self._must_sync(FolderSync(self._files, self._data_dir))
         self._folder_exists = True
 
     def _check_online(self) -> None:
@@ -889,7 +893,7 @@ class Log:
         self._indexed.clear()
         self._dirty.clear()
         self._announce(segment)
-        self._dirty.append(FolderSync(self._files, self.folder))
+        self._must_sync(FolderSync(self._files, self.folder))
         self.synced(self.sync())
         self.epochs.changed = True
         self.reload_producers(now_ms)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from uuid import UUID
 
 import pytest
@@ -15,7 +16,7 @@ from kbroker.protocol.records import (
     stamp_log_append_time,
 )
 from kbroker.storage.errors import StorageError
-from kbroker.storage.files import FileRange, Files
+from kbroker.storage.files import FileRange, Files, OsFiles
 from kbroker.storage.log import Appended, Log, LogConfig
 from kbroker.storage.manager import LogManager
 
@@ -274,16 +275,17 @@ class TestTransactions:
 
 
 class TestSync:
-    def test_offsets_move_in_order(self, log: Log) -> None:
+    def test_offsets_move_in_order(self, log: Log, place: Place) -> None:
+        durable = place[0].durable
         append(log, b"a")
-        assert log.dirty
+        assert log.dirty == durable
         end = log.sync()
         assert (end, log.dirty, log.synced_offset, log.high_watermark) == (1, False, 0, 0)
         append(log, b"b")
         log.synced(end)
         log.advance_high_watermark(log.synced_offset)
         assert (log.synced_offset, log.high_watermark, log.log_end_offset) == (1, 1, 2)
-        assert log.dirty
+        assert log.dirty == durable
         log.synced(0)
         log.advance_high_watermark(0)
         assert (log.synced_offset, log.high_watermark) == (1, 1)
@@ -293,7 +295,8 @@ class TestSync:
         log.advance_high_watermark(17)
         assert log.high_watermark == 1
 
-    def test_a_sealed_segment_is_synced_too(self, log: Log) -> None:
+    def test_a_sealed_segment_is_synced_too(self, tmp_path: Path) -> None:
+        log = open_log(open_manager(OsFiles(), (tmp_path / "data").as_posix()))
         fill(log, 30)
         items = log.take_dirty()
         assert sum(type(item).__name__ == "Segment" for item in items) > 1

@@ -1,0 +1,452 @@
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from kbroker.storage.checkpoints import offsets_from_bytes
+from kbroker.storage.crash_files import CrashFiles, Operation
+from kbroker.storage.errors import StorageError
+from kbroker.storage.files import Files, MemFiles, OsFiles
+from kbroker.storage.log import Log, LogConfig
+from kbroker.storage.manager import LogManager, sync_logs
+
+from .helpers import META, NOW, SMALL, TOPIC_ID, append, commit, open_log, open_manager, values
+
+Place = tuple[Files, str]
+
+
+def fill(log: Log, count: int) -> None:
+    for number in range(log.log_end_offset, log.log_end_offset + count):
+        append(log, b"value %d" % number, timestamp=NOW + number)
+    commit(log)
+
+
+def saved(files: Files, data_dir: str, name: str) -> dict[tuple[str, int], int] | None:
+    return offsets_from_bytes(files.read_bytes(f"{data_dir}/{name}-offset-checkpoint"))
+
+
+class TestFolder:
+    def test_a_new_one_gets_the_given_identity(self, place: Place) -> None:
+        files, data_dir = place
+        manager = open_manager(files, data_dir)
+        assert manager.meta == META
+        assert not manager.clean
+        other = dataclasses.replace(META, cluster_id="C" * 22, directory_id="D" * 22)
+        manager.close()
+        assert LogManager(files, data_dir, other).meta == META
+
+    def test_of_another_node(self, place: Place) -> None:
+        open_manager(*place).close()
+        for _ in range(2):
+            with pytest.raises(StorageError, match="belongs to node 1, this is node 2"):
+                LogManager(*place, dataclasses.replace(META, node_id=2))
+
+    def test_only_one_owner(self, place: Place) -> None:
+        manager = open_manager(*place)
+        with pytest.raises(StorageError, match="another broker"):
+            open_manager(*place)
+        manager.close()
+        open_manager(*place).close()
+
+    def test_the_marker_is_gone_for_good_once_the_folder_is_open(self) -> None:
+        files = CrashFiles()
+        open_manager(files).close()
+        assert open_manager(files.crashed("lost-name", 0)).clean
+        open_manager(files)
+        assert not open_manager(files.crashed("lost-name", 0)).clean
+
+
+class TestOpen:
+    def test_a_log_is_opened_once(self, place: Place) -> None:
+        manager = open_manager(*place)
+        log = open_log(manager)
+        assert open_log(manager) is log
+        assert manager.get("orders", 0) is log
+        assert manager.get("orders", 1) is None
+        assert list(manager) == [log]
+
+    def test_after_a_restart_nothing_is_opened_before_it_is_asked_for(self, place: Place) -> None:
+        manager = open_manager(*place)
+        fill(open_log(manager), 5)
+        fill(open_log(manager, "other"), 7)
+        manager.close()
+        manager = open_manager(*place)
+        assert list(manager) == []
+        assert manager.partitions() == [("orders", 0, TOPIC_ID), ("other", 0, TOPIC_ID)]
+        assert open_log(manager, "other").log_end_offset == 7
+
+    def test_a_folder_of_an_earlier_topic_is_put_aside(self, place: Place) -> None:
+        files, data_dir = place
+        manager = open_manager(files, data_dir)
+        fill(open_log(manager), 5)
+        manager.close()
+        manager = open_manager(files, data_dir)
+        log = manager.open_log("orders", UUID(int=8), 0, SMALL, now_ms=NOW)
+        assert log.log_end_offset == 0
+        fill(log, 2)
+        manager.checkpoint(NOW).run()
+        manager.empty_trash()
+        names = files.listdir(data_dir)
+        assert [name for name in names if name.startswith("orders")] == ["orders-0"]
+        assert manager.partitions() == [("orders", 0, UUID(int=8))]
+
+    def test_an_id_that_was_lost_is_written_again(self, place: Place) -> None:
+        files, data_dir = place
+        manager = open_manager(files, data_dir)
+        fill(open_log(manager), 5)
+        manager.close()
+        files.remove(f"{data_dir}/orders-0/partition.metadata")
+        manager = open_manager(files, data_dir)
+        assert manager.partitions() == [("orders", 0, None)]
+        assert open_log(manager).log_end_offset == 5
+        manager.close()
+        assert open_manager(files, data_dir).partitions() == [("orders", 0, TOPIC_ID)]
+
+
+class TestDelete:
+    @pytest.mark.parametrize("appended", [True, False])
+    def test_a_deleted_name_can_be_used_again(self, place: Place, appended: bool) -> None:
+        files, data_dir = place
+        manager = open_manager(files, data_dir)
+        log = open_log(manager)
+        if appended:
+            fill(log, 30)
+            manager.checkpoint(NOW).run()
+        manager.delete_logs([("orders", 0), ("unknown", 3)])
+        assert manager.partitions() == []
+        with pytest.raises(StorageError):
+            append(log, b"x")
+        again = manager.open_log("orders", UUID(int=8), 0, SMALL, now_ms=NOW)
+        fill(again, 2)
+        manager._lock.release()
+        manager = open_manager(files, data_dir)
+        again = manager.open_log("orders", UUID(int=8), 0, SMALL, now_ms=NOW)
+        assert values(again) == [b"value 0", b"value 1"]
+        assert any(name.endswith("-delete") for name in files.listdir(data_dir)) == appended
+        manager.empty_trash()
+        assert not any(name.endswith("-delete") for name in files.listdir(data_dir))
+
+    def test_every_cut_leaves_all_or_nothing(self) -> None:
+        """A topic is deleted and made again; it is never measured by the offsets of the old one."""
+        files = CrashFiles()
+        manager = open_manager(files)
+        fill(open_log(manager), 50)
+        manager.checkpoint(NOW).run()
+        disks: list[CrashFiles] = []
+
+        def cut(_: Operation) -> None:
+            disks.extend(
+                files.crashed(mode, files.operations) for mode in ("drop", "lost-name", "mixed")
+            )
+
+        files.hook = cut
+        manager.delete_logs([("orders", 0)])
+        fill(manager.open_log("orders", UUID(int=8), 0, SMALL, now_ms=NOW), 3)
+        done = len(disks)
+        manager.empty_trash()
+        assert 10 < done < len(disks)
+        for number, disk in enumerate(disks):
+            again = open_manager(disk)
+            found = {topic_id for _, _, topic_id in again.partitions()}
+            assert found <= {TOPIC_ID, UUID(int=8), None}
+            log = again.open_log("orders", UUID(int=8), 0, SMALL, now_ms=NOW)
+            assert log.log_end_offset <= 3
+            if number >= done:
+                assert values(log) == [b"value 0", b"value 1", b"value 2"]
+            old = open_manager(disk).open_log("orders", TOPIC_ID, 0, SMALL, now_ms=NOW)
+            assert old.log_end_offset in (0, 50)
+
+
+class TestCheckpoint:
+    def test_what_it_writes(self, place: Place) -> None:
+        files, data_dir = place
+        manager = open_manager(files, data_dir)
+        log = open_log(manager)
+        fill(log, 40)
+        append(log, b"not synced")
+        log.delete_records_before(30)
+        manager.checkpoint(NOW).run()
+        assert saved(files, data_dir, "recovery-point") == {("orders", 0): 40}
+        assert saved(files, data_dir, "replication") == {("orders", 0): 40}
+        assert saved(files, data_dir, "log-start") == {("orders", 0): 30}
+        assert files.read_bytes(f"{log.folder}/leader-epoch-checkpoint") == b"0\n1\n0 30\n"
+
+    def test_when_it_is_due(self) -> None:
+        manager = open_manager(CrashFiles())
+        assert not manager.checkpoint_due(NOW)
+        log = open_log(manager)
+        assert not manager.checkpoint_due(NOW)
+        append(log, b"x")
+        assert manager.checkpoint_due(NOW)
+        manager.checkpoint(NOW).run()
+        append(log, b"x")
+        assert not manager.checkpoint_due(NOW + 4_999)
+        assert manager.checkpoint_due(NOW + 5_000)
+        assert manager.checkpoint_due(NOW - 1), "a clock that jumped back stops nothing"
+        for _ in range(40):
+            append(log, b"x" * 50)
+        assert not manager.checkpoint_due(NOW + 999)
+        assert manager.checkpoint_due(NOW + 1_000), "a segment was rolled"
+
+    def test_due_after_many_bytes(self, tmp_path: Path) -> None:
+        place = OsFiles(), (tmp_path / "data").as_posix()
+        manager = open_manager(*place)
+        log = open_log(manager, config=LogConfig())
+        append(log, b"x")
+        manager.checkpoint(NOW).run()
+        for _ in range(64):
+            append(log, b"x" * (1 << 20))
+            assert not manager.checkpoint_due(NOW) or log.appended_bytes > 64 << 20
+        assert manager.checkpoint_due(NOW)
+        commit(log)
+        manager.checkpoint(NOW).run()
+        assert not manager.checkpoint_due(NOW)
+        names = place[0].listdir(log.folder)
+        assert "00000000000000000000.index" in names, "indexes are saved within a segment"
+        assert f"{log.log_end_offset:020d}.snapshot" in names
+
+    def test_only_the_newest_snapshot_within_a_segment_is_kept(self, place: Place) -> None:
+        manager = open_manager(*place)
+        log = open_log(manager, config=LogConfig())
+        for _ in range(3):
+            append(log, b"x", producer_id=1, epoch=0, sequence=log.log_end_offset)
+            log.save()
+            manager.checkpoint(NOW).run()
+        snapshots = [name for name in place[0].listdir(log.folder) if name.endswith(".snapshot")]
+        assert snapshots == ["00000000000000000003.snapshot"]
+
+    def test_idle_logs_cost_nothing(self, place: Place) -> None:
+        files, data_dir = place
+        manager = open_manager(files, data_dir)
+        for partition in range(100):
+            manager.open_log("idle", TOPIC_ID, partition, SMALL, now_ms=NOW)
+        assert not manager.checkpoint_due(NOW)
+        assert not [name for name in files.listdir(data_dir) if name.startswith("idle")]
+        manager.close()
+        assert "recovery-point-offset-checkpoint" not in files.listdir(data_dir)
+
+    def test_what_a_failed_job_did_not_do_the_next_one_does(self) -> None:
+        files = CrashFiles()
+        manager = open_manager(files)
+        log = open_log(manager)
+        fill(log, 60)
+        for step in range(100):
+            refuse_after = files.operations + step
+
+            def hook(operation: Operation, limit: int = refuse_after) -> None:
+                if files.operations > limit:
+                    raise StorageError(f"no {operation.kind}")
+
+            fill(log, 1)
+            files.hook = hook
+            job = manager.checkpoint(NOW)
+            try:
+                job.run()
+            except StorageError:
+                files.hook = None
+                continue
+            break
+        files.hook = None
+        assert 5 < step < 99
+        assert saved(files, "data", "recovery-point") == {("orders", 0): log.synced_offset}
+        manager._lock.release()
+        disk = files.crashed("lost-name", 0)
+        log = open_log(open_manager(disk))
+        assert log.epochs.entries == [(0, 0)]
+        assert values(log) == [b"value %d" % number for number in range(log.log_end_offset)]
+
+    def test_a_full_disk_does_not_keep_what_retention_gave_up(self) -> None:
+        files = CrashFiles()
+        manager = open_manager(files)
+        log = open_log(manager)
+        fill(log, 100)
+        manager.checkpoint(NOW).run()
+        files.capacity = files.used()
+        with pytest.raises(StorageError, match="no space"):
+            append(log, b"x")
+        log.delete_records_before(80)
+        with pytest.raises(StorageError, match="no space"):
+            manager.checkpoint(NOW).run()
+        assert min(int(name[:20]) for name in files.listdir(log.folder) if ".log" in name) > 40
+        append(log, b"fits again")
+        commit(log)
+        manager.checkpoint(NOW).run()
+        for mode in ("lost-name", "mixed"):
+            again = open_log(open_manager(files.crashed(mode, 1)))
+            assert (again.log_start_offset, again.log_end_offset) == (80, 101)
+
+    def test_a_job_leaves_a_log_alone_that_was_deleted_meanwhile(self) -> None:
+        files = CrashFiles()
+        manager = open_manager(files)
+        log = open_log(manager)
+        fill(log, 60)
+        log.delete_records_before(50)
+        job = manager.checkpoint(NOW)
+        manager.delete_logs([("orders", 0)])
+        again = manager.open_log("orders", UUID(int=8), 0, SMALL, now_ms=NOW)
+        fill(again, 3)
+        before = {path: data for path, data in files.image().items() if "orders-0/" in path}
+        job.run()
+        after = {path: data for path, data in files.image().items() if "orders-0/" in path}
+        assert after == before
+        log = manager.open_log("orders", UUID(int=8), 0, SMALL, now_ms=NOW)
+        manager._lock.release()
+        again = open_manager(files).open_log("orders", UUID(int=8), 0, SMALL, now_ms=NOW)
+        assert values(again) == [b"value 0", b"value 1", b"value 2"]
+
+    def test_the_guard_is_held_around_every_write(self) -> None:
+        held = 0
+
+        @contextmanager
+        def guard() -> Iterator[None]:
+            nonlocal held
+            held += 1
+            yield
+            held -= 1
+
+        class Guard:
+            def __enter__(self) -> None:
+                self.context = guard()
+                self.context.__enter__()
+
+            def __exit__(self, *details: object) -> None:
+                self.context.__exit__(None, None, None)
+
+        files = CrashFiles()
+        manager = LogManager(files, "data", META, guard=Guard())
+        log = open_log(manager)
+        fill(log, 60)
+        log.delete_records_before(50)
+        job = manager.checkpoint(NOW)
+        unguarded: list[Operation] = []
+        files.hook = lambda operation: None if held else unguarded.append(operation)
+        job.run()
+        assert not unguarded
+
+    def test_where_nobody_syncs_the_job_does(self) -> None:
+        files = CrashFiles()
+        manager = LogManager(files, "data", META, sync_at_checkpoint=True)
+        log = open_log(manager)
+        for number in range(60):
+            append(log, b"value %d" % number)
+        manager.checkpoint(NOW).run()
+        assert (log.synced_offset, log.dirty) == (60, False)
+        assert saved(files, "data", "recovery-point") == {("orders", 0): 60}
+        again = open_log(open_manager(files.crashed("lost-name", 0)))
+        assert again.log_end_offset == 60
+        append(log, b"x")
+        assert log.dirty
+
+    def test_in_memory_nothing_waits_for_a_sync(self) -> None:
+        log = open_log(open_manager(MemFiles(), "data"))
+        for number in range(60):
+            append(log, b"value %d" % number)
+        assert not log.dirty
+        assert log.take_dirty() == []
+
+    def test_a_cut_lowers_the_recovery_point_before_anything_goes(self) -> None:
+        files = CrashFiles()
+        manager = open_manager(files)
+        log = open_log(manager)
+        fill(log, 60)
+        manager.checkpoint(NOW).run()
+        disks: list[CrashFiles] = []
+        files.hook = lambda operation: disks.extend(
+            files.crashed(mode, files.operations) for mode in ("drop", "torn", "lost-name", "mixed")
+        )
+        log.truncate_to(20, now_ms=NOW)
+        assert len(disks) > 20
+        for disk in disks:
+            again = open_log(open_manager(disk))
+            end = again.log_end_offset
+            assert end >= 20
+            assert values(again) == [b"value %d" % number for number in range(end)]
+
+
+class TestSyncLogs:
+    @pytest.mark.parametrize("count", [1, 3, 40])
+    def test_one_pass_over_many(self, count: int) -> None:
+        files = CrashFiles()
+        manager = open_manager(files)
+        logs = [
+            manager.open_log("orders", TOPIC_ID, number, SMALL, now_ms=NOW)
+            for number in range(count)
+        ]
+        for log in logs:
+            append(log, b"a", b"b")
+        kinds: list[str] = []
+        files.hook = lambda operation: kinds.append(operation.kind)
+        assert sync_logs(files, "data", logs) == [(log, 2) for log in logs]
+        assert ("syncfs" in kinds) == (count > 2)
+        files.hook = None
+        assert not any(log.dirty for log in logs)
+        manager = open_manager(files.crashed("lost-name", 0))
+        for number in range(count):
+            log = manager.open_log("orders", TOPIC_ID, number, SMALL, now_ms=NOW)
+            assert log.log_end_offset == 2
+
+    def test_a_failed_sync_takes_all_logs_offline(self) -> None:
+        files = CrashFiles()
+        manager = open_manager(files)
+        logs = [open_log(manager), open_log(manager, "other")]
+        for log in logs:
+            append(log, b"a")
+
+        def hook(operation: Operation) -> None:
+            if operation.kind == "sync":
+                raise StorageError("broken disk")
+
+        files.hook = hook
+        assert sync_logs(files, "data", logs) == []
+        files.hook = None
+        for log in logs:
+            with pytest.raises(StorageError, match="broken disk"):
+                append(log, b"b")
+            assert log.synced_offset == 0
+        manager.close()
+        assert not open_manager(files).clean
+
+    def test_appends_go_on_while_a_thread_syncs(self, place: Place) -> None:
+        """Everything below the offset that a pass returned was written before its sync began."""
+        files, data_dir = place
+        manager = open_manager(files, data_dir)
+        log = open_log(manager, config=LogConfig(segment_bytes=20_000))
+        stop = threading.Event()
+        ends: list[int] = []
+
+        def sync() -> None:
+            while not stop.is_set():
+                ends.append(log.sync())
+
+        thread = threading.Thread(target=sync)
+        thread.start()
+        try:
+            for number in range(3000):
+                append(log, b"value %d" % number)
+        finally:
+            stop.set()
+            thread.join()
+        assert log.sync() == 3000
+        assert not log.dirty
+        assert ends == sorted(ends)
+
+
+def test_close_reports_and_frees_even_when_the_disk_fails() -> None:
+    files = CrashFiles()
+    manager = open_manager(files)
+    fill(open_log(manager), 3)
+
+    def hook(operation: Operation) -> None:
+        raise StorageError("broken disk")
+
+    files.hook = hook
+    with pytest.raises(StorageError, match="broken disk"):
+        manager.close()
+    files.hook = None
+    assert not open_manager(files).clean

@@ -236,7 +236,12 @@ class Node:
             if replica is not None:
                 self.flusher.forget(replica)
                 replica.close(deleted=True)
-        self.logs.delete_logs((topic.name, partition.index) for partition in topic.partitions)
+        try:
+            self.logs.delete_logs((topic.name, part.index) for part in topic.partitions)
+        except StorageError as error:
+            logger.error(
+                "files of topic %s stay until the next start: %s", topic.name, error.message
+            )
         self._trash.set()
         self.groups.topic_deleted(topic.name)
         logger.info("topic %s deleted", topic.name)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kbroker.cluster import Cluster, Topic
-from kbroker.cluster.cluster import MAX_PARTITIONS
+from kbroker.cluster.cluster import MAX_NEW_PARTITIONS
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
 from .config import BrokerConfig, ConfigError, validate_topic_configs
@@ -60,11 +60,12 @@ def plan_topic(cluster: Cluster, config: BrokerConfig, new: NewTopic) -> TopicPl
     cluster.check_new_topic(new.name)
     configs = _check_configs(new.configs, config)
     if new.assignments:
-        if DEFAULT not in (new.partitions,) or new.replication_factor != DEFAULT:
+        if new.partitions != DEFAULT or new.replication_factor != DEFAULT:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST,
                 "give an assignment, or a number of partitions and a replication factor, not both",
             )
+        check_new_partitions(len(new.assignments))
         placed = _check_assignments(cluster, new.assignments)
     else:
         partitions = config.num_partitions if new.partitions == DEFAULT else new.partitions
@@ -75,12 +76,21 @@ def plan_topic(cluster: Cluster, config: BrokerConfig, new: NewTopic) -> TopicPl
 
 
 def _check_count(partitions: int) -> int:
-    if not 0 < partitions <= MAX_PARTITIONS:
+    if partitions <= 0:
         raise KafkaError(
-            ErrorCode.INVALID_PARTITIONS,
-            f"a topic has 1 to {MAX_PARTITIONS} partitions, not {partitions}",
+            ErrorCode.INVALID_PARTITIONS, f"a topic has at least one partition, not {partitions}"
         )
+    check_new_partitions(partitions)
     return partitions
+
+
+def check_new_partitions(count: int) -> None:
+    """Raise POLICY_VIOLATION for more new partitions than one request may ask for."""
+    if count > MAX_NEW_PARTITIONS:
+        raise KafkaError(
+            ErrorCode.POLICY_VIOLATION,
+            f"{count} new partitions at once; make {MAX_NEW_PARTITIONS}, then add more",
+        )
 
 
 def _replication_factor(cluster: Cluster, config: BrokerConfig, new: NewTopic) -> int:

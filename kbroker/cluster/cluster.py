@@ -25,8 +25,8 @@ PRODUCER_IDS = "pid_block"
 TOPICS = "topics/"
 PARTITIONS = "p/"
 
-MAX_PARTITIONS = 200_000
-"""Of one topic; bounds what a request can make us allocate."""
+MAX_NEW_PARTITIONS = 10_000
+"""Of one topic at once, as Kafka; bounds what a request can make us allocate."""
 
 
 class TopicsChanged(NamedTuple):

@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
+from kbroker.storage.errors import StorageError
 from kbroker.storage.files import File, Files
 
 logger = logging.getLogger(__name__)
@@ -61,7 +62,8 @@ class MetadataStore(Protocol):
 
         Parameters: `puts` maps keys to new values, None deletes; `compares` maps keys to the
         revision that they must have now (`ABSENT`: must not exist); `cause` says why, for logs
-        and watchers. Returns the new revision, or None when a compare failed.
+        and watchers. Returns the new revision, or None when a compare failed. Raises StorageError
+        when it could not be stored.
         """
         ...
 
@@ -91,6 +93,7 @@ class LocalStore:
         self._entries: dict[str, Entry] = {}
         self._revision = 0
         self._watchers: list[Watcher] = []
+        self._failed: str | None = None
         self._journal: File = self._load()
 
     def _load(self) -> File:
@@ -143,13 +146,26 @@ class LocalStore:
             if (entry.revision if entry else ABSENT) != revision:
                 return None
         revision = self._revision + 1
-        self._journal.append([_format_line(revision, puts)])
-        self._journal.sync()
+        self._write(_format_line(revision, puts))
         self._apply(revision, puts)
         change = Change(revision, puts, cause)
         for watcher in self._watchers:
             watcher(change)
         return revision
+
+    def _write(self, line: bytes) -> None:
+        """Append a line and make it durable.
+
+        After a failure nothing is known of the end of the file, so nothing more is written to it.
+        """
+        if self._failed is not None:
+            raise StorageError(self._failed)
+        try:
+            self._journal.append([line])
+            self._journal.sync()
+        except StorageError as error:
+            self._failed = f"{self._path} cannot be written ({error.message}); restart the server"
+            raise
 
     def watch(self, watcher: Watcher) -> None:
         self._watchers.append(watcher)

@@ -6,8 +6,9 @@ import uuid
 from collections import Counter
 from collections.abc import Sequence
 
+import trio
+
 from kbroker.cluster import Topic
-from kbroker.cluster.cluster import MAX_PARTITIONS
 from kbroker.config import describe_topic
 from kbroker.context import Context
 from kbroker.protocol.api_keys import ApiKey
@@ -24,7 +25,14 @@ from kbroker.protocol.messages.topics import (
 )
 from kbroker.protocol.schema import ZERO_UUID
 from kbroker.registry import handles
-from kbroker.topics import NewTopic, TopicPlan, check_replicas, find_topic, plan_topic
+from kbroker.topics import (
+    NewTopic,
+    TopicPlan,
+    check_new_partitions,
+    check_replicas,
+    find_topic,
+    plan_topic,
+)
 
 HIGH_WATERMARK = -1
 """The offset of a DeleteRecords request that means "all"."""
@@ -39,8 +47,8 @@ async def create_topics(ctx: Context, request: CreateTopicsRequest) -> CreateTop
     """
     times = Counter(topic.name for topic in request.topics)
     rows = []
-    for name in times:
-        new = next(topic for topic in request.topics if topic.name == name)
+    for name, new in {topic.name: topic for topic in request.topics}.items():
+        await trio.lowlevel.checkpoint()  # each topic is a sync; others get their turn
         try:
             if times[name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"topic '{name}' stands there twice")
@@ -109,6 +117,7 @@ async def delete_topics(ctx: Context, request: DeleteTopicsRequest) -> DeleteTop
     times = Counter((row.name, row.topic_id) for row in asked)
     rows = []
     for name, topic_id in times:
+        await trio.lowlevel.checkpoint()
         answer = DeleteTopicsResponse.Topic(name=name, topic_id=topic_id)
         rows.append(answer)
         try:
@@ -138,8 +147,7 @@ async def create_partitions(
     """Behaviour: a topic grows to `count` partitions, never shrinks."""
     times = Counter(topic.name for topic in request.topics)
     rows = []
-    for name in times:
-        asked = next(topic for topic in request.topics if topic.name == name)
+    for name, asked in {topic.name: topic for topic in request.topics}.items():
         answer = CreatePartitionsResponse.Topic(name=name)
         rows.append(answer)
         try:
@@ -159,14 +167,13 @@ def _added_partitions(ctx: Context, asked: CreatePartitionsRequest.Topic) -> lis
     cluster = ctx.node.cluster
     topic = find_topic(cluster, asked.name, ZERO_UUID, by_id=False)
     current = len(topic.partitions)
-    if not current < asked.count <= MAX_PARTITIONS:
+    missing = asked.count - current
+    if missing <= 0:
         raise KafkaError(
             ErrorCode.INVALID_PARTITIONS,
-            f"topic '{topic.name}' has {current} partitions, {asked.count} is not more"
-            if asked.count <= current
-            else f"a topic has at most {MAX_PARTITIONS} partitions",
+            f"topic '{topic.name}' has {current} partitions, {asked.count} is not more",
         )
-    missing = asked.count - current
+    check_new_partitions(missing)
     if asked.assignments is None:
         return cluster.place_partitions(missing, topic.replication_factor, first=current)
     if len(asked.assignments) != missing:

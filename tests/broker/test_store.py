@@ -92,17 +92,23 @@ async def test_watchers_see_each_change_once(files: MemFiles) -> None:
     assert [change.entries for change in seen] == [{"a": {"n": 1}}]
 
 
+class LostDisk:
+    """A journal whose disk is gone."""
+
+    def append(self, parts: list[bytes]) -> int:
+        return 0
+
+    def sync(self) -> None:
+        raise StorageError("the disk is gone")
+
+
 async def test_after_a_failed_write_nothing_more_is_written(
     files: MemFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = LocalStore(files, PATH)
     await put(store, "a", 1)
-
-    def fail() -> None:
-        raise StorageError("the disk is gone")
-
     with monkeypatch.context() as patch:
-        patch.setattr(store._journal, "sync", fail)
+        patch.setattr(store, "_journal", LostDisk())
         with pytest.raises(StorageError):
             await put(store, "b", 2)
     with pytest.raises(StorageError, match="restart the server"):

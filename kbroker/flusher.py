@@ -57,7 +57,8 @@ class Flusher:
         """`replica` has a new batch at its end."""
         if not self._waits_for_disk:
             replica.synced(replica.log.log_end_offset)
-            if not self._interval_seconds:
+            # With "os" whole segments are synced, so that a crash leaves little to check.
+            if not self._interval_seconds and not replica.has_rolled():
                 return
         self._dirty.add(replica)
         self._more.set()
@@ -97,7 +98,7 @@ class Flusher:
         if not replicas:
             return
         started = time.perf_counter()
-        if self._average_seconds > INLINE_SECONDS_MAX:
+        if not self._waits_for_disk or self._average_seconds > INLINE_SECONDS_MAX:
             ends = await trio.to_thread.run_sync(self._sync, list(replicas))
         else:
             ends = self._sync(list(replicas))

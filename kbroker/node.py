@@ -91,10 +91,10 @@ class Node:
             nursery.start_soon(self._empty_trash)
             nursery.start_soon(self._apply_retention_regularly)
             if not self.logs.clean:
-                nursery.start_soon(self._recover_all)
+                nursery.start_soon(self._open_all)
 
-    async def _recover_all(self) -> None:
-        """After a crash: check every log soon, not only when somebody asks for it."""
+    async def _open_all(self) -> None:
+        """Open every log on disk: to check it soon after a crash, and to apply retention to it."""
         for name, index, _ in self.logs.partitions():
             with contextlib.suppress(KafkaError):
                 self.named_replica(name, index)
@@ -141,6 +141,7 @@ class Node:
     async def _apply_retention_regularly(self) -> None:
         while True:
             await trio.sleep(self.config.retention_check_interval_ms / 1000)
+            await self._open_all()
             self.apply_retention()
 
     def apply_retention(self) -> None:

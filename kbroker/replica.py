@@ -29,6 +29,7 @@ class Replica:
         "_deleted",
         "_fetches",
         "_flusher",
+        "_segment",
         "_state",
         "_unread_bytes",
         "commits",
@@ -55,6 +56,7 @@ class Replica:
         self.config = config
         self._state = partition
         self._deleted = False
+        self._segment = log.active
         self._flusher = flusher
         self._fetches: set[FetchWait] = set()
         self._unread_bytes = 0
@@ -130,6 +132,12 @@ class Replica:
             self._unread_bytes += header.size
             self._flusher.appended(self)
         return appended
+
+    def has_rolled(self) -> bool:
+        """True once after each roll of the log."""
+        rolled = self._segment is not None and self._segment is not self.log.active
+        self._segment = self.log.active
+        return rolled
 
     def delete_records_before(self, offset: int) -> None:
         """Move the start of the log; parked fetches below it learn that they are out of range."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -111,7 +112,8 @@ async def _open_node(config: BrokerConfig, data_dir: str | None, clock: Clock) -
     fresh = MetaProperties(
         node_id=config.node_id, cluster_id=random_cluster_id(), directory_id=random_cluster_id()
     )
-    logs = LogManager(files, folder, fresh)
+    # Checkpoint jobs run in a worker thread.
+    logs = LogManager(files, folder, fresh, guard=threading.Lock())
     try:
         store = LocalStore(files, f"{folder}/{METADATA_JOURNAL}")
         cluster = await Cluster.open(store, cluster_id=logs.meta.cluster_id)

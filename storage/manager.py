@@ -282,7 +282,25 @@ class LogManager:
                 self.delete_logs([key])
             elif found is None:
                 self._write_topic_id(key, topic_id)
-        log = self._load(key, topic_id, config, now_ms)
+        return self._keep(key, self._load(key, topic_id, config, now_ms, clean=self.clean))
+
+    def repair_log(
+        self, topic: str, topic_id: UUID, partition: int, config: LogConfig, *, now_ms: int
+    ) -> Log:
+        """Open a damaged log with what is readable before the damage.
+
+        All of it is checked as after a crash that left nothing certain: the first bad batch ends
+        it, and the bytes behind that are kept in `.corrupt` files beside the segments.
+
+        Raises StorageError: the system refuses.
+        """
+        key = (topic, partition)
+        offsets = self._checkpoints.get(key)
+        distrusted = offsets._replace(recovery_point=0, high_watermark=0)
+        self._checkpoints.update([(key, distrusted)])
+        return self._keep(key, self._load(key, topic_id, config, now_ms, clean=False))
+
+    def _keep(self, key: Partition, log: Log) -> Log:
         self._logs[key] = log
         self._folders.add(key)
         self._unopened.discard(key)
@@ -295,7 +313,9 @@ class LogManager:
             data = partition_metadata_to_bytes(topic_id)
             self._files.write_atomic(f"{folder}/{PARTITION_METADATA}", data)
 
-    def _load(self, key: Partition, topic_id: UUID, config: LogConfig, now_ms: int) -> Log:
+    def _load(
+        self, key: Partition, topic_id: UUID, config: LogConfig, now_ms: int, *, clean: bool
+    ) -> Log:
         topic, partition = key
         offsets = self._checkpoints.get(key)
         if key not in self._folders and not offsets.recovery_point:
@@ -317,7 +337,7 @@ class LogManager:
             topic_id,
             config,
             offsets,
-            clean=self.clean,
+            clean=clean,
             now_ms=now_ms,
             changed=self._changed,
             lower_recovery_point=self._lower_recovery_point,

@@ -11,6 +11,7 @@ from kbroker import __version__
 COMMANDS = {
     "demo": "Stream a year of flights through the broker and Spark, and check every figure.",
     "health": "Ask a broker whether it answers.",
+    "log": "Work on the files of a partition; the broker must not run.",
     "serve": "Run a broker.",
 }
 

@@ -137,14 +137,14 @@ class Cluster:
         for partition in topic.partitions:
             puts[_partition_key(topic.id, partition.index)] = partition.to_document()
         if not await self._transact(puts, compares={TOPICS + name: ABSENT}, cause=cause):
-            raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic '{name}' already exists")
+            raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
         return self.topics[name]
 
     def check_new_topic(self, name: str) -> None:
         """Raise what creating a topic of this name would raise."""
         check_topic_name(name)
         if name in self.topics:
-            raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic '{name}' already exists")
+            raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
         other = self._collisions.get(collision_key(name))
         if other is not None:
             raise KafkaError(

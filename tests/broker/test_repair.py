@@ -1,0 +1,75 @@
+"""A damaged partition: an error that helps, and the command that it names."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from kbroker.broker import Broker, open_broker
+from kbroker.cli import main
+from kbroker.config import BrokerConfig
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.records import Record, encode_batch, read_header
+from kbroker.replica import Replica
+from kbroker.server import Listener
+
+LISTENERS = [Listener("PLAINTEXT", "127.0.0.1", 0)]
+BATCHES = 10
+
+
+def replica_of(broker: Broker) -> Replica:
+    return broker.node.named_replica("t", 0)
+
+
+async def write_batches(folder: Path) -> None:
+    async with open_broker(BrokerConfig(), data_dir=str(folder), listeners=LISTENERS) as broker:
+        await broker.create_topic("t", 1)
+        for number in range(BATCHES):
+            batch = encode_batch([Record(b"k", b"value %d" % number, 0)])
+            replica_of(broker).append(memoryview(batch), read_header(batch), 0)
+
+
+def damage_middle(segment: Path) -> None:
+    data = bytearray(segment.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    segment.write_bytes(data)
+
+
+async def test_damage_takes_the_partition_offline_and_repair_brings_it_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    await write_batches(tmp_path)
+    segment = tmp_path / "t-0" / "00000000000000000000.log"
+    damage_middle(segment)
+    before = segment.read_bytes()
+
+    async with open_broker(BrokerConfig(), data_dir=str(tmp_path), listeners=LISTENERS) as broker:
+        with pytest.raises(KafkaError) as raised:
+            replica_of(broker).log.read(0, 1 << 20, limit=BATCHES)
+        assert raised.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+        command = str(raised.value.message).partition("kbroker ")[2]
+    assert segment.read_bytes() == before
+    assert command == f"log repair {tmp_path}/t-0"
+
+    done = CliRunner().invoke(main, command.split())
+    assert done.exit_code == 0, done.output
+    assert "put aside" in done.output
+
+    async with open_broker(BrokerConfig(), data_dir=str(tmp_path), listeners=LISTENERS) as broker:
+        kept = replica_of(broker).log
+        assert kept.log_end_offset == BATCHES // 2
+        assert kept.high_watermark == BATCHES // 2
+
+
+def test_repair_of_a_folder_that_is_none_is_refused(tmp_path: Path) -> None:
+    done = CliRunner().invoke(main, ["log", "repair", str(tmp_path)])
+    assert done.exit_code == 2
+    assert "not the folder of a partition" in done.output
+
+
+async def test_repair_beside_a_running_broker_is_refused(tmp_path: Path) -> None:
+    await write_batches(tmp_path)
+    async with open_broker(BrokerConfig(), data_dir=str(tmp_path), listeners=LISTENERS):
+        done = CliRunner().invoke(main, ["log", "repair", str(tmp_path / "t-0")])
+    assert done.exit_code == 1
+    assert "another broker uses this data folder" in done.output

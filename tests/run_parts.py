@@ -43,6 +43,8 @@ def _run(part: dict[str, Any]) -> tuple[float, bool]:
     passed = True
     environment = dict(os.environ)
     environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment["PATH"]])
+    environment["PYTHONPATH"] = str(ROOT / "tests")
+    environment["PYTEST_PLUGINS"] = "skips"
     for command in part["commands"]:
         print(f"\n--- {part['name']}: {command}", flush=True)
         finished = subprocess.run(command, shell=True, cwd=ROOT, env=environment, check=False)

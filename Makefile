@@ -1,6 +1,7 @@
 # make demo             the main job: a year of flights through the broker and Spark, checked
 # make test             everything that is tested, against its time budget
 # make soak PART=x      a long test that does not fit the budget
+# make benchmarks       side by side with Apache Kafka, one table
 # make system-packages  what tests need from the operating system (Debian)
 
 PYTHON ?= python3
@@ -9,7 +10,7 @@ BIN := $(VENV)/bin
 DEMO := .work/demo
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo demo-test test test-environment demo-environment soak system-packages python-there java-there clean
+.PHONY: demo demo-test test test-environment demo-environment soak benchmarks system-packages python-there java-there clean
 .DEFAULT_GOAL := help
 
 help:
@@ -56,6 +57,11 @@ test: $(BIN)/ready
 soak: $(BIN)/ready
 	@test -n "$(PART)" || { echo "Say which part: make soak PART=... (see docs/soak.md)"; exit 1; }
 	@$(BIN)/python tests/run_soak.py $(PART)
+
+benchmarks: $(BIN)/ready
+	@$(MAKE) --no-print-directory -C compat-tests environments PYTHON=$(PYTHON)
+	@$(BIN)/python -m pip install -q confluent-kafka
+	@$(BIN)/python -m benchmarks $(ARGS)
 
 system-packages:
 	@if command -v apt-get >/dev/null; then \

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,84 +12,122 @@ import trio
 from kbroker.storage.files import FileRange
 
 JOIN_BYTES = 64 * 1024
-"""Parts up to this size are joined into one buffer: one system call is worth the copy."""
+"""Neighbours up to this size are joined into one buffer: one system call, and one packet that wakes
+the client once, are worth the copy."""
 
-SENDFILE_BYTES = 512 * 1024
+SENDFILE_BYTES = 1024 * 1024
 """At most this much a call: pages that are not cached make sendfile block the event loop."""
 
+FILE_TOO_SHORT = "a segment file is shorter than what was promised to a client"
+
 _HAS_SENDFILE = hasattr(os, "sendfile")
+_MORE = getattr(socket, "MSG_MORE", 0)  # Linux: more follows at once, so wait with a small packet
 
 
 class PlainTransport:
-    """A TCP connection without TLS; stored bytes go from the page cache to the socket."""
+    """A TCP connection without TLS; stored bytes go from the page cache to the socket.
+
+    It takes the plain socket out of trio's: each call of the latter yields to the scheduler, which
+    costs more than the call. Here only waiting yields. Receiving always does, so that a busy client
+    takes turns with the others.
+    """
 
     __slots__ = ("_socket",)
 
-    def __init__(self, socket: trio.socket.SocketType) -> None:
-        self._socket = socket
+    def __init__(self, connected: trio.socket.SocketType) -> None:
+        self._socket = socket.socket(fileno=connected.detach())
+        self._socket.setblocking(False)
 
     async def receive(self, size: int) -> bytes:
         """Return up to `size` bytes, none when the peer has closed."""
-        return await self._socket.recv(size)
+        while True:
+            await trio.lowlevel.wait_readable(self._socket)
+            try:
+                return self._socket.recv(size)
+            except BlockingIOError:
+                continue
 
     async def receive_into(self, buffer: memoryview) -> int:
         """Fill a part of `buffer`, return how much; 0 when the peer has closed."""
-        return await self._socket.recv_into(buffer)
-
-    async def send(self, parts: Sequence[Any]) -> None:
-        """Send buffers and file ranges in order. Raises OSError when the peer has gone.
-
-        A file that is shorter than its range says can only end the connection, because the length
-        is already out.
-        """
-        small: list[Any] = []
-        size = 0
-        for part in parts:
-            is_file = isinstance(part, FileRange)
-            if not is_file and len(part) <= JOIN_BYTES:
-                small.append(part)
-                size += len(part)
-                if size < JOIN_BYTES:
-                    continue
-                part = None
-            if small:
-                await self._send_buffer(small[0] if len(small) == 1 else b"".join(small))
-                small, size = [], 0
-            if is_file:
-                await self._send_file(part)
-            elif part is not None:
-                await self._send_buffer(part)
-        if small:
-            await self._send_buffer(small[0] if len(small) == 1 else b"".join(small))
-
-    async def _send_buffer(self, buffer: Any) -> None:
-        sent = await self._socket.send(buffer)
-        if sent < len(buffer):
-            view = memoryview(buffer)
-            while sent < len(view):
-                sent += await self._socket.send(view[sent:])
-
-    async def _send_file(self, part: FileRange) -> None:
-        if part.fd is None or not _HAS_SENDFILE:
-            for buffer in part.parts():
-                await self._send_buffer(buffer)
-            return
-        target = self._socket.fileno()
-        position, end = part.position, part.position + len(part)
-        while position < end:
+        while True:
+            await trio.lowlevel.wait_readable(self._socket)
             try:
-                sent = os.sendfile(target, part.fd, position, min(end - position, SENDFILE_BYTES))
+                return self._socket.recv_into(buffer)
             except BlockingIOError:
-                await trio.lowlevel.wait_writable(self._socket)
                 continue
-            if sent == 0:
-                raise OSError("a segment file is shorter than what was promised to a client")
-            position += sent
-        await trio.lowlevel.checkpoint()
 
-    def local_address(self) -> tuple[str, int]:
-        name = self._socket.getsockname()
-        return name[0], name[1]
+    async def writable(self) -> None:
+        """Wait until `send_now` can go on."""
+        await trio.lowlevel.wait_writable(self._socket)
+
+    def send_now(self, parts: Sequence[Any]) -> list[Any]:
+        """Send buffers and file ranges in order, as far as the socket takes them without waiting.
+
+        Returns what is left to be sent. Raises OSError when the peer has gone; a file that is
+        shorter than its range says can only end the connection, because the length is already out.
+        """
+        left = _gather(parts)
+        try:
+            while left:
+                part = left[0]
+                if isinstance(part, FileRange):
+                    sent = self._send_file(part)
+                else:
+                    sent = self._socket.send(part, _MORE if len(left) > 1 else 0)
+                if sent < len(part):
+                    left[0] = _after(part, sent)
+                    break
+                del left[0]
+        except BlockingIOError:
+            pass
+        return left
+
+    def _send_file(self, part: FileRange) -> int:
+        assert part.fd is not None
+        size = min(len(part), SENDFILE_BYTES)
+        sent = os.sendfile(self._socket.fileno(), part.fd, part.position, size)
+        if sent == 0:
+            raise OSError(FILE_TOO_SHORT)
+        return sent
 
     def close(self) -> None:
+        trio.lowlevel.notify_closing(self._socket)
         self._socket.close()
+
+
+def _gather(parts: Sequence[Any]) -> list[Any]:
+    """Join small neighbours; only file ranges that are worth a sendfile stay ranges."""
+    gathered: list[Any] = []
+    small: list[Any] = []
+    for part in parts:
+        if len(part) <= JOIN_BYTES:
+            small += _read(part) if isinstance(part, FileRange) else (part,)
+            continue
+        if small:
+            gathered.append(_joined(small))
+            small = []
+        if isinstance(part, FileRange) and (part.fd is None or not _HAS_SENDFILE):
+            gathered += _read(part)
+        else:
+            gathered.append(part)
+    if small:
+        gathered.append(_joined(small))
+    return gathered
+
+
+def _read(part: FileRange) -> list[Any]:
+    buffers = part.parts()
+    if sum(map(len, buffers)) < len(part):
+        raise OSError(FILE_TOO_SHORT)
+    return list(buffers)
+
+
+def _joined(parts: list[Any]) -> Any:
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _after(part: Any, sent: int) -> Any:
+    """What is left of a buffer or range of which `sent` bytes went out."""
+    if isinstance(part, FileRange):
+        return FileRange(part.source, part.position + sent, len(part) - sent)
+    return memoryview(part)[sent:]

@@ -115,7 +115,8 @@ class ClassicGroups:
             self._rebalances.drop(group, member, result)
             self._rebalances.member_left(group, f"no room for {member.id}", now, result)
         elif ask.member_id in group.pending:
-            self._rebalances.pending_left(group, ask.member_id, now, result)
+            self._rebalances.drop_pending(group, ask.member_id)
+            self._rebalances.pending_left(group, now, result)
         return result
 
     def _join_as_stranger(self, group: Group, ask: _Ask, now: Now) -> Result[JoinGroupResponse]:
@@ -310,9 +311,11 @@ class ClassicGroups:
             if group is None:
                 row.error_code = ErrorCode.UNKNOWN_MEMBER_ID
             else:
-                row.error_code = self._take_out(group, leaver, left, now, result)
+                row.error_code = self._take_out(group, leaver, left, result)
         if group is not None and left:
             self._rebalances.member_left(group, f"left: {', '.join(left)}", now, result)
+        elif group is not None:
+            self._rebalances.pending_left(group, now, result)
         result.response = leave_response(rows, version)
         _refuse_when_not_stored(result)
         return result
@@ -322,12 +325,12 @@ class ClassicGroups:
         group: Group,
         leaver: LeaveGroupRequest.Member,
         left: list[str],
-        now: Now,
         result: Result[LeaveGroupResponse],
     ) -> ErrorCode:
+        """Drop a member, and note it in `left`, or an id that was given out."""
         member_id = leaver.member_id
         if member_id in group.pending:
-            self._rebalances.pending_left(group, member_id, now, result)
+            self._rebalances.drop_pending(group, member_id)
             return ErrorCode.NONE
         static = group.static_member(leaver.group_instance_id)
         if not member_id and static is not None:

@@ -95,6 +95,7 @@ class Group:
         "state_since_ms",
         "static_ids",
         "stored",
+        "subscriptions",
         "support",
         "unsynced",
     )
@@ -115,6 +116,8 @@ class Group:
         """Ids given with MEMBER_ID_REQUIRED that have not come back yet (KIP-394)."""
         self.unsynced: set[str] = set()
         """Members of this generation that have not sent SyncGroup."""
+        self.subscriptions: tuple[bytes, ...] | None = None
+        """What the members of this generation said for its protocol; None before the first."""
         self.joined = 0
         self.support: Counter[str] = Counter()
         self.is_initial = False
@@ -245,6 +248,10 @@ class Group:
             raise ValueError(f"group {self.id}: {self.state} cannot become {state}")
         self.state = state
 
+    def keep_subscriptions(self) -> None:
+        """A generation begins: what it reads stays until the next one, whoever joins meanwhile."""
+        self.subscriptions = tuple(m.metadata(self.protocol_name) for m in self.members.values())
+
     @property
     def is_unused(self) -> bool:
         """Nothing of the group would be missed: it never had a member, and expects none."""
@@ -254,11 +261,10 @@ class Group:
         """Whether a member reads the topic; yes when members of a consumer group do not say."""
         if self.protocol_type != CONSUMER_PROTOCOL_TYPE:
             return False
-        for member in self.members.values():
-            subscription = read_subscription(member.metadata(self.protocol_name))
-            if subscription is None or topic in subscription.topics:
-                return True
-        return False
+        if self.subscriptions is None:
+            return True
+        said = [read_subscription(metadata) for metadata in self.subscriptions]
+        return any(one is None or topic in one.topics for one in said)
 
 
 def protocols_of(pairs: Iterable[tuple[str, bytes]]) -> Protocols:

@@ -119,6 +119,7 @@ class Rebalances:
     def _next_generation(self, group: Group, now: Now, result: Result[Any]) -> None:
         group.generation += 1
         group.protocol_name = group.vote()
+        group.keep_subscriptions()
         group.move(COMPLETING)
         note(group, f"{len(group.members)} members joined", now, result)
         rows = member_rows(group)
@@ -172,10 +173,13 @@ class Rebalances:
             note(group, cause, now, result)
             self.complete_if_all_joined(group, now, result)
 
-    def pending_left(self, group: Group, member_id: str, now: Now, result: Result[Any]) -> None:
+    def drop_pending(self, group: Group, member_id: str) -> None:
         """An id that was given out will not come back."""
         group.pending.discard(member_id)
         self.forget_session(group.id, member_id)
+
+    def pending_left(self, group: Group, now: Now, result: Result[Any]) -> None:
+        """After ids were dropped: perhaps they were all that was missing."""
         if group.is_unused:
             del self._state.groups[group.id]
         else:
@@ -199,7 +203,8 @@ class Rebalances:
 
     def _expire_session(self, group: Group, member_id: str, now: Now, result: Result[None]) -> None:
         if member_id in group.pending:
-            self.pending_left(group, member_id, now, result)
+            self.drop_pending(group, member_id)
+            self.pending_left(group, now, result)
             return
         member = group.members.get(member_id)
         # Who waits for us cannot send heartbeats; its session starts again with the answer. A new

@@ -91,6 +91,7 @@ def _replay_members(group: Group, value: GroupMetadataValue) -> None:
         if offered[0] not in member.protocols:
             group.offer(member, offered)
     group.members = {member.id: member for member in members}  # in the order of the record
+    group.keep_subscriptions()
 
 
 def _known_member(

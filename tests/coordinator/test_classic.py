@@ -716,6 +716,16 @@ def test_leaving_while_parked_answers_what_is_parked() -> None:
     assert waiting.response.error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
+def test_several_leave_before_the_others_go_on() -> None:
+    h = Harness()
+    leader, follower = h.stable(2)
+    third, pending = h.new_id(), h.new_id()
+    staying, leaving = h.join(leader), h.join(third)
+    h.leave((pending, None), (follower, None), (third, None))
+    assert leaving.response.error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert [row.member_id for row in staying.response.members] == [leader]
+
+
 def test_a_given_id_may_leave_without_a_rebalance() -> None:
     h = Harness()
     (member,) = h.stable(1)

@@ -115,11 +115,16 @@ def test_subscribed_topics() -> None:
     group = Group("g")
     assert not group.subscribes("t")  # a simple group
     group.protocol_type, group.protocol_name = "consumer", "range"
+    assert group.subscribes("t")  # nobody has said yet what the first generation will read
+    group.keep_subscriptions()
     assert not group.subscribes("t")  # no members
     group.add(member("a"), "consumer", (("range", subscription("t", "u")),))
+    assert not group.subscribes("t")
+    group.keep_subscriptions()
     assert group.subscribes("t")
     assert not group.subscribes("v")
     group.add(member("b"), "consumer", (("range", b"garbled"),))
+    group.keep_subscriptions()
     assert group.subscribes("v")
     group.protocol_type = "connect"
     assert not group.subscribes("t")

@@ -206,18 +206,17 @@ class Node:
                 topic.name, topic.id, index, log_config(config), now_ms=self.clock.log_ms()
             )
         except StorageError as error:
-            self._report_offline(topic, index, error)
+            self.report_storage_error(topic, index, error)
             raise
         replica = Replica(topic, topic.partitions[index], log, config, self.flusher)
         self._replicas[topic.id, index] = replica
         self.flusher.opened(replica)
         return replica
 
-    def _report_offline(self, topic: Topic, index: int, error: StorageError) -> None:
-        """Say once that a partition cannot be opened."""
-        message = f"partition {topic.name}-{index}: {error.message}"
-        if self.is_news(message):
-            logger.error("%s", message)
+    def report_storage_error(self, topic: Topic, index: int, error: StorageError) -> None:
+        """Say once why a partition can be neither opened nor appended to."""
+        if self.is_news(str(error)):
+            logger.error("partition %s-%d: %s", topic.name, index, error.message)
 
     def _on_topics_changed(self, event: TopicsChanged) -> None:
         for topic in event.deleted:

@@ -546,9 +546,7 @@ class MemFiles:
     def claim(self, size: int) -> None:
         """Account for `size` more bytes (fewer when negative)."""
         if size > 0 and self.used + size > self.limit:
-            raise StorageError(
-                f"memory storage is full: {self.used} of memory.limit.bytes={self.limit} are used"
-            )
+            raise StorageError(f"memory storage is full (memory.limit.bytes={self.limit})")
         self.used += size
 
     def open(self, path: str, *, create: bool = False) -> MemFile:

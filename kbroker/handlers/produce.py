@@ -12,6 +12,8 @@ from kbroker.protocol.messages.produce import ProduceRequest, ProduceResponse
 from kbroker.protocol.records import RecordsRefusedError
 from kbroker.registry import handles
 from kbroker.replica import Replica
+from kbroker.storage.errors import StorageError
+from kbroker.storage.log import Appended
 from kbroker.topics import find_topic
 from kbroker.waiters import Pending
 
@@ -77,12 +79,7 @@ class _ProduceWork:
                     "this broker has no transactions yet",
                 )
             replica = self._replica(topic, partition.index)
-            appended = replica.append_produced(
-                partition.records,
-                self.version,
-                self.now_ms,
-                all_in_sync=self.acks == ALL_IN_SYNC,
-            )
+            appended = self._append_to(replica, partition.records)
         except KafkaError as error:
             self.failed = True
             return _refusal(partition.index, error)
@@ -95,6 +92,16 @@ class _ProduceWork:
         if appended.last_offset >= replica.log.high_watermark:
             self.waiting.append((replica, appended.last_offset + 1, row))
         return row
+
+    def _append_to(self, replica: Replica, records: memoryview | None) -> Appended:
+        all_in_sync = self.acks == ALL_IN_SYNC
+        try:
+            return replica.append_produced(
+                records, self.version, self.now_ms, all_in_sync=all_in_sync
+            )
+        except StorageError as error:
+            self.node.report_storage_error(replica.topic, replica.index, error)
+            raise
 
     def _replica(self, topic: ProduceRequest.Topic, index: int) -> Replica:
         found = find_topic(self.node.cluster, topic.name, topic.topic_id, by_id=self.version >= 13)

@@ -1,0 +1,353 @@
+"""What a restart keeps, after a clean stop and after a crash; flush policies; the memory limit.
+
+A crash is made by copying the data folder of a broker that runs: what its process wrote is there,
+what it would have done at its end is not.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from pathlib import Path
+
+import pytest
+
+from kbroker.broker import Broker
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.groups import JoinGroupRequest, SyncGroupRequest
+from kbroker.protocol.records import iter_headers
+from kbroker.storage.errors import StorageError
+from kbroker.storage.naming import CLEAN_SHUTDOWN
+
+from ..wire import (
+    EARLIEST,
+    LATEST,
+    Topic,
+    Wire,
+    batch,
+    connected,
+    create_topic,
+    delete_topic,
+    fetch,
+    list_offset,
+    metadata,
+    produce,
+    request,
+    until,
+    values_of,
+)
+from .conftest import started
+from .test_server import commit, committed
+
+
+def crash(data: Path, to: Path) -> Path:
+    """What a process that ends now leaves behind."""
+    shutil.copytree(data, to)
+    return to
+
+
+async def fill(wire: Wire) -> Topic:
+    """Records, some of them deleted, a committed offset, and a topic that was made again."""
+    topic = await create_topic(wire, "t", 3)
+    for i in range(30):
+        await produce(wire, topic, batch([b"%d" % i]), partition=i % 3)
+    ask = request(ApiKey.DELETE_RECORDS)
+    cls = type(ask)
+    row = cls.Partition(partition_index=1, offset=4)
+    ask.topics = [cls.Topic(name="t", partitions=[row])]
+    await wire.ask(ApiKey.DELETE_RECORDS, 2, ask)
+    await commit(wire, "group", "t", 7)
+    await create_topic(wire, "gone")
+    await delete_topic(wire, "gone")
+    return topic
+
+
+async def check(broker: Broker, wire: Wire, topic: Topic, cluster_id: str) -> None:
+    """Everything that `fill` did is there."""
+    answer = await metadata(wire, version=12)
+    assert answer.cluster_id == cluster_id
+    topics = {row.name: row for row in answer.topics}
+    assert set(topics) == {"t", "__consumer_offsets"}
+    assert topics["t"].topic_id == topic.id
+    assert {p.leader_epoch for p in topics["t"].partitions} == {1}
+    for index in range(3):
+        start = 4 if index == 1 else 0
+        row = await fetch(wire, topic, start, partitions=[index])
+        assert values_of(row) == [b"%d" % i for i in range(30) if i % 3 == index][start:]
+        assert (await list_offset(wire, topic, LATEST, partition=index)).offset == 10
+        assert (await list_offset(wire, topic, EARLIEST, partition=index)).offset == start
+    assert await committed(wire, "group", "t") == 7
+
+
+async def test_a_clean_restart_keeps_everything(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    async with started(data) as broker, connected(broker.endpoint) as wire:
+        topic = await fill(wire)
+        cluster_id = broker.node.cluster.id
+        first = broker.node.named_replica("t", 0)
+        assert not (data / CLEAN_SHUTDOWN).exists()
+    assert (data / CLEAN_SHUTDOWN).exists()
+    async with started(data) as broker, connected(broker.endpoint) as wire:
+        assert broker.node.logs.clean
+        assert not (data / CLEAN_SHUTDOWN).exists()
+        await check(broker, wire, topic, cluster_id)
+        assert broker.node.named_replica("t", 0).leader_epoch == first.leader_epoch + 1
+        row = await produce(wire, topic, batch([b"after"]))
+        assert (row.error_code, row.base_offset) == (0, 10)
+
+
+async def test_a_crash_keeps_everything(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    async with started(data) as broker, connected(broker.endpoint) as wire:
+        topic = await fill(wire)
+        cluster_id = broker.node.cluster.id
+        broker.node.logs.checkpoint(0).run()  # the log start is checkpointed, as in Kafka
+        copy = crash(data, tmp_path / "copy")
+    async with started(copy) as broker, connected(broker.endpoint) as wire:
+        assert not broker.node.logs.clean
+        await check(broker, wire, topic, cluster_id)
+        row = await produce(wire, topic, batch([b"after"]))
+        assert (row.error_code, row.base_offset) == (0, 10)
+
+
+async def test_a_torn_tail_is_cut_and_what_was_acknowledged_stays(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    async with started(data) as broker, connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "t")
+        for i in range(5):
+            await produce(wire, topic, batch([b"%d" % i]))
+        copy = crash(data, tmp_path / "copy")
+    segment = copy / "t-0" / "00000000000000000000.log"
+    with segment.open("ab") as log:
+        log.write(batch([b"torn"], base_offset=5)[:-10])
+    async with started(copy) as broker, connected(broker.endpoint) as wire:
+        assert values_of(await fetch(wire, topic)) == [b"%d" % i for i in range(5)]
+        assert (await produce(wire, topic, batch([b"5"]))).base_offset == 5
+
+
+async def test_damage_below_the_recovery_point_takes_the_partition_offline_only(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Decision 7: rot is named and nothing is cut; the other partition goes on."""
+    data = tmp_path / "data"
+    async with started(data) as broker, connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "t", 2)
+        for i in range(5):
+            await produce(wire, topic, batch([b"%d" % i]))
+            await produce(wire, topic, batch([b"%d" % i]), partition=1)
+        broker.node.logs.checkpoint(0).run()
+        copy = crash(data, tmp_path / "copy")
+    segment = copy / "t-0" / "00000000000000000000.log"
+    bytes_before = bytearray(segment.read_bytes())
+    bytes_before[100] ^= 0xFF
+    segment.write_bytes(bytes_before)
+    with caplog.at_level(logging.ERROR):
+        async with started(copy) as broker, connected(broker.endpoint) as wire:
+            row = await produce(wire, topic, batch())
+            assert row.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+            row = await fetch(wire, topic)
+            assert row.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+            assert values_of(await fetch(wire, topic, partitions=[1])) == [
+                b"%d" % i for i in range(5)
+            ]
+    assert segment.read_bytes() == bytes_before
+    named = [r.message for r in caplog.records if str(segment) in r.message]
+    assert len(named) == 1, "said once"
+    assert "damaged at byte" in named[0]
+
+
+async def test_the_leader_epoch_rises_and_batches_carry_it(tmp_path: Path) -> None:
+    """Rule 13 and 19: metadata and batches tell the same epoch."""
+    topic = Topic("t")
+    for epoch in range(4):
+        async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
+            if not epoch:
+                topic = await create_topic(wire, "t")
+            answer = await metadata(wire, ["t"])
+            assert answer.topics[0].partitions[0].leader_epoch == epoch
+            await produce(wire, topic, batch([b"x", b"y"]))
+            row = await fetch(wire, topic)
+            epochs = [header.leader_epoch for _, header in iter_headers(row.records)]
+            assert epochs == list(range(epoch + 1))
+
+
+async def test_a_deleted_topic_does_not_come_back(tmp_path: Path) -> None:
+    async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
+        old = await create_topic(wire, "t")
+        await produce(wire, old, batch([b"old"]))
+        await delete_topic(wire, "t")
+        new = await create_topic(wire, "t")
+        assert new.id != old.id
+        await produce(wire, new, batch([b"new"]))
+    async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
+        assert values_of(await fetch(wire, new)) == [b"new"]
+        row = await fetch(wire, old, version=13)
+        assert row.error_code == ErrorCode.UNKNOWN_TOPIC_ID
+        await until(lambda: not list(tmp_path.glob("*-delete")))
+
+
+async def test_members_go_on_after_a_restart(tmp_path: Path) -> None:
+    """The group, its generation and its assignment are there; a heartbeat does not find out."""
+    async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
+        await wire.ask(ApiKey.FIND_COORDINATOR, 0, request(ApiKey.FIND_COORDINATOR, key="g"))
+        join = JoinGroupRequest(
+            group_id="g",
+            session_timeout_ms=10_000,
+            rebalance_timeout_ms=10_000,
+            protocol_type="consumer",
+            protocols=[JoinGroupRequest.Protocol(name="range", metadata=b"m")],
+        )
+        joined = await wire.ask(ApiKey.JOIN_GROUP, 1, join)
+        member, generation = joined.member_id, joined.generation_id
+        mine = SyncGroupRequest.Assignment(member_id=member, assignment=b"all of it")
+        sync = SyncGroupRequest(
+            group_id="g", generation_id=generation, member_id=member, assignments=[mine]
+        )
+        assert (await wire.ask(ApiKey.SYNC_GROUP, 1, sync)).assignment == b"all of it"
+    async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
+        beat = request(ApiKey.HEARTBEAT, group_id="g", generation_id=generation, member_id=member)
+        assert (await wire.ask(ApiKey.HEARTBEAT, 3, beat)).error_code == 0
+        sync.assignments = []
+        again = await wire.ask(ApiKey.SYNC_GROUP, 1, sync)
+        assert (again.error_code, again.assignment) == (0, b"all of it")
+
+
+async def test_producer_ids_are_never_given_twice(tmp_path: Path) -> None:
+    """Rule 24, over clean stops and crashes."""
+    given = []
+    folder = tmp_path / "0"
+    for i in range(4):
+        async with started(folder) as broker, connected(broker.endpoint) as wire:
+            for _ in range(3):
+                ask = request(ApiKey.INIT_PRODUCER_ID, transaction_timeout_ms=60_000)
+                answer = await wire.ask(ApiKey.INIT_PRODUCER_ID, 4, ask)
+                given.append(answer.producer_id)
+            if i % 2:
+                folder = crash(folder, tmp_path / str(i))
+    assert len(set(given)) == len(given) == 12
+
+
+async def test_a_producer_goes_on_after_a_crash(tmp_path: Path) -> None:
+    """Rule 23: the five-batch window is rebuilt; a batch that is sent again is not stored twice."""
+    data = tmp_path / "data"
+    async with started(data) as broker, connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "t")
+        batches = [
+            batch([b"%d" % i], producer_id=5, producer_epoch=0, base_sequence=i) for i in range(9)
+        ]
+        for each in batches[:8]:
+            assert (await produce(wire, topic, each)).error_code == 0
+        copy = crash(data, tmp_path / "copy")
+    async with started(copy) as broker, connected(broker.endpoint) as wire:
+        for i in range(3, 8):
+            row = await produce(wire, topic, batches[i])
+            assert (row.error_code, row.base_offset) == (0, i)
+        assert (await produce(wire, topic, batches[2])).error_code == 45
+        assert (await produce(wire, topic, batches[8])).base_offset == 8
+        assert values_of(await fetch(wire, topic)) == [b"%d" % i for i in range(9)]
+
+
+async def test_a_folder_belongs_to_one_broker(tmp_path: Path) -> None:
+    async with started(tmp_path):
+        with pytest.raises(StorageError, match="another broker uses"):
+            async with started(tmp_path):
+                raise AssertionError("it started")
+
+
+async def test_a_folder_of_another_node_is_refused(tmp_path: Path) -> None:
+    async with started(tmp_path):
+        pass
+    with pytest.raises((StorageError, ValueError), match=r"node\.id|node 1|node 2"):
+        async with started(tmp_path, node_id=2):
+            raise AssertionError("it started")
+
+
+# -- flush policies
+
+
+@pytest.mark.parametrize(
+    ("policy", "before_the_disk"), [("fsync", False), ("interval", True), ("os", True)]
+)
+async def test_flush_policy(tmp_path: Path, policy: str, before_the_disk: bool) -> None:
+    """Only with `fsync` do acks and readers wait for the disk, also with acks=1."""
+    async with (
+        started(tmp_path, flush_policy=policy, flush_interval_ms=3_600_000) as broker,
+        connected(broker.endpoint) as wire,
+    ):
+        topic = await create_topic(wire, "t")
+        for acks in (1, -1):
+            await produce(wire, topic, batch([b"%d" % acks]), acks=acks)
+            log = broker.node.named_replica("t", 0).log
+            assert (log.synced_offset < log.log_end_offset) == before_the_disk
+            assert log.high_watermark == log.log_end_offset
+        assert values_of(await fetch(wire, topic)) == [b"1", b"-1"]
+    async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
+        assert broker.node.logs.clean, "a graceful stop syncs whatever the policy"
+        assert values_of(await fetch(wire, topic)) == [b"1", b"-1"]
+
+
+async def test_flush_policy_interval_syncs_in_time(tmp_path: Path) -> None:
+    async with (
+        started(tmp_path, flush_policy="interval", flush_interval_ms=50) as broker,
+        connected(broker.endpoint) as wire,
+    ):
+        topic = await create_topic(wire, "t")
+        await produce(wire, topic, batch())
+        log = broker.node.named_replica("t", 0).log
+        await until(lambda: log.synced_offset == 1)
+
+
+async def test_a_sync_that_fails_takes_the_folder_offline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Reliability 4.2: no ack, no second try, reads of what is safe go on."""
+    async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "t")
+        await produce(wire, topic, batch([b"safe"]))
+        monkeypatch.setattr(broker.node.flusher, "_sync", lambda logs: [])
+        with caplog.at_level(logging.ERROR):
+            row = await produce(wire, topic, batch([b"lost"]))
+        assert row.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert "offline" in caplog.text
+        monkeypatch.undo()
+        row = await produce(wire, topic, batch([b"refused"]))
+        assert row.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert values_of(await fetch(wire, topic)) == [b"safe"]
+    async with started(tmp_path) as broker:
+        assert not broker.node.logs.clean
+
+
+# -- memory
+
+
+async def test_the_memory_limit_refuses_and_drops_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Decision 9: KAFKA_STORAGE_ERROR and one log line that names the setting."""
+    async with started(memory_limit_bytes=2_000_000) as broker, connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "t")
+        stored = []
+        with caplog.at_level(logging.WARNING):
+            for i in range(100):
+                value = b"%03d" % i + bytes(50_000)
+                row = await produce(wire, topic, batch([value]))
+                if row.error_code:
+                    assert row.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+                else:
+                    stored.append(value)
+        assert 30 < len(stored) < 40
+        told = [r for r in caplog.records if "memory.limit.bytes" in r.getMessage()]
+        assert len(told) == 1
+        found: list[bytes | None] = []
+        while len(found) < len(stored):
+            found += values_of(await fetch(wire, topic, len(found)))
+        assert found == stored
+
+
+async def test_memory_is_given_back_when_a_topic_goes() -> None:
+    async with started(memory_limit_bytes=2_000_000) as broker, connected(broker.endpoint) as wire:
+        for i in range(10):
+            topic = await create_topic(wire, f"t{i}")
+            assert (await produce(wire, topic, batch([bytes(900_000)]))).error_code == 0
+            await delete_topic(wire, topic.name)

@@ -54,6 +54,7 @@ from .sync import (
     FolderSync,
     Removal,
     SyncItem,
+    sync_in_order,
     sync_together,
 )
 
@@ -875,6 +876,8 @@ class Log:
 
     def _forget_from(self, offset: int) -> None:
         """First step of a cut: nothing may go on claiming what is about to go."""
+        unsettled, self._unsettled = self._unsettled, []
+        sync_in_order(unsettled)  # part of it is about what stays
         self.log_end_offset = offset
         self.synced_offset = min(self.synced_offset, offset)
         self.high_watermark = min(self.high_watermark, offset)
@@ -889,9 +892,7 @@ class Log:
 
     def _finish_cut(self, segment: Segment, now_ms: int) -> None:
         """Last step of a cut: make it durable, so that no old name comes back."""
-        self._unsettled.clear()
         self._indexed.clear()
-        self._dirty.clear()
         self._announce(segment)
         self._must_sync(FolderSync(self._files, self.folder))
         self.synced(self.sync())

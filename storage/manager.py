@@ -421,8 +421,13 @@ class LogManager:
         return _Collected(log, offsets, dirty, *log.unsettled())
 
     def _lower_recovery_point(self, log: Log) -> None:
-        """A log is about to be cut: no checkpoint may name more than will be there."""
-        self._checkpoints.update([(_key(log), _offsets_of(log))])
+        """A log is about to be cut: no checkpoint may name more than will be there.
+
+        Nor may it name more than it does already, because what that rests on may not be durable.
+        """
+        offsets = _offsets_of(log)
+        point = min(offsets.recovery_point, self._checkpoints.get(_key(log)).recovery_point)
+        self._checkpoints.update([(_key(log), offsets._replace(recovery_point=point))])
 
     # --- end ------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from harness.brokers import BROKERS, Broker
 from harness.clients import LIBRARIES, ClientProcess, Library
-from harness.codecs import RECORDS, WRITERS, topic_of
+from harness.codecs import WRITERS, records_of, topic_of
 
 PROPERTIES = {
     "group.min.session.timeout.ms": "1000",
@@ -96,7 +96,7 @@ def written(workers: Callable[[str], ClientProcess]) -> dict[str, Any]:
         worker, topic = workers(library.name), topic_of(library, codec)
         try:
             workers("confluent-kafka").admin("create_topic", name=topic)
-            records = [{"partition": 0, **record} for record in RECORDS]
+            records = [{"partition": 0, **record} for record in records_of(library)]
             outcome[topic] = worker(
                 "produce", topic=topic, records=records, codec=None if codec == "none" else codec
             )

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from harness.clients import ClientProcess, Library
-from harness.codecs import RECORDS, WRITERS, topic_of
+from harness.codecs import RECORDS, WRITERS, records_of, topic_of
 
 CLIENT = "codec matrix"
 
@@ -31,7 +31,7 @@ def test_read_by(
     topic = topic_of(writer, codec)
     rows = workers(client.name)("read", topic=topic, count=len(RECORDS))
     assert [row["offset"] for row in rows] == list(range(len(RECORDS)))
-    for row, record in zip(rows, RECORDS, strict=True):
+    for row, record in zip(rows, records_of(writer), strict=True):
         assert row["key"] == record["key"]
         assert row["value"] == record["value"]
         assert row["headers"] == record.get("headers", [])

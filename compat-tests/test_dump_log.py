@@ -14,7 +14,7 @@ import pytest
 from harness.brokers import Broker
 from harness.clients import LIBRARIES, ClientProcess, eventually
 from harness.codecs import topic_of
-from harness.java import java
+from harness.java import ToolFailed, java
 
 CLIENT = "dump log"
 TOOL = "org.apache.kafka.tools.DumpLogSegments"
@@ -139,6 +139,19 @@ def test_producers_are_in_the_snapshot(dumped: dict[str, str]) -> None:
     assert [int(offset) for offset in rows] == [
         PER_BATCH * (batch + 1) - 1 for batch in range(BATCHES)
     ]
+
+
+def test_the_tool_sees_planted_damage(data_dir: Path, tmp_path: Path) -> None:
+    """A flipped byte must show, or the tests above prove nothing."""
+    source = data_dir / f"{ROLLED}-0" / "00000000000000000000.log"
+    damaged = bytearray(source.read_bytes())
+    damaged[5_000] ^= 1
+    (tmp_path / source.name).write_bytes(damaged)
+    try:
+        said = java("kafka-4.3", TOOL, "--deep-iteration", "--files", str(tmp_path / source.name))
+    except ToolFailed as failure:
+        said = str(failure)
+    assert any(word in said for word in COMPLAINTS)
 
 
 def test_group_records_are_decoded(data_dir: Path) -> None:

@@ -153,6 +153,7 @@ class KbrokerBroker(Broker):
         python = os.environ.get("KBROKER_PYTHON", sys.executable)
         command = [python, "-m", "kbroker", "serve", "--port", str(self.port)]
         command += ["--port-file", str(self._port_file), "--data-dir", str(self.data_dir)]
+        command += ["--exit-with-parent"]
         for key, value in self.properties.items():
             command += ["-o", f"{key}={value}"]
         if self.advertise is not None:

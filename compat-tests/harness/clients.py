@@ -33,6 +33,7 @@ class Library:
     static: bool = True
     cooperative: bool = True
     idempotent: bool = True
+    null_headers: bool = True
     deletes_groups: bool = True
     deletes_records: bool = True
 
@@ -40,13 +41,14 @@ class Library:
 LIBRARIES = {
     one.name: one
     for one in (
-        Library("kafka-python-3", "kafka_python"),
+        Library("kafka-python-3", "kafka_python", null_headers=False),
         Library(
             "kafka-python-2",
             "kafka_python",
             static=False,
             cooperative=False,
             idempotent=False,
+            null_headers=False,
             deletes_records=False,
         ),
         Library("confluent-kafka", "confluent"),

@@ -193,8 +193,8 @@ class Pipeline:
         return self.rows // 2
 
     def _go_on_if_due(self) -> None:
-        """Let a producer that waits half way go on once Spark has committed a batch."""
-        if self._paused and self.outcome.batches:
+        """Let a producer that waits half way go on once Spark has come a good part of the way."""
+        if self._paused and self.outcome.processed >= self.rows // 4:
             self._paused, self._armed = False, True
             self._producer.tell("go")
 

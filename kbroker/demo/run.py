@@ -113,7 +113,7 @@ class Demo:
 
     def _create_topics(self, bootstrap: str) -> Topics:
         from kafka.admin import KafkaAdminClient, NewTopic
-        from kafka.errors import KafkaError
+        from kafka.errors import KafkaError, KafkaTimeoutError
 
         prefix = f"kbroker-demo-{int(time.time())}-" if self.options.against else ""
         topics = Topics(f"{prefix}departures", f"{prefix}weather", f"{prefix}delays")
@@ -126,11 +126,13 @@ class Demo:
             NewTopic(topics.delays, _PARTITIONS, -1, topic_configs=compacted),
         ]
         try:
-            admin = KafkaAdminClient(bootstrap_servers=bootstrap)
+            admin = KafkaAdminClient(bootstrap_servers=bootstrap, bootstrap_timeout_ms=10_000)
             try:
                 admin.create_topics(new)
             finally:
                 admin.close()
+        except KafkaTimeoutError as error:
+            raise StartError(f"No Kafka answers at {bootstrap}: is one running there?") from error
         except KafkaError as error:
             raise StartError(f"No topics can be made at {bootstrap}: {error}") from error
         return topics

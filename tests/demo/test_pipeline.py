@@ -132,8 +132,8 @@ def test_an_interruption_strikes_while_a_batch_is_written(
     broker = Broker()
     run = Run(tmp_path, interrupt=True, broker=broker)
     run.feed(
-        *BEGIN, sent(500), ("produce", "paused"), writing(1), batch(1, 400),
-        sent(600), writing(2), writing(3), batch(2, 600), sent(1000),
+        *BEGIN, sent(500), ("produce", "paused"), writing(1), batch(1, 200), writing(2),
+        batch(2, 400), sent(600), writing(3), writing(3), batch(3, 600), sent(1000),
         ("produce", "departures-complete"), ("produce", "exit", {"code": 0}), *END,
     )  # fmt: skip
     outcome = run.run()
@@ -145,7 +145,8 @@ def test_an_interruption_strikes_while_a_batch_is_written(
     assert second.told == ["start", "finish"]
     assert second.arguments == first.arguments
     assert outcome.interruption is not None
-    assert (outcome.interruption.batch, outcome.interruption.produced) == (2, 600)
+    assert (outcome.interruption.batch, outcome.interruption.produced) == (3, 600)
+    assert outcome.interruption.processed == 400
     assert outcome.interruption.broker_back_s == 0.1
     assert outcome.interruption.spark_back_s is not None
 

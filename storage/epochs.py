@@ -56,7 +56,7 @@ class LeaderEpochs:
         The end is the start of the next epoch, or `log_end_offset` for the latest. An epoch above
         every known one gives (-1, -1); one below every known one ends where the first begins.
         """
-        if epoch == UNDEFINED or epoch > self.latest:
+        if epoch < 0 or epoch > self.latest:
             return UNDEFINED, UNDEFINED
         if epoch == self.latest:
             return epoch, log_end_offset

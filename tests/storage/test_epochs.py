@@ -111,3 +111,8 @@ def test_entries_always_rise(assigned: list[tuple[int, int]]) -> None:
         again = LeaderEpochs.from_bytes(epochs.to_bytes())
         assert again is not None
         assert again.entries == entries
+
+
+@pytest.mark.parametrize("epoch", [-1, -2, -(2**31)])
+def test_a_negative_epoch_is_none(epoch: int) -> None:
+    assert LeaderEpochs().end_offset_for(epoch, 5) == (-1, -1)

@@ -1,0 +1,298 @@
+"""What clients saw of a broker that is killed, and whether that is right: a pure checker.
+
+A history is a list of the events below in the order in which they happened. Whoever asks puts the
+question into it before it is sent and the answer after it came, so what stands before a question
+was known when it was asked.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
+
+Place = tuple[str, int]
+"""A topic and the number of one of its partitions."""
+
+
+class Sent(NamedTuple):
+    """A producer is about to send a value, which nobody sends a second time."""
+
+    producer: int
+    place: Place
+    value: int
+
+
+class Acked(NamedTuple):
+    """The broker has acknowledged a value at an offset."""
+
+    place: Place
+    offset: int
+    value: int
+
+
+class Reading(NamedTuple):
+    """A partition is about to be read."""
+
+    place: Place
+
+
+class Read(NamedTuple):
+    """A partition was read from `begin` to its end; `records` are offsets and values.
+
+    `log_start` and `end` are the offsets between which the broker said that there is something.
+    """
+
+    place: Place
+    log_start: int
+    begin: int
+    end: int
+    records: list[tuple[int, int]]
+
+
+class Killed(NamedTuple):
+    """The broker is dead. `log_start` of a partition was durable: it must not fall below that."""
+
+    place: Place
+    log_start: int
+
+
+class Committing(NamedTuple):
+    """A member of a group is about to commit an offset."""
+
+    group: str
+    place: Place
+    offset: int
+
+
+class Committed(NamedTuple):
+    """The broker has acknowledged a commit."""
+
+    group: str
+    place: Place
+    offset: int
+
+
+class Fetching(NamedTuple):
+    """Somebody is about to ask for the committed offset."""
+
+    group: str
+    place: Place
+
+
+class Fetched(NamedTuple):
+    """The broker has named the committed offset; -1 is none."""
+
+    group: str
+    place: Place
+    offset: int
+
+
+Event = Sent | Acked | Reading | Read | Killed | Committing | Committed | Fetching | Fetched
+
+
+class Finding(NamedTuple):
+    """Something that must not happen. `kind` is one word for it."""
+
+    kind: str
+    text: str
+
+
+class _Partition:
+    """What is known of one partition."""
+
+    def __init__(self) -> None:
+        self.acked: dict[int, int] = {}
+        self.highest_acked = -1
+        self.due = -1  # the highest offset that a read which has begun must reach
+        self.log_start = 0
+        self.read_to = 0
+        self.read: dict[int, int] = {}
+        self.offset_of: dict[int, int] = {}
+
+
+class _Commits:
+    """What is known of one group's offset in one partition; one member commits at a time."""
+
+    def __init__(self) -> None:
+        self.asked: set[int] = set()
+        self.highest = -1
+        self.due = -1
+
+
+class Checker:
+    """Takes a history piece by piece; see `check`.
+
+    Parameters:
+        trimmed: topics whose old records may go. All others must keep everything.
+    """
+
+    def __init__(self, trimmed: Collection[str] = ()) -> None:
+        self.findings: list[Finding] = []
+        self.starts_in_doubt = 0  # how often a kill came between a log start and its checkpoint
+        self._trimmed = frozenset(trimmed)
+        self._partitions: defaultdict[Place, _Partition] = defaultdict(_Partition)
+        self._commits: defaultdict[tuple[str, Place], _Commits] = defaultdict(_Commits)
+        # Of each value: where it was sent, by whom, and the highest offset acked there before.
+        self._sent: dict[int, tuple[Place, int, int]] = {}
+
+    @property
+    def acked(self) -> int:
+        """How many values were acknowledged."""
+        return sum(len(each.acked) for each in self._partitions.values())
+
+    @property
+    def commits(self) -> int:
+        """How many different commits were asked for."""
+        return sum(len(each.asked) for each in self._commits.values())
+
+    def feed(self, events: Iterable[Event]) -> None:
+        """Take the next events."""
+        for event in events:
+            match event:
+                case Sent(producer, place, value):
+                    self._sent[value] = place, producer, self._partitions[place].highest_acked
+                case Acked():
+                    self._on_acked(event)
+                case Reading(place):
+                    partition = self._partitions[place]
+                    partition.due = partition.highest_acked
+                case Read():
+                    self._on_read(event)
+                case Killed(place, log_start):
+                    self._on_killed(self._partitions[place], log_start)
+                case Committing(group, place, offset):
+                    self._commits[group, place].asked.add(offset)
+                case Fetching(group, place):
+                    self._commits[group, place].due = self._commits[group, place].highest
+                case Committed(group, place, offset) | Fetched(group, place, offset):
+                    self._on_commit(event)
+
+    def _report(self, kind: str, place: Place, text: str) -> None:
+        self.findings.append(Finding(kind, f"{place[0]}-{place[1]}: {text}"))
+
+    # -- acknowledgements
+
+    def _on_acked(self, ack: Acked) -> None:
+        place, offset, value = ack
+        partition = self._partitions[place]
+        sent_to, _, floor = self._sent.get(value, (None, 0, -1))
+        if sent_to != place:
+            self._report("phantom", place, f"ack of {value} at {offset}, which was not sent there")
+        if partition.acked.get(offset, value) != value:
+            other = partition.acked[offset]
+            self._report("twice", place, f"{offset} was given to {other} and to {value}")
+        elif offset <= floor:
+            self._report(
+                "inverted", place, f"{value} got {offset}, but {floor} was given before it was sent"
+            )
+        partition.acked[offset] = value
+        partition.highest_acked = max(partition.highest_acked, offset)
+
+    # -- reads
+
+    def _on_killed(self, partition: _Partition, log_start: int) -> None:
+        self.starts_in_doubt += partition.log_start > log_start
+        partition.log_start = log_start
+
+    def _on_read(self, read: Read) -> None:
+        partition = self._partitions[read.place]
+        self._check_bounds(read, partition)
+        lowest = max(read.begin, read.log_start)
+        offsets = [offset for offset, _ in read.records]
+        if offsets != list(range(lowest, read.end)):
+            self._report("gap", read.place, f"{lowest} to {read.end} is {_spans(offsets)}")
+        for offset, value in read.records:
+            self._check_record(read.place, partition, offset, value)
+        self._check_order(read)
+        here = dict(read.records)
+        for offset in range(lowest, read.end):
+            acked = partition.acked.get(offset)
+            if acked is not None and here.get(offset) != acked:
+                self._check_missing(read.place, partition, offset, acked)
+        partition.log_start = max(partition.log_start, read.log_start)
+        partition.read_to = max(partition.read_to, read.end)
+
+    def _check_bounds(self, read: Read, partition: _Partition) -> None:
+        place = read.place
+        if read.log_start < partition.log_start:
+            text = f"the log start fell from {partition.log_start} to {read.log_start}"
+            self._report("start", place, text)
+        if read.begin > max(partition.read_to, read.log_start):
+            self._report("unread", place, f"{partition.read_to} to {read.begin} was left out")
+        if place[0] not in self._trimmed and read.log_start > 0:
+            self._report("lost", place, f"everything before {read.log_start}")
+        if partition.due >= read.end:
+            gone = [offset for offset in partition.acked if read.end <= offset <= partition.due]
+            text = f"{len(gone)} acked, up to {partition.due}, but the end is {read.end}"
+            self._report("lost", place, text)
+
+    def _check_record(self, place: Place, partition: _Partition, offset: int, value: int) -> None:
+        before = partition.read.setdefault(offset, value)
+        if before != value:
+            self._report("changed", place, f"{offset} was {before} and is {value}")
+        first = partition.offset_of.setdefault(value, offset)
+        if first != offset:
+            self._report("doubled", place, f"{value} is at {first} and at {offset}")
+        if self._sent.get(value, (None,))[0] != place:
+            self._report("phantom", place, f"{value} at {offset} was not sent there")
+
+    def _check_missing(self, place: Place, partition: _Partition, offset: int, value: int) -> None:
+        found = partition.offset_of.get(value)
+        if found is None or found == offset:
+            self._report("lost", place, f"{value}, acked at {offset}")
+        else:
+            self._report("moved", place, f"{value}, acked at {offset}, is at {found}")
+
+    def _check_order(self, read: Read) -> None:
+        """A producer's values rise, so they do in a partition that keeps its order."""
+        last: dict[int, int] = {}
+        for offset, value in read.records:
+            producer = self._sent.get(value, (None, -1))[1]
+            if value < last.get(producer, value):
+                text = f"{value} at {offset} is behind {last[producer]}"
+                self._report("reordered", read.place, text)
+            last[producer] = value
+
+    # -- committed offsets
+
+    def _on_commit(self, event: Committed | Fetched) -> None:
+        group, place, offset = event
+        commits = self._commits[group, place]
+        is_fetch = isinstance(event, Fetched)
+        if offset < (commits.due if is_fetch else commits.highest):
+            text = f"{group} had committed {commits.highest}, now it is {offset}"
+            self._report("commit", place, text)
+        if offset >= 0 and offset not in commits.asked:
+            self._report("commit", place, f"{group} never committed {offset}")
+        commits.highest = max(commits.highest, offset)
+
+
+def check(history: Iterable[Event], trimmed: Collection[str] = ()) -> list[Finding]:
+    """Everything in a history that must not happen.
+
+    No acknowledged record is lost, is somewhere else than its ack said (moved), or is there twice
+    (doubled); no offset is given twice, or changes its value; an ack's offset is above all that
+    were acked before its record was sent; nothing is read that was not sent (phantom); offsets have
+    no gaps, a producer's records keep their order, and a committed offset never goes back. The log
+    start only rises, but for a kill, where it may fall to what was durable of it: then records come
+    back that had been given up, which is no loss.
+
+    Args:
+        history: all events, in order.
+        trimmed: topics whose old records may go.
+    """
+    checker = Checker(trimmed)
+    checker.feed(history)
+    return checker.findings
+
+
+def _spans(offsets: list[int]) -> str:
+    """Offsets in words, runs of them as one: `3-7, 9-9`."""
+    spans: list[list[int]] = []
+    for offset in offsets:
+        if spans and offset == spans[-1][1] + 1:
+            spans[-1][1] = offset
+        else:
+            spans.append([offset, offset])
+    return ", ".join(f"{first}-{last}" for first, last in spans[:20]) or "nothing"

@@ -1,0 +1,294 @@
+"""Producers and a consumer group that live through all kills, and a reader that checks afterwards.
+
+All of them write down what they ask and what they are told, in one list of events.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.records import check_crc, iter_headers, read_records
+
+from ..wire import EARLIEST, LATEST, Topic, Wire, connected, fetch, list_offset, request
+from .history import (
+    Acked,
+    Committed,
+    Committing,
+    Event,
+    Fetched,
+    Fetching,
+    Place,
+    Read,
+    Reading,
+    Sent,
+)
+from .server import GROUP, HOST, KEPT, PARTITIONS
+
+with warnings.catch_warnings():
+    # It warns about itself when it is imported.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+    from kafka.errors import KafkaError
+    from kafka.structs import OffsetAndMetadata
+
+IN_FLIGHT_MAX = 300
+"""Records of one producer that wait for their ack."""
+BURST, PAUSE_SECONDS = 10, 0.01
+VALUE_BYTES = 120
+VALUES_PER_PRODUCER = 10**9
+PLACES: list[Place] = [(topic, index) for topic, n in PARTITIONS.items() for index in range(n)]
+
+
+class Worker:
+    """A thread that ends when it is asked to. An exception in it is kept for the test."""
+
+    def __init__(self, work: Callable[[Worker], None]) -> None:
+        self.stopping = threading.Event()
+        self.error: Exception | None = None
+        self._work = work
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._work(self)
+        except Exception as error:  # noqa: BLE001  # `check` raises it again
+            self.error = error
+
+    def check(self) -> None:
+        if self.error is not None:
+            raise AssertionError(f"a client failed: {self.error!r}") from self.error
+
+    def wait(self) -> None:
+        self._thread.join(60)
+
+    def join(self) -> None:
+        self.wait()
+        assert not self._thread.is_alive(), "a client hangs"
+        self.check()
+
+
+class Load:
+    """Idempotent producers, and the members of a consumer group.
+
+    Parameters:
+        bootstrap: HOST:PORT of the server.
+        events: the history so far; all clients append to it.
+    """
+
+    def __init__(self, bootstrap: str, events: list[Event]) -> None:
+        self._bootstrap = bootstrap
+        self._events = events
+        self._sent: dict[int, int] = {}
+        self._acked: dict[int, int] = {}
+        self._failed: list[BaseException] = []
+        self._producers: list[Worker] = []
+        self._members: list[Worker] = []
+        self._left: list[Worker] = []
+        self._abandoned = False
+
+    @property
+    def acked(self) -> int:
+        """How many records are acknowledged."""
+        return sum(self._acked.values())
+
+    @property
+    def in_flight(self) -> int:
+        """How many records were sent and have no answer."""
+        acked = self.acked  # first: what comes between is then not counted
+        return sum(self._sent.values()) - acked
+
+    def add_producer(self) -> None:
+        number = len(self._producers) + 1
+        self._sent[number] = self._acked[number] = 0
+        self._producers.append(Worker(partial(self._produce, number)))
+
+    def add_member(self) -> None:
+        self._members.append(Worker(self._consume))
+
+    def remove_member(self) -> None:
+        """Ask the newest member to leave; does not wait for it."""
+        member = self._members.pop()
+        member.stopping.set()
+        self._left.append(member)
+
+    def check(self) -> None:
+        """Raise what went wrong in a client."""
+        for worker in [*self._producers, *self._members, *self._left]:
+            worker.check()
+        assert not self._failed, f"records failed: {self._failed[:3]}"
+
+    def stop_producers(self) -> None:
+        """Wait until everything sent is acknowledged."""
+        for producer in self._producers:
+            producer.stopping.set()
+        for producer in self._producers:
+            producer.join()
+        self.check()
+        assert self.in_flight == 0
+
+    def stop_members(self) -> None:
+        for member in self._members:
+            member.stopping.set()
+        for member in [*self._members, *self._left]:
+            member.join()
+
+    def abandon(self) -> None:
+        """Let all threads end, whatever becomes of their records."""
+        self._abandoned = True
+        workers = [*self._producers, *self._members, *self._left]
+        for worker in workers:
+            worker.stopping.set()
+        for worker in workers:
+            worker.wait()
+
+    # -- what the threads do
+
+    def _produce(self, number: int, worker: Worker) -> None:
+        producer = KafkaProducer(
+            bootstrap_servers=self._bootstrap,
+            enable_idempotence=True,
+            acks="all",
+            linger_ms=2,
+            delivery_timeout_ms=600_000,
+            request_timeout_ms=10_000,
+            reconnect_backoff_ms=50,
+            reconnect_backoff_max_ms=200,
+            retry_backoff_ms=50,
+        )
+        while not worker.stopping.is_set():
+            time.sleep(PAUSE_SECONDS)
+            waiting = self._sent[number] - self._acked[number]
+            for _ in range(BURST if waiting < IN_FLIGHT_MAX else 0):
+                self._send(producer, number)
+        if not self._abandoned:
+            producer.flush(60)
+        producer.close(0 if self._abandoned else 10)
+
+    def _send(self, producer: Any, number: int) -> None:
+        count = self._sent[number]
+        value = number * VALUES_PER_PRODUCER + count
+        # Runs of one partition make batches of several records.
+        place = PLACES[(count // 5 + number) % len(PLACES)]
+        self._events.append(Sent(number, place, value))
+        self._sent[number] += 1
+        data = (b"%d;" % value).ljust(VALUE_BYTES, b".")
+        future = producer.send(place[0], data, partition=place[1])
+        future.add_callback(partial(self._on_ack, number, place, value))
+        future.add_errback(self._failed.append)
+
+    def _on_ack(self, number: int, place: Place, value: int, ack: Any) -> None:
+        self._acked[number] += 1
+        assert (ack.topic, ack.partition) == place
+        self._events.append(Acked(place, ack.offset, value))
+
+    def _consume(self, worker: Worker) -> None:
+        consumer = KafkaConsumer(
+            KEPT,
+            bootstrap_servers=self._bootstrap,
+            group_id=GROUP,
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+            session_timeout_ms=10_000,
+            heartbeat_interval_ms=300,
+            reconnect_backoff_ms=50,
+            reconnect_backoff_max_ms=200,
+            retry_backoff_ms=50,
+        )
+        while not worker.stopping.is_set():
+            try:
+                batches = consumer.poll(timeout_ms=100, max_records=200)
+            except KafkaError:
+                time.sleep(0.02)  # there is no server
+                continue
+            self._commit(
+                consumer, {at: rows[-1].offset + 1 for at, rows in batches.items() if rows}
+            )
+        with suppress(KafkaError):
+            consumer.close(autocommit=False, timeout_ms=5000)
+
+    def _commit(self, consumer: Any, offsets: dict[TopicPartition, int]) -> None:
+        if not offsets:
+            return
+        rows = [((at.topic, at.partition), offset) for at, offset in offsets.items()]
+        self._events.extend(Committing(GROUP, place, offset) for place, offset in rows)
+        try:
+            consumer.commit({at: OffsetAndMetadata(n, "", -1) for at, n in offsets.items()})
+        except KafkaError:
+            return  # the partitions may be another member's by now: in doubt
+        self._events.extend(Committed(GROUP, place, offset) for place, offset in rows)
+
+
+# -- reading back
+
+
+async def read_back(port: int, events: list[Event], read_to: dict[Place, int]) -> None:
+    """Read what came to each partition since `read_to`, and the group's offsets.
+
+    `read_to` is moved to the end. Everything goes into `events`.
+    """
+    async with connected((HOST, port)) as wire:
+        for place in PLACES:
+            await _read_partition(wire, place, events, read_to)
+        await _fetch_commits(wire, events)
+
+
+async def _read_partition(
+    wire: Wire, place: Place, events: list[Event], read_to: dict[Place, int]
+) -> None:
+    topic = Topic(place[0])
+    events.append(Reading(place))
+    end = (await list_offset(wire, topic, LATEST, partition=place[1])).offset
+    while True:
+        start = (await list_offset(wire, topic, EARLIEST, partition=place[1])).offset
+        begin = max(read_to.get(place, 0), start)
+        records = await _read_records(wire, topic, place[1], begin, end)
+        if records is not None:
+            break
+    events.append(Read(place, start, begin, end, records))
+    read_to[place] = max(begin, end)
+
+
+async def _read_records(
+    wire: Wire, topic: Topic, partition: int, begin: int, end: int
+) -> list[tuple[int, int]] | None:
+    """Offsets and values from `begin` to before `end`; None when retention was faster."""
+    records: list[tuple[int, int]] = []
+    at = begin
+    while at < end:
+        row = await fetch(wire, topic, at, partitions=[partition], partition_max_bytes=1 << 18)
+        if row.error_code == 1:  # OFFSET_OUT_OF_RANGE
+            return None
+        assert row.error_code == 0, row
+        data = row.records or b""
+        for position, header in iter_headers(data):
+            assert check_crc(data, position, header), f"{topic.name}-{partition} at {at}: CRC"
+        rows = [
+            (each.offset, int((each.value or b"").split(b";")[0])) for each in read_records(data)
+        ]
+        if not rows or rows[-1][0] < at:
+            return records  # there is nothing where something should be: a finding
+        records += [each for each in rows if at <= each[0] < end]
+        at = rows[-1][0] + 1
+    return records
+
+
+async def _fetch_commits(wire: Wire, events: list[Event]) -> None:
+    places = [place for place in PLACES if place[0] == KEPT]
+    events.extend(Fetching(GROUP, place) for place in places)
+    await wire.ask(ApiKey.FIND_COORDINATOR, 0, request(ApiKey.FIND_COORDINATOR, key=GROUP))
+    ask = request(ApiKey.OFFSET_FETCH, group_id=GROUP)
+    indexes = [index for _, index in places]
+    ask.topics = [type(ask).Topic(name=KEPT, partition_indexes=indexes)]
+    answer = await wire.ask(ApiKey.OFFSET_FETCH, 5, ask)
+    assert answer.error_code == 0, answer
+    for row in answer.topics[0].partitions:
+        assert row.error_code == 0, row
+        events.append(Fetched(GROUP, (KEPT, row.partition_index), row.committed_offset))

@@ -1,0 +1,153 @@
+"""A real server process that is killed and started again on the same port and data folder."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import trio
+
+from kbroker.client import check_round_trip
+from kbroker.protocol.primitives import DecodeError
+from kbroker.storage.checkpoints import offsets_from_bytes
+from kbroker.storage.naming import LOCK, LOG, LOG_STARTS, RECOVERY_POINTS, parse_file_name
+
+HOST = "localhost"
+START_SECONDS_MAX = 30
+
+KEPT, TRIMMED, GROUP = "kept", "trimmed", "churn"
+PARTITIONS = {KEPT: 3, TRIMMED: 2}
+
+_SETTINGS = (
+    "flush.policy=fsync",
+    "log.retention.check.interval.ms=400",
+    "offsets.topic.num.partitions=4",
+)
+_TOPICS = (
+    f"{KEPT}:{PARTITIONS[KEPT]}:internal.segment.bytes=32768",
+    f"{TRIMMED}:{PARTITIONS[TRIMMED]}:internal.segment.bytes=16384,retention.bytes=65536",
+)
+
+
+class Server:
+    """`kbroker serve` with its files in `folder`: `data`, and the log of each of its lives."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.data = folder / "data"
+        self.lives = 0
+        self.process: subprocess.Popen[bytes] | None = None
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = int(free.getsockname()[1])
+
+    @property
+    def bootstrap(self) -> str:
+        return f"{HOST}:{self.port}"
+
+    @property
+    def log_path(self) -> Path:
+        """What the present life has logged."""
+        return self.folder / f"server-{self.lives}.log"
+
+    def launch(self) -> float:
+        """Start a process without waiting for it; returns when, on the steady clock."""
+        assert self.process is None
+        self.lives += 1
+        command = [sys.executable, "-m", "kbroker", "serve", "--exit-with-parent"]
+        command += ["--port", str(self.port), "--data-dir", str(self.data), "--log-level", "info"]
+        command += [word for setting in _SETTINGS for word in ("-o", setting)]
+        command += [word for topic in _TOPICS for word in ("--topic", topic)]
+        with self.log_path.open("wb") as log:
+            started = time.perf_counter()
+            self.process = subprocess.Popen(
+                command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=self.folder
+            )
+        return started
+
+    def wait_answered(self, started: float) -> float:
+        """Wait for the first answered Metadata; returns the seconds since `started`."""
+        assert self.process is not None
+        while True:
+            assert self.process.poll() is None, self.log_path.read_text()
+            try:
+                trio.run(check_round_trip, HOST, self.port)
+            except (OSError, DecodeError):
+                seconds = time.perf_counter() - started
+                assert seconds < START_SECONDS_MAX, self.log_path.read_text()
+                time.sleep(0.005)
+            else:
+                return time.perf_counter() - started
+
+    def start(self) -> float:
+        """Start and wait; returns the seconds from exec to the first answered Metadata."""
+        return self.wait_answered(self.launch())
+
+    def kill(self) -> None:
+        """End the process with SIGKILL. It must have lived until now."""
+        assert self.process is not None
+        assert self.process.poll() is None, self.log_path.read_text()
+        self.process.kill()
+        assert self.process.wait() == -signal.SIGKILL
+        self.process = None
+
+    def stop(self) -> None:
+        """End the process properly."""
+        assert self.process is not None
+        self.process.terminate()
+        assert self.process.wait(timeout=20) == 0, self.log_path.read_text()
+        self.process = None
+
+    # -- what it is doing
+
+    def segments(self, topic: str) -> dict[int, list[int]]:
+        """The first offsets of the segment files of each partition of a topic."""
+        found = {}
+        for partition in range(PARTITIONS[topic]):
+            folder = self.data / f"{topic}-{partition}"
+            names = os.listdir(folder) if folder.exists() else []
+            parsed = sorted(filter(None, map(parse_file_name, names)))
+            found[partition] = [offset for offset, suffix in parsed if suffix == LOG]
+        return found
+
+    def recovery_points(self, topic: str) -> dict[int, int]:
+        return self._checkpoint(RECOVERY_POINTS, topic)
+
+    def log_starts(self, topic: str) -> dict[int, int]:
+        return self._checkpoint(LOG_STARTS, topic)
+
+    def _checkpoint(self, name: str, topic: str) -> dict[int, int]:
+        try:
+            offsets = offsets_from_bytes((self.data / name).read_bytes()) or {}
+        except FileNotFoundError:
+            offsets = {}
+        return {index: offsets.get((topic, index), 0) for index in range(PARTITIONS[topic])}
+
+    def retention_starts(self) -> dict[int, int]:
+        """Where retention moved the start of the trimmed partitions, as this life has logged it."""
+        pattern = rf"{TRIMMED}-(\d+): retention moved the start to (\d+)"
+        found = re.findall(pattern, self.log_path.read_text())
+        return {int(partition): int(start) for partition, start in found}
+
+    def group_states(self) -> list[str]:
+        """The states through which the group went in this life."""
+        return re.findall(rf"group {GROUP}: .*; now (\w+), generation", self.log_path.read_text())
+
+    def open_files(self) -> tuple[bool, int]:
+        """Whether the process has claimed its data folder, and how many logs it has open."""
+        assert self.process is not None
+        claimed, logs = False, 0
+        folder = f"/proc/{self.process.pid}/fd"
+        for number in os.listdir(folder):
+            try:
+                path = os.readlink(f"{folder}/{number}")
+            except FileNotFoundError:
+                continue
+            claimed = claimed or path == str(self.data / LOCK)
+            logs += path.startswith(str(self.data)) and path.endswith(LOG)
+        return claimed, logs

@@ -1,0 +1,280 @@
+"""kill -9 of a real server under load, again and again: what was acknowledged is there.
+
+Half of the rounds end while something special happens (`MOMENTS`). A round in which it did not
+happen, or in which no request was in flight at the kill, does not count and is repeated.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import random
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from kbroker.protocol.records import iter_headers
+from kbroker.storage.naming import LOG, file_name
+
+from .history import Checker, Event, Killed, Place
+from .load import PLACES, Load, read_back
+from .server import KEPT, TRIMMED, Server
+
+pytestmark = [
+    # kafka-python reads its own files in a way that Python 3.11 and 3.12 find old.
+    pytest.mark.filterwarnings("ignore:(open|read)_text is deprecated:DeprecationWarning"),
+    # It forgets to close sockets of connections that failed.
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
+]
+
+MOMENTS = ("roll", "retention", "rebalance", "recovery")
+ACKS_MIN = 1000
+ROUND_SECONDS_MAX = 60
+RESTART_SECONDS_MAX = 1.0
+MISSES_PER_ROUND_MAX = 3
+
+
+def wait_until(condition: Callable[[], object], seconds: float = ROUND_SECONDS_MAX) -> None:
+    """Wait until `condition()` is true, looking often."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "what the round waits for did not happen"
+        time.sleep(0.001)
+
+
+class Run:
+    """A server under load, and what is known of it."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.server = Server(folder)
+        self.random = random.Random(seed)
+        self.events: list[Event] = []
+        self.checker = Checker(trimmed={TRIMMED})
+        self.read_to: dict[Place, int] = {}
+        self.load = Load(self.server.bootstrap, self.events)
+        self.restarts: list[float] = []
+        self.in_flight: list[int] = []
+        self.acks: list[int] = []
+        self.kills = 0
+        self.logs_in_recovery = 0
+        self._fed = 0
+        self._has_guest = False
+
+    # -- one round
+
+    def round(self, moment: str | None) -> bool:
+        """Load, kill, restart, check; whether the round counts."""
+        before = self.load.acked
+        self.load.check()
+        wait_until(lambda: self.load.acked - before >= ACKS_MIN)
+        if moment == "rebalance":
+            # The one before is over: its members read.
+            wait_until(lambda: (self.server.group_states() or ["Stable"])[-1] == "Stable")
+        happened = self._await_moment(moment)
+        in_flight, acks = self.load.in_flight, self.load.acked - before
+        self._kill()
+        counts = happened() and in_flight > 0
+        if moment == "recovery":
+            counts = self._kill_in_recovery() and counts
+        self.restarts.append(self.server.start())
+        self.check()
+        if counts:
+            self.in_flight.append(in_flight)
+            self.acks.append(acks)
+        print(
+            f"{moment or 'any':<10} {acks} acks, {in_flight} in flight, restart "
+            f"{self.restarts[-1]:.2f} s{'' if counts else ': does not count'}",
+            flush=True,
+        )
+        return counts
+
+    def _kill(self) -> None:
+        self.server.kill()
+        self.kills += 1
+        starts = self.server.log_starts(TRIMMED)
+        self.events.extend(Killed((TRIMMED, index), start) for index, start in starts.items())
+
+    def check(self, *, everything: bool = False) -> None:
+        """Read what is new, or all that there is, and hold it against the history."""
+        if everything:
+            self.read_to.clear()
+        trio.run(read_back, self.server.port, self.events, self.read_to)
+        end = len(self.events)
+        self.checker.feed(self.events[self._fed : end])
+        self._fed = end
+        self.load.check()
+        assert self.checker.findings == []
+
+    # -- moments: each waits for its own and returns how to see, after the kill, that it was one
+
+    def _await_moment(self, moment: str | None) -> Callable[[], bool]:
+        if moment == "roll":
+            return self._await_roll()
+        if moment == "retention":
+            return self._await_retention()
+        if moment == "rebalance":
+            return self._await_rebalance()
+        time.sleep(self.random.uniform(0, 0.3))
+        return lambda: True
+
+    def _await_roll(self) -> Callable[[], bool]:
+        """A segment was made, and no checkpoint covers its beginning yet."""
+        before = self.server.segments(KEPT)
+
+        def rolled() -> list[int]:
+            now = self.server.segments(KEPT)
+            return [p for p, bases in now.items() if bases and bases[-1:] != before[p][-1:]]
+
+        wait_until(rolled)
+        (first, *_) = rolled()
+        base = self.server.segments(KEPT)[first][-1]
+        time.sleep(self.random.uniform(0, 0.01))
+        return lambda: (
+            self.server.segments(KEPT)[first][-1] == base
+            and self.server.recovery_points(KEPT)[first] <= base
+        )
+
+    def _await_retention(self) -> Callable[[], bool]:
+        """The log start has moved; segments before it are still there, or some of them are."""
+        before = self.server.retention_starts()
+        wait_until(lambda: self.server.retention_starts() != before)
+        starts = self.server.retention_starts()
+        if self.random.random() < 0.5:
+            # Not at once, but when the files are being removed.
+            wait_until(
+                lambda: any(
+                    self.server.log_starts(TRIMMED)[p] >= start for p, start in starts.items()
+                )
+            )
+        else:
+            time.sleep(self.random.uniform(0, 0.02))
+        return lambda: any(
+            bases[0] < starts.get(p, 0) for p, bases in self.server.segments(TRIMMED).items()
+        )
+
+    def _await_rebalance(self) -> Callable[[], bool]:
+        """A member comes or goes, and the group is not stable again."""
+        seen = len(self.server.group_states())
+        if self._has_guest:
+            self.load.remove_member()
+        else:
+            self.load.add_member()
+        self._has_guest = not self._has_guest
+        wait_until(lambda: len(self.server.group_states()) > seen)
+        time.sleep(self.random.uniform(0, 0.05))
+        return lambda: self.server.group_states()[-1] != "Stable"
+
+    def _kill_in_recovery(self) -> bool:
+        """Start, and kill before anything new is acknowledged."""
+        acked = self.load.acked
+        self.server.launch()
+        wait_until(lambda: self.server.open_files()[0])
+        wants_logs = self.random.random() < 0.5
+        if wants_logs:  # when clients are back, logs are opened and checked
+            wait_until(lambda: self.server.open_files()[1])
+        time.sleep(self.random.uniform(0, 0.005 if wants_logs else 0.1))
+        logs = self.server.open_files()[1]
+        self._kill()
+        if self.load.acked > acked:
+            return False
+        self.logs_in_recovery += logs > 0
+        return True
+
+    def close(self) -> None:
+        """After the last round: everything sent is acknowledged, and all of it is read again."""
+        self.load.stop_producers()
+        self.load.stop_members()
+        self.check(everything=True)
+
+
+@contextmanager
+def running(folder: Path, seed: int) -> Iterator[Run]:
+    """A run with its clients at work; the process is gone at the end."""
+    run = Run(folder, seed)
+    # It reports every connection that is refused.
+    logging.getLogger("kafka").setLevel(logging.CRITICAL)
+    try:
+        run.server.start()
+        for _ in range(3):
+            run.load.add_producer()
+        for _ in range(2):
+            run.load.add_member()
+        yield run
+    finally:
+        run.load.abandon()
+        if run.server.process is not None:
+            run.server.process.kill()
+            run.server.process.wait()
+        del run.load
+        logging.getLogger("kafka").setLevel(logging.NOTSET)
+        gc.collect()  # the clients' sockets, while nobody minds
+
+
+def plan(rounds: int, draw: random.Random) -> list[str | None]:
+    """What each round waits for; every other one for something special, in random order."""
+    first = draw.randrange(len(MOMENTS))
+    special = [MOMENTS[(first + i) % len(MOMENTS)] for i in range((rounds + 1) // 2)]
+    planned = [*special, *([None] * (rounds - len(special)))]
+    draw.shuffle(planned)
+    return planned
+
+
+def test_nothing_acknowledged_is_lost(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    rounds: int = request.config.getoption("rounds")
+    seed: int = request.config.getoption("seed")
+    print(f"\nseed {seed}")
+    done: Counter[str] = Counter()
+    missed = 0
+    with running(tmp_path, seed) as run:
+        for moment in plan(rounds, run.random):
+            while not run.round(moment):
+                missed += 1
+                assert missed <= MISSES_PER_ROUND_MAX * rounds, "too many rounds do not count"
+            done[moment or "any"] += 1
+        run.close()
+    restarts = " ".join(f"{seconds:.2f}" for seconds in sorted(run.restarts))
+    print(
+        f"figures: seed {seed}, {rounds} rounds ({', '.join(f'{n} {m}' for m, n in done.items())}),"
+        f" {missed} did not count, {run.kills} kills, logs open in {run.logs_in_recovery} recoveries"
+    )
+    print(
+        f"figures: {run.checker.acked} records acknowledged, {run.checker.commits} commits; 0 lost,"
+        f" doubled or moved; at a kill at least {min(run.acks)} new acks and {min(run.in_flight)}"
+        f" to {max(run.in_flight)} records in flight;"
+        f" {run.checker.starts_in_doubt} kills between a log start and its checkpoint"
+    )
+    print(f"figures: restart in s: median {statistics.median(run.restarts):.2f}, all {restarts}")
+    assert run.checker.commits > rounds
+    assert statistics.median(run.restarts) < RESTART_SECONDS_MAX
+
+
+def test_a_batch_that_is_missing_is_seen(tmp_path: Path) -> None:
+    """The whole harness notices when a real server has lost its last acknowledged batch."""
+    with running(tmp_path, seed=0) as run:
+        wait_until(lambda: run.load.acked > 200)
+        run.load.stop_producers()
+        run.load.stop_members()
+        run.server.kill()
+        _cut_last_batch(run.server, PLACES[0])
+        run.server.start()
+        with pytest.raises(AssertionError, match="lost"):
+            run.check()
+    assert {finding.kind for finding in run.checker.findings} == {"lost"}
+    assert {finding.text[:6] for finding in run.checker.findings} == {"kept-0"}
+
+
+def _cut_last_batch(server: Server, place: Place) -> None:
+    """Take the newest batch of a partition out of its file, and all word of how long it was."""
+    base = server.segments(place[0])[place[1]][-1]
+    path = server.data / f"{place[0]}-{place[1]}" / file_name(base, LOG)
+    data = path.read_bytes()
+    positions = [position for position, _ in iter_headers(data)]
+    path.write_bytes(data[: positions[-1]])
+    for checkpoint in server.data.glob("*-checkpoint"):
+        checkpoint.unlink()

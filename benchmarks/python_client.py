@@ -181,8 +181,10 @@ class PythonClient:
         deadline = time.monotonic() + WAIT_SECONDS
         while left > 0:
             messages = consumer.consume(10_000, timeout=0.1)
-            if any(message.error() for message in messages) or time.monotonic() > deadline:
-                raise BenchmarkFailed(f"{self._broker.name}: {left} records of {topic} are missing")
+            failed = next((message.error() for message in messages if message.error()), None)
+            if failed or time.monotonic() > deadline:
+                reason = f"{left} of {count} records of {topic} are missing: {failed or 'too slow'}"
+                raise BenchmarkFailed(f"{self._broker.name}: {reason}")
             left -= len(messages)
         consumer.close()
 

@@ -21,7 +21,6 @@ SENDFILE_BYTES = 1024 * 1024
 FILE_TOO_SHORT = "a segment file is shorter than what was promised to a client"
 
 _HAS_SENDFILE = hasattr(os, "sendfile")
-_MORE = getattr(socket, "MSG_MORE", 0)  # Linux: more follows at once, so wait with a small packet
 
 
 class PlainTransport:
@@ -73,7 +72,9 @@ class PlainTransport:
                 if isinstance(part, FileRange):
                     sent = self._send_file(part)
                 else:
-                    sent = self._socket.send(part, _MORE if len(left) > 1 else 0)
+                    # No MSG_MORE: when sendfile then fills the socket, Linux holds all of it back
+                    # for 200 ms.
+                    sent = self._socket.send(part)
                 if sent < len(part):
                     left[0] = _after(part, sent)
                     break

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from harness.brokers import Broker
-from harness.clients import LIBRARIES, ClientProcess, Library, eventually
+from harness.clients import LIBRARIES, ClientError, ClientProcess, Library, eventually
 
 Spawn = Callable[..., ClientProcess]
 Unique = Callable[[str], str]
@@ -147,6 +147,30 @@ def test_static_member_comes_back_without_a_rebalance(
     fill(workers(client.name), topic, 4, range(40))
     all_received(range(40), stays, again)
     assert stays("state", member="me")["events"] == told, "the other member saw a rebalance"
+
+
+@pytest.mark.needs("fencing")
+def test_second_member_of_the_same_name_fences_the_first(
+    client: Library, workers: Any, spawn: Spawn, unique: Unique
+) -> None:
+    topic, group = unique("topic"), unique("group")
+    make_topic(workers, topic, 2)
+    first = join(spawn(client), topic, group, instance="twin")
+    shares([2], first)
+    second = join(spawn(client), topic, group, instance="twin")
+    shares([2], second)
+    fill(workers(client.name), topic, 2, range(10))
+    all_received(range(10), second)
+    second("commit", member="me")
+    with pytest.raises(ClientError) as caught:
+        eventually(
+            lambda: first("commit", member="me") or first("state", member="me"),
+            lambda seen: False,
+            "fenced",
+        )
+    # librdkafka wraps FENCED_INSTANCE_ID (82) in a fatal error of its own.
+    assert caught.value.code == (None if client.name == "confluent-kafka" else 82)
+    assert "fenced" in str(caught.value).lower()
 
 
 @pytest.mark.needs("cooperative")

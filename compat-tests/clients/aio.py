@@ -151,6 +151,9 @@ class Aiokafka(Client):
         session_ms: int = 10_000,
         auto_commit: bool = False,
         max_rows: int | None = None,
+        isolation: str = "read_uncommitted",
+        fetch_wait_ms: int = 500,
+        partition_bytes: int = 1 << 20,
     ) -> Consumer:
         assignor = RangePartitionAssignor if strategy == "range" else RoundRobinPartitionAssignor
         return AioConsumer(
@@ -167,6 +170,9 @@ class Aiokafka(Client):
             auto_commit_interval_ms=100,
             metadata_max_age_ms=1000,
             max_poll_records=max_rows,
+            isolation_level=isolation,
+            fetch_max_wait_ms=fetch_wait_ms,
+            max_partition_fetch_bytes=partition_bytes,
         )
 
     def produce(
@@ -190,6 +196,18 @@ class Aiokafka(Client):
             "request_timeout_ms": request_timeout_ms,
         }
         return list(self.loop.call(_produce(topic, records, settings)))
+
+    def transaction(self, identity: str, topic: str) -> None:
+        async def work() -> None:
+            producer = AIOKafkaProducer(bootstrap_servers=self.bootstrap, transactional_id=identity)
+            await producer.start()
+            try:
+                async with producer.transaction():
+                    await producer.send_and_wait(topic, b"in a transaction")
+            finally:
+                await producer.stop()
+
+        self.loop.call(work())
 
     def error_code(self, error: Exception) -> int | None:
         for one in (error, *error.args, error.__cause__):
@@ -327,7 +345,9 @@ async def _result(sent: Any) -> tuple[int, int] | Exception:
         metadata = await sent
     except Exception as error:  # noqa: BLE001 (whatever a library raises is the answer)
         return error
-    return metadata.partition, -1 if metadata.offset is None else metadata.offset
+    if metadata is None:  # acks=0
+        return -1, -1
+    return metadata.partition, metadata.offset
 
 
 def _raise(code: int, about: str | None) -> None:

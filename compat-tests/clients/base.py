@@ -78,6 +78,9 @@ class Client(ABC):
         session_ms: int = 10_000,
         auto_commit: bool = False,
         max_rows: int | None = None,
+        isolation: str = "read_uncommitted",
+        fetch_wait_ms: int = 500,
+        partition_bytes: int = 1 << 20,
     ) -> Consumer:
         """A consumer; reset "none" raises when a position is out of range."""
 
@@ -94,6 +97,10 @@ class Client(ABC):
         request_timeout_ms: int = 15_000,
     ) -> list[tuple[int, int] | Exception]:
         """Send everything, wait for all answers: (partition, offset) or the error of each."""
+
+    @abstractmethod
+    def transaction(self, identity: str, topic: str) -> None:
+        """Send one record in a transaction of this transactional id and commit it."""
 
     @abstractmethod
     def error_code(self, error: Exception) -> int | None:

@@ -121,6 +121,9 @@ class Confluent(Client):
         session_ms: int = 10_000,
         auto_commit: bool = False,
         max_rows: int | None = None,
+        isolation: str = "read_uncommitted",
+        fetch_wait_ms: int = 500,
+        partition_bytes: int = 1 << 20,
     ) -> Consumer:
         settings = {
             "bootstrap.servers": self.bootstrap,
@@ -135,6 +138,9 @@ class Confluent(Client):
             "auto.commit.interval.ms": 100,
             "topic.metadata.refresh.interval.ms": 1000,
             "allow.auto.create.topics": False,
+            "isolation.level": isolation,
+            "fetch.wait.max.ms": fetch_wait_ms,
+            "fetch.message.max.bytes": partition_bytes,
         }
         if instance is not None:
             settings["group.instance.id"] = instance
@@ -172,6 +178,13 @@ class Confluent(Client):
                 results[index] = error
         producer.flush(CALL_SECONDS)
         return results
+
+    def transaction(self, identity: str, topic: str) -> None:
+        producer = Producer({"bootstrap.servers": self.bootstrap, "transactional.id": identity})
+        producer.init_transactions(CALL_SECONDS)
+        producer.begin_transaction()
+        producer.produce(topic, value=b"in a transaction")
+        producer.commit_transaction(CALL_SECONDS)
 
     def error_code(self, error: Exception) -> int | None:
         for one in error.args:

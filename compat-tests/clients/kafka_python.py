@@ -118,8 +118,13 @@ class KafkaPython(Client):
         session_ms: int = 10_000,
         auto_commit: bool = False,
         max_rows: int | None = None,
+        isolation: str = "read_uncommitted",
+        fetch_wait_ms: int = 500,
+        partition_bytes: int = 1 << 20,
     ) -> Consumer:
         extra: dict[str, Any] = {}
+        if MODERN:
+            extra["isolation_level"] = isolation
         if instance is not None:
             extra["group_instance_id"] = instance
         return KafkaPythonConsumer(
@@ -134,6 +139,8 @@ class KafkaPython(Client):
                 auto_commit_interval_ms=100,
                 metadata_max_age_ms=1000,
                 max_poll_records=max_rows or 500,
+                fetch_max_wait_ms=fetch_wait_ms,
+                max_partition_fetch_bytes=partition_bytes,
                 **extra,
             )
         )
@@ -172,6 +179,18 @@ class KafkaPython(Client):
             return [_result(one) for one in sent]
         finally:
             producer.close(timeout=5)
+
+    def transaction(self, identity: str, topic: str) -> None:
+        producer = KafkaProducer(
+            bootstrap_servers=self.bootstrap, transactional_id=identity, max_block_ms=20_000
+        )
+        try:
+            producer.init_transactions()
+            producer.begin_transaction()
+            producer.send(topic, value=b"in a transaction").get(timeout=SEND_SECONDS)
+            producer.commit_transaction()
+        finally:
+            producer.close(timeout=2)
 
     def error_code(self, error: Exception) -> int | None:
         for one in (error, *error.args, error.__cause__):

@@ -31,8 +31,11 @@ class Library:
     module: str
     codecs: tuple[str, ...] = ALL_CODECS
     static: bool = True
+    fencing: bool = True
+    """Notices that another member took its instance id."""
     cooperative: bool = True
     idempotent: bool = True
+    transactional: bool = True
     null_headers: bool = True
     deletes_groups: bool = True
     deletes_records: bool = True
@@ -46,8 +49,10 @@ LIBRARIES = {
             "kafka-python-2",
             "kafka_python",
             static=False,
+            fencing=False,
             cooperative=False,
             idempotent=False,
+            transactional=False,
             null_headers=False,
             deletes_records=False,
         ),
@@ -55,6 +60,7 @@ LIBRARIES = {
         Library(
             "aiokafka",
             "aio",
+            fencing=False,
             cooperative=False,
             deletes_groups=False,
         ),

@@ -1,0 +1,118 @@
+"""Producing and fetching in ways that the other files do not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from harness.brokers import Broker
+from harness.clients import ClientError, ClientProcess, Library, eventually
+
+Unique = Callable[[str], str]
+LONG_WAIT_MS = 20_000
+SOON_SECONDS = 8.0
+TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
+
+
+@pytest.fixture
+def worker(client: Library, workers: Callable[[str], ClientProcess]) -> ClientProcess:
+    return workers(client.name)
+
+
+@pytest.mark.parametrize("acks", [0, 1, "all"])
+def test_acks(worker: ClientProcess, unique: Unique, acks: int | str) -> None:
+    topic = unique("topic")
+    worker.admin("create_topic", name=topic)
+    worker("produce", topic=topic, records=[{"value": str(i)} for i in range(20)], acks=acks)
+    eventually(
+        lambda: worker("offsets", topic=topic, at="latest"), lambda seen: seen == {"0": 20}, "all"
+    )
+    rows = worker("read", topic=topic, count=20)
+    assert [row["value"] for row in rows] == [str(i) for i in range(20)]
+
+
+def test_missing_topic_is_created(worker: ClientProcess, unique: Unique) -> None:
+    topic = unique("topic")
+    (answer,) = worker("produce", topic=topic, records=[{"value": "x"}])
+    assert answer == {"partition": 0, "offset": 0}
+    assert topic in worker.admin("topics")
+
+
+def test_same_key_same_partition(worker: ClientProcess, unique: Unique) -> None:
+    topic = unique("topic")
+    worker.admin("create_topic", name=topic, partitions=5)
+    records = [{"key": f"key {i % 20}", "value": str(i)} for i in range(200)]
+    answers = worker("produce", topic=topic, records=records)
+    places: dict[str, set[int]] = {}
+    for record, answer in zip(records, answers, strict=True):
+        places.setdefault(record["key"], set()).add(answer["partition"])
+    assert all(len(place) == 1 for place in places.values())
+    assert len({min(place) for place in places.values()}) > 1
+    rows = worker("read", topic=topic, count=200)
+    for key in places:
+        values = [int(row["value"]) for row in rows if row["key"] == key]
+        assert values == sorted(values)
+
+
+def test_log_append_time(worker: ClientProcess, unique: Unique) -> None:
+    topic, before = unique("topic"), int(time.time() * 1000)
+    worker.admin("create_topic", name=topic, configs={"message.timestamp.type": "LogAppendTime"})
+    old = [{"value": "x", "timestamp": 1_000_000_000_000, "partition": 0} for _ in range(3)]
+    worker("produce", topic=topic, records=old, codec="gzip")
+    for row in worker("read", topic=topic, count=3):
+        assert before - 1_000 <= row["timestamp"] <= int(time.time() * 1000) + 1_000
+
+
+def test_record_larger_than_a_fetch(worker: ClientProcess, unique: Unique) -> None:
+    topic = unique("topic")
+    worker.admin("create_topic", name=topic)
+    records = [{"value": str(i) * 200_000, "partition": 0} for i in range(4)]
+    worker("produce", topic=topic, records=records)
+    rows = worker("read", topic=topic, count=4, partition_bytes=10_000)
+    assert [row["value"] for row in rows] == [record["value"] for record in records]
+
+
+def test_waiting_fetch_is_woken(
+    client: Library, worker: ClientProcess, unique: Unique, spawn: Callable[..., ClientProcess]
+) -> None:
+    """A consumer that would wait twenty seconds gets a new record at once."""
+    topic = unique("topic")
+    worker.admin("create_topic", name=topic)
+    worker("produce", topic=topic, records=[{"value": "old", "partition": 0}])
+    reader = spawn(client)
+    reader.send("read", topic=topic, count=2, seconds=30.0, fetch_wait_ms=LONG_WAIT_MS)
+    time.sleep(2.0)
+    began = time.monotonic()
+    worker("produce", topic=topic, records=[{"value": "new", "partition": 0}])
+    rows = reader.receive("read")
+    assert [row["value"] for row in rows] == ["old", "new"]
+    assert time.monotonic() - began < SOON_SECONDS
+
+
+def test_read_committed_without_transactions(worker: ClientProcess, unique: Unique) -> None:
+    topic = unique("topic")
+    worker.admin("create_topic", name=topic)
+    worker("produce", topic=topic, records=[{"value": str(i), "partition": 0} for i in range(10)])
+    rows = worker("read", topic=topic, count=10, isolation="read_committed")
+    assert [row["value"] for row in rows] == [str(i) for i in range(10)]
+    offsets = worker("offsets", topic=topic, at="latest", isolation="read_committed")
+    assert offsets == {"0": 10}
+
+
+@pytest.mark.needs("transactional")
+def test_transactions(broker: Broker, worker: ClientProcess, unique: Unique) -> None:
+    """Kafka commits; kbroker has none yet and says so at once, in a way that is not retried."""
+    topic, identity = unique("topic"), unique("id")
+    worker.admin("create_topic", name=topic)
+    arguments: dict[str, Any] = {"identity": identity, "topic": topic}
+    if broker.name == "apache":
+        worker.admin("transaction", **arguments)
+        assert [row["value"] for row in worker("read", topic=topic)] == ["in a transaction"]
+        return
+    began = time.monotonic()
+    with pytest.raises(ClientError) as caught:
+        worker.admin("transaction", **arguments)
+    assert caught.value.code == TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    assert time.monotonic() - began < SOON_SECONDS

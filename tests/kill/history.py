@@ -129,7 +129,6 @@ class Checker:
 
     def __init__(self, trimmed: Collection[str] = ()) -> None:
         self.findings: list[Finding] = []
-        self.starts_in_doubt = 0  # how often a kill came between a log start and its checkpoint
         self._trimmed = frozenset(trimmed)
         self._partitions: defaultdict[Place, _Partition] = defaultdict(_Partition)
         self._commits: defaultdict[tuple[str, Place], _Commits] = defaultdict(_Commits)
@@ -160,7 +159,7 @@ class Checker:
                 case Read():
                     self._on_read(event)
                 case Killed(place, log_start):
-                    self._on_killed(self._partitions[place], log_start)
+                    self._partitions[place].log_start = log_start
                 case Committing(group, place, offset):
                     self._commits[group, place].asked.add(offset)
                 case Fetching(group, place):
@@ -190,10 +189,6 @@ class Checker:
         partition.highest_acked = max(partition.highest_acked, offset)
 
     # -- reads
-
-    def _on_killed(self, partition: _Partition, log_start: int) -> None:
-        self.starts_in_doubt += partition.log_start > log_start
-        partition.log_start = log_start
 
     def _on_read(self, read: Read) -> None:
         partition = self._partitions[read.place]

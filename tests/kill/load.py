@@ -181,13 +181,12 @@ class Load:
         self._sent[number] += 1
         data = (b"%d;" % value).ljust(VALUE_BYTES, b".")
         future = producer.send(place[0], data, partition=place[1])
-        future.add_callback(partial(self._on_ack, number, place, value))
+        future.add_callback(partial(self._on_ack, number, value))
         future.add_errback(self._failed.append)
 
-    def _on_ack(self, number: int, place: Place, value: int, ack: Any) -> None:
+    def _on_ack(self, number: int, value: int, ack: Any) -> None:
+        self._events.append(Acked((ack.topic, ack.partition), ack.offset, value))
         self._acked[number] += 1
-        assert (ack.topic, ack.partition) == place
-        self._events.append(Acked(place, ack.offset, value))
 
     def _consume(self, worker: Worker) -> None:
         consumer = KafkaConsumer(

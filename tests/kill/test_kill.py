@@ -24,7 +24,7 @@ from kbroker.storage.naming import LOG, file_name
 
 from .history import Checker, Event, Killed, Place
 from .load import PLACES, Load, read_back
-from .server import KEPT, TRIMMED, Server
+from .server import KEPT, TRIMMED, Restart, Server
 
 pytestmark = [
     # kafka-python reads its own files in a way that Python 3.11 and 3.12 find old.
@@ -58,11 +58,12 @@ class Run:
         self.checker = Checker(trimmed={TRIMMED})
         self.read_to: dict[Place, int] = {}
         self.load = Load(self.server.bootstrap, self.events)
-        self.restarts: list[float] = []
+        self.restarts: list[Restart] = []
         self.in_flight: list[int] = []
         self.acks: list[int] = []
         self.kills = 0
         self.logs_in_recovery = 0
+        self.starts_in_doubt = 0
         self._fed = 0
         self._has_guest = False
 
@@ -89,7 +90,7 @@ class Run:
             self.acks.append(acks)
         print(
             f"{moment or 'any':<10} {acks} acks, {in_flight} in flight, restart "
-            f"{self.restarts[-1]:.2f} s{'' if counts else ': does not count'}",
+            f"{self.restarts[-1].seconds:.2f} s{'' if counts else ': does not count'}",
             flush=True,
         )
         return counts
@@ -98,6 +99,8 @@ class Run:
         self.server.kill()
         self.kills += 1
         starts = self.server.log_starts(TRIMMED)
+        logged = self.server.retention_starts()
+        self.starts_in_doubt += any(start > starts[index] for index, start in logged.items())
         self.events.extend(Killed((TRIMMED, index), start) for index, start in starts.items())
 
     def check(self, *, everything: bool = False) -> None:
@@ -171,20 +174,20 @@ class Run:
         return lambda: self.server.group_states()[-1] != "Stable"
 
     def _kill_in_recovery(self) -> bool:
-        """Start, and kill before anything new is acknowledged."""
+        """Start and kill twice, each time before anything new is acknowledged.
+
+        Once early, and once when clients are back and logs are opened and checked.
+        """
         acked = self.load.acked
-        self.server.launch()
-        wait_until(lambda: self.server.open_files()[0])
-        wants_logs = self.random.random() < 0.5
-        if wants_logs:  # when clients are back, logs are opened and checked
-            wait_until(lambda: self.server.open_files()[1])
-        time.sleep(self.random.uniform(0, 0.005 if wants_logs else 0.1))
-        logs = self.server.open_files()[1]
-        self._kill()
-        if self.load.acked > acked:
-            return False
-        self.logs_in_recovery += logs > 0
-        return True
+        for with_logs in (False, True):
+            self.server.launch()
+            wait_until(lambda: self.server.open_files()[0])
+            if with_logs:
+                wait_until(lambda: self.server.open_files()[1])
+                self.logs_in_recovery += 1
+            time.sleep(self.random.uniform(0, 0.005 if with_logs else 0.1))
+            self._kill()
+        return self.load.acked == acked
 
     def close(self) -> None:
         """After the last round: everything sent is acknowledged, and all of it is read again."""
@@ -238,20 +241,40 @@ def test_nothing_acknowledged_is_lost(tmp_path: Path, request: pytest.FixtureReq
                 assert missed <= MISSES_PER_ROUND_MAX * rounds, "too many rounds do not count"
             done[moment or "any"] += 1
         run.close()
-    restarts = " ".join(f"{seconds:.2f}" for seconds in sorted(run.restarts))
     print(
         f"figures: seed {seed}, {rounds} rounds ({', '.join(f'{n} {m}' for m, n in done.items())}),"
-        f" {missed} did not count, {run.kills} kills, logs open in {run.logs_in_recovery} recoveries"
+        f" {missed} did not count, {run.kills} kills, {run.logs_in_recovery} while logs were recovered"
     )
     print(
         f"figures: {run.checker.acked} records acknowledged, {run.checker.commits} commits; 0 lost,"
         f" doubled or moved; at a kill at least {min(run.acks)} new acks and {min(run.in_flight)}"
         f" to {max(run.in_flight)} records in flight;"
-        f" {run.checker.starts_in_doubt} kills between a log start and its checkpoint"
+        f" {run.starts_in_doubt} kills between a log start and its checkpoint"
     )
-    print(f"figures: restart in s: median {statistics.median(run.restarts):.2f}, all {restarts}")
     assert run.checker.commits > rounds
-    assert statistics.median(run.restarts) < RESTART_SECONDS_MAX
+    print(f"figures: {check_restarts(run.restarts)}")
+
+
+def check_restarts(restarts: list[Restart]) -> str:
+    """Half of the restarts take less than a second, not counting the time of other programs.
+
+    Returns the figures in words.
+    """
+    total = statistics.median(each.seconds for each in restarts)
+    own = statistics.median(each.own for each in restarts)
+    rows = " ".join(f"{each.seconds:.2f} ({each.own:.2f})" for each in sorted(restarts))
+    assert own < RESTART_SECONDS_MAX, rows
+    return (
+        f"restart: median {total:.2f} s, {own:.2f} s without the wait for a processor that other "
+        f"programs had; all: {rows}"
+    )
+
+
+def test_slow_restarts_are_seen() -> None:
+    slow, held_up = Restart(1.5, 0.1), Restart(1.5, 1.2)
+    assert "median 1.50 s, 0.30 s" in check_restarts([slow, slow, held_up, held_up, held_up])
+    with pytest.raises(AssertionError):
+        check_restarts([slow, slow, slow, held_up, held_up])
 
 
 def test_a_batch_that_is_missing_is_seen(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -56,6 +57,8 @@ def demo(
     """
     from kbroker.demo import run
 
+    # As Ctrl+C does: the broker, the producer and Spark go too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     options = run.Options(folder, against, rows, interrupt, keep)
     with open(os.devnull, "w") as nowhere:
         task = run.Demo(options, nowhere if as_json else sys.stdout)

@@ -45,7 +45,6 @@ class Outcome:
     rows: int
     produced: int = 0
     processed: int = 0
-    rows_in_batches: int = 0
     batches: int = 0
     late_rows: int = 0
     started: float = 0.0
@@ -92,6 +91,7 @@ class Pipeline:
         self._began = time.monotonic()
         self._job_began = self._began
         self._weather = 0
+        self._spark_does = "starts"
         self._paused = False
         self._armed = False
         self._batch: int | None = None
@@ -116,12 +116,16 @@ class Pipeline:
         return self.outcome
 
     def _next(self) -> Event:
-        try:
-            return self.events.get(timeout=_SILENCE_S)
-        except Empty:
-            raise DemoError(
-                f"Nothing has happened for {_SILENCE_S} s; see the logs in {self.folder.path}."
-            ) from None
+        for _ in range(_SILENCE_S):
+            try:
+                return self.events.get(timeout=1)
+            except Empty:
+                if self.broker and self.broker.ended:
+                    raise DemoError(f"The broker has ended; {self.broker.log} says why.") from None
+                self._show()
+        raise DemoError(
+            f"Nothing has happened for {_SILENCE_S} s; see the logs in {self.folder.path}."
+        )
 
     def _handle(self, event: Event) -> bool:
         """Act on one event; True when the job has finished."""
@@ -143,7 +147,7 @@ class Pipeline:
             case "weather-complete":
                 self._job.tell("start")
                 self.console.line("weather", f"{self._weather:,} records are in")
-                self.console.passing("Spark", f"{self._spark_name} starts")
+                self._show()
             case "departures":
                 outcome.produced = fields["records"]
                 self._show()
@@ -158,12 +162,11 @@ class Pipeline:
         outcome = self.outcome
         match name:
             case "weather":
-                text = f"{self._spark_name} has read {fields['rows']:,} hours of weather"
-                self.console.passing("Spark", text)
+                self._spark_does = f"has read {fields['rows']:,} hours of weather"
+                self._show()
             case "batch":
                 outcome.batches += 1
                 outcome.processed = fields["records"]
-                outcome.rows_in_batches += fields["rows"]
                 outcome.late_rows += fields["late"]
                 self._batch = fields["batch"]
                 self._show()
@@ -172,7 +175,7 @@ class Pipeline:
                 self._hear_batch_begin(fields["batch"])
             case "drained":
                 outcome.streamed_s = time.monotonic() - outcome.started
-                self.console.passing("Spark", "figures by hour of day")
+                self._show()
 
     def _hear_batch_begin(self, batch: int) -> None:
         """A batch is computed and its figures are being written; the first one is empty."""
@@ -237,9 +240,16 @@ class Pipeline:
         raise DemoError(f"{who} stopped: {reason} (more in {log})")
 
     def _show(self) -> None:
+        """What is going on right now."""
         outcome = self.outcome
-        rate = outcome.processed / max(time.monotonic() - outcome.started, 0.001)
-        self.console.progress(outcome.processed, outcome.produced, self.rows, rate, self._batch)
+        if not outcome.started:
+            text = f"{self._spark_name} {self._spark_does} · {self._since(self._began)}"
+            self.console.passing("Spark", text)
+        elif outcome.streamed_s:
+            self.console.passing("Spark", "computes the figures by hour of day")
+        else:
+            rate = outcome.processed / max(time.monotonic() - outcome.started, 0.001)
+            self.console.progress(outcome.processed, outcome.produced, self.rows, rate, self._batch)
 
     @property
     def _spark_name(self) -> str:

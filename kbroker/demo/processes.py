@@ -111,7 +111,7 @@ class OwnBroker:
         port_file = self.folder / "broker.port"
         port_file.unlink(missing_ok=True)
         started = time.monotonic()
-        options = ["--port", self._port, "--port-file", str(port_file)]
+        options = ["--port", self._port, "--port-file", str(port_file), "--exit-with-parent"]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "kbroker", "serve", *options, "--data-dir", str(self.data)],
@@ -128,6 +128,11 @@ class OwnBroker:
         self.bootstrap = port_file.read_text(encoding="utf-8").strip()
         self._port = self.bootstrap.rpartition(":")[2]
         return time.monotonic() - started
+
+    @property
+    def ended(self) -> bool:
+        """Whether the broker has ended, by itself or by our doing."""
+        return self._process is not None and self._process.poll() is not None
 
     def wait(self) -> None:
         """Wait for the broker to end by itself."""

@@ -15,8 +15,6 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
-from kafka import KafkaProducer
-
 from . import data
 from .child import Parent
 
@@ -29,6 +27,8 @@ def main() -> None:
     arguments = _arguments()
     parent = Parent()
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
+    from kafka import KafkaProducer
+
     # Idempotent, acks=all and unlimited retries within two minutes are kafka-python's defaults:
     # they carry the producer over a broker that is killed and comes back.
     producer = KafkaProducer(

@@ -41,6 +41,9 @@ class Worker:
 class Broker:
     """Stands for the demo's own broker."""
 
+    log = Path("broker.log")
+    ended = False
+
     def __init__(self) -> None:
         self.history: list[str] = []
 
@@ -225,6 +228,13 @@ def test_a_connector_that_does_not_come_is_explained(tmp_path: Path) -> None:
 
 
 def test_silence_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "_SILENCE_S", 0.01)
+    monkeypatch.setattr(pipeline, "_SILENCE_S", 1)
     with pytest.raises(DemoError, match="Nothing has happened"):
         Run(tmp_path).run()
+
+
+def test_a_broker_that_ends_by_itself_ends_the_run(tmp_path: Path) -> None:
+    broker = Broker()
+    broker.ended = True
+    with pytest.raises(DemoError, match=r"The broker has ended; broker\.log says why"):
+        Run(tmp_path, broker=broker).run()

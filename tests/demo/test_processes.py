@@ -111,7 +111,9 @@ def test_a_broker_comes_back_on_its_port(tmp_path: Path) -> None:
         broker.start()
         bootstrap = broker.bootstrap
         assert int(bootstrap.rpartition(":")[2]) > 0
+        assert not broker.ended
         broker.kill()
+        assert broker.ended
         broker.start()
         assert broker.bootstrap == bootstrap
     finally:

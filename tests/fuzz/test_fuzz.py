@@ -1,111 +1,186 @@
-"""Bad input: whatever a client sends gets an answer that can be read, or a closed connection."""
+"""Mutated frames: no unhandled exception, bounded memory, clean answers or a clean close."""
 
 from __future__ import annotations
 
+import logging
 import random
-import resource
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import struct
+from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
-from kbroker.broker import Broker, open_broker
-from kbroker.client import check_round_trip
-from kbroker.config import BrokerConfig
+from kbroker.context import Context
 from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.compile import encode_bytes
+from kbroker.protocol.messages.groups import HeartbeatResponse
 from kbroker.registry import load_apis
-from kbroker.server import Listener
 
-from ..wire import connected
-from .mutations import GROUP, TOPIC, frame
-from .runner import Fuzzer, Report
-
-FRAMES_PER_BROKER = 2000
-"""What frames create stays; after so many a new broker starts."""
-SOCKET_FRAMES = 500
-MEMORY_MAX = 300 << 20
-
-
-@asynccontextmanager
-async def fuzzed_broker() -> AsyncIterator[Broker]:
-    config = BrokerConfig.load(options={"group.min.session.timeout.ms": "1"})
-    listeners = [Listener("PLAINTEXT", "127.0.0.1", 0)]
-    async with open_broker(config, data_dir=None, listeners=listeners) as broker:
-        await broker.create_topic(TOPIC, 2)
-        await broker.node.groups.create_offsets_topic()
-        yield broker
+from ..broker.conftest import started
+from ..wire import (
+    ConnectionClosed,
+    batch,
+    connected,
+    create_topic,
+    fetch,
+    produce,
+    until,
+    values_of,
+)
+from . import harness
+from .harness import Alarm, Fuzzer
+from .mutate import mutated
+from .tokens import tokens
+from .world import VALID, make_world
 
 
-async def fuzz(seed: int, count: int) -> Report:
-    rng = random.Random(seed)
-    report = Report()
-    apis = load_apis()
-    while count > 0:
-        part = min(count, FRAMES_PER_BROKER)
-        count -= part
-        async with fuzzed_broker() as broker:
-            fuzzer = Fuzzer(broker.node, apis)
-            fuzzer.report = report
-            await fuzzer.run(frame(list(apis.values()), rng) for _ in range(part))
-            await check_round_trip(*broker.endpoint)
-    return report
+async def test_mutated_frames(request: pytest.FixtureRequest) -> None:
+    seed = request.config.getoption("--seed")
+    frames = request.config.getoption("--frames")
+    report = await Fuzzer(seed).run(frames)
+    print("\n" + report.text())
+    assert not report.failures, "\n\n".join(report.failures[:5])
+    assert report.frames == frames
+    assert report.reached >= frames / 2
+    served = {api.key.name for api in load_apis().values()}
+    assert set(report.hits) == served
+    assert min(report.hits.values()) > frames / len(served) / 5
 
 
-async def test_no_frame_makes_the_broker_stumble(pytestconfig: pytest.Config) -> None:
-    seed, count = pytestconfig.getoption("seed"), pytestconfig.getoption("frames")
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    report = await fuzz(seed, count)
-    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
-    print("\n" + "\n".join(report.lines()))
-    print(f"seed {seed}, memory grew by {grown >> 20} MiB")
-    assert report.failures == []
-    assert report.frames == count
-    assert sum(report.handled.values()) >= count / 2
-    assert set(report.handled) == {api.key.api_name for api in load_apis().values()}
-    assert grown < MEMORY_MAX
-
-
-async def test_frames_over_sockets_leave_other_clients_alone(pytestconfig: pytest.Config) -> None:
-    rng = random.Random(pytestconfig.getoption("seed"))
-    apis = list(load_apis().values())
-    async with fuzzed_broker() as broker, connected(broker.endpoint) as bystander:
-        for number in range(SOCKET_FRAMES):
+async def test_mutated_frames_over_sockets(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """A tenth of them again, to a broker on disk: whole, in pieces, cut off, with wrong lengths."""
+    seed = request.config.getoption("--seed")
+    frames = request.config.getoption("--frames") // 10
+    alarm = Alarm()
+    logging.getLogger("kbroker").addHandler(alarm)
+    outcomes: Counter[str] = Counter()
+    try:
+        async with started(tmp_path, max_connection_creation_rate=100_000) as broker:
             async with connected(broker.endpoint) as wire:
-                await wire.send_bytes(frame(apis, rng))
-            if number % 50 == 0:
-                assert await bystander.works()
-        assert await bystander.works()
-        assert broker.node.unhandled_errors == 0
+                world = await make_world(wire)
+            versions = {ApiKey(key): api.versions for key, api in load_apis().items()}
+            numbers = iter(range(frames))
+
+            async def client() -> None:
+                for index in numbers:
+                    rng = random.Random(f"socket {seed}/{index}")
+                    frame = mutated(world, versions, rng)
+                    outcomes[await over_socket(broker.endpoint, frame.data, rng)] += 1
+
+            async with trio.open_nursery() as nursery:
+                for _ in range(8):
+                    nursery.start_soon(client)
+            await until(lambda: not broker.server.connections, 10)
+            assert broker.node.request_memory.used == 0
+            async with connected(broker.endpoint) as wire:
+                topic = await create_topic(wire, "after.all")
+                assert (await produce(wire, topic, batch([b"x"]))).error_code == 0
+                assert values_of(await fetch(wire, topic)) == [b"x"]
+    finally:
+        logging.getLogger("kbroker").removeHandler(alarm)
+    print(f"\nseed {seed}, over sockets: {dict(outcomes)}")
+    assert alarm.messages == []
+    assert sum(outcomes.values()) == frames
+    assert outcomes["answered"] > frames / 3
+
+
+async def over_socket(endpoint: tuple[str, int], data: bytes, rng: random.Random) -> str:
+    """Send one frame in one of several ways; says what came of it."""
+    size = len(data)
+    if rng.random() < 0.1:
+        size = rng.choice((-1, 0, 1, size + 1, size - 1, 2**31 - 1, 0x16030100, 200_000_000))
+    raw = struct.pack(">i", size) + data
+    async with connected(endpoint) as wire:
+        cut = rng.randrange(len(raw))
+        await wire.send_bytes(raw[:cut])
+        if rng.random() < 0.05:
+            return "left"
+        await trio.lowlevel.checkpoint()
+        await wire.send_bytes(raw[cut:])
+        with trio.move_on_after(0.05):
+            try:
+                await wire.receive_frame()
+            except ConnectionClosed:
+                return "closed"
+            return "answered"
+    return "no answer"
+
+
+# -- the harness itself
+
+
+async def test_valid_requests_are_valid() -> None:
+    """Every API and version: the tests' encoder and the broker's agree, and it answers."""
+    apis = load_apis()
+    assert set(VALID) == set(apis)
+    async with started() as broker:
+        async with connected(broker.endpoint) as wire:
+            world = await make_world(wire)
+        for key, api in apis.items():
+            for version in api.versions:
+                message = VALID[ApiKey(key)](world, random.Random(version))
+                joined = b"".join(token.data for token in tokens(message, version))
+                assert joined == encode_bytes(message, version)
+
+
+async def planted(key: ApiKey, handler: Any, frames: int = 400) -> harness.Report:
+    """A run against a broker of one API, whose handler is broken."""
+    apis = load_apis()
+    broken = {key: replace(apis[key], handler=handler), 18: apis[18]}
+    return await Fuzzer(1, broken).run(frames)
 
 
 async def test_a_handler_that_raises_is_reported() -> None:
-    """The harness sees a defect when there is one."""
+    def raises(ctx: Context, request: Any) -> Any:
+        return HeartbeatResponse(throttle_time_ms=1 // (request.generation_id + 1))
 
-    def broken(context: Any, request: Any) -> Any:
-        if request.group_id == GROUP:
-            raise IndexError("planted")
-        return apis[ApiKey.HEARTBEAT].handler(context, request)
+    report = await planted(ApiKey.HEARTBEAT, raises)
+    assert report.failures
+    assert all("ZeroDivisionError" in failure for failure in report.failures)
 
+
+async def test_a_late_error_is_reported() -> None:
+    """One that is raised where the writer waits, not in the reader."""
+
+    async def raises(ctx: Context, request: Any) -> Any:
+        raise ValueError("planted") if request.generation_id < -1 else Exception
+
+    report = await planted(ApiKey.HEARTBEAT, raises)
+    assert any("planted" in failure for failure in report.failures)
+
+
+async def test_an_answer_that_cannot_be_encoded_is_reported() -> None:
+    report = await planted(
+        ApiKey.HEARTBEAT, lambda ctx, request: HeartbeatResponse(error_code=request.generation_id)
+    )
+    assert any("EncodeError" in failure for failure in report.failures)
+
+
+async def test_the_answer_of_another_api_is_reported() -> None:
     apis = load_apis()
-    planted = {**apis, ApiKey.HEARTBEAT: replace(apis[ApiKey.HEARTBEAT], handler=broken)}
-    rng = random.Random(1)
-    async with fuzzed_broker() as broker:
-        fuzzer = Fuzzer(broker.node, planted)
-        await fuzzer.run(frame([planted[ApiKey.HEARTBEAT]], rng) for _ in range(200))
-    assert fuzzer.report.failures
-    assert all("an unexpected error" in failure for failure in fuzzer.report.failures)
+    broken = {11: replace(apis[11], handler=lambda ctx, request: HeartbeatResponse()), 18: apis[18]}
+    report = await Fuzzer(1, broken).run(200)
+    assert any("decoded" in failure or "mean nothing" in failure for failure in report.failures)
 
 
-async def test_an_answer_that_cannot_be_read_is_reported() -> None:
-    def broken(context: Any, request: Any) -> Any:
-        return apis[ApiKey.LIST_GROUPS].request_class()  # not a response
+async def test_memory_that_grows_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(harness, "RSS_GROWTH_MAX", 50_000_000)
+    kept = []
 
-    apis = load_apis()
-    planted = {**apis, ApiKey.HEARTBEAT: replace(apis[ApiKey.HEARTBEAT], handler=broken)}
-    rng = random.Random(2)
-    async with fuzzed_broker() as broker:
-        fuzzer = Fuzzer(broker.node, planted)
-        await fuzzer.run(frame([planted[ApiKey.HEARTBEAT]], rng) for _ in range(100))
-    assert fuzzer.report.failures
+    def hoards(ctx: Context, request: Any) -> Any:
+        kept.append(b"x" * 1_000_000)
+        return HeartbeatResponse()
+
+    report = await planted(ApiKey.HEARTBEAT, hoards)
+    assert any("memory grew" in failure for failure in report.failures)
+
+
+async def test_a_run_can_be_repeated() -> None:
+    """The same seed draws the same changes of the same requests."""
+    first, second = await Fuzzer(7).run(150), await Fuzzer(7).run(150)
+    assert first.kinds == second.kinds
+    assert first.hits == second.hits
+    assert (await Fuzzer(8).run(150)).hits != first.hits

@@ -1,0 +1,304 @@
+"""Sends frames to a broker in this process and judges what it does with each."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import random
+import socket
+import struct
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from kbroker.broker import Broker, open_broker
+from kbroker.config import BrokerConfig
+from kbroker.connection import Connection
+from kbroker.context import Context, Endpoint, Peer
+from kbroker.node import Node
+from kbroker.protocol import messages
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.headers import decode_response, encode_request, encode_response
+from kbroker.registry import Api, load_apis
+from kbroker.server import Listener
+from kbroker.transport import PlainTransport
+
+from ..wire import batch, connected, create_topic, fetch, produce, request, values_of
+from .mutate import Frame, mutated
+from .world import World, make_world
+
+FRAMES_PER_BROKER = 1000
+"""Then a new broker: what frames create is theirs to create, and must not pile up."""
+
+RSS_GROWTH_MAX = 200_000_000
+FRAME_SECONDS_MAX = 0.2
+SECONDS_PER_BYTE_MAX = 1e-6
+"""What a frame may take of a processor: some time for any, and more for a long one."""
+EXCHANGE_SECONDS = 30
+SENTINEL = "sentinel"
+FRAME_BYTES_MAX = 1_000_000
+
+
+def resident_bytes() -> int:
+    """Memory of this process that is in RAM."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * 4096
+
+
+class Alarm(logging.Handler):
+    """Takes note of every log record that says that something unexpected happened."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.messages: list[str] = []
+        self.setFormatter(logging.Formatter("%(message)s"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.messages.append(self.format(record))
+
+
+@dataclass(slots=True)
+class Report:
+    """What a run found."""
+
+    seed: int
+    frames: int = 0
+    reached: int = 0
+    answered: int = 0
+    closed: int = 0
+    parked: int = 0
+    hits: Counter[str] = field(default_factory=Counter)
+    kinds: Counter[str] = field(default_factory=Counter)
+    failures: list[str] = field(default_factory=list)
+    slowest: tuple[float, str] = (0.0, "")
+    rss_growth: int = 0
+
+    def text(self) -> str:
+        """For people, and for the page of long tests."""
+        hits = [f"  {name:<26}{count:>8}" for name, count in sorted(self.hits.items())]
+        how = ", ".join(f"{count} by {kind}" for kind, count in sorted(self.kinds.items()))
+        seconds, slowest = self.slowest
+        figures = (
+            f"figures: seed {self.seed}, {self.frames} frames, {self.reached} of them reached a "
+            f"handler, {len(self.hits)} APIs, memory grew by {self.rss_growth / 1e6:.0f} MB, "
+            f"{len(self.failures)} failures"
+        )
+        return "\n".join(
+            (
+                "hits per API",
+                *hits,
+                f"seed {self.seed}: {self.frames} frames ({how})",
+                f"{self.answered} answered, {self.closed} closed, {self.parked} parked",
+                f"slowest frame {seconds * 1000:.0f} ms ({slowest})",
+                figures,
+            )
+        )
+
+
+class Fuzzer:
+    """One run: `frames` frames drawn from `seed`.
+
+    `apis` stands for the broker's own, for tests that plant a defect.
+    """
+
+    def __init__(self, seed: int, apis: Mapping[int, Api] | None = None) -> None:
+        self.report = Report(seed)
+        self.alarm = Alarm()
+        self._came_through = False
+        served = load_apis() if apis is None else apis
+        self._apis = {key: self._counted(api) for key, api in served.items()}
+        self._versions = {api.key: api.versions for api in served.values()}
+
+    def _counted(self, api: Api) -> Api:
+        def handler(ctx: Context, asked: Any) -> Any:
+            if ctx.client_id != SENTINEL:
+                self._came_through = True
+                self.report.hits[api.key.name] += 1
+            return api.handler(ctx, asked)
+
+        return replace(api, handler=handler)
+
+    async def run(self, frames: int) -> Report:
+        """Send the frames; the report says what went wrong."""
+        before = resident_bytes()
+        logger = logging.getLogger("kbroker")
+        logger.addHandler(self.alarm)
+        try:
+            for first in range(0, frames, FRAMES_PER_BROKER):
+                async with self._broker() as (broker, world):
+                    for index in range(first, min(first + FRAMES_PER_BROKER, frames)):
+                        await self._one(broker.node, world, index)
+                        if index % 50 == 0:
+                            growth = resident_bytes() - before
+                            self.report.rss_growth = max(self.report.rss_growth, growth)
+        finally:
+            logger.removeHandler(self.alarm)
+        if self.report.rss_growth > RSS_GROWTH_MAX:
+            self.report.failures.append(f"memory grew by {self.report.rss_growth} bytes")
+        return self.report
+
+    @contextlib.asynccontextmanager
+    async def _broker(self) -> AsyncIterator[tuple[Broker, World]]:
+        async with open_broker(
+            BrokerConfig.load(options={"memory.limit.bytes": "100000000"}),
+            data_dir=None,
+            listeners=[Listener("PLAINTEXT", "127.0.0.1", 0)],
+        ) as broker:
+            async with connected(broker.endpoint) as wire:
+                world = await make_world(wire)
+            yield broker, world
+            await self._check_serves(broker)
+
+    async def _check_serves(self, broker: Broker) -> None:
+        """After all those frames it works as if nothing had been."""
+        async with connected(broker.endpoint) as wire:
+            topic = await create_topic(wire, "after.all")
+            row = await produce(wire, topic, batch([b"still here"]))
+            if row.error_code or values_of(await fetch(wire, topic)) != [b"still here"]:
+                self.report.failures.append("the broker does not serve any more")
+
+    async def _one(self, node: Node, world: World, index: int) -> None:
+        report = self.report
+        rng = random.Random(f"{report.seed}/{index}")
+        frame = mutated(world, self._versions, rng)
+        report.frames += 1
+        report.kinds[frame.how] += 1
+        self._came_through = False
+        errors = node.unhandled_errors
+        began_at = time.process_time()
+        try:
+            sent, cut_off = await self._exchange(node, frame)
+            took = time.process_time() - began_at
+            problem = self._judge(frame, sent, cut_off) or self._too_slow(frame, took, index)
+        except Exception as error:  # noqa: BLE001  # what this is for
+            problem = f"{type(error).__name__}: {error}"
+        if node.unhandled_errors > errors or self.alarm.messages:
+            problem = "\n".join(["unhandled error", *self.alarm.messages])
+            self.alarm.messages.clear()
+        report.reached += self._came_through
+        if problem:
+            report.failures.append(
+                f"frame {index} of seed {report.seed} ({frame.key.name} {frame.version}, "
+                f"{frame.how} changed): {problem}\n{frame.data[:2000].hex()}"
+            )
+
+    def _too_slow(self, frame: Frame, took: float, index: int) -> str:
+        if took > self.report.slowest[0]:
+            what = f"{frame.key.name} {frame.version}, {len(frame.data)} bytes, frame {index}"
+            self.report.slowest = (took, what)
+        limit = FRAME_SECONDS_MAX + SECONDS_PER_BYTE_MAX * len(frame.data)
+        return f"took {took:.2f} s" if took > limit else ""
+
+    async def _exchange(self, node: Node, frame: Frame) -> tuple[bytes, bool]:
+        """Send a frame and a request that works.
+
+        Returns what was answered, and whether the broker closed the connection of itself.
+        """
+        client, server = trio.socket.socketpair()
+        connection = Connection(
+            node,
+            self._apis,
+            PlainTransport(server),
+            Peer("127.0.0.1", Endpoint("127.0.0.1", 9092), "PLAINTEXT", None),
+            frame_bytes_max=FRAME_BYTES_MAX,
+        )
+        sent = bytearray()
+        ended = trio.Event()
+
+        async def serve() -> None:
+            await connection.serve()
+            ended.set()
+
+        with trio.fail_after(EXCHANGE_SECONDS), client, server:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(serve)
+                nursery.start_soon(_drain, client, sent)
+                await _send_all(client, framed(frame.data) + sentinel())
+                await wait_all_tasks_blocked()
+                cut_off = ended.is_set()
+                client.shutdown(socket.SHUT_WR)
+        return bytes(sent), cut_off
+
+    def _judge(self, frame: Frame, sent: bytes, cut_off: bool) -> str:
+        answers = split_frames(sent)
+        if answers is None:
+            return "half an answer"
+        if answers and correlation(answers[-1]) == SENTINEL_ID:
+            answers.pop()
+            self.report.answered += 1
+        elif cut_off:
+            self.report.closed += 1
+        else:
+            self.report.parked += 1
+        if len(answers) > 1:
+            return f"{len(answers)} answers to one request"
+        return check_answer(frame.data, answers[0]) if answers else ""
+
+
+async def _send_all(client: trio.socket.SocketType, data: bytes) -> None:
+    with contextlib.suppress(OSError):  # closed before it had read everything
+        while data:
+            data = data[await client.send(data) :]
+
+
+async def _drain(client: trio.socket.SocketType, into: bytearray) -> None:
+    with contextlib.suppress(OSError):
+        while data := await client.recv(1 << 20):
+            into += data
+
+
+SENTINEL_ID = 0x5E471E1
+
+
+def sentinel() -> bytes:
+    """A valid request whose answer shows that the connection still works."""
+    ask = request(ApiKey.API_VERSIONS)
+    parts: list[Any] = list(encode_request(ApiKey.API_VERSIONS, 0, SENTINEL_ID, SENTINEL, ask))
+    return b"".join(parts)
+
+
+def framed(data: bytes) -> bytes:
+    return struct.pack(">i", len(data)) + data
+
+
+def split_frames(data: bytes) -> list[bytes] | None:
+    """The frames in what a broker sent; None when the last one is not whole."""
+    frames = []
+    while data:
+        if len(data) < 4:
+            return None
+        (size,) = struct.unpack_from(">i", data)
+        if size < 4 or len(data) < 4 + size:
+            return None
+        frames.append(data[4 : 4 + size])
+        data = data[4 + size :]
+    return frames
+
+
+def correlation(frame: bytes) -> int:
+    (number,) = struct.unpack_from(">i", frame)
+    return int(number)
+
+
+def check_answer(frame: bytes, answer: bytes) -> str:
+    """Say what is wrong with an answer; it must be a response to what the frame's header says."""
+    key, version, expected = struct.unpack_from(">hhi", frame)
+    if correlation(answer) != expected:
+        return f"answer {correlation(answer)} to request {expected}"
+    if key == ApiKey.API_VERSIONS and version not in range(5):
+        version = 0  # KIP-511
+    cls = messages.response_class(key)
+    try:
+        _, response = decode_response(cls, answer, version)
+    except ValueError as error:
+        return f"an answer that cannot be decoded: {error}"
+    parts: list[Any] = list(encode_response(expected, key, version, response))
+    if len(b"".join(parts)) - 4 != len(answer):
+        return "an answer with bytes that mean nothing"
+    return ""

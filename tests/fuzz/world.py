@@ -1,0 +1,428 @@
+"""A broker with things in it, and valid requests for every API and version that it serves."""
+
+from __future__ import annotations
+
+import random
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.messages.configs import DescribeConfigsRequest
+from kbroker.protocol.messages.fetch import FetchRequest
+from kbroker.protocol.messages.groups import (
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    SyncGroupRequest,
+)
+from kbroker.protocol.messages.list_offsets import (
+    ListOffsetsRequest,
+    OffsetForLeaderEpochRequest,
+)
+from kbroker.protocol.messages.metadata import DescribeTopicPartitionsRequest, MetadataRequest
+from kbroker.protocol.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetDeleteRequest,
+    OffsetFetchRequest,
+)
+from kbroker.protocol.messages.produce import ProduceRequest
+from kbroker.protocol.messages.topics import (
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
+    DeleteRecordsRequest,
+    DeleteTopicsRequest,
+)
+from kbroker.protocol.records import Record, encode_batch
+from kbroker.protocol.schema import ZERO_UUID
+
+from ..wire import Topic, Wire, batch, create_topic, fetch_request, produce, request
+
+TOPICS = ("plain", "compact", "stamped")
+GROUPS = ("stable", "empty", "fresh")
+
+
+@dataclass(slots=True)
+class World:
+    """What requests can refer to."""
+
+    topics: list[Topic]
+    member_id: str
+    generation: int
+    session_id: int
+    producer_id: int
+
+    def topic(self, rng: random.Random) -> Topic:
+        return rng.choice(self.topics)
+
+
+async def make_world(wire: Wire) -> World:
+    """Fill a new broker: topics with records, groups with members and offsets, a fetch session."""
+    plain = await create_topic(wire, "plain", 3)
+    compact = await create_topic(wire, "compact", 1, {"cleanup.policy": "compact"})
+    stamped = await create_topic(
+        wire, "stamped", 2, {"message.timestamp.type": "LogAppendTime", "max.message.bytes": "9999"}
+    )
+    for codec in range(5):
+        await produce(wire, plain, batch([b"a" * 100, b"b"], codec=codec))
+    await produce(wire, compact, batch([Record(b"key", b"value", 1000)]))
+    await produce(wire, stamped, batch())
+    ask = request(ApiKey.INIT_PRODUCER_ID, transaction_timeout_ms=1000)
+    producer_id = (await wire.ask(ApiKey.INIT_PRODUCER_ID, 4, ask)).producer_id
+    mine = batch(producer_id=producer_id, producer_epoch=0, base_sequence=0)
+    await produce(wire, plain, mine)
+    member_id, generation = await _make_groups(wire)
+    opened = await wire.ask(ApiKey.FETCH, 12, fetch_request(plain, session_epoch=0))
+    quiet = await create_topic(wire, "quiet")
+    topics = [plain, compact, stamped, quiet, Topic("missing", uuid.uuid4())]
+    return World(topics, member_id, generation, opened.session_id, producer_id)
+
+
+async def _make_groups(wire: Wire) -> tuple[str, int]:
+    find = request(ApiKey.FIND_COORDINATOR, coordinator_keys=list(GROUPS))
+    await wire.ask(ApiKey.FIND_COORDINATOR, 4, find)
+    join = JoinGroupRequest(
+        group_id="stable",
+        session_timeout_ms=1_800_000,
+        rebalance_timeout_ms=60_000,
+        protocol_type="consumer",
+        protocols=[JoinGroupRequest.Protocol(name="range", metadata=b"m")],
+    )
+    joined = await wire.ask(ApiKey.JOIN_GROUP, 1, join)
+    member_id, generation = joined.member_id, joined.generation_id
+    sync = SyncGroupRequest(
+        group_id="stable",
+        generation_id=generation,
+        member_id=member_id,
+        assignments=[SyncGroupRequest.Assignment(member_id=member_id, assignment=b"a")],
+    )
+    await wire.ask(ApiKey.SYNC_GROUP, 1, sync)
+    rows = [OffsetCommitRequest.Partition(partition_index=0, committed_offset=1)]
+    commit = OffsetCommitRequest(
+        group_id="empty",
+        generation_id_or_member_epoch=-1,
+        topics=[OffsetCommitRequest.Topic(name="plain", partitions=rows)],
+    )
+    await wire.ask(ApiKey.OFFSET_COMMIT, 7, commit)
+    return member_id, generation
+
+
+# -- valid requests, one function for each API; fields that a version does not have are left out
+
+
+def some_batch(world: World, rng: random.Random) -> bytes:
+    """A batch as producers send it, now and then with a sequence."""
+    now_ms = int(time.time() * 1000)
+    records = [
+        Record(rng.choice((None, b"k")), rng.randbytes(rng.randrange(60)), now_ms, [("h", b"v")])
+        for _ in range(rng.randint(1, 5))
+    ]
+    codec = rng.randrange(5)
+    if rng.random() < 0.6:
+        return encode_batch(records, codec=codec)
+    return encode_batch(
+        records,
+        codec=codec,
+        producer_id=world.producer_id,
+        producer_epoch=0,
+        base_sequence=rng.randrange(4),
+    )
+
+
+def _produce(world: World, rng: random.Random) -> Any:
+    rows = [
+        ProduceRequest.Topic(
+            name=topic.name,
+            topic_id=topic.id,
+            partition_data=[
+                ProduceRequest.Partition(index=index, records=some_batch(world, rng))
+                for index in range(rng.randint(1, 2))
+            ],
+        )
+        for topic in rng.sample(world.topics, rng.randint(1, 2))
+    ]
+    return ProduceRequest(acks=rng.choice((-1, 1, 1, 0)), timeout_ms=1000, topic_data=rows)
+
+
+def _fetch(world: World, rng: random.Random) -> Any:
+    rows = [
+        FetchRequest.Topic(
+            topic=topic.name,
+            topic_id=topic.id,
+            partitions=[
+                FetchRequest.Partition(
+                    partition=index,
+                    fetch_offset=0 if topic.name == "quiet" else rng.randrange(3),
+                    partition_max_bytes=1 << 20,
+                    current_leader_epoch=rng.choice((-1, 0)),
+                    last_fetched_epoch=rng.choice((-1, 0)),
+                )
+                for index in range(rng.randint(1, 3))
+            ],
+        )
+        for topic in rng.sample(world.topics[: rng.choice((4, 5))], rng.randint(1, 3))
+    ]
+    session, epoch = rng.choice(((0, -1), (0, 0), (world.session_id, 1), (world.session_id, 2)))
+    return FetchRequest(
+        max_wait_ms=rng.choice((0, 0, 500)),
+        min_bytes=1,
+        isolation_level=rng.randrange(2),
+        session_id=session,
+        session_epoch=epoch,
+        topics=rows,
+        forgotten_topics_data=[FetchRequest.ForgottenTopic(topic="plain", partitions=[0])],
+    )
+
+
+def _list_offsets(world: World, rng: random.Random) -> Any:
+    rows = [
+        ListOffsetsRequest.Partition(
+            partition_index=index, timestamp=rng.choice((-1, -2, -3, -4, -5, -6, 1000, 10**13))
+        )
+        for index in range(2)
+    ]
+    name = world.topic(rng).name
+    return ListOffsetsRequest(
+        replica_id=-1,
+        isolation_level=rng.randrange(2),
+        topics=[ListOffsetsRequest.Topic(name=name, partitions=rows)],
+    )
+
+
+def _metadata(world: World, rng: random.Random) -> Any:
+    rows = [
+        MetadataRequest.Topic(
+            name=topic.name, topic_id=topic.id if rng.random() < 0.3 else ZERO_UUID
+        )
+        for topic in rng.sample(world.topics, rng.randint(0, 3))
+    ]
+    return MetadataRequest(
+        topics=rows,
+        allow_auto_topic_creation=rng.random() < 0.5,
+        include_topic_authorized_operations=True,
+    )
+
+
+def _offset_commit(world: World, rng: random.Random) -> Any:
+    topic = world.topic(rng)
+    rows = [
+        OffsetCommitRequest.Partition(
+            partition_index=index, committed_offset=index, committed_metadata="m"
+        )
+        for index in range(2)
+    ]
+    simple = rng.random() < 0.5
+    return OffsetCommitRequest(
+        group_id=rng.choice(GROUPS) if simple else "stable",
+        generation_id_or_member_epoch=-1 if simple else world.generation,
+        member_id="" if simple else world.member_id,
+        topics=[OffsetCommitRequest.Topic(name=topic.name, topic_id=topic.id, partitions=rows)],
+    )
+
+
+def _offset_fetch(world: World, rng: random.Random) -> Any:
+    topic = world.topic(rng)
+    rows = [OffsetFetchRequest.Topic(name=topic.name, topic_id=topic.id, partition_indexes=[0, 1])]
+    groups = [
+        OffsetFetchRequest.Group(group_id=group, topics=rng.choice((rows, None)))
+        for group in rng.sample(GROUPS, 2)
+    ]
+    return OffsetFetchRequest(group_id=rng.choice(GROUPS), topics=rows, groups=groups)
+
+
+def _find_coordinator(world: World, rng: random.Random) -> Any:
+    return request(
+        ApiKey.FIND_COORDINATOR,
+        key=rng.choice(GROUPS),
+        key_type=rng.choice((0, 0, 1, 2)),
+        coordinator_keys=list(GROUPS),
+    )
+
+
+def _join_group(world: World, rng: random.Random) -> Any:
+    group = rng.choice(GROUPS)
+    return JoinGroupRequest(
+        group_id=group,
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=10_000,
+        member_id=world.member_id if group == "stable" else "",
+        group_instance_id=rng.choice((None, "i")),
+        protocol_type="consumer",
+        protocols=[
+            JoinGroupRequest.Protocol(name=name, metadata=b"m") for name in ("range", "other")
+        ],
+        reason="why",
+    )
+
+
+def _sync_group(world: World, rng: random.Random) -> Any:
+    mine = SyncGroupRequest.Assignment(member_id=world.member_id, assignment=b"a")
+    return SyncGroupRequest(
+        group_id="stable",
+        generation_id=world.generation,
+        member_id=world.member_id,
+        protocol_type=rng.choice((None, "consumer")),
+        protocol_name=rng.choice((None, "range")),
+        assignments=[mine],
+    )
+
+
+def _heartbeat(world: World, rng: random.Random) -> Any:
+    return request(
+        ApiKey.HEARTBEAT,
+        group_id=rng.choice(GROUPS),
+        generation_id=world.generation,
+        member_id=world.member_id,
+    )
+
+
+def _leave_group(world: World, rng: random.Random) -> Any:
+    members = [
+        LeaveGroupRequest.Member(member_id=rng.choice(("other", "")), group_instance_id="i")
+        for _ in range(2)
+    ]
+    return LeaveGroupRequest(group_id=rng.choice(GROUPS), member_id="other", members=members)
+
+
+def _describe_groups(world: World, rng: random.Random) -> Any:
+    return request(ApiKey.DESCRIBE_GROUPS, groups=list(GROUPS), include_authorized_operations=True)
+
+
+def _list_groups(world: World, rng: random.Random) -> Any:
+    return request(
+        ApiKey.LIST_GROUPS,
+        states_filter=rng.choice(([], ["Stable", "Empty"])),
+        types_filter=rng.choice(([], ["classic"])),
+    )
+
+
+def _delete_groups(world: World, rng: random.Random) -> Any:
+    return request(ApiKey.DELETE_GROUPS, groups_names=["fresh", "stable", "none"])
+
+
+def _offset_delete(world: World, rng: random.Random) -> Any:
+    row = OffsetDeleteRequest.Partition(partition_index=0)
+    rows = [OffsetDeleteRequest.Topic(name=world.topic(rng).name, partitions=[row])]
+    return OffsetDeleteRequest(group_id=rng.choice(GROUPS), topics=rows)
+
+
+def _api_versions(world: World, rng: random.Random) -> Any:
+    return request(ApiKey.API_VERSIONS, client_software_name="fuzz", client_software_version="1.0")
+
+
+def _create_topics(world: World, rng: random.Random) -> Any:
+    assigned = rng.random() < 0.2
+    topic = CreateTopicsRequest.Topic(
+        name=f"new{rng.randrange(20)}",
+        num_partitions=-1 if assigned else rng.randint(1, 3),
+        replication_factor=-1 if assigned else 1,
+        assignments=[CreateTopicsRequest.Assignment(partition_index=0, broker_ids=[1])]
+        if assigned
+        else [],
+        configs=[CreateTopicsRequest.Config(name="retention.ms", value="1000")],
+    )
+    return CreateTopicsRequest(topics=[topic], validate_only=rng.random() < 0.3)
+
+
+def _delete_topics(world: World, rng: random.Random) -> Any:
+    names = [f"new{rng.randrange(20)}", "missing"]
+    return DeleteTopicsRequest(
+        topics=[DeleteTopicsRequest.Topic(name=name) for name in names]
+        + [DeleteTopicsRequest.Topic(topic_id=world.topics[-1].id)],
+        topic_names=names,
+    )
+
+
+def _create_partitions(world: World, rng: random.Random) -> Any:
+    topic = CreatePartitionsRequest.Topic(
+        name=f"new{rng.randrange(20)}",
+        count=rng.randint(1, 5),
+        assignments=rng.choice((None, None, [CreatePartitionsRequest.Assignment(broker_ids=[1])])),
+    )
+    return CreatePartitionsRequest(topics=[topic], validate_only=rng.random() < 0.3)
+
+
+def _delete_records(world: World, rng: random.Random) -> Any:
+    rows = [
+        DeleteRecordsRequest.Partition(partition_index=index, offset=rng.choice((0, 1, -1)))
+        for index in range(2)
+    ]
+    name = rng.choice(("stamped", "compact", "missing"))
+    return DeleteRecordsRequest(topics=[DeleteRecordsRequest.Topic(name=name, partitions=rows)])
+
+
+def _init_producer_id(world: World, rng: random.Random) -> Any:
+    return request(
+        ApiKey.INIT_PRODUCER_ID,
+        transactional_id=rng.choice((None, None, "", "t")),
+        transaction_timeout_ms=1000,
+    )
+
+
+def _epoch(world: World, rng: random.Random) -> Any:
+    row = OffsetForLeaderEpochRequest.Partition(
+        partition=0, current_leader_epoch=rng.choice((-1, 0)), leader_epoch=rng.randrange(2)
+    )
+    rows = [OffsetForLeaderEpochRequest.Topic(topic=world.topic(rng).name, partitions=[row])]
+    return OffsetForLeaderEpochRequest(topics=rows)
+
+
+def _describe_configs(world: World, rng: random.Random) -> Any:
+    resources = [
+        DescribeConfigsRequest.Resource(
+            resource_type=2,
+            resource_name=world.topic(rng).name,
+            configuration_keys=rng.choice((None, ["retention.ms", "nothing"])),
+        ),
+        DescribeConfigsRequest.Resource(resource_type=4, resource_name="1"),
+    ]
+    return DescribeConfigsRequest(
+        resources=resources[rng.randrange(2) :],
+        include_synonyms=rng.random() < 0.5,
+        include_documentation=rng.random() < 0.5,
+    )
+
+
+def _describe_cluster(world: World, rng: random.Random) -> Any:
+    return request(
+        ApiKey.DESCRIBE_CLUSTER, include_cluster_authorized_operations=True, endpoint_type=1
+    )
+
+
+def _describe_topic_partitions(world: World, rng: random.Random) -> Any:
+    cls = DescribeTopicPartitionsRequest
+    return cls(
+        topics=[cls.Topic(name=topic.name) for topic in world.topics],
+        response_partition_limit=rng.randint(1, 4),
+        cursor=rng.choice((None, cls.Cursor(topic_name="plain", partition_index=1))),
+    )
+
+
+VALID: dict[ApiKey, Callable[[World, random.Random], Any]] = {
+    ApiKey.PRODUCE: _produce,
+    ApiKey.FETCH: _fetch,
+    ApiKey.LIST_OFFSETS: _list_offsets,
+    ApiKey.METADATA: _metadata,
+    ApiKey.OFFSET_COMMIT: _offset_commit,
+    ApiKey.OFFSET_FETCH: _offset_fetch,
+    ApiKey.FIND_COORDINATOR: _find_coordinator,
+    ApiKey.JOIN_GROUP: _join_group,
+    ApiKey.HEARTBEAT: _heartbeat,
+    ApiKey.LEAVE_GROUP: _leave_group,
+    ApiKey.SYNC_GROUP: _sync_group,
+    ApiKey.DESCRIBE_GROUPS: _describe_groups,
+    ApiKey.LIST_GROUPS: _list_groups,
+    ApiKey.API_VERSIONS: _api_versions,
+    ApiKey.CREATE_TOPICS: _create_topics,
+    ApiKey.DELETE_TOPICS: _delete_topics,
+    ApiKey.DELETE_RECORDS: _delete_records,
+    ApiKey.INIT_PRODUCER_ID: _init_producer_id,
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: _epoch,
+    ApiKey.DESCRIBE_CONFIGS: _describe_configs,
+    ApiKey.CREATE_PARTITIONS: _create_partitions,
+    ApiKey.DELETE_GROUPS: _delete_groups,
+    ApiKey.OFFSET_DELETE: _offset_delete,
+    ApiKey.DESCRIBE_CLUSTER: _describe_cluster,
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: _describe_topic_partitions,
+}

@@ -13,10 +13,22 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+import trio
+
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.records import check_crc, iter_headers, read_records
 
-from ..wire import EARLIEST, LATEST, Topic, Wire, connected, fetch, list_offset, request
+from ..wire import (
+    EARLIEST,
+    LATEST,
+    ConnectionClosed,
+    Topic,
+    Wire,
+    connected,
+    fetch,
+    list_offset,
+    request,
+)
 from .history import (
     Acked,
     Committed,
@@ -29,7 +41,7 @@ from .history import (
     Reading,
     Sent,
 )
-from .server import GROUP, HOST, KEPT, PARTITIONS
+from .server import ALONE, GROUP, HOST, KEPT, PARTITIONS
 
 with warnings.catch_warnings():
     # It warns about itself when it is imported.
@@ -76,15 +88,20 @@ class Worker:
 
 
 class Load:
-    """Idempotent producers, and the members of a consumer group.
+    """Idempotent producers, the members of a consumer group, and one who commits without a group.
+
+    While `holding` is set, the latter does nothing: what it had committed before can be looked at.
+    The members go on from what they know, and would cover the loss of a commit with the next one.
 
     Parameters:
-        bootstrap: HOST:PORT of the server.
+        port: where the server listens.
         events: the history so far; all clients append to it.
     """
 
-    def __init__(self, bootstrap: str, events: list[Event]) -> None:
-        self._bootstrap = bootstrap
+    def __init__(self, port: int, events: list[Event]) -> None:
+        self.holding = threading.Event()
+        self._port = port
+        self._bootstrap = f"{HOST}:{port}"
         self._events = events
         self._sent: dict[int, int] = {}
         self._acked: dict[int, int] = {}
@@ -112,6 +129,10 @@ class Load:
 
     def add_member(self) -> None:
         self._members.append(Worker(self._consume))
+
+    def add_committer(self) -> None:
+        """Start the one who commits without a group."""
+        self._members.insert(0, Worker(self._commit_alone))
 
     def remove_member(self) -> None:
         """Ask the newest member to leave; does not wait for it."""
@@ -224,6 +245,34 @@ class Load:
             return  # the partitions may be another member's by now: in doubt
         self._events.extend(Committed(GROUP, place, offset) for place, offset in rows)
 
+    def _commit_alone(self, worker: Worker) -> None:
+        offset = 0
+
+        async def commit() -> None:
+            nonlocal offset
+            async with connected((HOST, self._port)) as wire:
+                await _find_coordinator(wire, ALONE)
+                while not (worker.stopping.is_set() or self.holding.is_set()):
+                    offset += 1
+                    await self._commit_one(wire, offset)
+                    await trio.sleep(0.005)
+
+        while not worker.stopping.is_set():
+            time.sleep(0.02)
+            if not self.holding.is_set():
+                with suppress(OSError, ConnectionClosed, trio.BrokenResourceError):
+                    trio.run(commit)
+
+    async def _commit_one(self, wire: Wire, offset: int) -> None:
+        place = (KEPT, offset % PARTITIONS[KEPT])
+        ask = request(ApiKey.OFFSET_COMMIT, group_id=ALONE, generation_id_or_member_epoch=-1)
+        row = type(ask).Partition(partition_index=place[1], committed_offset=offset)
+        ask.topics = [type(ask).Topic(name=KEPT, partitions=[row])]
+        self._events.append(Committing(ALONE, place, offset))
+        answer = await wire.ask(ApiKey.OFFSET_COMMIT, 7, ask)
+        if answer.topics[0].partitions[0].error_code == 0:
+            self._events.append(Committed(ALONE, place, offset))
+
 
 # -- reading back
 
@@ -234,9 +283,10 @@ async def read_back(port: int, events: list[Event], read_to: dict[Place, int]) -
     `read_to` is moved to the end. Everything goes into `events`.
     """
     async with connected((HOST, port)) as wire:
+        for group in (ALONE, GROUP):
+            await _fetch_commits(wire, group, events)
         for place in PLACES:
             await _read_partition(wire, place, events, read_to)
-        await _fetch_commits(wire, events)
 
 
 async def _read_partition(
@@ -279,15 +329,21 @@ async def _read_records(
     return records
 
 
-async def _fetch_commits(wire: Wire, events: list[Event]) -> None:
+async def _find_coordinator(wire: Wire, group: str) -> None:
+    ask = request(ApiKey.FIND_COORDINATOR, key=group)
+    answer = await wire.ask(ApiKey.FIND_COORDINATOR, 0, ask)
+    assert answer.error_code == 0, answer
+
+
+async def _fetch_commits(wire: Wire, group: str, events: list[Event]) -> None:
     places = [place for place in PLACES if place[0] == KEPT]
-    events.extend(Fetching(GROUP, place) for place in places)
-    await wire.ask(ApiKey.FIND_COORDINATOR, 0, request(ApiKey.FIND_COORDINATOR, key=GROUP))
-    ask = request(ApiKey.OFFSET_FETCH, group_id=GROUP)
+    events.extend(Fetching(group, place) for place in places)
+    await _find_coordinator(wire, group)
+    ask = request(ApiKey.OFFSET_FETCH, group_id=group)
     indexes = [index for _, index in places]
     ask.topics = [type(ask).Topic(name=KEPT, partition_indexes=indexes)]
     answer = await wire.ask(ApiKey.OFFSET_FETCH, 5, ask)
     assert answer.error_code == 0, answer
     for row in answer.topics[0].partitions:
         assert row.error_code == 0, row
-        events.append(Fetched(GROUP, (KEPT, row.partition_index), row.committed_offset))
+        events.append(Fetched(group, (KEPT, row.partition_index), row.committed_offset))

@@ -22,7 +22,8 @@ from kbroker.storage.naming import LOCK, LOG, LOG_STARTS, RECOVERY_POINTS, parse
 HOST = "localhost"
 START_SECONDS_MAX = 30
 
-KEPT, TRIMMED, GROUP = "kept", "trimmed", "churn"
+KEPT, TRIMMED = "kept", "trimmed"
+GROUP, ALONE = "churn", "alone"
 PARTITIONS = {KEPT: 3, TRIMMED: 2}
 
 _SETTINGS = (
@@ -62,10 +63,6 @@ class Server:
         self.process: subprocess.Popen[bytes] | None = None
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = int(free.getsockname()[1])
-
-    @property
-    def bootstrap(self) -> str:
-        return f"{HOST}:{self.port}"
 
     @property
     def log_path(self) -> Path:

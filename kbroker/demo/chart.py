@@ -47,7 +47,7 @@ def save(hours: Mapping[truth.Hour, truth.Figures], path: Path) -> None:
     figure.text(
         0.08, 0.86, "Mean delay in minutes by scheduled hour · "
         f"{flights:,} departures of 2013 from New York's EWR, JFK and LGA",
-        fontsize=10.5, color=_QUIET,
+        fontsize=10, color=_QUIET,
     )  # fmt: skip
     figure.savefig(path)
 

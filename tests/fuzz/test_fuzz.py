@@ -70,9 +70,13 @@ async def test_mutated_frames_over_sockets(request: pytest.FixtureRequest, tmp_p
                     frame = mutated(world, versions, rng)
                     outcomes[await over_socket(broker.endpoint, frame.data, rng)] += 1
 
-            async with trio.open_nursery() as nursery:
-                for _ in range(8):
-                    nursery.start_soon(client)
+            async with connected(broker.endpoint) as bystander:
+                async with trio.open_nursery() as nursery:
+                    for _ in range(8):
+                        nursery.start_soon(client)
+                    while len(nursery.child_tasks):
+                        assert await bystander.works()
+                        await trio.sleep(0.2)
             await until(lambda: not broker.server.connections, 10)
             assert broker.node.request_memory.used == 0
             async with connected(broker.endpoint) as wire:

@@ -21,12 +21,16 @@ from kbroker.protocol.messages.groups import (
 
 from .group import Group, Member, Protocols, protocols_of
 from .group_state import COMPLETING, EMPTY, HEARTBEAT_ANSWER, PREPARING, STABLE
-from .rebalance import Rebalances, joined, member_rows, note_stored
+from .rebalance import Rebalances, joined, member_rows, note_stored, some_of
 from .records import group_record, group_value
 from .result import Answer, ClientInfo, Now, Parked, Result, append_error
 from .settings import GroupSettings
 from .shapes import leave_response, leaving_members
 from .state import ShardState
+
+NAME_LENGTH_MAX = 255
+"""How much of a client's name goes into its member id, which must fit into a string itself."""
+REASON_LENGTH_MAX = 255
 
 
 class _Ask(NamedTuple):
@@ -122,7 +126,8 @@ class ClassicGroups:
     def _join_as_stranger(self, group: Group, ask: _Ask, now: Now) -> Result[JoinGroupResponse]:
         """A join without member id: a new member, or a static one that was restarted."""
         static = group.static_member(ask.instance_id)
-        new_id = f"{ask.instance_id or ask.client.client_id}-{self._new_uuid()}"
+        name = ask.instance_id or ask.client.client_id
+        new_id = f"{name[:NAME_LENGTH_MAX]}-{self._new_uuid()}"
         if static is not None:
             return self._replace(group, static, new_id, ask, now)
         if ask.instance_id is None and ask.version >= 4:
@@ -313,7 +318,7 @@ class ClassicGroups:
             else:
                 row.error_code = self._take_out(group, leaver, left, result)
         if group is not None and left:
-            self._rebalances.member_left(group, f"left: {', '.join(left)}", now, result)
+            self._rebalances.member_left(group, f"left: {some_of(left)}", now, result)
         elif group is not None:
             self._rebalances.pending_left(group, now, result)
         result.response = leave_response(rows, version)
@@ -338,8 +343,7 @@ class ClassicGroups:
         code = group.check_member(member_id, leaver.group_instance_id)
         if not code:
             self._rebalances.drop(group, group.members[member_id], result)
-            reason = leaver.reason or "not given"
-            left.append(f"{member_id} (client reason: {reason})")
+            left.append(f"{member_id} (client reason: {_reason(leaver.reason)})")
         return code
 
     # -- connections
@@ -381,10 +385,14 @@ def _read(request: JoinGroupRequest, client: ClientInfo, version: int) -> _Ask:
         protocols=protocols_of((row.name, row.metadata) for row in request.protocols),
         session_timeout_ms=request.session_timeout_ms,
         rebalance_timeout_ms=request.session_timeout_ms if rebalance_ms < 0 else rebalance_ms,
-        reason=request.reason or "not given",
+        reason=_reason(request.reason),
         client=client,
         version=version,
     )
+
+
+def _reason(given: str | None) -> str:
+    return (given or "not given")[:REASON_LENGTH_MAX]
 
 
 def _take_timeouts(member: Member, ask: _Ask) -> None:

@@ -46,7 +46,7 @@ def describe_group(state: ShardState, group_id: str, version: int) -> DescribeGr
         answer = DescribeGroupsResponse.Group(group_id=group_id, group_state=DEAD.value)
         if version >= 6:  # KIP-1043
             answer.error_code = ErrorCode.GROUP_ID_NOT_FOUND
-            answer.error_message = f"Group {group_id} not found."
+            answer.error_message = f"Group {group_id[:255]} not found."
         return answer
     return DescribeGroupsResponse.Group(
         group_id=group_id,

@@ -27,6 +27,8 @@ from .settings import GroupSettings
 from .shapes import commit_refused, no_offset
 from .state import ShardState
 
+FOR_EVER_MS = 2**63 - 1
+
 
 class TopicNames(Protocol):
     """What committed offsets need to know of the cluster's topics."""
@@ -160,7 +162,7 @@ class Offsets:
             metadata=metadata,
             commit_timestamp=now.log_ms if at_ms == -1 else at_ms,
             # A retention time of its own is honoured for clients that still send one (KIP-211).
-            expire_timestamp=-1 if keep_ms == -1 else now.log_ms + keep_ms,
+            expire_timestamp=-1 if keep_ms == -1 else min(now.log_ms + keep_ms, FOR_EVER_MS),
             topic_id=item.topic_id,
         )
         result.records.append(

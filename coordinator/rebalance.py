@@ -6,7 +6,7 @@ group is back in the generation before it, and its members join again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from kbroker.protocol.errors import ErrorCode
@@ -24,6 +24,8 @@ from .timers import Timers
 SESSION = "session"
 JOIN = "join"
 SYNC = "sync"
+NAMES_MAX = 8
+POSTPONED_MS_MIN = 1_000
 
 
 class Rebalances:
@@ -98,8 +100,10 @@ class Rebalances:
         elif group.elect_joined_leader():
             self._next_generation(group, now, result)
         else:
-            # Only static members, none of them here: their sessions decide.
-            self._end_joins_after(group, group.rebalance_timeout_ms, now)
+            # Only static members, none of them here: their sessions decide. A timeout of 0 must
+            # not make us ask all the time.
+            delay_ms = max(group.rebalance_timeout_ms, POSTPONED_MS_MIN)
+            self._end_joins_after(group, delay_ms, now)
 
     def _empty(self, group: Group, now: Now, result: Result[Any]) -> None:
         value = emptied_value(group, now.log_ms)
@@ -281,10 +285,18 @@ def note_stored(group: Group, cause: str, now: Now, result: Result[Any]) -> None
 def _write_event(
     group: Group, cause: str, now: Now, result: Result[Any], generation: int, state: GroupState
 ) -> None:
+    if not cause.isprintable():  # ids and reasons are the client's, and this goes into a log
+        cause = cause.encode("unicode_escape").decode("ascii")
     event = Event(now.log_ms, group.id, cause, generation, state.value)
     group.history.append(event)
     result.events.append(event)
 
 
+def some_of(names: Sequence[str]) -> str:
+    """Names for a cause: the first ones, and how many there are."""
+    more = len(names) - NAMES_MAX
+    return ", ".join(names[:NAMES_MAX]) + (f" and {more} more" if more > 0 else "")
+
+
 def _names(members: Iterable[Member]) -> str:
-    return ", ".join(member.id for member in members)
+    return some_of([member.id for member in members])

@@ -204,6 +204,7 @@ class Harness:
         """Let time pass, timer by timer; returns what happened."""
         before = len(self.events)
         end_ms = self.ms + ms
+        turns = 0
         while True:
             deadline = self.coordinator.next_deadline()
             if deadline is None or deadline > end_ms:
@@ -211,6 +212,8 @@ class Harness:
             self.ms = max(deadline, self.ms)
             for result in self.coordinator.due(self.now):
                 self.settle(result)
+                turns += 1
+                assert turns < 100_000, "time-outs without end"
         self.ms = end_ms
         return self.events[before:]
 

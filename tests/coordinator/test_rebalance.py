@@ -115,6 +115,19 @@ def test_an_absent_leader_is_replaced_by_one_that_joined() -> None:
     assert [len(answer.members) for answer in answers] == [0, 2]
 
 
+def test_a_rebalance_timeout_of_nothing_is_no_busy_wait() -> None:
+    h = Harness()
+    first = h.join(instance="i", rebalance_ms=0).response.member_id
+    h.sync(first, 1, {first: b"x"}, instance="i")
+    h.abandon(h.join(first, instance="i", rebalance_ms=0, protocols=(("range", b"new"),)))
+    turns = 0
+    while (deadline := h.coordinator.next_deadline()) is not None and turns < 50:
+        h.sleep(deadline - h.ms)
+        turns += 1
+    assert h.describe().group_state == "Empty"
+    assert turns <= SESSION_MS // 1_000 + 1
+
+
 # -- the log
 
 
@@ -180,6 +193,25 @@ def test_a_time_out_whose_record_is_not_stored_still_answers_who_is_parked() -> 
     h.sleep(100_000)
     assert h.append_fails is None
     assert h.describe().group_state == "Empty"
+
+
+def test_causes_are_fit_for_a_log() -> None:
+    h = Harness()
+    h.join(version=0, client="evil\nname" + "x" * 32_000)
+    cause = h.events[0].cause
+    assert cause.isprintable()
+    assert cause.startswith("new member evil\\nnamex")
+    assert len(cause) < 400
+
+
+def test_causes_name_some_of_many() -> None:
+    h = Harness()
+    members = h.stable(12)
+    h.leave(*((member, None) for member in members[:11]))
+    cause = h.coordinator.explain("g")[-1].cause
+    assert cause.startswith(f"left: {members[0]} (client reason: not given), {members[1]} ")
+    assert cause.endswith(" and 3 more")
+    assert members[8] not in cause
 
 
 def test_history_is_bounded_and_says_why() -> None:

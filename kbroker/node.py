@@ -60,6 +60,7 @@ class Node:
         self.request_memory = RequestMemory(config.queued_max_request_bytes)
         self.stopping = False
         self._trash = trio.Event()
+        self._checkpointing = trio.Lock()
         self.unhandled_errors = 0
         self._replicas: dict[tuple[uuid.UUID, int], Replica] = {}
         self._logged: set[str] = set()
@@ -124,12 +125,17 @@ class Node:
     async def _checkpoint_regularly(self) -> None:
         while True:
             await trio.sleep(CHECKPOINT_SECONDS)
-            now_ms = self.clock.log_ms()
-            if self.logs.checkpoint_due(now_ms):
-                try:
-                    await trio.to_thread.run_sync(self.logs.checkpoint(now_ms).run)
-                except StorageError as error:
-                    logger.error("checkpoint failed: %s", error)
+            if self.logs.checkpoint_due(self.clock.log_ms()):
+                await self.checkpoint()
+
+    async def checkpoint(self) -> None:
+        """Make durable what recovery starts from: how far logs are synced, and where they begin."""
+        async with self._checkpointing:
+            try:
+                job = self.logs.checkpoint(self.clock.log_ms())
+                await trio.to_thread.run_sync(job.run)
+            except StorageError as error:
+                logger.error("checkpoint failed: %s", error.message)
 
     async def _empty_trash(self) -> None:
         """Remove the files of deleted partitions, off the event loop."""
@@ -142,19 +148,15 @@ class Node:
         while True:
             await trio.sleep(self.config.retention_check_interval_ms / 1000)
             await self._open_all()
-            self.apply_retention()
+            if self.apply_retention():
+                # A crash must not bring back what clients saw going.
+                await self.checkpoint()
 
-    def apply_retention(self) -> None:
-        """Delete what each topic's limits let go."""
+    def apply_retention(self) -> bool:
+        """Give up what each topic's limits let go; returns whether anything went."""
         now_ms = self.clock.log_ms()
-        for replica in list(self._replicas.values()):
-            if replica.log.apply_retention(now_ms):
-                logger.info(
-                    "%s-%d: retention moved the start to %d",
-                    replica.topic.name,
-                    replica.index,
-                    replica.log.log_start_offset,
-                )
+        moved = [_retain(replica, now_ms) for replica in tuple(self._replicas.values())]
+        return any(moved)
 
     def is_news(self, message: str) -> bool:
         """True for a message that was not logged before; remembers a bounded number of them."""
@@ -245,3 +247,20 @@ class Node:
         self._trash.set()
         self.groups.topic_deleted(topic.name)
         logger.info("topic %s deleted", topic.name)
+
+
+def _retain(replica: Replica, now_ms: int) -> bool:
+    """Apply retention to one partition; one that is offline stays as it is."""
+    log = replica.log
+    try:
+        moved = log.apply_retention(now_ms) > 0
+    except StorageError:
+        return False
+    if moved:
+        logger.info(
+            "%s-%d: retention moved the start to %d",
+            replica.topic.name,
+            replica.index,
+            log.log_start_offset,
+        )
+    return moved

@@ -188,9 +188,13 @@ def _added_partitions(ctx: Context, asked: CreatePartitionsRequest.Topic) -> lis
 
 
 @handles(ApiKey.DELETE_RECORDS, versions="0-2")
-def delete_records(ctx: Context, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
-    """Behaviour: the log then starts at the offset given (-1: at the high watermark)."""
-    return DeleteRecordsResponse(
+async def delete_records(ctx: Context, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+    """Behaviour: the log then starts at the offset given (-1: at the high watermark).
+
+    Differs from Kafka: the new start is durable when the answer arrives; Kafka writes it down
+    within a minute, and a crash before that brings the records back.
+    """
+    response = DeleteRecordsResponse(
         topics=[
             DeleteRecordsResponse.Topic(
                 name=topic.name,
@@ -199,6 +203,8 @@ def delete_records(ctx: Context, request: DeleteRecordsRequest) -> DeleteRecords
             for topic in request.topics
         ]
     )
+    await ctx.node.checkpoint()
+    return response
 
 
 def _delete_before(

@@ -244,7 +244,10 @@ class Node:
             logger.error(
                 "files of topic %s stay until the next start: %s", topic.name, error.message
             )
-        self._trash.set()
+        if self.in_memory:
+            self.logs.empty_trash()  # at once: a full memory waits for it
+        else:
+            self._trash.set()
         self.groups.topic_deleted(topic.name)
         logger.info("topic %s deleted", topic.name)
 

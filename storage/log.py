@@ -223,6 +223,11 @@ class Log:
         self.log_end_offset = self.synced_offset = log_end
         self.high_watermark = max(log_start, min(high_watermark, log_end))
 
+    def distrust_names(self) -> None:
+        """Let the next sync make names durable: the last owner may not have come to that."""
+        self._must_sync(FolderSync(self._files, self.folder))
+        self._must_sync(FolderSync(self._files, self._data_dir))
+
     def complete(self, segments: list[Segment]) -> None:
         """Queue the indexes of sealed segments that recovery built."""
         for segment in segments:

@@ -93,6 +93,7 @@ def load_log(
         end = recovery.run()
         log.epochs = recovery.epochs
         log.complete(recovery.scanned[:-1])
+        log.distrust_names()
         folder.drop_snapshots_after(end)
     end = max(end, log_start)
     log.epochs.truncate_end(end)
@@ -311,7 +312,7 @@ class _Recovery:
         position = start
         for header in self._sound_batches(segment, start, offset):
             segment.scanned(position, header)
-            if header.leader_epoch > self.epochs.latest:
+            if offset >= self._point and header.leader_epoch > self.epochs.latest:
                 self.epochs.assign(header.leader_epoch, header.base_offset)
             position += header.size
             offset = header.next_offset

@@ -222,14 +222,15 @@ class Segment:
         """Writes that bring the index files up to what is in memory."""
         writes = []
         if self._offsets is not None and self._times is not None:
-            at, self._offsets_saved = self._offsets_saved, len(self._offsets)
-            data = self._offsets.to_bytes(at)
-            path = self._path + OFFSET_INDEX
-            writes.append(FileWrite(self._files, path, at * OFFSET_ENTRY_SIZE, data))
+            # Times first: where the offset index goes on, the time index must not end before.
             at, self._times_saved = self._times_saved, len(self._times)
             data = self._times.to_bytes(at)
             path = self._path + TIME_INDEX
             writes.append(FileWrite(self._files, path, at * TIME_ENTRY_SIZE, data))
+            at, self._offsets_saved = self._offsets_saved, len(self._offsets)
+            data = self._offsets.to_bytes(at)
+            path = self._path + OFFSET_INDEX
+            writes.append(FileWrite(self._files, path, at * OFFSET_ENTRY_SIZE, data))
         if self._aborted:
             data = b"".join(entry.to_bytes() for entry in self._aborted)
             writes.append(FileWrite(self._files, self._path + TXN_INDEX, 0, data))
@@ -293,11 +294,15 @@ class Segment:
                 size = header.size
                 start, start_offset = offsets.positions[slot] + size, header.next_offset
         # When one entry is of another life of this file, so may be all others.
-        offsets.truncate(start)
         times.truncate(start_offset - self.base_offset)
+        self._set_latest(times)
+        if slot >= 0 and not self._latest_agrees(start):
+            start, start_offset, size = 0, self.base_offset, 0
+            times.truncate(0)
+            self._set_latest(times)
+        offsets.truncate(start)
         self._offsets_saved = min(self._offsets_saved, len(offsets))
         self._times_saved = min(self._times_saved, len(times))
-        self._set_latest(times)
         self._since_index = size
         self.end_offset = start_offset
         self._marks.clear()
@@ -579,25 +584,33 @@ class Segment:
             self.rebuild_indexes()
             return
         self._set_latest(times)
-        try:
-            agrees = self._latest_agrees()
-        except (_WrongIndexError, CorruptLogError):
-            agrees = False
-        if not agrees:
+        if not self._latest_agrees(self.size):
             self.rebuild_indexes()
 
-    def _latest_agrees(self) -> bool:
-        start = self._entry_position(self.max_timestamp_offset - self.base_offset)
+    def _latest_agrees(self, end: int) -> bool:
+        """Whether `max_timestamp` is right for the batches up to a position, as far as a short
+        walk tells."""
+        if self.max_timestamp < 0:
+            return False
         seen = -1
-        for position, header in self.headers(start):
-            if header.last_offset <= self.max_timestamp_offset:
-                seen = header.max_timestamp
-            elif header.max_timestamp > self.max_timestamp or position - start > _LATEST_WALK:
-                break
-        return seen == self.max_timestamp >= header.max_timestamp
+        try:
+            start = self._entry_position(self.max_timestamp_offset - self.base_offset)
+            for position, header in walk_headers(self._reader(), start, end):
+                if header.last_offset == self.max_timestamp_offset:
+                    seen = header.max_timestamp
+                elif header.max_timestamp > self.max_timestamp:
+                    return False
+                if position - start > _LATEST_WALK:
+                    break
+        except (CorruptLogError, FileNotFoundError):
+            return False
+        return seen == self.max_timestamp
 
     def _entry_position(self, relative_offset: int) -> int:
         """The position in the last index entry up to an offset, without loading the index."""
+        if self._offsets is not None:
+            slot = self._offsets.floor(relative_offset)
+            return self._offsets.positions[slot] if slot >= 0 else 0
         file = self._files.open(self._path + OFFSET_INDEX)
         low, high = 0, file.size // OFFSET_ENTRY_SIZE
         position = 0

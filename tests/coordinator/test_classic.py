@@ -26,7 +26,7 @@ OTHER = (("range", subscription("orders", "audit")),)
 
 
 @pytest.mark.parametrize("version", JOIN_VERSIONS)
-def test_rule_40_a_member_without_id_is_given_one_first_from_version_4(version: int) -> None:
+def test_a_member_without_id_is_given_one_first_from_version_4(version: int) -> None:
     h = Harness()
     call = h.join(version=version)
     if version < 4:
@@ -41,7 +41,7 @@ def test_rule_40_a_member_without_id_is_given_one_first_from_version_4(version: 
     assert call.response.leader == call.response.member_id
 
 
-def test_rule_40_a_given_id_that_does_not_come_back_is_forgotten_after_a_session() -> None:
+def test_a_given_id_that_does_not_come_back_is_forgotten_after_a_session() -> None:
     h = Harness()
     member_id = h.new_id()
     assert h.describe().group_state == "Empty"
@@ -52,7 +52,7 @@ def test_rule_40_a_given_id_that_does_not_come_back_is_forgotten_after_a_session
     assert h.log == []
 
 
-def test_rule_40_a_given_id_does_not_rebalance_but_is_waited_for() -> None:
+def test_a_given_id_does_not_rebalance_but_is_waited_for() -> None:
     h = Harness()
     (leader,) = h.stable(1)
     newcomer = h.new_id()
@@ -63,7 +63,7 @@ def test_rule_40_a_given_id_does_not_rebalance_but_is_waited_for() -> None:
     assert again.response.generation_id == call.response.generation_id == 2
 
 
-def test_rule_40_a_lost_id_ends_the_wait_for_it() -> None:
+def test_a_lost_id_ends_the_wait_for_it() -> None:
     h = Harness()
     (leader,) = h.stable(1)
     h.new_id(session_ms=7_000)
@@ -75,7 +75,7 @@ def test_rule_40_a_lost_id_ends_the_wait_for_it() -> None:
 
 
 @pytest.mark.parametrize("version", JOIN_VERSIONS)
-def test_rule_41_a_join_waits_for_all_known_members(version: int) -> None:
+def test_a_join_waits_for_all_known_members(version: int) -> None:
     h = Harness()
     first, second = h.stable(2, version)
     third = h.enter(version)
@@ -85,7 +85,7 @@ def test_rule_41_a_join_waits_for_all_known_members(version: int) -> None:
     assert third.response.generation_id == last.response.generation_id == 3
 
 
-def test_rule_41_who_does_not_join_in_the_rebalance_timeout_is_left_behind() -> None:
+def test_who_does_not_join_in_the_rebalance_timeout_is_left_behind() -> None:
     h = Harness()
     first, second = h.stable(2)
     h.sleep(1)
@@ -102,7 +102,7 @@ def test_rule_41_who_does_not_join_in_the_rebalance_timeout_is_left_behind() -> 
 
 
 @pytest.mark.parametrize(("version", "rebalance_ms"), [(0, 60_000), (1, -1), (4, -1), (9, -1)])
-def test_rule_41_without_a_rebalance_timeout_the_session_timeout_counts(
+def test_without_a_rebalance_timeout_the_session_timeout_counts(
     version: int, rebalance_ms: int
 ) -> None:
     h = Harness()
@@ -116,7 +116,7 @@ def test_rule_41_without_a_rebalance_timeout_the_session_timeout_counts(
     assert again.response.generation_id == 3
 
 
-def test_rule_41_the_first_rebalance_waits_for_more_members() -> None:
+def test_the_first_rebalance_waits_for_more_members() -> None:
     h = Harness(GroupSettings(initial_rebalance_delay_ms=3_000))
     first = h.join(version=3)
     h.sleep(2_000)
@@ -134,7 +134,7 @@ def test_rule_41_the_first_rebalance_waits_for_more_members() -> None:
     assert later.response.generation_id == 2
 
 
-def test_rule_41_the_first_rebalance_waits_at_most_the_rebalance_timeout() -> None:
+def test_the_first_rebalance_waits_at_most_the_rebalance_timeout() -> None:
     h = Harness(GroupSettings(initial_rebalance_delay_ms=3_000))
     calls = [h.join(version=3, rebalance_ms=7_000)]
     for _ in range(3):
@@ -147,7 +147,7 @@ def test_rule_41_the_first_rebalance_waits_at_most_the_rebalance_timeout() -> No
 
 
 @pytest.mark.parametrize("version", JOIN_VERSIONS)
-def test_rule_42_only_the_leader_is_told_the_members(version: int) -> None:
+def test_only_the_leader_is_told_the_members(version: int) -> None:
     h = Harness()
     protocols = (STICKY, ("range", b"for range"))
     first = h.enter(version, protocols=protocols).response
@@ -165,7 +165,7 @@ def test_rule_42_only_the_leader_is_told_the_members(version: int) -> None:
     assert leader.protocol_type == ("consumer" if version >= 7 else None)
 
 
-def test_rule_42_the_generation_rises_when_the_last_member_leaves_and_lives_on() -> None:
+def test_the_generation_rises_when_the_last_member_leaves_and_lives_on() -> None:
     h = Harness()
     (member,) = h.stable(1)
     h.leave((member, None))
@@ -175,7 +175,7 @@ def test_rule_42_the_generation_rises_when_the_last_member_leaves_and_lives_on()
     assert h.enter().response.generation_id == 3
 
 
-def test_rule_42_a_leader_that_joins_a_stable_group_rebalances_it() -> None:
+def test_a_leader_that_joins_a_stable_group_rebalances_it() -> None:
     h = Harness()
     leader, follower = h.stable(2)
     call = h.join(leader)
@@ -184,7 +184,7 @@ def test_rule_42_a_leader_that_joins_a_stable_group_rebalances_it() -> None:
 
 
 @pytest.mark.parametrize("version", JOIN_VERSIONS)
-def test_rule_42_an_unchanged_follower_is_told_the_present_generation(version: int) -> None:
+def test_an_unchanged_follower_is_told_the_present_generation(version: int) -> None:
     h = Harness()
     leader, follower = h.stable(2, version)
     answer = h.join(follower, version=version).response
@@ -193,14 +193,14 @@ def test_rule_42_an_unchanged_follower_is_told_the_present_generation(version: i
     assert h.describe().group_state == "Stable"
 
 
-def test_rule_42_new_metadata_rebalances_a_stable_group() -> None:
+def test_new_metadata_rebalances_a_stable_group() -> None:
     h = Harness()
     _, follower = h.stable(2)
     assert h.join(follower, protocols=OTHER).is_parked
     assert h.describe().group_state == "PreparingRebalance"
 
 
-def test_rule_42_after_a_lost_answer_the_generation_is_told_again() -> None:
+def test_after_a_lost_answer_the_generation_is_told_again() -> None:
     h = Harness()
     member = h.new_id()
     first = h.join(member).response
@@ -211,7 +211,7 @@ def test_rule_42_after_a_lost_answer_the_generation_is_told_again() -> None:
     assert other.generation_id == 2
 
 
-def test_rule_42_the_protocol_is_one_that_all_support_and_most_prefer() -> None:
+def test_the_protocol_is_one_that_all_support_and_most_prefer() -> None:
     h = Harness()
     a, b, c = (("a", b""), ("b", b""), ("c", b"")), (("c", b""), ("b", b"")), (("c", b""),)
     first = h.enter(protocols=a)
@@ -230,7 +230,7 @@ def test_rule_42_the_protocol_is_one_that_all_support_and_most_prefer() -> None:
     ("protocol_type", "protocols"),
     [("consumer", (STICKY,)), ("connect", RANGE), ("", RANGE), ("consumer", ())],
 )
-def test_rule_42_who_has_nothing_in_common_is_refused(
+def test_who_has_nothing_in_common_is_refused(
     protocol_type: str, protocols: tuple[tuple[str, bytes], ...]
 ) -> None:
     h = Harness()
@@ -243,7 +243,7 @@ def test_rule_42_who_has_nothing_in_common_is_refused(
 
 
 @pytest.mark.parametrize(("protocol_type", "protocols"), [("", RANGE), ("consumer", ())])
-def test_rule_42_an_empty_group_needs_a_type_and_a_protocol(
+def test_an_empty_group_needs_a_type_and_a_protocol(
     protocol_type: str, protocols: tuple[tuple[str, bytes], ...]
 ) -> None:
     h = Harness()
@@ -261,7 +261,7 @@ def test_an_empty_group_may_change_its_protocol_type() -> None:
 
 
 @pytest.mark.parametrize("version", JOIN_VERSIONS)
-def test_rule_44_bounds_of_the_session_timeout_and_the_group_id(version: int) -> None:
+def test_bounds_of_the_session_timeout_and_the_group_id(version: int) -> None:
     h = Harness()
     for session_ms in (5_999, 1_800_001):
         refused = h.join("x", version=version, session_ms=session_ms).response
@@ -343,7 +343,7 @@ def test_a_second_join_of_the_same_member_takes_over() -> None:
 
 
 @pytest.mark.parametrize("version", SYNC_VERSIONS)
-def test_rule_43_followers_wait_for_the_leader(version: int) -> None:
+def test_followers_wait_for_the_leader(version: int) -> None:
     h = Harness()
     leader = h.enter(3).response.member_id
     newcomer = h.enter(3)
@@ -361,7 +361,7 @@ def test_rule_43_followers_wait_for_the_leader(version: int) -> None:
         assert waiting.response.protocol_name == "range"
 
 
-def test_rule_43_who_is_not_named_gets_nothing() -> None:
+def test_who_is_not_named_gets_nothing() -> None:
     h = Harness()
     first = h.enter(3).response.member_id
     newcomer = h.enter(3)
@@ -373,7 +373,7 @@ def test_rule_43_who_is_not_named_gets_nothing() -> None:
 
 
 @pytest.mark.parametrize("version", SYNC_VERSIONS)
-def test_rule_43_sync_answers_by_state(version: int) -> None:
+def test_sync_answers_by_state(version: int) -> None:
     h = Harness()
     leader, follower = h.stable(2, 3)
     assert h.sync(follower, 2, version=version).response.assignment == b"a1"
@@ -386,7 +386,7 @@ def test_rule_43_sync_answers_by_state(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", SYNC_VERSIONS)
-def test_rule_44_sync_refusals(version: int) -> None:
+def test_sync_refusals(version: int) -> None:
     h = Harness()
     (member,) = h.stable(1)
 
@@ -406,7 +406,7 @@ def test_rule_44_sync_refusals(version: int) -> None:
     ("protocol_type", "protocol"),
     [("connect", "range"), ("consumer", "sticky"), (None, "range"), ("consumer", None)],
 )
-def test_rule_43_version_5_checks_the_protocol(
+def test_version_5_checks_the_protocol(
     protocol_type: str | None, protocol: str | None
 ) -> None:
     h = Harness()
@@ -444,7 +444,7 @@ def test_a_rebalance_sends_waiting_followers_back_to_join() -> None:
 
 
 @pytest.mark.parametrize("version", HEARTBEAT_VERSIONS)
-def test_rule_44_heartbeat_answers(version: int) -> None:
+def test_heartbeat_answers(version: int) -> None:
     h = Harness()
     leader, follower = h.stable(2)
     assert h.heartbeat(follower, 2, version=version) == ErrorCode.NONE
@@ -462,7 +462,7 @@ def test_rule_44_heartbeat_answers(version: int) -> None:
     assert h.heartbeat(follower, 3, version=version) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_rule_44_a_heartbeat_keeps_the_session_and_silence_ends_it() -> None:
+def test_a_heartbeat_keeps_the_session_and_silence_ends_it() -> None:
     h = Harness()
     leader, follower = h.stable(2)
     for _ in range(5):
@@ -479,7 +479,7 @@ def test_rule_44_a_heartbeat_keeps_the_session_and_silence_ends_it() -> None:
 
 
 @pytest.mark.parametrize("version", [v for v in HEARTBEAT_VERSIONS if v >= 3])
-def test_rule_44_static_conflicts(version: int) -> None:
+def test_static_conflicts(version: int) -> None:
     h = Harness()
     member = h.join(instance="i").response.member_id
     h.sync(member, 1, {member: b"x"}, instance="i")
@@ -516,7 +516,7 @@ def static_group(h: Harness) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("version", [v for v in JOIN_VERSIONS if v >= 5])
-def test_rule_45_a_restarted_follower_takes_its_place_unnoticed(version: int) -> None:
+def test_a_restarted_follower_takes_its_place_unnoticed(version: int) -> None:
     h = Harness()
     leader, old = static_group(h)
     written = len(h.log)
@@ -536,7 +536,7 @@ def test_rule_45_a_restarted_follower_takes_its_place_unnoticed(version: int) ->
 
 
 @pytest.mark.parametrize("version", [v for v in JOIN_VERSIONS if v >= 5])
-def test_rule_45_a_restarted_leader(version: int) -> None:
+def test_a_restarted_leader(version: int) -> None:
     h = Harness()
     old, follower = static_group(h)
     answer = h.join(instance="i0", version=version).response
@@ -556,7 +556,7 @@ def test_rule_45_a_restarted_leader(version: int) -> None:
     assert h.join(answer.member_id, instance="i0").is_parked
 
 
-def test_rule_45_a_swapped_member_has_its_own_session() -> None:
+def test_a_swapped_member_has_its_own_session() -> None:
     h = Harness()
     leader, old = static_group(h)
     h.sleep(SESSION_MS - 1)
@@ -569,7 +569,7 @@ def test_rule_45_a_swapped_member_has_its_own_session() -> None:
     assert old not in events[0].cause
 
 
-def test_rule_45_another_protocol_choice_rebalances() -> None:
+def test_another_protocol_choice_rebalances() -> None:
     h = Harness()
     first = h.join(instance="i0", protocols=(STICKY, *RANGE)).response.member_id
     h.sync(first, 1, {first: b"x"}, instance="i0", protocol="sticky")
@@ -579,7 +579,7 @@ def test_rule_45_another_protocol_choice_rebalances() -> None:
     assert h.heartbeat(first, 1, instance="i0") == ErrorCode.FENCED_INSTANCE_ID
 
 
-def test_rule_45_a_swap_that_is_not_stored_is_put_back() -> None:
+def test_a_swap_that_is_not_stored_is_put_back() -> None:
     h = Harness()
     leader, old = static_group(h)
     h.append_fails = ErrorCode.NOT_ENOUGH_REPLICAS
@@ -594,7 +594,7 @@ def test_rule_45_a_swap_that_is_not_stored_is_put_back() -> None:
     assert [event.cause for event in events] == [f"session of {old} timed out"]
 
 
-def test_rule_45_replacing_a_parked_join_fences_it() -> None:
+def test_replacing_a_parked_join_fences_it() -> None:
     h = Harness()
     leader, _ = static_group(h)
     parked = h.join(leader, instance="i0")
@@ -607,7 +607,7 @@ def test_rule_45_replacing_a_parked_join_fences_it() -> None:
     assert again.response.leader == again.response.member_id
 
 
-def test_rule_45_replacing_a_parked_sync_fences_it_and_rebalances() -> None:
+def test_replacing_a_parked_sync_fences_it_and_rebalances() -> None:
     h = Harness()
     leader, follower = static_group(h)
     h.join(leader, instance="i0")
@@ -621,7 +621,7 @@ def test_rule_45_replacing_a_parked_sync_fences_it_and_rebalances() -> None:
     assert again.response.generation_id == 4
 
 
-def test_rule_45_static_members_survive_a_rebalance_that_they_miss() -> None:
+def test_static_members_survive_a_rebalance_that_they_miss() -> None:
     h = Harness()
     leader, follower = static_group(h)
     again = h.join(leader, instance="i0")
@@ -633,7 +633,7 @@ def test_rule_45_static_members_survive_a_rebalance_that_they_miss() -> None:
     assert h.heartbeat(follower, 2, instance="i1") == ErrorCode.ILLEGAL_GENERATION
 
 
-def test_rule_45_when_only_absent_static_members_are_left_their_sessions_decide() -> None:
+def test_when_only_absent_static_members_are_left_their_sessions_decide() -> None:
     h = Harness()
     leader, follower = static_group(h)
     h.leave((leader, None))
@@ -668,7 +668,7 @@ def test_leaving_rebalances_the_others(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", LEAVE_VERSIONS)
-def test_rule_45_leaving_errors_are_top_level_up_to_version_2(version: int) -> None:
+def test_leaving_errors_are_top_level_up_to_version_2(version: int) -> None:
     h = Harness()
     h.stable(1)
     for group in ("g", "unknown"):
@@ -684,7 +684,7 @@ def test_rule_45_leaving_errors_are_top_level_up_to_version_2(version: int) -> N
 
 
 @pytest.mark.parametrize("version", [v for v in LEAVE_VERSIONS if v >= 3])
-def test_rule_45_several_leave_and_each_has_its_own_error(version: int) -> None:
+def test_several_leave_and_each_has_its_own_error(version: int) -> None:
     h = Harness()
     leader, follower = static_group(h)
     answer = h.leave(

@@ -15,7 +15,7 @@ def names(h: Harness, *filters: list[str]) -> set[str]:
 
 
 @pytest.mark.parametrize("version", range(7))
-def test_rule_48_an_unknown_group_is_dead_and_from_version_6_an_error(version: int) -> None:
+def test_an_unknown_group_is_dead_and_from_version_6_an_error(version: int) -> None:
     h = Harness()
     row = h.describe("unknown", version)
     assert (row.group_id, row.group_state) == ("unknown", "Dead")
@@ -28,7 +28,7 @@ def test_rule_48_an_unknown_group_is_dead_and_from_version_6_an_error(version: i
 
 
 @pytest.mark.parametrize("version", range(7))
-def test_rule_48_a_stable_group_is_described_in_full(version: int) -> None:
+def test_a_stable_group_is_described_in_full(version: int) -> None:
     h = Harness()
     static = h.join(instance="i", client="me").response.member_id
     h.sync(static, 1, {static: b"all"}, instance="i")
@@ -48,7 +48,7 @@ def test_rule_48_a_stable_group_is_described_in_full(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_rule_48_listed_fields_by_version(version: int) -> None:
+def test_listed_fields_by_version(version: int) -> None:
     h = Harness()
     h.stable(1)
     h.commit({("orders", 0): 1}, group="simple")
@@ -59,7 +59,7 @@ def test_rule_48_listed_fields_by_version(version: int) -> None:
     assert rows == [("g", "consumer", state, kind), ("simple", "", empty, kind)]
 
 
-def test_rule_48_filters_ignore_case() -> None:
+def test_filters_ignore_case() -> None:
     h = Harness()
     h.stable(1)
     h.commit({("orders", 0): 1}, group="simple")
@@ -74,7 +74,7 @@ def test_rule_48_filters_ignore_case() -> None:
     assert names(h, ["Empty"], ["consumer", "CLASSIC"]) == {"simple"}
 
 
-def test_rule_48_only_groups_without_members_are_deleted() -> None:
+def test_only_groups_without_members_are_deleted() -> None:
     h = Harness()
     (member,) = h.stable(1)
     h.commit({("orders", 0): 1, ("audit", 0): 1}, member, 1)

@@ -16,7 +16,7 @@ DAY_MS = 24 * 3_600_000
 
 
 @pytest.mark.parametrize("version", COMMIT_VERSIONS)
-def test_rule_46_a_simple_commit_creates_the_group(version: int) -> None:
+def test_a_simple_commit_creates_the_group(version: int) -> None:
     h = Harness()
     assert h.commit({ORDERS: 42, ("audit", 0): 7}, version=version) == [0, 0]
     assert h.fetch({"orders": [0], "audit": [0]}) == {
@@ -30,7 +30,7 @@ def test_rule_46_a_simple_commit_creates_the_group(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", WITH_GENERATION)
-def test_rule_46_an_absent_group_with_a_generation(version: int) -> None:
+def test_an_absent_group_with_a_generation(version: int) -> None:
     h = Harness()
     expected = ErrorCode.GROUP_ID_NOT_FOUND if version >= 9 else ErrorCode.ILLEGAL_GENERATION
     assert h.commit({ORDERS: 1, ("audit", 0): 1}, "m", 0, version=version) == [expected] * 2
@@ -38,7 +38,7 @@ def test_rule_46_an_absent_group_with_a_generation(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", WITH_GENERATION)
-def test_rule_46_commits_by_sender_and_state(version: int) -> None:
+def test_commits_by_sender_and_state(version: int) -> None:
     h = Harness()
     assert h.commit({ORDERS: 1}, version=version) == [0]
     assert h.commit({ORDERS: 1}, "m", 0, version=version) == [ErrorCode.UNKNOWN_MEMBER_ID]
@@ -59,7 +59,7 @@ def test_rule_46_commits_by_sender_and_state(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", COMMIT_VERSIONS)
-def test_rule_46_unknown_topics_and_partitions(version: int) -> None:
+def test_unknown_topics_and_partitions(version: int) -> None:
     h = Harness()
     unknown = ErrorCode.UNKNOWN_TOPIC_ID if version >= 10 else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     codes = h.commit({("orders", 3): 1, ("orders", 4): 1, ("none", 0): 1}, version=version)
@@ -72,7 +72,7 @@ def test_rule_46_unknown_topics_and_partitions(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", COMMIT_VERSIONS)
-def test_rule_46_metadata_comes_back(version: int) -> None:
+def test_metadata_comes_back(version: int) -> None:
     h = Harness()
     assert h.commit({ORDERS: 1}, version=version, metadata="x" * 4096) == [0]
     too_large = h.commit({ORDERS: 2}, version=version, metadata="x" * 4097)
@@ -82,21 +82,21 @@ def test_rule_46_metadata_comes_back(version: int) -> None:
     assert h.fetch({"orders": [0]})[ORDERS][2] == ""
 
 
-def test_rule_46_too_large_metadata_stops_nobody_else() -> None:
+def test_too_large_metadata_stops_nobody_else() -> None:
     h = Harness(GroupSettings(offset_metadata_length_max=0))
     assert h.commit({ORDERS: 1}, metadata="x") == [12]
     assert h.coordinator.list_groups() == []
 
 
 @pytest.mark.parametrize("version", COMMIT_VERSIONS)
-def test_rule_46_leader_epoch_from_version_6(version: int) -> None:
+def test_leader_epoch_from_version_6(version: int) -> None:
     h = Harness()
     h.commit({ORDERS: 1}, version=version, leader_epoch=5)
     assert h.fetch({"orders": [0]})[ORDERS][1] == (5 if version >= 6 else -1)
 
 
 @pytest.mark.parametrize("version", COMMIT_VERSIONS)
-def test_rule_46_times_of_a_commit(version: int) -> None:
+def test_times_of_a_commit(version: int) -> None:
     h = Harness()
     h.commit({ORDERS: 1}, version=version, retention_ms=60_000, commit_timestamp=123)
     ((key, stored),) = h.log
@@ -107,7 +107,7 @@ def test_rule_46_times_of_a_commit(version: int) -> None:
     assert decode_key(key) is not None
 
 
-def test_rule_44_a_commit_keeps_the_session() -> None:
+def test_a_commit_keeps_the_session() -> None:
     h = Harness()
     leader, follower = h.stable(2)
     for generation_of in (2, 2, 2):
@@ -143,7 +143,7 @@ def test_a_commit_that_is_not_stored_is_refused_for_all_partitions(version: int)
 
 
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
-def test_rule_47_what_is_not_there_is_no_error(version: int) -> None:
+def test_what_is_not_there_is_no_error(version: int) -> None:
     h = Harness()
     nothing = (-1, -1, "", 0)
     assert h.fetch({"orders": [0, 9]}, version=version) == {ORDERS: nothing, ("orders", 9): nothing}
@@ -157,7 +157,7 @@ def test_rule_47_what_is_not_there_is_no_error(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
-def test_rule_47_null_topics_are_all_and_no_topics_are_none(version: int) -> None:
+def test_null_topics_are_all_and_no_topics_are_none(version: int) -> None:
     h = Harness()
     everything: dict[str, list[int]] | None = None if version >= 2 else {}
     assert h.fetch(everything, version=version) == {}
@@ -173,7 +173,7 @@ def test_rule_47_null_topics_are_all_and_no_topics_are_none(version: int) -> Non
 
 
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
-def test_rule_47_shape_of_the_answer(version: int) -> None:
+def test_shape_of_the_answer(version: int) -> None:
     h = Harness()
     h.commit({ORDERS: 1})
     response = h.fetch_response({"orders": [0]}, version=version)
@@ -187,7 +187,7 @@ def test_rule_47_shape_of_the_answer(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", COMMIT_VERSIONS)
-def test_rule_44_the_empty_group_id_is_a_group_for_offsets(version: int) -> None:
+def test_the_empty_group_id_is_a_group_for_offsets(version: int) -> None:
     h = Harness()
     assert h.commit({ORDERS: 9}, version=version, group="") == [0]
     assert h.fetch({"orders": [0]}, version=version, group="")[ORDERS][0] == 9
@@ -218,7 +218,7 @@ def test_offsets_of_a_topic_that_is_gone_can_be_read_by_name_only() -> None:
 # -- delete
 
 
-def test_rule_48_offset_delete() -> None:
+def test_offset_delete() -> None:
     h = Harness()
     assert h.delete_offsets({"orders": [0]}).error_code == ErrorCode.GROUP_ID_NOT_FOUND
     assert h.delete_offsets({"orders": [0]}, group="").error_code == ErrorCode.INVALID_GROUP_ID
@@ -232,7 +232,7 @@ def test_rule_48_offset_delete() -> None:
     assert list(h.restarted().fetch(None)) == [("orders", 1), ("audit", 0)]
 
 
-def test_rule_48_offsets_of_subscribed_topics_stay() -> None:
+def test_offsets_of_subscribed_topics_stay() -> None:
     h = Harness()
     (member,) = h.stable(1)  # reads orders
     h.commit({ORDERS: 1, ("audit", 0): 1}, member, 1)
@@ -246,7 +246,7 @@ def test_rule_48_offsets_of_subscribed_topics_stay() -> None:
     assert h.fetch(None) == {}
 
 
-def test_rule_49_a_garbled_subscription_may_mean_any_topic() -> None:
+def test_a_garbled_subscription_may_mean_any_topic() -> None:
     h = Harness()
     (member,) = h.stable(1, protocols=(("range", b"\x00"),))
     assert h.commit({("audit", 0): 1}, member, 1) == [0]
@@ -254,7 +254,7 @@ def test_rule_49_a_garbled_subscription_may_mean_any_topic() -> None:
     assert response.topics[0].partitions[0].error_code == ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
 
 
-def test_rule_48_members_of_another_protocol_type_guard_all_offsets() -> None:
+def test_members_of_another_protocol_type_guard_all_offsets() -> None:
     h = Harness()
     member = h.enter(protocol_type="connect").response.member_id
     assert h.delete_offsets({"audit": [0]}).error_code == ErrorCode.NON_EMPTY_GROUP
@@ -291,7 +291,7 @@ def expire(h: Harness) -> None:
         h.settle(result)
 
 
-def test_rule_50_offsets_of_a_simple_group_expire_by_commit_time() -> None:
+def test_offsets_of_a_simple_group_expire_by_commit_time() -> None:
     h = Harness()
     h.commit({ORDERS: 1})
     h.sleep(3 * DAY_MS)
@@ -310,7 +310,7 @@ def test_rule_50_offsets_of_a_simple_group_expire_by_commit_time() -> None:
         assert shard.describe().group_state == "Dead"
 
 
-def test_rule_50_offsets_of_a_group_expire_after_its_end() -> None:
+def test_offsets_of_a_group_expire_after_its_end() -> None:
     h = Harness()
     (member,) = h.stable(1)
     h.commit({ORDERS: 1}, member, 1)
@@ -323,7 +323,7 @@ def test_rule_50_offsets_of_a_group_expire_after_its_end() -> None:
     assert h.describe().group_state == "Dead"
 
 
-def test_rule_50_offsets_of_a_living_group_expire_unless_it_reads_the_topic() -> None:
+def test_offsets_of_a_living_group_expire_unless_it_reads_the_topic() -> None:
     h = Harness()
     (member,) = h.stable(1, session_ms=1_800_000)
     h.commit({ORDERS: 1, ("audit", 0): 1}, member, 1)

@@ -245,6 +245,9 @@ class Pipeline:
         if not outcome.started:
             text = f"{self._spark_name} {self._spark_does} · {self._since(self._began)}"
             self.console.passing("Spark", text)
+        elif outcome.interruption and outcome.interruption.spark_back_s is None:
+            text = f"Spark starts again · {self._since(self._job_began)}"
+            self.console.passing("back", f"{text} · producer at {outcome.produced:,}")
         elif outcome.streamed_s:
             self.console.passing("Spark", "computes the figures by hour of day")
         else:

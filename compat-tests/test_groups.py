@@ -52,11 +52,11 @@ def received(*members: ClientProcess) -> Counter[str]:
     return Counter(row["value"] for member in members for row in member("rows", member="me"))
 
 
-def all_received(values: range, *members: ClientProcess) -> None:
+def all_received(values: range, *members: ClientProcess, seconds: float = 30.0) -> None:
     """Wait until every value has come exactly once."""
     wanted = Counter(str(value) for value in values)
     seen = eventually(
-        lambda: received(*members), lambda seen: seen.total() >= len(values), "records"
+        lambda: received(*members), lambda seen: seen.total() >= len(values), "records", seconds
     )
     assert seen == wanted
 
@@ -265,7 +265,7 @@ def test_members_go_on_after_a_broker_restart(
     helper = spawn(client, restartable.address)
     helper.admin("create_topic", name=topic, partitions=2)
     members = [
-        join(spawn(client, restartable.address), topic, group, session_ms=30_000) for _ in range(2)
+        join(spawn(client, restartable.address), topic, group, session_ms=90_000) for _ in range(2)
     ]
     shares([1, 1], *members)
     fill(helper, topic, 2, range(20))
@@ -282,7 +282,7 @@ def test_members_go_on_after_a_broker_restart(
         "offsets committed before the restart",
     )
     fill(after, topic, 2, range(20, 40))
-    all_received(range(40), *members)
+    all_received(range(40), *members, seconds=90)
     for member in members:
         member("commit", member="me")
     assert after("committed", group=group, topic=topic) == {"0": 20, "1": 20}

@@ -15,8 +15,9 @@ The contract of the caller, for one result:
    the log has now. This holds for results without records too: the state that they saw may still be
    uncommitted. With nothing in flight that moment is now.
 5. If the partition is lost between 3 and 4 (storage failed, another node leads), the state is ahead
-   of the log. Then it is not repaired: release what `GroupCoordinator.on_unloaded` returns, throw
-   the coordinator away, and build a new one from the log.
+   of the log. Then it is not repaired: give every answer that is held back as `Answer.refused`
+   (and NOT_COORDINATOR in place of a response), release what `GroupCoordinator.on_unloaded`
+   returns, throw the coordinator away, and build a new one from the log.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.groups import JoinGroupResponse
 
 R = TypeVar("R")
 
@@ -97,6 +99,13 @@ class Answer(NamedTuple):
 
     slot: Parked[Any]
     response: Any
+
+    def refused(self, code: ErrorCode) -> Answer:
+        """The same request answered with an error, because what the answer says was lost."""
+        response = type(self.response)(error_code=code)
+        if isinstance(response, JoinGroupResponse):
+            response.member_id = self.slot.member_id
+        return Answer(self.slot, response)
 
 
 Undo: TypeAlias = "Callable[[ErrorCode, Now], Result[R]]"

@@ -406,9 +406,7 @@ def test_sync_refusals(version: int) -> None:
     ("protocol_type", "protocol"),
     [("connect", "range"), ("consumer", "sticky"), (None, "range"), ("consumer", None)],
 )
-def test_version_5_checks_the_protocol(
-    protocol_type: str | None, protocol: str | None
-) -> None:
+def test_version_5_checks_the_protocol(protocol_type: str | None, protocol: str | None) -> None:
     h = Harness()
     (member,) = h.stable(1)
     refused = h.sync(member, 1, protocol_type=protocol_type, protocol=protocol).response

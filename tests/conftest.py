@@ -1,11 +1,22 @@
-"""Options of the tests that draw at random; environment variables stand for them in a soak run."""
+"""Options of the tests that draw at random, and brokers in this process.
+
+Environment variables stand for the options in a soak run.
+"""
 
 from __future__ import annotations
 
 import os
 import random
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 
 import pytest
+
+from kbroker.broker import Broker
+
+from .brokers import Start, started
+from .wire import Wire, connected
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -28,3 +39,28 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=int(os.environ.get("KBROKER_SEED") or random.SystemRandom().randrange(10**9)),
         help="Seed of tests/fuzz and tests/kill, to repeat a run (KBROKER_SEED).",
     )
+
+
+@pytest.fixture(params=["memory", "disk"])
+def start(request: pytest.FixtureRequest, tmp_path: Path) -> Start:
+    """Opens brokers; each test that uses it runs in memory and on disk."""
+    folder = None if request.param == "memory" else tmp_path / "data"
+
+    def open_one(**properties: object) -> AbstractAsyncContextManager[Broker]:
+        return started(folder, **properties)
+
+    return open_one
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[Broker]:
+    """A broker in memory."""
+    async with started() as opened:
+        yield opened
+
+
+@pytest.fixture
+async def wire(broker: Broker) -> AsyncIterator[Wire]:
+    """A connection to `broker`."""
+    async with connected(broker.endpoint) as opened:
+        yield opened

@@ -1,4 +1,4 @@
-"""ApiVersions: wire rules 3 to 6, and that what is advertised is what is served."""
+"""ApiVersions: what is advertised is what is served."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def test_what_is_advertised(wire: Wire, version: int) -> None:
     assert {r.api_key: (r.min_version, r.max_version) for r in answer.api_keys} == SERVED
 
 
-async def test_rule_3_the_answer_has_header_version_0(wire: Wire) -> None:
+async def test_the_answer_has_header_version_0(wire: Wire) -> None:
     hello = request(ApiKey.API_VERSIONS, client_software_name="a", client_software_version="1")
     await wire.send(ApiKey.API_VERSIONS, 3, hello)
     frame = await wire.receive_frame()
@@ -62,7 +62,7 @@ async def test_rule_3_the_answer_has_header_version_0(wire: Wire) -> None:
 
 @pytest.mark.parametrize("version", [5, 6, 127, 32767, -1, -32768])
 @pytest.mark.parametrize("body", [b"", b"\xff\xff\xff\xff\xff", b"garbage that is no body"])
-async def test_rule_4_an_unknown_version_is_answered_in_version_0(
+async def test_an_unknown_version_is_answered_in_version_0(
     wire: Wire, version: int, body: bytes
 ) -> None:
     header = struct.pack(">hhih", ApiKey.API_VERSIONS, version, 77, -1)
@@ -88,7 +88,7 @@ def unserved() -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize(("key", "version"), unserved())
-async def test_rule_5_what_is_not_served_closes(
+async def test_what_is_not_served_closes(
     broker: Broker, wire: Wire, key: int, version: int
 ) -> None:
     frame = struct.pack(">hhih", key, version, 1, -1) + bytes(20)
@@ -117,7 +117,7 @@ async def test_rule_5_what_is_not_served_closes(
     ],
 )
 @pytest.mark.parametrize("version", [3, 4])
-async def test_rule_6_the_name_of_the_software(
+async def test_the_name_of_the_software(
     wire: Wire, version: int, name: str, software: str, code: int
 ) -> None:
     hello = request(
@@ -143,7 +143,7 @@ async def test_every_advertised_version_is_answered(
 
 
 async def test_a_frame_is_what_its_header_says(broker: Broker, wire: Wire) -> None:
-    """Rule 2: the client id is a plain string also where the header is flexible."""
+    """The client id is a plain string also where the header is flexible."""
     ask = request(ApiKey.METADATA, topics=[])
     for version in (8, 9):
         for client_id in (None, "", "x" * 200):

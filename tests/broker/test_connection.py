@@ -16,6 +16,7 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.groups import JoinGroupRequest
 
+from ..brokers import Start, started
 from ..wire import (
     NEVER,
     Topic,
@@ -33,7 +34,6 @@ from ..wire import (
     until,
     values_of,
 )
-from .conftest import Start, started
 
 APIS = ApiKey.API_VERSIONS
 
@@ -53,7 +53,7 @@ def join_request(group: str, member: str = "") -> JoinGroupRequest:
 # -- order
 
 
-async def test_rule_1_answers_come_in_the_order_of_requests(start: Start) -> None:
+async def test_answers_come_in_the_order_of_requests(start: Start) -> None:
     """Slow and quick ones mixed, all sent at once; correlation ids are checked by the client."""
     async with start() as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
@@ -86,7 +86,7 @@ async def test_requests_that_arrive_byte_by_byte(wire: Wire) -> None:
 
 
 async def test_a_parked_fetch_holds_later_answers_but_no_later_append(start: Start) -> None:
-    """Decision 22: the append behind a parked fetch of its own connection is done at once."""
+    """The append behind a parked fetch of its own connection is done at once."""
     async with start() as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
         idle = await create_topic(wire, "idle")
@@ -140,7 +140,7 @@ async def test_many_pipelined_requests_beyond_the_bound_are_all_answered(wire: W
 # -- parked answers
 
 
-async def test_rule_29_a_parked_fetch_wakes_when_records_come(start: Start) -> None:
+async def test_a_parked_fetch_wakes_when_records_come(start: Start) -> None:
     async with start() as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
         async with connected(broker.endpoint) as reader:
@@ -153,7 +153,7 @@ async def test_rule_29_a_parked_fetch_wakes_when_records_come(start: Start) -> N
             assert (values_of(row), row.high_watermark) == ([b"a"], 1)
 
 
-async def test_rule_29_a_parked_fetch_waits_for_min_bytes(start: Start) -> None:
+async def test_a_parked_fetch_waits_for_min_bytes(start: Start) -> None:
     async with start() as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t", 2)
         one = batch([bytes(1000)])
@@ -168,7 +168,7 @@ async def test_rule_29_a_parked_fetch_waits_for_min_bytes(start: Start) -> None:
             assert [len(row.records) for row in rows] == [2 * len(one), len(one)]
 
 
-async def test_rule_29_a_parked_fetch_ends_at_max_wait(start: Start) -> None:
+async def test_a_parked_fetch_ends_at_max_wait(start: Start) -> None:
     async with start() as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
         asked_at = time.perf_counter()
@@ -178,8 +178,8 @@ async def test_rule_29_a_parked_fetch_ends_at_max_wait(start: Start) -> None:
 
 
 @pytest.mark.parametrize("version", [12, 13])
-async def test_rule_29_a_parked_fetch_wakes_when_its_topic_goes(start: Start, version: int) -> None:
-    """Rule 15: with 3, also by id; a new fetch by the id that is gone gets 100."""
+async def test_a_parked_fetch_wakes_when_its_topic_goes(start: Start, version: int) -> None:
+    """With 3, also by id; a new fetch by the id that is gone gets 100."""
     async with start() as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
         async with connected(broker.endpoint) as reader:
@@ -193,7 +193,7 @@ async def test_rule_29_a_parked_fetch_wakes_when_its_topic_goes(start: Start, ve
 
 
 @pytest.mark.parametrize("version", [12, 13])
-async def test_rule_15_a_session_of_a_deleted_topic_gets_3(start: Start, version: int) -> None:
+async def test_a_session_of_a_deleted_topic_gets_3(start: Start, version: int) -> None:
     """As seen on Kafka: 3 while the topic is gone; made again, 103 by id."""
     async with start() as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
@@ -276,7 +276,7 @@ async def test_a_fetch_that_is_parked_does_not_hold_other_connections(start: Sta
 
 
 @pytest.mark.parametrize("version", range(3, 14))
-async def test_rule_16_acks_0_has_no_answer(broker: Broker, wire: Wire, version: int) -> None:
+async def test_acks_0_has_no_answer(broker: Broker, wire: Wire, version: int) -> None:
     topic = await create_topic(wire, "t")
     ask = produce_request(topic, batch([b"quiet"]), acks=0)
     await wire.send(ApiKey.PRODUCE, version, ask, answered=False)
@@ -284,7 +284,7 @@ async def test_rule_16_acks_0_has_no_answer(broker: Broker, wire: Wire, version:
     assert values_of(await fetch(wire, topic, max_wait_ms=1000)) == [b"quiet"]
 
 
-async def test_rule_16_acks_0_does_not_delay_later_answers(start: Start) -> None:
+async def test_acks_0_does_not_delay_later_answers(start: Start) -> None:
     async with start() as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
         for i in range(50):
@@ -307,7 +307,7 @@ def refused_with_acks_0(topic: Topic) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("case", refused_with_acks_0(Topic("t")))
-async def test_rule_16_a_refusal_with_acks_0_closes(
+async def test_a_refusal_with_acks_0_closes(
     broker: Broker, wire: Wire, case: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = await create_topic(wire, "t")
@@ -334,7 +334,7 @@ async def test_answers_before_a_refusal_still_go_out(wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("size", [-1, 0, -(2**31), 2**31 - 1, 104_857_601, 0x15030300])
-async def test_rule_9_a_length_that_is_none_closes(
+async def test_a_length_that_is_none_closes(
     broker: Broker, wire: Wire, size: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
@@ -346,7 +346,7 @@ async def test_rule_9_a_length_that_is_none_closes(
         assert await other.works()
 
 
-async def test_rule_9_the_limit_is_a_setting() -> None:
+async def test_the_limit_is_a_setting() -> None:
     async with (
         started(socket_request_max_bytes=100_000, queued_max_request_bytes=200_000) as broker,
         connected(broker.endpoint) as wire,
@@ -394,7 +394,6 @@ async def test_room_is_given_back_when_a_large_request_breaks_off() -> None:
 async def test_an_error_in_a_handler_ends_its_connection_only(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Decision 27."""
     node = broker.node
     async with connected(broker.endpoint) as wire, connected(broker.endpoint) as other:
         monkeypatch.setattr(node.fetch_sessions, "plan", lambda *_, **__: 1 / 0)

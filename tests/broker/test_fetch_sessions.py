@@ -1,4 +1,4 @@
-"""Fetch sessions (KIP-227), rule 31 of the wire reference."""
+"""Fetch sessions (KIP-227)."""
 
 import pytest
 

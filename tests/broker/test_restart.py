@@ -20,6 +20,7 @@ from kbroker.protocol.records import iter_headers
 from kbroker.storage.errors import StorageError
 from kbroker.storage.naming import CLEAN_SHUTDOWN
 
+from ..brokers import started
 from ..wire import (
     EARLIEST,
     LATEST,
@@ -37,7 +38,6 @@ from ..wire import (
     until,
     values_of,
 )
-from .conftest import started
 from .test_server import commit, committed
 
 
@@ -128,7 +128,7 @@ async def test_a_torn_tail_is_cut_and_what_was_acknowledged_stays(tmp_path: Path
 async def test_damage_below_the_recovery_point_takes_the_partition_offline_only(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Decision 7: rot is named and nothing is cut; the other partition goes on."""
+    """Rot is named and nothing is cut; the other partition goes on."""
     data = tmp_path / "data"
     async with started(data) as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t", 2)
@@ -157,7 +157,7 @@ async def test_damage_below_the_recovery_point_takes_the_partition_offline_only(
 
 
 async def test_the_leader_epoch_rises_and_batches_carry_it(tmp_path: Path) -> None:
-    """Rule 13 and 19: metadata and batches tell the same epoch."""
+    """Metadata and batches tell the same epoch."""
     topic = Topic("t")
     for epoch in range(4):
         async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
@@ -213,7 +213,7 @@ async def test_members_go_on_after_a_restart(tmp_path: Path) -> None:
 
 
 async def test_producer_ids_are_never_given_twice(tmp_path: Path) -> None:
-    """Rule 24, over clean stops and crashes."""
+    """Over clean stops and crashes."""
     given = []
     folder = tmp_path / "0"
     for i in range(4):
@@ -228,7 +228,7 @@ async def test_producer_ids_are_never_given_twice(tmp_path: Path) -> None:
 
 
 async def test_a_producer_goes_on_after_a_crash(tmp_path: Path) -> None:
-    """Rule 23: the five-batch window is rebuilt; a batch that is sent again is not stored twice."""
+    """The five-batch window is rebuilt; a batch that is sent again is not stored twice."""
     data = tmp_path / "data"
     async with started(data) as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
@@ -323,7 +323,7 @@ async def test_a_sync_that_fails_takes_the_folder_offline(
 async def test_the_memory_limit_refuses_and_drops_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Decision 9: KAFKA_STORAGE_ERROR and one log line that names the setting."""
+    """KAFKA_STORAGE_ERROR and one log line that names the setting."""
     async with started(memory_limit_bytes=2_000_000) as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
         stored = []

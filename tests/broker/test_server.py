@@ -20,6 +20,7 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
 from kbroker.server import Listener, PortInUse, bind
 
+from ..brokers import Start, started
 from ..wire import (
     LATEST,
     NEVER,
@@ -38,13 +39,12 @@ from ..wire import (
     until,
     values_of,
 )
-from .conftest import Start, started
 
 # -- listeners
 
 
 async def test_a_loopback_listener_is_there_in_both_families() -> None:
-    """And each client is told the address that it dialled (rule 14)."""
+    """And each client is told the address that it dialled."""
     async with started() as broker:
         for host in ("127.0.0.1", "::1"):
             async with connected((host, broker.endpoint.port)) as wire:
@@ -56,7 +56,7 @@ async def test_a_loopback_listener_is_there_in_both_families() -> None:
                 assert (found.host, found.port) == (host, broker.endpoint.port)
 
 
-async def test_rule_14_a_fixed_address_is_advertised() -> None:
+async def test_a_fixed_address_is_advertised() -> None:
     listener = Listener("PLAINTEXT", "127.0.0.1", 0, advertised=Endpoint("kafka.example", 19092))
     async with (
         open_broker(BrokerConfig.load(), data_dir=None, listeners=[listener]) as broker,

@@ -173,7 +173,7 @@ class Fuzzer:
         errors = node.unhandled_errors
         began_at = time.process_time()
         try:
-            sent, cut_off = await self._exchange(node, frame)
+            sent, cut_off = await exchange(node, self._apis, frame.data)
             took = time.process_time() - began_at
             problem = self._judge(frame, sent, cut_off) or self._too_slow(frame, took, index)
         except Exception as error:  # noqa: BLE001  # what this is for
@@ -195,36 +195,6 @@ class Fuzzer:
         limit = FRAME_SECONDS_MAX + SECONDS_PER_BYTE_MAX * len(frame.data)
         return f"took {took:.2f} s" if took > limit else ""
 
-    async def _exchange(self, node: Node, frame: Frame) -> tuple[bytes, bool]:
-        """Send a frame and a request that works.
-
-        Returns what was answered, and whether the broker closed the connection of itself.
-        """
-        client, server = trio.socket.socketpair()
-        connection = Connection(
-            node,
-            self._apis,
-            PlainTransport(server),
-            Peer("127.0.0.1", Endpoint("127.0.0.1", 9092), "PLAINTEXT", None),
-            frame_bytes_max=FRAME_BYTES_MAX,
-        )
-        sent = bytearray()
-        ended = trio.Event()
-
-        async def serve() -> None:
-            await connection.serve()
-            ended.set()
-
-        with trio.fail_after(EXCHANGE_SECONDS), client, server:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(serve)
-                nursery.start_soon(_drain, client, sent)
-                await _send_all(client, framed(frame.data) + sentinel())
-                await wait_all_tasks_blocked()
-                cut_off = ended.is_set()
-                client.shutdown(socket.SHUT_WR)
-        return bytes(sent), cut_off
-
     def _judge(self, frame: Frame, sent: bytes, cut_off: bool) -> str:
         answers = split_frames(sent)
         if answers is None:
@@ -239,6 +209,37 @@ class Fuzzer:
         if len(answers) > 1:
             return f"{len(answers)} answers to one request"
         return check_answer(frame.data, answers[0]) if answers else ""
+
+
+async def exchange(node: Node, apis: Mapping[int, Api], data: bytes) -> tuple[bytes, bool]:
+    """Send a frame (without its length) and a request that works.
+
+    Returns what was answered, and whether the broker closed the connection of itself.
+    """
+    client, server = trio.socket.socketpair()
+    connection = Connection(
+        node,
+        apis,
+        PlainTransport(server),
+        Peer("127.0.0.1", Endpoint("127.0.0.1", 9092), "PLAINTEXT", None),
+        frame_bytes_max=FRAME_BYTES_MAX,
+    )
+    sent = bytearray()
+    ended = trio.Event()
+
+    async def serve() -> None:
+        await connection.serve()
+        ended.set()
+
+    with trio.fail_after(EXCHANGE_SECONDS), client, server:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(serve)
+            nursery.start_soon(_drain, client, sent)
+            await _send_all(client, framed(data) + sentinel())
+            await wait_all_tasks_blocked()
+            cut_off = ended.is_set()
+            client.shutdown(socket.SHUT_WR)
+    return bytes(sent), cut_off
 
 
 async def _send_all(client: trio.socket.SocketType, data: bytes) -> None:

@@ -19,7 +19,7 @@ from kbroker.protocol.compile import encode_bytes
 from kbroker.protocol.messages.groups import HeartbeatResponse
 from kbroker.registry import load_apis
 
-from ..broker.conftest import started
+from ..brokers import started
 from ..wire import (
     ConnectionClosed,
     batch,
@@ -70,13 +70,15 @@ async def test_mutated_frames_over_sockets(request: pytest.FixtureRequest, tmp_p
                     frame = mutated(world, versions, rng)
                     outcomes[await over_socket(broker.endpoint, frame.data, rng)] += 1
 
-            async with connected(broker.endpoint) as bystander:
-                async with trio.open_nursery() as nursery:
-                    for _ in range(8):
-                        nursery.start_soon(client)
-                    while len(nursery.child_tasks):
-                        assert await bystander.works()
-                        await trio.sleep(0.2)
+            async with (
+                connected(broker.endpoint) as bystander,
+                trio.open_nursery() as nursery,
+            ):
+                for _ in range(8):
+                    nursery.start_soon(client)
+                while nursery.child_tasks:
+                    assert await bystander.works()
+                    await trio.sleep(0.2)
             await until(lambda: not broker.server.connections, 10)
             assert broker.node.request_memory.used == 0
             async with connected(broker.endpoint) as wire:

@@ -1,4 +1,4 @@
-"""Brokers in this process, in memory and on disk, and connections to them."""
+"""Brokers in this process, in memory and on disk."""
 
 from __future__ import annotations
 
@@ -7,13 +7,9 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import TypeAlias
 
-import pytest
-
 from kbroker.broker import Broker, open_broker
 from kbroker.config import BrokerConfig
 from kbroker.server import Listener
-
-from ..wire import Wire, connected
 
 LOOPBACK = Listener("PLAINTEXT", "127.0.0.1", 0)
 
@@ -40,28 +36,3 @@ async def started(
 
 def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-@pytest.fixture(params=["memory", "disk"])
-def start(request: pytest.FixtureRequest, tmp_path: Path) -> Start:
-    """Opens brokers; each test that uses it runs in memory and on disk."""
-    folder = None if request.param == "memory" else tmp_path / "data"
-
-    def open_one(**properties: object) -> AbstractAsyncContextManager[Broker]:
-        return started(folder, **properties)
-
-    return open_one
-
-
-@pytest.fixture
-async def broker() -> AsyncIterator[Broker]:
-    """A broker in memory."""
-    async with started() as opened:
-        yield opened
-
-
-@pytest.fixture
-async def wire(broker: Broker) -> AsyncIterator[Wire]:
-    """A connection to `broker`."""
-    async with connected(broker.endpoint) as opened:
-        yield opened

@@ -194,6 +194,16 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
         ) from None
 
 
+def claims_transaction(buffer: Buffer | None) -> bool:
+    """Whether the first batch of what a client sent says that it belongs to a transaction.
+
+    Nothing else of it is looked at: this decides who may write it, before what it is.
+    """
+    if buffer is None or len(buffer) < HEADER_SIZE or buffer[_MAGIC_AT] != MAGIC:
+        return False
+    return bool(buffer[_CRC_START + 1] & TRANSACTIONAL_BIT)
+
+
 def check_crc(buffer: Buffer, position: int, header: BatchHeader) -> bool:
     """Whether the CRC-32C of the batch at `position` is the one in its header."""
     covered = memoryview(buffer)[position + _CRC_START : position + header.size]

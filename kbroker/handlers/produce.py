@@ -9,7 +9,7 @@ from kbroker.node import Node
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.produce import ProduceRequest, ProduceResponse
-from kbroker.protocol.records import RecordsRefusedError
+from kbroker.protocol.records import RecordsRefusedError, claims_transaction
 from kbroker.registry import handles
 from kbroker.replica import Replica
 from kbroker.storage.errors import StorageError
@@ -44,7 +44,17 @@ def produce(
 class _ProduceWork:
     """One Produce request: its appends, and the wait until all of them are committed."""
 
-    __slots__ = ("acks", "failed", "node", "now_ms", "pending", "request", "version", "waiting")
+    __slots__ = (
+        "acks",
+        "failed",
+        "node",
+        "now_ms",
+        "pending",
+        "request",
+        "transactional",
+        "version",
+        "waiting",
+    )
 
     def __init__(self, ctx: Context, request: ProduceRequest) -> None:
         self.node: Node = ctx.node
@@ -52,6 +62,12 @@ class _ProduceWork:
         self.request = request
         self.acks = request.acks
         self.now_ms = ctx.node.clock.log_ms()
+        # As in Kafka: one such batch fails the whole request.
+        self.transactional = request.transactional_id is not None or any(
+            claims_transaction(partition.records)
+            for topic in request.topic_data
+            for partition in topic.partition_data
+        )
         self.failed = False
         self.waiting: list[tuple[Replica, int, ProduceResponse.Partition]] = []
         self.pending: Pending[ProduceResponse] | None = None
@@ -73,7 +89,7 @@ class _ProduceWork:
         try:
             if self.acks not in (NO_ANSWER, LEADER_ONLY, ALL_IN_SYNC):
                 raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS)
-            if self.request.transactional_id is not None:
+            if self.transactional:
                 raise KafkaError(
                     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
                     "this broker has no transactions yet",

@@ -19,6 +19,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
@@ -44,15 +45,15 @@ from .epochs import LeaderEpochs
 from .errors import CorruptLogError, StorageError
 from .files import FileRange, Files
 from .index import AbortedTransaction
-from .naming import LEADER_EPOCHS, PARTITION_METADATA, SNAPSHOT, file_name, folder_name
+from .naming import LEADER_EPOCHS, PARTITION_METADATA, folder_name
 from .producer_state import ProducerStates
 from .retention import expired_segments
 from .segment import FULL, NEVER, RELATIVE_OFFSET_MAX, Segment, SegmentRules
+from .snapshots import Snapshots
 from .sync import (
     AtomicWrite,
     FileSync,
     FolderSync,
-    Removal,
     SyncItem,
     sync_in_order,
     sync_together,
@@ -124,7 +125,6 @@ class Log:
     """
 
     __slots__ = (
-        "_appended_bytes",
         "_bases",
         "_changed",
         "_data_dir",
@@ -133,6 +133,7 @@ class Log:
         "_files",
         "_folder_exists",
         "_indexed",
+        "_intact",
         "_lower_recovery_point",
         "_saved_bytes",
         "_segments",
@@ -195,8 +196,9 @@ class Log:
         # What must be durable before the recovery point may move, but no ack waits for.
         self._unsettled: list[SyncItem] = []
         self._doomed: list[Segment] = []  # below the log start; removed after a checkpoint says so
-        self._snapshots: list[int] = []
+        self._snapshots = Snapshots(files, self.folder)
         self._saved_bytes = 0
+        self._intact = False  # everything is on disk that makes opening quick
         self._indexed: deque[Segment] = deque()  # sealed segments whose indexes are in memory
         # Shared with the manager: logs that its next checkpoint has to look at.
         self._changed = changed if changed is not None else set()
@@ -208,20 +210,35 @@ class Log:
     def adopt(
         self,
         segments: list[Segment],
-        snapshots: list[int],
+        snapshots: Snapshots,
         log_start: int,
         log_end: int,
         high_watermark: int,
+        *,
+        intact: bool,
     ) -> None:
-        """Take over what was found on disk, all of it durable; the last segment is active."""
+        """Take over what was found on disk, all of it durable; the last segment is active.
+
+        `intact`: it is complete as well, so that nothing has to be saved before something changes.
+        """
         self._segments = segments
         self._bases = [segment.base_offset for segment in segments]
         self._snapshots = snapshots
         self._folder_exists = True
-        self.active = segments[-1] if segments else None
+        if segments:
+            self._activate(segments[-1])
+        self._intact = intact
         self.log_start_offset = log_start
         self.log_end_offset = self.synced_offset = log_end
         self.high_watermark = max(log_start, min(high_watermark, log_end))
+
+    def _activate(self, segment: Segment) -> None:
+        """Go on appending to a segment that has records. Raises CorruptLogError."""
+        segment.open_for_append()
+        first = segment.first_timestamp()
+        if first >= 0:
+            segment.roll_at_ms = first + self.config.segment_ms
+        self.active = segment
 
     def distrust_names(self) -> None:
         """Let the next sync make names durable: the last owner may not have come to that."""
@@ -299,6 +316,7 @@ class Log:
 
     def _announce(self, segment: Segment) -> None:
         segment.dirty = True
+        self._intact = False
         self._changed.add(self)
         self._must_sync(segment)
 
@@ -449,16 +467,9 @@ class Log:
 
         Raises CorruptLogError.
         """
-        self.producers = ProducerStates()
-        self._snapshots = [at for at in self._snapshots if at <= self.log_end_offset]
-        start = self.log_start_offset
-        for offset in reversed(self._snapshots):
-            if offset < start:
-                break
-            states = self._read_snapshot(offset, now_ms)
-            if states is not None:
-                self.producers, start = states, offset
-                break
+        start, self.producers = self._snapshots.newest(
+            self.log_start_offset, self.log_end_offset, now_ms
+        )
         for segment, position, header in self._headers_from(start):
             if header.producer_id >= 0:
                 batch = (
@@ -466,13 +477,6 @@ class Log:
                 )
                 self._replay(segment, batch, header, now_ms)
         self.producers.forget_ended(self.high_watermark)
-
-    def _read_snapshot(self, offset: int, now_ms: int) -> ProducerStates | None:
-        try:
-            data = self._files.read_bytes(self._snapshot_path(offset))
-        except FileNotFoundError:  # it waits for the next checkpoint, or a crash took it
-            return None
-        return ProducerStates.from_bytes(data, now_ms)
 
     def _headers_from(self, offset: int) -> Iterator[tuple[Segment, int, BatchHeader]]:
         index = max(bisect_right(self._bases, offset) - 1, 0)
@@ -483,22 +487,10 @@ class Log:
             for position, header in segment.headers(start):
                 yield segment, position, header
 
-    def _snapshot_path(self, offset: int) -> str:
-        return f"{self.folder}/{file_name(offset, SNAPSHOT)}"
-
     def _save_producers(self) -> None:
         """Queue a snapshot of the producers at the log end."""
-        offset = self.log_end_offset
         self._changed.add(self)
-        if self._snapshots and self._snapshots[-1] >= offset:
-            return
-        path, data = self._snapshot_path(offset), self.producers.to_bytes()
-        self._unsettled.append(AtomicWrite(self._files, path, data))
-        if self._snapshots and self._snapshots[-1] not in self._bases:
-            # Taken within a segment; only the newest of these is of use.
-            self._unsettled.append(Removal(self._files, self._snapshot_path(self._snapshots[-1])))
-            self._snapshots.pop()
-        self._snapshots.append(offset)
+        self._unsettled += self._snapshots.save(self.producers, self.log_end_offset, self._bases)
 
     # --- safety ---------------------------------------------------------------------------------
 
@@ -601,7 +593,7 @@ class Log:
         """
         sound = clean and self.offline is None
         if sound:
-            if self.active is not None:
+            if self.active is not None and not self._intact:
                 self._unsettled += self.active.seal()
                 self._save_producers()
             try:
@@ -708,16 +700,19 @@ class Log:
             if segment.max_timestamp < timestamp_ms:
                 continue
             self._keep_indexes(segment)
-            found = self._search(segment, timestamp_ms)
+            with self._damage_noted():
+                found = segment.first_record_at_or_after(
+                    timestamp_ms, self.log_start_offset, self.epochs
+                )
             if found is not None:
                 return found if found.offset < limit else None
         return None
 
-    def _search(self, segment: Segment, timestamp_ms: int) -> FoundRecord | None:
+    @contextmanager
+    def _damage_noted(self) -> Iterator[None]:
+        """Go offline when what is read turns out to be damaged."""
         try:
-            return segment.first_record_at_or_after(
-                timestamp_ms, self.log_start_offset, self.epochs
-            )
+            yield
         except CorruptLogError as error:
             self.fail(str(error))
             raise
@@ -729,7 +724,8 @@ class Log:
         if segment is None or segment.max_timestamp < 0:
             return None
         self._keep_indexes(segment)
-        return segment.latest_record(self.epochs)
+        with self._damage_noted():
+            return segment.latest_record(self.epochs)
 
     def aborted_transactions(self, offset: int, end_offset: int) -> list[tuple[int, int]]:
         """Aborted transactions with records from `offset` and before `end_offset`, as pairs of
@@ -756,14 +752,11 @@ class Log:
         Raises CorruptLogError, and the log goes offline.
         """
         self._check_online()
-        try:
+        with self._damage_noted():
             for segment in self._segments:
                 checked = segment.scrub(bytes_max, self.epochs)
                 if checked:
                     return checked
-        except CorruptLogError as error:
-            self.fail(str(error))
-            raise
         return 0
 
     # --- forgetting and cutting -----------------------------------------------------------------
@@ -834,9 +827,7 @@ class Log:
             self._doomed.append(segment)
             if segment in self._indexed:
                 self._indexed.remove(segment)
-            if base in self._snapshots:
-                self._snapshots.remove(base)
-                self._unsettled.append(Removal(self._files, self._snapshot_path(base)))
+            self._unsettled += self._snapshots.drop(base)
         self._changed.add(self)
 
     def truncate_to(self, offset: int, *, now_ms: int) -> None:
@@ -859,8 +850,7 @@ class Log:
         del self._segments[index + 1 :], self._bases[index + 1 :]
         segment = self._segments[index]
         if segment is not self.active:
-            segment.open_for_append()
-            self.active = segment
+            self._activate(segment)
         segment.truncate(position, self.log_end_offset)
         self._finish_cut(segment, now_ms)
 
@@ -890,10 +880,7 @@ class Log:
         if self._lower_recovery_point is not None:
             self._lower_recovery_point(self)
         self.epochs.truncate_end(offset)
-        for at in self._snapshots:
-            if at > offset:
-                self._files.remove(self._snapshot_path(at))
-        self._snapshots = [at for at in self._snapshots if at <= offset]
+        self._snapshots.drop_after(offset)
 
     def _finish_cut(self, segment: Segment, now_ms: int) -> None:
         """Last step of a cut: make it durable, so that no old name comes back."""

@@ -33,6 +33,7 @@ from .files import Files
 from .log import Log, LogConfig
 from .naming import CORRUPT, LEADER_EPOCHS, LOG, SNAPSHOT, file_name, parse_file_name
 from .segment import RELATIVE_OFFSET_MAX, Segment
+from .snapshots import Snapshots
 
 logger = logging.getLogger(__name__)
 
@@ -82,6 +83,7 @@ def load_log(
     segments = [
         Segment.load(files, log.folder, base, config.segment_rules) for base in folder.bases
     ]
+    snapshots = Snapshots(files, log.folder, folder.snapshots)
     log_start = max(known.log_start, folder.bases[0] if folder.bases else 0)
     if clean:
         end = _check_clean(log, segments, known)
@@ -94,13 +96,12 @@ def load_log(
         log.epochs = recovery.epochs
         log.complete(recovery.scanned[:-1])
         log.distrust_names()
-        folder.drop_snapshots_after(end)
+        if snapshots.drop_after(end):
+            log.sync_folder()  # for good, before other records take their offsets
     end = max(end, log_start)
     log.epochs.truncate_end(end)
     log.epochs.truncate_start(log_start)
-    if segments:
-        segments[-1].open_for_append()
-    log.adopt(segments, folder.snapshots, log_start, end, known.high_watermark)
+    log.adopt(segments, snapshots, log_start, end, known.high_watermark, intact=clean)
     log.reload_producers(now_ms)
     if log.wants_checkpoint or end != known.recovery_point:
         log.synced(end)
@@ -132,15 +133,6 @@ class _Folder:
         for name in self._names:
             if name.endswith(_LEFTOVERS):
                 self._files.remove(f"{self._path}/{name}")
-
-    def drop_snapshots_after(self, end_offset: int) -> None:
-        """Remove snapshots of records that are gone; for good, before others take their offsets."""
-        gone = [offset for offset in self.snapshots if offset > end_offset]
-        for offset in gone:
-            self._files.remove(f"{self._path}/{file_name(offset, SNAPSHOT)}")
-        if gone:
-            self._files.sync_dir(self._path)
-        self.snapshots = [offset for offset in self.snapshots if offset <= end_offset]
 
 
 def _read_epochs(

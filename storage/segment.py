@@ -272,6 +272,11 @@ class Segment:
         self._sealed = False
         self._resume()
 
+    def first_timestamp(self) -> int:
+        """The greatest timestamp of the first batch (ms); -1 without one."""
+        header = self._header_at(0)
+        return header.max_timestamp if header is not None else -1
+
     def _resume(self) -> None:
         """Find out what `append` would know had it written the batches."""
         start, _ = self.begin_scan(self.base_offset + RELATIVE_OFFSET_MAX)

@@ -127,6 +127,17 @@ class TestRoll:
         append(log, b"x", timestamp=NOW + 1501)
         assert _bases(log, place) == [0, 3, 5]
 
+    def test_by_time_after_a_restart(self, manager: LogManager, place: Place) -> None:
+        log = open_log(manager, config=LogConfig(segment_ms=1000))
+        append(log, b"x", timestamp=NOW)
+        commit(log)
+        manager.close()
+        log = open_log(open_manager(*place), config=LogConfig(segment_ms=1000))
+        append(log, b"x", timestamp=NOW + 1000)
+        assert _bases(log, place) == [0]
+        append(log, b"x", timestamp=NOW + 1001)
+        assert _bases(log, place) == [0, 2]
+
     def test_by_index_size(self, manager: LogManager, place: Place) -> None:
         log = open_log(manager, config=LogConfig(index_interval_bytes=0, segment_index_bytes=60))
         fill(log, 12)

@@ -221,6 +221,22 @@ class TestCheckpoint:
         snapshots = [name for name in place[0].listdir(log.folder) if name.endswith(".snapshot")]
         assert snapshots == ["00000000000000000003.snapshot"]
 
+    def test_a_log_that_did_not_change_is_not_written_again(self) -> None:
+        files = CrashFiles()
+        manager = open_manager(files)
+        fill(open_log(manager), 60)
+        manager.close(now_ms=NOW)
+        manager = open_manager(files)
+        log = open_log(manager)
+        assert values(log)
+        operations: list[Operation] = []
+        files.hook = operations.append
+        manager.close(now_ms=NOW)
+        assert {operation.path for operation in operations} == {
+            "data",
+            "data/.kafka_cleanshutdown.tmp",
+        }
+
     def test_idle_logs_cost_nothing(self, place: Place) -> None:
         files, data_dir = place
         manager = open_manager(files, data_dir)

@@ -1,0 +1,244 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kbroker.storage.epochs import LeaderEpochs
+from kbroker.storage.errors import CorruptLogError
+from kbroker.storage.files import Files, MemFiles, OsFiles
+from kbroker.storage.index import OffsetIndex, TimeIndex
+from kbroker.storage.segment import FULL, Segment, SegmentRules
+from kbroker.storage.sync import sync_in_order
+
+from .helpers import NOW, batch
+
+RULES = SegmentRules(index_interval_bytes=200, index_bytes=10_000, gaps_allowed=False)
+
+
+def make(files: Files, count: int, *, folder: str = "d", rules: SegmentRules = RULES) -> Segment:
+    """A segment from offset 100 with `count` batches of two records, 80 bytes each or so."""
+    files.mkdir(folder)
+    segment = Segment.create(files, folder, 100, rules)
+    for number in range(count):
+        add(segment, number)
+    return segment
+
+
+def add(segment: Segment, number: int) -> None:
+    data, header = batch(b"a%04d" % number, b"b%04d" % number, timestamp=NOW + number)
+    offset = 100 + 2 * number
+    parts = [offset.to_bytes(8, "big"), bytes(data[8:12]), bytes(4), bytes(data[16:])]
+    segment.append(parts, len(data), offset + 1, header.max_timestamp)
+
+
+def sealed(files: Files, count: int = 40) -> Segment:
+    """The same after all of it was saved, as the next start finds it."""
+    segment = make(files, count)
+    sync_in_order(segment.seal())
+    loaded = Segment.load(files, "d", 100, RULES)
+    loaded.load_latest()
+    loaded.find_end()
+    return loaded
+
+
+SIZE = len(batch(b"a0000", b"b0000")[0])
+
+
+class TestAppend:
+    def test_index_entries_are_where_kafka_puts_them(self) -> None:
+        """An entry for the first batch after more than the interval; the batch's last offset."""
+        segment = make(MemFiles(), 12)
+        every = 200 // SIZE + 1
+        expected = list(range(every, 12, every))
+        assert list(segment.offsets.positions) == [SIZE * number for number in expected]
+        assert list(segment.offsets.offsets) == [2 * number + 1 for number in expected]
+        assert list(segment.times.timestamps) == [NOW + number for number in expected]
+        segment.seal()
+        assert segment.times.timestamps[-1] == NOW + 11
+        assert segment.times.offsets[-1] == 23
+
+    def test_state(self) -> None:
+        segment = make(MemFiles(), 3)
+        assert (segment.size, segment.end_offset) == (3 * SIZE, 106)
+        assert (segment.max_timestamp, segment.max_timestamp_offset) == (NOW + 2, 105)
+
+    def test_a_full_index_asks_for_a_new_segment(self) -> None:
+        rules = RULES._replace(index_bytes=48)
+        segment = make(MemFiles(), 5, rules=rules)
+        assert segment.roll_at_ms != FULL
+        for number in range(5, 12):
+            add(segment, number)
+        assert segment.roll_at_ms == FULL
+
+    def test_a_sealed_segment_keeps_no_file_open(self, tmp_path: Path) -> None:
+        files, folder = OsFiles(), (tmp_path / "d").as_posix()
+        before = len(os.listdir("/proc/self/fd"))
+        segment = make(files, 3, folder=folder)
+        segment.dirty = True
+        segment.seal()
+        assert len(os.listdir("/proc/self/fd")) == before + 1, "the sync still needs it"
+        segment.prepare()
+        segment.sync()
+        assert len(os.listdir("/proc/self/fd")) == before
+        found = segment.range(0, SIZE, LeaderEpochs())
+        assert len(os.listdir("/proc/self/fd")) == before + 1
+        del found
+        assert len(os.listdir("/proc/self/fd")) == before
+
+    def test_going_on_after_loading(self) -> None:
+        files = MemFiles()
+        loaded, whole = sealed(files, 30), make(MemFiles(), 41)
+        loaded.open_for_append()
+        assert loaded.first_timestamp() == NOW
+        for number in range(30, 41):
+            add(loaded, number)
+        for segment in (loaded, whole):
+            segment.seal()
+        assert loaded.offsets.to_bytes() == whole.offsets.to_bytes()
+        assert (loaded.size, loaded.end_offset) == (whole.size, whole.end_offset)
+        assert (loaded.max_timestamp, loaded.max_timestamp_offset) == (NOW + 40, 181)
+
+
+class TestFind:
+    @pytest.mark.parametrize("load", [True, False])
+    def test_every_offset(self, load: bool) -> None:
+        segment = sealed(MemFiles(), 40) if load else make(MemFiles(), 40)
+        for offset in range(100, 180):
+            number = (offset - 100) // 2
+            assert segment.find(offset) == (number * SIZE, 100 + 2 * number)
+        assert segment.find(180) == (segment.size, 180)
+        assert segment.find(500) == (segment.size, 500)
+
+    def test_marks_answer_without_looking(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        segment = make(MemFiles(), 40)
+        segment.mark(120, 10 * SIZE)
+        monkeypatch.setattr(segment, "_file", None)
+        monkeypatch.setattr(segment, "_files", None)
+        assert segment.find(120) == (10 * SIZE, 120)
+        for number in range(100):
+            segment.mark(1000 + number, 0)
+        assert len(segment._marks) <= 64
+
+    def test_cut(self) -> None:
+        segment = make(MemFiles(), 40)
+        for limit in range(0, segment.size + 100, 37):
+            number = min(limit // SIZE, 40)
+            expected = (number * SIZE, 100 + 2 * number)
+            assert segment.cut(0, limit, at_least_one=False) == expected
+        assert segment.cut(3 * SIZE, 3 * SIZE + 1, at_least_one=True) == (4 * SIZE, 108)
+        assert segment.cut(3 * SIZE, 3 * SIZE + 1, at_least_one=False) == (3 * SIZE, 106)
+
+
+class TestWrongIndex:
+    """An index that was left by another life of the file, sound in itself."""
+
+    def check(self, change: Callable[[OffsetIndex, TimeIndex], None]) -> None:
+        files = MemFiles()
+        segment = make(files, 40)
+        segment.seal()
+        right = segment.offsets.to_bytes()
+        change(segment.offsets, segment.times)
+        segment._offsets_saved = segment._times_saved = 0
+        sync_in_order(segment.unsaved())
+        loaded = Segment.load(files, "d", 100, RULES)
+        loaded.load_latest()
+        assert loaded.find_end() == 180
+        assert loaded.max_timestamp == NOW + 39
+        for offset in range(100, 180):
+            number = (offset - 100) // 2
+            assert loaded.find(offset) == (number * SIZE, 100 + 2 * number)
+            found = loaded.first_record_at_or_after(NOW + number, 100, LeaderEpochs())
+            assert found is not None
+            assert found.offset == 100 + 2 * number
+        while loaded.scrub(300, LeaderEpochs()):
+            pass
+        if loaded._trusted:
+            assert loaded.offsets.to_bytes() == right
+
+    def test_positions(self) -> None:
+        def change(offsets: OffsetIndex, times: TimeIndex) -> None:
+            for slot in range(len(offsets)):
+                offsets.positions[slot] -= 7
+
+        self.check(change)
+
+    def test_offsets(self) -> None:
+        def change(offsets: OffsetIndex, times: TimeIndex) -> None:
+            for slot in range(len(offsets)):
+                offsets.offsets[slot] += 2
+
+        self.check(change)
+
+    def test_times(self) -> None:
+        def change(offsets: OffsetIndex, times: TimeIndex) -> None:
+            for slot in range(len(times)):
+                times.timestamps[slot] += 3
+
+        self.check(change)
+
+    def test_entries_that_are_missing(self) -> None:
+        def change(offsets: OffsetIndex, times: TimeIndex) -> None:
+            offsets.truncate(20 * SIZE)
+            times.truncate(40)
+
+        self.check(change)
+
+    def test_one_entry_in_the_middle(self) -> None:
+        def change(offsets: OffsetIndex, times: TimeIndex) -> None:
+            offsets.positions[5] += 1
+            times.timestamps[6] -= 1
+
+        self.check(change)
+
+
+class TestDamage:
+    def test_is_looked_for_once_and_where_it_is_read(self) -> None:
+        files = MemFiles()
+        segment = sealed(files)
+        data = bytearray(files.read_bytes(segment.log_path))
+        data[30 * SIZE + 70] ^= 1
+        files.write_atomic(segment.log_path, bytes(data))
+        epochs = LeaderEpochs()
+        assert len(segment.range(0, 10 * SIZE, epochs).read()) == 10 * SIZE
+        with pytest.raises(CorruptLogError) as error:
+            segment.range(28 * SIZE, 6 * SIZE, epochs)
+        assert error.value.position == 30 * SIZE
+        with pytest.raises(CorruptLogError):
+            while segment.scrub(500, epochs):
+                pass
+
+    def test_a_missing_file(self) -> None:
+        files = MemFiles()
+        segment = sealed(files)
+        files.remove(segment.log_path)
+        with pytest.raises(CorruptLogError, match="it is missing"):
+            segment.range(0, 10, LeaderEpochs())
+
+    def test_a_batch_in_the_wrong_place(self) -> None:
+        """Each batch is sound, but two of them changed places."""
+        files = MemFiles()
+        segment = sealed(files)
+        data = files.read_bytes(segment.log_path)
+        first, second = data[:SIZE], data[SIZE : 2 * SIZE]
+        files.write_atomic(segment.log_path, second + first + data[2 * SIZE :])
+        with pytest.raises(CorruptLogError):
+            segment.range(0, SIZE, LeaderEpochs())
+
+
+def test_remove_takes_every_file() -> None:
+    files = MemFiles()
+    segment = sealed(files)
+    assert len(files.listdir("d")) == 3
+    segment.remove()
+    assert files.listdir("d") == []
+
+
+def test_create_starts_with_nothing() -> None:
+    files = MemFiles()
+    sealed(files)
+    segment = Segment.create(files, "d", 100, RULES)
+    assert segment.size == files.size(segment.log_path) == 0
+    assert files.listdir("d") == ["00000000000000000100.log"]

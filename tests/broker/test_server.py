@@ -18,7 +18,7 @@ from kbroker.config import BrokerConfig
 from kbroker.context import Endpoint
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
-from kbroker.server import Listener, PortInUse, bind
+from kbroker.server import CannotListen, Listener, bind_all
 
 from ..brokers import Start, started
 from ..wire import (
@@ -80,14 +80,14 @@ async def test_several_listeners_tell_their_own_address() -> None:
 async def test_a_port_that_is_taken_is_named_with_what_to_do() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(PortInUse, match=rf"port {port} .* --port 0"):
-            await bind(Listener("PLAINTEXT", "127.0.0.1", port), 50)
+        with pytest.raises(CannotListen, match=rf"port {port} .* --port 0"):
+            await bind_all([Listener("PLAINTEXT", "127.0.0.1", port)], 50)
 
 
 async def test_a_broker_that_cannot_listen_leaves_its_folder_usable(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         listener = Listener("PLAINTEXT", "127.0.0.1", taken.getsockname()[1])
-        with pytest.raises(PortInUse):
+        with pytest.raises(CannotListen):
             async with open_broker(
                 BrokerConfig.load(), data_dir=str(tmp_path), listeners=[listener]
             ):

@@ -1,0 +1,486 @@
+"""Fetch: wire rules 26 to 35; parked fetches are in test_connection.py."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kbroker.broker import Broker
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.fetch import FetchRequest
+from kbroker.protocol.messages.topics import DeleteRecordsRequest
+from kbroker.protocol.records import iter_headers, read_records
+
+from ..brokers import Start, started
+from ..wire import (
+    NEVER,
+    Topic,
+    Wire,
+    batch,
+    connected,
+    create_topic,
+    delete_topic,
+    fetch,
+    fetch_request,
+    produce,
+    request,
+    values_of,
+)
+
+VERSIONS = range(4, 19)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_what_is_answered(start: Start, version: int) -> None:
+    async with start() as broker, connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "t", 2)
+        await produce(wire, topic, batch([b"a"]))
+        await produce(wire, topic, batch([b"b", b"c"], codec=1), partition=1)
+        answer = await wire.ask(ApiKey.FETCH, version, fetch_request(topic, partitions=(1, 0)))
+        assert (answer.error_code, answer.session_id, answer.throttle_time_ms) == (0, 0, 0)
+        (row,) = answer.responses
+        assert row.topic_id == topic.id if version >= 13 else row.topic == "t"
+        assert [p.partition_index for p in row.partitions] == [1, 0], "in the request's order"
+        assert [values_of(p) for p in row.partitions] == [[b"b", b"c"], [b"a"]]
+        first = row.partitions[0]
+        assert (first.error_code, first.high_watermark, first.last_stable_offset) == (0, 2, 2)
+        assert first.log_start_offset == (0 if version >= 5 else -1)
+        assert first.preferred_read_replica == -1
+        assert first.aborted_transactions is None
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_rule_33_read_committed(wire: Wire, version: int) -> None:
+    """Aborted transactions are null for others, and an empty list where there are none."""
+    topic = await create_topic(wire, "t")
+    await produce(wire, topic, batch([b"a"]))
+    row = await fetch(wire, topic, version=version, isolation_level=1)
+    assert row.aborted_transactions == []
+    assert (values_of(row), row.last_stable_offset) == ([b"a"], 1)
+
+
+# -- rules 26 and 27: batches and limits
+
+
+async def test_rule_26_from_the_batch_that_holds_the_offset(start: Start) -> None:
+    async with start() as broker, connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "t")
+        for i in range(4):
+            await produce(wire, topic, batch([b"%d" % n for n in range(5 * i, 5 * i + 5)]))
+        for offset in range(20):
+            row = await fetch(wire, topic, offset)
+            first = next(read_records(row.records))
+            assert first.offset == offset - offset % 5, "its batch, never re-based"
+            assert len(values_of(row)) == 20 - first.offset
+
+
+async def three_partitions(wire: Wire, size: int = 10_000) -> tuple[Topic, int]:
+    """A topic with two batches in each of three partitions; and the size of one."""
+    topic = await create_topic(wire, "t", 3)
+    one = batch([bytes(size)])
+    for partition in range(3):
+        for _ in range(2):
+            await produce(wire, topic, one, partition=partition)
+    return topic, len(one)
+
+
+async def sizes(wire: Wire, topic: Topic, order: tuple[int, ...], **limits: int) -> list[int]:
+    answer = await wire.ask(ApiKey.FETCH, 12, fetch_request(topic, partitions=order, **limits))
+    rows = answer.responses[0].partitions
+    assert [row.partition_index for row in rows] == list(order)
+    for row in rows:
+        position = 0
+        for position, header in iter_headers(row.records):
+            position += header.size
+        assert position == len(row.records), "whole batches"
+    return [len(row.records) for row in rows]
+
+
+async def test_rule_27_the_first_batch_comes_whatever_its_size(start: Start) -> None:
+    async with start() as broker, connected(broker.endpoint) as wire:
+        topic, one = await three_partitions(wire)
+        assert await sizes(wire, topic, (0, 1, 2), max_bytes=1) == [one, 0, 0]
+        assert await sizes(wire, topic, (2, 0, 1), max_bytes=1) == [one, 0, 0]
+        found = await sizes(wire, topic, (0, 1, 2), partition_max_bytes=1)
+        assert found == [one, 0, 0], "only for the first partition with records"
+
+
+async def test_rule_27_the_first_that_is_not_empty(start: Start) -> None:
+    async with start() as broker, connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "t", 3)
+        one = batch([bytes(5000)])
+        await produce(wire, topic, one, partition=1)
+        await produce(wire, topic, one, partition=2)
+        assert await sizes(wire, topic, (0, 1, 2), max_bytes=10) == [0, len(one), 0]
+
+
+async def test_rule_27_limits(start: Start) -> None:
+    async with start() as broker, connected(broker.endpoint) as wire:
+        topic, one = await three_partitions(wire)
+        assert await sizes(wire, topic, (0, 1, 2), partition_max_bytes=one) == [one] * 3
+        assert await sizes(wire, topic, (0, 1, 2), partition_max_bytes=2 * one) == [2 * one] * 3
+        assert await sizes(wire, topic, (0, 1, 2), max_bytes=3 * one) == [2 * one, one, 0]
+        assert await sizes(wire, topic, (0, 1, 2), max_bytes=3 * one - 1) == [2 * one, 0, 0]
+
+
+async def test_rule_27_the_brokers_own_limit() -> None:
+    async with started(fetch_max_bytes=25_000) as broker, connected(broker.endpoint) as wire:
+        topic, one = await three_partitions(wire)
+        assert await sizes(wire, topic, (0, 1, 2)) == [2 * one, 0, 0]
+
+
+async def test_large_answers_come_whole(start: Start) -> None:
+    """Many times what a socket takes at once, from several segments."""
+    async with start(log_segment_bytes=1_048_576) as broker, connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "t")
+        sent = [b"%03d" % i + bytes(300_000) for i in range(50)]
+        for value in sent:
+            await produce(wire, topic, batch([value]))
+        found: list[bytes | None] = []
+        while len(found) < len(sent):
+            row = await fetch(wire, topic, len(found), partition_max_bytes=50 << 20)
+            found += values_of(row)
+        assert found == sent
+
+
+# -- rule 28: offsets
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_rule_28_offsets_out_of_range(wire: Wire, version: int) -> None:
+    topic = await create_topic(wire, "t")
+    await produce(wire, topic, batch([b"0", b"1"]))
+    for offset in (-1, -100, 3, 2**62):
+        row = await fetch(wire, topic, offset, version)
+        assert row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+        assert (row.high_watermark, row.last_stable_offset, row.log_start_offset) == (-1, -1, -1)
+        assert row.records is not None
+        assert len(row.records) == 0
+    row = await fetch(wire, topic, 2, version)
+    assert (row.error_code, bytes(row.records), row.high_watermark) == (0, b"", 2)
+
+
+async def test_rule_28_below_a_start_that_moved(start: Start) -> None:
+    async with start() as broker, connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "t")
+        for i in range(6):
+            await produce(wire, topic, batch([b"%d" % i]))
+        await delete_records(wire, "t", 4)
+        assert (await fetch(wire, topic, 3)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+        row = await fetch(wire, topic, 4)
+        assert (values_of(row), row.log_start_offset) == ([b"4", b"5"], 4)
+
+
+async def delete_records(wire: Wire, name: str, offset: int) -> Any:
+    cls = DeleteRecordsRequest
+    rows = [cls.Partition(partition_index=0, offset=offset)]
+    answer = await wire.ask(
+        ApiKey.DELETE_RECORDS, 2, cls(topics=[cls.Topic(name=name, partitions=rows)])
+    )
+    return answer.topics[0].partitions[0]
+
+
+async def test_rule_28_a_start_in_the_middle_of_a_batch(start: Start) -> None:
+    """The whole batch comes; the client leaves out what is before its offset."""
+    async with start() as broker, connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "t")
+        await produce(wire, topic, batch([b"0", b"1", b"2", b"3"]))
+        await delete_records(wire, "t", 2)
+        assert (await fetch(wire, topic, 1)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+        row = await fetch(wire, topic, 2)
+        assert [r.value for r in read_records(row.records) if r.offset >= 2] == [b"2", b"3"]
+
+
+# -- rule 29: what is answered at once
+
+
+@pytest.mark.parametrize(
+    ("case", "settings"),
+    [
+        ("no wait", {"max_wait_ms": 0}),
+        ("negative wait", {"max_wait_ms": -5}),
+        ("no bytes wanted", {"min_bytes": 0}),
+        ("negative bytes", {"min_bytes": -1}),
+    ],
+)
+async def test_rule_29_no_reason_to_wait(wire: Wire, case: str, settings: dict[str, int]) -> None:
+    topic = await create_topic(wire, "t")
+    began_at = time.perf_counter()
+    row = await fetch(wire, topic, **{"max_wait_ms": NEVER, **settings})
+    assert row.error_code == 0
+    assert time.perf_counter() - began_at < 1
+
+
+async def test_rule_29_no_partitions(wire: Wire) -> None:
+    for version in (4, 12, 13, 18):
+        ask = FetchRequest(max_wait_ms=NEVER, min_bytes=1)
+        answer = await wire.ask(ApiKey.FETCH, version, ask)
+        assert answer.responses == []
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"partitions": (0, 7)},
+        {"offset": 5},
+        {"current_leader_epoch": 9},
+    ],
+    ids=str,
+)
+async def test_rule_29_any_error(wire: Wire, bad: dict[str, Any]) -> None:
+    topic = await create_topic(wire, "t")
+    answer = await wire.ask(ApiKey.FETCH, 12, fetch_request(topic, max_wait_ms=NEVER, **bad))
+    assert any(p.error_code for t in answer.responses for p in t.partitions)
+
+
+async def test_rule_29_records_of_any_partition_are_enough(wire: Wire) -> None:
+    topic = await create_topic(wire, "t", 3)
+    await produce(wire, topic, batch(), partition=2)
+    ask = fetch_request(topic, partitions=(0, 1, 2), max_wait_ms=NEVER)
+    answer = await wire.ask(ApiKey.FETCH, 12, ask)
+    assert [bool(p.records) for p in answer.responses[0].partitions] == [False, False, True]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_rule_35_topics_that_do_not_exist(wire: Wire, version: int) -> None:
+    row = await fetch(wire, Topic("missing", uuid.uuid4()), version=version)
+    code = ErrorCode.UNKNOWN_TOPIC_ID if version >= 13 else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert row.error_code == code
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_rule_34_zstd_is_served_to_every_version(wire: Wire, version: int) -> None:
+    """As Kafka 4.x, which dropped the check."""
+    topic = await create_topic(wire, "t")
+    await produce(wire, topic, batch([b"z"], codec=4))
+    assert values_of(await fetch(wire, topic, version=version)) == [b"z"]
+
+
+# -- rule 31: sessions
+
+
+async def open_session(wire: Wire, topic: Topic, version: int = 12, **fields: Any) -> int:
+    ask = fetch_request(topic, session_epoch=0, **fields)
+    answer = await wire.ask(ApiKey.FETCH, version, ask)
+    assert answer.session_id > 0
+    return int(answer.session_id)
+
+
+def again(session: int, epoch: int, topics: list[Any] | None = None, **fields: Any) -> FetchRequest:
+    return FetchRequest(
+        max_wait_ms=0,
+        min_bytes=1,
+        session_id=session,
+        session_epoch=epoch,
+        topics=topics or [],
+        **fields,
+    )
+
+
+@pytest.mark.parametrize("version", range(7, 19))
+async def test_rule_31_an_incremental_answer_has_what_changed(wire: Wire, version: int) -> None:
+    topic = await create_topic(wire, "t", 3)
+    session = await open_session(wire, topic, version, partitions=(0, 1, 2))
+    answer = await wire.ask(ApiKey.FETCH, version, again(session, 1))
+    assert (answer.session_id, answer.responses) == (session, [])
+    await produce(wire, topic, batch([b"x"]), partition=1)
+    answer = await wire.ask(ApiKey.FETCH, version, again(session, 2))
+    (row,) = answer.responses[0].partitions
+    assert (row.partition_index, values_of(row)) == (1, [b"x"])
+    # It is fetched at the offset stored in the session until the client moves it.
+    answer = await wire.ask(ApiKey.FETCH, version, again(session, 3))
+    assert values_of(answer.responses[0].partitions[0]) == [b"x"]
+    moved = fetch_request(topic, 1, partitions=(1,)).topics
+    answer = await wire.ask(ApiKey.FETCH, version, again(session, 4, moved))
+    assert answer.responses == []
+
+
+async def test_rule_31_a_log_start_that_moved_is_told(wire: Wire) -> None:
+    topic = await create_topic(wire, "t")
+    await produce(wire, topic, batch([b"0"]))
+    await produce(wire, topic, batch([b"1"]))
+    session = await open_session(wire, topic, offset=2)
+    assert (await wire.ask(ApiKey.FETCH, 12, again(session, 1))).responses == []
+    await delete_records(wire, "t", 1)
+    answer = await wire.ask(ApiKey.FETCH, 12, again(session, 2))
+    assert answer.responses[0].partitions[0].log_start_offset == 1
+
+
+@pytest.mark.parametrize("version", [7, 12, 13, 18])
+async def test_rule_31_wrong_sessions(wire: Wire, version: int) -> None:
+    """They come without a session id and without rows, and the session goes on."""
+    topic = await create_topic(wire, "t")
+    session = await open_session(wire, topic, version)
+    for asked, code in (
+        (again(session + 1, 1), ErrorCode.FETCH_SESSION_ID_NOT_FOUND),
+        (again(session, 2), ErrorCode.INVALID_FETCH_SESSION_EPOCH),
+        (again(session, 9), ErrorCode.INVALID_FETCH_SESSION_EPOCH),
+    ):
+        answer = await wire.ask(ApiKey.FETCH, version, asked)
+        assert (answer.error_code, answer.session_id, answer.responses) == (code, 0, [])
+    assert (await wire.ask(ApiKey.FETCH, version, again(session, 1))).error_code == 0
+
+
+async def test_rule_31_by_name_and_by_id_do_not_mix(wire: Wire) -> None:
+    topic = await create_topic(wire, "t")
+    for first, second in ((12, 13), (13, 12)):
+        session = await open_session(wire, topic, first)
+        answer = await wire.ask(ApiKey.FETCH, second, again(session, 1))
+        assert answer.error_code == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+
+
+@pytest.mark.parametrize("version", [7, 12, 13])
+async def test_rule_31_forgotten_topics(wire: Wire, version: int) -> None:
+    topic = await create_topic(wire, "t", 2)
+    await produce(wire, topic, batch([b"0"]))
+    await produce(wire, topic, batch([b"1"]), partition=1)
+    session = await open_session(wire, topic, version, partitions=(0, 1))
+    gone = FetchRequest.ForgottenTopic(topic="t", topic_id=topic.id, partitions=[0])
+    answer = await wire.ask(ApiKey.FETCH, version, again(session, 1, forgotten_topics_data=[gone]))
+    assert [p.partition_index for p in answer.responses[0].partitions] == [1]
+
+
+async def test_rule_31_a_failing_partition_is_listed_every_time(wire: Wire) -> None:
+    topic = await create_topic(wire, "t")
+    session = await open_session(wire, topic, partitions=(0, 5))
+    for epoch in (1, 2, 3):
+        answer = await wire.ask(ApiKey.FETCH, 12, again(session, epoch))
+        rows = answer.responses[0].partitions
+        assert [(p.partition_index, p.error_code) for p in rows] == [(5, 3)]
+
+
+async def test_rule_31_a_new_session_replaces_the_one_it_names(broker: Broker, wire: Wire) -> None:
+    topic = await create_topic(wire, "t")
+    session = await open_session(wire, topic)
+    ask = fetch_request(topic, session_id=session, session_epoch=0)
+    second = (await wire.ask(ApiKey.FETCH, 12, ask)).session_id
+    assert second not in (0, session)
+    assert len(broker.node.fetch_sessions) == 1
+    answer = await wire.ask(ApiKey.FETCH, 12, again(session, 1))
+    assert answer.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+async def test_rule_31_a_session_is_closed(broker: Broker, wire: Wire) -> None:
+    topic = await create_topic(wire, "t")
+    session = await open_session(wire, topic)
+    answer = await wire.ask(ApiKey.FETCH, 12, again(session, -1, max_bytes=1000))
+    assert (answer.error_code, answer.session_id) == (0, 0)
+    assert len(broker.node.fetch_sessions) == 0
+
+
+async def test_rule_31_the_cache_is_bounded() -> None:
+    async with (
+        started(max_incremental_fetch_session_cache_slots=3) as broker,
+        connected(broker.endpoint) as wire,
+    ):
+        topic = await create_topic(wire, "t")
+        for _ in range(6):
+            ask = fetch_request(topic, session_epoch=0)
+            answer = await wire.ask(ApiKey.FETCH, 12, ask)
+            assert answer.responses, "served all the same, perhaps with session 0"
+        assert len(broker.node.fetch_sessions) == 3
+
+
+async def test_rule_31_a_session_is_told_when_its_topic_comes_and_goes(wire: Wire) -> None:
+    topic = await create_topic(wire, "t")
+    session = await open_session(wire, topic)
+    await delete_topic(wire, "t")
+    answer = await wire.ask(ApiKey.FETCH, 12, again(session, 1))
+    assert answer.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    await create_topic(wire, "t")
+    answer = await wire.ask(ApiKey.FETCH, 12, again(session, 2))
+    assert answer.responses[0].partitions[0].error_code == 0
+    assert (await wire.ask(ApiKey.FETCH, 12, again(session, 3))).responses == []
+
+
+async def test_rule_31_a_parked_incremental_fetch(wire: Wire) -> None:
+    topic = await create_topic(wire, "t", 2)
+    session = await open_session(wire, topic, partitions=(0, 1))
+    ask = again(session, 1)
+    ask.max_wait_ms = 300
+    began_at = time.perf_counter()
+    answer = await wire.ask(ApiKey.FETCH, 12, ask)
+    assert time.perf_counter() - began_at > 0.29
+    assert answer.responses == []
+
+
+# -- rule 32: leader epochs
+
+
+async def two_epochs(folder: Path) -> Topic:
+    """Epoch 0 has offsets 0 to 2, epoch 1 offsets 3 and 4, epoch 2 none."""
+    async with started(folder) as broker, connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "t")
+        await produce(wire, topic, batch([b"0", b"1", b"2"]))
+    async with started(folder) as broker, connected(broker.endpoint) as wire:
+        await produce(wire, topic, batch([b"3", b"4"]))
+    return topic
+
+
+@pytest.mark.parametrize("version", range(9, 19))
+async def test_rule_32_current_leader_epoch(tmp_path: Path, version: int) -> None:
+    topic = await two_epochs(tmp_path)
+    async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
+        for epoch, code in (
+            (-1, 0),
+            (0, ErrorCode.FENCED_LEADER_EPOCH),
+            (1, ErrorCode.FENCED_LEADER_EPOCH),
+            (2, 0),
+            (3, ErrorCode.UNKNOWN_LEADER_EPOCH),
+        ):
+            row = await fetch(wire, topic, 0, version, current_leader_epoch=epoch)
+            assert row.error_code == code
+            assert bool(row.records) == (code == 0)
+
+
+@pytest.mark.parametrize("version", range(12, 19))
+@pytest.mark.parametrize(
+    ("offset", "last_epoch", "code", "diverging"),
+    [
+        (3, -1, 0, None),
+        (3, 0, 0, None),
+        (5, 1, 0, None),
+        (2, 0, 0, None),
+        (4, 0, 0, (0, 3)),  # epoch 0 ended before that
+        (5, 2, 0, None),  # an epoch without records ends at the end of the log
+        (3, 3, 1, None),  # above every epoch there is
+        (3, 9, 1, None),
+    ],
+)
+async def test_rule_32_a_client_that_diverged(
+    tmp_path: Path,
+    version: int,
+    offset: int,
+    last_epoch: int,
+    code: int,
+    diverging: tuple[int, int] | None,
+) -> None:
+    topic = await two_epochs(tmp_path)
+    async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
+        row = await fetch(wire, topic, offset, version, last_fetched_epoch=last_epoch)
+        assert row.error_code == code
+        told = row.diverging_epoch
+        assert (told and (told.epoch, told.end_offset)) == diverging
+        if diverging:
+            assert bytes(row.records) == b""
+
+
+async def test_rule_32_divergence_is_answered_at_once(tmp_path: Path) -> None:
+    topic = await two_epochs(tmp_path)
+    async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
+        row = await fetch(wire, topic, 4, last_fetched_epoch=0, max_wait_ms=NEVER)
+        assert row.diverging_epoch.end_offset == 3
+
+
+# -- the offsets topic can be read like any other
+
+
+async def test_the_offsets_topic_is_readable(wire: Wire) -> None:
+    await wire.ask(ApiKey.FIND_COORDINATOR, 0, request(ApiKey.FIND_COORDINATOR, key="g"))
+    row = await fetch(wire, Topic("__consumer_offsets"))
+    assert (row.error_code, row.high_watermark) == (0, 0)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -107,7 +109,7 @@ def test_entries_always_rise(assigned: list[tuple[int, int]]) -> None:
         epochs.assign(epoch, start)
         entries = epochs.entries
         assert epochs.latest == epoch
-        assert all(a < c and b < d for (a, b), (c, d) in zip(entries, entries[1:], strict=False))
+        assert all(a < c and b < d for (a, b), (c, d) in pairwise(entries))
         again = LeaderEpochs.from_bytes(epochs.to_bytes())
         assert again is not None
         assert again.entries == entries

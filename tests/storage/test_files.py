@@ -210,7 +210,7 @@ class TestDisk:
         assert file.append([b"ab", b"cdef"]) == 6
         assert file.read(0, 20) == b"beforeabcdef"
 
-    @pytest.mark.parametrize("room", range(0, 12))
+    @pytest.mark.parametrize("room", range(12))
     def test_a_full_disk_leaves_no_part_of_an_append(self, tmp_path: Path, room: int) -> None:
         file = OsFiles().open((tmp_path / "a").as_posix(), create=True)
         file.append([b"before"])
@@ -251,6 +251,38 @@ class TestDisk:
         monkeypatch.setattr(files_module, "_fsync", refuse)
         with pytest.raises(StorageError, match="cannot sync"):
             file.sync()
+
+    def test_an_atomic_write_syncs_bytes_then_renames_then_syncs_the_name(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        steps: list[str] = []
+
+        def path_of(fd: int) -> str:
+            return Path(os.readlink(f"/proc/self/fd/{fd}")).name
+
+        replace = os.replace
+        monkeypatch.setattr(files_module, "_fsync", lambda fd: steps.append(f"sync {path_of(fd)}"))
+        monkeypatch.setattr(os, "fsync", lambda fd: steps.append(f"sync {path_of(fd)}"))
+
+        def rename(old: str, new: str) -> None:
+            steps.append("rename")
+            replace(old, new)
+
+        monkeypatch.setattr(os, "replace", rename)
+        OsFiles().write_atomic((tmp_path / "a").as_posix(), b"x")
+        assert steps == ["sync a.tmp", "rename", f"sync {tmp_path.name}"]
+
+    def test_sync_reaches_the_system(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        synced: list[int] = []
+        monkeypatch.setattr(files_module, "_fsync", synced.append)
+        file = OsFiles().open((tmp_path / "a").as_posix(), create=True)
+        file.sync()
+        part = file.range(0, 0)
+        assert synced == [part.fd]
+        file.close()
+        file.sync()
+        assert len(synced) == 1
+        assert OsFiles().sync_everything(tmp_path.as_posix())
 
     def test_plain_fallbacks(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(files_module, "_writev", files_module._joined_write)

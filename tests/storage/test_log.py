@@ -111,7 +111,7 @@ class TestAppend:
 
 class TestRoll:
     def test_by_size(self, log: Log, place: Place) -> None:
-        files, data_dir = place
+        files, _ = place
         fill(log, 60)
         names = [name for name in files.listdir(log.folder) if name.endswith(".log")]
         assert len(names) > 2
@@ -386,7 +386,7 @@ class TestRead:
         config = dataclasses.replace(SMALL, cleanup_policy=frozenset({"compact"}))
         log = open_log(manager, config=config)
         for offset in (3, 10, 40, 41, 90):
-            data, header = batch(b"x" * 600)
+            data, _ = batch(b"x" * 600)
             raw = offset.to_bytes(8, "big") + bytes(data[8:12]) + bytes(4) + bytes(data[16:])
             log.append_replicated(memoryview(raw), now_ms=NOW)
         assert [record.offset for record in records(log, 0)] == [3, 10, 40, 41, 90]

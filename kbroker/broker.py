@@ -22,7 +22,7 @@ from .context import Endpoint
 from .flusher import Flusher
 from .node import Node
 from .registry import load_apis
-from .server import Listener, Server
+from .server import Listener, Server, bind_all, close_all
 from .topics import DEFAULT, NewTopic, create_topic
 
 METADATA_JOURNAL = "cluster.journal"
@@ -47,11 +47,10 @@ class Broker:
     async def create_topic(
         self, name: str, partitions: int = DEFAULT, configs: Mapping[str, str] | None = None
     ) -> None:
-        """Create a topic unless it exists. Raises KafkaError."""
+        """Create a topic. Raises KafkaError."""
         node = self.node
-        if name not in node.cluster.topics:
-            new = NewTopic(name, partitions, configs=dict(configs or {}))
-            await create_topic(node.cluster, node.config, new, cause="declared at start")
+        new = NewTopic(name, partitions, configs=dict(configs or {}))
+        await create_topic(node.cluster, node.config, new, cause="declared by the program")
 
     @property
     def bootstrap_servers(self) -> str:
@@ -72,16 +71,15 @@ async def open_broker(
     Parameters: `data_dir` is the data folder, None keeps everything in memory; `grace_seconds`
     bounds the stop. Several brokers can run in one process.
 
-    Error handling: raises DataFolderLocked, RecoveryError or PortInUse when it cannot start.
+    Error handling: raises CannotListen or StorageError when it cannot start.
     """
-    clock = clock or SystemClock()
-    node = await _open_node(config, data_dir, clock)
-    server = Server(node, load_apis(), listeners)
+    # First of all: a port that is taken must not leave a data folder behind.
+    bound = await bind_all(listeners, config.listen_backlog)
     try:
-        await server.open()
+        node = await _open_node(config, data_dir, clock or SystemClock())
+        server = Server(node, load_apis(), bound)
     except BaseException:
-        with trio.CancelScope(shield=True):
-            await node.close()
+        close_all(bound)
         raise
     # Shielded: when the caller is cancelled, clients still get their answers in `_stop`.
     work = trio.CancelScope(shield=True)

@@ -194,7 +194,8 @@ class Connection:
             return
         software = self.peer.software or "unknown software"
         raise Refused(
-            f"API key {header.api_key} version {header.api_version} of {software} is not served"
+            f"{_api_name(header.api_key)} version {header.api_version}, asked by {software}, "
+            "is not served"
         )
 
     def _log_refusal(self, error: Exception) -> None:
@@ -278,3 +279,10 @@ def _is_parked(result: Any) -> bool:
     if isinstance(result, Pending):
         return not result.ready
     return isinstance(result, CoroutineType)
+
+
+def _api_name(key: int) -> str:
+    try:
+        return f"{ApiKey(key).api_name} ({key})"
+    except ValueError:
+        return f"API key {key}"

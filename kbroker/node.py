@@ -231,6 +231,12 @@ class Node:
                     replica.configure(self.topic_config(topic))
         for topic in event.created:
             logger.info("topic %s created: %s", topic.name, event.cause)
+            if self.topic_config(topic).compacted and not topic.is_internal:
+                logger.warning(
+                    "topic %s has cleanup.policy=compact: records without a key are refused, but "
+                    "nothing is compacted yet",
+                    topic.name,
+                )
 
     def _drop_topic(self, topic: Topic) -> None:
         for partition in topic.partitions:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import errno
 import logging
+import socket
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -37,14 +38,35 @@ class Listener:
     advertised: Endpoint | None = None
 
 
-class PortInUse(Exception):
-    """A listener's address cannot be bound."""
+class CannotListen(Exception):
+    """A listener's address cannot be bound; the message says what to do."""
 
 
-async def bind(listener: Listener, backlog: int) -> list[trio.SocketListener]:
+Bound = list[tuple[Listener, trio.SocketListener]]
+
+
+async def bind_all(listeners: Sequence[Listener], backlog: int) -> Bound:
+    """Open the sockets of all listeners, or none. Raises CannotListen."""
+    bound: Bound = []
+    try:
+        for listener in listeners:
+            bound += [(listener, each) for each in await _bind(listener, backlog)]
+    except BaseException:
+        close_all(bound)
+        raise
+    return bound
+
+
+def close_all(bound: Bound) -> None:
+    """Close the sockets of listeners."""
+    for _, each in bound:
+        each.socket.close()
+
+
+async def _bind(listener: Listener, backlog: int) -> list[trio.SocketListener]:
     """Open the listener's sockets: both loopback families for a loopback host, else one.
 
-    Raises PortInUse, with what to do, when the address is taken.
+    Raises CannotListen.
     """
     if listener.host not in LOOPBACK_NAMES:
         return await _open(listener.host, listener.port, backlog)
@@ -53,13 +75,20 @@ async def bind(listener: Listener, backlog: int) -> list[trio.SocketListener]:
         port = first[0].socket.getsockname()[1]
         try:
             return first + await _open(LOOPBACK[1], port, backlog)
-        except PortInUse:
-            if listener.port:
+        except CannotListen:
+            if listener.port or not _has_ipv6():
                 return first
             await first[0].aclose()  # the kernel's choice is free in one family only: again
-        except OSError:
-            return first  # no IPv6 on this machine
-    raise PortInUse("found no port that is free on 127.0.0.1 and ::1; name one with --port")
+    raise CannotListen("found no port that is free on 127.0.0.1 and ::1; name one with --port")
+
+
+def _has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind((LOOPBACK[1], 0))
+    except OSError:
+        return False
+    return True
 
 
 async def _open(host: str, port: int, backlog: int) -> list[trio.SocketListener]:
@@ -67,41 +96,41 @@ async def _open(host: str, port: int, backlog: int) -> list[trio.SocketListener]
         return await trio.open_tcp_listeners(port, host=host, backlog=backlog)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            raise PortInUse(
+            reason = (
                 f"port {port} on {host} is in use; stop its owner, choose another one with "
                 "--port, or let the system choose with --port 0"
-            ) from None
-        raise
+            )
+        else:
+            reason = (
+                f"cannot listen on {host} ({error.strerror}); name an address of this machine "
+                "with --host"
+            )
+        raise CannotListen(reason) from None
 
 
 class Server:
-    """Accepts clients of one node on its listeners, within the limits of the configuration."""
+    """Accepts clients of one node on its listeners, within the limits of the configuration.
 
-    def __init__(self, node: Node, apis: Mapping[int, Api], listeners: list[Listener]) -> None:
+    Nothing is accepted from the sockets of `bound` before `run`.
+    """
+
+    def __init__(self, node: Node, apis: Mapping[int, Api], bound: Bound) -> None:
         self.connections: set[Connection] = set()
         self._node = node
         self._apis = apis
-        self._listeners = listeners
-        self._sockets: list[tuple[Listener, trio.SocketListener]] = []
+        self._sockets = bound
         self._open = 0
         self._per_host: Counter[str] = Counter()
         self._limits_per_host = _per_host_limits(node.config)
         self._next_accept = 0.0
         self._accepting = trio.CancelScope()
 
-    async def open(self) -> None:
-        """Bind all listeners; nothing is accepted before `run`."""
-        backlog = self._node.config.listen_backlog
-        for listener in self._listeners:
-            self._sockets += [(listener, socket) for socket in await bind(listener, backlog)]
-
     def endpoints(self) -> list[tuple[Listener, Endpoint]]:
         """Each listener's address, with the port that the kernel chose."""
-        addresses = {
-            listener: Endpoint(*socket.socket.getsockname()[:2])
-            for listener, socket in reversed(self._sockets)
-        }
-        return [(listener, addresses[listener]) for listener in self._listeners]
+        addresses: dict[Listener, Endpoint] = {}
+        for listener, each in self._sockets:
+            addresses.setdefault(listener, Endpoint(*each.socket.getsockname()[:2]))
+        return list(addresses.items())
 
     def endpoint(self) -> Endpoint:
         """The address of the first listener."""
@@ -113,17 +142,16 @@ class Server:
             nursery.start_soon(self._reap)
             with self._accepting:
                 async with trio.open_nursery() as accepting:
-                    for listener, socket in self._sockets:
+                    for listener, each in self._sockets:
                         accepting.start_soon(
                             partial(
                                 trio.serve_listeners,
                                 partial(self._serve, listener),
-                                [socket],
+                                [each],
                                 handler_nursery=nursery,
                             )
                         )
-            for _, socket in self._sockets:
-                socket.socket.close()
+            close_all(self._sockets)
 
     def stop_accepting(self) -> None:
         """Close the door; connections that are open stay open."""

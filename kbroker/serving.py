@@ -19,14 +19,14 @@ import trio
 from . import __version__
 from .broker import Broker, open_broker
 from .client import check_round_trip
-from .config import BrokerConfig
+from .config import BrokerConfig, ConfigError
 from .context import Endpoint
 from .listeners import configured_listeners, parse_endpoint
 from .logs import set_up_logging
 from .protocol.errors import KafkaError
-from .server import LOOPBACK_NAMES, Listener, PortInUse
-from .storage.errors import StorageError
+from .server import LOOPBACK_NAMES, CannotListen, Listener
 from .storage.naming import META_PROPERTIES
+from .topics import DEFAULT
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +82,12 @@ class _Serving:
 
     async def run(self) -> None:
         options = self.options
-        config = load_config(options)
+        try:
+            config = load_config(options)
+            self._prepare_port_file()
+        except (ConfigError, StartFailed) as refused:
+            self.event("error", message=str(refused))
+            raise
         self.data_dir = None if options.memory else options.data_dir or config.log_dir
         self.is_new = not _exists(self.data_dir or "", META_PROPERTIES)
         self.event("starting", version=__version__, pid=os.getpid())
@@ -97,9 +102,25 @@ class _Serving:
             message = error.message if isinstance(error, KafkaError) else None
             self.event("error", message=message or str(error))
             raise StartFailed(message or str(error)) from error
+        self._remove_port_file()
         self.event("stopped")
         if not options.as_json:
             print("stopped", flush=True)
+
+    def _prepare_port_file(self) -> None:
+        """Take away the file of an earlier run: it may name a port that is somebody else's now."""
+        path = self.options.port_file
+        if not path:
+            return
+        try:
+            _write_atomic(path, "")
+        except OSError as error:
+            raise StartFailed(f"--port-file {path} cannot be written: {error.strerror}") from None
+        self._remove_port_file()
+
+    def _remove_port_file(self) -> None:
+        if self.options.port_file:
+            Path(self.options.port_file).unlink(missing_ok=True)
 
     async def _serve(self, config: BrokerConfig) -> None:
         options = self.options
@@ -124,8 +145,25 @@ class _Serving:
             grace_seconds=options.grace_seconds,
         ) as broker:
             for name, partitions, configs in options.topics:
-                await broker.create_topic(name, partitions, configs)
+                await self._declare_topic(broker, name, partitions, configs)
             yield broker
+
+    async def _declare_topic(
+        self, broker: Broker, name: str, partitions: int, configs: dict[str, str]
+    ) -> None:
+        """Create a topic of `--topic`; one that is there stays as it is."""
+        known = broker.node.cluster.topics.get(name)
+        if known is None:
+            try:
+                await broker.create_topic(name, partitions, configs)
+            except KafkaError as error:
+                raise StartFailed(f"--topic {name}: {error.message or error}") from None
+        elif len(known.partitions) != partitions != DEFAULT or configs:
+            logger.warning(
+                "--topic %s: the topic exists with %d partitions and stays as it is",
+                name,
+                len(known.partitions),
+            )
 
     def _check_exposure(self, listener: Listener) -> None:
         """A plaintext listener that other machines reach is worth a loud word."""
@@ -245,7 +283,7 @@ def _cause_of(group: ExceptionGroup[Exception]) -> Exception:
     for error in group.exceptions:
         if isinstance(error, ExceptionGroup):
             return _cause_of(error)
-        if isinstance(error, (StorageError, PortInUse, OSError, ValueError)):
+        if isinstance(error, (StartFailed, KafkaError, CannotListen, OSError, ValueError)):
             return error
     raise group
 

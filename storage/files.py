@@ -368,8 +368,10 @@ class OsFiles:
                 return []
 
     def mkdir(self, path: str) -> None:
-        with _reported("create", path):
+        try:
             os.makedirs(path, exist_ok=True)
+        except OSError as error:
+            raise StorageError(f"cannot create {path}: {error.strerror}") from error
 
     def rmtree(self, path: str) -> None:
         with _reported("remove", path), contextlib.suppress(FileNotFoundError):

@@ -96,6 +96,8 @@ def serve(**options: Any) -> None:
     from kbroker.config import ConfigError
     from kbroker.serving import ServeOptions, StartFailed, run_server
 
+    if options["memory"] and options["data_dir"]:
+        raise click.UsageError("--memory and --data-dir exclude each other")
     overrides = dict(_split_override(text) for text in options.pop("overrides"))
     topics = [_parse_topic(text) for text in options.pop("topics")]
     settings = ServeOptions(overrides=overrides, topics=topics, **options)

@@ -1,0 +1,191 @@
+"""`kbroker serve` as a process: ready signals, events, exit codes, messages."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SERVE = [sys.executable, "-m", "kbroker", "serve"]
+SECONDS = 30
+
+
+@contextmanager
+def serving(*flags: str, **settings: Any) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [*SERVE, *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **settings
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def refused(*flags: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*SERVE, *flags], capture_output=True, text=True, check=False, timeout=SECONDS
+    )
+
+
+def wait_for(path: Path) -> str:
+    give_up = time.monotonic() + SECONDS
+    while not path.exists():
+        assert time.monotonic() < give_up, f"{path} did not appear"
+        time.sleep(0.02)
+    return path.read_text()
+
+
+def test_the_banner_ends_with_the_ready_line_and_a_signal_ends_it_well(tmp_path: Path) -> None:
+    port_file = tmp_path / "port"
+    port_file.write_text("stale:1")
+    with serving(
+        "--port", "0", "--data-dir", str(tmp_path / "d"), "--port-file", str(port_file)
+    ) as process:
+        assert process.stdout is not None
+        lines = [process.stdout.readline() for _ in range(4)]
+        address = wait_for(port_file)
+        process.send_signal(signal.SIGTERM)
+        rest, _ = process.communicate(timeout=SECONDS)
+    assert lines[0].startswith("kbroker 0.")
+    assert f"localhost:{address.split(':')[1].strip()}" in lines[1]
+    assert "new" in lines[2]
+    assert lines[3].startswith("ready in ")
+    assert rest == "stopped\n"
+    assert process.returncode == 0
+    assert not port_file.exists()
+
+
+def test_events_tell_a_program_what_a_banner_tells_a_person(tmp_path: Path) -> None:
+    port_file = tmp_path / "port.json"
+    with serving("--memory", "--port", "0", "--json", "--port-file", str(port_file)) as process:
+        written = json.loads(wait_for(port_file))
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=SECONDS)
+    events = [json.loads(line) for line in output.splitlines()]
+    assert [event["event"] for event in events] == ["starting", "ready", "stopping", "stopped"]
+    assert events[1] == written
+    assert written["pid"] == process.pid
+    assert written["bootstrap_servers"] == written["listeners"]["PLAINTEXT"]
+    assert process.returncode == 0
+
+
+def test_the_ready_event_goes_to_a_descriptor() -> None:
+    read_end, write_end = os.pipe()
+    flags = ("--memory", "--port", "0", "--ready-fd", str(write_end))
+    with serving(*flags, pass_fds=[write_end]), os.fdopen(read_end) as reader:
+        os.close(write_end)
+        event = json.loads(reader.read())
+    assert event["event"] == "ready"
+
+
+def test_a_second_server_on_the_same_folder_is_refused(tmp_path: Path) -> None:
+    port_file = tmp_path / "port"
+    flags = ("--port", "0", "--data-dir", str(tmp_path / "d"))
+    with serving(*flags, "--port-file", str(port_file)):
+        wait_for(port_file)
+        second = refused(*flags)
+    assert second.returncode == 3
+    assert "another broker uses this data folder" in second.stderr
+    assert "--data-dir" in second.stderr
+
+
+def test_a_taken_port_names_the_flag_and_leaves_no_folder(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        done = refused("--port", port, "--data-dir", str(tmp_path / "d"))
+    assert done.returncode == 3
+    assert f"port {port}" in done.stderr
+    assert "--port 0" in done.stderr
+    assert not (tmp_path / "d").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "status", "message"),
+    [
+        (["--memory", "--port", "0", "--strict", "--host", "0.0.0.0"], 3, "refused by --strict"),
+        (["--memory", "--port", "0", "--topic", "t:0"], 3, "at least one partition"),
+        (["--memory", "--port", "0", "--topic", "t:1:foo=1"], 3, "foo"),
+        (["--memory", "--host", "no.such.host.invalid"], 3, "--host"),
+        (["--memory", "--port-file", "/no/such/folder/p"], 3, "--port-file"),
+        (["--port", "0", "--data-dir", "/proc/none"], 3, "cannot create /proc/none"),
+        (["--memory", "--port", "0", "--advertise", "nonsense"], 3, "nonsense"),
+        (["--memory", "--log-level", "loud"], 3, "loud"),
+        (["--memory", "-o", "num.partitions=abc"], 3, "num.partitions"),
+        (["--memory", "--strict", "-o", "num.partition=3"], 3, "num.partitions"),
+        (["--memory", "-o", "no-equals-sign"], 2, "KEY=VALUE"),
+        (["--memory", "--data-dir", "x"], 2, "exclude"),
+        (["--no-such-flag"], 2, "--no-such-flag"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_what_cannot_start_says_why_in_a_line(flags: list[str], status: int, message: str) -> None:
+    done = refused(*flags)
+    assert done.returncode == status
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_refusal_is_an_event_too() -> None:
+    done = refused("--memory", "--json", "-o", "num.partitions=abc")
+    event = json.loads(done.stdout.splitlines()[-1])
+    assert event["event"] == "error"
+    assert "num.partitions" in event["message"]
+
+
+def test_an_unknown_property_is_a_warning_with_a_suggestion(tmp_path: Path) -> None:
+    port_file = tmp_path / "port"
+    with serving(
+        "--memory", "--port", "0", "-o", "num.partition=3", "--port-file", str(port_file)
+    ) as process:
+        wait_for(port_file)
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=SECONDS)
+    assert "num.partitions" in errors
+
+
+def test_it_stops_with_its_parent(tmp_path: Path) -> None:
+    port_file = tmp_path / "port"
+    flags = [*SERVE, "--memory", "--port", "0", "--exit-with-parent", "--port-file", str(port_file)]
+    script = f"import subprocess, time; subprocess.Popen({flags!r}); time.sleep(60)"
+    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.DEVNULL)
+    address = wait_for(port_file)
+    parent.kill()
+    parent.wait()
+    host, port = address.strip().rsplit(":", 1)
+    give_up = time.monotonic() + SECONDS
+    while time.monotonic() < give_up:
+        try:
+            socket.create_connection((host, int(port)), timeout=1).close()
+        except OSError:
+            return
+        time.sleep(0.05)
+    raise AssertionError("the server outlived its parent")
+
+
+def test_it_stops_when_nobody_comes() -> None:
+    with serving("--memory", "--port", "0", "--idle-timeout", "200ms") as process:
+        assert process.wait(SECONDS) == 0
+
+
+def test_health_tells_by_its_exit_status(tmp_path: Path) -> None:
+    health = [sys.executable, "-m", "kbroker", "health", "--bootstrap"]
+    port_file = tmp_path / "port"
+    with serving("--memory", "--port", "0", "--port-file", str(port_file)):
+        address = wait_for(port_file).strip()
+        done = subprocess.run([*health, address], capture_output=True, text=True, check=False)
+        assert done.returncode == 0
+        assert "answers" in done.stdout
+    gone = subprocess.run([*health, address], capture_output=True, text=True, check=False)
+    assert gone.returncode == 1
+    assert "kbroker serve" in gone.stderr

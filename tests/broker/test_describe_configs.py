@@ -1,0 +1,133 @@
+"""DescribeConfigs: wire rule 65. What the entries say is tested in test_config.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.configs import DescribeConfigsRequest
+
+from ..brokers import started
+from ..wire import Wire, connected, create_topic
+
+VERSIONS = range(5)
+TOPIC, BROKER = 2, 4
+Resource = DescribeConfigsRequest.Resource
+
+
+async def describe(
+    wire: Wire, version: int, kind: int, name: str, keys: list[str] | None = None, **fields: Any
+) -> Any:
+    resource = Resource(resource_type=kind, resource_name=name, configuration_keys=keys)
+    ask = DescribeConfigsRequest(resources=[resource], **fields)
+    (row,) = (await wire.ask(ApiKey.DESCRIBE_CONFIGS, version, ask)).results
+    assert (row.resource_type, row.resource_name) == (kind, name)
+    return row
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_rule_65_full_entries_of_a_topic(version: int) -> None:
+    """Source 1 topic, 4 static, 5 default; version 0 has a flag in its place."""
+    async with (
+        started(log_segment_bytes=2_000_000) as broker,
+        connected(broker.endpoint) as wire,
+    ):
+        await create_topic(wire, "t", configs={"retention.ms": "1000"})
+        row = await describe(wire, version, TOPIC, "t", include_synonyms=True)
+        assert row.error_code == 0
+        entries = {entry.name: entry for entry in row.configs}
+        assert len(entries) == len(row.configs) > 25
+        expected = {
+            "retention.ms": ("1000", 1, False),
+            "segment.bytes": ("2000000", 4, False),
+            "cleanup.policy": ("delete", 5, True),
+        }
+        for name, (value, source, is_default) in expected.items():
+            entry = entries[name]
+            assert (entry.value, entry.read_only, entry.is_sensitive) == (value, False, False)
+            if version == 0:
+                assert entry.is_default == is_default
+            else:
+                assert entry.config_source == source
+                assert entry.synonyms
+                assert entry.synonyms[0].value == value
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_rule_65_full_entries_of_this_broker(wire: Wire, version: int) -> None:
+    row = await describe(wire, version, BROKER, "1")
+    entries = {entry.name: entry for entry in row.configs}
+    assert row.error_code == 0
+    assert len(entries) == len(row.configs) > 100
+    assert entries["node.id"].read_only
+    assert entries["num.partitions"].value == "1"
+    for entry in row.configs:
+        assert entry.value is None or not entry.is_sensitive, "secrets are not told"
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_rule_65_only_some_keys(wire: Wire, version: int) -> None:
+    await create_topic(wire, "t")
+    row = await describe(wire, version, TOPIC, "t", ["retention.ms", "no.such.key"])
+    assert [entry.name for entry in row.configs] == ["retention.ms"]
+    row = await describe(wire, version, TOPIC, "t", ["no.such.key"])
+    assert (row.error_code, row.configs) == (0, [])
+
+
+@pytest.mark.parametrize("version", [3, 4])
+async def test_types_and_texts_are_told_when_asked_for(wire: Wire, version: int) -> None:
+    await create_topic(wire, "t")
+    for asked in (False, True):
+        row = await describe(wire, version, TOPIC, "t", include_documentation=asked)
+        assert all(bool(entry.documentation) == asked for entry in row.configs)
+        assert all(entry.config_type > 0 for entry in row.configs)
+
+
+@pytest.mark.parametrize("version", range(1, 5))
+async def test_synonyms_are_told_when_asked_for(wire: Wire, version: int) -> None:
+    """Those of the broker by the broker's name of the property."""
+    await create_topic(wire, "t", configs={"segment.bytes": "2000000"})
+    row = await describe(wire, version, TOPIC, "t", ["segment.bytes"])
+    assert row.configs[0].synonyms == []
+    row = await describe(wire, version, TOPIC, "t", ["segment.bytes"], include_synonyms=True)
+    told = [(s.name, s.value, s.source) for s in row.configs[0].synonyms]
+    assert told == [("segment.bytes", "2000000", 1), ("log.segment.bytes", "1073741824", 5)]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(
+    ("kind", "name", "code"),
+    [
+        (TOPIC, "missing", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (TOPIC, "a b", ErrorCode.INVALID_TOPIC_EXCEPTION),
+        (TOPIC, "", ErrorCode.INVALID_TOPIC_EXCEPTION),
+        (BROKER, "2", ErrorCode.INVALID_REQUEST),
+        (BROKER, "one", ErrorCode.INVALID_REQUEST),
+        (0, "t", ErrorCode.INVALID_REQUEST),
+        (99, "t", ErrorCode.INVALID_REQUEST),
+        (-1, "t", ErrorCode.INVALID_REQUEST),
+    ],
+)
+async def test_rule_65_what_is_refused(
+    wire: Wire, version: int, kind: int, name: str, code: int
+) -> None:
+    row = await describe(wire, version, kind, name)
+    assert (row.error_code, row.configs) == (code, [])
+
+
+async def test_several_resources_in_one_request(wire: Wire) -> None:
+    await create_topic(wire, "t")
+    asked = [
+        Resource(resource_type=kind, resource_name=name)
+        for kind, name in ((TOPIC, "t"), (TOPIC, "missing"), (BROKER, "1"), (TOPIC, "t"))
+    ]
+    ask = DescribeConfigsRequest(resources=asked)
+    rows = (await wire.ask(ApiKey.DESCRIBE_CONFIGS, 4, ask)).results
+    assert [(row.resource_name, row.error_code) for row in rows] == [
+        ("t", 0),
+        ("missing", 3),
+        ("1", 0),
+    ]

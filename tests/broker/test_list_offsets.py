@@ -1,0 +1,236 @@
+"""ListOffsets and OffsetForLeaderEpoch: wire rules 36 to 38."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.compression import Codec
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.list_offsets import (
+    ListOffsetsRequest,
+    OffsetForLeaderEpochRequest,
+)
+from kbroker.protocol.records import Record
+
+from ..brokers import Start, started
+from ..wire import Topic, Wire, batch, connected, create_topic, list_offset, produce
+from .test_fetch import delete_records, two_epochs
+
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING = range(-1, -7, -1)
+VERSIONS = range(1, 12)
+
+
+async def filled(wire: Wire, codec: Codec = Codec.NONE) -> Topic:
+    """Six records in two batches, the greatest time in the middle."""
+    topic = await create_topic(wire, "t")
+    times = [1000, 1500, 2000, 5000, 3000, 4000]
+    for part in (times[:3], times[3:]):
+        rows = [Record(None, b"%d" % time, time) for time in part]
+        assert (await produce(wire, topic, batch(rows, codec=codec))).error_code == 0
+    return topic
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("isolation", [0, 1])
+async def test_rule_36_the_ends(start: Start, version: int, isolation: int) -> None:
+    """The timestamp of a special answer is -1; the epoch is told from version 4 on."""
+    async with start() as broker, connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "t")
+        for expected in (0, 1):
+            for timestamp, offset in ((LATEST, expected), (EARLIEST, 0)):
+                row = await list_offset(wire, topic, timestamp, version, isolation_level=isolation)
+                assert (row.error_code, row.offset, row.timestamp) == (0, offset, -1)
+                assert row.leader_epoch == (0 if version >= 4 else -1)
+            await produce(wire, topic, batch())
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(
+    ("timestamp", "since", "offset", "time"),
+    [
+        (MAX_TIMESTAMP, 7, 3, 5000),
+        (EARLIEST_LOCAL, 8, 0, -1),
+        (LATEST_TIERED, 9, -1, -1),
+        (EARLIEST_PENDING, 11, -1, -1),
+        (-7, 99, -1, -1),
+    ],
+)
+async def test_rule_36_names_that_came_later(
+    wire: Wire, version: int, timestamp: int, since: int, offset: int, time: int
+) -> None:
+    """Before their version they are UNSUPPORTED_VERSION, for their partition only."""
+    topic = await filled(wire)
+    row = await list_offset(wire, topic, timestamp, version)
+    if version < since:
+        expected = (ErrorCode.UNSUPPORTED_VERSION, -1, -1)
+    else:
+        expected = (ErrorCode.NONE, offset, time)
+    assert (row.error_code, row.offset, row.timestamp) == expected
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("codec", list(Codec))
+async def test_rule_37_by_time(wire: Wire, version: int, codec: Codec) -> None:
+    """The record's own offset, also inside of a compressed batch; the first one at or after."""
+    topic = await filled(wire, codec)
+    for timestamp, offset, time in (
+        (0, 0, 1000),
+        (1000, 0, 1000),
+        (1001, 1, 1500),
+        (1500, 1, 1500),
+        (2000, 2, 2000),
+        (2001, 3, 5000),
+        (4000, 3, 5000),
+        (5000, 3, 5000),
+    ):
+        row = await list_offset(wire, topic, timestamp, version)
+        assert (row.error_code, row.offset, row.timestamp) == (0, offset, time), timestamp
+        assert row.leader_epoch == (0 if version >= 4 else -1)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_rule_37_none_found(wire: Wire, version: int) -> None:
+    topic = await filled(wire)
+    row = await list_offset(wire, topic, 5001, version)
+    assert (row.error_code, row.offset, row.timestamp, row.leader_epoch) == (0, -1, -1, -1)
+    empty = await create_topic(wire, "empty")
+    row = await list_offset(wire, empty, 0, version)
+    assert (row.error_code, row.offset, row.timestamp) == (0, -1, -1)
+
+
+async def test_rule_36_the_greatest_time_of_an_empty_log(wire: Wire) -> None:
+    topic = await create_topic(wire, "t")
+    row = await list_offset(wire, topic, MAX_TIMESTAMP, 7)
+    assert (row.error_code, row.offset, row.timestamp) == (0, -1, -1)
+
+
+async def test_rule_37_over_many_segments(start: Start) -> None:
+    """With index entries, rolled segments and a start that moved."""
+    async with (
+        start(log_segment_bytes=1_048_576, log_index_interval_bytes=4096) as broker,
+        connected(broker.endpoint) as wire,
+    ):
+        topic = await create_topic(wire, "t")
+        for i in range(40):
+            rows = [Record(None, bytes(30_000), 1000 * (3 * i + n)) for n in range(3)]
+            await produce(wire, topic, batch(rows))
+        for n in range(0, 120, 7):
+            row = await list_offset(wire, topic, max(1000 * n - 500, 0))
+            assert (row.offset, row.timestamp) == (n, 1000 * n)
+        await delete_records(wire, "t", 50)
+        assert (await list_offset(wire, topic, EARLIEST)).offset == 50
+        assert (await list_offset(wire, topic, 0)).offset == 50
+        assert (await list_offset(wire, topic, 60_000)).offset == 60
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_rule_37_the_same_partition_twice(wire: Wire, version: int) -> None:
+    """One row, 42, offset -1; the other partition is answered."""
+    await create_topic(wire, "t", 2)
+    rows = [ListOffsetsRequest.Partition(partition_index=i, timestamp=LATEST) for i in (0, 1, 0)]
+    ask = ListOffsetsRequest(
+        replica_id=-1, topics=[ListOffsetsRequest.Topic(name="t", partitions=rows)]
+    )
+    answer = await wire.ask(ApiKey.LIST_OFFSETS, version, ask)
+    found = [(p.partition_index, p.error_code, p.offset) for p in answer.topics[0].partitions]
+    assert sorted(found) == [(0, ErrorCode.INVALID_REQUEST, -1), (1, 0, 0)]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_unknown_topics_and_partitions(wire: Wire, version: int) -> None:
+    topic = await create_topic(wire, "t")
+    for where, partition in ((Topic("missing"), 0), (topic, 1), (topic, -1)):
+        row = await list_offset(wire, where, LATEST, version, partition=partition)
+        assert row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert (row.offset, row.timestamp) == (-1, -1)
+
+
+async def test_version_0_answers_lists(wire: Wire) -> None:
+    """Decision 11: as Kafka before 4, newest first, the log's end or what is before a time."""
+    topic = await filled(wire)
+    for timestamp, count, offsets in (
+        (LATEST, 1, [6]),
+        (LATEST, 10, [6, 0]),
+        (EARLIEST, 10, [0]),
+        (LATEST, 0, []),
+    ):
+        row = await list_offset(wire, topic, timestamp, 0, max_num_offsets=count)
+        assert (row.error_code, row.old_style_offsets) == (0, offsets)
+
+
+@pytest.mark.parametrize("version", range(4, 12))
+async def test_rule_32_epochs_in_list_offsets(tmp_path: Path, version: int) -> None:
+    topic = await two_epochs(tmp_path)
+    async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
+        for epoch, code in ((-1, 0), (2, 0), (1, 74), (0, 74), (3, 75)):
+            row = await list_offset(wire, topic, LATEST, version, current_leader_epoch=epoch)
+            assert (row.error_code, row.offset) == (code, 5 if code == 0 else -1)
+        for timestamp, epoch in ((LATEST, 2), (EARLIEST, 0), (MAX_TIMESTAMP, 1)):
+            if timestamp == MAX_TIMESTAMP and version < 7:
+                continue
+            assert (await list_offset(wire, topic, timestamp, version)).leader_epoch == epoch
+
+
+# -- rule 38: OffsetForLeaderEpoch
+
+
+async def epoch_end(
+    wire: Wire, topic: str, epoch: int, version: int, *, partition: int = 0, current: int = -1
+) -> Any:
+    cls = OffsetForLeaderEpochRequest
+    row = cls.Partition(partition=partition, current_leader_epoch=current, leader_epoch=epoch)
+    ask = cls(replica_id=-1, topics=[cls.Topic(topic=topic, partitions=[row])])
+    answer = await wire.ask(ApiKey.OFFSET_FOR_LEADER_EPOCH, version, ask)
+    assert answer.topics[0].topic == topic
+    return answer.topics[0].partitions[0]
+
+
+@pytest.mark.parametrize("version", range(5))
+@pytest.mark.parametrize(
+    ("asked", "epoch", "end"),
+    [(0, 0, 3), (1, 1, 5), (2, 2, 5), (3, -1, -1), (99, -1, -1), (-1, -1, -1)],
+)
+async def test_rule_38_where_an_epoch_ended(
+    tmp_path: Path, version: int, asked: int, epoch: int, end: int
+) -> None:
+    await two_epochs(tmp_path)
+    async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
+        row = await epoch_end(wire, "t", asked, version)
+        assert (row.error_code, row.end_offset) == (0, end)
+        assert row.leader_epoch == (epoch if version >= 1 else -1)
+
+
+@pytest.mark.parametrize("version", range(5))
+async def test_rule_38_an_epoch_that_wrote_nothing(tmp_path: Path, version: int) -> None:
+    """It is answered by the largest one below it."""
+    for i in range(4):
+        async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
+            if i == 0:
+                topic = await create_topic(wire, "t")
+            if i in (0, 3):
+                await produce(wire, topic, batch())
+            if i == 3:
+                row = await epoch_end(wire, "t", 2, version)
+                assert (row.error_code, row.end_offset) == (0, 1)
+                assert row.leader_epoch == (0 if version >= 1 else -1)
+
+
+@pytest.mark.parametrize("version", range(2, 5))
+async def test_rule_38_checks_the_current_epoch(tmp_path: Path, version: int) -> None:
+    await two_epochs(tmp_path)
+    async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
+        for current, code in ((-1, 0), (2, 0), (1, 74), (3, 75)):
+            row = await epoch_end(wire, "t", 0, version, current=current)
+            assert (row.error_code, row.end_offset) == (code, 3 if code == 0 else -1)
+
+
+@pytest.mark.parametrize("version", range(5))
+async def test_rule_38_unknown_topics_and_partitions(wire: Wire, version: int) -> None:
+    await create_topic(wire, "t")
+    for name, partition in (("missing", 0), ("t", 1), ("t", -1)):
+        row = await epoch_end(wire, name, 0, version, partition=partition)
+        assert (row.error_code, row.end_offset) == (3, -1)

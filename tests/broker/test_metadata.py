@@ -1,0 +1,298 @@
+"""Metadata, DescribeCluster and DescribeTopicPartitions: wire rules 11 to 15 and 68."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+import trio
+
+from kbroker.broker import Broker
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.metadata import DescribeTopicPartitionsRequest, MetadataRequest
+from kbroker.protocol.schema import ZERO_UUID
+
+from ..brokers import started
+from ..wire import Topic, Wire, batch, connected, create_topic, delete_topic, produce, request
+
+VERSIONS = range(14)
+NOT_ASKED = -(2**31)
+
+
+def rows(*names: str | None, ids: list[uuid.UUID] | None = None) -> list[MetadataRequest.Topic]:
+    return [
+        MetadataRequest.Topic(name=name, topic_id=(ids or [ZERO_UUID] * len(names))[i])
+        for i, name in enumerate(names)
+    ]
+
+
+async def ask(wire: Wire, version: int, **fields: Any) -> Any:
+    fields.setdefault("allow_auto_topic_creation", False)
+    return await wire.ask(ApiKey.METADATA, version, MetadataRequest(**fields))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_what_is_answered(broker: Broker, wire: Wire, version: int) -> None:
+    topic = await create_topic(wire, "t", 3)
+    answer = await ask(wire, version, topics=rows("t"))
+    (node,) = answer.brokers
+    assert (node.node_id, node.host, node.port) == (1, *broker.endpoint)
+    assert node.rack is None
+    if version >= 1:
+        assert answer.controller_id == 1
+    if version >= 2:
+        assert answer.cluster_id == broker.node.cluster.id
+    assert (answer.throttle_time_ms, answer.error_code) == (0, 0)
+    (row,) = answer.topics
+    assert (row.error_code, row.name, row.is_internal) == (0, "t", False)
+    assert row.topic_id == (topic.id if version >= 10 else ZERO_UUID)
+    assert topic.id != ZERO_UUID
+    assert [p.partition_index for p in row.partitions] == [0, 1, 2]
+    for partition in row.partitions:
+        assert (partition.error_code, partition.leader_id) == (0, 1)
+        assert partition.leader_epoch == (0 if version >= 7 else -1)
+        assert (partition.replica_nodes, partition.isr_nodes) == ([1], [1])
+        assert partition.offline_replicas == []
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_rule_11_all_and_none(wire: Wire, version: int) -> None:
+    for name in ("a", "b"):
+        await create_topic(wire, name)
+    everything = await ask(wire, version, topics=None if version else [])
+    assert sorted(t.name for t in everything.topics) == ["a", "b"]
+    if version:
+        nothing = await ask(wire, version, topics=[])
+        assert (nothing.topics, len(nothing.brokers)) == ([], 1)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_rule_11_unknown_names_and_names_twice(wire: Wire, version: int) -> None:
+    await create_topic(wire, "t")
+    answer = await ask(wire, version, topics=rows("t", "missing", "t"))
+    if version < 4:  # they imply creation
+        assert {(t.name, t.error_code) for t in answer.topics} == {("t", 0), ("missing", 0)}
+    else:
+        found = [(t.name, t.error_code, len(t.partitions)) for t in answer.topics]
+        assert found == [("t", 0, 1), ("missing", 3, 0)]
+
+
+@pytest.mark.parametrize("version", [12, 13])
+async def test_rule_11_by_id(wire: Wire, version: int) -> None:
+    topic, unknown = await create_topic(wire, "t"), uuid.uuid4()
+    asked = rows(None, None, None, ids=[topic.id, unknown, topic.id])
+    answer = await ask(wire, version, topics=asked)
+    found = [(t.error_code, t.name, t.topic_id) for t in answer.topics]
+    assert found == [
+        (0, "t", topic.id),
+        (ErrorCode.UNKNOWN_TOPIC_ID, None, unknown),
+    ]
+    assert len(answer.topics[0].partitions) == 1
+
+
+@pytest.mark.parametrize("version", [10, 11])
+async def test_rule_11_ids_before_they_are_usable(wire: Wire, version: int) -> None:
+    topic = await create_topic(wire, "t")
+    for asked in (rows(None, ids=[topic.id]), rows("t", ids=[topic.id]), rows(None)):
+        answer = await ask(wire, version, topics=asked)
+        (row,) = answer.topics
+        assert (row.error_code, row.partitions) == (ErrorCode.INVALID_REQUEST, [])
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_rule_12_auto_creation(wire: Wire, version: int) -> None:
+    """Where both sides allow it; the answer already has the topic. Before 4 it is implied."""
+    answer = await ask(wire, version, topics=rows("new"), allow_auto_topic_creation=True)
+    (row,) = answer.topics
+    assert (row.error_code, row.name, len(row.partitions)) == (0, "new", 1)
+    topic = await ask(wire, 12, topics=rows("new"))
+    assert topic.topics[0].topic_id != ZERO_UUID
+    assert (await produce(wire, Topic("new"), batch())).error_code == 0
+    answer = await ask(wire, version, topics=rows("other"), allow_auto_topic_creation=False)
+    assert answer.topics[0].error_code == (0 if version < 4 else 3)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_rule_12_a_broker_that_does_not_auto_create(version: int) -> None:
+    async with (
+        started(auto_create_topics_enable=False) as broker,
+        connected(broker.endpoint) as wire,
+    ):
+        answer = await ask(wire, version, topics=rows("new"), allow_auto_topic_creation=True)
+        assert answer.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert not broker.node.cluster.topics
+
+
+async def test_rule_12_asking_for_all_creates_nothing(broker: Broker, wire: Wire) -> None:
+    await ask(wire, 0, topics=[])
+    await ask(wire, 9, topics=None, allow_auto_topic_creation=True)
+    assert not broker.node.cluster.topics
+
+
+async def test_rule_12_an_auto_created_topic_has_the_brokers_defaults() -> None:
+    async with started(num_partitions=5) as broker, connected(broker.endpoint) as wire:
+        answer = await ask(wire, 9, topics=rows("new"), allow_auto_topic_creation=True)
+        assert len(answer.topics[0].partitions) == 5
+
+
+async def test_rule_12_many_clients_that_create_the_same_topic(broker: Broker) -> None:
+    answers = []
+
+    async def client() -> None:
+        async with connected(broker.endpoint) as wire:
+            answers.append(await ask(wire, 12, topics=rows("new"), allow_auto_topic_creation=True))
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(10):
+            nursery.start_soon(client)
+    assert {a.topics[0].error_code for a in answers} == {0}
+    assert len({a.topics[0].topic_id for a in answers}) == 1
+
+
+@pytest.mark.parametrize("version", range(8, 14))
+@pytest.mark.parametrize("asked", [False, True])
+async def test_rule_13_authorized_operations(wire: Wire, version: int, asked: bool) -> None:
+    await create_topic(wire, "t")
+    answer = await ask(
+        wire,
+        version,
+        topics=rows("t"),
+        include_cluster_authorized_operations=asked,
+        include_topic_authorized_operations=asked,
+    )
+    assert answer.topics[0].topic_authorized_operations == (0xDF8 if asked else NOT_ASKED)
+    if version <= 10:
+        assert answer.cluster_authorized_operations == (0x1FA0 if asked else NOT_ASKED)
+
+
+async def test_rule_15_a_topic_made_again_has_another_id(wire: Wire) -> None:
+    first = await create_topic(wire, "t")
+    await delete_topic(wire, "t")
+    second = await create_topic(wire, "t")
+    assert first.id != second.id
+    answer = await ask(wire, 12, topics=rows(None, None, ids=[first.id, second.id]))
+    assert [t.error_code for t in answer.topics] == [ErrorCode.UNKNOWN_TOPIC_ID, 0]
+
+
+async def test_internal_topics_are_marked(wire: Wire) -> None:
+    await wire.ask(ApiKey.FIND_COORDINATOR, 0, request(ApiKey.FIND_COORDINATOR, key="g"))
+    for version in range(1, 14):
+        answer = await ask(wire, version, topics=None)
+        assert [(t.name, t.is_internal) for t in answer.topics] == [("__consumer_offsets", True)]
+
+
+# -- DescribeCluster
+
+
+@pytest.mark.parametrize("version", range(3))
+@pytest.mark.parametrize("asked", [False, True])
+async def test_rule_68_describe_cluster(
+    broker: Broker, wire: Wire, version: int, asked: bool
+) -> None:
+    answer = await wire.ask(
+        ApiKey.DESCRIBE_CLUSTER,
+        version,
+        request(
+            ApiKey.DESCRIBE_CLUSTER,
+            include_cluster_authorized_operations=asked,
+            endpoint_type=1,
+        ),
+    )
+    assert (answer.error_code, answer.cluster_id) == (0, broker.node.cluster.id)
+    assert (answer.controller_id, answer.endpoint_type) == (1, 1)
+    (node,) = answer.brokers
+    assert (node.broker_id, node.host, node.port) == (1, *broker.endpoint)
+    assert not getattr(node, "is_fenced", False)
+    assert answer.cluster_authorized_operations == (0x1FA0 if asked else NOT_ASKED)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize(("kind", "code"), [(2, 114), (0, 115), (3, 115), (-1, 115)])
+async def test_rule_68_other_endpoints(wire: Wire, version: int, kind: int, code: int) -> None:
+    ask_for = request(ApiKey.DESCRIBE_CLUSTER, endpoint_type=kind)
+    answer = await wire.ask(ApiKey.DESCRIBE_CLUSTER, version, ask_for)
+    assert (answer.error_code, answer.cluster_id, answer.controller_id) == (code, "", -1)
+    assert answer.brokers == []
+    assert answer.error_message
+
+
+# -- DescribeTopicPartitions
+
+
+async def page(
+    wire: Wire,
+    *names: str,
+    limit: int = 2000,
+    cursor: tuple[str, int] | None = None,
+) -> Any:
+    cls = DescribeTopicPartitionsRequest
+    return await wire.ask(
+        ApiKey.DESCRIBE_TOPIC_PARTITIONS,
+        0,
+        cls(
+            topics=[cls.Topic(name=name) for name in names],
+            response_partition_limit=limit,
+            cursor=cursor and cls.Cursor(topic_name=cursor[0], partition_index=cursor[1]),
+        ),
+    )
+
+
+def seen(answer: Any) -> list[tuple[str, int, list[int]]]:
+    return [
+        (t.name, t.error_code, [p.partition_index for p in t.partitions]) for t in answer.topics
+    ]
+
+
+async def test_rule_68_sorted_by_name(wire: Wire) -> None:
+    for name, count in (("b", 2), ("a", 1), ("c", 3)):
+        await create_topic(wire, name, count)
+    everything = [("a", 0, [0]), ("b", 0, [0, 1]), ("c", 0, [0, 1, 2])]
+    for names in ((), ("c", "a", "b"), ("c", "b", "a", "a")):
+        answer = await page(wire, *names)
+        assert (seen(answer), answer.next_cursor) == (everything, None)
+    (row, *_) = (await page(wire, "a")).topics
+    assert row.topic_id != ZERO_UUID
+    assert row.topic_authorized_operations == 0xDF8
+    (partition,) = row.partitions
+    assert (partition.leader_id, partition.replica_nodes, partition.isr_nodes) == (1, [1], [1])
+
+
+@pytest.mark.parametrize("limit", [-5, 0, 1, 2, 3, 4, 6, 100])
+async def test_rule_68_page_by_page(wire: Wire, limit: int) -> None:
+    """Following the cursor shows every row once; a page has at least one row."""
+    for name, count in (("b", 2), ("a", 1), ("c", 3)):
+        await create_topic(wire, name, count)
+    found: list[tuple[str, int]] = []
+    cursor, pages = None, 0
+    while True:
+        answer = await page(wire, "a", "b", "c", limit=limit, cursor=cursor)
+        got = [(name, index) for name, _, indexes in seen(answer) for index in indexes]
+        assert len(got) <= max(limit, 1)
+        found += got
+        pages += 1
+        if answer.next_cursor is None:
+            break
+        cursor = (answer.next_cursor.topic_name, answer.next_cursor.partition_index)
+    assert found == [("a", 0), ("b", 0), ("b", 1), ("c", 0), ("c", 1), ("c", 2)]
+    assert pages == -(-6 // max(limit, 1))
+
+
+async def test_rule_68_bad_rows(wire: Wire) -> None:
+    await create_topic(wire, "t")
+    answer = await page(wire, "missing", "t", "a b")
+    assert [(name, code) for name, code, _ in seen(answer)] == [
+        ("a b", ErrorCode.INVALID_TOPIC_EXCEPTION),
+        ("missing", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ("t", 0),
+    ]
+
+
+async def test_rule_68_bad_cursors(wire: Wire) -> None:
+    await create_topic(wire, "t", 2)
+    answer = await page(wire, "t", cursor=("t", -1))
+    assert [code for _, code, _ in seen(answer)] == [ErrorCode.INVALID_REQUEST]
+    assert seen(await page(wire, "t", cursor=("a", 0))) == [("t", 0, [0, 1])]
+    assert seen(await page(wire, "t", cursor=("z", 0))) == []
+    assert [indexes for _, _, indexes in seen(await page(wire, "t", cursor=("t", 9)))] in ([], [[]])

@@ -1,4 +1,4 @@
-"""FindCoordinator: wire rule 39, and what groups need of a node around their coordinator."""
+"""FindCoordinator, and what groups need of a node around their coordinator."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def find(wire: Wire, version: int, *keys: str, kind: int = GROUP) -> list[
 
 
 @pytest.mark.parametrize("version", range(7))
-async def test_rule_39_a_group(broker: Broker, wire: Wire, version: int) -> None:
+async def test_a_group(broker: Broker, wire: Wire, version: int) -> None:
     """This node, for every group, also for the empty id; the topic is there afterwards."""
     for key in ("g", "", "ä" * 100):
         (row,) = await find(wire, version, key)
@@ -42,14 +42,14 @@ async def test_rule_39_a_group(broker: Broker, wire: Wire, version: int) -> None
 
 
 @pytest.mark.parametrize("version", range(4, 7))
-async def test_rule_39_several_keys(wire: Wire, version: int) -> None:
+async def test_several_keys(wire: Wire, version: int) -> None:
     rows = await find(wire, version, "a", "b", "c")
     assert [(row.key, row.error_code) for row in rows] == [("a", 0), ("b", 0), ("c", 0)]
     assert await find(wire, version) == []
 
 
 @pytest.mark.parametrize("version", range(1, 7))
-async def test_rule_39_transactions_fail_for_good(wire: Wire, version: int) -> None:
+async def test_transactions_fail_for_good(wire: Wire, version: int) -> None:
     """There are none yet, and clients do not ask again on 53."""
     (row,) = await find(wire, version, "tx", kind=TRANSACTION)
     assert row.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
@@ -58,13 +58,13 @@ async def test_rule_39_transactions_fail_for_good(wire: Wire, version: int) -> N
 
 @pytest.mark.parametrize("version", range(1, 7))
 @pytest.mark.parametrize("kind", [SHARE, 3, -1, 127])
-async def test_rule_39_other_types(wire: Wire, version: int, kind: int) -> None:
+async def test_other_types(wire: Wire, version: int, kind: int) -> None:
     (row,) = await find(wire, version, "key", kind=kind)
     assert row.error_code == ErrorCode.INVALID_REQUEST
     assert (row.node_id, row.host, row.port) == (-1, "", -1)
 
 
-async def test_rule_50_the_offsets_topic(start: Start) -> None:
+async def test_the_offsets_topic(start: Start) -> None:
     """As many partitions as configured; one in memory, where nobody asked for more."""
     async with start() as broker, connected(broker.endpoint) as wire:
         await find(wire, 4, "g")
@@ -113,7 +113,7 @@ async def test_a_group_before_any_coordinator_was_asked_for(wire: Wire) -> None:
 
 
 async def test_deleting_groups(start: Start) -> None:
-    """Rule 48, through the node: the answer waits for the disk."""
+    """The answer waits for the disk."""
     async with start() as broker, connected(broker.endpoint) as wire:
         await create_topic(wire, "t")
         for group in ("a", "b"):

@@ -1,4 +1,4 @@
-"""DescribeConfigs: wire rule 65. What the entries say is tested in test_config.py."""
+"""DescribeConfigs. What the entries say is tested in test_config.py."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def describe(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_rule_65_full_entries_of_a_topic(version: int) -> None:
+async def test_full_entries_of_a_topic(version: int) -> None:
     """Source 1 topic, 4 static, 5 default; version 0 has a flag in its place."""
     async with (
         started(log_segment_bytes=2_000_000) as broker,
@@ -57,7 +57,7 @@ async def test_rule_65_full_entries_of_a_topic(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_rule_65_full_entries_of_this_broker(wire: Wire, version: int) -> None:
+async def test_full_entries_of_this_broker(wire: Wire, version: int) -> None:
     row = await describe(wire, version, BROKER, "1")
     entries = {entry.name: entry for entry in row.configs}
     assert row.error_code == 0
@@ -69,7 +69,7 @@ async def test_rule_65_full_entries_of_this_broker(wire: Wire, version: int) -> 
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_rule_65_only_some_keys(wire: Wire, version: int) -> None:
+async def test_only_some_keys(wire: Wire, version: int) -> None:
     await create_topic(wire, "t")
     row = await describe(wire, version, TOPIC, "t", ["retention.ms", "no.such.key"])
     assert [entry.name for entry in row.configs] == ["retention.ms"]
@@ -111,9 +111,7 @@ async def test_synonyms_are_told_when_asked_for(wire: Wire, version: int) -> Non
         (-1, "t", ErrorCode.INVALID_REQUEST),
     ],
 )
-async def test_rule_65_what_is_refused(
-    wire: Wire, version: int, kind: int, name: str, code: int
-) -> None:
+async def test_what_is_refused(wire: Wire, version: int, kind: int, name: str, code: int) -> None:
     row = await describe(wire, version, kind, name)
     assert (row.error_code, row.configs) == (code, [])
 

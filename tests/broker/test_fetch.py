@@ -1,4 +1,4 @@
-"""Fetch: wire rules 26 to 35; parked fetches are in test_connection.py."""
+"""Fetch; parked fetches are in test_connection.py."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def test_what_is_answered(start: Start, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_rule_33_read_committed(wire: Wire, version: int) -> None:
+async def test_read_committed(wire: Wire, version: int) -> None:
     """Aborted transactions are null for others, and an empty list where there are none."""
     topic = await create_topic(wire, "t")
     await produce(wire, topic, batch([b"a"]))
@@ -64,10 +64,10 @@ async def test_rule_33_read_committed(wire: Wire, version: int) -> None:
     assert (values_of(row), row.last_stable_offset) == ([b"a"], 1)
 
 
-# -- rules 26 and 27: batches and limits
+# -- batches and limits
 
 
-async def test_rule_26_from_the_batch_that_holds_the_offset(start: Start) -> None:
+async def test_from_the_batch_that_holds_the_offset(start: Start) -> None:
     async with start() as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
         for i in range(4):
@@ -101,7 +101,7 @@ async def sizes(wire: Wire, topic: Topic, order: tuple[int, ...], **limits: int)
     return [len(row.records) for row in rows]
 
 
-async def test_rule_27_the_first_batch_comes_whatever_its_size(start: Start) -> None:
+async def test_the_first_batch_comes_whatever_its_size(start: Start) -> None:
     async with start() as broker, connected(broker.endpoint) as wire:
         topic, one = await three_partitions(wire)
         assert await sizes(wire, topic, (0, 1, 2), max_bytes=1) == [one, 0, 0]
@@ -110,7 +110,7 @@ async def test_rule_27_the_first_batch_comes_whatever_its_size(start: Start) -> 
         assert found == [one, 0, 0], "only for the first partition with records"
 
 
-async def test_rule_27_the_first_that_is_not_empty(start: Start) -> None:
+async def test_the_first_that_is_not_empty(start: Start) -> None:
     async with start() as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t", 3)
         one = batch([bytes(5000)])
@@ -119,7 +119,7 @@ async def test_rule_27_the_first_that_is_not_empty(start: Start) -> None:
         assert await sizes(wire, topic, (0, 1, 2), max_bytes=10) == [0, len(one), 0]
 
 
-async def test_rule_27_limits(start: Start) -> None:
+async def test_limits(start: Start) -> None:
     async with start() as broker, connected(broker.endpoint) as wire:
         topic, one = await three_partitions(wire)
         assert await sizes(wire, topic, (0, 1, 2), partition_max_bytes=one) == [one] * 3
@@ -128,7 +128,7 @@ async def test_rule_27_limits(start: Start) -> None:
         assert await sizes(wire, topic, (0, 1, 2), max_bytes=3 * one - 1) == [2 * one, 0, 0]
 
 
-async def test_rule_27_the_brokers_own_limit() -> None:
+async def test_the_brokers_own_limit() -> None:
     async with started(fetch_max_bytes=25_000) as broker, connected(broker.endpoint) as wire:
         topic, one = await three_partitions(wire)
         assert await sizes(wire, topic, (0, 1, 2)) == [2 * one, 0, 0]
@@ -148,11 +148,11 @@ async def test_large_answers_come_whole(start: Start) -> None:
         assert found == sent
 
 
-# -- rule 28: offsets
+# -- offsets
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_rule_28_offsets_out_of_range(wire: Wire, version: int) -> None:
+async def test_offsets_out_of_range(wire: Wire, version: int) -> None:
     topic = await create_topic(wire, "t")
     await produce(wire, topic, batch([b"0", b"1"]))
     for offset in (-1, -100, 3, 2**62):
@@ -165,7 +165,7 @@ async def test_rule_28_offsets_out_of_range(wire: Wire, version: int) -> None:
     assert (row.error_code, bytes(row.records), row.high_watermark) == (0, b"", 2)
 
 
-async def test_rule_28_below_a_start_that_moved(start: Start) -> None:
+async def test_below_a_start_that_moved(start: Start) -> None:
     async with start() as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
         for i in range(6):
@@ -185,7 +185,7 @@ async def delete_records(wire: Wire, name: str, offset: int) -> Any:
     return answer.topics[0].partitions[0]
 
 
-async def test_rule_28_a_start_in_the_middle_of_a_batch(start: Start) -> None:
+async def test_a_start_in_the_middle_of_a_batch(start: Start) -> None:
     """The whole batch comes; the client leaves out what is before its offset."""
     async with start() as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
@@ -196,7 +196,7 @@ async def test_rule_28_a_start_in_the_middle_of_a_batch(start: Start) -> None:
         assert [r.value for r in read_records(row.records) if r.offset >= 2] == [b"2", b"3"]
 
 
-# -- rule 29: what is answered at once
+# -- what is answered at once
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ async def test_rule_28_a_start_in_the_middle_of_a_batch(start: Start) -> None:
         ("negative bytes", {"min_bytes": -1}),
     ],
 )
-async def test_rule_29_no_reason_to_wait(wire: Wire, case: str, settings: dict[str, int]) -> None:
+async def test_no_reason_to_wait(wire: Wire, case: str, settings: dict[str, int]) -> None:
     topic = await create_topic(wire, "t")
     began_at = time.perf_counter()
     row = await fetch(wire, topic, **{"max_wait_ms": NEVER, **settings})
@@ -216,7 +216,7 @@ async def test_rule_29_no_reason_to_wait(wire: Wire, case: str, settings: dict[s
     assert time.perf_counter() - began_at < 1
 
 
-async def test_rule_29_no_partitions(wire: Wire) -> None:
+async def test_no_partitions(wire: Wire) -> None:
     for version in (4, 12, 13, 18):
         ask = FetchRequest(max_wait_ms=NEVER, min_bytes=1)
         answer = await wire.ask(ApiKey.FETCH, version, ask)
@@ -232,13 +232,13 @@ async def test_rule_29_no_partitions(wire: Wire) -> None:
     ],
     ids=str,
 )
-async def test_rule_29_any_error(wire: Wire, bad: dict[str, Any]) -> None:
+async def test_any_error(wire: Wire, bad: dict[str, Any]) -> None:
     topic = await create_topic(wire, "t")
     answer = await wire.ask(ApiKey.FETCH, 12, fetch_request(topic, max_wait_ms=NEVER, **bad))
     assert any(p.error_code for t in answer.responses for p in t.partitions)
 
 
-async def test_rule_29_records_of_any_partition_are_enough(wire: Wire) -> None:
+async def test_records_of_any_partition_are_enough(wire: Wire) -> None:
     topic = await create_topic(wire, "t", 3)
     await produce(wire, topic, batch(), partition=2)
     ask = fetch_request(topic, partitions=(0, 1, 2), max_wait_ms=NEVER)
@@ -247,21 +247,21 @@ async def test_rule_29_records_of_any_partition_are_enough(wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_rule_35_topics_that_do_not_exist(wire: Wire, version: int) -> None:
+async def test_topics_that_do_not_exist(wire: Wire, version: int) -> None:
     row = await fetch(wire, Topic("missing", uuid.uuid4()), version=version)
     code = ErrorCode.UNKNOWN_TOPIC_ID if version >= 13 else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert row.error_code == code
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_rule_34_zstd_is_served_to_every_version(wire: Wire, version: int) -> None:
+async def test_zstd_is_served_to_every_version(wire: Wire, version: int) -> None:
     """As Kafka 4.x, which dropped the check."""
     topic = await create_topic(wire, "t")
     await produce(wire, topic, batch([b"z"], codec=4))
     assert values_of(await fetch(wire, topic, version=version)) == [b"z"]
 
 
-# -- rule 31: sessions
+# -- sessions
 
 
 async def open_session(wire: Wire, topic: Topic, version: int = 12, **fields: Any) -> int:
@@ -283,7 +283,7 @@ def again(session: int, epoch: int, topics: list[Any] | None = None, **fields: A
 
 
 @pytest.mark.parametrize("version", range(7, 19))
-async def test_rule_31_an_incremental_answer_has_what_changed(wire: Wire, version: int) -> None:
+async def test_an_incremental_answer_has_what_changed(wire: Wire, version: int) -> None:
     topic = await create_topic(wire, "t", 3)
     session = await open_session(wire, topic, version, partitions=(0, 1, 2))
     answer = await wire.ask(ApiKey.FETCH, version, again(session, 1))
@@ -300,7 +300,7 @@ async def test_rule_31_an_incremental_answer_has_what_changed(wire: Wire, versio
     assert answer.responses == []
 
 
-async def test_rule_31_a_log_start_that_moved_is_told(wire: Wire) -> None:
+async def test_a_log_start_that_moved_is_told(wire: Wire) -> None:
     topic = await create_topic(wire, "t")
     await produce(wire, topic, batch([b"0"]))
     await produce(wire, topic, batch([b"1"]))
@@ -312,7 +312,7 @@ async def test_rule_31_a_log_start_that_moved_is_told(wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("version", [7, 12, 13, 18])
-async def test_rule_31_wrong_sessions(wire: Wire, version: int) -> None:
+async def test_wrong_sessions(wire: Wire, version: int) -> None:
     """They come without a session id and without rows, and the session goes on."""
     topic = await create_topic(wire, "t")
     session = await open_session(wire, topic, version)
@@ -326,7 +326,7 @@ async def test_rule_31_wrong_sessions(wire: Wire, version: int) -> None:
     assert (await wire.ask(ApiKey.FETCH, version, again(session, 1))).error_code == 0
 
 
-async def test_rule_31_by_name_and_by_id_do_not_mix(wire: Wire) -> None:
+async def test_by_name_and_by_id_do_not_mix(wire: Wire) -> None:
     topic = await create_topic(wire, "t")
     for first, second in ((12, 13), (13, 12)):
         session = await open_session(wire, topic, first)
@@ -335,7 +335,7 @@ async def test_rule_31_by_name_and_by_id_do_not_mix(wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("version", [7, 12, 13])
-async def test_rule_31_forgotten_topics(wire: Wire, version: int) -> None:
+async def test_forgotten_topics(wire: Wire, version: int) -> None:
     topic = await create_topic(wire, "t", 2)
     await produce(wire, topic, batch([b"0"]))
     await produce(wire, topic, batch([b"1"]), partition=1)
@@ -345,7 +345,7 @@ async def test_rule_31_forgotten_topics(wire: Wire, version: int) -> None:
     assert [p.partition_index for p in answer.responses[0].partitions] == [1]
 
 
-async def test_rule_31_a_failing_partition_is_listed_every_time(wire: Wire) -> None:
+async def test_a_failing_partition_is_listed_every_time(wire: Wire) -> None:
     topic = await create_topic(wire, "t")
     session = await open_session(wire, topic, partitions=(0, 5))
     for epoch in (1, 2, 3):
@@ -354,7 +354,7 @@ async def test_rule_31_a_failing_partition_is_listed_every_time(wire: Wire) -> N
         assert [(p.partition_index, p.error_code) for p in rows] == [(5, 3)]
 
 
-async def test_rule_31_a_new_session_replaces_the_one_it_names(broker: Broker, wire: Wire) -> None:
+async def test_a_new_session_replaces_the_one_it_names(broker: Broker, wire: Wire) -> None:
     topic = await create_topic(wire, "t")
     session = await open_session(wire, topic)
     ask = fetch_request(topic, session_id=session, session_epoch=0)
@@ -365,7 +365,7 @@ async def test_rule_31_a_new_session_replaces_the_one_it_names(broker: Broker, w
     assert answer.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
-async def test_rule_31_a_session_is_closed(broker: Broker, wire: Wire) -> None:
+async def test_a_session_is_closed(broker: Broker, wire: Wire) -> None:
     topic = await create_topic(wire, "t")
     session = await open_session(wire, topic)
     answer = await wire.ask(ApiKey.FETCH, 12, again(session, -1, max_bytes=1000))
@@ -373,7 +373,7 @@ async def test_rule_31_a_session_is_closed(broker: Broker, wire: Wire) -> None:
     assert len(broker.node.fetch_sessions) == 0
 
 
-async def test_rule_31_the_cache_is_bounded() -> None:
+async def test_the_cache_is_bounded() -> None:
     async with (
         started(max_incremental_fetch_session_cache_slots=3) as broker,
         connected(broker.endpoint) as wire,
@@ -386,7 +386,7 @@ async def test_rule_31_the_cache_is_bounded() -> None:
         assert len(broker.node.fetch_sessions) == 3
 
 
-async def test_rule_31_a_session_is_told_when_its_topic_comes_and_goes(wire: Wire) -> None:
+async def test_a_session_is_told_when_its_topic_comes_and_goes(wire: Wire) -> None:
     topic = await create_topic(wire, "t")
     session = await open_session(wire, topic)
     await delete_topic(wire, "t")
@@ -398,7 +398,7 @@ async def test_rule_31_a_session_is_told_when_its_topic_comes_and_goes(wire: Wir
     assert (await wire.ask(ApiKey.FETCH, 12, again(session, 3))).responses == []
 
 
-async def test_rule_31_a_parked_incremental_fetch(wire: Wire) -> None:
+async def test_a_parked_incremental_fetch(wire: Wire) -> None:
     topic = await create_topic(wire, "t", 2)
     session = await open_session(wire, topic, partitions=(0, 1))
     ask = again(session, 1)
@@ -409,7 +409,7 @@ async def test_rule_31_a_parked_incremental_fetch(wire: Wire) -> None:
     assert answer.responses == []
 
 
-# -- rule 32: leader epochs
+# -- leader epochs
 
 
 async def two_epochs(folder: Path) -> Topic:
@@ -423,7 +423,7 @@ async def two_epochs(folder: Path) -> Topic:
 
 
 @pytest.mark.parametrize("version", range(9, 19))
-async def test_rule_32_current_leader_epoch(tmp_path: Path, version: int) -> None:
+async def test_current_leader_epoch(tmp_path: Path, version: int) -> None:
     topic = await two_epochs(tmp_path)
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         for epoch, code in (
@@ -452,7 +452,7 @@ async def test_rule_32_current_leader_epoch(tmp_path: Path, version: int) -> Non
         (3, 9, 1, None),
     ],
 )
-async def test_rule_32_a_client_that_diverged(
+async def test_a_client_that_diverged(
     tmp_path: Path,
     version: int,
     offset: int,
@@ -470,7 +470,7 @@ async def test_rule_32_a_client_that_diverged(
             assert bytes(row.records) == b""
 
 
-async def test_rule_32_divergence_is_answered_at_once(tmp_path: Path) -> None:
+async def test_divergence_is_answered_at_once(tmp_path: Path) -> None:
     topic = await two_epochs(tmp_path)
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         row = await fetch(wire, topic, 4, last_fetched_epoch=0, max_wait_ms=NEVER)

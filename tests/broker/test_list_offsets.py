@@ -1,4 +1,4 @@
-"""ListOffsets and OffsetForLeaderEpoch: wire rules 36 to 38."""
+"""ListOffsets and OffsetForLeaderEpoch."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def filled(wire: Wire, codec: Codec = Codec.NONE) -> Topic:
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("isolation", [0, 1])
-async def test_rule_36_the_ends(start: Start, version: int, isolation: int) -> None:
+async def test_the_ends(start: Start, version: int, isolation: int) -> None:
     """The timestamp of a special answer is -1; the epoch is told from version 4 on."""
     async with start() as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
@@ -59,7 +59,7 @@ async def test_rule_36_the_ends(start: Start, version: int, isolation: int) -> N
         (-7, 99, -1, -1),
     ],
 )
-async def test_rule_36_names_that_came_later(
+async def test_names_that_came_later(
     wire: Wire, version: int, timestamp: int, since: int, offset: int, time: int
 ) -> None:
     """Before their version they are UNSUPPORTED_VERSION, for their partition only."""
@@ -74,7 +74,7 @@ async def test_rule_36_names_that_came_later(
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("codec", list(Codec))
-async def test_rule_37_by_time(wire: Wire, version: int, codec: Codec) -> None:
+async def test_by_time(wire: Wire, version: int, codec: Codec) -> None:
     """The record's own offset, also inside of a compressed batch; the first one at or after."""
     topic = await filled(wire, codec)
     for timestamp, offset, time in (
@@ -93,7 +93,7 @@ async def test_rule_37_by_time(wire: Wire, version: int, codec: Codec) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_rule_37_none_found(wire: Wire, version: int) -> None:
+async def test_none_found(wire: Wire, version: int) -> None:
     topic = await filled(wire)
     row = await list_offset(wire, topic, 5001, version)
     assert (row.error_code, row.offset, row.timestamp, row.leader_epoch) == (0, -1, -1, -1)
@@ -102,13 +102,13 @@ async def test_rule_37_none_found(wire: Wire, version: int) -> None:
     assert (row.error_code, row.offset, row.timestamp) == (0, -1, -1)
 
 
-async def test_rule_36_the_greatest_time_of_an_empty_log(wire: Wire) -> None:
+async def test_the_greatest_time_of_an_empty_log(wire: Wire) -> None:
     topic = await create_topic(wire, "t")
     row = await list_offset(wire, topic, MAX_TIMESTAMP, 7)
     assert (row.error_code, row.offset, row.timestamp) == (0, -1, -1)
 
 
-async def test_rule_37_over_many_segments(start: Start) -> None:
+async def test_over_many_segments(start: Start) -> None:
     """With index entries, rolled segments and a start that moved."""
     async with (
         start(log_segment_bytes=1_048_576, log_index_interval_bytes=4096) as broker,
@@ -128,7 +128,7 @@ async def test_rule_37_over_many_segments(start: Start) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_rule_37_the_same_partition_twice(wire: Wire, version: int) -> None:
+async def test_the_same_partition_twice(wire: Wire, version: int) -> None:
     """One row, 42, offset -1; the other partition is answered."""
     await create_topic(wire, "t", 2)
     rows = [ListOffsetsRequest.Partition(partition_index=i, timestamp=LATEST) for i in (0, 1, 0)]
@@ -150,7 +150,7 @@ async def test_unknown_topics_and_partitions(wire: Wire, version: int) -> None:
 
 
 async def test_version_0_answers_lists(wire: Wire) -> None:
-    """Decision 11: as Kafka before 4, newest first, the log's end or what is before a time."""
+    """As Kafka before 4, newest first, the log's end or what is before a time."""
     topic = await filled(wire)
     for timestamp, count, offsets in (
         (LATEST, 1, [6]),
@@ -163,7 +163,7 @@ async def test_version_0_answers_lists(wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("version", range(4, 12))
-async def test_rule_32_epochs_in_list_offsets(tmp_path: Path, version: int) -> None:
+async def test_epochs_in_list_offsets(tmp_path: Path, version: int) -> None:
     topic = await two_epochs(tmp_path)
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         for epoch, code in ((-1, 0), (2, 0), (1, 74), (0, 74), (3, 75)):
@@ -175,7 +175,7 @@ async def test_rule_32_epochs_in_list_offsets(tmp_path: Path, version: int) -> N
             assert (await list_offset(wire, topic, timestamp, version)).leader_epoch == epoch
 
 
-# -- rule 38: OffsetForLeaderEpoch
+# -- OffsetForLeaderEpoch
 
 
 async def epoch_end(
@@ -194,7 +194,7 @@ async def epoch_end(
     ("asked", "epoch", "end"),
     [(0, 0, 3), (1, 1, 5), (2, 2, 5), (3, -1, -1), (99, -1, -1), (-1, -1, -1)],
 )
-async def test_rule_38_where_an_epoch_ended(
+async def test_where_an_epoch_ended(
     tmp_path: Path, version: int, asked: int, epoch: int, end: int
 ) -> None:
     await two_epochs(tmp_path)
@@ -205,7 +205,7 @@ async def test_rule_38_where_an_epoch_ended(
 
 
 @pytest.mark.parametrize("version", range(5))
-async def test_rule_38_an_epoch_that_wrote_nothing(tmp_path: Path, version: int) -> None:
+async def test_an_epoch_that_wrote_nothing(tmp_path: Path, version: int) -> None:
     """It is answered by the largest one below it."""
     for i in range(4):
         async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
@@ -220,7 +220,7 @@ async def test_rule_38_an_epoch_that_wrote_nothing(tmp_path: Path, version: int)
 
 
 @pytest.mark.parametrize("version", range(2, 5))
-async def test_rule_38_checks_the_current_epoch(tmp_path: Path, version: int) -> None:
+async def test_checks_the_current_epoch(tmp_path: Path, version: int) -> None:
     await two_epochs(tmp_path)
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         for current, code in ((-1, 0), (2, 0), (1, 74), (3, 75)):
@@ -229,7 +229,7 @@ async def test_rule_38_checks_the_current_epoch(tmp_path: Path, version: int) ->
 
 
 @pytest.mark.parametrize("version", range(5))
-async def test_rule_38_unknown_topics_and_partitions(wire: Wire, version: int) -> None:
+async def test_epochs_of_unknown_topics_and_partitions(wire: Wire, version: int) -> None:
     await create_topic(wire, "t")
     for name, partition in (("missing", 0), ("t", 1), ("t", -1)):
         row = await epoch_end(wire, name, 0, version, partition=partition)

@@ -1,4 +1,4 @@
-"""Metadata, DescribeCluster and DescribeTopicPartitions: wire rules 11 to 15 and 68."""
+"""Metadata, DescribeCluster and DescribeTopicPartitions."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def test_what_is_answered(broker: Broker, wire: Wire, version: int) -> Non
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_rule_11_all_and_none(wire: Wire, version: int) -> None:
+async def test_all_and_none(wire: Wire, version: int) -> None:
     for name in ("a", "b"):
         await create_topic(wire, name)
     everything = await ask(wire, version, topics=None if version else [])
@@ -69,7 +69,7 @@ async def test_rule_11_all_and_none(wire: Wire, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_rule_11_unknown_names_and_names_twice(wire: Wire, version: int) -> None:
+async def test_unknown_names_and_names_twice(wire: Wire, version: int) -> None:
     await create_topic(wire, "t")
     answer = await ask(wire, version, topics=rows("t", "missing", "t"))
     if version < 4:  # they imply creation
@@ -80,7 +80,7 @@ async def test_rule_11_unknown_names_and_names_twice(wire: Wire, version: int) -
 
 
 @pytest.mark.parametrize("version", [12, 13])
-async def test_rule_11_by_id(wire: Wire, version: int) -> None:
+async def test_by_id(wire: Wire, version: int) -> None:
     topic, unknown = await create_topic(wire, "t"), uuid.uuid4()
     asked = rows(None, None, None, ids=[topic.id, unknown, topic.id])
     answer = await ask(wire, version, topics=asked)
@@ -93,7 +93,7 @@ async def test_rule_11_by_id(wire: Wire, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [10, 11])
-async def test_rule_11_ids_before_they_are_usable(wire: Wire, version: int) -> None:
+async def test_ids_before_they_are_usable(wire: Wire, version: int) -> None:
     topic = await create_topic(wire, "t")
     for asked in (rows(None, ids=[topic.id]), rows("t", ids=[topic.id]), rows(None)):
         answer = await ask(wire, version, topics=asked)
@@ -102,7 +102,7 @@ async def test_rule_11_ids_before_they_are_usable(wire: Wire, version: int) -> N
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_rule_12_auto_creation(wire: Wire, version: int) -> None:
+async def test_auto_creation(wire: Wire, version: int) -> None:
     """Where both sides allow it; the answer already has the topic. Before 4 it is implied."""
     answer = await ask(wire, version, topics=rows("new"), allow_auto_topic_creation=True)
     (row,) = answer.topics
@@ -115,7 +115,7 @@ async def test_rule_12_auto_creation(wire: Wire, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_rule_12_a_broker_that_does_not_auto_create(version: int) -> None:
+async def test_a_broker_that_does_not_auto_create(version: int) -> None:
     async with (
         started(auto_create_topics_enable=False) as broker,
         connected(broker.endpoint) as wire,
@@ -125,19 +125,19 @@ async def test_rule_12_a_broker_that_does_not_auto_create(version: int) -> None:
         assert not broker.node.cluster.topics
 
 
-async def test_rule_12_asking_for_all_creates_nothing(broker: Broker, wire: Wire) -> None:
+async def test_asking_for_all_creates_nothing(broker: Broker, wire: Wire) -> None:
     await ask(wire, 0, topics=[])
     await ask(wire, 9, topics=None, allow_auto_topic_creation=True)
     assert not broker.node.cluster.topics
 
 
-async def test_rule_12_an_auto_created_topic_has_the_brokers_defaults() -> None:
+async def test_an_auto_created_topic_has_the_brokers_defaults() -> None:
     async with started(num_partitions=5) as broker, connected(broker.endpoint) as wire:
         answer = await ask(wire, 9, topics=rows("new"), allow_auto_topic_creation=True)
         assert len(answer.topics[0].partitions) == 5
 
 
-async def test_rule_12_many_clients_that_create_the_same_topic(broker: Broker) -> None:
+async def test_many_clients_that_create_the_same_topic(broker: Broker) -> None:
     answers = []
 
     async def client() -> None:
@@ -153,7 +153,7 @@ async def test_rule_12_many_clients_that_create_the_same_topic(broker: Broker) -
 
 @pytest.mark.parametrize("version", range(8, 14))
 @pytest.mark.parametrize("asked", [False, True])
-async def test_rule_13_authorized_operations(wire: Wire, version: int, asked: bool) -> None:
+async def test_authorized_operations(wire: Wire, version: int, asked: bool) -> None:
     await create_topic(wire, "t")
     answer = await ask(
         wire,
@@ -167,7 +167,7 @@ async def test_rule_13_authorized_operations(wire: Wire, version: int, asked: bo
         assert answer.cluster_authorized_operations == (0x1FA0 if asked else NOT_ASKED)
 
 
-async def test_rule_15_a_topic_made_again_has_another_id(wire: Wire) -> None:
+async def test_a_topic_made_again_has_another_id(wire: Wire) -> None:
     first = await create_topic(wire, "t")
     await delete_topic(wire, "t")
     second = await create_topic(wire, "t")
@@ -188,9 +188,7 @@ async def test_internal_topics_are_marked(wire: Wire) -> None:
 
 @pytest.mark.parametrize("version", range(3))
 @pytest.mark.parametrize("asked", [False, True])
-async def test_rule_68_describe_cluster(
-    broker: Broker, wire: Wire, version: int, asked: bool
-) -> None:
+async def test_describe_cluster(broker: Broker, wire: Wire, version: int, asked: bool) -> None:
     answer = await wire.ask(
         ApiKey.DESCRIBE_CLUSTER,
         version,
@@ -210,7 +208,7 @@ async def test_rule_68_describe_cluster(
 
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize(("kind", "code"), [(2, 114), (0, 115), (3, 115), (-1, 115)])
-async def test_rule_68_other_endpoints(wire: Wire, version: int, kind: int, code: int) -> None:
+async def test_other_endpoints(wire: Wire, version: int, kind: int, code: int) -> None:
     ask_for = request(ApiKey.DESCRIBE_CLUSTER, endpoint_type=kind)
     answer = await wire.ask(ApiKey.DESCRIBE_CLUSTER, version, ask_for)
     assert (answer.error_code, answer.cluster_id, answer.controller_id) == (code, "", -1)
@@ -245,7 +243,7 @@ def seen(answer: Any) -> list[tuple[str, int, list[int]]]:
     ]
 
 
-async def test_rule_68_sorted_by_name(wire: Wire) -> None:
+async def test_sorted_by_name(wire: Wire) -> None:
     for name, count in (("b", 2), ("a", 1), ("c", 3)):
         await create_topic(wire, name, count)
     everything = [("a", 0, [0]), ("b", 0, [0, 1]), ("c", 0, [0, 1, 2])]
@@ -260,7 +258,7 @@ async def test_rule_68_sorted_by_name(wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("limit", [-5, 0, 1, 2, 3, 4, 6, 100])
-async def test_rule_68_page_by_page(wire: Wire, limit: int) -> None:
+async def test_page_by_page(wire: Wire, limit: int) -> None:
     """Following the cursor shows every row once; a page has at least one row."""
     for name, count in (("b", 2), ("a", 1), ("c", 3)):
         await create_topic(wire, name, count)
@@ -279,7 +277,7 @@ async def test_rule_68_page_by_page(wire: Wire, limit: int) -> None:
     assert pages == -(-6 // max(limit, 1))
 
 
-async def test_rule_68_bad_rows(wire: Wire) -> None:
+async def test_bad_rows(wire: Wire) -> None:
     await create_topic(wire, "t")
     answer = await page(wire, "missing", "t", "a b")
     assert [(name, code) for name, code, _ in seen(answer)] == [
@@ -289,7 +287,7 @@ async def test_rule_68_bad_rows(wire: Wire) -> None:
     ]
 
 
-async def test_rule_68_bad_cursors(wire: Wire) -> None:
+async def test_bad_cursors(wire: Wire) -> None:
     await create_topic(wire, "t", 2)
     answer = await page(wire, "t", cursor=("t", -1))
     assert [code for _, code, _ in seen(answer)] == [ErrorCode.INVALID_REQUEST]

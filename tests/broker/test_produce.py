@@ -1,4 +1,4 @@
-"""Produce: wire rules 16 to 25 for what is good; tests/fuzz/test_batches.py has what is bad."""
+"""Produce: what is good; tests/fuzz/test_batches.py has what is bad."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def test_what_is_answered(start: Start, version: int, acks: int) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_rule_16_an_unknown_topic_or_partition(wire: Wire, version: int) -> None:
+async def test_an_unknown_topic_or_partition(wire: Wire, version: int) -> None:
     topic = await create_topic(wire, "t")
     row = await produce(wire, topic, batch(), version, partition=5)
     assert row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -62,7 +62,7 @@ async def test_rule_16_an_unknown_topic_or_partition(wire: Wire, version: int) -
 
 
 @pytest.mark.parametrize("version", [13])
-async def test_rule_25_topics_by_id(wire: Wire, version: int) -> None:
+async def test_topics_by_id(wire: Wire, version: int) -> None:
     topic = await create_topic(wire, "t")
     ask = produce_request(Topic("ignored", topic.id), batch())
     answer = await wire.ask(ApiKey.PRODUCE, version, ask)
@@ -71,8 +71,8 @@ async def test_rule_25_topics_by_id(wire: Wire, version: int) -> None:
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-async def test_rule_22_bytes_are_stored_as_they_came(start: Start, codec: Codec) -> None:
-    """`compression.type=producer`: all but base offset and leader epoch (rule 19)."""
+async def test_bytes_are_stored_as_they_came(start: Start, codec: Codec) -> None:
+    """`compression.type=producer`: all but base offset and leader epoch."""
     async with start() as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
         await produce(wire, topic, batch())
@@ -86,7 +86,7 @@ async def test_rule_22_bytes_are_stored_as_they_came(start: Start, codec: Codec)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_rule_17_an_internal_topic_is_not_written(wire: Wire, version: int) -> None:
+async def test_an_internal_topic_is_not_written(wire: Wire, version: int) -> None:
     await wire.ask(ApiKey.FIND_COORDINATOR, 0, request(ApiKey.FIND_COORDINATOR, key="g"))
     cls = type(request(ApiKey.METADATA))
     asked = cls(topics=[cls.Topic(name="__consumer_offsets")])
@@ -98,7 +98,7 @@ async def test_rule_17_an_internal_topic_is_not_written(wire: Wire, version: int
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_rule_18_a_transactional_id_fails_for_good(wire: Wire, version: int) -> None:
+async def test_a_transactional_id_fails_for_good(wire: Wire, version: int) -> None:
     """There are no transactions yet, and clients do not try again on 53."""
     topic = await create_topic(wire, "t")
     row = await produce(wire, topic, batch(), version, transactional_id="tx")
@@ -107,12 +107,12 @@ async def test_rule_18_a_transactional_id_fails_for_good(wire: Wire, version: in
     assert (await fetch(wire, topic)).high_watermark == 0
 
 
-# -- rule 20: timestamps
+# -- timestamps
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
-async def test_rule_20_log_append_time(wire: Wire, version: int, codec: Codec) -> None:
+async def test_log_append_time(wire: Wire, version: int, codec: Codec) -> None:
     topic = await create_topic(wire, "t", configs={"message.timestamp.type": "LogAppendTime"})
     before = now_ms()
     sent = batch([Record(None, b"a", 5000), Record(None, b"b", 7000)], codec=codec)
@@ -128,7 +128,7 @@ async def test_rule_20_log_append_time(wire: Wire, version: int, codec: Codec) -
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_rule_20_create_time_too_far_ahead(wire: Wire, version: int) -> None:
+async def test_create_time_too_far_ahead(wire: Wire, version: int) -> None:
     topic = await create_topic(wire, "t")
     late = now_ms() + 2 * 3_600_000
     rows = [Record(None, b"0", now_ms()), Record(None, b"1", late), Record(None, b"2", late)]
@@ -142,7 +142,7 @@ async def test_rule_20_create_time_too_far_ahead(wire: Wire, version: int) -> No
     assert (await produce(wire, topic, batch([Record(None, b"", soon)]), version)).error_code == 0
 
 
-async def test_rule_20_create_time_too_old(wire: Wire) -> None:
+async def test_create_time_too_old(wire: Wire) -> None:
     topic = await create_topic(wire, "t", configs={"message.timestamp.before.max.ms": "10000"})
     old = batch([Record(None, b"", now_ms() - 20_000)])
     assert (await produce(wire, topic, old)).error_code == ErrorCode.INVALID_TIMESTAMP
@@ -150,7 +150,7 @@ async def test_rule_20_create_time_too_old(wire: Wire) -> None:
     assert (await produce(wire, topic, young)).error_code == 0
 
 
-async def test_rule_20_the_maximum_is_computed_anew_where_it_cannot_be_true(wire: Wire) -> None:
+async def test_the_maximum_is_computed_anew_where_it_cannot_be_true(wire: Wire) -> None:
     topic = await create_topic(wire, "t")
     data = bytearray(batch([Record(None, b"", 5000), Record(None, b"", 9000)]))
     struct.pack_into(">q", data, 35, 4000)  # below the first timestamp
@@ -161,11 +161,11 @@ async def test_rule_20_the_maximum_is_computed_anew_where_it_cannot_be_true(wire
     assert check_crc(stored, 0, read_header(stored))
 
 
-# -- rule 21: sizes
+# -- sizes
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_rule_21_a_batch_above_the_topics_limit(wire: Wire, version: int) -> None:
+async def test_a_batch_above_the_topics_limit(wire: Wire, version: int) -> None:
     """Exactly the limit is accepted, one byte more is not; counted as sent, compressed."""
     topic = await create_topic(wire, "t", configs={"max.message.bytes": "1000"})
     overhead = len(batch([b"x" * 500])) - 500
@@ -179,7 +179,7 @@ async def test_rule_21_a_batch_above_the_topics_limit(wire: Wire, version: int) 
     assert (await produce(wire, topic, packed, version)).error_code == 0
 
 
-async def test_rule_21_the_default_limit(wire: Wire) -> None:
+async def test_the_default_limit(wire: Wire) -> None:
     topic = await create_topic(wire, "t")
     overhead = len(batch([bytes(1_000_000)])) - 1_000_000
     row = await produce(wire, topic, batch([bytes(1_048_588 - overhead)]))
@@ -188,7 +188,7 @@ async def test_rule_21_the_default_limit(wire: Wire) -> None:
     assert row.error_code == ErrorCode.MESSAGE_TOO_LARGE
 
 
-async def test_rule_21_a_batch_above_the_segment_size(start: Start) -> None:
+async def test_a_batch_above_the_segment_size(start: Start) -> None:
     async with start(log_segment_bytes=1_048_576) as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t", configs={"max.message.bytes": "5000000"})
         row = await produce(wire, topic, batch([bytes(2_000_000)]))
@@ -196,7 +196,7 @@ async def test_rule_21_a_batch_above_the_segment_size(start: Start) -> None:
         assert (await produce(wire, topic, batch([bytes(1_000_000)]))).error_code == 0
 
 
-# -- rule 23: idempotence
+# -- idempotence
 
 
 def numbered(
@@ -208,7 +208,7 @@ def numbered(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_rule_23_the_last_five_batches_are_known(wire: Wire, version: int) -> None:
+async def test_the_last_five_batches_are_known(wire: Wire, version: int) -> None:
     """Sent again, they succeed with their first offsets; an older one is out of order."""
     topic = await create_topic(wire, "t")
     for i in range(8):
@@ -224,7 +224,7 @@ async def test_rule_23_the_last_five_batches_are_known(wire: Wire, version: int)
     assert values_of(await fetch(wire, topic)) == [b"%d" % i for i in range(9)]
 
 
-async def test_rule_23_a_duplicate_has_its_first_time_with_log_append_time(wire: Wire) -> None:
+async def test_a_duplicate_has_its_first_time_with_log_append_time(wire: Wire) -> None:
     topic = await create_topic(wire, "t", configs={"message.timestamp.type": "LogAppendTime"})
     first = await produce(wire, topic, numbered(0))
     while now_ms() <= first.log_append_time_ms:
@@ -244,7 +244,7 @@ async def test_rule_23_a_duplicate_has_its_first_time_with_log_append_time(wire:
         ("lower epoch of a duplicate", numbered(2, epoch=0), 47),
     ],
 )
-async def test_rule_23_what_does_not_follow(wire: Wire, case: str, data: bytes, code: int) -> None:
+async def test_what_does_not_follow(wire: Wire, case: str, data: bytes, code: int) -> None:
     topic = await create_topic(wire, "t")
     for i in range(3):
         assert (await produce(wire, topic, numbered(i, epoch=1))).error_code == 0
@@ -254,20 +254,20 @@ async def test_rule_23_what_does_not_follow(wire: Wire, case: str, data: bytes, 
     assert (await produce(wire, topic, numbered(3, epoch=1))).error_code == 0
 
 
-async def test_rule_23_a_new_epoch_starts_at_zero(wire: Wire) -> None:
+async def test_a_new_epoch_starts_at_zero(wire: Wire) -> None:
     topic = await create_topic(wire, "t")
     await produce(wire, topic, numbered(0))
     assert (await produce(wire, topic, numbered(0, epoch=1))).base_offset == 1
     assert (await produce(wire, topic, numbered(1, epoch=0))).error_code == 47
 
 
-async def test_rule_23_an_unknown_producer_may_start_anywhere(wire: Wire) -> None:
+async def test_an_unknown_producer_may_start_anywhere(wire: Wire) -> None:
     topic = await create_topic(wire, "t")
     assert (await produce(wire, topic, numbered(1234, pid=99))).error_code == 0
     assert (await produce(wire, topic, numbered(1235, pid=99))).error_code == 0
 
 
-async def test_rule_23_sequences_wrap(wire: Wire) -> None:
+async def test_sequences_wrap(wire: Wire) -> None:
     topic = await create_topic(wire, "t")
     last = 2**31 - 1
     assert (await produce(wire, topic, numbered(last - 1, [b"a", b"b"]))).error_code == 0
@@ -278,14 +278,14 @@ async def test_rule_23_sequences_wrap(wire: Wire) -> None:
     assert (again.error_code, again.base_offset) == (0, 0)
 
 
-async def test_rule_23_a_batch_across_the_wrap(wire: Wire) -> None:
+async def test_a_batch_across_the_wrap(wire: Wire) -> None:
     topic = await create_topic(wire, "t")
     row = await produce(wire, topic, numbered(2**31 - 2, [b"a", b"b", b"c", b"d"]))
     assert row.error_code == 0
     assert (await produce(wire, topic, numbered(2))).base_offset == 4
 
 
-async def test_rule_23_partitions_and_producers_are_apart(wire: Wire) -> None:
+async def test_partitions_and_producers_are_apart(wire: Wire) -> None:
     topic = await create_topic(wire, "t", 2)
     for partition in (0, 1):
         for pid in (1, 2):
@@ -293,7 +293,7 @@ async def test_rule_23_partitions_and_producers_are_apart(wire: Wire) -> None:
             assert (row.error_code, row.base_offset) == (0, pid - 1)
 
 
-async def test_rule_23_pipelined_batches_with_a_hole(wire: Wire) -> None:
+async def test_pipelined_batches_with_a_hole(wire: Wire) -> None:
     """Five in flight: what is behind the one that failed fails, too, and can be sent again."""
     topic = await create_topic(wire, "t")
     await produce(wire, topic, numbered(0))
@@ -307,7 +307,7 @@ async def test_rule_23_pipelined_batches_with_a_hole(wire: Wire) -> None:
         assert (await produce(wire, topic, numbered(i))).base_offset == i
 
 
-async def test_rule_24_ids_from_the_broker(broker: Broker, wire: Wire) -> None:
+async def test_ids_from_the_broker(broker: Broker, wire: Wire) -> None:
     """A new id each time, with epoch 0; they work."""
     topic = await create_topic(wire, "t")
     given = set()
@@ -323,7 +323,7 @@ async def test_rule_24_ids_from_the_broker(broker: Broker, wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("version", range(6))
-async def test_rule_24_transactional_ids(wire: Wire, version: int) -> None:
+async def test_transactional_ids(wire: Wire, version: int) -> None:
     for name, code in (("", 42), ("tx", 53)):
         ask = request(ApiKey.INIT_PRODUCER_ID, transactional_id=name, transaction_timeout_ms=60_000)
         answer = await wire.ask(ApiKey.INIT_PRODUCER_ID, version, ask)

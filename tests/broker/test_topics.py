@@ -1,4 +1,4 @@
-"""CreateTopics, DeleteTopics, CreatePartitions, DeleteRecords: wire rules 64 and 66."""
+"""CreateTopics, DeleteTopics, CreatePartitions, DeleteRecords."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def create(wire: Wire, version: int, *topics: New, **fields: Any) -> list[
 
 
 @pytest.mark.parametrize("version", range(8))
-async def test_rule_64_a_new_topic_can_be_used_at_once(start: Start, version: int) -> None:
+async def test_a_new_topic_can_be_used_at_once(start: Start, version: int) -> None:
     async with start() as broker, connected(broker.endpoint) as wire:
         (row,) = await create(wire, version, new("t", 3))
         assert (row.name, row.error_code, row.error_message) == ("t", 0, None)
@@ -77,7 +77,7 @@ async def test_rule_64_a_new_topic_can_be_used_at_once(start: Start, version: in
 
 
 @pytest.mark.parametrize("version", range(2, 8))
-async def test_rule_64_defaults_of_the_broker(version: int) -> None:
+async def test_defaults_of_the_broker(version: int) -> None:
     """-1 is accepted in versions 2 and 3 too."""
     async with started(num_partitions=4) as broker, connected(broker.endpoint) as wire:
         (row,) = await create(wire, version, new("t", -1, -1))
@@ -109,7 +109,7 @@ BAD: dict[str, tuple[New, int]] = {
 
 @pytest.mark.parametrize("version", range(8))
 @pytest.mark.parametrize("case", BAD)
-async def test_rule_64_what_is_refused(broker: Broker, wire: Wire, case: str, version: int) -> None:
+async def test_what_is_refused(broker: Broker, wire: Wire, case: str, version: int) -> None:
     """Each topic by itself; error rows have no id, and -1 for counts."""
     topic, code = BAD[case]
     bad, good = await create(wire, version, topic, new("good"))
@@ -121,9 +121,7 @@ async def test_rule_64_what_is_refused(broker: Broker, wire: Wire, case: str, ve
 
 
 @pytest.mark.parametrize("version", range(8))
-async def test_rule_64_names_twice_and_names_that_exist(
-    broker: Broker, wire: Wire, version: int
-) -> None:
+async def test_names_twice_and_names_that_exist(broker: Broker, wire: Wire, version: int) -> None:
     """The same name twice is one row, 42."""
     rows = await create(wire, version, new("a"), new("b"), new("a"))
     assert sorted((row.name, row.error_code) for row in rows) == [("a", 42), ("b", 0)]
@@ -136,7 +134,7 @@ async def test_rule_64_names_twice_and_names_that_exist(
 
 
 @pytest.mark.parametrize("version", range(1, 8))
-async def test_rule_64_validate_only(broker: Broker, wire: Wire, version: int) -> None:
+async def test_validate_only(broker: Broker, wire: Wire, version: int) -> None:
     (row,) = await create(wire, version, new("t", 2), validate_only=True)
     assert (row.error_code, row.topic_id) == (0, ZERO_UUID)
     if version >= 5:
@@ -145,7 +143,7 @@ async def test_rule_64_validate_only(broker: Broker, wire: Wire, version: int) -
 
 
 @pytest.mark.parametrize("version", range(8))
-async def test_rule_64_with_assignments_and_settings(wire: Wire, version: int) -> None:
+async def test_with_assignments_and_settings(wire: Wire, version: int) -> None:
     topic = new(
         "t", -1, -1, assignments=assigned([1], [1]), configs=setting("retention.ms", "1000")
     )
@@ -159,8 +157,8 @@ async def test_rule_64_with_assignments_and_settings(wire: Wire, version: int) -
     assert len(found.partitions) == 2
 
 
-async def test_rule_64_a_lenient_replication_factor_is_a_setting() -> None:
-    """Decision 13: off by default and named in the error."""
+async def test_a_lenient_replication_factor_is_a_setting() -> None:
+    """Off by default and named in the error."""
     async with started() as broker, connected(broker.endpoint) as wire:
         (row,) = await create(wire, 7, new("t", 1, 3))
         assert row.error_code == ErrorCode.INVALID_REPLICATION_FACTOR
@@ -213,13 +211,13 @@ async def test_a_deleted_name_is_free_at_once(start: Start, version: int) -> Non
 
 
 @pytest.mark.parametrize("version", range(7))
-async def test_rule_64_unknown_names(wire: Wire, version: int) -> None:
+async def test_unknown_names(wire: Wire, version: int) -> None:
     await create_topic(wire, "t")
     rows = await delete(wire, version, "missing", "t")
     assert [(row.name, row.error_code) for row in rows] == [("missing", 3), ("t", 0)]
 
 
-async def test_rule_64_delete_by_id(wire: Wire) -> None:
+async def test_delete_by_id(wire: Wire) -> None:
     topic, unknown = await create_topic(wire, "t"), uuid.uuid4()
     rows = await delete(wire, 6, topic.id, unknown)
     assert [(row.name, row.topic_id, row.error_code) for row in rows] == [
@@ -228,7 +226,7 @@ async def test_rule_64_delete_by_id(wire: Wire) -> None:
     ]
 
 
-async def test_rule_64_delete_ambiguously(broker: Broker, wire: Wire) -> None:
+async def test_delete_ambiguously(broker: Broker, wire: Wire) -> None:
     """Both, neither, or twice: 42, and nothing goes."""
     topic = await create_topic(wire, "t")
     for asked in ([topic], [uuid.UUID(int=0)], ["t", "t"], [topic.id, topic.id]):
@@ -295,7 +293,7 @@ async def test_a_topic_grows(start: Start, version: int) -> None:
         ("assigned", "t", 3, {"assignments": [[1]]}, 0),
     ],
 )
-async def test_rule_64_how_topics_grow(
+async def test_how_topics_grow(
     wire: Wire, version: int, case: str, name: str, count: int, fields: dict[str, Any], code: int
 ) -> None:
     await create_topic(wire, "t", 2)
@@ -329,7 +327,7 @@ async def trim(wire: Wire, version: int, name: str, offset: int, partition: int 
 
 
 @pytest.mark.parametrize("version", range(3))
-async def test_rule_66_the_start_moves(start: Start, version: int) -> None:
+async def test_the_start_moves(start: Start, version: int) -> None:
     async with start() as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
         for i in range(6):
@@ -349,7 +347,7 @@ async def test_rule_66_the_start_moves(start: Start, version: int) -> None:
     ("name", "offset", "partition", "code"),
     [("t", 7, 0, 1), ("t", -2, 0, 1), ("t", 2**62, 0, 1), ("missing", 0, 0, 3), ("t", 0, 5, 3)],
 )
-async def test_rule_66_what_is_refused(
+async def test_deletes_of_records_that_are_refused(
     wire: Wire, version: int, name: str, offset: int, partition: int, code: int
 ) -> None:
     topic = await create_topic(wire, "t")
@@ -359,7 +357,7 @@ async def test_rule_66_what_is_refused(
     assert (await list_offset(wire, topic, EARLIEST)).offset == 0
 
 
-async def test_rule_66_a_topic_that_is_only_compacted(wire: Wire) -> None:
+async def test_a_topic_that_is_only_compacted(wire: Wire) -> None:
     await create_topic(wire, "t", configs={"cleanup.policy": "compact"})
     assert (await trim(wire, 2, "t", -1)).error_code == ErrorCode.POLICY_VIOLATION
     await create_topic(wire, "both", configs={"cleanup.policy": "compact,delete"})

@@ -1,4 +1,4 @@
-"""Join, sync, heartbeat and leave. Rule numbers are those of the wire reference of the project."""
+"""Join, sync, heartbeat and leave."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""List, describe and delete groups. Rule numbers are those of the project's wire reference."""
+"""List, describe and delete groups."""
 
 from __future__ import annotations
 

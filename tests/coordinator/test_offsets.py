@@ -1,4 +1,4 @@
-"""Committed offsets. Rule numbers are those of the wire reference of the project."""
+"""Committed offsets."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ BAD: dict[str, tuple[bytes | None, set[int]]] = {
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("case", BAD)
 async def test_a_bad_batch_is_refused(wire: Wire, case: str, version: int) -> None:
-    """Rules 17 and 18: refused with its code, for that partition only, and nothing is stored."""
+    """Refused with its code, for that partition only, and nothing is stored."""
     data, codes = BAD[case]
     topic = await create_topic(wire, "t")
     row = await produce(wire, topic, data, version)
@@ -103,7 +103,7 @@ async def test_a_bad_batch_is_refused(wire: Wire, case: str, version: int) -> No
 
 
 @pytest.mark.parametrize("version", range(3, 14))
-async def test_rule_17_zstd_needs_version_7(wire: Wire, version: int) -> None:
+async def test_zstd_needs_version_7(wire: Wire, version: int) -> None:
     topic = await create_topic(wire, "t")
     row = await produce(wire, topic, batch([b"z"], codec=4), version)
     assert row.error_code == (ErrorCode.UNSUPPORTED_COMPRESSION_TYPE if version < 7 else 0)
@@ -205,7 +205,7 @@ async def test_a_compressed_batch_within_a_compressed_batch(wire: Wire) -> None:
     assert row.error_code in (CORRUPT, INVALID)
 
 
-async def test_rule_22_a_null_key_in_a_compacted_topic(wire: Wire) -> None:
+async def test_a_null_key_in_a_compacted_topic(wire: Wire) -> None:
     topic = await create_topic(wire, "t", configs={"cleanup.policy": "compact"})
     some = [
         Record(b"k", b"0", 1),
@@ -220,7 +220,7 @@ async def test_rule_22_a_null_key_in_a_compacted_topic(wire: Wire) -> None:
     assert (await fetch(wire, topic)).high_watermark == 0
 
 
-async def test_rule_20_a_log_append_time_bit_from_a_client_is_cleared(wire: Wire) -> None:
+async def test_a_log_append_time_bit_from_a_client_is_cleared(wire: Wire) -> None:
     topic = await create_topic(wire, "t")
     now_ms = int(time.time() * 1000)
     data = encode_batch([Record(None, b"x", now_ms)], log_append_time=now_ms)

@@ -155,9 +155,7 @@ async def topic(wire: Wire) -> Topic:
 
 @pytest.mark.parametrize("acks", [2, -2, 127, 32767, -32768])
 @pytest.mark.parametrize("version", range(3, 14))
-async def test_rule_16_acks_that_do_not_exist(
-    wire: Wire, topic: Topic, version: int, acks: int
-) -> None:
+async def test_acks_that_do_not_exist(wire: Wire, topic: Topic, version: int, acks: int) -> None:
     row = await produce(wire, topic, batch(), version, acks=acks)
     assert row.error_code == ErrorCode.INVALID_REQUIRED_ACKS
     assert (row.base_offset, row.log_append_time_ms) == (-1, -1)

@@ -45,7 +45,7 @@ async def create(wire: Wire, name: str, **fields: Any) -> Any:
 
 
 @pytest.mark.parametrize("case", BAD_NAMES)
-async def test_rule_12_a_bad_topic_name_is_refused(tmp_path: Path, case: str) -> None:
+async def test_a_bad_topic_name_is_refused(tmp_path: Path, case: str) -> None:
     """By every way to make a topic, with 17; and nothing appears on the disk."""
     name = BAD_NAMES[case]
     data = tmp_path / "data"
@@ -81,7 +81,7 @@ async def test_names_that_are_good(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize(("first", "second"), [("a.b", "a_b"), ("a_b", "a.b"), ("a._b", "a__b")])
 async def test_names_that_collide(wire: Wire, first: str, second: str) -> None:
-    """Rule 12: '.' and '_' count as the same; deleting the one makes room for the other."""
+    """'.' and '_' count as the same; deleting the one makes room for the other."""
     await create_topic(wire, first)
     assert (await create(wire, second)).error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
     ask = request(ApiKey.DELETE_TOPICS, topic_names=[first])

@@ -200,9 +200,9 @@ class TestCheckpoint:
         log = open_log(manager, config=LogConfig())
         append(log, b"x")
         manager.checkpoint(NOW).run()
-        for _ in range(64):
+        for _ in range(16):
             append(log, b"x" * (1 << 20))
-            assert not manager.checkpoint_due(NOW) or log.appended_bytes > 64 << 20
+            assert not manager.checkpoint_due(NOW) or log.appended_bytes > 16 << 20
         assert manager.checkpoint_due(NOW)
         commit(log)
         manager.checkpoint(NOW).run()

@@ -218,7 +218,11 @@ class GroupService:
         def at_high_watermark(committed: bool) -> None:
             if not committed:
                 self._lose(shard)
-            _give(answers)
+            _give(
+                answers
+                if committed
+                else [answer.refused(ErrorCode.NOT_COORDINATOR) for answer in answers]
+            )
             if slot is None:
                 pending.resolve(response if committed else None)
 
@@ -244,7 +248,7 @@ class GroupService:
     def topic_deleted(self, name: str) -> None:
         """Offsets of a deleted topic go with it."""
         if name == OFFSETS_TOPIC:
-            self._shards.clear()
+            self.stop()
             return
         for shard in self.shards():
             self.run_all(shard, shard.coordinator.forget_topics([name]))

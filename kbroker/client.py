@@ -16,6 +16,8 @@ from kbroker.protocol.headers import decode_response, encode_request
 CLIENT_ID = "kbroker"
 ANSWER_BYTES_MAX = 128 * 1024 * 1024
 CONNECT_SECONDS = 5
+CHECK_SECONDS = 10
+"""How long a whole check may take: a port can accept connections and never say anything."""
 
 
 class Client:
@@ -72,15 +74,17 @@ async def connect(host: str, port: int) -> AsyncIterator[Client]:
 async def check_round_trip(host: str, port: int) -> Any:
     """Ask a broker for its API versions and its metadata; return the latter.
 
-    Raises OSError or DecodeError when either does not work.
+    Raises OSError or DecodeError when either does not work within ten seconds.
     """
-    async with connect(host, port) as client:
-        hello = messages.request_class(ApiKey.API_VERSIONS)(
-            client_software_name=CLIENT_ID, client_software_version="1"
-        )
-        versions = await client.request(ApiKey.API_VERSIONS, 3, hello)
-        served = {row.api_key for row in versions.api_keys}
-        if ApiKey.METADATA not in served:
-            raise OSError(f"{host}:{port} does not serve Metadata")
-        ask = messages.request_class(ApiKey.METADATA)(topics=[])
-        return await client.request(ApiKey.METADATA, 9, ask)
+    with trio.move_on_after(CHECK_SECONDS):
+        async with connect(host, port) as client:
+            hello = messages.request_class(ApiKey.API_VERSIONS)(
+                client_software_name=CLIENT_ID, client_software_version="1"
+            )
+            versions = await client.request(ApiKey.API_VERSIONS, 3, hello)
+            served = {row.api_key for row in versions.api_keys}
+            if ApiKey.METADATA not in served:
+                raise OSError(f"{host}:{port} does not serve Metadata")
+            ask = messages.request_class(ApiKey.METADATA)(topics=[])
+            return await client.request(ApiKey.METADATA, 9, ask)
+    raise OSError(f"no answer from {host}:{port} within {CHECK_SECONDS} seconds")

@@ -10,6 +10,7 @@ import click
 from .units import DURATION
 
 RETRY_SECONDS = 0.1
+PORT_MAX = 65535
 
 
 @click.command()
@@ -37,8 +38,10 @@ def health(bootstrap: str, wait_seconds: float) -> None:
     from kbroker.protocol.compile import DecodeError
 
     host, _, port = bootstrap.rpartition(":")
-    if not host or not port.isdecimal():
-        raise click.BadParameter(f"{bootstrap!r} is not HOST:PORT", param_hint="--bootstrap")
+    if not host or not port.isdecimal() or int(port) > PORT_MAX:
+        # Not the usual 2 of a wrong option: containers reserve that status.
+        click.echo(f"--bootstrap {bootstrap!r} is not HOST:PORT", err=True)
+        sys.exit(1)
     give_up_at = time.monotonic() + wait_seconds
     while True:
         try:

@@ -1,0 +1,115 @@
+"""`kbroker health`: exit status 0 or 1, also against ports that behave oddly."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from click.testing import CliRunner
+
+from kbroker.cli.health import health
+
+HEALTH = [sys.executable, "-m", "kbroker", "health"]
+
+
+@contextmanager
+def answering(answer: Callable[[socket.socket], None]) -> Iterator[str]:
+    """A port that is no broker; `answer` gets each connection."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def accept() -> None:
+            while True:
+                try:
+                    client, _ = server.accept()
+                except OSError:
+                    return
+                answer(client)
+
+        thread = threading.Thread(target=accept)
+        thread.start()
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+def asked(address: str, *flags: str) -> tuple[int, str, float]:
+    """Exit status, what was said, and the seconds it took."""
+    began_at = time.perf_counter()
+    done = CliRunner().invoke(health, ["--bootstrap", address, *flags])
+    return done.exit_code, done.output, time.perf_counter() - began_at
+
+
+def test_nobody_listens() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+    status, said, _ = asked(address)
+    assert status == 1
+    assert address in said
+    assert "kbroker serve" in said
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x00\x00\x00\x02ab", b"\x7f\xff\xff\xff", b"\x00"],
+    ids=repr,
+)
+def test_something_else_listens(answer: bytes) -> None:
+    def send(client: socket.socket) -> None:
+        client.recv(1000)
+        client.sendall(answer)
+        client.close()
+
+    with answering(send) as address:
+        status, said, _ = asked(address)
+    assert status == 1
+    assert "does not answer" in said
+
+
+def test_a_port_that_never_answers() -> None:
+    """A container's health check must come to an end."""
+    kept: list[socket.socket] = []
+    with answering(kept.append) as address:
+        status, said, seconds = asked(address)
+    for client in kept:
+        client.close()
+    assert status == 1
+    assert "within" in said
+    assert seconds < 15
+
+
+def test_wait_gives_up_in_time() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+    status, _, seconds = asked(address, "--wait", "700ms")
+    assert status == 1
+    assert 0.6 < seconds < 5
+
+
+def test_wait_sees_a_server_that_comes_later() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    waiting = subprocess.Popen(
+        [*HEALTH, "--bootstrap", f"localhost:{port}", "--wait", "30s"], stdout=subprocess.DEVNULL
+    )
+    time.sleep(0.5)
+    serve = [sys.executable, "-m", "kbroker", "serve", "--memory", "--port", str(port)]
+    server_process = subprocess.Popen(serve, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        assert waiting.wait(30) == 0
+    finally:
+        server_process.kill()
+        server_process.wait()
+
+
+@pytest.mark.parametrize("address", ["nonsense", "host:", ":9092", "host:port", "host:99999"])
+def test_an_address_that_is_none(address: str) -> None:
+    """Status 2 is reserved by containers, so a wrong address is 1 like one that does not answer."""
+    status, said, _ = asked(address)
+    assert status == 1
+    assert "HOST:PORT" in said

@@ -1,0 +1,267 @@
+"""More of `kbroker serve` as a process: recovery, sources of settings, signals, limits."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.messages.configs import DescribeConfigsRequest
+
+from ..wire import (
+    batch,
+    connected,
+    create_topic,
+    fetch_request,
+    metadata,
+    produce,
+    until,
+    values_of,
+)
+from .test_serve import SECONDS, serving, wait_for
+
+
+class Server:
+    """A server that was waited for."""
+
+    def __init__(self, process: subprocess.Popen[str], address: str) -> None:
+        self.process = process
+        host, _, port = address.strip().rpartition(":")
+        self.endpoint = (host.strip("[]"), int(port))
+
+    def stop(self, how: int = signal.SIGTERM) -> tuple[str, str]:
+        """End it; returns what it said on both streams."""
+        self.process.send_signal(how)
+        return self.process.communicate(timeout=SECONDS)
+
+
+def ready(process: subprocess.Popen[str], port_file: Path) -> Server:
+    return Server(process, wait_for(port_file))
+
+
+def flags(folder: Path, *more: str) -> list[str]:
+    port_file = folder / "port"
+    port_file.unlink(missing_ok=True)
+    return ["--port", "0", "--port-file", str(port_file), "--data-dir", str(folder / "data"), *more]
+
+
+def said_at_start(folder: Path, *more: str, how: int = signal.SIGTERM, **settings: Any) -> str:
+    """Start, stop, and return the banner."""
+    with serving(*flags(folder, *more), **settings) as process:
+        output, _ = ready(process, folder / "port").stop(how)
+    return output
+
+
+def test_the_banner_tells_how_the_folder_was_left(tmp_path: Path) -> None:
+    topic = ("--topic", "t:2")
+    assert "0 topics" in said_at_start(tmp_path)
+    assert "clean shutdown" in said_at_start(tmp_path, *topic)
+    said = said_at_start(tmp_path, how=signal.SIGKILL)
+    assert "1 topic," in said
+    assert "recovered after a crash" in said_at_start(tmp_path)
+    assert "clean shutdown" in said_at_start(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["--memory"], "everything is gone when this process ends"),
+        (["-o", "flush.policy=interval", "-o", "flush.interval.ms=250"], "up to 250 ms"),
+        (["-o", "flush.policy=os"], "whatever the kernel has not written back"),
+        (["-o", "flush.policy=fsync"], None),
+    ],
+    ids=str,
+)
+def test_the_banner_names_what_may_be_lost(
+    tmp_path: Path, more: list[str], words: str | None
+) -> None:
+    given = flags(tmp_path, *more)
+    if "--memory" in more:
+        given = given[:4] + more
+    with serving(*given) as process:
+        output, _ = ready(process, tmp_path / "port").stop()
+    assert (words is None and "Loss" not in output) or (words is not None and words in output)
+
+
+async def test_settings_come_from_options_environment_and_file(tmp_path: Path) -> None:
+    """In that order of strength."""
+    config = tmp_path / "server.properties"
+    config.write_text("num.partitions=3\nlog.segment.bytes=2000000\nmessage.max.bytes=3000\n")
+    environment = {
+        **os.environ,
+        "KBROKER_CFG_NUM_PARTITIONS": "4",
+        "KBROKER_CFG_LOG_SEGMENT_BYTES": "3000000",
+        "KBROKER_TOPIC": "from-the-environment",
+    }
+    more = ("--config", str(config), "-o", "num.partitions=5")
+    with serving(*flags(tmp_path, *more), env=environment) as process:
+        server = ready(process, tmp_path / "port")
+        async with connected(server.endpoint) as wire:
+            (row,) = (await metadata(wire)).topics
+            assert (row.name, len(row.partitions)) == ("from-the-environment", 5)
+            ask_for = DescribeConfigsRequest
+            resource_row = ask_for.Resource(resource_type=4, resource_name="1")
+            answer = await wire.ask(ApiKey.DESCRIBE_CONFIGS, 4, ask_for(resources=[resource_row]))
+            found = {entry.name: entry.value for entry in answer.results[0].configs}
+            assert found["num.partitions"] == "5"
+            assert found["log.segment.bytes"] == "3000000"
+            assert found["message.max.bytes"] == "3000"
+        server.stop()
+
+
+async def test_declared_topics_can_be_used_when_it_is_ready(tmp_path: Path) -> None:
+    more = ("--topic", "plain:3", "--topic", "keys:1:cleanup.policy=compact,retention.ms=5")
+    with serving(*flags(tmp_path, *more)) as process:
+        server = ready(process, tmp_path / "port")
+        async with connected(server.endpoint) as wire:
+            rows = {row.name: len(row.partitions) for row in (await metadata(wire)).topics}
+            assert rows == {"plain": 3, "keys": 1}
+        server.stop()
+
+
+async def test_the_first_signal_is_graceful(tmp_path: Path) -> None:
+    """What is parked is answered, and the folder is clean."""
+    with serving(*flags(tmp_path)) as process:
+        server = ready(process, tmp_path / "port")
+        async with connected(server.endpoint) as wire:
+            topic = await create_topic(wire, "t")
+            await produce(wire, topic, batch([b"a"]))
+            await wire.send(ApiKey.FETCH, 12, fetch_request(topic, 1, max_wait_ms=60_000))
+            assert await wire.is_silent()
+            process.send_signal(signal.SIGINT)
+            assert (await wire.receive()).responses[0].partitions[0].error_code == 0
+            await wire.wait_closed()
+        output, _ = process.communicate(timeout=SECONDS)
+        assert output.endswith("stopped\n")
+        assert process.returncode == 0
+    with serving(*flags(tmp_path)) as process:
+        server = ready(process, tmp_path / "port")
+        async with connected(server.endpoint) as wire:
+            answer = await wire.ask(ApiKey.FETCH, 12, fetch_request(topic))
+            assert values_of(answer.responses[0].partitions[0]) == [b"a"]
+        output, _ = server.stop()
+    assert "clean shutdown" in output
+
+
+async def test_the_second_signal_is_immediate(tmp_path: Path) -> None:
+    """A client that does not take its answers holds up the graceful stop."""
+    with serving(*flags(tmp_path, "--grace", "30s")) as process:
+        server = ready(process, tmp_path / "port")
+        async with connected(server.endpoint) as wire:
+            topic = await create_topic(wire, "t")
+            for _ in range(20):
+                await produce(wire, topic, batch([bytes(900_000)]))
+            frame = wire.frame(ApiKey.FETCH, 12, fetch_request(topic, partition_max_bytes=1 << 25))
+            await wire.send_bytes(frame * 20)
+            process.send_signal(signal.SIGTERM)
+            time.sleep(1)  # noqa: ASYNC251  # nobody else runs here
+            assert process.poll() is None
+            process.send_signal(signal.SIGTERM)
+            await until(lambda: process.poll() is not None)
+        assert process.returncode == 128 + signal.SIGTERM
+
+
+async def test_the_grace_is_bounded(tmp_path: Path) -> None:
+    with serving(*flags(tmp_path, "--grace", "500ms")) as process:
+        server = ready(process, tmp_path / "port")
+        async with connected(server.endpoint) as wire:
+            topic = await create_topic(wire, "t")
+            for _ in range(20):
+                await produce(wire, topic, batch([bytes(900_000)]))
+            frame = wire.frame(ApiKey.FETCH, 12, fetch_request(topic, partition_max_bytes=1 << 25))
+            await wire.send_bytes(frame * 20)
+            process.send_signal(signal.SIGTERM)
+            await until(lambda: process.poll() is not None, 10)
+        assert process.returncode == 0
+
+
+def test_systemd_is_told(tmp_path: Path) -> None:
+    address = tmp_path / "notify"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(str(address))
+        receiver.settimeout(SECONDS)
+        environment = {**os.environ, "NOTIFY_SOCKET": str(address)}
+        with serving(*flags(tmp_path), env=environment) as process:
+            assert receiver.recv(100) == b"READY=1"
+            process.send_signal(signal.SIGTERM)
+            assert receiver.recv(100) == b"STOPPING=1"
+
+
+def test_with_json_stdout_is_nothing_but_events(tmp_path: Path) -> None:
+    """Also with warnings, and with a topic that logs."""
+    more = ("--json", "--topic", "t", "-o", "no.such.setting=1", "--host", "0.0.0.0")
+    with serving(*flags(tmp_path, *more)) as process:
+        output, errors = ready(process, tmp_path / "port").stop()
+    names = [json.loads(line)["event"] for line in output.splitlines()]
+    assert names == ["starting", "warning", "ready", "stopping", "stopped"]
+    assert "no.such.setting" in errors
+
+
+def test_the_json_log_is_one_object_a_line(tmp_path: Path) -> None:
+    more = ("--log-format", "json", "--topic", "t")
+    with serving(*flags(tmp_path, *more)) as process:
+        _, errors = ready(process, tmp_path / "port").stop()
+    lines = [json.loads(line) for line in errors.splitlines()]
+    assert any("topic t created" in line["message"] for line in lines)
+
+
+async def test_few_file_descriptors(tmp_path: Path) -> None:
+    """Reliability 5.2, 7: accepting backs off, clients that are connected live on."""
+
+    def few() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+
+    with serving(*flags(tmp_path), preexec_fn=few) as process:
+        server = ready(process, tmp_path / "port")
+        async with connected(server.endpoint) as wire:
+            topic = await create_topic(wire, "t")
+            await produce(wire, topic, batch([b"opens its files"]))
+            idle = [socket.create_connection(server.endpoint) for _ in range(100)]
+            for i in range(5):
+                row = await produce(wire, topic, batch([b"%d" % i]))
+                assert (row.error_code, row.base_offset) == (0, i + 1)
+            for each in idle:
+                each.close()
+        give_up = time.monotonic() + 10
+        while time.monotonic() < give_up:
+            async with connected(server.endpoint) as wire:
+                if await wire.works():
+                    break
+        _, errors = server.stop()
+    assert process.returncode == 0
+    assert "accept returned EMFILE" in errors, "it never came so far"
+    assert errors.count("Traceback") == errors.count("accept returned EMFILE"), "no other error"
+
+
+def test_a_start_to_the_first_answer_is_quick(tmp_path: Path) -> None:
+    """The start figure of the benchmarks is a median beside a peer; this only guards it."""
+    took = []
+    for _ in range(3):
+        began_at = time.perf_counter()
+        with serving(*flags(tmp_path)) as process:
+            ready(process, tmp_path / "port")
+            took.append(time.perf_counter() - began_at)
+    print(f"\nexec to ready: {sorted(took)[1]:.2f} s")
+    assert min(took) < 2
+
+
+def test_help_is_there_for_each_command() -> None:
+    for command in ((), ("serve",), ("health",), ("log",), ("demo",)):
+        done = subprocess.run(
+            [sys.executable, "-m", "kbroker", *command, "--help"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0
+        assert "Usage:" in done.stdout

@@ -10,10 +10,12 @@ when the client library made the error up itself. Keys and values travel as lati
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import logging
 import os
 import queue
+import signal
 import sqlite3
 import sys
 import threading
@@ -308,6 +310,7 @@ def _decode(raw: bytes | None) -> str | None:
 
 def main() -> None:
     """driver.py LIBRARY host:port"""
+    faulthandler.register(signal.SIGUSR1)
     if os.environ.get("KBROKER_COMPAT_DEBUG"):
         logging.basicConfig(level=logging.DEBUG, format="%(asctime)s %(name)s: %(message)s")
     library, bootstrap = sys.argv[1:]

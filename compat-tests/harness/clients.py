@@ -165,6 +165,13 @@ class ScriptProcess:
         said = self.log.read_text(errors="replace").splitlines()
         return "\n".join([line for line in said if "onnect" not in line][-lines:])
 
+    def _stacks(self) -> str:
+        """What its threads are doing (clients/driver.py dumps them on SIGUSR1)."""
+        if self.name in LIBRARIES:
+            self._process.send_signal(signal.SIGUSR1)
+            time.sleep(0.5)
+        return self.stderr_tail(60)
+
     def _line(self, verb: str, seconds: float) -> bytes:
         deadline = time.monotonic() + seconds
         assert self._process.stdout is not None

@@ -179,7 +179,7 @@ class ScriptProcess:
             left = deadline - time.monotonic()
             if left <= 0:
                 raise ClientDied(
-                    f"{self.name} did not answer {verb!r} within {seconds} s\n{self.stderr_tail()}"
+                    f"{self.name} did not answer {verb!r} within {seconds} s\n{self._stacks()}"
                 )
             if self._selector.select(left):
                 chunk = os.read(self._process.stdout.fileno(), 1 << 20)

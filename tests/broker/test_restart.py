@@ -300,7 +300,7 @@ async def test_flush_policy_interval_syncs_in_time(tmp_path: Path) -> None:
 async def test_a_sync_that_fails_takes_the_folder_offline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Reliability 4.2: no ack, no second try, reads of what is safe go on."""
+    """No ack, no second try; reads of what is safe go on."""
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
         await produce(wire, topic, batch([b"safe"]))

@@ -216,7 +216,7 @@ def test_the_json_log_is_one_object_a_line(tmp_path: Path) -> None:
 
 
 async def test_few_file_descriptors(tmp_path: Path) -> None:
-    """Reliability 5.2, 7: accepting backs off, clients that are connected live on."""
+    """Accepting backs off, clients that are connected live on."""
 
     def few() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))

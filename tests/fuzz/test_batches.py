@@ -1,4 +1,4 @@
-"""Bad record batches: list 4 of the catalogue, over every Produce version; nothing may be stored."""
+"""Bad record batches, over every Produce version; nothing of them may be stored."""
 
 from __future__ import annotations
 

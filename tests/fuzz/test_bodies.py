@@ -1,4 +1,4 @@
-"""Bad bodies: list 3 of the catalogue, for every API and version that is served."""
+"""Bad request bodies, for every API and version that is served."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def check_sent(frame: bytes, sent: bytes, what: str) -> None:
 
 @pytest.mark.parametrize("key", VALID, ids=lambda key: key.name)
 async def test_bytes_after_a_body_are_ignored(broker: Broker, wire: Wire, key: ApiKey) -> None:
-    """As Kafka does (wire rules, "left to us")."""
+    """As Kafka does."""
     world = await make_world(wire)
     apis = load_apis()
     for version in apis[key].versions:

@@ -1,4 +1,4 @@
-"""Bad frames and headers: lists 1 and 2 of the catalogue, one test for each entry."""
+"""Bad frames and headers: one test for each way in which they can be bad."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def framed(data: bytes) -> bytes:
     return struct.pack(">i", len(data)) + data
 
 
-# -- list 1: frames
+# -- frames
 
 
 @pytest.mark.parametrize("size", range(1, 8))
@@ -208,7 +208,7 @@ async def test_half_open(broker: Broker, bystander: Wire) -> None:
             await wire.receive_frame()
 
 
-# -- list 2: headers
+# -- headers
 
 
 @pytest.mark.parametrize("key", [-32768, -1, 4, 5, 6, 7, 52, 93, 94, 255, 1000, 32767])

@@ -1,4 +1,4 @@
-"""Bad names: list 8 of the catalogue."""
+"""Bad names of topics and groups."""
 
 from __future__ import annotations
 

@@ -1,0 +1,435 @@
+"""Groups through a node: time-outs, durable answers, members that come, go, and are lost.
+
+What a coordinator decides is tested in tests/coordinator; here it is on the wire.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from kbroker.broker import Broker
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.groups import (
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    SyncGroupRequest,
+)
+from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
+
+from ..brokers import Start, started
+from ..wire import ConnectionClosed, Wire, connected, create_topic, request, until
+
+
+class Member:
+    """A consumer by hand, on a connection of its own."""
+
+    def __init__(self, wire: Wire, group: str = "g", *, version: int = 5, **settings: Any) -> None:
+        self.wire = wire
+        self.group = group
+        self.version = version
+        self.settings = {
+            "session_timeout_ms": 10_000,
+            "rebalance_timeout_ms": 10_000,
+            **settings,
+        }
+        self.id = ""
+        self.generation = -1
+        self.assignment: bytes | None = None
+
+    async def join(self) -> Any:
+        """Join, with a second try under the id that the first one was given."""
+        answer = await self._ask_to_join()
+        if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+            self.id = answer.member_id
+            answer = await self._ask_to_join()
+        if not answer.error_code:
+            self.id, self.generation = answer.member_id, answer.generation_id
+        return answer
+
+    async def _ask_to_join(self) -> Any:
+        find = request(ApiKey.FIND_COORDINATOR, key=self.group)
+        await self.wire.ask(ApiKey.FIND_COORDINATOR, 0, find)
+        ask = JoinGroupRequest(
+            group_id=self.group,
+            member_id=self.id,
+            protocol_type="consumer",
+            protocols=[JoinGroupRequest.Protocol(name="range", metadata=b"wants")],
+            **self.settings,
+        )
+        return await self.wire.ask(ApiKey.JOIN_GROUP, self.version, ask)
+
+    async def sync(self, joined: Any) -> int:
+        """Fetch the assignment; the leader gives everybody the name of the member."""
+        ask = SyncGroupRequest(
+            group_id=self.group,
+            generation_id=self.generation,
+            member_id=self.id,
+            assignments=[
+                SyncGroupRequest.Assignment(
+                    member_id=each.member_id, assignment=each.member_id.encode()
+                )
+                for each in joined.members
+            ],
+        )
+        answer = await self.wire.ask(ApiKey.SYNC_GROUP, min(self.version, 3), ask)
+        self.assignment = answer.assignment
+        return int(answer.error_code)
+
+    async def enter(self) -> None:
+        """Join and sync until both work."""
+        while True:
+            joined = await self.join()
+            assert joined.error_code in (0, ErrorCode.REBALANCE_IN_PROGRESS), joined
+            if not joined.error_code and not await self.sync(joined):
+                return
+
+    async def heartbeat(self) -> int:
+        beat = request(
+            ApiKey.HEARTBEAT,
+            group_id=self.group,
+            generation_id=self.generation,
+            member_id=self.id,
+        )
+        return int((await self.wire.ask(ApiKey.HEARTBEAT, 3, beat)).error_code)
+
+    async def stay(self, until_alone: Callable[[], bool]) -> None:
+        """What a consumer does: heartbeats, and a new round whenever it is told."""
+        while not until_alone():
+            code = await self.heartbeat()
+            assert code in (0, ErrorCode.REBALANCE_IN_PROGRESS), code
+            if code:
+                await self.enter()
+            await trio.sleep(0.05)
+
+    async def leave(self) -> Any:
+        ask = LeaveGroupRequest(
+            group_id=self.group,
+            member_id=self.id,
+            members=[LeaveGroupRequest.Member(member_id=self.id)],
+        )
+        return await self.wire.ask(ApiKey.LEAVE_GROUP, 3, ask)
+
+    async def commit(self, topic: str, offset: int, version: int = 7) -> int:
+        row = OffsetCommitRequest.Partition(partition_index=0, committed_offset=offset)
+        ask = OffsetCommitRequest(
+            group_id=self.group,
+            generation_id_or_member_epoch=self.generation,
+            member_id=self.id,
+            topics=[OffsetCommitRequest.Topic(name=topic, partitions=[row])],
+        )
+        answer = await self.wire.ask(ApiKey.OFFSET_COMMIT, version, ask)
+        return int(answer.topics[0].partitions[0].error_code)
+
+
+async def committed(wire: Wire, topic: str, group: str = "g") -> int:
+    rows = [OffsetFetchRequest.Topic(name=topic, partition_indexes=[0])]
+    ask = OffsetFetchRequest(group_id=group, topics=rows)
+    answer = await wire.ask(ApiKey.OFFSET_FETCH, 5, ask)
+    return int(answer.topics[0].partitions[0].committed_offset)
+
+
+def state(broker: Broker, group: str = "g") -> Any:
+    return broker.node.groups.shard(group).coordinator.describe_group(group, 5)
+
+
+@pytest.mark.parametrize("version", range(10))
+async def test_one_member_over_all_versions(start: Start, version: int) -> None:
+    async with start() as broker, connected(broker.endpoint) as wire:
+        await create_topic(wire, "t")
+        member = Member(wire, version=version)
+        joined = await member.join()
+        assert (joined.error_code, joined.leader) == (0, member.id)
+        assert [each.metadata for each in joined.members] == [b"wants"]
+        assert await member.sync(joined) == 0
+        assert member.assignment == member.id.encode()
+        assert await member.heartbeat() == 0
+        assert await member.commit("t", 3) == 0
+        assert await committed(wire, "t") == 3
+        assert state(broker).group_state == "Stable"
+        left = await member.leave()
+        assert (left.error_code, left.members[0].error_code) == (0, 0)
+        assert state(broker).group_state == "Empty"
+        assert await member.heartbeat() == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+async def test_members_come_and_go(start: Start) -> None:
+    """Two, then three, then one: each round has one leader and one assignment for each."""
+    async with start() as broker, trio.open_nursery() as nursery:
+        ended = trio.Event()
+        async with (
+            connected(broker.endpoint) as a,
+            connected(broker.endpoint) as b,
+            connected(broker.endpoint) as c,
+        ):
+            first, second, third = Member(a), Member(b), Member(c)
+            await first.enter()
+            nursery.start_soon(first.stay, ended.is_set)
+            with trio.fail_after(10):
+                await second.enter()
+                await until(lambda: first.generation == second.generation)
+                assert first.assignment == first.id.encode()
+                assert second.assignment == second.id.encode()
+                assert len(state(broker).members) == 2
+                second_ended = trio.Event()
+                nursery.start_soon(second.stay, second_ended.is_set)
+                await third.enter()
+                assert len(state(broker).members) == 3
+                second_ended.set()
+                await trio.sleep(0.1)
+                for each in (second, third):
+                    await each.leave()
+                await until(lambda: len(state(broker).members) == 1)
+                await until(lambda: state(broker).group_state == "Stable")
+            ended.set()
+            await trio.sleep(0.1)
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_lost_member_is_missed_after_its_session(start: Start) -> None:
+    async with start(group_min_session_timeout_ms=100) as broker:
+        async with connected(broker.endpoint) as wire:
+            member = Member(wire, session_timeout_ms=400)
+            await member.enter()
+            began_at = time.perf_counter()
+        assert len(state(broker).members) == 1, "a closed connection alone is no reason"
+        await until(lambda: not state(broker).members)
+        assert 0.3 < time.perf_counter() - began_at < 3
+        assert state(broker).group_state == "Empty"
+
+
+async def test_heartbeats_and_commits_keep_a_session(start: Start) -> None:
+    async with (
+        start(group_min_session_timeout_ms=100) as broker,
+        connected(broker.endpoint) as wire,
+    ):
+        await create_topic(wire, "t")
+        member = Member(wire, session_timeout_ms=1000)
+        await member.enter()
+        for i in range(5):
+            await trio.sleep(0.3)
+            assert (await member.heartbeat() if i % 2 else await member.commit("t", i)) == 0
+
+
+async def test_the_others_go_on_when_one_does_not_come_back(start: Start) -> None:
+    """The second member joins; the first one, which never hears of it, is dropped in time."""
+    async with (
+        start(group_min_session_timeout_ms=100) as broker,
+        connected(broker.endpoint) as a,
+        connected(broker.endpoint) as b,
+    ):
+        silent = Member(a, session_timeout_ms=5_000, rebalance_timeout_ms=300)
+        await silent.enter()
+        member = Member(b, session_timeout_ms=5_000, rebalance_timeout_ms=300)
+        began_at = time.perf_counter()
+        await member.enter()
+        assert 0.2 < time.perf_counter() - began_at < 4
+        assert [each.member_id for each in state(broker).members] == [member.id]
+        assert await silent.heartbeat() == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+async def test_a_member_that_was_given_an_id_and_never_came(start: Start) -> None:
+    async with (
+        start(group_min_session_timeout_ms=100) as broker,
+        connected(broker.endpoint) as wire,
+    ):
+        member = Member(wire, session_timeout_ms=300)
+        answer = await member._ask_to_join()
+        assert answer.error_code == ErrorCode.MEMBER_ID_REQUIRED
+        member.id = answer.member_id
+        await trio.sleep(0.8)
+        assert (await member.join()).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+async def test_session_timers_run_after_a_restart(tmp_path: Path) -> None:
+    """A member of before that does not come back is missed, too."""
+    settings = {"group_min_session_timeout_ms": 100}
+    async with started(tmp_path, **settings) as broker, connected(broker.endpoint) as wire:
+        member = Member(wire, session_timeout_ms=600)
+        await member.enter()
+    async with started(tmp_path, **settings) as broker:
+        assert len(state(broker).members) == 1
+        await until(lambda: not state(broker).members)
+
+
+async def test_the_initial_delay_gathers_members() -> None:
+    async with (
+        started(group_initial_rebalance_delay_ms=400) as broker,
+        connected(broker.endpoint) as a,
+        connected(broker.endpoint) as b,
+        trio.open_nursery() as nursery,
+    ):
+        first, second = Member(a, version=3), Member(b, version=3)
+        nursery.start_soon(first.enter)
+        await trio.sleep(0.1)
+        nursery.start_soon(second.enter)
+        with trio.fail_after(5):
+            while nursery.child_tasks:  # noqa: ASYNC110
+                await trio.sleep(0.01)
+        assert first.generation == second.generation == 1
+
+
+async def test_a_group_has_at_most_so_many_members() -> None:
+    async with started(group_max_size=1) as broker, connected(broker.endpoint) as wire:
+        member = Member(wire, version=3)
+        await member.enter()
+        other = Member(wire, version=3)
+        assert (await other.join()).error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+
+
+# -- durability
+
+
+async def test_a_commit_is_answered_when_it_is_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a fetch of offsets does not see it before."""
+    async with (
+        started(tmp_path) as broker,
+        connected(broker.endpoint) as wire,
+        connected(broker.endpoint) as other,
+        trio.open_nursery() as nursery,
+    ):
+        await create_topic(wire, "t")
+        member = Member(wire)
+        await member.enter()
+        await member.commit("t", 1)
+        may_sync = trio.Event()
+        really = broker.node.flusher.sync_now
+
+        async def held() -> None:
+            await may_sync.wait()
+            await really()
+
+        monkeypatch.setattr(broker.node.flusher, "sync_now", held)
+        codes, seen = [], []
+
+        async def commit() -> None:
+            codes.append(await member.commit("t", 2))
+
+        async def look() -> None:
+            seen.append(await committed(other, "t"))
+
+        nursery.start_soon(commit)
+        await trio.sleep(0.1)
+        nursery.start_soon(look)
+        await trio.sleep(0.2)
+        assert (codes, seen) == ([], [])
+        may_sync.set()
+        await until(lambda: codes and seen)
+        assert (codes, seen) == ([0], [2])
+
+
+async def test_a_commit_that_cannot_be_stored_is_not_acknowledged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
+        await create_topic(wire, "t")
+        member = Member(wire)
+        await member.enter()
+        assert await member.commit("t", 1) == 0
+        monkeypatch.setattr(broker.node.flusher, "_sync", lambda logs: [])
+        try:
+            code = await member.commit("t", 2)
+        except ConnectionClosed:
+            code = ErrorCode.NOT_COORDINATOR
+        assert code
+        monkeypatch.undo()
+    async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
+        find = request(ApiKey.FIND_COORDINATOR, key="g")
+        await wire.ask(ApiKey.FIND_COORDINATOR, 0, find)
+        assert await committed(wire, "t") in (1, 2)
+
+
+async def test_pipelined_commits_are_answered_in_order(start: Start) -> None:
+    async with start() as broker, connected(broker.endpoint) as wire:
+        await create_topic(wire, "t")
+        member = Member(wire)
+        await member.enter()
+        row = OffsetCommitRequest.Partition(partition_index=0)
+        data = b""
+        for offset in range(100):
+            row.committed_offset = offset
+            ask = OffsetCommitRequest(
+                group_id="g",
+                generation_id_or_member_epoch=member.generation,
+                member_id=member.id,
+                topics=[OffsetCommitRequest.Topic(name="t", partitions=[row])],
+            )
+            data += wire.frame(ApiKey.OFFSET_COMMIT, 7, ask)
+        await wire.send_bytes(data)
+        for _ in range(100):
+            assert (await wire.receive()).topics[0].partitions[0].error_code == 0
+        assert await committed(wire, "t") == 99
+
+
+async def test_offsets_expire_with_their_group() -> None:
+    """Retention counts from when the group became empty."""
+
+    class Calendar:
+        """A clock whose days can be skipped."""
+
+        def __init__(self) -> None:
+            self.ahead_ms = 0
+
+        def log_ms(self) -> int:
+            return time.time_ns() // 1_000_000 + self.ahead_ms
+
+        def coordinator_ms(self) -> int:
+            return time.monotonic_ns() // 1_000_000
+
+    clock = Calendar()
+    async with started(offsets_retention_check_interval_ms=50) as broker:
+        broker.node.clock = clock
+        async with connected(broker.endpoint) as wire:
+            await create_topic(wire, "t")
+            member = Member(wire)
+            await member.enter()
+            await member.commit("t", 5)
+            clock.ahead_ms = 30 * 86_400_000
+            await trio.sleep(0.2)
+            assert await committed(wire, "t") == 5, "the group is not empty"
+            await member.leave()
+            await trio.sleep(0.2)
+            assert await committed(wire, "t") == 5, "it just became empty"
+            clock.ahead_ms += 8 * 86_400_000
+            await trio.sleep(0.3)
+            assert await committed(wire, "t") == -1
+            listed = await wire.ask(ApiKey.LIST_GROUPS, 4, request(ApiKey.LIST_GROUPS))
+            assert listed.groups == []
+
+
+async def test_what_tools_see(start: Start) -> None:
+    async with start() as broker, connected(broker.endpoint) as wire:
+        member = Member(wire, version=5, group_instance_id="rack-1")
+        await member.enter()
+        for version in range(7):
+            ask = request(ApiKey.DESCRIBE_GROUPS, groups=["g"], include_authorized_operations=True)
+            (row,) = (await wire.ask(ApiKey.DESCRIBE_GROUPS, version, ask)).groups
+            assert (row.error_code, row.group_state, row.protocol_data) == (0, "Stable", "range")
+            (each,) = row.members
+            assert (each.client_id, each.client_host) == ("test", "/127.0.0.1")
+            assert each.member_assignment == member.id.encode()
+            assert each.group_instance_id == ("rack-1" if version >= 4 else None)
+        for version in range(6):
+            ask = request(ApiKey.LIST_GROUPS, states_filter=["stable"] if version >= 4 else [])
+            (row,) = (await wire.ask(ApiKey.LIST_GROUPS, version, ask)).groups
+            assert (row.group_id, row.protocol_type) == ("g", "consumer")
+
+
+async def test_deleting_the_offsets_topic_leaves_the_broker_working(start: Start) -> None:
+    async with start() as broker, connected(broker.endpoint) as wire:
+        await create_topic(wire, "t")
+        member = Member(wire)
+        await member.enter()
+        ask = request(ApiKey.DELETE_TOPICS, topic_names=["__consumer_offsets"])
+        await wire.ask(ApiKey.DELETE_TOPICS, 4, ask)
+        again = Member(wire)
+        await again.enter()
+        assert await again.commit("t", 1) == 0

@@ -46,7 +46,7 @@ from .sync import SyncItem, sync_in_order, sync_together
 
 CHECKPOINT_EVERY_MS = 5_000
 _ROLLED_EVERY_MS = 1_000
-CHECKPOINT_EVERY_BYTES = 64 * 1024 * 1024
+CHECKPOINT_EVERY_BYTES = 16 * 1024 * 1024
 _NO_ID = UUID(int=0)
 
 

@@ -165,6 +165,27 @@ class TestTail:
         log = open_log(open_manager(files))
         assert log.epochs.entries == [(epoch, epoch * 7) for epoch in range(5)]
 
+    def test_epochs_of_records_that_are_gone_are_forgotten(self) -> None:
+        """A cut, or a crash, came between the records and the file."""
+        files = crashed(20, 22, 30)
+        epochs = b"0\n3\n0 0\n5 24\n7 28\n"
+        files.write_atomic(f"{FOLDER}/leader-epoch-checkpoint", epochs)
+        at = position_of(files, 23)
+        damage(files, "00000000000000000000.log", lambda data: data.__setitem__(at + 70, 1))
+        log = open_log(open_manager(files), config=ONE_SEGMENT)
+        assert log.epochs.entries == [(0, 0)]
+        assert log.log_end_offset == 23
+
+    def test_names_that_the_last_process_made_are_synced_by_this_one(self) -> None:
+        """It died between the making of a segment and the sync; the power goes a day later."""
+        files = CrashFiles()
+        open_log(open_manager(files)).roll()
+        log = open_log(open_manager(files))
+        append(log, b"value 0")
+        commit(log)
+        log = open_log(open_manager(files.crashed("lost-name", 0)))
+        assert numbers(log) == [0]
+
     def test_a_damaged_epoch_file_is_made_anew(self) -> None:
         files = CrashFiles()
         manager = open_manager(files)

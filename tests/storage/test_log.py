@@ -555,6 +555,15 @@ class TestTruncate:
         assert list(records(log)) == list(records(other))
         assert log.offset_for_timestamp(NOW + 39, limit=40) == (39, NOW + 39, 0)
 
+    def test_indexes_of_what_stays_are_saved(self, log: Log, place: Place) -> None:
+        fill(log, 100)
+        commit(log)
+        log.truncate_to(90, now_ms=NOW)
+        sealed = _bases(log, place)[:-1]
+        assert len(sealed) >= 3
+        for base in sealed:
+            assert place[0].size(f"{log.folder}/{base:020d}.index") > 0
+
     def test_inside_a_batch_the_whole_batch_goes(self, log: Log) -> None:
         append(log, b"a", b"b")
         append(log, b"c", b"d")

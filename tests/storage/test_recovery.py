@@ -176,6 +176,22 @@ class TestTail:
         assert log.epochs.entries == [(0, 0)]
         assert log.log_end_offset == 23
 
+    def test_epochs_below_the_log_start_are_not_asked_for(self) -> None:
+        """Records may lie before the log start in the same segment, their epochs forgotten."""
+        files = CrashFiles()
+        manager = open_manager(files)
+        log = open_log(manager, config=ONE_SEGMENT)
+        for epoch in range(3):
+            fill(log, 2, epoch * 2, leader_epoch=epoch)
+        commit(log)
+        log.delete_records_before(5)
+        log.truncate_to(5, now_ms=NOW)
+        manager.close(now_ms=NOW)
+        files.remove("data/.kafka_cleanshutdown")
+        log = open_log(open_manager(files), config=ONE_SEGMENT)
+        assert (log.log_start_offset, log.log_end_offset) == (5, 5)
+        assert log.epochs.entries == []
+
     def test_names_that_the_last_process_made_are_synced_by_this_one(self) -> None:
         """It died between the making of a segment and the sync; the power goes a day later."""
         files = CrashFiles()

@@ -286,7 +286,7 @@ def test_no_cut_loses_an_acknowledged_record(capsys: pytest.CaptureFixture[str])
 
 def test_with_one_sync_for_all_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kbroker.storage.sync.WHOLE_ABOVE", 1)
-    enumeration = Enumeration(deep=False)
+    enumeration = Enumeration(deep=False, modes=("torn", "lost-name"))
     enumeration.run(Script)
     assert not enumeration.faults, enumeration.summary()
     assert enumeration.kinds["syncfs"] > 20

@@ -24,6 +24,10 @@ RATE = 1000
 RATE_SECONDS = 6
 QUIET = {"log_level": 2}
 """librdkafka reports every connection that a stopping broker closes."""
+UNBOUNDED = {"queue.buffering.max.messages": 0, "queue.buffering.max.kbytes": 2_147_483_647}
+"""The client's queue holds all that a row sends: nothing but the broker makes it wait."""
+PREFETCH = {"fetch.queue.backoff.ms": 1}
+"""By default the client sleeps a second whenever a broker is faster than the program that reads."""
 _SENT_AT = struct.Struct(">q")
 
 
@@ -84,9 +88,11 @@ class PythonClient:
         count = int(self._scale * BULK_BYTES[name] / size)
         topic = f"bulk-{size}"
         self.create_topic(topic)
-        for verb, run in (("produce", self._produce), ("consume", self._consume)):
-            with timed(self._broker) as watch:
-                run(topic, *((size, count) if verb == "produce" else (count,)))
+        watches = {
+            "produce": self._produce(topic, size, count),
+            "consume": self._consume(topic, count),
+        }
+        for verb, watch in watches.items():
             rate = count / watch.seconds
             value = rate / 1e3 if name == "100 B" else rate * size / 1e6
             yield Sample(f"{verb} {name}", value, watch.cpu_seconds / (count * size / 1e9))
@@ -104,10 +110,8 @@ class PythonClient:
         """One record in each request, many requests on their way."""
         count = int(self._scale * (8000 if self._broker.durable else 40_000))
         self.create_topic("pipelined")
-        with timed(self._broker) as watch:
-            self._produce(
-                "pipelined", PING_BYTES, count, **{"linger.ms": 0, "batch.num.messages": 1}
-            )
+        alone = {"linger.ms": 0, "batch.num.messages": 1}
+        watch = self._produce("pipelined", PING_BYTES, count, **alone)
         yield Sample("pipelined", count / watch.seconds / 1e3, watch.cpu_seconds / count * 1e6)
 
     def produce_at_rate(self) -> Iterator[Sample]:
@@ -144,7 +148,7 @@ class PythonClient:
         servers = {"bootstrap.servers": self._broker.address}
         return Producer({**servers, **QUIET, "acks": "all", "linger.ms": 0, **settings})
 
-    def _consumer(self, group: str) -> Consumer:
+    def _consumer(self, group: str, **settings: Any) -> Consumer:
         return Consumer(
             {
                 "bootstrap.servers": self._broker.address,
@@ -152,6 +156,7 @@ class PythonClient:
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
                 **QUIET,
+                **settings,
             }
         )
 
@@ -160,33 +165,35 @@ class PythonClient:
         producer.produce(topic, b"first")
         producer.flush()
 
-    def _produce(self, topic: str, size: int, count: int, **settings: Any) -> None:
-        producer = self._producer(**{"linger.ms": 5, **settings})
+    def _produce(self, topic: str, size: int, count: int, **settings: Any) -> Stopwatch:
+        """Send records and wait for all acks."""
+        producer = self._producer(**{"linger.ms": 5, **UNBOUNDED, **settings})
         value = bytes(size)
-        left = count
-        while left:
-            try:
+        with timed(self._broker) as watch:
+            for _ in range(count):
                 producer.produce(topic, value, partition=0)
-            except BufferError:
-                producer.poll(0.01)
-            else:
-                left -= 1
-        if producer.flush(WAIT_SECONDS):
-            raise BenchmarkFailed(f"{self._broker.name} did not take all records of {topic}")
+            if producer.flush(WAIT_SECONDS):
+                raise BenchmarkFailed(f"{self._broker.name} did not take all records of {topic}")
+        return watch
 
-    def _consume(self, topic: str, count: int) -> None:
-        consumer = self._consumer("bulk")
+    def _consume(self, topic: str, count: int) -> Stopwatch:
+        """Read records from the first on; joining the group is not counted."""
+        consumer = self._consumer("bulk", **PREFETCH)
         consumer.subscribe([topic])
-        left = count
+        _next(consumer)
+        left = count - 1
         deadline = time.monotonic() + WAIT_SECONDS
-        while left > 0:
-            messages = consumer.consume(10_000, timeout=0.1)
-            failed = next((message.error() for message in messages if message.error()), None)
-            if failed or time.monotonic() > deadline:
-                reason = f"{left} of {count} records of {topic} are missing: {failed or 'too slow'}"
-                raise BenchmarkFailed(f"{self._broker.name}: {reason}")
-            left -= len(messages)
+        with timed(self._broker) as watch:
+            while left > 0:
+                # Not more at a time: it would wait for messages that do not fit into its queue.
+                messages = consumer.consume(500, timeout=0.1)
+                failed = next((message.error() for message in messages if message.error()), None)
+                if failed or time.monotonic() > deadline:
+                    reason = f"{left} of {count} records are missing: {failed or 'too slow'}"
+                    raise BenchmarkFailed(f"{self._broker.name}, {topic}: {reason}")
+                left -= len(messages)
         consumer.close()
+        return watch
 
     def _exchange(self, count: int) -> list[float]:
         """Seconds of each of `count` sends with their acks."""

@@ -17,6 +17,7 @@ from harness.codecs import topic_of
 from harness.java import ToolFailed, java
 
 CLIENT = "dump log"
+FILES_AT_ONCE = 500  # one argument of a command has a limit of 128 KiB
 TOOL = "org.apache.kafka.tools.DumpLogSegments"
 ROLLED = "dump-rolled"
 VALUE = "x" * 10_000
@@ -63,9 +64,11 @@ def dumped(data_dir: Path) -> dict[str, str]:
         if path.suffix in (".log", ".index", ".timeindex", ".snapshot", ".txnindex")
         and path.stat().st_size
     ]
-    names = ",".join(map(str, files))
+    said = ""
+    for first in range(0, len(files), FILES_AT_ONCE):
+        names = ",".join(map(str, files[first : first + FILES_AT_ONCE]))
+        said += java("kafka-4.3", TOOL, "--deep-iteration", "--files", names, seconds=180)
     # By file: the tool prints "Dumping <path>" before each.
-    said = java("kafka-4.3", TOOL, "--deep-iteration", "--files", names, seconds=180)
     parts = re.split(r"^Dumping (.+)$", said, flags=re.MULTILINE)[1:]
     dump = {Path(path): text for path, text in zip(parts[::2], parts[1::2], strict=True)}
     assert set(dump) == set(files), "the tool left files out"

@@ -165,7 +165,7 @@ class Aiokafka(Client):
             partition_assignment_strategy=[assignor],
             session_timeout_ms=session_ms,
             rebalance_timeout_ms=session_ms,
-            heartbeat_interval_ms=max(session_ms // 10, 100),
+            heartbeat_interval_ms=min(max(session_ms // 10, 100), 1_000),
             enable_auto_commit=auto_commit,
             auto_commit_interval_ms=100,
             metadata_max_age_ms=1000,

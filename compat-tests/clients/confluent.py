@@ -133,7 +133,7 @@ class Confluent(Client):
                 strategy, strategy
             ),
             "session.timeout.ms": session_ms,
-            "heartbeat.interval.ms": max(session_ms // 10, 100),
+            "heartbeat.interval.ms": min(max(session_ms // 10, 100), 1_000),
             "enable.auto.commit": auto_commit,
             "auto.commit.interval.ms": 100,
             "topic.metadata.refresh.interval.ms": 1000,

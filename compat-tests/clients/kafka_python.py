@@ -134,7 +134,7 @@ class KafkaPython(Client):
                 auto_offset_reset=reset,
                 partition_assignment_strategy=_strategy(strategy),
                 session_timeout_ms=session_ms,
-                heartbeat_interval_ms=max(session_ms // 10, 100),
+                heartbeat_interval_ms=min(max(session_ms // 10, 100), 1_000),
                 enable_auto_commit=auto_commit,
                 auto_commit_interval_ms=100,
                 metadata_max_age_ms=1000,

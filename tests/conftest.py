@@ -41,6 +41,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"seed: {config.getoption('--seed')} (repeat a random test with --seed)"
+
+
 @pytest.fixture(params=["memory", "disk"])
 def start(request: pytest.FixtureRequest, tmp_path: Path) -> Start:
     """Opens brokers; each test that uses it runs in memory and on disk."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import logging
 import os
@@ -30,6 +31,8 @@ from .topics import DEFAULT
 
 logger = logging.getLogger(__name__)
 
+GC_THRESHOLD = 50_000
+"""New objects between two collections of the youngest; what a full queue of requests consists of."""
 PARENT_CHECK_SECONDS = 0.5
 IDLE_CHECK_SECONDS = 1
 
@@ -126,6 +129,7 @@ class _Serving:
         options = self.options
         async with self._open(config) as broker, trio.open_nursery() as nursery:
             await self._announce(broker)
+            _settle_memory()
             if options.exit_with_parent:
                 nursery.start_soon(self._stop_with_parent)
             if options.idle_seconds is not None:
@@ -286,6 +290,18 @@ def _cause_of(group: ExceptionGroup[Exception]) -> Exception:
         if isinstance(error, (StartFailed, KafkaError, CannotListen, OSError, ValueError)):
             return error
     raise group
+
+
+def _settle_memory() -> None:
+    """Spare the garbage collector what lives as long as the process, and let it run less often.
+
+    A burst of pipelined requests makes thousands of objects that are gone with their answers; at
+    Python's threshold of 700 a sixth of the time goes into looking at them, in pauses of up to
+    100 ms.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(GC_THRESHOLD, *gc.get_threshold()[1:])
 
 
 def load_config(options: ServeOptions) -> BrokerConfig:

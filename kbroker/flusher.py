@@ -51,6 +51,8 @@ class Flusher:
         self._interval_seconds = interval_ms / 1000 if policy == "interval" else 0.0
         self._dirty: set[Replica] = set()
         self._more = trio.Event()
+        self.no_pass = trio.Lock()
+        """Held by whoever syncs; while another one holds it, nothing becomes durable."""
         self._average_seconds = 0.0
 
     def appended(self, replica: Replica) -> None:
@@ -81,14 +83,19 @@ class Flusher:
             await self._more.wait()
             if self._interval_seconds:
                 await trio.sleep(self._interval_seconds)
-            else:
-                # Connections that have bytes now still append: they share this pass.
-                await trio.lowlevel.checkpoint()
-            self._more = trio.Event()
-            await self.sync_now()
+            # Taking the lock yields once: connections that have bytes now still append and share
+            # this pass.
+            async with self.no_pass:
+                self._more = trio.Event()
+                await self._pass()
 
     async def sync_now(self) -> None:
-        """One pass over all that waits. A failed sync takes the logs offline for good.
+        """Sync what waits at once, after the pass that runs already."""
+        async with self.no_pass:
+            await self._pass()
+
+    async def _pass(self) -> None:
+        """Sync all that waits. A failed sync takes the logs offline for good.
 
         It is never tried again: after a failed fsync the kernel may have dropped the pages and
         report success the next time.
@@ -97,18 +104,23 @@ class Flusher:
         self._dirty.clear()
         if not replicas:
             return
-        started = time.perf_counter()
         if not self._waits_for_disk or self._average_seconds > INLINE_SECONDS_MAX:
-            ends = await trio.to_thread.run_sync(self._sync, list(replicas))
+            ends = await trio.to_thread.run_sync(self._timed_sync, list(replicas))
         else:
-            ends = self._sync(list(replicas))
-        took = time.perf_counter() - started
-        self._average_seconds += AVERAGE_WEIGHT * (took - self._average_seconds)
+            ends = self._timed_sync(list(replicas))
         for log, end in ends:
             log.synced(end)
             replicas.pop(log).synced(end)
         if replicas:
             self._fail(replicas.values())
+
+    def _timed_sync(self, logs: list[Log]) -> list[tuple[Log, int]]:
+        """Sync, and remember how long the disk took, without the hand-over to a thread."""
+        started = time.perf_counter()
+        ends = self._sync(logs)
+        took = time.perf_counter() - started
+        self._average_seconds += AVERAGE_WEIGHT * (took - self._average_seconds)
+        return ends
 
     def _fail(self, replicas: Iterable[Replica]) -> None:
         for replica in replicas:

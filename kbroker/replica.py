@@ -29,6 +29,7 @@ class Replica:
         "_deleted",
         "_fetches",
         "_flusher",
+        "_isr_size_min",
         "_segment",
         "_state",
         "_unread_bytes",
@@ -60,16 +61,23 @@ class Replica:
         self._flusher = flusher
         self._fetches: set[FetchWait] = set()
         self._unread_bytes = 0
+        self._count_required()
 
     def configure(self, config: TopicConfig) -> None:
         """Take over changed settings of the topic."""
         self.config = config
         self.log.configure(log_config(config))
+        self._count_required()
 
     def follow_cluster(self, partition: Partition) -> None:
         """Take over what the cluster decided about this partition."""
         self._state = partition
         self.leader_epoch = max(self.leader_epoch, partition.leader_epoch)
+        self._count_required()
+
+    def _count_required(self) -> None:
+        """How many replicas acks=all needs in sync; kept, because each append asks."""
+        self._isr_size_min = min(self.config.min_insync_replicas, len(self._state.replicas))
 
     def check_epoch(self, current_leader_epoch: int) -> None:
         """Raise FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH (KIP-320)."""
@@ -113,10 +121,7 @@ class Replica:
         NOT_ENOUGH_REPLICAS when `all_in_sync` and too few replicas are in sync.
         """
         header = validate_produced(records, version, now_ms, self.log.config.produce_rules)
-        state = self._state
-        if all_in_sync and len(state.isr) < min(
-            self.config.min_insync_replicas, len(state.replicas)
-        ):
+        if all_in_sync and len(self._state.isr) < self._isr_size_min:
             raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
         assert records is not None
         return self.append(records, header, now_ms)

@@ -51,14 +51,10 @@ _NO_ID = UUID(int=0)
 
 
 class _Collected(NamedTuple):
-    """One log in a checkpoint: its offsets, and what is to be done before and after they count.
-
-    `dirty` is what nobody else syncs.
-    """
+    """One log in a checkpoint: its offsets, and what is to be done before and after they count."""
 
     log: Log
     offsets: Offsets
-    dirty: list[SyncItem]
     before: list[SyncItem]
     after: list[Segment]
 
@@ -84,7 +80,6 @@ class CheckpointJob:
 
     def run(self) -> None:
         """Raises StorageError; the checkpoints are the old ones then, which are true still."""
-        self._sync()
         try:
             self._settle()
             self._checkpoints.update(self._offsets())
@@ -94,19 +89,8 @@ class CheckpointJob:
             raise
         self._remove(one_by_one=False)
 
-    def _sync(self) -> None:
-        for log, offsets, dirty, _, _ in self._logs:
-            if not dirty or log.deleted:
-                continue
-            try:
-                sync_together(self._files, log.folder, dirty)
-                log.synced_offset = max(log.synced_offset, offsets.recovery_point)
-            except StorageError as error:
-                log.fail(str(error))
-                raise
-
     def _settle(self) -> None:
-        for log, _, _, before, _ in self._logs:
+        for log, _, before, _ in self._logs:
             while before:
                 with self._checkpoints.guard:
                     if not log.deleted:
@@ -119,7 +103,7 @@ class CheckpointJob:
         When no checkpoint names the log start, a crash must not bring back one segment without the
         next: then each removal is made durable before the next one.
         """
-        for log, _, _, _, after in self._logs:
+        for log, _, _, after in self._logs:
             while after:
                 with self._checkpoints.guard:
                     if not log.deleted:
@@ -129,7 +113,7 @@ class CheckpointJob:
                 del after[0]
 
     def _offsets(self) -> Iterator[tuple[Partition, Offsets]]:
-        for log, offsets, _, _, _ in self._logs:
+        for log, offsets, _, _ in self._logs:
             if not log.deleted:
                 # The log may have been cut since.
                 point = min(offsets.recovery_point, log.synced_offset)
@@ -137,7 +121,7 @@ class CheckpointJob:
 
     def put_back(self) -> None:
         """Give the logs again what was not done."""
-        for log, _, _, before, after in self._logs:
+        for log, _, before, after in self._logs:
             log.put_back(before, after)
 
 
@@ -162,7 +146,6 @@ class LogManager:
         fresh: MetaProperties,
         *,
         guard: AbstractContextManager[object] | None = None,
-        sync_at_checkpoint: bool = False,
     ) -> None:
         """Claim a folder, and mark it as in use.
 
@@ -173,8 +156,6 @@ class LogManager:
                 cluster and directory id come from the folder.
             guard: a lock, when checkpoint jobs run in other threads. It is held for a few syncs at
                 a time, by the jobs and by the methods here that write.
-            sync_at_checkpoint: nobody calls `sync_logs` (`flush.policy=os`), so that the jobs must
-                sync, or recovery points would never move and sealed segments stay open.
 
         Raises:
             StorageError: another broker uses the folder, it belongs to another node, or it is of a
@@ -189,7 +170,6 @@ class LogManager:
             self._logs: dict[Partition, Log] = {}
             self._changed: set[Log] = set()
             self._checkpoints = OffsetCheckpoints(files, data_dir, guard)
-            self._sync_at_checkpoint = sync_at_checkpoint
             self._job: CheckpointJob | None = None
             self._checkpointed_ms = 0
             self._checkpointed_bytes: dict[Log, int] = {}
@@ -407,18 +387,11 @@ class LogManager:
         for log in self._changed:
             self._checkpointed_bytes[log] = log.appended_bytes
             if log.log_end_offset:
-                collected.append(self._collect(log))
+                collected.append(_Collected(log, _offsets_of(log), *log.unsettled()))
         # In place, because the logs share the set. What is not synced yet will change again.
         self._changed.intersection_update([log for log in self._changed if log.dirty])
         self._job = CheckpointJob(self._files, self._checkpoints, collected)
         return self._job
-
-    def _collect(self, log: Log) -> _Collected:
-        offsets, dirty = _offsets_of(log), list[SyncItem]()
-        if self._sync_at_checkpoint and log.dirty:
-            dirty = log.take_dirty()
-            offsets = offsets._replace(recovery_point=log.log_end_offset)
-        return _Collected(log, offsets, dirty, *log.unsettled())
 
     def _lower_recovery_point(self, log: Log) -> None:
         """A log is about to be cut: no checkpoint may name more than will be there.

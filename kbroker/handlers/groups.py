@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
-from typing import Any
+from typing import TypeVar
 
 from kbroker.context import Context
 from kbroker.groups import GroupPending, client_info
@@ -28,6 +27,8 @@ from kbroker.protocol.messages.groups import (
     SyncGroupResponse,
 )
 from kbroker.registry import handles
+
+R = TypeVar("R")
 
 GROUP, TRANSACTION, SHARE = 0, 1, 2
 GROUP_OPERATIONS = 0x148
@@ -135,62 +136,58 @@ def leave_group(
 
 
 @handles(ApiKey.LIST_GROUPS, versions="0-5")
-def list_groups(ctx: Context, request: ListGroupsRequest) -> ListGroupsResponse:
-    """Behaviour: all groups of this node.
+async def list_groups(ctx: Context, request: ListGroupsRequest) -> ListGroupsResponse:
+    """Behaviour: all groups of this node, as they are once what is in flight is committed.
 
     Versions: 4 filters by state, 5 by type; both ignore case.
     """
-    return ListGroupsResponse(
-        groups=[
-            row
-            for shard in ctx.node.groups.shards()
-            for row in shard.coordinator.list_groups(request.states_filter, request.types_filter)
-        ]
-    )
+    groups = ctx.node.groups
+    rows = [
+        groups.release(
+            shard, shard.coordinator.list_groups(request.states_filter, request.types_filter)
+        )
+        for shard in groups.shards()
+    ]
+    return ListGroupsResponse(groups=await _together(rows))
 
 
 @handles(ApiKey.DESCRIBE_GROUPS, versions="0-6")
-def describe_groups(ctx: Context, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
-    """Behaviour: state, protocol and members of each group."""
-    rows = []
+async def describe_groups(ctx: Context, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
+    """Behaviour: state, protocol and members of each group, once they are committed."""
+    groups = ctx.node.groups
+    rows: list[list[DescribeGroupsResponse.Group] | GroupPending | None] = []
     for group_id in request.groups:
         try:
-            shard = ctx.node.groups.shard(group_id)
+            shard = groups.shard(group_id)
         except KafkaError as error:
-            rows.append(DescribeGroupsResponse.Group(group_id=group_id, error_code=error.code))
+            rows.append([DescribeGroupsResponse.Group(group_id=group_id, error_code=error.code)])
             continue
         row = shard.coordinator.describe_group(group_id, ctx.version)
         if request.include_authorized_operations:
             row.authorized_operations = GROUP_OPERATIONS
-        rows.append(row)
-    return DescribeGroupsResponse(groups=rows)
+        rows.append(groups.release(shard, [row]))
+    return DescribeGroupsResponse(groups=await _together(rows))
 
 
 @handles(ApiKey.DELETE_GROUPS, versions="0-2")
-def delete_groups(
-    ctx: Context, request: DeleteGroupsRequest
-) -> Coroutine[Any, Any, DeleteGroupsResponse]:
+async def delete_groups(ctx: Context, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
     """Behaviour: groups without members go, with their offsets."""
-    rows: list[DeleteGroupsResponse.Group] = []
-    waits: list[GroupPending] = []
     groups = ctx.node.groups
+    rows: list[list[DeleteGroupsResponse.Group] | GroupPending | None] = []
     for group_id in dict.fromkeys(request.groups_names):
         try:
             shard = groups.shard(group_id)
         except KafkaError as error:
-            rows.append(DeleteGroupsResponse.Group(group_id=group_id, error_code=error.code))
+            rows.append([DeleteGroupsResponse.Group(group_id=group_id, error_code=error.code)])
             continue
-        result = groups.run(shard, shard.coordinator.delete_groups([group_id]))
-        if isinstance(result, GroupPending):
-            waits.append(result)
-        else:
-            rows += result or []
-    return _when_all_deleted(rows, waits)
+        deleted = groups.run(shard, shard.coordinator.delete_groups([group_id]))
+        rows.append(deleted)
+    return DeleteGroupsResponse(results=await _together(rows))
 
 
-async def _when_all_deleted(
-    rows: list[DeleteGroupsResponse.Group], waits: list[GroupPending]
-) -> DeleteGroupsResponse:
-    for pending in waits:
-        rows += await pending.wait() or []
-    return DeleteGroupsResponse(results=rows)
+async def _together(parts: list[list[R] | GroupPending | None]) -> list[R]:
+    """The rows of several coordinators, in order, those that have to wait included."""
+    rows: list[R] = []
+    for part in parts:
+        rows += (await part.wait() if isinstance(part, GroupPending) else part) or []
+    return rows

@@ -17,6 +17,7 @@ from kbroker.broker import Broker
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.groups import (
+    DescribeGroupsRequest,
     JoinGroupRequest,
     LeaveGroupRequest,
     SyncGroupRequest,
@@ -286,29 +287,20 @@ async def test_a_group_has_at_most_so_many_members() -> None:
 # -- durability
 
 
-async def test_a_commit_is_answered_when_it_is_durable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And a fetch of offsets does not see it before."""
+async def test_a_commit_is_answered_when_it_is_durable(tmp_path: Path) -> None:
+    """And who asks for offsets or for the group does not see it before."""
     async with (
         started(tmp_path) as broker,
         connected(broker.endpoint) as wire,
         connected(broker.endpoint) as other,
+        connected(broker.endpoint) as third,
         trio.open_nursery() as nursery,
     ):
         await create_topic(wire, "t")
         member = Member(wire)
         await member.enter()
         await member.commit("t", 1)
-        may_sync = trio.Event()
-        really = broker.node.flusher.sync_now
-
-        async def held() -> None:
-            await may_sync.wait()
-            await really()
-
-        monkeypatch.setattr(broker.node.flusher, "sync_now", held)
-        codes, seen = [], []
+        codes, seen, described = [], [], []
 
         async def commit() -> None:
             codes.append(await member.commit("t", 2))
@@ -316,14 +308,20 @@ async def test_a_commit_is_answered_when_it_is_durable(
         async def look() -> None:
             seen.append(await committed(other, "t"))
 
-        nursery.start_soon(commit)
-        await trio.sleep(0.1)
-        nursery.start_soon(look)
-        await trio.sleep(0.2)
-        assert (codes, seen) == ([], [])
-        may_sync.set()
-        await until(lambda: codes and seen)
+        async def describe() -> None:
+            ask = DescribeGroupsRequest(groups=["g"])
+            described.append(await third.ask(ApiKey.DESCRIBE_GROUPS, 5, ask))
+
+        async with broker.node.flusher.no_pass:
+            nursery.start_soon(commit)
+            await trio.sleep(0.1)
+            nursery.start_soon(look)
+            nursery.start_soon(describe)
+            await trio.sleep(0.2)
+            assert (codes, seen, described) == ([], [], [])
+        await until(lambda: codes and seen and described)
         assert (codes, seen) == ([0], [2])
+        assert described[0].groups[0].group_state == "Stable"
 
 
 async def test_a_commit_that_cannot_be_stored_is_not_acknowledged(

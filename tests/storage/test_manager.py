@@ -345,20 +345,6 @@ class TestCheckpoint:
         job.run()
         assert not unguarded
 
-    def test_where_nobody_syncs_the_job_does(self) -> None:
-        files = CrashFiles()
-        manager = LogManager(files, "data", META, sync_at_checkpoint=True)
-        log = open_log(manager)
-        for number in range(60):
-            append(log, b"value %d" % number)
-        manager.checkpoint(NOW).run()
-        assert (log.synced_offset, log.dirty) == (60, False)
-        assert saved(files, "data", "recovery-point") == {("orders", 0): 60}
-        again = open_log(open_manager(files.crashed("lost-name", 0)))
-        assert again.log_end_offset == 60
-        append(log, b"x")
-        assert log.dirty
-
     def test_in_memory_nothing_waits_for_a_sync(self) -> None:
         log = open_log(open_manager(MemFiles(), "data"))
         for number in range(60):

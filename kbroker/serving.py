@@ -79,6 +79,8 @@ class _Serving:
     def __init__(self, options: ServeOptions) -> None:
         self.options = options
         self.started = time.perf_counter()
+        # Now, because the parent may be gone before the server is ready.
+        self.parent = os.getppid()
         self.stop = trio.CancelScope()
         self.is_new = False
         self.data_dir: str | None = None
@@ -268,8 +270,7 @@ class _Serving:
         self.stop.cancel()
 
     async def _stop_with_parent(self) -> None:
-        parent = os.getppid()
-        while os.getppid() == parent:  # noqa: ASYNC110 - nothing tells us when that changes
+        while os.getppid() == self.parent:  # noqa: ASYNC110 - nothing tells us when that changes
             await trio.sleep(PARENT_CHECK_SECONDS)
         self._begin_stop("the parent process is gone")
 

@@ -154,23 +154,20 @@ def test_an_unknown_property_is_a_warning_with_a_suggestion(tmp_path: Path) -> N
     assert "num.partitions" in errors
 
 
-def test_it_stops_with_its_parent(tmp_path: Path) -> None:
-    port_file = tmp_path / "port"
-    flags = [*SERVE, "--memory", "--port", "0", "--exit-with-parent", "--port-file", str(port_file)]
-    script = f"import subprocess, time; subprocess.Popen({flags!r}); time.sleep(60)"
-    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.DEVNULL)
-    address = wait_for(port_file)
-    parent.kill()
-    parent.wait()
-    host, port = address.strip().rsplit(":", 1)
-    give_up = time.monotonic() + SECONDS
-    while time.monotonic() < give_up:
-        try:
-            socket.create_connection((host, int(port)), timeout=1).close()
-        except OSError:
-            return
-        time.sleep(0.05)
-    raise AssertionError("the server outlived its parent")
+@pytest.mark.parametrize("event", ["starting", "ready"])
+def test_it_stops_with_its_parent(event: str) -> None:
+    """Also when the parent goes before the server is ready."""
+    flags = [*SERVE, "--memory", "--port", "0", "--exit-with-parent", "--json"]
+    script = f"import subprocess; subprocess.run({flags!r})"
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        while json.loads(parent.stdout.readline())["event"] != event:
+            pass
+        parent.kill()
+        rest, _ = parent.communicate(timeout=SECONDS)  # to the end of what the server says
+    assert json.loads(rest.splitlines()[-1])["event"] == "stopped"
 
 
 def test_it_stops_when_nobody_comes() -> None:

@@ -8,13 +8,21 @@ import uuid
 
 import trio
 
-from kbroker.cluster import OFFSETS_TOPIC, Cluster, Topic, TopicsChanged
+from kbroker.cluster import (
+    EVERY_NODE,
+    OFFSETS_TOPIC,
+    Cluster,
+    ConfigResource,
+    ResourceType,
+    Topic,
+    TopicsChanged,
+)
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.storage.errors import StorageError
 from kbroker.storage.manager import LogManager
 
 from .clock import Clock
-from .config import BrokerConfig, TopicConfig
+from .config import BrokerConfig, ConfigError, Source, TopicConfig
 from .fetch_sessions import FetchSessions
 from .flusher import Flusher
 from .groups import GroupService
@@ -49,7 +57,8 @@ class Node:
     ) -> None:
         self.id = config.node_id
         self.cluster = cluster
-        self.config = config
+        self.static_config = config
+        self.config = self._with_dynamic_settings()
         self.clock = clock
         self.logs = logs
         self.in_memory = in_memory
@@ -65,6 +74,7 @@ class Node:
         self._replicas: dict[tuple[uuid.UUID, int], Replica] = {}
         self._logged: set[str] = set()
         cluster.subscribe(self._on_topics_changed)
+        cluster.subscribe_configs(self._on_configs_changed)
 
     # -- life
 
@@ -224,11 +234,12 @@ class Node:
         for topic in event.deleted:
             self._drop_topic(topic)
         for topic in event.changed:
+            config = self.topic_config(topic)
             for partition in topic.partitions:
                 replica = self._replicas.get((topic.id, partition.index))
                 if replica is not None:
                     replica.follow_cluster(partition)
-                    replica.configure(self.topic_config(topic))
+                    replica.configure(config)
         for topic in event.created:
             logger.info("topic %s created: %s", topic.name, event.cause)
             if self.topic_config(topic).compacted and not topic.is_internal:
@@ -237,6 +248,35 @@ class Node:
                     "nothing is compacted yet",
                     topic.name,
                 )
+
+    def dynamic_resources(self) -> tuple[tuple[ConfigResource, Source], ...]:
+        """What has settings of this node that change while it runs, the weaker first."""
+        return (
+            (ConfigResource(ResourceType.BROKER, EVERY_NODE), Source.DYNAMIC_DEFAULT_BROKER),
+            (ConfigResource(ResourceType.BROKER, str(self.id)), Source.DYNAMIC_BROKER),
+        )
+
+    def _with_dynamic_settings(self) -> BrokerConfig:
+        """What this node was started with, under what clients set since."""
+        config = self.static_config
+        for resource, source in self.dynamic_resources():
+            values = self.cluster.own_configs(resource)
+            try:
+                config = config.overlay(values, origin="set by clients", source=source)
+            except ConfigError as error:
+                logger.error("settings that clients gave brokers are left out: %s", error)
+        return config
+
+    def _on_configs_changed(self, resource: ConfigResource) -> None:
+        if resource not in (each for each, _ in self.dynamic_resources()):
+            return
+        self.config = self._with_dynamic_settings()
+        for topic in self.cluster.topics.values():
+            config = self.topic_config(topic)
+            for index in range(len(topic.partitions)):
+                replica = self._replicas.get((topic.id, index))
+                if replica is not None:
+                    replica.configure(config)
 
     def _drop_topic(self, topic: Topic) -> None:
         for partition in topic.partitions:

@@ -1,18 +1,31 @@
 """What is true for all nodes of a cluster, whatever machine they run on."""
 
 from .cluster import Cluster, TopicsChanged
-from .model import INTERNAL_TOPICS, NO_LEADER, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, Partition, Topic
+from .model import (
+    EVERY_NODE,
+    INTERNAL_TOPICS,
+    NO_LEADER,
+    OFFSETS_TOPIC,
+    TRANSACTIONS_TOPIC,
+    ConfigResource,
+    Partition,
+    ResourceType,
+    Topic,
+)
 from .store import LocalStore, MetadataStore
 
 __all__ = [
+    "EVERY_NODE",
     "INTERNAL_TOPICS",
     "NO_LEADER",
     "OFFSETS_TOPIC",
     "TRANSACTIONS_TOPIC",
     "Cluster",
+    "ConfigResource",
     "LocalStore",
     "MetadataStore",
     "Partition",
+    "ResourceType",
     "Topic",
     "TopicsChanged",
 ]

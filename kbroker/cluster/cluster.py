@@ -14,7 +14,17 @@ from typing import NamedTuple
 
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
-from .model import NO_LEADER, Partition, Topic, check_topic_name, collision_key, random_cluster_id
+from .model import (
+    NO_LEADER,
+    ConfigResource,
+    Partition,
+    ResourceType,
+    StoredConfigs,
+    Topic,
+    check_topic_name,
+    collision_key,
+    random_cluster_id,
+)
 from .placement import place
 from .store import ABSENT, Change, Document, Entry, MetadataStore
 
@@ -24,6 +34,7 @@ META = "meta"
 PRODUCER_IDS = "pid_block"
 TOPICS = "topics/"
 PARTITIONS = "p/"
+CONFIGS = "configs/"
 
 MAX_NEW_PARTITIONS = 10_000
 """Of one topic at once, as Kafka; bounds what a request can make us allocate."""
@@ -39,6 +50,7 @@ class TopicsChanged(NamedTuple):
 
 
 Listener = Callable[[TopicsChanged], None]
+ConfigsListener = Callable[[ConfigResource], None]
 
 
 class Cluster:
@@ -48,12 +60,14 @@ class Cluster:
         self.id = cluster_id
         self.topics: dict[str, Topic] = {}
         self.topics_by_id: dict[uuid.UUID, Topic] = {}
+        self.configs: dict[ConfigResource, StoredConfigs] = {}
         self.node_ids: list[int] = []
         self._collisions: dict[str, str] = {}
         self._store = store
         self._producer_ids_revision = ABSENT
         self._next_producer_id = 0
         self._listeners: list[Listener] = []
+        self._configs_listeners: list[ConfigsListener] = []
 
     @classmethod
     async def open(cls, store: MetadataStore, *, cluster_id: str | None = None) -> Cluster:
@@ -84,6 +98,10 @@ class Cluster:
         """Call `listener` after each change of topics, in order."""
         self._listeners.append(listener)
 
+    def subscribe_configs(self, listener: ConfigsListener) -> None:
+        """Call `listener` after each change of the settings of anything but a topic."""
+        self._configs_listeners.append(listener)
+
     async def aclose(self) -> None:
         await self._store.aclose()
 
@@ -97,6 +115,11 @@ class Cluster:
         if topic is None or not 0 <= index < len(topic.partitions):
             return None
         return topic.partitions[index]
+
+    def own_configs(self, resource: ConfigResource) -> dict[str, str]:
+        """The settings that were given to a resource other than a topic; not to be changed."""
+        stored = self.configs.get(resource)
+        return stored.values if stored else {}
 
     # -- changes
 
@@ -188,6 +211,34 @@ class Cluster:
         if not await self._transact(puts, compares={TOPICS + name: topic.revision}, cause=cause):
             raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
 
+    async def alter_topic_configs(self, name: str, configs: dict[str, str], *, cause: str) -> bool:
+        """Replace a topic's own settings; False when the topic changed in between.
+
+        Raises UNKNOWN_TOPIC_OR_PARTITION.
+        """
+        topic = self.topics.get(name)
+        if topic is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        document = topic.to_document() | {"configs": configs}
+        return await self._transact(
+            {TOPICS + name: document}, compares={TOPICS + name: topic.revision}, cause=cause
+        )
+
+    async def alter_configs(
+        self, resource: ConfigResource, values: dict[str, str], *, cause: str
+    ) -> bool:
+        """Replace the own settings of a resource other than a topic; without any it is forgotten.
+
+        Returns False when they changed in between.
+        """
+        key = _configs_key(resource)
+        stored = self.configs.get(resource)
+        return await self._transact(
+            {key: {"values": values} if values else None},
+            compares={key: stored.revision if stored else ABSENT},
+            cause=cause,
+        )
+
     async def allocate_producer_ids(self, count: int) -> range:
         """Reserve `count` producer ids that nobody ever had or will have again."""
         while True:
@@ -212,6 +263,8 @@ class Cluster:
             self._put_topic(key.removeprefix(TOPICS), entry)
         for key, entry in (await self._store.range(PARTITIONS)).items():
             self._put_partition(key, entry)
+        for key, entry in (await self._store.range(CONFIGS)).items():
+            self._put_configs(key, entry)
         entry_of_ids = (await self._store.range(PRODUCER_IDS)).get(PRODUCER_IDS)
         if entry_of_ids is not None:
             self._put_producer_ids(entry_of_ids)
@@ -220,6 +273,7 @@ class Cluster:
         created: list[Topic] = []
         deleted: list[Topic] = []
         touched: dict[uuid.UUID, Topic] = {}
+        resources: list[ConfigResource] = []
         for key, value in change.entries.items():
             entry = Entry(value, change.revision) if value is not None else None
             if key.startswith(TOPICS):
@@ -236,6 +290,8 @@ class Cluster:
                 owner = self._put_partition(key, entry)
                 if owner is not None:
                     touched[owner.id] = owner
+            elif key.startswith(CONFIGS):
+                resources.append(self._put_configs(key, entry))
             elif key == PRODUCER_IDS and entry is not None:
                 self._put_producer_ids(entry)
         changed = [topic for topic in touched.values() if topic not in created]
@@ -243,6 +299,9 @@ class Cluster:
             event = TopicsChanged(created, deleted, changed, change.cause)
             for listener in self._listeners:
                 listener(event)
+        for resource in resources:
+            for listen in self._configs_listeners:
+                listen(resource)
 
     def _put_topic(self, name: str, entry: Entry) -> Topic:
         topic_id = uuid.UUID(entry.value["id"])
@@ -276,6 +335,15 @@ class Cluster:
         self._collisions.pop(collision_key(name), None)
         return [topic]
 
+    def _put_configs(self, key: str, entry: Entry | None) -> ConfigResource:
+        _, kind, name = key.split("/", 2)
+        resource = ConfigResource(ResourceType[kind], name)
+        if entry is None:
+            self.configs.pop(resource, None)
+        else:
+            self.configs[resource] = StoredConfigs(dict(entry.value["values"]), entry.revision)
+        return resource
+
     def _put_producer_ids(self, entry: Entry) -> None:
         self._next_producer_id = int(entry.value["next"])
         self._producer_ids_revision = entry.revision
@@ -283,6 +351,10 @@ class Cluster:
 
 def _partition_key(topic_id: uuid.UUID, index: int) -> str:
     return f"{PARTITIONS}{topic_id}/{index}"
+
+
+def _configs_key(resource: ConfigResource) -> str:
+    return f"{CONFIGS}{resource.type.name}/{resource.name}"
 
 
 def _new_partition(index: int, nodes: Sequence[int]) -> Partition:

@@ -6,6 +6,8 @@ import base64
 import re
 import uuid
 from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import NamedTuple
 
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
@@ -16,6 +18,8 @@ TRANSACTIONS_TOPIC = "__transaction_state"
 INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
 
 NO_LEADER = -1
+EVERY_NODE = ""
+"""The name of the BROKER resource whose settings hold for all nodes."""
 TOPIC_NAME_MAX = 249
 _LEGAL_NAME = re.compile(r"[A-Za-z0-9._-]+")
 
@@ -67,6 +71,31 @@ class Topic:
 
     def to_document(self) -> Document:
         return {"id": str(self.id), "partitions": len(self.partitions), "configs": self.configs}
+
+
+class ResourceType(IntEnum):
+    """What has settings, as numbered in requests (Kafka's ``ConfigResource.Type``)."""
+
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
+class ConfigResource(NamedTuple):
+    """One thing that has settings."""
+
+    type: ResourceType
+    name: str
+
+
+@dataclass(slots=True)
+class StoredConfigs:
+    """The own settings of a resource other than a topic; `revision` is that of their entry."""
+
+    values: dict[str, str]
+    revision: int
 
 
 def check_topic_name(name: str) -> None:

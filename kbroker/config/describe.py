@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from .property import Property, Source, Value
@@ -15,6 +15,8 @@ _BROKER_SOURCES = (
     Source.STATIC_BROKER,
     Source.DEFAULT,
 )
+
+UNKNOWN_TYPE = 0
 
 
 class Synonym(NamedTuple):
@@ -47,7 +49,19 @@ def describe_topic(overrides: Mapping[str, str], broker: BrokerConfig) -> list[C
 
 def describe_broker(broker: BrokerConfig) -> list[ConfigEntry]:
     """Every setting of a node, in the order of names."""
-    return [_broker_entry(each, broker) for each in BROKER_PROPERTIES.values()]
+    known = [_broker_entry(each, broker) for each in BROKER_PROPERTIES.values()]
+    return known + _unknown_entries(broker, (Source.DYNAMIC_BROKER, Source.DYNAMIC_DEFAULT_BROKER))
+
+
+def describe_every_broker(broker: BrokerConfig) -> list[ConfigEntry]:
+    """The settings that were given to all nodes while they run, in the order of names."""
+    source = Source.DYNAMIC_DEFAULT_BROKER
+    known = [
+        _entry(each, each.parse(text), [_masked(Synonym(each.name, text, source))], read_only=False)
+        for each in BROKER_PROPERTIES.values()
+        if (text := broker.given(each.name, source)) is not None
+    ]
+    return known + _unknown_entries(broker, (source,))
 
 
 def _topic_entry(each: Property, topic: TopicConfig) -> ConfigEntry:
@@ -56,6 +70,30 @@ def _topic_entry(each: Property, topic: TopicConfig) -> ConfigEntry:
     if each.name in topic.overrides:
         synonyms.insert(0, Synonym(each.name, each.format(value), Source.TOPIC))
     return _entry(each, value, synonyms, read_only=False)
+
+
+def _unknown_entries(broker: BrokerConfig, sources: Iterable[Source]) -> list[ConfigEntry]:
+    """Settings that only Kafka knows. Nothing says whether they are secrets, so none is shown."""
+    given = {
+        name: layer.source
+        for layer in reversed(broker.layers)
+        for name in layer.values
+        if layer.source in sources and name not in BROKER_PROPERTIES
+    }
+    return [
+        ConfigEntry(
+            name=name,
+            value=None,
+            read_only=False,
+            is_default=False,
+            source=source,
+            sensitive=True,
+            synonyms=[Synonym(name, None, source)],
+            type=UNKNOWN_TYPE,
+            doc="",
+        )
+        for name, source in sorted(given.items())
+    ]
 
 
 def _broker_entry(each: Property, broker: BrokerConfig) -> ConfigEntry:

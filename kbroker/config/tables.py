@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from .broker_table import SECTIONS
+from .elsewhere import ELSEWHERE, elsewhere
 from .property import ConfigError, Effect, Property, Scope
 from .topic_table import TOPIC_TABLE
 
@@ -25,63 +26,6 @@ PROPERTIES: Mapping[Scope, Mapping[str, Property]] = MappingProxyType(
     {Scope.BROKER: BROKER_PROPERTIES, Scope.TOPIC: TOPIC_PROPERTIES, Scope.GROUP: _by_name(())}
 )
 """Every setting that kbroker answers for, by scope and name, in the order of names."""
-
-_LATER_PREFIXES = (
-    "sasl.",
-    "ssl.",
-    "listener.name.",
-    "connections.max.reauth.",
-    "principal.builder.",
-    "security.providers",
-    "delegation.token.",
-    "early.start.listeners",
-    "group.consumer.",
-    "group.share.",
-    "group.streams.",
-    "group.coordinator.rebalance.protocols",
-    "telemetry.",
-    "client.quota.",
-    "max.connections.",
-    "transaction.",
-    "log.cleaner.",
-    "replica.",
-    "leader.imbalance.",
-    "replication.quota.",
-)
-_NO_EFFECT_PREFIXES = (
-    "add.partitions.to.txn.",
-    "alter.config.policy.",
-    "alter.log.dirs.",
-    "broker.heartbeat.",
-    "broker.session.",
-    "config.providers",
-    "confluent.",
-    "controller.",
-    "cordoned.log.dirs",
-    "create.topic.policy.",
-    "delete.records.purgatory.",
-    "fetch.purgatory.",
-    "follower.fetch.",
-    "group.coordinator.",
-    "initial.broker.registration.",
-    "inter.broker.protocol.version",
-    "kafka.metrics.",
-    "log.dir.failure.",
-    "log.message.format.version",
-    "metadata.",
-    "metric.reporters",
-    "metrics.",
-    "num.replica.alter.",
-    "offsets.load.",
-    "offsets.topic.compression.",
-    "producer.purgatory.",
-    "quota.",
-    "remote.",
-    "request.timeout.ms",
-    "share.",
-    "socket.connection.setup.",
-    "zookeeper.",
-)
 
 
 def broker_property(name: str) -> Property:
@@ -105,11 +49,8 @@ def effect_of(name: str) -> Effect | None:
     found = BROKER_PROPERTIES.get(name)
     if found is not None:
         return found.effect
-    if name.startswith(_LATER_PREFIXES):
-        return Effect.LATER
-    if name.startswith(_NO_EFFECT_PREFIXES) or ".jmx." in name:
-        return Effect.NONE
-    return None
+    other = elsewhere(name)
+    return None if other is None else other.effect
 
 
 def unknown_name(name: str, scope: Scope) -> str:
@@ -117,6 +58,7 @@ def unknown_name(name: str, scope: Scope) -> str:
     # difflib costs more to import than everything else here, and most starts never need it.
     from difflib import get_close_matches
 
-    near = get_close_matches(name, PROPERTIES[scope], n=1, cutoff=0.75)
+    known = [*PROPERTIES[scope], *(ELSEWHERE if scope is Scope.BROKER else ())]
+    near = get_close_matches(name, known, n=1, cutoff=0.75)
     hint = f"; did you mean {near[0]}?" if near else ""
     return f"Unknown {scope} config name: {name}{hint}"

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple, Self, overload
 
+from .elsewhere import elsewhere
 from .property import ConfigError, Effect, Scope, Source, Value
 from .sources import Layer, read_environment, read_file, read_options
 from .tables import (
@@ -168,7 +169,7 @@ class BrokerConfig(Settings):
         setting among them raises ConfigError.
         """
         if source is not Source.STATIC_BROKER:
-            _refuse_read_only(values)
+            check_dynamic(values)
         kept = [each for each in self.layers if each.source is not source or _is_static(each)]
         layers = [Layer(origin, dict(values), source), *kept]
         return BrokerConfig(layers, nodes=self.nodes, strict=self.strict)
@@ -358,10 +359,24 @@ def _with_both_ids(layer: Layer) -> Layer:
     return layer._replace(values={**layer.values, "node.id": number, "broker.id": number})
 
 
-def _refuse_read_only(values: Mapping[str, str]) -> None:
-    fixed = [name for name in values if not broker_property(name).dynamic]
+class ReadOnlyError(ConfigError):
+    """A setting that changes with a restart only."""
+
+
+def check_dynamic(names: Iterable[str]) -> None:
+    """Raise ConfigError for a name that nobody knows, ReadOnlyError for one that needs a restart.
+
+    What Kafka knows and kbroker does not is taken as Kafka takes it.
+    """
+    fixed = []
+    for name in names:
+        found = BROKER_PROPERTIES.get(name) or elsewhere(name)
+        if found is None:
+            raise ConfigError(unknown_name(name, Scope.BROKER))
+        if not found.dynamic:
+            fixed.append(name)
     if fixed:
-        raise ConfigError(f"Cannot change while the broker runs: {', '.join(sorted(fixed))}")
+        raise ReadOnlyError(f"Cannot update these configs dynamically: {', '.join(sorted(fixed))}")
 
 
 def _defaults(nodes: int) -> dict[str, Value]:

@@ -1,16 +1,31 @@
-"""DescribeConfigs: every setting with its value, where that came from, and what it means."""
+"""DescribeConfigs, IncrementalAlterConfigs, AlterConfigs."""
 
 from __future__ import annotations
 
-from kbroker.cluster.model import check_topic_name
-from kbroker.config import ConfigEntry, describe_broker, describe_topic
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+import trio
+
+from kbroker.config import Change, ConfigEntry, Operation
+from kbroker.config_resources import (
+    change_settings,
+    find_resource,
+    replace_settings,
+)
 from kbroker.context import Context
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.configs import DescribeConfigsRequest, DescribeConfigsResponse
+from kbroker.protocol.messages.configs import (
+    AlterConfigsRequest,
+    AlterConfigsResponse,
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
 from kbroker.registry import handles
-
-TOPIC, BROKER = 2, 4
 
 
 @handles(ApiKey.DESCRIBE_CONFIGS, versions="0-4")
@@ -32,7 +47,8 @@ def _describe(
         resource_type=resource.resource_type, resource_name=resource.resource_name
     )
     try:
-        entries = _entries(ctx, resource)
+        found = find_resource(ctx.node, resource.resource_type, resource.resource_name)
+        entries = found.entries()
     except KafkaError as error:
         answer.error_code, answer.error_message = error.code, error.message
         return answer
@@ -41,27 +57,6 @@ def _describe(
         _row(request, entry) for entry in entries if not wanted or entry.name in wanted
     ]
     return answer
-
-
-def _entries(ctx: Context, resource: DescribeConfigsRequest.Resource) -> list[ConfigEntry]:
-    name = resource.resource_name
-    if resource.resource_type == TOPIC:
-        check_topic_name(name)
-        topic = ctx.node.cluster.topics.get(name)
-        if topic is None:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        return describe_topic(topic.configs, ctx.node.config)
-    if resource.resource_type == BROKER:
-        if name not in ("", str(ctx.node.id)):
-            raise KafkaError(
-                ErrorCode.INVALID_REQUEST, f"this is broker {ctx.node.id}, not {name!r}"
-            )
-        entries = describe_broker(ctx.node.config)
-        # "" asks for what was set for the whole cluster at run time.
-        return entries if name else []
-    raise KafkaError(
-        ErrorCode.INVALID_REQUEST, f"there is nothing to describe of type {resource.resource_type}"
-    )
 
 
 def _row(request: DescribeConfigsRequest, entry: ConfigEntry) -> DescribeConfigsResponse.Config:
@@ -80,3 +75,113 @@ def _row(request: DescribeConfigsRequest, entry: ConfigEntry) -> DescribeConfigs
         config_type=entry.type,
         documentation=entry.doc if request.include_documentation else None,
     )
+
+
+@handles(ApiKey.INCREMENTAL_ALTER_CONFIGS, versions="0-1")
+async def incremental_alter_configs(
+    ctx: Context, request: IncrementalAlterConfigsRequest
+) -> IncrementalAlterConfigsResponse:
+    """Behaviour: sets, deletes, appends to and subtracts from single settings; those of one
+    resource all or none. They act when the answer arrives.
+    """
+
+    async def alter(row: IncrementalAlterConfigsRequest.Resource) -> None:
+        resource = find_resource(ctx.node, row.resource_type, row.resource_name)
+        await change_settings(
+            resource, _changes(row), validate_only=request.validate_only, cause=_cause(ctx)
+        )
+
+    return IncrementalAlterConfigsResponse(
+        responses=[
+            IncrementalAlterConfigsResponse.Resource(
+                error_code=code,
+                error_message=message,
+                resource_type=row.resource_type,
+                resource_name=row.resource_name,
+            )
+            for row, code, message in await _alter_each(request.resources, alter)
+        ]
+    )
+
+
+def _changes(row: IncrementalAlterConfigsRequest.Resource) -> list[Change]:
+    return [_change(each) for each in row.configs]
+
+
+def _change(row: IncrementalAlterConfigsRequest.Config) -> Change:
+    if row.config_operation not in tuple(Operation):
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"Unknown operation type {row.config_operation}"
+        )
+    return Change(row.name, Operation(row.config_operation), row.value or "")
+
+
+@handles(ApiKey.ALTER_CONFIGS, versions="0-2")
+async def alter_configs(ctx: Context, request: AlterConfigsRequest) -> AlterConfigsResponse:
+    """Behaviour: a resource has exactly these settings afterwards; what is left out is unset."""
+
+    async def alter(row: AlterConfigsRequest.Resource) -> None:
+        resource = find_resource(ctx.node, row.resource_type, row.resource_name)
+        values = {each.name: each.value or "" for each in row.configs}
+        await replace_settings(
+            resource, values, validate_only=request.validate_only, cause=_cause(ctx)
+        )
+
+    return AlterConfigsResponse(
+        responses=[
+            AlterConfigsResponse.Resource(
+                error_code=code,
+                error_message=message,
+                resource_type=row.resource_type,
+                resource_name=row.resource_name,
+            )
+            for row, code, message in await _alter_each(request.resources, alter)
+        ]
+    )
+
+
+def _cause(ctx: Context) -> str:
+    return f"settings changed by {ctx.client_id}"
+
+
+Altered = TypeVar("Altered", AlterConfigsRequest.Resource, IncrementalAlterConfigsRequest.Resource)
+
+
+async def _alter_each(
+    rows: Sequence[Altered], alter: Callable[[Altered], Awaitable[None]]
+) -> list[tuple[Altered, int, str | None]]:
+    """Alter each resource by itself; returns its row, error code and message."""
+    times = Counter((row.resource_type, row.resource_name) for row in rows)
+    outcomes: list[tuple[Altered, int, str | None]] = []
+    for row in rows:
+        await trio.lowlevel.checkpoint()  # each is a sync; others get their turn
+        try:
+            if times[row.resource_type, row.resource_name] > 1:
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST, "Each resource must appear at most once."
+                )
+            _check_names(row)
+            await alter(row)
+        except KafkaError as error:
+            outcomes.append((row, error.code, error.message))
+        else:
+            outcomes.append((row, ErrorCode.NONE, None))
+    return outcomes
+
+
+def _check_names(
+    row: AlterConfigsRequest.Resource | IncrementalAlterConfigsRequest.Resource,
+) -> None:
+    names = [each.name for each in row.configs]
+    if len(set(names)) < len(names):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
+    without = [each.name for each in row.configs if each.value is None and not _deletes(each)]
+    if without:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"Null value not supported for : {','.join(without)}"
+        )
+
+
+def _deletes(row: AlterConfigsRequest.Config | IncrementalAlterConfigsRequest.Config) -> bool:
+    operation = getattr(row, "config_operation", Operation.SET)
+    return operation == Operation.DELETE

@@ -563,7 +563,9 @@ def test_dynamic_settings_lie_over_static_ones() -> None:
         ("10", Source.STATIC_BROKER),
         ("1048588", Source.DEFAULT),
     ]
-    with pytest.raises(ConfigError, match=r"while the broker runs: num\.partitions"):
+    with pytest.raises(
+        ConfigError, match=r"Cannot update these configs dynamically: num\.partitions"
+    ):
         static.overlay({"num.partitions": "1"}, origin="n", source=Source.DYNAMIC_BROKER)
 
 

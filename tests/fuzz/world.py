@@ -10,7 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from kbroker.protocol.api_keys import ApiKey
-from kbroker.protocol.messages.configs import DescribeConfigsRequest
+from kbroker.protocol.messages.configs import (
+    AlterConfigsRequest,
+    DescribeConfigsRequest,
+    IncrementalAlterConfigsRequest,
+)
 from kbroker.protocol.messages.fetch import FetchRequest
 from kbroker.protocol.messages.groups import (
     JoinGroupRequest,
@@ -384,6 +388,29 @@ def _describe_configs(world: World, rng: random.Random) -> Any:
     )
 
 
+def _alter_configs(world: World, rng: random.Random) -> Any:
+    cls = AlterConfigsRequest
+    rows = [cls.Config(name="retention.bytes", value=str(10**9 + rng.randrange(9)))]
+    name = rng.choice(("quiet", "missing"))
+    return cls(
+        resources=[cls.Resource(resource_type=2, resource_name=name, configs=rows)],
+        validate_only=rng.random() < 0.3,
+    )
+
+
+def _incremental_alter_configs(world: World, rng: random.Random) -> Any:
+    cls = IncrementalAlterConfigsRequest
+    rows = [
+        cls.Config(name="segment.ms", value=str(10**9 + rng.randrange(9))),
+        cls.Config(name="flush.ms", config_operation=1),
+        cls.Config(name="cleanup.policy", config_operation=rng.choice((2, 3)), value="delete"),
+    ]
+    return cls(
+        resources=[cls.Resource(resource_type=2, resource_name="quiet", configs=rows)],
+        validate_only=rng.random() < 0.3,
+    )
+
+
 def _describe_cluster(world: World, rng: random.Random) -> Any:
     return request(
         ApiKey.DESCRIBE_CLUSTER, include_cluster_authorized_operations=True, endpoint_type=1
@@ -420,8 +447,10 @@ VALID: dict[ApiKey, Callable[[World, random.Random], Any]] = {
     ApiKey.INIT_PRODUCER_ID: _init_producer_id,
     ApiKey.OFFSET_FOR_LEADER_EPOCH: _epoch,
     ApiKey.DESCRIBE_CONFIGS: _describe_configs,
+    ApiKey.ALTER_CONFIGS: _alter_configs,
     ApiKey.CREATE_PARTITIONS: _create_partitions,
     ApiKey.DELETE_GROUPS: _delete_groups,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: _incremental_alter_configs,
     ApiKey.OFFSET_DELETE: _offset_delete,
     ApiKey.DESCRIBE_CLUSTER: _describe_cluster,
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: _describe_topic_partitions,

@@ -1,0 +1,257 @@
+"""Broker settings of Apache Kafka 4.3 that kbroker knows by name only.
+
+They are accepted wherever Kafka accepts them, kept and shown, and change nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from .property import Effect
+
+
+class Elsewhere(NamedTuple):
+    """What Kafka says of a setting, and what becomes of it here."""
+
+    effect: Effect
+    dynamic: bool
+
+
+_LATER = """
+client.quota.callback.class
+connections.max.reauth.ms
+delegation.token.expiry.check.interval.ms
+delegation.token.expiry.time.ms
+delegation.token.max.lifetime.ms
+delegation.token.secret.key
+early.start.listeners
+group.coordinator.rebalance.protocols
+leader.imbalance.check.interval.seconds
+replica.fetch.backoff.ms
+replica.fetch.max.bytes
+replica.fetch.min.bytes
+replica.fetch.response.max.bytes
+replica.fetch.wait.max.ms
+replica.high.watermark.checkpoint.interval.ms
+replica.lag.time.max.ms
+replica.selector.class
+replica.socket.receive.buffer.bytes
+replica.socket.timeout.ms
+replication.quota.window.num
+replication.quota.window.size.seconds
+sasl.client.callback.handler.class
+sasl.login.callback.handler.class
+sasl.login.class
+sasl.login.connect.timeout.ms
+sasl.login.read.timeout.ms
+sasl.login.retry.backoff.max.ms
+sasl.login.retry.backoff.ms
+sasl.mechanism.controller.protocol
+sasl.oauthbearer.assertion.algorithm
+sasl.oauthbearer.assertion.claim.aud
+sasl.oauthbearer.assertion.claim.exp.seconds
+sasl.oauthbearer.assertion.claim.iss
+sasl.oauthbearer.assertion.claim.jti.include
+sasl.oauthbearer.assertion.claim.nbf.seconds
+sasl.oauthbearer.assertion.claim.sub
+sasl.oauthbearer.assertion.file
+sasl.oauthbearer.assertion.private.key.file
+sasl.oauthbearer.assertion.private.key.passphrase
+sasl.oauthbearer.assertion.template.file
+sasl.oauthbearer.client.credentials.client.id
+sasl.oauthbearer.client.credentials.client.secret
+sasl.oauthbearer.clock.skew.seconds
+sasl.oauthbearer.expected.audience
+sasl.oauthbearer.expected.issuer
+sasl.oauthbearer.jwks.endpoint.refresh.ms
+sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms
+sasl.oauthbearer.jwks.endpoint.retry.backoff.ms
+sasl.oauthbearer.jwks.endpoint.url
+sasl.oauthbearer.jwt.retriever.class
+sasl.oauthbearer.jwt.validator.class
+sasl.oauthbearer.scope
+sasl.oauthbearer.scope.claim.name
+sasl.oauthbearer.sub.claim.name
+sasl.oauthbearer.token.endpoint.url
+sasl.server.callback.handler.class
+security.providers
+ssl.allow.dn.changes
+ssl.allow.san.changes
+ssl.principal.mapping.rules
+telemetry.max.bytes
+transaction.abort.timed.out.transaction.cleanup.interval.ms
+transaction.remove.expired.transaction.cleanup.interval.ms
+transaction.state.log.load.buffer.size
+transaction.two.phase.commit.enable
+"""
+
+_LATER_DYNAMIC = """
+log.cleaner.backoff.ms
+log.cleaner.dedupe.buffer.size
+log.cleaner.io.buffer.load.factor
+log.cleaner.io.buffer.size
+log.cleaner.io.max.bytes.per.second
+log.cleaner.threads
+principal.builder.class
+sasl.kerberos.kinit.cmd
+sasl.kerberos.min.time.before.relogin
+sasl.kerberos.principal.to.local.rules
+sasl.kerberos.service.name
+sasl.kerberos.ticket.renew.jitter
+sasl.kerberos.ticket.renew.window.factor
+sasl.login.refresh.buffer.seconds
+sasl.login.refresh.min.period.seconds
+sasl.login.refresh.window.factor
+sasl.login.refresh.window.jitter
+ssl.endpoint.identification.algorithm
+ssl.engine.factory.class
+ssl.keymanager.algorithm
+ssl.protocol
+ssl.provider
+ssl.secure.random.implementation
+ssl.trustmanager.algorithm
+transaction.partition.verification.enable
+"""
+
+_NONE = """
+add.partitions.to.txn.retry.backoff.max.ms
+add.partitions.to.txn.retry.backoff.ms
+alter.config.policy.class.name
+alter.log.dirs.replication.quota.window.num
+alter.log.dirs.replication.quota.window.size.seconds
+broker.heartbeat.interval.ms
+broker.session.timeout.ms
+controller.quorum.append.linger.ms
+controller.quorum.auto.join.enable
+controller.quorum.election.backoff.max.ms
+controller.quorum.election.timeout.ms
+controller.quorum.fetch.max.bytes
+controller.quorum.fetch.snapshot.max.bytes
+controller.quorum.fetch.timeout.ms
+controller.quorum.request.timeout.ms
+controller.quorum.retry.backoff.ms
+controller.quota.window.num
+controller.quota.window.size.seconds
+controller.socket.timeout.ms
+create.topic.policy.class.name
+delete.records.purgatory.purge.interval.requests
+fetch.purgatory.purge.interval.requests
+group.coordinator.append.linger.ms
+group.coordinator.background.threads
+group.coordinator.threads
+initial.broker.registration.timeout.ms
+kafka.metrics.polling.interval.secs
+kafka.metrics.reporters
+log.dir.failure.timeout.ms
+metadata.log.dir
+metadata.log.max.record.bytes.between.snapshots
+metadata.log.max.snapshot.interval.ms
+metadata.log.segment.bytes
+metadata.log.segment.ms
+metadata.max.idle.interval.ms
+metadata.max.retention.bytes
+metadata.max.retention.ms
+metrics.num.samples
+metrics.recording.level
+metrics.sample.window.ms
+num.replica.alter.log.dirs.threads
+offsets.load.buffer.size
+offsets.topic.compression.codec
+producer.purgatory.purge.interval.requests
+quota.window.num
+quota.window.size.seconds
+remote.log.manager.copy.quota.window.num
+remote.log.manager.copy.quota.window.size.seconds
+remote.log.manager.fetch.quota.window.num
+remote.log.manager.fetch.quota.window.size.seconds
+remote.log.manager.task.interval.ms
+remote.log.manager.thread.pool.size
+remote.log.metadata.custom.metadata.max.bytes
+remote.log.metadata.manager.class.name
+remote.log.metadata.manager.class.path
+remote.log.metadata.manager.impl.prefix
+remote.log.metadata.manager.listener.name
+remote.log.reader.max.pending.tasks
+remote.log.storage.manager.class.name
+remote.log.storage.manager.class.path
+remote.log.storage.manager.impl.prefix
+remote.log.storage.system.enable
+request.timeout.ms
+share.coordinator.append.linger.ms
+share.coordinator.load.buffer.size
+share.coordinator.snapshot.update.records.per.snapshot
+share.coordinator.state.topic.compression.codec
+share.coordinator.state.topic.min.isr
+share.coordinator.state.topic.num.partitions
+share.coordinator.state.topic.replication.factor
+share.coordinator.state.topic.segment.bytes
+share.coordinator.threads
+share.coordinator.write.timeout.ms
+share.fetch.purgatory.purge.interval.requests
+socket.connection.setup.timeout.max.ms
+socket.connection.setup.timeout.ms
+"""
+
+_NONE_DYNAMIC = """
+config.providers
+cordoned.log.dirs
+follower.fetch.last.tiered.offset.enable
+group.coordinator.cached.buffer.max.bytes
+metric.reporters
+remote.fetch.max.wait.ms
+remote.list.offsets.request.timeout.ms
+remote.log.index.file.cache.total.size.bytes
+remote.log.manager.copier.thread.pool.size
+remote.log.manager.copy.max.bytes.per.second
+remote.log.manager.expiration.thread.pool.size
+remote.log.manager.fetch.max.bytes.per.second
+remote.log.manager.follower.thread.pool.size
+remote.log.reader.threads
+share.coordinator.cached.buffer.max.bytes
+"""
+
+_BEFORE_4 = """
+broker.id.generation.enable
+control.plane.listener.name
+inter.broker.protocol.version
+leader.imbalance.per.broker.percentage
+log.message.downconversion.enable
+log.message.format.version
+log.message.timestamp.difference.max.ms
+offsets.commit.required.acks
+reserved.broker.max.id
+"""
+"""Gone since Kafka 4.0, and still in configuration files."""
+
+_LATER_PREFIXES = ("group.consumer.", "group.share.", "group.streams.", "listener.name.")
+"""Settings of one listener."""
+
+_NONE_PREFIXES = ("confluent.", "password.encoder.", "rlmm.config.", "rsm.config.", "zookeeper.")
+"""Settings of what kbroker does not have, whose names nobody can list."""
+
+
+def _all() -> Iterator[tuple[str, Elsewhere]]:
+    for names, effect, dynamic in (
+        (_LATER, Effect.LATER, False),
+        (_LATER_DYNAMIC, Effect.LATER, True),
+        (_NONE, Effect.NONE, False),
+        (_NONE_DYNAMIC, Effect.NONE, True),
+        (_BEFORE_4, Effect.NONE, False),
+    ):
+        for name in names.split():
+            yield name, Elsewhere(effect, dynamic)
+
+
+ELSEWHERE: Mapping[str, Elsewhere] = MappingProxyType(dict(sorted(_all())))
+"""By name, in the order of names."""
+
+
+def elsewhere(name: str) -> Elsewhere | None:
+    """What is known of a setting that the table of kbroker does not have."""
+    if name.startswith(_LATER_PREFIXES):
+        return Elsewhere(Effect.LATER, True)
+    if name.startswith(_NONE_PREFIXES) or ".jmx." in name:
+        return Elsewhere(Effect.NONE, False)
+    return ELSEWHERE.get(name)

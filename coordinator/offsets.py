@@ -227,6 +227,8 @@ class Offsets:
         result.response = response
         for topic in request.topics:
             rows = self._delete_topic(group, topic, result.records)
+            if not rows:
+                continue
             response.topics.append(OffsetDeleteResponse.Topic(name=topic.name, partitions=rows))
         if result.records:
             result.on_failure = lambda code, now: Result(

@@ -23,6 +23,7 @@ HANDLER_MODULES = (
     "metadata",
     "offsets",
     "produce",
+    "quorum",
     "topics",
     "transactions",
 )

@@ -25,10 +25,10 @@ def find_topic(cluster: Cluster, name: str, topic_id: uuid.UUID, *, by_id: bool)
     Raises KafkaError: UNKNOWN_TOPIC_ID or UNKNOWN_TOPIC_OR_PARTITION.
     """
     topic = cluster.topics_by_id.get(topic_id) if by_id else cluster.topics.get(name)
+    if topic is None and by_id:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic with the id {topic_id}")
     if topic is None:
-        raise KafkaError(
-            ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        )
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic '{name}'")
     return topic
 
 

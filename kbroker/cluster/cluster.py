@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
+from .features import INITIAL
 from .model import (
     NO_LEADER,
     ConfigResource,
@@ -31,6 +32,8 @@ from .store import ABSENT, Change, Document, Entry, MetadataStore
 logger = logging.getLogger(__name__)
 
 META = "meta"
+CONTROLLER = "controller"
+FEATURES = "features"
 PRODUCER_IDS = "pid_block"
 TOPICS = "topics/"
 PARTITIONS = "p/"
@@ -62,6 +65,10 @@ class Cluster:
         self.topics_by_id: dict[uuid.UUID, Topic] = {}
         self.configs: dict[ConfigResource, StoredConfigs] = {}
         self.node_ids: list[int] = []
+        self.controller_epoch = 0
+        """How often a node took the metadata over: once at each start."""
+        self.features: dict[str, int] = dict(INITIAL)
+        """Finalized levels (KIP-584)."""
         self._collisions: dict[str, str] = {}
         self._store = store
         self._producer_ids_revision = ABSENT
@@ -107,6 +114,11 @@ class Cluster:
 
     # -- look-ups
 
+    @property
+    def revision(self) -> int:
+        """How many changes the metadata has seen."""
+        return self._store.revision
+
     def topic(self, name: str) -> Topic | None:
         return self.topics.get(name)
 
@@ -121,6 +133,15 @@ class Cluster:
         stored = self.configs.get(resource)
         return stored.values if stored else {}
 
+    def existing(self, name: str, index: int) -> tuple[Topic, Partition]:
+        """A topic and one of its partitions. Raises UNKNOWN_TOPIC_OR_PARTITION."""
+        topic, partition = self.topics.get(name), self.partition(name, index)
+        if topic is None or partition is None:
+            raise KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {name}-{index}"
+            )
+        return topic, partition
+
     # -- changes
 
     async def register_node(self, node_id: int) -> None:
@@ -131,15 +152,16 @@ class Cluster:
         """
         if node_id not in self.node_ids:
             self.node_ids = sorted([*self.node_ids, node_id])
-        puts: dict[str, Document | None] = {}
+        puts: dict[str, Document | None] = {
+            CONTROLLER: {"node": node_id, "epoch": self.controller_epoch + 1}
+        }
         for topic in self.topics.values():
             for partition in topic.partitions:
                 if node_id in partition.isr and partition.leader in (NO_LEADER, node_id):
                     document = partition.to_document()
                     document |= {"leader": node_id, "leader_epoch": partition.leader_epoch + 1}
                     puts[_partition_key(topic.id, partition.index)] = document
-        if puts:
-            await self._transact(puts, compares={}, cause=f"node {node_id} started")
+        await self._transact(puts, compares={}, cause=f"node {node_id} started")
 
     async def create_topic(
         self,
@@ -239,6 +261,92 @@ class Cluster:
             cause=cause,
         )
 
+    async def elect_leader(self, name: str, index: int, *, unclean: bool, cause: str) -> None:
+        """Hand a partition to its preferred leader; with `unclean` only when it has none at all.
+
+        An unclean election may take a replica that is not in sync (KIP-460).
+
+        Raises KafkaError: UNKNOWN_TOPIC_OR_PARTITION, ELECTION_NOT_NEEDED,
+        PREFERRED_LEADER_NOT_AVAILABLE, ELIGIBLE_LEADERS_NOT_AVAILABLE.
+        """
+        topic, partition = self.existing(name, index)
+        preferred = partition.replicas[0]
+        if partition.leader == preferred or (unclean and partition.leader != NO_LEADER):
+            raise KafkaError(
+                ErrorCode.ELECTION_NOT_NEEDED, f"node {partition.leader} leads {name}-{index}"
+            )
+        living = [node for node in partition.replicas if node in self.node_ids]
+        in_sync = [node for node in living if node in partition.isr]
+        if not unclean and preferred not in in_sync:
+            raise KafkaError(
+                ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+                f"node {preferred} is down or not in sync with {name}-{index}",
+            )
+        if not living:
+            raise KafkaError(
+                ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+                f"no node of {name}-{index} runs; start one of {partition.replicas}",
+            )
+        leader = (in_sync or living)[0]
+        isr = partition.isr if in_sync else [leader]
+        changed = {"leader": leader, "isr": isr, "leader_epoch": partition.leader_epoch + 1}
+        await self._change_partition(topic, partition, changed, cause=cause)
+
+    async def reassign(
+        self,
+        name: str,
+        index: int,
+        replicas: Sequence[int],
+        *,
+        factor_may_change: bool,
+        cause: str,
+    ) -> None:
+        """Let a partition live on the nodes `replicas`, the preferred leader first (KIP-455).
+
+        Raises KafkaError: UNKNOWN_TOPIC_OR_PARTITION, INVALID_REPLICA_ASSIGNMENT,
+        INVALID_REPLICATION_FACTOR.
+        """
+        topic, partition = self.existing(name, index)
+        if not replicas or len(set(replicas)) != len(replicas):
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"{list(replicas)} does not name each node once; give at least one node",
+            )
+        if not set(replicas) <= set(self.node_ids):
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"unknown node in {list(replicas)}; there are {self.node_ids}",
+            )
+        if len(replicas) != len(partition.replicas) and not factor_may_change:
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICATION_FACTOR,
+                f"{name}-{index} has {len(partition.replicas)} replicas, not {len(replicas)}",
+            )
+        if set(replicas) != set(partition.replicas):
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"{name}-{index} cannot move from {partition.replicas} to {list(replicas)}: "
+                "nodes do not copy partitions from each other yet",
+            )
+        if list(replicas) != partition.replicas:
+            await self._change_partition(
+                topic, partition, {"replicas": list(replicas)}, cause=cause
+            )
+
+    async def _change_partition(
+        self, topic: Topic, partition: Partition, changed: Document, *, cause: str
+    ) -> None:
+        key = _partition_key(topic.id, partition.index)
+        document = partition.to_document() | changed
+        if not await self._transact(
+            {key: document}, compares={key: partition.revision}, cause=cause
+        ):
+            raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
+
+    async def finalize_features(self, levels: dict[str, int], *, cause: str) -> None:
+        """Let the cluster run these features at these levels, all others not at all."""
+        await self._transact({FEATURES: dict(levels)}, compares={}, cause=cause)
+
     async def allocate_producer_ids(self, count: int) -> range:
         """Reserve `count` producer ids that nobody ever had or will have again."""
         while True:
@@ -265,9 +373,9 @@ class Cluster:
             self._put_partition(key, entry)
         for key, entry in (await self._store.range(CONFIGS)).items():
             self._put_configs(key, entry)
-        entry_of_ids = (await self._store.range(PRODUCER_IDS)).get(PRODUCER_IDS)
-        if entry_of_ids is not None:
-            self._put_producer_ids(entry_of_ids)
+        for key in (PRODUCER_IDS, CONTROLLER, FEATURES):
+            for entry in (await self._store.range(key)).values():
+                self._put_single(key, entry)
 
     def _on_change(self, change: Change) -> None:
         created: list[Topic] = []
@@ -292,8 +400,8 @@ class Cluster:
                     touched[owner.id] = owner
             elif key.startswith(CONFIGS):
                 resources.append(self._put_configs(key, entry))
-            elif key == PRODUCER_IDS and entry is not None:
-                self._put_producer_ids(entry)
+            elif entry is not None:
+                self._put_single(key, entry)
         changed = [topic for topic in touched.values() if topic not in created]
         if created or deleted or changed:
             event = TopicsChanged(created, deleted, changed, change.cause)
@@ -347,6 +455,16 @@ class Cluster:
     def _put_producer_ids(self, entry: Entry) -> None:
         self._next_producer_id = int(entry.value["next"])
         self._producer_ids_revision = entry.revision
+
+    def _put_single(self, key: str, entry: Entry) -> None:
+        """Take over an entry that stands alone under its key."""
+        if key == PRODUCER_IDS:
+            self._next_producer_id = int(entry.value["next"])
+            self._producer_ids_revision = entry.revision
+        elif key == CONTROLLER:
+            self.controller_epoch = int(entry.value["epoch"])
+        elif key == FEATURES:
+            self.features = dict(entry.value)
 
 
 def _partition_key(topic_id: uuid.UUID, index: int) -> str:

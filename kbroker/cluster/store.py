@@ -47,6 +47,11 @@ Watcher = Callable[[Change], None]
 class MetadataStore(Protocol):
     """Shared truth of a cluster. Watchers see each change once, in order of revision."""
 
+    @property
+    def revision(self) -> int:
+        """That of the newest transaction; each one raises it by 1."""
+        ...
+
     async def range(self, prefix: str) -> dict[str, Entry]:
         """Return all entries whose key starts with `prefix`."""
         ...
@@ -130,6 +135,10 @@ class LocalStore:
                 self._entries.pop(key, None)
             else:
                 self._entries[key] = Entry(value, revision)
+
+    @property
+    def revision(self) -> int:
+        return self._revision
 
     async def range(self, prefix: str) -> dict[str, Entry]:
         return {k: e for k, e in self._entries.items() if k.startswith(prefix)}

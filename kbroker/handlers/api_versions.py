@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from kbroker.cluster.features import SUPPORTED
 from kbroker.context import Context
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
@@ -18,14 +19,31 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 def api_versions(ctx: Context, request: ApiVersionsRequest) -> ApiVersionsResponse:
     """Behaviour: lists every registered API; remembers the client's software (KIP-511).
 
-    Versions: 3+ must name the software in letters, digits, '-' and '.', else INVALID_REQUEST.
+    Versions: 3+ must name the software in letters, digits, '-' and '.', else INVALID_REQUEST, and
+    is told the features (KIP-584).
     """
     if ctx.version >= 3:
         names = (request.client_software_name, request.client_software_version)
         if not all(_SOFTWARE.fullmatch(name) for name in names):
             return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
         ctx.peer.software = "/".join(names)
-    return ApiVersionsResponse(api_keys=[_row(api) for api in ctx.apis.values()])
+    cluster = ctx.node.cluster
+    return ApiVersionsResponse(
+        api_keys=[_row(api) for api in ctx.apis.values()],
+        supported_features=[
+            ApiVersionsResponse.SupportedFeature(
+                name=name, min_version=levels[0], max_version=levels[-1]
+            )
+            for name, levels in SUPPORTED.items()
+        ],
+        finalized_features_epoch=cluster.revision,
+        finalized_features=[
+            ApiVersionsResponse.FinalizedFeature(
+                name=name, max_version_level=level, min_version_level=level
+            )
+            for name, level in cluster.features.items()
+        ],
+    )
 
 
 def refuse_version(apis: Mapping[int, Api]) -> ApiVersionsResponse:

@@ -31,8 +31,8 @@ from kbroker.registry import handles
 R = TypeVar("R")
 
 GROUP, TRANSACTION, SHARE = 0, 1, 2
-GROUP_OPERATIONS = 0x148
-"""READ, DELETE, DESCRIBE as bits: all that exist for groups (KIP-430)."""
+GROUP_OPERATIONS = 0xD48
+"""READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS as bits: all of groups (KIP-430)."""
 
 NO_TRANSACTIONS = "this broker has no transactions yet"
 
@@ -163,7 +163,7 @@ async def describe_groups(ctx: Context, request: DescribeGroupsRequest) -> Descr
             rows.append([DescribeGroupsResponse.Group(group_id=group_id, error_code=error.code)])
             continue
         row = shard.coordinator.describe_group(group_id, ctx.version)
-        if request.include_authorized_operations:
+        if request.include_authorized_operations and not row.error_code:
             row.authorized_operations = GROUP_OPERATIONS
         rows.append(groups.release(shard, [row]))
     return DescribeGroupsResponse(groups=await _together(rows))

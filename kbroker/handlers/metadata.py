@@ -37,10 +37,30 @@ def metadata(
     Differs from Kafka: the request that creates a topic answers with the topic, not with
     UNKNOWN_TOPIC_OR_PARTITION.
     """
+    if ctx.version < 12 and any(_is_by_id(row) for row in request.topics or ()):
+        return _refuse_ids(request)
     missing = _topics_to_create(ctx, request)
     if missing:
         return _create_and_answer(ctx, request, missing)
     return _answer(ctx, request)
+
+
+def _is_by_id(row: MetadataRequest.Topic) -> bool:
+    return row.name is None or row.topic_id != ZERO_UUID
+
+
+def _refuse_ids(request: MetadataRequest) -> MetadataResponse:
+    """Versions 10 and 11 carry ids but cannot use them: the whole request is refused."""
+    return MetadataResponse(
+        cluster_id=None,
+        controller_id=-1,
+        topics=[
+            MetadataResponse.Topic(
+                error_code=ErrorCode.INVALID_REQUEST, name=row.name or "", topic_id=row.topic_id
+            )
+            for row in request.topics or ()
+        ],
+    )
 
 
 def _asks_for_all(ctx: Context, request: MetadataRequest) -> bool:
@@ -109,10 +129,6 @@ def _asked_row(
     failures: dict[str, ErrorCode],
 ) -> MetadataResponse.Topic:
     cluster = ctx.node.cluster
-    if ctx.version < 12 and (row.name is None or row.topic_id != ZERO_UUID):
-        return MetadataResponse.Topic(
-            error_code=ErrorCode.INVALID_REQUEST, name=row.name or "", topic_id=row.topic_id
-        )
     if row.name is None or row.topic_id != ZERO_UUID:
         topic = cluster.topics_by_id.get(row.topic_id)
         if topic is None:

@@ -1,15 +1,22 @@
-"""InitProducerId: an id for an idempotent producer."""
+"""InitProducerId: an id for an idempotent producer. DescribeProducers: who wrote to a partition."""
 
 from __future__ import annotations
 
 from collections.abc import Coroutine
 from typing import Any
 
+from kbroker.cluster.model import check_topic_name
 from kbroker.context import Context
 from kbroker.protocol.api_keys import ApiKey
-from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.transactions import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
 from kbroker.registry import handles
+from kbroker.storage.producer_state import Producer
 
 
 @handles(ApiKey.INIT_PRODUCER_ID, versions="0-5")
@@ -31,3 +38,45 @@ def init_producer_id(
 
 async def _new_id(ctx: Context) -> InitProducerIdResponse:
     return InitProducerIdResponse(producer_id=await ctx.node.producer_ids.next(), producer_epoch=0)
+
+
+@handles(ApiKey.DESCRIBE_PRODUCERS, versions="0")
+def describe_producers(
+    ctx: Context, request: DescribeProducersRequest
+) -> DescribeProducersResponse:
+    """Behaviour: the producers that partitions remember, by id (KIP-664)."""
+    return DescribeProducersResponse(
+        topics=[
+            DescribeProducersResponse.Topic(
+                name=topic.name,
+                partitions=[
+                    _producers_of(ctx, topic.name, index) for index in topic.partition_indexes
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _producers_of(ctx: Context, name: str, index: int) -> DescribeProducersResponse.Partition:
+    row = DescribeProducersResponse.Partition(partition_index=index)
+    try:
+        check_topic_name(name)
+        ctx.node.cluster.existing(name, index)
+        producers = sorted(ctx.node.named_replica(name, index).log.producers)
+    except KafkaError as error:
+        row.error_code, row.error_message = error.code, error.message
+        return row
+    row.active_producers = [_producer(*each) for each in producers]
+    return row
+
+
+def _producer(producer_id: int, state: Producer) -> DescribeProducersResponse.Producer:
+    return DescribeProducersResponse.Producer(
+        producer_id=producer_id,
+        producer_epoch=state.epoch,
+        last_sequence=state.batches[-1].last_sequence if state.batches else -1,
+        last_timestamp=state.timestamp,
+        coordinator_epoch=state.coordinator_epoch,
+        current_txn_start_offset=state.transaction_start,
+    )

@@ -10,6 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.messages.cluster import (
+    AlterPartitionReassignmentsRequest,
+    ElectLeadersRequest,
+    ListPartitionReassignmentsRequest,
+    UpdateFeaturesRequest,
+)
 from kbroker.protocol.messages.configs import (
     AlterConfigsRequest,
     DescribeConfigsRequest,
@@ -32,12 +38,14 @@ from kbroker.protocol.messages.offsets import (
     OffsetFetchRequest,
 )
 from kbroker.protocol.messages.produce import ProduceRequest
+from kbroker.protocol.messages.quorum import AddRaftVoterRequest, DescribeQuorumRequest
 from kbroker.protocol.messages.topics import (
     CreatePartitionsRequest,
     CreateTopicsRequest,
     DeleteRecordsRequest,
     DeleteTopicsRequest,
 )
+from kbroker.protocol.messages.transactions import DescribeProducersRequest
 from kbroker.protocol.records import Record, encode_batch
 from kbroker.protocol.schema import ZERO_UUID
 
@@ -426,6 +434,64 @@ def _describe_topic_partitions(world: World, rng: random.Random) -> Any:
     )
 
 
+def _elect_leaders(world: World, rng: random.Random) -> Any:
+    rows = [
+        ElectLeadersRequest.Topic(topic=topic.name, partitions=[0, 1]) for topic in world.topics
+    ]
+    return ElectLeadersRequest(
+        election_type=rng.randrange(2), topic_partitions=rng.choice((rows, None))
+    )
+
+
+def _alter_reassignments(world: World, rng: random.Random) -> Any:
+    cls = AlterPartitionReassignmentsRequest
+    row = cls.Partition(replicas=rng.choice((None, [1])))
+    return cls(
+        topics=[cls.Topic(name=topic.name, partitions=[row]) for topic in world.topics],
+        allow_replication_factor_change=rng.random() < 0.5,
+    )
+
+
+def _list_reassignments(world: World, rng: random.Random) -> Any:
+    cls = ListPartitionReassignmentsRequest
+    rows = [cls.Topic(name=topic.name, partition_indexes=[0, 1]) for topic in world.topics]
+    return cls(topics=rng.choice((None, rows)))
+
+
+def _describe_quorum(world: World, rng: random.Random) -> Any:
+    cls = DescribeQuorumRequest
+    name = rng.choice(("__cluster_metadata", "plain"))
+    return cls(topics=[cls.Topic(topic_name=name, partitions=[cls.Partition(partition_index=0)])])
+
+
+def _update_features(world: World, rng: random.Random) -> Any:
+    row = UpdateFeaturesRequest.Feature(
+        feature=rng.choice(("metadata.version", "other")),
+        max_version_level=rng.choice((0, 29, 30)),
+        allow_downgrade=rng.random() < 0.5,
+        upgrade_type=rng.choice((1, 1, 2, 3)),
+    )
+    return UpdateFeaturesRequest(feature_updates=[row], validate_only=rng.random() < 0.5)
+
+
+def _describe_producers(world: World, rng: random.Random) -> Any:
+    cls = DescribeProducersRequest
+    return cls(topics=[cls.Topic(name=topic.name, partition_indexes=[0]) for topic in world.topics])
+
+
+def _unregister_broker(world: World, rng: random.Random) -> Any:
+    return request(ApiKey.UNREGISTER_BROKER, broker_id=rng.randrange(3))
+
+
+def _add_raft_voter(world: World, rng: random.Random) -> Any:
+    listener = AddRaftVoterRequest.Listener(name="CONTROLLER", host="localhost", port=9093)
+    return AddRaftVoterRequest(voter_id=2, voter_directory_id=uuid.uuid4(), listeners=[listener])
+
+
+def _remove_raft_voter(world: World, rng: random.Random) -> Any:
+    return request(ApiKey.REMOVE_RAFT_VOTER, voter_id=1, voter_directory_id=uuid.uuid4())
+
+
 VALID: dict[ApiKey, Callable[[World, random.Random], Any]] = {
     ApiKey.PRODUCE: _produce,
     ApiKey.FETCH: _fetch,
@@ -454,4 +520,13 @@ VALID: dict[ApiKey, Callable[[World, random.Random], Any]] = {
     ApiKey.OFFSET_DELETE: _offset_delete,
     ApiKey.DESCRIBE_CLUSTER: _describe_cluster,
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: _describe_topic_partitions,
+    ApiKey.ELECT_LEADERS: _elect_leaders,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: _alter_reassignments,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: _list_reassignments,
+    ApiKey.DESCRIBE_QUORUM: _describe_quorum,
+    ApiKey.UPDATE_FEATURES: _update_features,
+    ApiKey.DESCRIBE_PRODUCERS: _describe_producers,
+    ApiKey.UNREGISTER_BROKER: _unregister_broker,
+    ApiKey.ADD_RAFT_VOTER: _add_raft_voter,
+    ApiKey.REMOVE_RAFT_VOTER: _remove_raft_voter,
 }

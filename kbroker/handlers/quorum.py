@@ -1,0 +1,102 @@
+"""The metadata quorum: one voter, this node, because metadata lives in one place."""
+
+from __future__ import annotations
+
+from kbroker.context import Context
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.quorum import (
+    AddRaftVoterRequest,
+    AddRaftVoterResponse,
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    RemoveRaftVoterRequest,
+    RemoveRaftVoterResponse,
+)
+from kbroker.registry import handles
+
+METADATA_TOPIC = "__cluster_metadata"
+NOT_DYNAMIC = (
+    "voters cannot be added or removed: metadata is not kept by a quorum (kraft.version 0)"
+)
+
+
+@handles(ApiKey.DESCRIBE_QUORUM, versions="0-2")
+def describe_quorum(ctx: Context, request: DescribeQuorumRequest) -> DescribeQuorumResponse:
+    """Behaviour: leader and only voter is this node. Offsets count changes of the metadata, the
+    epoch rises with each start.
+
+    Versions: 1 has times, 2 directory ids (zero: voters are fixed) and addresses (KIP-853).
+
+    Differs from Kafka: the address is that of this listener; there is none for controllers.
+    """
+    asked = [
+        (row.topic_name, [p.partition_index for p in row.partitions]) for row in request.topics
+    ]
+    if asked != [(METADATA_TOPIC, [0])]:
+        return _unknown(request)
+    node = ctx.node
+    endpoint = ctx.endpoint()
+    now_ms = node.clock.log_ms()
+    voter = DescribeQuorumResponse.Replica(
+        replica_id=node.id,
+        log_end_offset=node.cluster.revision,
+        last_fetch_timestamp=now_ms,
+        last_caught_up_timestamp=now_ms,
+    )
+    partition = DescribeQuorumResponse.Partition(
+        leader_id=node.id,
+        leader_epoch=node.cluster.controller_epoch,
+        high_watermark=node.cluster.revision,
+        current_voters=[voter],
+    )
+    listener = DescribeQuorumResponse.Listener(
+        name=ctx.peer.listener, host=endpoint.host, port=endpoint.port
+    )
+    return DescribeQuorumResponse(
+        topics=[DescribeQuorumResponse.Topic(topic_name=METADATA_TOPIC, partitions=[partition])],
+        nodes=[DescribeQuorumResponse.Node(node_id=node.id, listeners=[listener])],
+    )
+
+
+def _unknown(request: DescribeQuorumRequest) -> DescribeQuorumResponse:
+    """Kafka refuses everything but the one partition that there is."""
+    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    message = f"ask for {METADATA_TOPIC}-0 alone"
+    return DescribeQuorumResponse(
+        topics=[
+            DescribeQuorumResponse.Topic(
+                topic_name=topic.topic_name,
+                partitions=[
+                    DescribeQuorumResponse.Partition(
+                        partition_index=row.partition_index,
+                        error_code=code,
+                        error_message=message,
+                    )
+                    for row in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+@handles(ApiKey.ADD_RAFT_VOTER, versions="0-1")
+def add_raft_voter(ctx: Context, request: AddRaftVoterRequest) -> AddRaftVoterResponse:
+    """Behaviour: refused as by a Kafka whose voters are fixed in its configuration."""
+    code, message = _refusal(ctx, request.cluster_id)
+    return AddRaftVoterResponse(error_code=code, error_message=message)
+
+
+@handles(ApiKey.REMOVE_RAFT_VOTER, versions="0")
+def remove_raft_voter(ctx: Context, request: RemoveRaftVoterRequest) -> RemoveRaftVoterResponse:
+    """Behaviour: refused as by a Kafka whose voters are fixed in its configuration."""
+    code, message = _refusal(ctx, request.cluster_id)
+    return RemoveRaftVoterResponse(error_code=code, error_message=message)
+
+
+def _refusal(ctx: Context, cluster_id: str | None) -> tuple[ErrorCode, str | None]:
+    if cluster_id is not None and cluster_id != ctx.node.cluster.id:
+        message = f"this is cluster {ctx.node.cluster.id}, not {cluster_id}"
+        return ErrorCode.INCONSISTENT_CLUSTER_ID, message
+    return ErrorCode.UNSUPPORTED_VERSION, NOT_DYNAMIC

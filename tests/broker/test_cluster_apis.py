@@ -1,0 +1,225 @@
+"""Elections, reassignments, features, brokers that leave: what one node truly answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kbroker.broker import Broker
+from kbroker.cluster.features import SUPPORTED, check_update
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.cluster import (
+    AlterPartitionReassignmentsRequest,
+    DescribeClusterRequest,
+    ElectLeadersRequest,
+    ListPartitionReassignmentsRequest,
+    UnregisterBrokerRequest,
+    UpdateFeaturesRequest,
+)
+
+from ..wire import Wire, create_topic, metadata, request
+
+NOT_NEEDED = ErrorCode.ELECTION_NOT_NEEDED
+UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+BAD_ASSIGNMENT = ErrorCode.INVALID_REPLICA_ASSIGNMENT
+
+
+def codes(rows: list[Any], of_topic: str) -> dict[tuple[str, int], int]:
+    """Error codes by topic and partition of an answer with either spelling of its fields."""
+    found = {}
+    for topic in rows:
+        for part in getattr(topic, of_topic):
+            name = getattr(topic, "topic", None) or topic.name
+            index = part.partition_id if of_topic == "partition_result" else part.partition_index
+            found[name, index] = part.error_code
+            assert bool(part.error_message) == bool(part.error_code)
+    return found
+
+
+# -- ElectLeaders
+
+
+async def elect(wire: Wire, version: int, kind: int, *topics: tuple[str, list[int]] | None) -> Any:
+    rows = None
+    if None not in topics:
+        rows = [ElectLeadersRequest.Topic(topic=t[0], partitions=t[1]) for t in topics if t]
+    ask = ElectLeadersRequest(election_type=kind, topic_partitions=rows)
+    return await wire.ask(ApiKey.ELECT_LEADERS, version, ask)
+
+
+@pytest.mark.parametrize("version", range(3))
+async def test_the_leader_is_the_preferred_one(wire: Wire, version: int) -> None:
+    await create_topic(wire, "a", 2)
+    answer = await elect(wire, version, 0, ("a", [0, 1, 2, -1]), ("b", [0]))
+    assert answer.error_code == 0
+    assert codes(answer.replica_election_results, "partition_result") == {
+        ("a", 0): NOT_NEEDED,
+        ("a", 1): NOT_NEEDED,
+        ("a", 2): UNKNOWN,
+        ("a", -1): UNKNOWN,
+        ("b", 0): UNKNOWN,
+    }
+    assert [p.leader_epoch for p in (await metadata(wire, ["a"])).topics[0].partitions] == [0, 0]
+
+
+@pytest.mark.parametrize("kind", [0, 1])
+async def test_an_election_of_all_names_topics_and_only_what_needs_one(
+    wire: Wire, kind: int
+) -> None:
+    await create_topic(wire, "a", 2)
+    (row,) = (await elect(wire, 2, kind, None)).replica_election_results
+    assert (row.topic, row.partition_result) == ("a", [])
+
+
+@pytest.mark.parametrize("kind", [2, -1])
+async def test_election_types_that_do_not_exist(wire: Wire, kind: int) -> None:
+    answer = await elect(wire, 1, kind, ("a", [0]))
+    assert answer.error_code == ErrorCode.INVALID_REQUEST
+    rows = codes(answer.replica_election_results, "partition_result")
+    assert rows == {("a", 0): ErrorCode.INVALID_REQUEST}
+    assert (await elect(wire, 2, kind, None)).replica_election_results == []
+
+
+async def test_a_partition_without_a_leader_gets_one(broker: Broker, wire: Wire) -> None:
+    await create_topic(wire, "a")
+    partition = broker.node.cluster.topics["a"].partitions[0]
+    partition.leader = -1
+    answer = await elect(wire, 2, 0, None)
+    assert codes(answer.replica_election_results, "partition_result") == {("a", 0): 0}
+    (row,) = (await metadata(wire, ["a"])).topics
+    assert (row.partitions[0].leader_id, row.partitions[0].leader_epoch) == (1, 1)
+
+
+# -- reassignments
+
+
+MOVES: dict[str, tuple[list[int] | None, int]] = {
+    "same": ([1], 0),
+    "cancel": (None, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS),
+    "none": ([], BAD_ASSIGNMENT),
+    "twice": ([1, 1], BAD_ASSIGNMENT),
+    "unknown node": ([2], BAD_ASSIGNMENT),
+    "one known": ([1, 2], BAD_ASSIGNMENT),
+}
+
+
+@pytest.mark.parametrize("version", [0, 1])
+@pytest.mark.parametrize("move", MOVES)
+async def test_moves(wire: Wire, version: int, move: str) -> None:
+    replicas, code = MOVES[move]
+    await create_topic(wire, "a")
+    cls = AlterPartitionReassignmentsRequest
+    rows = [cls.Partition(partition_index=i, replicas=replicas) for i in (0, 7)]
+    ask = cls(topics=[cls.Topic(name=name, partitions=rows) for name in ("a", "b")])
+    answer = await wire.ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, version, ask)
+    assert (answer.error_code, answer.allow_replication_factor_change) == (0, True)
+    assert codes(answer.responses, "partitions") == {
+        ("a", 0): code,
+        ("a", 7): UNKNOWN,
+        ("b", 0): UNKNOWN,
+        ("b", 7): UNKNOWN,
+    }
+    every = ListPartitionReassignmentsRequest(topics=None)
+    listed = await wire.ask(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, every)
+    assert (listed.error_code, listed.topics) == (0, [])
+
+
+# -- features
+
+
+async def test_what_is_finalized_is_advertised(broker: Broker, wire: Wire) -> None:
+    hello = request(ApiKey.API_VERSIONS, client_software_name="a", client_software_version="1")
+    answer = await wire.ask(ApiKey.API_VERSIONS, 3, hello)
+    levels = {f.name: (f.min_version_level, f.max_version_level) for f in answer.finalized_features}
+    assert levels == {"metadata.version": (30, 30)}
+    supported = {f.name: (f.min_version, f.max_version) for f in answer.supported_features}
+    assert supported == {"metadata.version": (30, 30)}
+    before = answer.finalized_features_epoch
+    await create_topic(wire, "a")
+    answer = await wire.ask(ApiKey.API_VERSIONS, 3, hello)
+    assert before < answer.finalized_features_epoch == broker.node.cluster.revision
+
+
+UPDATES = {
+    "same level": (("metadata.version", 30, 1), 0),
+    "same level downgraded": (("metadata.version", 30, 2), 0),
+    "above": (("metadata.version", 31, 1), ErrorCode.INVALID_UPDATE_VERSION),
+    "below": (("metadata.version", 29, 2), ErrorCode.INVALID_UPDATE_VERSION),
+    "nothing": (("metadata.version", 0, 2), ErrorCode.INVALID_UPDATE_VERSION),
+    "unknown": (("other", 1, 1), ErrorCode.INVALID_UPDATE_VERSION),
+    "unknown to nothing": (("other", 0, 2), ErrorCode.INVALID_UPDATE_VERSION),
+}
+
+
+@pytest.mark.parametrize("version", range(3))
+@pytest.mark.parametrize("case", UPDATES)
+async def test_updates(wire: Wire, version: int, case: str) -> None:
+    (name, level, kind), code = UPDATES[case]
+    row = UpdateFeaturesRequest.Feature(
+        feature=name, max_version_level=level, upgrade_type=kind, allow_downgrade=kind > 1
+    )
+    answer = await wire.ask(
+        ApiKey.UPDATE_FEATURES, version, UpdateFeaturesRequest(feature_updates=[row])
+    )
+    assert answer.error_code == code
+    assert bool(answer.error_message) == bool(code)
+    rows = [(row.feature, row.error_code) for row in answer.results]
+    assert rows == ([] if code or version == 2 else [(name, 0)])
+
+
+@pytest.mark.parametrize("kind", [0, 4, -1])
+async def test_update_types_that_do_not_exist(wire: Wire, kind: int) -> None:
+    row = UpdateFeaturesRequest.Feature(
+        feature="metadata.version", max_version_level=30, upgrade_type=kind
+    )
+    ask = UpdateFeaturesRequest(feature_updates=[row])
+    answer = await wire.ask(ApiKey.UPDATE_FEATURES, 1, ask)
+    assert answer.error_code == ErrorCode.INVALID_UPDATE_VERSION
+    assert (await wire.ask(ApiKey.UPDATE_FEATURES, 0, ask)).error_code == 0
+
+
+def test_directions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lower level needs a downgrade, a higher one an upgrade."""
+    monkeypatch.setattr("kbroker.cluster.features.SUPPORTED", {"f": range(1, 4)})
+    check_update({"f": 2}, "f", 3, 1)
+    check_update({"f": 2}, "f", 1, 2)
+    for level, kind in ((1, 1), (3, 2), (3, 3)):
+        with pytest.raises(KafkaError):
+            check_update({"f": 2}, "f", level, kind)
+
+
+async def test_finalized_levels_are_kept(broker: Broker) -> None:
+    cluster = broker.node.cluster
+    assert cluster.features == {name: levels[-1] for name, levels in SUPPORTED.items()}
+    await cluster.finalize_features({"metadata.version": 30, "other": 2}, cause="test")
+    assert cluster.features == {"metadata.version": 30, "other": 2}
+
+
+# -- brokers
+
+
+@pytest.mark.parametrize(
+    ("node", "code"),
+    [
+        (1, ErrorCode.INVALID_REQUEST),
+        (2, ErrorCode.BROKER_ID_NOT_REGISTERED),
+        (-1, ErrorCode.BROKER_ID_NOT_REGISTERED),
+    ],
+)
+async def test_unregister(wire: Wire, node: int, code: ErrorCode) -> None:
+    """This broker runs, and there is no other."""
+    answer = await wire.ask(ApiKey.UNREGISTER_BROKER, 0, UnregisterBrokerRequest(broker_id=node))
+    assert answer.error_code == code
+    assert answer.error_message
+    assert await wire.works()
+
+
+@pytest.mark.parametrize(("kind", "code"), [(2, 114), (3, 115), (0, 115)])
+async def test_other_endpoints_are_refused(wire: Wire, kind: int, code: int) -> None:
+    """The answer names the type of endpoint that it comes from, not the one asked for."""
+    ask = DescribeClusterRequest(endpoint_type=kind)
+    answer = await wire.ask(ApiKey.DESCRIBE_CLUSTER, 2, ask)
+    assert (answer.error_code, answer.endpoint_type, answer.controller_id) == (code, 1, -1)
+    assert (answer.cluster_id, answer.brokers) == ("", [])

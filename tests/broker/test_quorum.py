@@ -1,0 +1,104 @@
+"""The metadata quorum of one node."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kbroker.broker import Broker
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.quorum import DescribeQuorumRequest
+from kbroker.protocol.schema import ZERO_UUID
+
+from ..brokers import started
+from ..wire import Wire, connected, create_topic, request
+
+
+def asking(*rows: tuple[str, list[int]]) -> DescribeQuorumRequest:
+    cls = DescribeQuorumRequest
+    return cls(
+        topics=[
+            cls.Topic(
+                topic_name=name, partitions=[cls.Partition(partition_index=i) for i in indexes]
+            )
+            for name, indexes in rows
+        ]
+    )
+
+
+METADATA = asking(("__cluster_metadata", [0]))
+
+
+async def described(wire: Wire, version: int = 2) -> Any:
+    answer = await wire.ask(ApiKey.DESCRIBE_QUORUM, version, METADATA)
+    assert answer.error_code == 0
+    ((row,),) = (topic.partitions for topic in answer.topics)
+    assert row.error_code == 0
+    return row
+
+
+@pytest.mark.parametrize("version", range(3))
+async def test_this_node_is_the_only_voter(broker: Broker, wire: Wire, version: int) -> None:
+    row = await described(wire, version)
+    assert (row.leader_id, row.leader_epoch, row.observers) == (1, 1, [])
+    (voter,) = row.current_voters
+    assert (voter.replica_id, voter.replica_directory_id) == (1, ZERO_UUID)
+    assert voter.log_end_offset == row.high_watermark == broker.node.cluster.revision
+    if version >= 1:
+        for moment in (voter.last_fetch_timestamp, voter.last_caught_up_timestamp):
+            assert abs(moment - time.time() * 1000) < 60_000
+
+
+async def test_each_change_moves_the_offset(wire: Wire) -> None:
+    before = (await described(wire)).high_watermark
+    await create_topic(wire, "a", 5)
+    assert (await described(wire)).high_watermark == before + 1
+
+
+async def test_nodes_are_where_clients_find_them(broker: Broker, wire: Wire) -> None:
+    (node,) = (await wire.ask(ApiKey.DESCRIBE_QUORUM, 2, METADATA)).nodes
+    (listener,) = node.listeners
+    assert (node.node_id, listener.name) == (1, "PLAINTEXT")
+    assert (listener.host, listener.port) == broker.endpoint
+
+
+async def test_the_epoch_rises_with_each_start(tmp_path: Path) -> None:
+    for epoch in (1, 2, 3):
+        async with started(tmp_path / "data") as broker, connected(broker.endpoint) as wire:
+            assert (await described(wire)).leader_epoch == epoch
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        asking(("a", [0])),
+        asking(("__cluster_metadata", [1])),
+        asking(("__cluster_metadata", [0, 1])),
+        asking(("__cluster_metadata", [0]), ("a", [0])),
+        asking(),
+    ],
+)
+async def test_there_is_one_partition(wire: Wire, ask: DescribeQuorumRequest) -> None:
+    answer = await wire.ask(ApiKey.DESCRIBE_QUORUM, 2, ask)
+    assert (answer.error_code, answer.nodes) == (0, [])
+    asked = [(t.topic_name, p.partition_index) for t in ask.topics for p in t.partitions]
+    rows = [(t.topic_name, p) for t in answer.topics for p in t.partitions]
+    assert [(name, row.partition_index) for name, row in rows] == asked
+    assert all(row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for _, row in rows)
+    assert all(row.error_message for _, row in rows)
+
+
+@pytest.mark.parametrize(
+    ("key", "version"),
+    [(ApiKey.ADD_RAFT_VOTER, 0), (ApiKey.ADD_RAFT_VOTER, 1), (ApiKey.REMOVE_RAFT_VOTER, 0)],
+)
+async def test_voters_are_fixed(broker: Broker, wire: Wire, key: ApiKey, version: int) -> None:
+    cluster_id = broker.node.cluster.id
+    for named, code in ((None, 35), (cluster_id, 35), ("other", 104)):
+        answer = await wire.ask(key, version, request(key, cluster_id=named, voter_id=2))
+        assert answer.error_code == code
+        assert answer.error_message

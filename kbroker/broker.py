@@ -19,6 +19,7 @@ from kbroker.storage.manager import LogManager, sync_logs
 from .clock import Clock, SystemClock
 from .config import BrokerConfig
 from .context import Endpoint
+from .descriptors import shares
 from .flusher import Flusher
 from .node import Node
 from .registry import load_apis
@@ -111,7 +112,13 @@ async def _open_node(config: BrokerConfig, data_dir: str | None, clock: Clock) -
         node_id=config.node_id, cluster_id=random_cluster_id(), directory_id=random_cluster_id()
     )
     # Checkpoint jobs run in a worker thread.
-    logs = LogManager(files, folder, fresh, guard=threading.Lock())
+    logs = LogManager(
+        files,
+        folder,
+        fresh,
+        guard=threading.Lock(),
+        open_files_max=shares().logs if files.durable else None,
+    )
     try:
         store = LocalStore(files, f"{folder}/{METADATA_JOURNAL}")
         cluster = await Cluster.open(store, cluster_id=logs.meta.cluster_id)

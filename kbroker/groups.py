@@ -134,7 +134,7 @@ class GroupService:
         topic = self._node.cluster.topics.get(OFFSETS_TOPIC)
         if topic is None:
             return
-        for name, index, _ in self._node.logs.partitions():
+        for name, index in self._node.logs.folders():
             if name == OFFSETS_TOPIC:
                 self._open_shard(topic, index)
                 await trio.lowlevel.checkpoint()

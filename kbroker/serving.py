@@ -22,6 +22,7 @@ from .broker import Broker, open_broker
 from .client import check_round_trip
 from .config import BrokerConfig, ConfigError
 from .context import Endpoint
+from .descriptors import raise_limit
 from .listeners import configured_listeners, parse_endpoint
 from .logs import set_up_logging
 from .protocol.errors import KafkaError
@@ -70,6 +71,7 @@ def run_server(options: ServeOptions) -> None:
         set_up_logging(options.log_levels, options.log_format)
     except ValueError as error:
         raise StartFailed(str(error)) from None
+    raise_limit()
     trio.run(_Serving(options).run, strict_exception_groups=True)
 
 

@@ -17,7 +17,7 @@ import base64
 import binascii
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -63,10 +63,22 @@ _CHECKSUM_TOPIC = "__checksum"  # an entry for a partition that nobody has
 
 def offsets_to_bytes(offsets: Mapping[Partition, int]) -> bytes:
     """A checkpoint of one offset per partition: `topic partition offset` on each line."""
-    if not offsets:
+    return _offset_rows_to_bytes(
+        [_offset_row(partition, at) for partition, at in sorted(offsets.items())]
+    )
+
+
+def _offset_row(partition: Partition, offset: int) -> str:
+    topic, number = partition
+    return f"{topic} {number} {offset}\n"
+
+
+def _offset_rows_to_bytes(rows: Collection[str]) -> bytes:
+    if not rows:
         return lines(0, [])
-    entries = [f"{topic} {number} {at}" for (topic, number), at in sorted(offsets.items())]
-    return lines(0, [*entries, f"{_CHECKSUM_TOPIC} 0 {_checksum(entries)}"])
+    body = "".join(rows).encode()
+    last = _offset_row((_CHECKSUM_TOPIC, 0), crc32c(body))
+    return b"0\n%d\n%s%s" % (len(rows) + 1, body, last.encode())
 
 
 def _checksum(rows: Iterable[str]) -> int:
@@ -102,6 +114,59 @@ class Offsets(NamedTuple):
     high_watermark: int = 0
 
 
+class _OffsetFile:
+    """One offset file, kept as the lines that stand in it.
+
+    A line is made once for each change, because a folder with 10,000 partitions is checkpointed
+    every few seconds while one of them is in use.
+    """
+
+    def __init__(self, files: Files, path: str) -> None:
+        self._files = files
+        self._path = path
+        self._rows: dict[Partition, str] = {}
+        self._in_order = True
+        self._is_written = True
+        self._read()
+
+    def _read(self) -> None:
+        try:
+            offsets = offsets_from_bytes(self._files.read_bytes(self._path))
+        except FileNotFoundError:
+            return
+        if offsets is None:
+            logger.warning("%s is damaged; what it held counts as unknown", self._path)
+            self._is_written = False
+            return
+        self._rows = {partition: _offset_row(partition, at) for partition, at in offsets.items()}
+
+    def get(self, partition: Partition) -> int:
+        row = self._rows.get(partition)
+        return 0 if row is None else int(row.rpartition(" ")[2])
+
+    def put(self, partition: Partition, offset: int) -> None:
+        row = _offset_row(partition, offset)
+        known = self._rows.get(partition)
+        if row != known:
+            self._rows[partition] = row
+            self._in_order = self._in_order and known is not None
+            self._is_written = False
+
+    def drop(self, partition: Partition) -> None:
+        if self._rows.pop(partition, None) is not None:
+            self._is_written = False
+
+    def write(self) -> None:
+        """Bring the file up to date. Raises StorageError."""
+        if self._is_written:
+            return
+        if not self._in_order:
+            self._rows = dict(sorted(self._rows.items()))
+            self._in_order = True
+        self._files.write_atomic(self._path, _offset_rows_to_bytes(self._rows.values()))
+        self._is_written = True
+
+
 class OffsetCheckpoints:
     """The three offset files of a data folder, and what they hold.
 
@@ -109,39 +174,22 @@ class OffsetCheckpoints:
     the owner another. An offset is a lower bound, so a write that fails leaves nothing false.
     """
 
-    # Log starts come first: segments may be removed as soon as they are durable.
-    _NAMES = (LOG_STARTS, RECOVERY_POINTS, HIGH_WATERMARKS)
-
     def __init__(
         self,
         files: Files,
         data_dir: str,
         guard: AbstractContextManager[object] | None = None,
     ) -> None:
-        self._files = files
-        self._data_dir = data_dir
         self.guard = guard or nullcontext()
-        self._offsets: dict[str, dict[Partition, int]] = {}
-        self._written: dict[str, bytes] = {}
-        for name in self._NAMES:
-            self._offsets[name] = self._read(name)
-
-    def _read(self, name: str) -> dict[Partition, int]:
-        path = f"{self._data_dir}/{name}"
-        try:
-            data = self._files.read_bytes(path)
-        except FileNotFoundError:
-            return {}
-        offsets = offsets_from_bytes(data)
-        if offsets is None:
-            logger.warning("%s is damaged; what it held counts as unknown", path)
-            return {}
-        self._written[name] = data
-        return offsets
+        self._log_starts = _OffsetFile(files, f"{data_dir}/{LOG_STARTS}")
+        self._recovery_points = _OffsetFile(files, f"{data_dir}/{RECOVERY_POINTS}")
+        self._high_watermarks = _OffsetFile(files, f"{data_dir}/{HIGH_WATERMARKS}")
+        # Log starts come first: segments may be removed as soon as they are durable.
+        self._all = (self._log_starts, self._recovery_points, self._high_watermarks)
 
     def get(self, partition: Partition) -> Offsets:
         """What is known of a partition; zeros for one that is not."""
-        return Offsets(*(self._offsets[name].get(partition, 0) for name in self._NAMES))
+        return Offsets(*(each.get(partition) for each in self._all))
 
     def update(self, changes: Iterable[tuple[Partition, Offsets]]) -> None:
         """Take over offsets, and write the files that they change.
@@ -150,26 +198,24 @@ class OffsetCheckpoints:
         """
         with self.guard:
             for partition, offsets in changes:
-                for name, offset in zip(self._NAMES, offsets, strict=True):
-                    # As in Kafka, a log that starts at 0 has no line in the file of starts.
-                    if offset or name != LOG_STARTS:
-                        self._offsets[name][partition] = offset
+                # As in Kafka, a log that starts at 0 has no line in the file of starts.
+                if offsets.log_start:
+                    self._log_starts.put(partition, offsets.log_start)
+                self._recovery_points.put(partition, offsets.recovery_point)
+                self._high_watermarks.put(partition, offsets.high_watermark)
             self._write()
 
     def forget(self, partitions: Iterable[Partition]) -> None:
         """Drop partitions that are deleted. Raises StorageError."""
         with self.guard:
             for partition in partitions:
-                for name in self._NAMES:
-                    self._offsets[name].pop(partition, None)
+                for each in self._all:
+                    each.drop(partition)
             self._write()
 
     def _write(self) -> None:
-        for name in self._NAMES:
-            data = offsets_to_bytes(self._offsets[name])
-            if data != self._written.get(name, b"0\n0\n"):
-                self._files.write_atomic(f"{self._data_dir}/{name}", data)
-                self._written[name] = data
+        for each in self._all:
+            each.write()
 
 
 def encode_id(value: UUID) -> str:

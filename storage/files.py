@@ -541,15 +541,27 @@ class MemFiles:
 
     def __init__(self, *, limit: int = 1 << 30) -> None:
         self.limit = limit
-        self.used = 0
+        self._used = 0
+        self._freed = False  # something was removed since `_used` was counted
         self._folders: dict[str, dict[str, MemFile | None]] = {}  # None stands for a folder
         self._locks: set[str] = set()
 
+    @property
+    def used(self) -> int:
+        """Bytes of all files together."""
+        if self._freed:
+            self._freed = False
+            # Not a subtraction, because a worker thread may remove while the owner appends.
+            folders = list(self._folders.values())
+            files = [file for names in folders for file in list(names.values())]
+            self._used = sum(file.size for file in files if file)
+        return self._used
+
     def claim(self, size: int) -> None:
         """Account for `size` more bytes (fewer when negative)."""
-        if size > 0 and self.used + size > self.limit:
+        if size > 0 and self._used + size > self.limit and self.used + size > self.limit:
             raise StorageError(f"memory storage is full (memory.limit.bytes={self.limit})")
-        self.used += size
+        self._used += size
 
     def open(self, path: str, *, create: bool = False) -> MemFile:
         folder, _, name = path.rpartition("/")
@@ -576,7 +588,7 @@ class MemFiles:
         file = MemFile(self, path)
         file.store([data])  # small, and when all is full perhaps the way out
         self._folder(folder)[name] = file
-        self._recount()
+        self._freed = True
 
     def rename(self, old: str, new: str) -> None:
         old_folder, _, old_name = old.rpartition("/")
@@ -595,12 +607,7 @@ class MemFiles:
         folder, _, name = path.rpartition("/")
         file = self._folders.get(folder, {}).pop(name, None)
         if file is not None:
-            self._recount()
-
-    def _recount(self) -> None:
-        # Not a subtraction, because a worker thread may remove while the owner appends.
-        folders = list(self._folders.values())
-        self.used = sum(file.size for names in folders for file in list(names.values()) if file)
+            self._freed = True
 
     def listdir(self, path: str) -> list[str]:
         return sorted(self._folders.get(path, ()))

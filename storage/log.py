@@ -46,6 +46,7 @@ from .errors import CorruptLogError, StorageError
 from .files import FileRange, Files
 from .index import AbortedTransaction
 from .naming import LEADER_EPOCHS, PARTITION_METADATA, folder_name
+from .open_segments import OpenSegments
 from .producer_state import ProducerStates
 from .retention import expired_segments
 from .segment import FULL, NEVER, RELATIVE_OFFSET_MAX, Segment, SegmentRules
@@ -135,6 +136,7 @@ class Log:
         "_indexed",
         "_intact",
         "_lower_recovery_point",
+        "_open_segments",
         "_saved_bytes",
         "_segments",
         "_snapshots",
@@ -167,6 +169,7 @@ class Log:
         *,
         changed: set[Log] | None = None,
         lower_recovery_point: Callable[[Log], None] | None = None,
+        open_segments: OpenSegments | None = None,
     ) -> None:
         self._files = files
         self._data_dir = data_dir
@@ -203,6 +206,7 @@ class Log:
         # Shared with the manager: logs that its next checkpoint has to look at.
         self._changed = changed if changed is not None else set()
         self._lower_recovery_point = lower_recovery_point
+        self._open_segments = open_segments
 
     def __repr__(self) -> str:
         return f"<Log {folder_name(self.topic, self.partition)} to {self.log_end_offset}>"
@@ -234,7 +238,7 @@ class Log:
 
     def _activate(self, segment: Segment) -> None:
         """Go on appending to a segment that has records. Raises CorruptLogError."""
-        segment.open_for_append()
+        segment.open_for_append(self._open_segments)
         first = segment.first_timestamp()
         if first >= 0:
             segment.roll_at_ms = first + self.config.segment_ms
@@ -395,7 +399,11 @@ class Log:
         if not self._folder_exists:
             self._create_folder()
         segment = Segment.create(
-            self._files, self.folder, self.log_end_offset, self.config.segment_rules
+            self._files,
+            self.folder,
+            self.log_end_offset,
+            self.config.segment_rules,
+            self._open_segments,
         )
         if old is not None:
             self._unsettled += old.seal()
@@ -415,7 +423,8 @@ class Log:
         if file.size:
             file.truncate(0)
         file.append([partition_metadata_to_bytes(self.topic_id)])
-        self._must_sync(FileSync(file))
+        file.close()
+        self._must_sync(FileSync(self._files, path))
         self._must_sync(FolderSync(self._files, self._data_dir))
         self._folder_exists = True
 

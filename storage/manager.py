@@ -40,6 +40,7 @@ from .naming import (
     folder_name,
     parse_folder_name,
 )
+from .open_segments import OpenSegments
 from .recovery import load_log
 from .segment import Segment
 from .sync import SyncItem, sync_in_order, sync_together
@@ -47,6 +48,10 @@ from .sync import SyncItem, sync_in_order, sync_together
 CHECKPOINT_EVERY_MS = 5_000
 _ROLLED_EVERY_MS = 1_000
 CHECKPOINT_EVERY_BYTES = 16 * 1024 * 1024
+TOGETHER_ABOVE = 100
+"""Items of one checkpoint above which the whole file system is synced, once before they get their
+names and once after; below, that may have to write much that is no business of ours."""
+
 _NO_ID = UUID(int=0)
 
 
@@ -72,9 +77,14 @@ class CheckpointJob:
     """
 
     def __init__(
-        self, files: Files, checkpoints: OffsetCheckpoints, logs: list[_Collected]
+        self,
+        files: Files,
+        data_dir: str,
+        checkpoints: OffsetCheckpoints,
+        logs: list[_Collected],
     ) -> None:
         self._files = files
+        self._data_dir = data_dir
         self._checkpoints = checkpoints
         self._logs = logs
 
@@ -90,12 +100,34 @@ class CheckpointJob:
         self._remove(one_by_one=False)
 
     def _settle(self) -> None:
+        if sum(len(each.before) for each in self._logs) > TOGETHER_ABOVE:
+            self._settle_together()
         for log, _, before, _ in self._logs:
             while before:
                 with self._checkpoints.guard:
                     if not log.deleted:
                         sync_in_order(before[:1])
                 del before[0]
+
+    def _settle_together(self) -> None:
+        """Settle everything with two syncs, where the system has one for everything."""
+        for item in self._guarded():
+            item.prepare()
+        if not self._files.sync_everything(self._data_dir):
+            return
+        for item in self._guarded():
+            item.settle()
+        self._files.sync_everything(self._data_dir)
+        for each in self._logs:
+            each.before.clear()
+
+    def _guarded(self) -> Iterator[SyncItem]:
+        """What is to be settled, each item with the guard held."""
+        for log, _, before, _ in self._logs:
+            for item in before:
+                with self._checkpoints.guard:
+                    if not log.deleted:
+                        yield item
 
     def _remove(self, *, one_by_one: bool) -> None:
         """Remove segments, the oldest first.
@@ -146,6 +178,7 @@ class LogManager:
         fresh: MetaProperties,
         *,
         guard: AbstractContextManager[object] | None = None,
+        open_files_max: int | None = None,
     ) -> None:
         """Claim a folder, and mark it as in use.
 
@@ -156,6 +189,7 @@ class LogManager:
                 cluster and directory id come from the folder.
             guard: a lock, when checkpoint jobs run in other threads. It is held for a few syncs at
                 a time, by the jobs and by the methods here that write.
+            open_files_max: how many logs may keep the file open that they append to; None for all.
 
         Raises:
             StorageError: another broker uses the folder, it belongs to another node, or it is of a
@@ -169,6 +203,8 @@ class LogManager:
             self.meta = self._read_meta(fresh)
             self._logs: dict[Partition, Log] = {}
             self._changed: set[Log] = set()
+            self._open_segments = None if open_files_max is None else OpenSegments(open_files_max)
+            self._durable = False  # what the last owner wrote, although it crashed
             self._checkpoints = OffsetCheckpoints(files, data_dir, guard)
             self._job: CheckpointJob | None = None
             self._checkpointed_ms = 0
@@ -223,12 +259,24 @@ class LogManager:
         """All open logs."""
         return iter(list(self._logs.values()))
 
+    def folders(self) -> list[Partition]:
+        """Topic and partition of everything on disk, open or not."""
+        return sorted(self._folders)
+
     def partitions(self) -> list[tuple[str, int, UUID | None]]:
-        """Topic, partition and topic id of everything on disk, open or not.
+        """As `folders`, with the topic id that the folder names; this reads a file for each.
 
         The id is None when the file that holds it is missing or damaged.
         """
-        return [(*partition, self._topic_id(partition)) for partition in sorted(self._folders)]
+        return [(*partition, self._topic_id(partition)) for partition in self.folders()]
+
+    def settle(self) -> None:
+        """Make durable what an owner that crashed had written, in one step for all logs.
+
+        Without it each log is synced when it is opened. Blocks; a worker thread may call it. Raises
+        StorageError.
+        """
+        self._durable = self._files.sync_everything(self.data_dir)
 
     def _topic_id(self, partition: Partition) -> UUID | None:
         log = self._logs.get(partition)
@@ -278,6 +326,8 @@ class LogManager:
         offsets = self._checkpoints.get(key)
         distrusted = offsets._replace(recovery_point=0, high_watermark=0)
         self._checkpoints.update([(key, distrusted)])
+        # What this process appended before the damage was seen may not be durable.
+        self._durable = False
         return self._keep(key, self._load(key, topic_id, config, now_ms, clean=False))
 
     def _keep(self, key: Partition, log: Log) -> Log:
@@ -308,6 +358,7 @@ class LogManager:
                 config,
                 changed=self._changed,
                 lower_recovery_point=self._lower_recovery_point,
+                open_segments=self._open_segments,
             )
         return load_log(
             self._files,
@@ -321,6 +372,8 @@ class LogManager:
             now_ms=now_ms,
             changed=self._changed,
             lower_recovery_point=self._lower_recovery_point,
+            open_segments=self._open_segments,
+            durable=self._durable,
         )
 
     def delete_logs(self, partitions: Iterable[Partition]) -> None:
@@ -390,7 +443,7 @@ class LogManager:
                 collected.append(_Collected(log, _offsets_of(log), *log.unsettled()))
         # In place, because the logs share the set. What is not synced yet will change again.
         self._changed.intersection_update([log for log in self._changed if log.dirty])
-        self._job = CheckpointJob(self._files, self._checkpoints, collected)
+        self._job = CheckpointJob(self._files, self.data_dir, self._checkpoints, collected)
         return self._job
 
     def _lower_recovery_point(self, log: Log) -> None:
@@ -413,6 +466,8 @@ class LogManager:
         Raises StorageError; the folder is free then as well.
         """
         try:
+            if clean:
+                self._sync_all()
             sound = [log.close(clean=clean) for log in self._logs.values()]
             if clean:
                 self.checkpoint(now_ms).run()
@@ -422,6 +477,12 @@ class LogManager:
         finally:
             self._logs.clear()
             self._lock.release()
+
+    def _sync_all(self) -> None:
+        """Sync all logs in one pass, which leaves little for each."""
+        dirty = [log for log in self._logs.values() if log.dirty and log.offline is None]
+        for log, end in sync_logs(self._files, self.data_dir, dirty):
+            log.synced(end)
 
 
 def _make_folder(files: Files, path: str) -> None:

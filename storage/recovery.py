@@ -32,6 +32,7 @@ from .errors import CorruptLogError
 from .files import Files
 from .log import Log, LogConfig
 from .naming import CORRUPT, LEADER_EPOCHS, LOG, SNAPSHOT, file_name, parse_file_name
+from .open_segments import OpenSegments
 from .segment import RELATIVE_OFFSET_MAX, Segment
 from .snapshots import Snapshots
 
@@ -54,6 +55,8 @@ def load_log(
     now_ms: int,
     changed: set[Log] | None = None,
     lower_recovery_point: Callable[[Log], None] | None = None,
+    open_segments: OpenSegments | None = None,
+    durable: bool = False,
 ) -> Log:
     """Open a partition whose folder exists.
 
@@ -62,7 +65,8 @@ def load_log(
         known: what the checkpoints say.
         clean: the broker stopped properly, so that everything is durable and complete.
         now_ms: log clock; producers that are found count as seen now.
-        changed, lower_recovery_point: the manager's part in `Log`.
+        changed, lower_recovery_point, open_segments: the manager's part in `Log`.
+        durable: all that the last owner wrote was made durable since.
 
     Raises:
         CorruptLogError: bytes that were durable are damaged or missing.
@@ -77,6 +81,7 @@ def load_log(
         config,
         changed=changed,
         lower_recovery_point=lower_recovery_point,
+        open_segments=open_segments,
     )
     folder = _Folder(files, log.folder)
     folder.tidy(known.log_start)
@@ -91,11 +96,12 @@ def load_log(
             segment.load_latest()
         log.epochs = _read_epochs(files, log.folder, segments, log_start, end)
     else:
-        recovery = _Recovery(files, log, segments, known)
+        recovery = _Recovery(files, log, segments, known, durable=durable)
         end = recovery.run()
         log.epochs = recovery.epochs
         log.complete(recovery.scanned[:-1])
-        log.distrust_names()
+        if not durable:
+            log.distrust_names()
         if snapshots.drop_after(end):
             log.sync_folder()  # for good, before other records take their offsets
     end = max(end, log_start)
@@ -232,10 +238,13 @@ def _check_clean(log: Log, segments: list[Segment], known: Offsets) -> int:
 class _Recovery:
     """One run over what may be torn."""
 
-    def __init__(self, files: Files, log: Log, segments: list[Segment], known: Offsets) -> None:
+    def __init__(
+        self, files: Files, log: Log, segments: list[Segment], known: Offsets, *, durable: bool
+    ) -> None:
         self._files = files
         self._log = log
         self._segments = segments
+        self._durable = durable
         self._point = known.recovery_point
         self._log_start = max(known.log_start, segments[0].base_offset if segments else 0)
         self._gaps_allowed = "compact" in log.config.cleanup_policy
@@ -276,7 +285,7 @@ class _Recovery:
                 self._cut_after(number, position, end)
                 cut = True
                 break
-        if cut or end > self._point:
+        if cut or (end > self._point and not self._durable):
             for segment in self._segments[first:]:
                 _sync_file(self._files, segment.log_path)
             self._files.sync_dir(self._log.folder)

@@ -1,9 +1,10 @@
 """One `.log` file and its indexes: append, find, cut, check.
 
 A segment holds the batches of a partition from its base offset on, one after the other. The newest
-segment of a log is *active*: its file stays open and its indexes grow in memory. Older ones are
-*sealed*: nothing of them is open; a read opens the file for as long as the range lives, and indexes
-are loaded when they are asked for.
+segment of a log is *active*: its indexes grow in memory, and its file stays open from its first
+append until it has been idle for long (see `open_segments`). Older ones are *sealed*: nothing of them
+is open. Where no file is open, a read opens it for as long as the range lives; indexes are loaded
+when they are asked for.
 
 Positions that reads and syncs end at are remembered for a while (`mark`), so that a consumer at the
 end of the log is served without looking anything up.
@@ -29,7 +30,7 @@ from kbroker.protocol.records import (
 
 from .batches import Intervals, Place, check, walk, walk_headers
 from .epochs import LeaderEpochs
-from .errors import CorruptLogError
+from .errors import CorruptLogError, StorageError
 from .files import Buffer, File, FileRange, Files
 from .index import (
     OFFSET_ENTRY_SIZE,
@@ -40,6 +41,7 @@ from .index import (
     aborted_from_bytes,
 )
 from .naming import LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX, file_name
+from .open_segments import OpenSegments
 from .sync import FileWrite
 
 NEVER = 1 << 62
@@ -84,17 +86,21 @@ class Segment:
         "_aborted",
         "_file",
         "_files",
+        "_lost",
         "_marks",
         "_offsets",
         "_offsets_saved",
+        "_open_segments",
         "_path",
         "_rules",
         "_sealed",
         "_since_index",
+        "_syncing",
         "_times",
         "_times_saved",
         "_trusted",
         "_unchecked",
+        "_used",
         "base_offset",
         "dirty",
         "end_offset",
@@ -109,6 +115,10 @@ class Segment:
         self._path = f"{folder}/{file_name(base_offset, '')}"
         self._rules = rules
         self._file: File | None = None
+        self._open_segments: OpenSegments | None = None
+        self._used = False  # since somebody last asked for its descriptor
+        self._syncing = False  # between `prepare` and the end of `sync`
+        self._lost: StorageError | None = None  # why bytes may be lost that no sync has told of
         self._sealed = True
         self._offsets: OffsetIndex | None = None
         self._times: TimeIndex | None = None
@@ -128,14 +138,25 @@ class Segment:
         self.dirty = False
 
     @classmethod
-    def create(cls, files: Files, folder: str, base_offset: int, rules: SegmentRules) -> Segment:
-        """A new, empty, active segment; its file is made at once."""
+    def create(
+        cls,
+        files: Files,
+        folder: str,
+        base_offset: int,
+        rules: SegmentRules,
+        open_segments: OpenSegments | None = None,
+    ) -> Segment:
+        """A new, empty, active segment; its file is made at once.
+
+        `open_segments` bounds how many such files stay open; None for no bound.
+        """
         segment = cls(files, folder, base_offset, rules)
         for suffix in (OFFSET_INDEX, TIME_INDEX, TXN_INDEX):
             files.remove(segment._path + suffix)  # of an earlier life that a crash brought back
-        segment._file = files.open(segment.log_path, create=True)
-        if segment._file.size:
-            segment._file.truncate(0)
+        segment._open_segments = open_segments
+        file = segment._keep_open(files.open(segment.log_path, create=True))
+        if file.size:
+            file.truncate(0)
         segment._sealed = False
         segment._offsets, segment._times, segment._aborted = OffsetIndex(), TimeIndex(), []
         return segment
@@ -185,8 +206,8 @@ class Segment:
         self, parts: Sequence[Buffer], length: int, last_offset: int, max_timestamp: int
     ) -> None:
         """Add one batch of `length` bytes. Raises StorageError and changes nothing then."""
-        assert self._file is not None
-        position = self._file.append(parts)
+        file = self._file or self._keep_open(self._files.open(self.log_path))
+        position = file.append(parts)
         if max_timestamp > self.max_timestamp:
             self.max_timestamp = max_timestamp
             self.max_timestamp_offset = last_offset
@@ -214,7 +235,7 @@ class Segment:
         """End appending; returns the index writes that make the segment complete on disk."""
         self._index_latest()
         self._sealed = True
-        if not self.dirty:
+        if self._is_durable():
             self._close_file()
         return self.unsaved()
 
@@ -238,6 +259,8 @@ class Segment:
 
     def prepare(self) -> None:
         """Part of a sync pass: what is appended from now on needs another one."""
+        # In this order: a segment that is not dirty is durable, or says that it is being synced.
+        self._syncing = self._used = True
         self.dirty = False
 
     def sync(self) -> None:
@@ -245,13 +268,59 @@ class Segment:
         file = self._file
         if file is not None:
             file.sync()
-            if self._sealed:
-                self._close_file()
+        self.settle()
+
+    def settle(self) -> bool:
+        """Part of a sync pass: what was there when it began is durable. Raises StorageError."""
+        if self._lost is not None:
+            raise self._lost
+        self._syncing = False
+        if self._sealed:
+            self._close_file()
+        return False
+
+    def _is_durable(self) -> bool:
+        """Whether nothing waits for a sync, not even for one that runs in another thread."""
+        return not self.dirty and not self._syncing
+
+    def let_go(self, *, at_once: bool) -> bool:
+        """Close the file, which the next append opens again; returns whether it is closed.
+
+        Unless it must be `at_once`, not when it was used since this was asked last, and not before
+        a sync has made its bytes durable.
+        """
+        if not at_once and (self._used or not self._is_durable()):
+            self._used = False
+            return False
+        if self.dirty:
+            self._sync_apart()
+        elif self._syncing:
+            return False
+        self._close_file()
+        return True
+
+    def _sync_apart(self) -> None:
+        """Sync without taking an error away from a sync pass in another thread: the system tells
+        it once for each descriptor."""
+        try:
+            file = self._files.open(self.log_path)
+            file.sync()
+            file.close()
+        except StorageError as error:
+            self._lost = error
+
+    def _keep_open(self, file: File) -> File:
+        self._file = file
+        if self._open_segments is not None:
+            self._open_segments.opened(self)
+        return file
 
     def _close_file(self) -> None:
         file, self._file = self._file, None
         if file is not None:
             file.close()
+            if self._open_segments is not None:
+                self._open_segments.closed(self)
 
     def close(self) -> None:
         """Give up the open file; ranges that are alive keep it."""
@@ -266,11 +335,18 @@ class Segment:
 
     # --- going on with what is there ------------------------------------------------------------
 
-    def open_for_append(self) -> None:
-        """Make a loaded segment the active one. Raises CorruptLogError."""
-        self._file = self._files.open(self.log_path)
+    def open_for_append(self, open_segments: OpenSegments | None = None) -> None:
+        """Make a loaded segment the active one; its file is opened by the first append.
+
+        `open_segments` as for `create`. Raises CorruptLogError.
+        """
+        self._file = self._reader()
+        try:
+            self._resume()
+        finally:
+            self._close_file()
+        self._open_segments = open_segments
         self._sealed = False
-        self._resume()
 
     def first_timestamp(self) -> int:
         """The greatest timestamp of the first batch (ms); -1 without one."""
@@ -332,8 +408,8 @@ class Segment:
 
     def truncate(self, position: int, end_offset: int) -> None:
         """Cut at a batch border, whose offset is `end_offset`; the segment must be active."""
-        assert self._file is not None
-        self._file.truncate(position)
+        file = self._reader()
+        file.truncate(position)
         self.size = position
         self.offsets.truncate(position)
         self._aborted = [entry for entry in self.aborted if entry.last_offset < end_offset]
@@ -355,7 +431,8 @@ class Segment:
 
         Raises CorruptLogError.
         """
-        file = self._file or self._reader()
+        file = self._reader()
+        self._used = True
         if self._unchecked:
             self._check(file, position, position + size, epochs)
         return file.range(position, size)

@@ -28,6 +28,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="How many mutated frames tests/fuzz sends (KBROKER_FUZZ_FRAMES).",
     )
     group.addoption(
+        "--partitions",
+        type=int,
+        default=int(os.environ.get("KBROKER_MANY_PARTITIONS", "1000")),
+        help="How many partitions tests/many makes (KBROKER_MANY_PARTITIONS).",
+    )
+    group.addoption(
         "--rounds",
         type=int,
         default=int(os.environ.get("KBROKER_KILL_ROUNDS", "10")),

@@ -55,7 +55,8 @@ class Script:
         self.sync_before_ack = sync_before_ack
 
     def open(self) -> None:
-        self.manager = LogManager(self.files, "data", META)
+        # One open file for two logs: each closes the file of the other all the time.
+        self.manager = LogManager(self.files, "data", META, open_files_max=1)
         self.logs = {
             topic: open_log(self.manager, topic, config) for topic, config in CONFIGS.items()
         }
@@ -139,9 +140,11 @@ class Script:
         self.ack()
 
 
-def find_faults(files: Files, truth: Truth) -> list[str]:
-    """Recover, and compare with what was promised."""
+def find_faults(files: Files, truth: Truth, *, settle: bool) -> list[str]:
+    """Recover, and compare with what was promised; `settle` syncs for all logs at once."""
     manager = LogManager(files, "data", META)
+    if settle:
+        manager.settle()
     faults: list[str] = []
     for topic, config in CONFIGS.items():
         log = open_log(manager, topic, config)
@@ -208,8 +211,11 @@ def _lookup_faults(log: Log) -> list[str]:
 class Enumeration:
     """Cuts the power at each operation and counts what came of it."""
 
-    def __init__(self, *, deep: bool, modes: tuple[Mode, ...] = MODES) -> None:
+    def __init__(
+        self, *, deep: bool, modes: tuple[Mode, ...] = MODES, settle: bool = False
+    ) -> None:
         self.deep = deep
+        self.settle = settle
         self.modes = modes
         self.cuts = Counter[str]()
         self.kinds = Counter[str]()
@@ -251,7 +257,9 @@ class Enumeration:
 
     def _check(self, disk: CrashFiles, truth: Truth, place: str) -> None:
         try:
-            self.faults += [f"{place}: {fault}" for fault in find_faults(disk, truth)]
+            self.faults += [
+                f"{place}: {fault}" for fault in find_faults(disk, truth, settle=self.settle)
+            ]
         except Exception as error:  # noqa: BLE001 - whatever it is, it is a fault
             self.faults.append(f"{place}: {error!r}")
 
@@ -286,7 +294,8 @@ def test_no_cut_loses_an_acknowledged_record(capsys: pytest.CaptureFixture[str])
 
 def test_with_one_sync_for_all_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kbroker.storage.sync.WHOLE_ABOVE", 1)
-    enumeration = Enumeration(deep=False, modes=("torn", "lost-name"))
+    monkeypatch.setattr("kbroker.storage.manager.TOGETHER_ABOVE", 1)
+    enumeration = Enumeration(deep=False, modes=("torn", "lost-name"), settle=True)
     enumeration.run(Script)
     assert not enumeration.faults, enumeration.summary()
     assert enumeration.kinds["syncfs"] > 20

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -79,6 +81,7 @@ class TestOpen:
         manager = open_manager(*place)
         assert list(manager) == []
         assert manager.partitions() == [("orders", 0, TOPIC_ID), ("other", 0, TOPIC_ID)]
+        assert manager.folders() == [("orders", 0), ("other", 0)]
         assert open_log(manager, "other").log_end_offset == 7
 
     def test_a_folder_of_an_earlier_topic_is_put_aside(self, place: Place) -> None:
@@ -371,6 +374,70 @@ class TestCheckpoint:
             assert values(again) == [b"value %d" % number for number in range(end)]
 
 
+class TestMany:
+    """What many logs cost together."""
+
+    COUNT = 60
+
+    def open_all(self, manager: LogManager) -> list[Log]:
+        return [
+            manager.open_log("orders", TOPIC_ID, number, SMALL, now_ms=NOW)
+            for number in range(self.COUNT)
+        ]
+
+    def test_files_stay_within_their_bound(self, tmp_path: Path) -> None:
+        folder = (tmp_path / "data").as_posix()
+        manager = LogManager(OsFiles(), folder, META, open_files_max=5)
+        logs = self.open_all(manager)
+        before = open_descriptors()
+        for turn in range(3):
+            for log in logs:
+                append(log, b"turn %d" % turn)
+                assert open_descriptors() - before <= 5 + 1
+            sync_logs(OsFiles(), folder, logs)
+        manager.close()
+        manager = LogManager(OsFiles(), folder, META, open_files_max=5)
+        opened = self.open_all(manager)
+        assert open_descriptors() == before, "a log that was only opened holds no file"
+        for log in opened:
+            assert values(log) == [b"turn 0", b"turn 1", b"turn 2"]
+
+    def test_a_checkpoint_syncs_twice(self) -> None:
+        files = CrashFiles()
+        manager = open_manager(files)
+        logs = self.open_all(manager)
+        for log in logs:
+            append(log, b"x")
+        sync_logs(files, "data", logs)
+        for log in logs:
+            log.synced(1)
+            log.save()
+        kinds: Counter[str] = Counter()
+        files.hook = lambda operation: kinds.update([operation.kind])
+        manager.checkpoint(NOW).run()
+        assert kinds["syncfs"] == 2
+        assert kinds["sync"] == kinds["syncdir"] == 2, "the two files of offsets"
+        again = open_manager(files.crashed("lost-name", 0))
+        log = again.open_log("orders", TOPIC_ID, 7, SMALL, now_ms=NOW)
+        assert log.epochs.entries == [(0, 0)]
+
+    def test_after_a_crash_one_sync_does_for_all(self) -> None:
+        files = CrashFiles()
+        manager = open_manager(files)
+        for log in self.open_all(manager):
+            append(log, b"x")
+        kinds: Counter[str] = Counter()
+        files.hook = lambda operation: kinds.update([operation.kind])
+        manager = open_manager(files)
+        manager.settle()
+        logs = self.open_all(manager)
+        assert [log.log_end_offset for log in logs] == [1] * self.COUNT
+        assert not any(log.dirty for log in logs)
+        assert kinds == {"syncfs": 1}
+        after = open_manager(files.crashed("mixed", 0))
+        assert [values(log) for log in self.open_all(after)] == [[b"x"]] * self.COUNT
+
+
 class TestSyncLogs:
     @pytest.mark.parametrize("count", [1, 3, 40])
     def test_one_pass_over_many(self, count: int) -> None:
@@ -437,6 +504,10 @@ class TestSyncLogs:
         assert log.sync() == 3000
         assert not log.dirty
         assert ends == sorted(ends)
+
+
+def open_descriptors() -> int:
+    return len(os.listdir("/dev/fd"))
 
 
 def test_close_reports_and_frees_even_when_the_disk_fails() -> None:

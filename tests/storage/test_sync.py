@@ -30,11 +30,10 @@ def test_file_write_ends_the_file() -> None:
     assert files.crashed("lost-name", 0).read_bytes("d/a") == b"ab"
 
 
-def test_file_sync_closes_an_open_file() -> None:
+def test_file_sync() -> None:
     files, _ = disk()
-    file = files.open("d/a", create=True)
-    file.append([b"x"])
-    sync_in_order([FileSync(file), FolderSync(files, "d")])
+    files.open("d/a", create=True).append([b"x"])
+    sync_in_order([FileSync(files, "d/a"), FileSync(files, "d/gone"), FolderSync(files, "d")])
     assert files.crashed("lost-name", 0).read_bytes("d/a") == b"x"
 
 
@@ -56,15 +55,31 @@ def test_few_are_synced_one_by_one_and_many_at_once() -> None:
         files, operations = disk()
         items = []
         for number in range(count):
-            file = files.open(f"d/{number}", create=True)
-            file.append([b"x"])
-            items.append(FileSync(file))
+            files.open(f"d/{number}", create=True).append([b"x"])
+            items.append(FileSync(files, f"d/{number}"))
         operations.clear()
         sync_together(files, "d", items)
         assert {operation.kind for operation in operations} == {kind}
         files.sync_dir("d")
         image = files.crashed("lost-name", 0).image()
         assert all(image[f"d/{number}"] == b"x" for number in range(count))
+
+
+def test_many_get_their_names_when_their_bytes_are_durable() -> None:
+    """Cut off before each operation, a file has its old content or its new one."""
+    files, _ = disk()
+    for number in range(WHOLE_ABOVE + 1):
+        sync_in_order([AtomicWrite(files, f"d/{number}", b"old")])
+    disks = []
+    files.hook = lambda operation: disks.append(files.crashed("mixed", files.operations))
+    sync_together(
+        files, "d", [AtomicWrite(files, f"d/{number}", b"new") for number in range(WHOLE_ABOVE + 1)]
+    )
+    files.hook = None
+    found = {each.read_bytes(f"d/{number}") for each in disks for number in range(WHOLE_ABOVE + 1)}
+    assert found == {b"old", b"new"}
+    after = files.crashed("lost-name", 0)
+    assert {after.read_bytes(f"d/{number}") for number in range(WHOLE_ABOVE + 1)} == {b"new"}
 
 
 def test_where_there_is_no_such_call_all_are_synced_one_by_one() -> None:
@@ -74,7 +89,6 @@ def test_where_there_is_no_such_call_all_are_synced_one_by_one() -> None:
 
     files = Plain()
     files.mkdir("d")
-    file = files.open("d/a", create=True)
-    file.append([b"x"])
-    sync_together(files, "d", [FileSync(file)] * 20)
+    files.open("d/a", create=True).append([b"x"])
+    sync_together(files, "d", [FileSync(files, "d/a")] * 20)
     assert files.crashed("drop", 0).read_bytes("d/a") == b"x"

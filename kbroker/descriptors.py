@@ -1,0 +1,52 @@
+"""How many files and sockets this process may have open, and what each use of them gets."""
+
+from __future__ import annotations
+
+import sys
+from typing import NamedTuple
+
+LOGS_MAX = 4096
+RESERVE = 64
+"""For what is open for a moment: checkpoints, indexes, segments that are read; and the few files that
+always are."""
+
+
+class Shares(NamedTuple):
+    """How many logs may keep a file open, and how many clients may be connected."""
+
+    logs: int
+    connections: int
+
+
+def raise_limit() -> None:
+    """Let this process have as many descriptors as the system allows it.
+
+    The limit that processes start with is kept low for programs that use select; this one does not.
+    """
+    if sys.platform == "win32":
+        return
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (OSError, ValueError):  # macOS refuses more than its kernel's own limit
+            return
+
+
+def shares() -> Shares:
+    """Divide the descriptors that this process may have."""
+    if sys.platform == "win32":
+        return Shares(LOGS_MAX, sys.maxsize)
+    import resource
+
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return divided(sys.maxsize if limit == resource.RLIM_INFINITY else limit)
+
+
+def divided(limit: int) -> Shares:
+    """Divide `limit` descriptors: a quarter for logs, and a reserve; connections get the rest."""
+    logs = min(LOGS_MAX, max(limit // 4, 1))
+    reserve = min(RESERVE, limit // 4)
+    return Shares(logs, max(limit - logs - reserve, 1))

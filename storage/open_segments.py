@@ -1,0 +1,46 @@
+"""Which active segments keep their file open: a bounded number of them, the ones used last.
+
+A log appends to one segment, whose file is open while the log is in use. With more partitions than a
+process may have descriptors, the file of the one that was used longest ago is closed; its next append
+opens it again. Sealed segments keep nothing open.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .segment import Segment
+
+LOOKS_MAX = 16
+"""How many segments are looked at for one that is idle, before one that is not has to go."""
+
+
+class OpenSegments:
+    """The open files of the active segments of many logs, `limit` of them at most.
+
+    One that is being synced stays open, so for the time of a sync there may be more.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._open: OrderedDict[Segment, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def opened(self, segment: Segment) -> None:
+        """A segment has opened its file: another one may have to close its own."""
+        self._open[segment] = None
+        for look in range(2 * LOOKS_MAX):
+            if len(self._open) <= self.limit:
+                return
+            oldest = next(iter(self._open))
+            # Used or not durable yet: a second chance, but not for ever.
+            if oldest is segment or not oldest.let_go(at_once=look >= LOOKS_MAX):
+                self._open.move_to_end(oldest)
+
+    def closed(self, segment: Segment) -> None:
+        """A segment has closed its file."""
+        self._open.pop(segment, None)

@@ -1,0 +1,171 @@
+"""Many topics, partitions, groups and connections, and what is asked of them."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import trio
+
+from kbroker.protocol import messages
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.messages.list_offsets import ListOffsetsRequest
+from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
+from kbroker.protocol.messages.produce import ProduceRequest
+from kbroker.protocol.messages.topics import CreateTopicsRequest
+
+from ..wire import LATEST, Topic, Wire, batch, create_topic, produce, request
+
+PARTITIONS_PER_TOPIC = 100
+TOPICS_PER_REQUEST = 10
+VALUE = b"v" * 100
+HOT = "hot"
+
+
+class Crowd:
+    """`partitions` partitions of topics `crowd.N`, and `groups` groups that read some of them."""
+
+    def __init__(self, partitions: int, groups: int) -> None:
+        self.partitions = partitions
+        self.groups = groups
+        per_topic = min(PARTITIONS_PER_TOPIC, partitions)
+        self.per_topic = per_topic
+        self.names = [f"crowd.{number}" for number in range(partitions // per_topic)]
+        self.records = 0
+        """How many records each partition holds."""
+
+    async def create(self, wire: Wire) -> None:
+        await create_topic(wire, HOT)
+        for names in _chunks(self.names, TOPICS_PER_REQUEST):
+            rows = [
+                CreateTopicsRequest.Topic(
+                    name=name, num_partitions=self.per_topic, replication_factor=-1
+                )
+                for name in names
+            ]
+            answer = await wire.ask(ApiKey.CREATE_TOPICS, 7, CreateTopicsRequest(topics=rows))
+            assert not any(row.error_code for row in answer.topics), answer
+
+    async def produce(self, wire: Wire) -> None:
+        """One record more for each partition, a request for each topic."""
+        for name in self.names:
+            rows = [
+                ProduceRequest.Partition(index=index, records=batch([VALUE]))
+                for index in range(self.per_topic)
+            ]
+            ask = ProduceRequest(
+                acks=-1,
+                timeout_ms=30_000,
+                topic_data=[ProduceRequest.Topic(name=name, partition_data=rows)],
+            )
+            answer = await wire.ask(ApiKey.PRODUCE, 9, ask)
+            refused = [r for t in answer.responses for r in t.partition_responses if r.error_code]
+            assert refused == []
+        self.records += 1
+
+    def group(self, number: int) -> tuple[str, str, int]:
+        """A group, and the topic and the offset that it has committed for partition 0."""
+        return f"group-{number}", self.names[number % len(self.names)], number
+
+    async def commit(self, wire: Wire) -> None:
+        """Every group commits an offset."""
+        await request_coordinator(wire, "group-0")
+        for number in range(self.groups):
+            group, name, offset = self.group(number)
+            row = OffsetCommitRequest.Partition(partition_index=0, committed_offset=offset)
+            topic = OffsetCommitRequest.Topic(name=name, partitions=[row])
+            ask = OffsetCommitRequest(group_id=group, topics=[topic])
+            await wire.send(ApiKey.OFFSET_COMMIT, 7, ask)
+            if len(wire.asked) >= 100 or number == self.groups - 1:
+                while wire.asked:
+                    answer = await wire.receive()
+                    assert answer.topics[0].partitions[0].error_code == 0, answer
+
+    async def check(self, wire: Wire) -> None:
+        """Nothing is lost: every partition has its records, every group its offset."""
+        for name in self.names:
+            rows = [
+                ListOffsetsRequest.Partition(partition_index=index, timestamp=LATEST)
+                for index in range(self.per_topic)
+            ]
+            ask = ListOffsetsRequest(
+                replica_id=-1, topics=[ListOffsetsRequest.Topic(name=name, partitions=rows)]
+            )
+            (answer,) = (await wire.ask(ApiKey.LIST_OFFSETS, 7, ask)).topics
+            assert {(row.error_code, row.offset) for row in answer.partitions} == {
+                (0, self.records)
+            }, name
+        for number in range(self.groups):
+            group, name, offset = self.group(number)
+            topics = [OffsetFetchRequest.Topic(name=name, partition_indexes=[0])]
+            ask_group = OffsetFetchRequest(group_id=group, topics=topics)
+            found = await wire.ask(ApiKey.OFFSET_FETCH, 5, ask_group)
+            assert found.topics[0].partitions[0].committed_offset == offset, group
+
+
+def _chunks(names: Sequence[str], size: int) -> Iterator[Sequence[str]]:
+    for first in range(0, len(names), size):
+        yield names[first : first + size]
+
+
+async def request_coordinator(wire: Wire, group: str) -> None:
+    """Ask for a group's coordinator, which makes the topic of the offsets."""
+    ask = request(ApiKey.FIND_COORDINATOR, key=group)
+    answer = await wire.ask(ApiKey.FIND_COORDINATOR, 1, ask)
+    assert answer.error_code == 0, answer
+
+
+async def timed(wire: Wire, key: ApiKey, version: int, message: Any) -> tuple[float, Any]:
+    """Seconds until the answer, and the answer."""
+    began = time.perf_counter()
+    answer = await wire.ask(key, version, message)
+    return time.perf_counter() - began, answer
+
+
+async def all_metadata(wire: Wire) -> tuple[float, Any]:
+    """Metadata of all topics."""
+    ask = messages.request_class(ApiKey.METADATA)(topics=None, allow_auto_topic_creation=False)
+    return await timed(wire, ApiKey.METADATA, 9, ask)
+
+
+async def ping(wire: Wire) -> float:
+    """Seconds until one record for the hot partition is acknowledged."""
+    began = time.perf_counter()
+    row = await produce(wire, Topic(HOT), batch([VALUE]))
+    assert row.error_code == 0, row
+    return time.perf_counter() - began
+
+
+async def side_by_side(
+    first: Wire, second: Wire, seconds: float
+) -> tuple[list[float], list[float]]:
+    """Pings of two servers in turns, so that what else the machine does hits both alike."""
+    took: tuple[list[float], list[float]] = ([], [])
+    ends = trio.current_time() + seconds
+    while trio.current_time() < ends:
+        for wire, times in zip((first, second), took, strict=True):
+            times.append(await ping(wire))
+            await trio.sleep(0.001)
+    return took
+
+
+def p99_ms(seconds: list[float]) -> float:
+    return statistics.quantiles(seconds, n=100)[98] * 1000
+
+
+@asynccontextmanager
+async def idle_connections(endpoint: tuple[str, int], count: int) -> AsyncIterator[None]:
+    """Connections that have asked one thing, as clients do, and then are silent."""
+    streams = []
+    try:
+        for _ in range(count):
+            stream = await trio.open_tcp_stream(*endpoint)
+            streams.append(stream)
+            assert await Wire(stream).works()
+        yield
+    finally:
+        for stream in streams:
+            stream.socket.close()

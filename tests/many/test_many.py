@@ -1,0 +1,187 @@
+"""Many of everything on one node: partitions, groups, connections.
+
+A tenth of the full size, unless `--partitions` says more (`make soak PART=many`). Only the full size
+is held to seconds: a test run shares its processors.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from ..wire import Topic, batch, connected, create_topic, fetch, produce, values_of
+from .crowd import HOT, VALUE, Crowd, all_metadata, idle_connections, p99_ms, side_by_side
+from .server import Server
+
+FULL = 10_000
+CLEAN_START_SECONDS_MAX = 5.0
+CRASH_START_SECONDS_MAX = 15.0
+P99_RATIO_MAX = 2.0
+CONNECTION_BYTES_MAX = 50_000
+COLD = "cold"
+COLD_PARTITIONS = 10
+RECOVERED = "opened all"
+
+
+class Run:
+    """One run: a server with many of everything, and one with a single partition beside it."""
+
+    def __init__(self, folder: Path, partitions: int) -> None:
+        self.crowd = Crowd(partitions, partitions // 5)
+        self.is_full = partitions >= FULL
+        descriptors_max = 20_000 if self.is_full else 700
+        self.full = Server(folder / "full", descriptors_max=descriptors_max)
+        self.empty = Server(folder / "empty", descriptors_max=descriptors_max)
+        self.ping_seconds = 8.0 if self.is_full else 1.0
+        self.ratios: list[float] = []
+        self._figures: list[str] = []
+        self._cold = iter(range(COLD_PARTITIONS))
+
+    def add(self, text: str) -> None:
+        """Take note of a figure."""
+        self._figures.append(text)
+        print(f"\n  {text}", end="", flush=True)
+
+    def figures(self) -> str:
+        return "figures: " + ", ".join(self._figures)
+
+    # -- steps
+
+    async def fill(self) -> None:
+        """Make all topics, records and groups."""
+        async with connected(self.empty.endpoint) as wire:
+            await create_topic(wire, HOT)
+        async with connected(self.full.endpoint) as wire:
+            cold = await create_topic(wire, COLD, COLD_PARTITIONS)
+            for index in range(COLD_PARTITIONS):
+                assert (await produce(wire, cold, batch([VALUE]), partition=index)).error_code == 0
+            for what, step in (
+                (f"{self.crowd.partitions} partitions created in", self.crowd.create),
+                ("first record for each in", self.crowd.produce),
+                (f"{self.crowd.groups} groups committed in", self.crowd.commit),
+            ):
+                began = time.perf_counter()
+                await step(wire)
+                self.add(f"{what} {time.perf_counter() - began:.1f} s")
+
+    async def idle(self, what: str) -> None:
+        """What the server takes when nobody wants anything."""
+        before = self.full.cpu_seconds()
+        seconds = self.ping_seconds
+        await trio.sleep(seconds)
+        cpu = (self.full.cpu_seconds() - before) / seconds
+        self.add(
+            f"{what}: {self.full.resident_bytes() / 1e6:.0f} MB, {self.full.descriptors()} "
+            f"descriptors, {cpu:.1%} of a processor"
+        )
+
+    async def ping(self, what: str) -> None:
+        """p99 of a hot partition, beside one of a server with nothing else."""
+        async with connected(self.empty.endpoint) as one, connected(self.full.endpoint) as other:
+            alone, among_many = await side_by_side(one, other, self.ping_seconds)
+        ratio = p99_ms(among_many) / p99_ms(alone)
+        self.add(
+            f"hot p99 {what} {p99_ms(among_many):.2f} ms, alone {p99_ms(alone):.2f} ms, "
+            f"worst {max(among_many) * 1000:.0f} and {max(alone) * 1000:.0f} ms"
+        )
+        self.ratios.append(ratio)
+
+    async def use_cold(self) -> None:
+        """The first fetch from one partition, and the first produce to another one."""
+        topic = Topic(COLD)
+        async with connected(self.full.endpoint) as wire:
+            await wire.works()
+            began = time.perf_counter()
+            row = await fetch(wire, topic, partitions=[next(self._cold)])
+            fetched = time.perf_counter()
+            assert values_of(row) == [VALUE]
+            answer = await produce(wire, topic, batch([VALUE]), partition=next(self._cold))
+            produced = time.perf_counter()
+            assert answer.error_code == 0
+        self.add(
+            f"cold fetch {(fetched - began) * 1000:.1f} ms, "
+            f"cold produce {(produced - fetched) * 1000:.1f} ms"
+        )
+
+    async def ask_metadata(self) -> None:
+        async with connected(self.full.endpoint) as wire:
+            took = []
+            for _ in range(3):
+                seconds, answer = await all_metadata(wire)
+                took.append(seconds)
+            known = sum(len(topic.partitions) for topic in answer.topics)
+            assert known > self.crowd.partitions
+        self.add(f"metadata of all {min(took) * 1000:.0f} ms")
+
+    async def connect(self, count: int) -> None:
+        """Idle connections."""
+        before = self.full.resident_bytes()
+        async with idle_connections(self.full.endpoint, count):
+            await trio.sleep(1)
+            each = (self.full.resident_bytes() - before) / count
+        self.add(f"{count} idle connections {each / 1000:.1f} kB each")
+        assert each <= CONNECTION_BYTES_MAX
+
+    async def check(self) -> None:
+        async with connected(self.full.endpoint) as wire:
+            began = time.perf_counter()
+            await self.crowd.check(wire)
+        self.add(f"all looked at in {time.perf_counter() - began:.1f} s")
+
+    async def recovered(self) -> None:
+        """Wait until the server has looked at every log after a crash."""
+        began = time.perf_counter()
+        while RECOVERED not in self.full.log_text():  # noqa: ASYNC110  # another process
+            await trio.sleep(0.05)
+        self.add(f"all recovered {time.perf_counter() - began:.1f} s later")
+
+
+@asynccontextmanager
+async def running(folder: Path, partitions: int) -> AsyncIterator[Run]:
+    run = Run(folder, partitions)
+    try:
+        yield run
+    finally:
+        run.full.kill_if_running()
+        run.empty.kill_if_running()
+
+
+async def test_many_of_everything(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    async with running(tmp_path, request.config.getoption("--partitions")) as run:
+        await run.empty.start()
+        run.add(f"new: {await run.full.start():.2f} s to the first answer")
+        await run.fill()
+        await run.idle("in use")
+        await run.ping("among many")
+        await run.ask_metadata()
+        run.add(f"clean stop {await run.full.stop():.1f} s")
+
+        clean = await run.full.start()
+        run.add(f"start after it {clean:.2f} s")
+        await run.use_cold()
+        await run.idle("idle")
+        await run.connect(1000 if run.is_full else 100)
+        await run.ping("after the start")
+        await run.check()
+        async with connected(run.full.endpoint) as wire:
+            await run.crowd.produce(wire)
+        await run.full.stop(signal.SIGKILL)
+
+        killed = await run.full.start()
+        run.add(f"start after kill -9 {killed:.2f} s")
+        await run.use_cold()
+        await run.ping("while logs are recovered")
+        await run.recovered()
+        await run.check()
+        await run.idle("all opened")
+        print("\n" + run.figures())
+        if run.is_full:
+            assert clean < CLEAN_START_SECONDS_MAX
+            assert killed < CRASH_START_SECONDS_MAX
+            assert max(run.ratios) < P99_RATIO_MAX

@@ -1,0 +1,115 @@
+"""The bound on open files, and that nothing is forgotten when one is closed."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbroker.storage.crash_files import CrashFiles, Operation
+from kbroker.storage.errors import StorageError
+from kbroker.storage.log import Log
+from kbroker.storage.manager import LogManager, sync_logs
+
+from .helpers import META, NOW, SMALL, TOPIC_ID, append, values
+
+
+def logs_of(files: CrashFiles, count: int, *, open_files_max: int = 1) -> list[Log]:
+    manager = LogManager(files, "data", META, open_files_max=open_files_max)
+    return [
+        manager.open_log("orders", TOPIC_ID, number, SMALL, now_ms=NOW) for number in range(count)
+    ]
+
+
+def is_open(log: Log) -> bool:
+    assert log.active is not None
+    return log.active._file is not None
+
+
+def test_the_one_that_was_used_longest_ago_is_closed() -> None:
+    files = CrashFiles()
+    logs = logs_of(files, 4, open_files_max=3)
+    for log in logs[:3]:
+        append(log, b"x")
+        sync_logs(files, "data", logs)
+    assert [is_open(log) for log in logs[:3]] == [True] * 3
+    append(logs[3], b"x")
+    assert [is_open(log) for log in logs].count(True) == 3
+    sync_logs(files, "data", logs)
+    closed = next(log for log in logs if not is_open(log))
+    append(closed, b"y")
+    assert is_open(closed)
+    assert values(closed) == [b"x", b"y"]
+    assert [is_open(log) for log in logs].count(True) == 3
+
+
+def test_bytes_are_synced_before_their_file_is_closed() -> None:
+    """The pass that then finds it closed says that they are durable."""
+    files = CrashFiles()
+    logs = logs_of(files, 2)
+    for log in logs:
+        append(log, b"x")
+    assert [is_open(log) for log in logs] == [False, True]
+    assert sync_logs(files, "data", logs) == [(log, 1) for log in logs]
+    assert [values(log) for log in logs_of(files.crashed("drop", 0), 2)] == [[b"x"]] * 2
+
+
+def test_a_sync_that_fails_before_closing_is_told_to_the_next_pass() -> None:
+    files = CrashFiles()
+    logs = logs_of(files, 2)
+    append(logs[0], b"x")
+
+    def hook(operation: Operation) -> None:
+        if operation.kind == "sync" and operation.path.endswith(".log"):
+            raise StorageError("broken disk")
+
+    files.hook = hook
+    append(logs[1], b"x")
+    files.hook = None
+    assert not is_open(logs[0])
+    with pytest.raises(StorageError, match="broken disk"):
+        logs[0].sync()
+    assert "broken disk" in (logs[0].offline or "")
+    assert logs[1].sync() == 1
+
+
+def test_a_file_stays_open_while_it_is_synced() -> None:
+    """A pass in another thread has begun, and the owner goes on: nothing may be closed then."""
+    files = CrashFiles()
+    first, second = logs_of(files, 2)
+    append(first, b"x")
+    items = first.take_dirty()
+    for item in items:
+        item.prepare()
+    append(second, b"x")
+    assert is_open(first)
+    for item in items:
+        item.sync()
+    append(second, b"y")
+    again = logs_of(files.crashed("drop", 0), 1)[0]
+    assert values(again) == [b"x"]
+
+
+def test_a_segment_that_is_sealed_during_a_sync_is_synced() -> None:
+    files = CrashFiles()
+    (log,) = logs_of(files, 1)
+    append(log, b"x")
+    items = log.take_dirty()
+    for item in items:
+        item.prepare()
+    log.roll()
+    for item in items:
+        item.sync()
+    (again,) = logs_of(files.crashed("drop", 0), 1)
+    assert values(again) == [b"x"]
+
+
+def test_removed_segments_are_let_go() -> None:
+    files = CrashFiles()
+    manager = LogManager(files, "data", META, open_files_max=10)
+    log = manager.open_log("orders", TOPIC_ID, 0, SMALL, now_ms=NOW)
+    for number in range(100):
+        append(log, b"value %d" % number)
+        sync_logs(files, "data", [log])
+    assert log.active is not None
+    assert log.active.base_offset > 20, "it has rolled"
+    assert manager._open_segments is not None
+    assert len(manager._open_segments) == 1

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from kbroker.cluster import EVERY_NODE, ConfigResource, ResourceType
 from kbroker.cluster.model import check_topic_name
@@ -11,102 +11,260 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 
 from .config import (
     BROKER_PROPERTIES,
+    CLIENT_METRICS_PROPERTIES,
+    GROUP_PROPERTIES,
     TOPIC_PROPERTIES,
     Change,
     ConfigEntry,
     ConfigError,
+    Operation,
     Property,
-    ReadOnlyError,
     altered,
     describe_broker,
+    describe_client_metrics,
     describe_every_broker,
+    describe_group,
+    describe_log_level,
     describe_topic,
+    validate_client_metrics,
+    validate_group_configs,
     validate_topic_configs,
 )
+from .log_levels import LEVELS, ROOT, levels_in_effect, loggers, own_levels, set_levels
 
 if TYPE_CHECKING:
     from .node import Node
 
 
-class Resource(Protocol):
-    """One thing that has settings."""
+class Resource:
+    """One thing that has settings. Subclasses say where they are kept and which are good."""
 
     properties: Mapping[str, Property]
+    replaceable = True
+    """Whether all settings can be replaced at once."""
+
+    def __init__(self, node: Node, name: str) -> None:
+        self.node = node
+        self.name = name
 
     def entries(self) -> list[ConfigEntry]:
         """Every setting as DescribeConfigs shows it."""
-        ...
+        raise NotImplementedError
 
     def own(self) -> Mapping[str, str]:
         """The settings that were given to this very resource."""
-        ...
+        raise NotImplementedError
+
+    def check_changes(self, changes: Iterable[Change]) -> None:
+        """Raise KafkaError for a change that is wrong whatever it leads to."""
 
     def check(self, values: Mapping[str, str]) -> None:
         """Raise ConfigError or KafkaError unless the resource may have these settings."""
-        ...
+        raise NotImplementedError
 
     async def store(self, values: dict[str, str], cause: str) -> bool:
         """Replace the settings at once and durably; False when they changed in between."""
-        ...
+        raise NotImplementedError
 
 
-class TopicResource:
+class StoredResource(Resource):
+    """A resource whose settings are kept by the cluster, by kind and name."""
+
+    type: ResourceType
+
+    def __init__(self, node: Node, name: str) -> None:
+        super().__init__(node, name)
+        self.resource = ConfigResource(self.type, name)
+
+    def own(self) -> Mapping[str, str]:
+        return self.node.cluster.own_configs(self.resource)
+
+    async def store(self, values: dict[str, str], cause: str) -> bool:
+        return await self.node.cluster.alter_configs(self.resource, values, cause=cause)
+
+
+class TopicResource(Resource):
     """The settings of a topic. Raises KafkaError for a topic that does not exist."""
 
     properties = TOPIC_PROPERTIES
 
     def __init__(self, node: Node, name: str) -> None:
+        super().__init__(node, name)
         check_topic_name(name)
         topic = node.cluster.topics.get(name)
         if topic is None:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        self._node = node
+            raise KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist."
+            )
         self._topic = topic
 
     def entries(self) -> list[ConfigEntry]:
-        return describe_topic(self._topic.configs, self._node.config)
+        return describe_topic(self._topic.configs, self.node.config)
 
     def own(self) -> Mapping[str, str]:
         return self._topic.configs
 
     def check(self, values: Mapping[str, str]) -> None:
-        validate_topic_configs(values, self._node.config)
+        validate_topic_configs(values, self.node.config)
 
     async def store(self, values: dict[str, str], cause: str) -> bool:
-        return await self._node.cluster.alter_topic_configs(self._topic.name, values, cause=cause)
+        return await self.node.cluster.alter_topic_configs(self.name, values, cause=cause)
 
 
-class BrokerResource:
+class BrokerResource(StoredResource):
     """The settings of this node; the empty name stands for those of all nodes.
 
     Raises KafkaError for another node.
     """
 
+    type = ResourceType.BROKER
     properties = BROKER_PROPERTIES
 
     def __init__(self, node: Node, name: str) -> None:
-        if name not in (EVERY_NODE, str(node.id)):
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"this is broker {node.id}, not {name!r}")
-        self._node = node
-        self._resource = ConfigResource(ResourceType.BROKER, name)
+        if name != EVERY_NODE:
+            _check_is_this_node(node, name, "or empty string, ")
+        super().__init__(node, name)
 
     def entries(self) -> list[ConfigEntry]:
-        config = self._node.config
-        every_node = self._resource.name == EVERY_NODE
-        return describe_every_broker(config) if every_node else describe_broker(config)
-
-    def own(self) -> Mapping[str, str]:
-        return self._node.cluster.own_configs(self._resource)
+        config = self.node.config
+        return describe_every_broker(config) if self.name == EVERY_NODE else describe_broker(config)
 
     def check(self, values: Mapping[str, str]) -> None:
-        source = dict(self._node.dynamic_resources())[self._resource]
+        source = dict(self.node.dynamic_resources())[self.resource]
         try:
-            self._node.config.overlay(values, origin="set by clients", source=source)
-        except ReadOnlyError as error:
+            self.node.config.overlay(values, origin="set by clients", source=source)
+        except ConfigError as error:
             raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from None
 
+
+class LoggerResource(Resource):
+    """The log levels of this node's process. Raises KafkaError for another node."""
+
+    properties: Mapping[str, Property] = {}
+    replaceable = False
+
+    def __init__(self, node: Node, name: str) -> None:
+        _check_is_this_node(node, name, "")
+        super().__init__(node, name)
+
+    def entries(self) -> list[ConfigEntry]:
+        return [describe_log_level(*each) for each in levels_in_effect().items()]
+
+    def own(self) -> Mapping[str, str]:
+        return own_levels()
+
+    def check_changes(self, changes: Iterable[Change]) -> None:
+        known = loggers()
+        for name, operation, value in changes:
+            if operation not in (Operation.SET, Operation.DELETE):
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"{operation.name} operation is not allowed for the BROKER_LOGGER resource",
+                )
+            if name not in known:
+                raise KafkaError(ErrorCode.INVALID_CONFIG, f"Logger {name} does not exist!")
+            if operation is Operation.SET and value not in LEVELS:
+                raise KafkaError(
+                    ErrorCode.INVALID_CONFIG,
+                    f"Log level {value} of {name} is none of {', '.join(LEVELS)}",
+                )
+            if operation is Operation.DELETE and name == ROOT:
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST,
+                    "Removing the log level of the root logger is not allowed",
+                )
+
+    def check(self, values: Mapping[str, str]) -> None:
+        """What is left to check is nothing: the changes were good."""
+
     async def store(self, values: dict[str, str], cause: str) -> bool:
-        return await self._node.cluster.alter_configs(self._resource, values, cause=cause)
+        set_levels(values)
+        return True
+
+
+class GroupResource(StoredResource):
+    """The settings of a group, which need not exist yet."""
+
+    type = ResourceType.GROUP
+    properties = GROUP_PROPERTIES
+
+    def __init__(self, node: Node, name: str) -> None:
+        if not name:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
+        super().__init__(node, name)
+
+    def entries(self) -> list[ConfigEntry]:
+        return describe_group(self.own(), self.node.config)
+
+    def check(self, values: Mapping[str, str]) -> None:
+        validate_group_configs(values, self.node.config)
+
+
+class ClientMetricsResource(StoredResource):
+    """A subscription to the metrics of clients (KIP-714)."""
+
+    type = ResourceType.CLIENT_METRICS
+    properties = CLIENT_METRICS_PROPERTIES
+
+    def __init__(self, node: Node, name: str) -> None:
+        if not name:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "Subscription name can't be empty")
+        super().__init__(node, name)
+
+    def entries(self) -> list[ConfigEntry]:
+        return describe_client_metrics(self.own(), self.node.config)
+
+    def check(self, values: Mapping[str, str]) -> None:
+        for name in values:
+            if name not in self.properties:
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST, f"Unknown client metrics configuration: {name}"
+                )
+        validate_client_metrics(values, self.node.config)
+
+
+def _check_is_this_node(node: Node, name: str, other_name: str) -> None:
+    if not name.removeprefix("-").isdecimal():
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}"
+        )
+    if name != str(node.id):
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"Unexpected broker id, expected {node.id} {other_name}but received {name}",
+        )
+
+
+_LISTED = (
+    ResourceType.GROUP,
+    ResourceType.CLIENT_METRICS,
+    ResourceType.BROKER_LOGGER,
+    ResourceType.BROKER,
+    ResourceType.TOPIC,
+)
+"""In the order of Kafka's answers."""
+
+
+def list_resources(node: Node, types: Collection[int]) -> list[ConfigResource]:
+    """The resources of some types (none given: of all) that can have settings, or do.
+
+    Raises KafkaError: UNSUPPORTED_VERSION for a type that does not exist.
+    """
+    if not set(types) <= set(_LISTED):
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "there is no such type of resource")
+    cluster = node.cluster
+    nodes = [str(each) for each in cluster.node_ids]
+    names: dict[ResourceType, Iterable[str]] = {
+        each: sorted(resource.name for resource in cluster.configs if resource.type is each)
+        for each in (ResourceType.GROUP, ResourceType.CLIENT_METRICS)
+    }
+    names |= {
+        ResourceType.BROKER_LOGGER: nodes,
+        ResourceType.BROKER: nodes,
+        ResourceType.TOPIC: sorted(cluster.topics),
+    }
+    wanted = [each for each in _LISTED if not types or each in types]
+    return [ConfigResource(each, name) for each in wanted for name in names[each]]
 
 
 def find_resource(node: Node, resource_type: int, name: str) -> Resource:
@@ -120,6 +278,9 @@ def find_resource(node: Node, resource_type: int, name: str) -> Resource:
 _KINDS: dict[int, Callable[[Node, str], Resource]] = {
     ResourceType.TOPIC: TopicResource,
     ResourceType.BROKER: BrokerResource,
+    ResourceType.BROKER_LOGGER: LoggerResource,
+    ResourceType.GROUP: GroupResource,
+    ResourceType.CLIENT_METRICS: ClientMetricsResource,
 }
 
 
@@ -128,6 +289,7 @@ async def change_settings(
 ) -> None:
     """Change single settings of a resource, all or none. Raises KafkaError."""
     changes = tuple(changes)
+    resource.check_changes(changes)
     await _alter(
         resource,
         lambda own: altered(own, changes, resource.properties),
@@ -140,6 +302,8 @@ async def replace_settings(
     resource: Resource, values: Mapping[str, str], *, validate_only: bool, cause: str
 ) -> None:
     """Give a resource these settings and no others. Raises KafkaError."""
+    if not resource.replaceable:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "these settings are changed one by one only")
     await _alter(resource, lambda own: dict(values), validate_only=validate_only, cause=cause)
 
 

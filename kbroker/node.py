@@ -291,6 +291,9 @@ class Node:
         if resource not in (each for each, _ in self.dynamic_resources()):
             return
         self.config = self._with_dynamic_settings()
+        for notice in self.config.notices:
+            if notice.level == "warning" and self.is_news(notice.text):
+                logger.warning("%s", notice.text)
         for topic in self.cluster.topics.values():
             config = self.topic_config(topic)
             for index in range(len(topic.partitions)):

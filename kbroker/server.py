@@ -12,7 +12,6 @@ from functools import partial
 
 import trio
 
-from .config import BrokerConfig, ConfigError
 from .connection import Connection
 from .context import Endpoint, Peer
 from .node import Node
@@ -121,7 +120,6 @@ class Server:
         self._sockets = bound
         self._open = 0
         self._per_host: Counter[str] = Counter()
-        self._limits_per_host = _per_host_limits(node.config)
         self._next_accept = 0.0
         self._accepting = trio.CancelScope()
 
@@ -213,7 +211,7 @@ class Server:
         if self._open >= config.max_connections:
             logger.warning("refusing %s: max.connections are open", host)
             return False
-        limit = self._limits_per_host.get(host, config.max_connections_per_ip)
+        limit = config.connections_max_from(host)
         if self._per_host[host] >= limit:
             logger.warning(
                 "refusing %s: it has %d connections open (max.connections.per.ip)", host, limit
@@ -252,16 +250,3 @@ class Server:
             for connection in tuple(self.connections):
                 if connection.is_overdue(now, first_seconds, idle_seconds):
                     connection.close()
-
-
-def _per_host_limits(config: BrokerConfig) -> dict[str, int]:
-    """Read max.connections.per.ip.overrides: HOST:COUNT, ... Raises ConfigError."""
-    limits = {}
-    for text in config.text("max.connections.per.ip.overrides").split(","):
-        host, _, count = text.strip().rpartition(":")
-        if not text.strip():
-            continue
-        if not host or not count.isdecimal():
-            raise ConfigError(f"max.connections.per.ip.overrides: {text!r} is not HOST:COUNT")
-        limits[host.strip("[]")] = int(count)
-    return limits

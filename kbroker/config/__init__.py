@@ -5,14 +5,29 @@ The table feeds validation, the command line, DescribeConfigs and ``docs/configu
 """
 
 from .alter import Change, Operation, altered
-from .describe import ConfigEntry, Synonym, describe_broker, describe_every_broker, describe_topic
+from .describe import (
+    ConfigEntry,
+    Synonym,
+    describe_broker,
+    describe_client_metrics,
+    describe_every_broker,
+    describe_group,
+    describe_log_level,
+    describe_topic,
+)
+from .group_values import validate_client_metrics, validate_group_configs
 from .property import ConfigError, Effect, Property, Scope, Source, Type, Value
 from .sources import Layer, parse_properties, parse_toml, read_environment, read_file, read_options
-from .tables import BROKER_PROPERTIES, PROPERTIES, TOPIC_PROPERTIES
+from .tables import (
+    BROKER_PROPERTIES,
+    CLIENT_METRICS_PROPERTIES,
+    GROUP_PROPERTIES,
+    PROPERTIES,
+    TOPIC_PROPERTIES,
+)
 from .values import (
     BrokerConfig,
     Notice,
-    ReadOnlyError,
     TopicConfig,
     validate_topic_config,
     validate_topic_configs,
@@ -20,6 +35,8 @@ from .values import (
 
 __all__ = [
     "BROKER_PROPERTIES",
+    "CLIENT_METRICS_PROPERTIES",
+    "GROUP_PROPERTIES",
     "PROPERTIES",
     "TOPIC_PROPERTIES",
     "BrokerConfig",
@@ -31,7 +48,6 @@ __all__ = [
     "Notice",
     "Operation",
     "Property",
-    "ReadOnlyError",
     "Scope",
     "Source",
     "Synonym",
@@ -40,13 +56,18 @@ __all__ = [
     "Value",
     "altered",
     "describe_broker",
+    "describe_client_metrics",
     "describe_every_broker",
+    "describe_group",
+    "describe_log_level",
     "describe_topic",
     "parse_properties",
     "parse_toml",
     "read_environment",
     "read_file",
     "read_options",
+    "validate_client_metrics",
+    "validate_group_configs",
     "validate_topic_config",
     "validate_topic_configs",
 ]

@@ -6,6 +6,7 @@ most configuration files, and kbroker's own. ``known_elsewhere`` covers the rest
 
 from __future__ import annotations
 
+from .group_table import GROUP_BROKER_TABLE
 from .property import Effect, Property, Type
 
 _FOREVER = str(2**63 - 1)
@@ -55,6 +56,8 @@ _NODE = (
         _LISTENER_EXAMPLE,
         "Addresses to listen on, as `NAME://host:port`; an empty host or 0.0.0.0 is every "
         "interface. Loopback unless told otherwise.",
+        dynamic=False,
+        kafka_dynamic=True,
         kafka_default="PLAINTEXT://:9092",
     ),
     Property(
@@ -70,6 +73,8 @@ _NODE = (
         Type.STRING,
         "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT",
         "Security protocol of every listener name, as `NAME:PROTOCOL,...`.",
+        dynamic=False,
+        kafka_dynamic=True,
     ),
     Property(
         "inter.broker.listener.name",
@@ -688,6 +693,19 @@ _TRANSACTIONS = (
     ),
 )
 
+
+def _quota(name: str, doc: str) -> Property:
+    return Property(
+        name,
+        Type.LONG,
+        _FOREVER,
+        f"{doc} Only for the replicas that a topic's `*.throttled.replicas` names.",
+        unit="bytes per second",
+        minimum=0,
+        effect=Effect.LATER,
+    )
+
+
 _LIMITS = (
     Property(
         "max.connections",
@@ -804,6 +822,12 @@ _LIMITS = (
         "Most partitions in one answer to DescribeTopicPartitions.",
         minimum=1,
         dynamic=False,
+    ),
+    _quota("leader.replication.throttled.rate", "Bytes per second that others copy from here."),
+    _quota("follower.replication.throttled.rate", "Bytes per second that this node copies."),
+    _quota(
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+        "Bytes per second with which replicas move between folders.",
     ),
     Property(
         "sasl.server.max.receive.size",
@@ -1015,6 +1039,7 @@ SECTIONS: tuple[tuple[str, tuple[Property, ...]], ...] = (
     ("Topics", _TOPICS),
     ("Logs", _LOGS),
     ("Consumer groups", _GROUPS),
+    ("Groups of the newer protocols", GROUP_BROKER_TABLE),
     ("Producers and transactions", _TRANSACTIONS),
     ("Limits", _LIMITS),
     ("Security", _SECURITY),

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from .group_values import ClientMetricsConfig, GroupConfig
 from .property import Property, Source, Value
-from .tables import BROKER_PROPERTIES, TOPIC_PROPERTIES
-from .values import BrokerConfig, TopicConfig
+from .tables import BROKER_PROPERTIES, GROUP_PROPERTIES, PROPERTIES
+from .values import BrokerConfig, ResourceConfig, TopicConfig
 
 _BROKER_SOURCES = (
     Source.DYNAMIC_BROKER,
@@ -43,8 +44,39 @@ class ConfigEntry(NamedTuple):
 
 def describe_topic(overrides: Mapping[str, str], broker: BrokerConfig) -> list[ConfigEntry]:
     """Every setting of a topic that has ``overrides`` as its own, in the order of names."""
-    topic = TopicConfig(overrides, broker)
-    return [_topic_entry(each, topic) for each in TOPIC_PROPERTIES.values() if not each.internal]
+    return _own_entries(TopicConfig(overrides, broker), Source.TOPIC)
+
+
+def describe_group(overrides: Mapping[str, str], broker: BrokerConfig) -> list[ConfigEntry]:
+    """Every setting of a group that has ``overrides`` as its own, in the order of names."""
+    entries = _own_entries(GroupConfig(overrides, broker), Source.GROUP)
+    for each in entries:
+        setting = GROUP_PROPERTIES[each.name]
+        if not setting.synonyms:  # Kafka names its default all the same
+            each.synonyms.append(Synonym(each.name, setting.default, Source.DEFAULT))
+    return entries
+
+
+def describe_client_metrics(
+    overrides: Mapping[str, str], broker: BrokerConfig
+) -> list[ConfigEntry]:
+    """Every setting of a metrics subscription, in the order of names."""
+    return _own_entries(ClientMetricsConfig(overrides, broker), Source.CLIENT_METRICS)
+
+
+def describe_log_level(logger: str, level: str) -> ConfigEntry:
+    """The level of one logger."""
+    return ConfigEntry(
+        name=logger,
+        value=level,
+        read_only=False,
+        is_default=False,
+        source=Source.LOGGER,
+        sensitive=False,
+        synonyms=[],
+        type=UNKNOWN_TYPE,
+        doc="",
+    )
 
 
 def describe_broker(broker: BrokerConfig) -> list[ConfigEntry]:
@@ -64,11 +96,16 @@ def describe_every_broker(broker: BrokerConfig) -> list[ConfigEntry]:
     return known + _unknown_entries(broker, (source,))
 
 
-def _topic_entry(each: Property, topic: TopicConfig) -> ConfigEntry:
-    value = topic.effective(each.name)
-    synonyms = _synonyms(each.synonyms, topic.broker) if each.synonyms else []
-    if each.name in topic.overrides:
-        synonyms.insert(0, Synonym(each.name, each.format(value), Source.TOPIC))
+def _own_entries(config: ResourceConfig, source: Source) -> list[ConfigEntry]:
+    properties = PROPERTIES[config.scope].values()
+    return [_own_entry(each, config, source) for each in properties if not each.internal]
+
+
+def _own_entry(each: Property, config: ResourceConfig, source: Source) -> ConfigEntry:
+    value = config.effective(each.name)
+    synonyms = _synonyms(each.synonyms, config.broker) if each.synonyms else []
+    if each.name in config.overrides:
+        synonyms.insert(0, Synonym(each.name, each.format(value), source))
     return _entry(each, value, synonyms, read_only=False)
 
 
@@ -84,7 +121,7 @@ def _unknown_entries(broker: BrokerConfig, sources: Iterable[Source]) -> list[Co
         ConfigEntry(
             name=name,
             value=None,
-            read_only=False,
+            read_only=True,
             is_default=False,
             source=source,
             sensitive=True,

@@ -225,7 +225,7 @@ reserved.broker.max.id
 """
 """Gone since Kafka 4.0, and still in configuration files."""
 
-_LATER_PREFIXES = ("group.consumer.", "group.share.", "group.streams.", "listener.name.")
+_LATER_PREFIXES = ("listener.name.",)
 """Settings of one listener."""
 
 _NONE_PREFIXES = ("confluent.", "password.encoder.", "rlmm.config.", "rsm.config.", "zookeeper.")

@@ -51,6 +51,7 @@ class Scope(StrEnum):
     BROKER = "broker"
     TOPIC = "topic"
     GROUP = "group"
+    CLIENT_METRICS = "client metrics"
 
 
 class Effect(StrEnum):
@@ -92,6 +93,8 @@ class Property:
     effect: Effect = Effect.APPLIED
     synonyms: tuple[str, ...] = ()
     kafka_default: str | None = None
+    kafka_dynamic: bool = False
+    """Whether Kafka changes it while a broker runs where kbroker needs a restart."""
     own: bool = False
     internal: bool = False
     """Left out of DescribeConfigs answers, as Kafka does with its internal settings."""

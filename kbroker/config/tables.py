@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from .broker_table import SECTIONS
 from .elsewhere import ELSEWHERE, elsewhere
+from .group_table import CLIENT_METRICS_TABLE, GROUP_TABLE
 from .property import ConfigError, Effect, Property, Scope
 from .topic_table import TOPIC_TABLE
 
@@ -20,27 +21,26 @@ def _name(each: Property) -> str:
 
 
 TOPIC_PROPERTIES = _by_name(TOPIC_TABLE)
+GROUP_PROPERTIES = _by_name(GROUP_TABLE)
+CLIENT_METRICS_PROPERTIES = _by_name(CLIENT_METRICS_TABLE)
 BROKER_PROPERTIES = _by_name(each for _, section in SECTIONS for each in section)
 
 PROPERTIES: Mapping[Scope, Mapping[str, Property]] = MappingProxyType(
-    {Scope.BROKER: BROKER_PROPERTIES, Scope.TOPIC: TOPIC_PROPERTIES, Scope.GROUP: _by_name(())}
+    {
+        Scope.BROKER: BROKER_PROPERTIES,
+        Scope.TOPIC: TOPIC_PROPERTIES,
+        Scope.GROUP: GROUP_PROPERTIES,
+        Scope.CLIENT_METRICS: CLIENT_METRICS_PROPERTIES,
+    }
 )
 """Every setting that kbroker answers for, by scope and name, in the order of names."""
 
 
-def broker_property(name: str) -> Property:
-    """The broker setting of that name; raises ConfigError with the nearest name there is."""
-    found = BROKER_PROPERTIES.get(name)
+def find_property(scope: Scope, name: str) -> Property:
+    """The setting of that name; raises ConfigError with the nearest name there is."""
+    found = PROPERTIES[scope].get(name)
     if found is None:
-        raise ConfigError(unknown_name(name, Scope.BROKER))
-    return found
-
-
-def topic_property(name: str) -> Property:
-    """The topic setting of that name; raises ConfigError with the nearest name there is."""
-    found = TOPIC_PROPERTIES.get(name)
-    if found is None:
-        raise ConfigError(unknown_name(name, Scope.TOPIC))
+        raise ConfigError(unknown_name(name, scope))
     return found
 
 

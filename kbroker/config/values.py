@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Literal, NamedTuple, Self, overload
+from typing import ClassVar, Literal, NamedTuple, Self, overload
 
 from .elsewhere import elsewhere
 from .property import ConfigError, Effect, Scope, Source, Value
 from .sources import Layer, read_environment, read_file, read_options
 from .tables import (
     BROKER_PROPERTIES,
-    TOPIC_PROPERTIES,
-    broker_property,
+    PROPERTIES,
     effect_of,
-    topic_property,
+    find_property,
     unknown_name,
 )
 
@@ -124,7 +123,7 @@ class BrokerConfig(Settings):
     Raises ConfigError that tells every bad setting, one per line.
     """
 
-    __slots__ = ("_parsed", "layers", "nodes", "notices", "strict")
+    __slots__ = ("_connections_max", "_parsed", "layers", "nodes", "notices", "strict")
 
     def __init__(
         self, layers: Iterable[Layer] = (), *, nodes: int = 1, strict: bool = False
@@ -134,6 +133,7 @@ class BrokerConfig(Settings):
         self.nodes = nodes
         self.strict = strict
         self._parsed: dict[str, Value] = _defaults(nodes) | _parsed(self.layers)
+        self._connections_max = _limits_by_host(self.text("max.connections.per.ip.overrides"))
         self.notices: tuple[Notice, ...] = _notices(self)
         _check_together(self)
 
@@ -169,7 +169,7 @@ class BrokerConfig(Settings):
         setting among them raises ConfigError.
         """
         if source is not Source.STATIC_BROKER:
-            check_dynamic(values)
+            _check_dynamic(values, source)
         kept = [each for each in self.layers if each.source is not source or _is_static(each)]
         layers = [Layer(origin, dict(values), source), *kept]
         return BrokerConfig(layers, nodes=self.nodes, strict=self.strict)
@@ -190,7 +190,7 @@ class BrokerConfig(Settings):
     def given(self, name: str, source: Source) -> str | None:
         """The text of ``name`` in the strongest layer of that kind, or its default text."""
         if source is Source.DEFAULT:
-            return broker_property(name).default_for(self.nodes)
+            return find_property(Scope.BROKER, name).default_for(self.nodes)
         layers = (each.values for each in self.layers if each.source is source)
         return next((values[name] for values in layers if name in values), None)
 
@@ -204,6 +204,10 @@ class BrokerConfig(Settings):
                 scaled = isinstance(value, int) and factor > 1 and value > 0
                 return value * factor if scaled else value
         return None
+
+    def connections_max_from(self, host: str) -> int:
+        """How many connections one address may have open."""
+        return self._connections_max.get(host, self.max_connections_per_ip)
 
     @property
     def log_dir(self) -> str:
@@ -261,30 +265,42 @@ class BrokerConfig(Settings):
     retention_check_interval_ms = _Integer("log.retention.check.interval.ms")
 
 
-class TopicConfig(Settings):
-    """The settings of one topic: its own values over those of the broker.
+class ResourceConfig(Settings):
+    """The settings of what has some of its own: these over those of the broker.
 
     Raises ConfigError for an unknown name or a bad value.
     """
 
     __slots__ = ("_own", "broker", "overrides")
 
+    scope: ClassVar[Scope]
+
     def __init__(self, overrides: Mapping[str, str], broker: BrokerConfig) -> None:
         self.overrides: dict[str, str] = dict(overrides)
         self.broker = broker
-        self._own = {name: topic_property(name).parse(text) for name, text in overrides.items()}
+        self._own = {
+            name: find_property(self.scope, name).parse(text) for name, text in overrides.items()
+        }
 
     def __getitem__(self, name: str) -> Value:
         return self.effective(name)
 
     def effective(self, name: str) -> Value:
-        """The topic's own value, else the broker's, else the default. KeyError when unknown."""
+        """The own value, else the broker's, else the default. KeyError when unknown."""
         if name in self._own:
             return self._own[name]
-        each = TOPIC_PROPERTIES[name]
+        each = PROPERTIES[self.scope][name]
         if each.synonyms:
             return self.broker.first_set(each.synonyms)
         return None if each.default is None else each.parse(each.default)
+
+
+class TopicConfig(ResourceConfig):
+    """The settings of one topic: its own values over those of the broker."""
+
+    __slots__ = ()
+
+    scope = Scope.TOPIC
 
     @property
     def cleanup_policy(self) -> tuple[str, ...]:
@@ -326,7 +342,7 @@ def validate_topic_config(name: str, value: str | None) -> None:
     """
     if value is None:
         raise ConfigError(f"Null value not supported for topic config {name}")
-    topic_property(name).parse(value)
+    find_property(Scope.TOPIC, name).parse(value)
 
 
 def validate_topic_configs(values: Mapping[str, str | None], broker: BrokerConfig) -> None:
@@ -344,6 +360,12 @@ def validate_topic_configs(values: Mapping[str, str | None], broker: BrokerConfi
         )
 
 
+def _limits_by_host(text: str) -> dict[str, int]:
+    """Read HOST:COUNT, ...; an IPv6 address may stand in brackets."""
+    parts = (each.strip().rpartition(":") for each in text.split(",") if each.strip())
+    return {host.strip("[]"): int(count) for host, _, count in parts}
+
+
 def _is_static(layer: Layer) -> bool:
     return layer.source is Source.STATIC_BROKER
 
@@ -359,24 +381,39 @@ def _with_both_ids(layer: Layer) -> Layer:
     return layer._replace(values={**layer.values, "node.id": number, "broker.id": number})
 
 
-class ReadOnlyError(ConfigError):
-    """A setting that changes with a restart only."""
+_PER_LISTENER = ("ssl.key.", "ssl.keystore.", "ssl.truststore.")
+_PER_NODE = ("cordoned.log.dirs", "listener", "principal.builder.", "sasl.", "ssl.")
 
 
-def check_dynamic(names: Iterable[str]) -> None:
-    """Raise ConfigError for a name that nobody knows, ReadOnlyError for one that needs a restart.
+def _check_dynamic(names: Iterable[str], source: Source) -> None:
+    """Raise ConfigError for settings that cannot be given while a node runs, by Kafka's rules.
 
     What Kafka knows and kbroker does not is taken as Kafka takes it.
     """
-    fixed = []
-    for name in names:
-        found = BROKER_PROPERTIES.get(name) or elsewhere(name)
-        if found is None:
-            raise ConfigError(unknown_name(name, Scope.BROKER))
-        if not found.dynamic:
-            fixed.append(name)
-    if fixed:
-        raise ReadOnlyError(f"Cannot update these configs dynamically: {', '.join(sorted(fixed))}")
+    known = {name: BROKER_PROPERTIES.get(name) or elsewhere(name) for name in sorted(names)}
+    unknown = [unknown_name(name, Scope.BROKER) for name, each in known.items() if each is None]
+    if unknown:
+        raise ConfigError("\n".join(unknown))
+    _refuse_any(
+        "Cannot update these configs dynamically",
+        (name for name, each in known.items() if each and not each.dynamic),
+    )
+    _refuse_any(
+        "These security configs can be dynamically updated only per-listener using the listener "
+        "prefix",
+        (name for name in known if name.startswith(_PER_LISTENER)),
+    )
+    if source is Source.DYNAMIC_DEFAULT_BROKER:
+        _refuse_any(
+            "Cannot update these configs at default cluster level, broker id must be specified",
+            (name for name in known if name.startswith(_PER_NODE)),
+        )
+
+
+def _refuse_any(reason: str, names: Iterable[str]) -> None:
+    refused = ", ".join(names)
+    if refused:
+        raise ConfigError(f"{reason}: [{refused}]")
 
 
 def _defaults(nodes: int) -> dict[str, Value]:

@@ -1,4 +1,4 @@
-"""DescribeConfigs, IncrementalAlterConfigs, AlterConfigs."""
+"""DescribeConfigs, IncrementalAlterConfigs, AlterConfigs, ListConfigResources."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import TypeVar
 
 import trio
 
+from kbroker.cluster import ResourceType
 from kbroker.config import Change, ConfigEntry, Operation
 from kbroker.config_resources import (
     change_settings,
     find_resource,
+    list_resources,
     replace_settings,
 )
 from kbroker.context import Context
@@ -24,13 +26,16 @@ from kbroker.protocol.messages.configs import (
     DescribeConfigsResponse,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
 )
 from kbroker.registry import handles
 
 
 @handles(ApiKey.DESCRIBE_CONFIGS, versions="0-4")
 def describe_configs(ctx: Context, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
-    """Behaviour: full entries of topics and of this broker; unknown keys are left out.
+    """Behaviour: full entries of topics, this broker, its log levels, groups and metrics
+    subscriptions; unknown keys are left out.
 
     Versions: 1 has sources and synonyms, 3 types and texts.
     """
@@ -44,13 +49,15 @@ def _describe(
     ctx: Context, request: DescribeConfigsRequest, resource: DescribeConfigsRequest.Resource
 ) -> DescribeConfigsResponse.Resource:
     answer = DescribeConfigsResponse.Resource(
-        resource_type=resource.resource_type, resource_name=resource.resource_name
+        error_message="",  # never null in Kafka's answers
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
     )
     try:
         found = find_resource(ctx.node, resource.resource_type, resource.resource_name)
         entries = found.entries()
     except KafkaError as error:
-        answer.error_code, answer.error_message = error.code, error.message
+        answer.error_code, answer.error_message = error.code, error.message or ""
         return answer
     wanted = resource.configuration_keys
     answer.configs = [
@@ -185,3 +192,24 @@ def _check_names(
 def _deletes(row: AlterConfigsRequest.Config | IncrementalAlterConfigsRequest.Config) -> bool:
     operation = getattr(row, "config_operation", Operation.SET)
     return operation == Operation.DELETE
+
+
+@handles(ApiKey.LIST_CONFIG_RESOURCES, versions="0-1")
+def list_config_resources(
+    ctx: Context, request: ListConfigResourcesRequest
+) -> ListConfigResourcesResponse:
+    """Behaviour: all topics and brokers, and the groups and metrics subscriptions with settings.
+
+    Versions: 0 tells metrics subscriptions only, 1 the types that are asked for.
+    """
+    types = request.resource_types if ctx.version else [ResourceType.CLIENT_METRICS]
+    try:
+        found = list_resources(ctx.node, types)
+    except KafkaError as error:
+        return ListConfigResourcesResponse(error_code=error.code)
+    return ListConfigResourcesResponse(
+        config_resources=[
+            ListConfigResourcesResponse.Resource(resource_type=each.type, resource_name=each.name)
+            for each in found
+        ]
+    )

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kbroker.broker import Broker
+from kbroker.cluster import ConfigResource, ResourceType
+from kbroker.log_levels import own_levels, set_levels
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.configs import (
@@ -16,9 +22,9 @@ from kbroker.protocol.messages.configs import (
 )
 
 from ..brokers import started
-from ..wire import Wire, connected, create_topic
+from ..wire import Topic, Wire, batch, connected, create_topic, produce, request
 
-TOPIC, BROKER = 2, 4
+TOPIC, BROKER, LOGGER, METRICS, GROUP = 2, 4, 8, 16, 32
 SET, DELETE, APPEND, SUBTRACT = range(4)
 Changes = tuple[str, int, str | None]
 
@@ -55,13 +61,19 @@ async def replace(
     return row
 
 
-async def own(wire: Wire, kind: int = TOPIC, name: str = "t") -> dict[str, str | None]:
-    """The settings that a resource was given itself."""
+async def described(wire: Wire, kind: int, name: str) -> dict[str, Any]:
+    """All settings of a resource by name."""
     resource = DescribeConfigsRequest.Resource(resource_type=kind, resource_name=name)
-    ask = DescribeConfigsRequest(resources=[resource])
+    ask = DescribeConfigsRequest(resources=[resource], include_synonyms=True)
     (row,) = (await wire.ask(ApiKey.DESCRIBE_CONFIGS, 4, ask)).results
-    assert row.error_code == 0, row
-    return {each.name: each.value for each in row.configs if each.config_source in (1, 2, 3)}
+    assert (row.error_code, row.error_message) == (0, ""), row
+    return {each.name: each for each in row.configs}
+
+
+async def own(wire: Wire, kind: int = TOPIC, name: str = "t") -> dict[str, str | None]:
+    """The settings that a resource was given itself while the broker runs."""
+    rows = await described(wire, kind, name)
+    return {key: row.value for key, row in rows.items() if row.config_source in (1, 2, 3, 7, 8)}
 
 
 # -- topics
@@ -163,6 +175,10 @@ async def test_bad_settings_replace_nothing(
         (TOPIC, "a b", ErrorCode.INVALID_TOPIC_EXCEPTION),
         (BROKER, "77", ErrorCode.INVALID_REQUEST),
         (BROKER, "x", ErrorCode.INVALID_REQUEST),
+        (LOGGER, "2", ErrorCode.INVALID_REQUEST),
+        (LOGGER, "", ErrorCode.INVALID_REQUEST),
+        (GROUP, "", ErrorCode.INVALID_REQUEST),
+        (METRICS, "", ErrorCode.INVALID_REQUEST),
         (3, "t", ErrorCode.INVALID_REQUEST),
     ],
 )
@@ -194,3 +210,280 @@ async def test_changed_settings_survive_a_restart(tmp_path: Path) -> None:
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         assert await own(wire) == {"retention.ms": "12345"}
         assert broker.node.named_replica("t", 0).config.retention_ms == 12345
+
+
+# -- brokers
+
+
+async def test_settings_of_a_node_go_before_those_of_all(wire: Wire) -> None:
+    """And both before those that the node was started with."""
+    name = "message.max.bytes"
+    assert (await change(wire, (name, SET, "30"), kind=BROKER, name="1")).error_code == 0
+    assert (await change(wire, (name, SET, "20"), kind=BROKER, name="")).error_code == 0
+    told = (await described(wire, BROKER, "1"))[name]
+    assert (told.value, told.config_source, told.read_only) == ("30", 2, False)
+    assert [(each.value, each.source) for each in told.synonyms] == [
+        ("30", 2),
+        ("20", 3),
+        ("1048588", 5),
+    ]
+    assert await own(wire, BROKER, "") == {name: "20"}
+    await change(wire, (name, DELETE, None), kind=BROKER, name="1")
+    told = (await described(wire, BROKER, "1"))[name]
+    assert (told.value, told.config_source) == ("20", 3)
+    await replace(wire, {}, kind=BROKER, name="")
+    told = (await described(wire, BROKER, "1"))[name]
+    assert (told.value, told.config_source) == ("1048588", 5)
+
+
+async def test_topics_inherit_what_a_broker_is_given(wire: Wire, broker: Broker) -> None:
+    await create_topic(wire, "plain")
+    await create_topic(wire, "special", configs={"max.message.bytes": "7000"})
+    for name in ("plain", "special"):
+        assert (await produce(wire, Topic(name), batch())).error_code == 0
+    await change(wire, ("message.max.bytes", SET, "5"), kind=BROKER, name="1")
+    codes = [(await produce(wire, Topic(n), batch())).error_code for n in ("plain", "special")]
+    assert codes == [ErrorCode.MESSAGE_TOO_LARGE, 0]
+    told = (await described(wire, TOPIC, "plain"))["max.message.bytes"]
+    assert (told.value, told.config_source) == ("5", 2)
+
+
+async def test_settings_of_brokers_survive_a_restart(tmp_path: Path) -> None:
+    async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
+        await change(wire, ("log.retention.ms", SET, "11"), kind=BROKER, name="1")
+        await change(wire, ("log.segment.bytes", SET, "2000000"), kind=BROKER, name="")
+    async with started(tmp_path, log_segment_bytes=3_000_000) as broker:
+        config = broker.node.config
+        assert (config["log.retention.ms"], config["log.segment.bytes"]) == (11, 2_000_000)
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "value", "words"),
+    [
+        ("1", "num.partitions", "3", r"dynamically: \[num.partitions\]"),
+        ("", "num.partitions", "3", r"dynamically: \[num.partitions\]"),
+        ("1", "listeners", "PLAINTEXT://:1", r"dynamically: \[listeners\]"),
+        ("1", "log.retention.m", "3", "did you mean log.retention.ms"),
+        ("1", "log.retention.ms", "x", "Invalid value x"),
+        ("1", "log.retention.ms", "0", "must be -1"),
+        ("1", "ssl.keystore.location", "/x", "listener prefix"),
+        ("", "sasl.jaas.config", "x", "broker id must be specified"),
+    ],
+)
+async def test_settings_that_no_client_can_give_a_broker(
+    wire: Wire, name: str, setting: str, value: str, words: str
+) -> None:
+    row = await change(wire, (setting, SET, value), kind=BROKER, name=name)
+    assert row.error_code == ErrorCode.INVALID_REQUEST
+    assert re.search(words, row.error_message)
+    assert await own(wire, BROKER, name) == {}
+
+
+async def test_items_of_a_brokers_list(wire: Wire) -> None:
+    await change(wire, ("log.cleanup.policy", APPEND, "compact"), kind=BROKER, name="")
+    assert await own(wire, BROKER, "") == {"log.cleanup.policy": "delete,compact"}
+    row = await change(wire, ("message.max.bytes", APPEND, "1"), kind=BROKER, name="")
+    assert row.error_code == ErrorCode.INVALID_CONFIG
+
+
+async def test_what_only_kafka_knows_is_kept_and_not_shown(
+    wire: Wire, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It may be a secret. What will have an effect some day is warned of."""
+    names = ("listener.name.a.ssl.keystore.password", "remote.log.reader.threads")
+    changes: list[Changes] = [(name, SET, "9") for name in names]
+    assert (await change(wire, *changes, kind=BROKER, name="1")).error_code == 0
+    rows = await described(wire, BROKER, "1")
+    for name in names:
+        row = rows[name]
+        assert (row.value, row.is_sensitive, row.config_source) == (None, True, 2)
+    assert f"{names[0]} has no effect yet" in caplog.text
+
+
+async def test_a_secret_is_kept_and_not_shown(wire: Wire, broker: Broker) -> None:
+    await change(wire, ("sasl.jaas.config", SET, "s3cret"), kind=BROKER, name="1")
+    row = (await described(wire, BROKER, "1"))["sasl.jaas.config"]
+    assert (row.value, row.is_sensitive, row.synonyms[0].value) == (None, True, None)
+    assert broker.node.config.text("sasl.jaas.config") == "s3cret"
+
+
+async def test_stored_settings_that_fit_no_more_are_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with started(tmp_path) as broker:
+        resource = ConfigResource(ResourceType.BROKER, "1")
+        await broker.node.cluster.alter_configs(resource, {"gone.since": "1"}, cause="test")
+    caplog.clear()
+    async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
+        assert await own(wire, BROKER, "1") == {}
+    assert "settings that clients gave brokers are left out" in caplog.text
+
+
+# -- log levels
+
+
+@pytest.fixture
+def levels() -> Iterator[None]:
+    """Puts the log levels back."""
+    before = own_levels()
+    yield
+    set_levels(before)
+
+
+@pytest.mark.usefixtures("levels")
+async def test_log_levels_change_and_go_back_to_that_above(wire: Wire) -> None:
+    rows = await described(wire, LOGGER, "1")
+    assert {"root", "kbroker.node", "kbroker.storage.recovery"} <= rows.keys()
+    assert all(row.config_source == 6 and row.config_type == 0 for row in rows.values())
+    steps = [
+        (("kbroker.node", SET, "DEBUG"), "DEBUG", logging.DEBUG),
+        (("root", SET, "FATAL"), "DEBUG", logging.DEBUG),
+        (("kbroker.node", DELETE, None), "FATAL", logging.CRITICAL),
+    ]
+    for step, shown, level in steps:
+        assert (await change(wire, step, kind=LOGGER, name="1")).error_code == 0
+        assert (await described(wire, LOGGER, "1"))["kbroker.node"].value == shown
+        assert logging.getLogger("kbroker.node").getEffectiveLevel() == level
+
+
+@pytest.mark.usefixtures("levels")
+@pytest.mark.parametrize(
+    ("step", "code"),
+    [
+        (("kbroker.node", SET, "LOUD"), ErrorCode.INVALID_CONFIG),
+        (("kbroker.node", SET, "debug"), ErrorCode.INVALID_CONFIG),
+        (("no.such", SET, "INFO"), ErrorCode.INVALID_CONFIG),
+        (("no.such", DELETE, None), ErrorCode.INVALID_CONFIG),
+        (("root", DELETE, None), ErrorCode.INVALID_REQUEST),
+        (("kbroker.node", APPEND, "INFO"), ErrorCode.INVALID_REQUEST),
+        (("kbroker.node", SET, None), ErrorCode.INVALID_REQUEST),
+    ],
+)
+async def test_log_levels_that_are_refused(wire: Wire, step: Changes, code: ErrorCode) -> None:
+    before = await described(wire, LOGGER, "1")
+    first: Changes = ("kbroker.topics", SET, "TRACE")
+    assert (await change(wire, first, step, kind=LOGGER, name="1")).error_code == code
+    assert await described(wire, LOGGER, "1") == before
+
+
+async def test_log_levels_are_not_replaced_as_a_whole(wire: Wire) -> None:
+    row = await replace(wire, {"kbroker.node": "INFO"}, kind=LOGGER, name="1")
+    assert row.error_code == ErrorCode.INVALID_REQUEST
+
+
+# -- groups and metrics subscriptions
+
+
+async def test_settings_of_a_group(tmp_path: Path) -> None:
+    async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
+        step = ("consumer.session.timeout.ms", SET, "50000")
+        assert (await change(wire, step, kind=GROUP, name="a/b c")).error_code == 0
+    async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
+        rows = await described(wire, GROUP, "a/b c")
+        assert len(rows) == 17
+        row = rows["consumer.session.timeout.ms"]
+        assert (row.value, row.config_source) == ("50000", 8)
+        assert [(each.name, each.value, each.source) for each in row.synonyms] == [
+            ("consumer.session.timeout.ms", "50000", 8),
+            ("group.consumer.session.timeout.ms", "45000", 5),
+        ]
+        other = rows["share.auto.offset.reset"]
+        assert [(each.name, each.value, each.source) for each in other.synonyms] == [
+            ("share.auto.offset.reset", "latest", 5)
+        ]
+        assert await own(wire, GROUP, "a/b c") == {"consumer.session.timeout.ms": "50000"}
+        assert await own(wire, GROUP, "other") == {}
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("no.such", "1"),
+        ("consumer.session.timeout.ms", "x"),
+        ("consumer.session.timeout.ms", "44999"),
+        ("consumer.session.timeout.ms", "60001"),
+        ("streams.num.standby.replicas", "3"),
+        ("share.record.lock.duration.ms", "5"),
+        ("share.auto.offset.reset", "by_duration:x"),
+        ("share.auto.offset.reset", "by_duration:P"),
+        ("share.isolation.level", "x"),
+    ],
+)
+async def test_settings_that_no_group_can_have(wire: Wire, setting: str, value: str) -> None:
+    row = await change(wire, (setting, SET, value), kind=GROUP, name="g")
+    assert row.error_code == ErrorCode.INVALID_CONFIG
+    assert setting in row.error_message
+
+
+async def test_a_session_outlives_a_heartbeat() -> None:
+    async with (
+        started(group_consumer_max_heartbeat_interval_ms=50_000) as broker,
+        connected(broker.endpoint) as wire,
+    ):
+        step = ("consumer.heartbeat.interval.ms", SET, "45000")
+        row = await change(wire, step, kind=GROUP, name="g")
+        assert row.error_code == ErrorCode.INVALID_CONFIG
+        assert "greater than consumer.heartbeat.interval.ms" in row.error_message
+
+
+async def test_settings_of_a_metrics_subscription(wire: Wire) -> None:
+    match = "client_id=a.*,client_software_name=b"
+    await replace(wire, {"match": match}, kind=METRICS, name="m")
+    await change(wire, ("metrics", APPEND, "org.apache"), kind=METRICS, name="m")
+    rows = await described(wire, METRICS, "m")
+    assert {name: (row.value, row.config_source) for name, row in rows.items()} == {
+        "interval.ms": ("300000", 5),
+        "match": (match, 7),
+        "metrics": ("org.apache", 7),
+    }
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "code"),
+    [
+        ("interval.ms", "99", ErrorCode.INVALID_CONFIG),
+        ("interval.ms", "x", ErrorCode.INVALID_CONFIG),
+        ("match", "foo=a", ErrorCode.INVALID_CONFIG),
+        ("match", "client_id", ErrorCode.INVALID_CONFIG),
+        ("match", "client_id=[", ErrorCode.INVALID_CONFIG),
+        ("match", "client_id=" + "(" * 5000, ErrorCode.INVALID_CONFIG),
+        ("no.such", "1", ErrorCode.INVALID_REQUEST),
+    ],
+)
+async def test_settings_that_no_metrics_subscription_can_have(
+    wire: Wire, setting: str, value: str, code: ErrorCode
+) -> None:
+    row = await change(wire, (setting, SET, value), kind=METRICS, name="m")
+    assert row.error_code == code
+    assert await own(wire, METRICS, "m") == {}
+
+
+# -- ListConfigResources
+
+
+async def listed(wire: Wire, *types: int, version: int = 1) -> list[tuple[int, str]]:
+    ask = request(ApiKey.LIST_CONFIG_RESOURCES, resource_types=list(types))
+    answer = await wire.ask(ApiKey.LIST_CONFIG_RESOURCES, version, ask)
+    assert answer.error_code == 0
+    return [(row.resource_type, row.resource_name) for row in answer.config_resources]
+
+
+async def test_what_has_settings_is_listed(wire: Wire) -> None:
+    await create_topic(wire, "t")
+    await change(wire, ("consumer.session.timeout.ms", SET, "50000"), kind=GROUP, name="g")
+    await change(wire, ("interval.ms", SET, "1000"), kind=METRICS, name="m")
+    everything = [(GROUP, "g"), (METRICS, "m"), (LOGGER, "1"), (BROKER, "1"), (TOPIC, "t")]
+    assert await listed(wire) == everything
+    assert await listed(wire, version=0) == [(METRICS, "m")]
+    for kind, name in everything:
+        assert await listed(wire, kind) == [(kind, name)]
+    assert await listed(wire, TOPIC, GROUP, TOPIC) == [(GROUP, "g"), (TOPIC, "t")]
+    await replace(wire, {}, kind=GROUP, name="g")
+    assert await listed(wire, GROUP) == []
+
+
+@pytest.mark.parametrize("types", [[99], [TOPIC, 0], [-1]])
+async def test_types_that_do_not_exist_are_refused(wire: Wire, types: list[int]) -> None:
+    ask = request(ApiKey.LIST_CONFIG_RESOURCES, resource_types=types)
+    answer = await wire.ask(ApiKey.LIST_CONFIG_RESOURCES, 1, ask)
+    assert (answer.error_code, answer.config_resources) == (ErrorCode.UNSUPPORTED_VERSION, [])

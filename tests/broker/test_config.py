@@ -123,7 +123,8 @@ def test_types_defaults_and_dynamics_are_kafkas_unless_marked(scope: str) -> Non
     for ours, kafka in own_and_kafka(scope):
         default = ours.default if ours.kafka_default is None else ours.kafka_default
         shown = {None: "-", "none: must be set": "!"}.get(default, default)
-        ours_row = (ours.type.name, shown, "dynamic" if ours.dynamic else "read-only")
+        dynamic = ours.dynamic or ours.kafka_dynamic
+        ours_row = (ours.type.name, shown, "dynamic" if dynamic else "read-only")
         assert ours_row == (kafka.type, kafka.default, kafka.change), ours.name
         assert ours.kafka_default is None or ours.default != ours.kafka_default, ours.name
         compared += 1
@@ -133,9 +134,15 @@ def test_types_defaults_and_dynamics_are_kafkas_unless_marked(scope: str) -> Non
 def test_own_settings_are_those_that_kafka_lacks() -> None:
     kafka = kafka_settings("broker")
     own = {each.name for each in BROKER_PROPERTIES.values() if each.own}
-    # Two names belong to Kafka's authorizer, which reads them past its broker settings.
-    authorizer = {"super.users", "allow.everyone.if.no.acl.found"}
-    assert own == BROKER_PROPERTIES.keys() - kafka.keys() - authorizer
+    # Names of Kafka's that are no broker settings: of its authorizer, and quotas that tools set.
+    others = {
+        "super.users",
+        "allow.everyone.if.no.acl.found",
+        "leader.replication.throttled.rate",
+        "follower.replication.throttled.rate",
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+    }
+    assert own == BROKER_PROPERTIES.keys() - kafka.keys() - others
 
 
 def test_no_broker_setting_of_kafka_is_unknown() -> None:
@@ -162,7 +169,8 @@ def test_topic_defaults_agree_with_the_broker_settings_behind_them() -> None:
 @pytest.mark.parametrize("owner", [BrokerConfig, TopicConfig])
 def test_every_typed_attribute_reads_a_setting_of_its_type(owner: type) -> None:
     settings = BrokerConfig() if owner is BrokerConfig else topic()
-    names = [name for name, member in vars(owner).items() if hasattr(member, "name")]
+    names = [name for name, member in vars(owner).items() if hasattr(type(member), "__get__")]
+    names = [name for name in names if hasattr(vars(owner)[name], "name")]
     assert len(names) > 12
     for name in names:
         value = settings[getattr(owner, name).name]
@@ -178,6 +186,8 @@ DERIVED = {
     "internal.segment.bytes": "segment_bytes",
     "listeners": "listeners",
     "log.dir": "log_dir",
+    "max.connections.per.ip": "connections_max_from",
+    "max.connections.per.ip.overrides": "connections_max_from",
     "log.dirs": "log_dir",
     "segment.bytes": "segment_bytes",
 }
@@ -564,7 +574,7 @@ def test_dynamic_settings_lie_over_static_ones() -> None:
         ("1048588", Source.DEFAULT),
     ]
     with pytest.raises(
-        ConfigError, match=r"Cannot update these configs dynamically: num\.partitions"
+        ConfigError, match=r"Cannot update these configs dynamically: \[num\.partitions\]"
     ):
         static.overlay({"num.partitions": "1"}, origin="n", source=Source.DYNAMIC_BROKER)
 

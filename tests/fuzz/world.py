@@ -414,9 +414,35 @@ def _incremental_alter_configs(world: World, rng: random.Random) -> Any:
         cls.Config(name="cleanup.policy", config_operation=rng.choice((2, 3)), value="delete"),
     ]
     return cls(
-        resources=[cls.Resource(resource_type=2, resource_name="quiet", configs=rows)],
+        resources=[
+            cls.Resource(resource_type=2, resource_name="quiet", configs=rows),
+            rng.choice(_other_resources(rng)),
+        ],
         validate_only=rng.random() < 0.3,
     )
+
+
+def _other_resources(rng: random.Random) -> list[IncrementalAlterConfigsRequest.Resource]:
+    """Settings of what is no topic."""
+    cls = IncrementalAlterConfigsRequest
+    settings = (
+        (4, "1", "log.segment.bytes", str(10**9 + rng.randrange(9))),
+        (4, "", "message.max.bytes", str(2 * 10**6 + rng.randrange(9))),
+        (8, "1", "kbroker.topics", "ERROR"),
+        (16, "metrics", "match", "client_id=a.*"),
+        (32, rng.choice(GROUPS), "consumer.session.timeout.ms", "50000"),
+    )
+    return [
+        cls.Resource(
+            resource_type=kind, resource_name=name, configs=[cls.Config(name=key, value=value)]
+        )
+        for kind, name, key, value in settings
+    ]
+
+
+def _list_config_resources(world: World, rng: random.Random) -> Any:
+    types = rng.sample((2, 4, 8, 16, 32), rng.randrange(6))
+    return request(ApiKey.LIST_CONFIG_RESOURCES, resource_types=types)
 
 
 def _describe_cluster(world: World, rng: random.Random) -> Any:
@@ -519,6 +545,7 @@ VALID: dict[ApiKey, Callable[[World, random.Random], Any]] = {
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _incremental_alter_configs,
     ApiKey.OFFSET_DELETE: _offset_delete,
     ApiKey.DESCRIBE_CLUSTER: _describe_cluster,
+    ApiKey.LIST_CONFIG_RESOURCES: _list_config_resources,
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: _describe_topic_partitions,
     ApiKey.ELECT_LEADERS: _elect_leaders,
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: _alter_reassignments,

@@ -1,0 +1,62 @@
+"""The settings of groups and of client metrics: parsed and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from .property import ConfigError, Scope
+from .tables import BROKER_PROPERTIES
+from .values import BrokerConfig, ResourceConfig
+
+
+class GroupConfig(ResourceConfig):
+    """The settings of one group: its own values over those of the broker."""
+
+    __slots__ = ()
+
+    scope = Scope.GROUP
+
+
+class ClientMetricsConfig(ResourceConfig):
+    """The settings of one subscription to the metrics of clients (KIP-714)."""
+
+    __slots__ = ()
+
+    scope = Scope.CLIENT_METRICS
+
+
+def validate_group_configs(values: Mapping[str, str], broker: BrokerConfig) -> None:
+    """Check all settings that a group is to have, each one, together, and with the broker's limits.
+
+    Raises ConfigError.
+    """
+    group = GroupConfig(values, broker)
+    for name in values:
+        kind, _, rest = name.partition(".")
+        least = f"group.{kind}.min.{rest}"
+        most = f"group.{kind}.max.{rest.removeprefix('num.')}"
+        if least in BROKER_PROPERTIES and group.integer(name) < broker.integer(least):
+            raise ConfigError(f"{name} must be greater than or equal to {least}")
+        if most in BROKER_PROPERTIES and group.integer(name) > broker.integer(most):
+            raise ConfigError(f"{name} must be less than or equal to {most}")
+    for kind in ("consumer", "share", "streams"):
+        session, heartbeat = f"{kind}.session.timeout.ms", f"{kind}.heartbeat.interval.ms"
+        if group.integer(session) <= group.integer(heartbeat):
+            raise ConfigError(f"{session} must be greater than {heartbeat}")
+
+
+def validate_client_metrics(values: Mapping[str, str], broker: BrokerConfig) -> None:
+    """Check all settings that a metrics subscription is to have. Raises ConfigError."""
+    config = ClientMetricsConfig(values, broker)
+    if any(config.items("match")):
+        _check_patterns(config.items("match"))
+
+
+def _check_patterns(patterns: tuple[str, ...]) -> None:
+    import re
+
+    for pattern in patterns:
+        try:
+            re.compile(pattern.partition("=")[2])
+        except (re.error, RecursionError, OverflowError):
+            raise ConfigError(f"Illegal client matching pattern: {pattern}") from None

@@ -2,38 +2,42 @@
 
 from __future__ import annotations
 
-import importlib
-
 import click
 
 from kbroker import __version__
 
+from .lazy import LazyGroup
+
 COMMANDS = {
-    "demo": "Stream a year of flights through the broker and Spark, and check every figure.",
-    "health": "Ask a broker whether it answers.",
-    "log": "Work on the files of a partition; the broker must not run.",
-    "serve": "Run a broker.",
+    "serve": ("kbroker.cli.serve:serve", "Run a broker."),
+    "health": ("kbroker.cli.health:health", "Ask a broker whether it answers."),
+    "topic": ("kbroker.cli.topic:topic", "Create, show, change, read and write topics."),
+    "log": (
+        "kbroker.cli.log:log",
+        "Work on the files of a partition; the broker must not run.",
+    ),
+    "profile": ("kbroker.cli.profile:profile", "Name clusters, and choose one."),
+    "completion": ("kbroker.cli.completion:completion", "Print a shell's completion script."),
+    "demo": (
+        "kbroker.cli.demo:demo",
+        "Stream a year of flights through the broker and Spark, and check every figure.",
+    ),
 }
 
 
-class LazyCommands(click.Group):
-    """A group that knows its commands' names without importing them."""
-
-    def list_commands(self, context: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, context: click.Context, name: str) -> click.Command | None:
-        if name not in COMMANDS:
-            return None
-        command: click.Command = getattr(importlib.import_module(f"kbroker.cli.{name}"), name)
-        return command
-
-    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
-
-
-@click.group(cls=LazyCommands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "-X",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="For commands that speak to a cluster: set brokers or client.id.",
+)
 @click.version_option(__version__, prog_name="kbroker", message="%(prog)s %(version)s")
-def main() -> None:
+@click.pass_context
+def main(context: click.Context, settings: tuple[str, ...]) -> None:
     """A Kafka broker that needs no JVM and no Docker."""
+    if settings:
+        from .target import parse_settings
+
+        context.obj = parse_settings(settings)

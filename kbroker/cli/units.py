@@ -10,8 +10,16 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)?")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, None: 1.0}
 
 
+def parse_duration(text: str) -> float:
+    """Read a time such as 500ms, 30s, 10m, 2h; a bare number counts seconds. Raises ValueError."""
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is not a time such as 500ms, 30s or 10m")
+    return float(match[1]) * _SECONDS[match[2]]
+
+
 class Duration(click.ParamType[float]):
-    """A time such as 500ms, 30s, 10m, 2h; a bare number counts seconds. Converts to seconds."""
+    """A time as `parse_duration` reads it. Converts to seconds."""
 
     name = "time"
 
@@ -20,10 +28,10 @@ class Duration(click.ParamType[float]):
     ) -> float:
         if isinstance(value, int | float):
             return float(value)
-        match = _DURATION.fullmatch(str(value))
-        if match is None:
-            self.fail(f"{value!r} is not a time such as 500ms, 30s or 10m", param, context)
-        return float(match[1]) * _SECONDS[match[2]]
+        try:
+            return parse_duration(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, context)
 
 
 DURATION = Duration()

@@ -1,0 +1,90 @@
+"""`kbroker completion`: scripts for shells, and the names of topics and groups while typing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from kbroker.client.cluster import ClusterClient
+
+SHELLS = ("bash", "zsh", "fish")
+PROGRAM, VARIABLE = "kbroker", "_KBROKER_COMPLETE"
+ANSWER_SECONDS = 1
+"""Nobody waits longer for a proposal."""
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(SHELLS))
+def completion(shell: str) -> None:
+    """Print the script that completes commands, topics and groups in SHELL.
+
+    For bash: `eval "$(kbroker completion bash)"` in ~/.bashrc.
+    """
+    from click.shell_completion import get_completion_class
+
+    from . import main
+
+    cls = get_completion_class(shell)
+    assert cls is not None
+    click.echo(cls(main, {}, PROGRAM, VARIABLE).source())
+
+
+def complete_topics(
+    context: click.Context, _parameter: click.Parameter, incomplete: str
+) -> list[str]:
+    """The topics whose names begin with what is typed."""
+
+    async def names(cluster: ClusterClient) -> list[str]:
+        return [row.name or "" for row in (await cluster.metadata()).topics if not row.is_internal]
+
+    return _names(context, names, incomplete)
+
+
+def complete_groups(
+    context: click.Context, _parameter: click.Parameter, incomplete: str
+) -> list[str]:
+    """The groups whose names begin with what is typed."""
+
+    async def names(cluster: ClusterClient) -> list[str]:
+        from kbroker.client.groups import list_groups
+
+        return [group.name for group in await list_groups(cluster)]
+
+    return _names(context, names, incomplete)
+
+
+def _names(
+    context: click.Context,
+    ask: Callable[[ClusterClient], Awaitable[list[str]]],
+    incomplete: str,
+) -> list[str]:
+    """Ask the cluster; no answer, and no error, is no proposal."""
+    import trio
+
+    from kbroker.client.cluster import open_cluster
+
+    from .target import BROKERS, parse_settings, resolve
+
+    given = dict(context.find_root().obj or {}) | parse_settings(
+        tuple(context.params.get("settings") or ())
+    )
+    if bootstrap := context.params.get("bootstrap"):
+        given[BROKERS] = bootstrap
+
+    async def work() -> list[str]:
+        target = resolve(given)
+        with trio.move_on_after(ANSWER_SECONDS):
+            async with open_cluster(target.bootstrap, target.client_id) as cluster:
+                return await ask(cluster)
+        return []
+
+    try:
+        return sorted(name for name in trio.run(work) if name.startswith(incomplete))
+    except Exception:
+        if os.environ.get("KBROKER_COMPLETION_DEBUG"):
+            raise
+        return []

@@ -1,0 +1,188 @@
+"""`kbroker topic consume`: print the records of topics."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .completion import complete_topics
+from .target import TIMED_OUT, Target, fail, run, target_options
+from .units import DURATION
+
+if TYPE_CHECKING:
+    from kbroker.client.cluster import ClusterClient
+    from kbroker.client.consumer import Read
+    from kbroker.client.topics import Partition
+
+    from .offsets import Place
+    from .record_format import Printer
+
+
+@click.command(
+    epilog=r"""\b
+FORMAT is json or a template: %t topic, %p partition, %o offset, %e leader epoch,
+%d time in ms or %d{strftime[%F %T]}, %k key, %v value, %h{%k=%v } headers,
+%T %K %V %H their sizes, %x %y producer id and epoch, %a{compression},
+%[ %] log start and high watermark, %i records so far, and \n \t \xNN.
+%v{hex} and %v{base64} print bytes.
+PLACES are start, end, 47, +3, -2, @TIME, or two of them with a colon: :end, 47:60,
+@-2h:1h, @2026-01-31:2026-02-01. TIME is ms, s, a date, RFC 3339 or a duration from now.
+"""
+)
+@click.argument("names", nargs=-1, required=True, shell_complete=complete_topics)
+@click.option("-r", "--regex", is_flag=True, help="NAMES are patterns of names.")
+@click.option("-o", "--offset", "places", metavar="PLACES", help="Where to begin.  [default: end]")
+@click.option("--from-beginning", is_flag=True, help="The same as -o start.")
+@click.option("-n", "--count", type=click.IntRange(1), help="Stop after so many records.")
+@click.option("-p", "--partition", "partitions", type=click.IntRange(0), multiple=True)
+@click.option("-f", "--format", "template", default="json", show_default=True, metavar="FORMAT")
+@click.option("--json", "as_json", is_flag=True, help="The same as -f json.")
+@click.option("--meta-only", is_flag=True, help="With json: the size of the value, not the value.")
+@click.option("--read-committed", is_flag=True, help="Leave out transactions that did not commit.")
+@click.option("--print-control-records", is_flag=True, help="Print the ends of transactions too.")
+@click.option(
+    "--timeout", type=DURATION, metavar="TIME", help="Give up, with status 4, after this long."
+)
+@target_options
+def consume(target: Target, **asked: Any) -> None:
+    """Print the records of topics NAMES, one partition's in order.
+
+    What `consume --json` prints, `produce --json` writes again byte for byte.
+    """
+    job = _Job(_choices(**asked))
+    run(target, job.run)
+    if job.timed_out:
+        fail(f"{job.count} records came in time, not more", TIMED_OUT)
+
+
+@dataclass(slots=True)
+class Choices:
+    """What the command line asks for; `last` None is to follow for ever."""
+
+    names: tuple[str, ...]
+    regex: bool
+    first: Place
+    last: Place | None
+    count: int | None
+    partitions: tuple[int, ...]
+    printer: Printer
+    committed: bool
+    control: bool
+    timeout: float | None
+
+
+def _choices(**asked: Any) -> Choices:
+    from .offsets import BadPlace, parse_range
+    from .record_format import BadFormat, json_printer, template_printer
+
+    places, from_beginning = asked["places"], asked["from_beginning"]
+    if places is not None and from_beginning:
+        raise click.UsageError("--from-beginning and --offset exclude each other")
+    try:
+        text = "start" if from_beginning else places or "end"
+        first, last = parse_range(text, time.time_ns() // 1_000_000)
+    except BadPlace as error:
+        raise click.BadParameter(str(error), param_hint="--offset") from None
+    try:
+        if asked["as_json"] or asked["template"] == "json":
+            printer = json_printer(meta_only=asked["meta_only"])
+        else:
+            printer = template_printer(asked["template"])
+    except BadFormat as error:
+        raise click.BadParameter(str(error), param_hint="--format") from None
+    return Choices(
+        asked["names"],
+        asked["regex"],
+        first,
+        last,
+        asked["count"],
+        asked["partitions"],
+        printer,
+        asked["read_committed"],
+        asked["print_control_records"],
+        asked["timeout"],
+    )
+
+
+class _Job:
+    """One run of `consume`."""
+
+    def __init__(self, choices: Choices) -> None:
+        self._choices = choices
+        self.count = 0
+        self.timed_out = False
+
+    async def run(self, cluster: ClusterClient) -> None:
+        import trio
+
+        seconds = float("inf") if self._choices.timeout is None else self._choices.timeout
+        with trio.move_on_after(seconds) as scope:
+            await self._read(cluster)
+        self.timed_out = scope.cancelled_caught
+
+    async def _read(self, cluster: ClusterClient) -> None:
+        from kbroker.client.consumer import reading
+
+        choices = self._choices
+        ranges = await self._ranges(cluster)
+        async with reading(
+            cluster, ranges, committed=choices.committed, control=choices.control
+        ) as channel:
+            async for found in channel:
+                self._print(found)
+                if self.count == choices.count:
+                    return
+
+    async def _ranges(self, cluster: ClusterClient) -> dict[Partition, tuple[int, int]]:
+        from kbroker.client.consumer import FOREVER
+
+        from .offsets import find
+
+        choices = self._choices
+        partitions = await self._partitions(cluster)
+        first = await find(cluster, partitions, choices.first, committed=choices.committed)
+        if choices.last is None:
+            return {one: (first[one], FOREVER) for one in partitions}
+        last = await find(cluster, partitions, choices.last, committed=choices.committed)
+        return {one: (first[one], last[one]) for one in partitions if first[one] < last[one]}
+
+    async def _partitions(self, cluster: ClusterClient) -> list[Partition]:
+        from .topic import choose_partitions
+
+        names = list(self._choices.names)
+        if self._choices.regex:
+            names = await _matching(cluster, names)
+        chosen = [
+            await choose_partitions(cluster, name, self._choices.partitions) for name in names
+        ]
+        return [one for part in chosen for one in part]
+
+    def _print(self, found: Sequence[Read]) -> None:
+        choices = self._choices
+        left = len(found) if choices.count is None else choices.count - self.count
+        out = sys.stdout.buffer
+        for read in found[:left]:
+            out.write(choices.printer(read, self.count))
+            self.count += 1
+        out.flush()
+
+
+async def _matching(cluster: ClusterClient, patterns: list[str]) -> list[str]:
+    """The topics whose whole names match one of the patterns. Raises NoSuchTopic for none."""
+    from kbroker.client.errors import NoSuchTopic
+
+    topics = (await cluster.metadata()).topics
+    names = sorted(row.name or "" for row in topics if not row.is_internal)
+    found = [name for name in names if any(re.fullmatch(each, name) for each in patterns)]
+    if not found:
+        raise NoSuchTopic(
+            f"no topic at {cluster.address} matches {' or '.join(patterns)}; "
+            "`kbroker topic list` shows what there is"
+        )
+    return found

@@ -1,0 +1,44 @@
+"""Groups of commands that import a command only when it is called: start-up time is felt."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+
+import click
+
+
+class LazyGroup(click.Group):
+    """A group that knows its commands' names and summaries without importing them.
+
+    `lazy` maps a name to the module and attribute ("module:attribute") and the summary.
+    """
+
+    def __init__(self, *args: object, lazy: Mapping[str, tuple[str, str]], **settings: object):
+        super().__init__(*args, **settings)  # type: ignore[arg-type]
+        self._lazy = lazy
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        return list(self._lazy)
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        if name not in self._lazy:
+            return None
+        module, _, attribute = self._lazy[name][0].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def resolve_command(
+        self, context: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in self._lazy and not args[0].startswith("-"):
+            from difflib import get_close_matches
+
+            close = get_close_matches(args[0], self._lazy, n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            context.fail(f"No such command {args[0]!r}{hint}")
+        return super().resolve_command(context, args)
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in self._lazy.items()])

@@ -1,0 +1,120 @@
+"""Places in a partition as people write them: `start`, `end`, `47`, `+3`, `-2`, `@TIME`, and ranges.
+
+TIME is 13 digits (ms), 9 or 10 digits (s), `YYYY-MM-DD`, RFC 3339, or a duration such as `-48h`,
+which counts from now; the second duration of a range counts from a first time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
+
+from .units import parse_duration
+
+if TYPE_CHECKING:
+    from kbroker.client.cluster import ClusterClient
+    from kbroker.client.topics import Partition
+
+FORMS = "start, end, 47, +3 (after the start), -2 (before the end), @TIME"
+
+
+class Kind(Enum):
+    """What a place counts from."""
+
+    START = "start"
+    END = "end"
+    OFFSET = "offset"
+    TIME = "time"
+
+
+class Place(NamedTuple):
+    """A place: `value` is an offset, a count from start or end, or ms since the epoch."""
+
+    kind: Kind
+    value: int = 0
+
+
+START, END = Place(Kind.START), Place(Kind.END)
+
+
+class BadPlace(ValueError):
+    """A text that is no place; it says what is."""
+
+
+def parse_place(text: str, now_ms: int) -> Place:
+    """Read one place. Raises BadPlace."""
+    if text in ("start", "end"):
+        return START if text == "start" else END
+    if text.startswith("@"):
+        return Place(Kind.TIME, parse_time(text[1:], now_ms))
+    if not re.fullmatch(r"[+-]?\d{1,19}", text):
+        raise BadPlace(f"{text!r} is no place in a partition; there are {FORMS}")
+    number = int(text)
+    if text.startswith("+"):
+        return Place(Kind.START, number)
+    return Place(Kind.END, number) if text.startswith("-") else Place(Kind.OFFSET, number)
+
+
+def parse_time(text: str, now_ms: int) -> int:
+    """Read a TIME as ms since the epoch. Raises BadPlace."""
+    if re.fullmatch(r"\d{13}", text):
+        return int(text)
+    if re.fullmatch(r"\d{9,10}", text):
+        return int(text) * 1000
+    try:
+        if match := re.fullmatch(r"([+-]?)(\d.*[a-z])", text):
+            seconds = parse_duration(match[2])
+            return now_ms + round(seconds * 1000) * (-1 if match[1] == "-" else 1)
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        raise BadPlace(
+            f"{text!r} is no time; there are 13 digits (ms), 10 digits (s), 2026-01-31, "
+            "2026-01-31T12:00:00Z and durations such as -48h"
+        ) from None
+    return round((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def parse_range(text: str, now_ms: int) -> tuple[Place, Place | None]:
+    """Read where to begin and where to end (None: go on for ever). Raises BadPlace.
+
+    A single place is where to begin; `:47` ends there and begins at the start.
+    """
+    timed = text.startswith("@")
+    for match in re.finditer(":", text):
+        left, right = text[: match.start()], text[match.end() :]
+        try:
+            first = START if left in ("", "@") else parse_place(left, now_ms)
+            since_ms = first.value if first.kind == Kind.TIME else now_ms
+            is_time = timed and not right.startswith("@") and right not in ("", "start", "end")
+            return first, parse_place(f"@{right}" if is_time else right, since_ms)
+        except BadPlace:
+            continue  # this colon belongs to a time
+    return parse_place(text, now_ms), None
+
+
+async def find(
+    cluster: ClusterClient,
+    partitions: Iterable[Partition],
+    place: Place,
+    *,
+    committed: bool = False,
+) -> dict[Partition, int]:
+    """The offset of a place in each partition, between its start and its end.
+
+    A time after the last record is the end. Raises ClientError.
+    """
+    from kbroker.client.list_offsets import EARLIEST, LATEST, offsets_at
+
+    listed = list(partitions)
+    starts = await offsets_at(cluster, listed, EARLIEST)
+    ends = await offsets_at(cluster, listed, LATEST, committed=committed)
+    if place.kind == Kind.OFFSET:
+        return dict.fromkeys(listed, place.value)
+    if place.kind == Kind.TIME:
+        timed = await offsets_at(cluster, listed, place.value, committed=committed)
+        return {one: ends[one] if timed[one] < 0 else timed[one] for one in listed}
+    base = starts if place.kind == Kind.START else ends
+    return {one: min(max(base[one] + place.value, starts[one]), ends[one]) for one in listed}

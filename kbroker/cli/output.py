@@ -1,0 +1,157 @@
+"""What commands print: tables for people, JSON and YAML for programs."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import StrEnum
+from typing import Any, NamedTuple, TypeVar
+
+import click
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class Format(StrEnum):
+    """How a result is printed; `NDJSON` is one line of JSON for each element of a list."""
+
+    TEXT = "text"
+    WIDE = "wide"
+    JSON = "json"
+    YAML = "yaml"
+    NDJSON = "ndjson"
+
+
+class Column(NamedTuple):
+    """A column of a table: the key of its values, and whether only the wide form has it."""
+
+    key: str
+    wide: bool = False
+    optional: bool = False
+    """Left out where no row has a value."""
+
+
+def format_options(command: Command) -> Command:
+    """Give a command `-o/--format` and `--json`; it receives `output`."""
+    names = [each.value for each in Format if each != Format.NDJSON]
+    command = click.option(
+        "--json",
+        "output",
+        flag_value=Format.NDJSON.value,
+        help="One line of JSON for each element.",
+    )(command)
+    return click.option(
+        "-o",
+        "--format",
+        "output",
+        type=click.Choice([*names, Format.NDJSON.value]),
+        default=Format.TEXT.value,
+        show_default=True,
+        help="How to print the result.",
+    )(command)
+
+
+def show(output: str, value: Any, text: Callable[[bool], str]) -> None:
+    """Print a result.
+
+    Parameters: `output` is a `Format`; `value` is what JSON and YAML say; `text` makes the form for
+    people, with True the wide one.
+    """
+    form = Format(output)
+    if form in (Format.TEXT, Format.WIDE):
+        printed = text(form == Format.WIDE)
+    elif form == Format.JSON:
+        printed = json.dumps(value, indent=2, ensure_ascii=False)
+    elif form == Format.YAML:
+        printed = to_yaml(value)
+    else:
+        rows = value if isinstance(value, list) else [value]
+        printed = "\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
+    if printed:
+        click.echo(printed)
+
+
+def table(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]], *, wide: bool) -> str:
+    """A table with a heading; numbers are on the right. Empty without rows but for the heading."""
+    listed = [{key: _cell(value) for key, value in row.items()} for row in rows]
+    shown = [
+        column.key
+        for column in columns
+        if (wide or not column.wide)
+        and not (column.optional and all(row.get(column.key) in ("", "-") for row in listed))
+    ]
+    lines = [[_heading(key) for key in shown]]
+    lines += [[row.get(key, "-") for key in shown] for row in listed]
+    widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
+    numeric = [all(_NUMBER.fullmatch(row.get(key, "-")) for row in listed) for key in shown]
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(cells, widths, numeric, strict=True)
+        ).rstrip()
+        for cells in lines
+    )
+
+
+_NUMBER = re.compile(r"-|-?[\d.]+")
+
+
+def _heading(key: str) -> str:
+    return key.upper().replace("_", "-")
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ",".join(map(str, value)) or "-"
+    if isinstance(value, dict):
+        return ",".join(f"{key}={each}" for key, each in value.items()) or "-"
+    return str(value)
+
+
+def to_yaml(value: Any, indent: int = 0) -> str:
+    """YAML of what JSON can say: blocks, with every text in double quotes as in JSON."""
+    pad = "  " * indent
+    if isinstance(value, dict) and value:
+        return "\n".join(
+            f"{pad}{_yaml_key(key)}:{_yaml_child(each, indent)}" for key, each in value.items()
+        )
+    if isinstance(value, list) and value:
+        return "\n".join(f"{pad}- {to_yaml(each, indent + 1).lstrip(' ')}" for each in value)
+    return pad + json.dumps(value, ensure_ascii=False)
+
+
+def _yaml_key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z_][\w.-]*", key) else json.dumps(key, ensure_ascii=False)
+
+
+def _yaml_child(value: Any, indent: int) -> str:
+    if isinstance(value, dict | list) and value:
+        return "\n" + to_yaml(value, indent + 1)
+    return " " + json.dumps(value, ensure_ascii=False)
+
+
+class Progress:
+    """How far long work is, on the error stream when a person looks at it."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._shown_at = 0.0
+        self._is_seen = sys.stderr.isatty()
+
+    def show(self, done: int, total: int | None, now: float) -> None:
+        """Say how much is done, at most ten times a second; `now` is a steady time in seconds."""
+        if self._is_seen and now - self._shown_at >= 0.1:
+            self._shown_at = now
+            of = f" of {total:,} ({done * 100 // max(total, 1)} %)" if total is not None else ""
+            click.echo(f"\r\x1b[K{self._what}: {done:,}{of}", nl=False, err=True)
+
+    def clear(self) -> None:
+        """Take the line away."""
+        if self._is_seen and self._shown_at:
+            click.echo("\r\x1b[K", nl=False, err=True)

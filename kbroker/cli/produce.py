@@ -1,0 +1,239 @@
+"""`kbroker topic produce`: lines of the standard input or of a file become records."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import click
+
+from .completion import complete_topics
+from .output import Progress
+from .target import Target, run, target_options
+
+if TYPE_CHECKING:
+    from kbroker.client.cluster import ClusterClient
+    from kbroker.client.ndjson import Line
+    from kbroker.client.producer import Written
+
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+READ_BYTES = 1 << 20
+LINE_BYTES_MAX = 64 << 20
+
+
+@click.command()
+@click.argument("name", required=False, shell_complete=complete_topics)
+@click.argument("values", nargs=-1)
+@click.option("-k", "--key", help="The key of every record.")
+@click.option("-H", "--header", "headers", multiple=True, metavar="KEY:VALUE", help="A header.")
+@click.option(
+    "-d", "--delimiter", metavar="TEXT", help="Each line is KEY, this text, VALUE; such as ':'."
+)
+@click.option("-Z", "--tombstone", is_flag=True, help="Write one null value under --key.")
+@click.option(
+    "-p",
+    "--partition",
+    type=click.IntRange(-1),
+    help="Where to write; -1 goes by the key even where --json names a partition.",
+)
+@click.option(
+    "-t", "--timestamp", metavar="TIME", help="Time of every record: ms, s, a date, or -48h."
+)
+@click.option("-z", "--compression", type=click.Choice(CODECS), default="none", show_default=True)
+@click.option(
+    "--acks",
+    type=click.Choice(["all", "1", "0"]),
+    default="all",
+    show_default=True,
+    help="Who must have a record before it counts as written.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Lines are what `consume --json` prints.")
+@click.option("-q", "--quiet", is_flag=True, help="Do not say where each record went.")
+@click.option("--file", "file", type=click.File("rb", lazy=False), help="Read this, not the input.")
+@target_options
+def produce(target: Target, name: str | None, file: Any, acks: str, **asked: Any) -> None:
+    """Write records to topic NAME: VALUES if there are any, else one for each line of the input.
+
+    Keys go to the partition that Java's producer gives them. With --json the topic may come from
+    the lines.
+    """
+    choices = _choices(name=name, **asked)
+    job = _Job(choices, _source(file, choices), -1 if acks == "all" else int(acks))
+    try:
+        run(target, job.run)
+    finally:
+        job.progress.clear()
+    if choices.as_json and not choices.quiet:
+        click.echo(f"{job.count:,} record{'' if job.count == 1 else 's'} written", err=True)
+
+
+@dataclass(slots=True)
+class Choices:
+    """What the command line says about every record; `timestamp_ms` None is now."""
+
+    name: str | None
+    values: list[bytes]
+    key: bytes | None
+    headers: list[tuple[str, bytes | None]]
+    delimiter: bytes | None
+    tombstone: bool
+    partition: int | None
+    timestamp_ms: int | None
+    compression: str
+    as_json: bool
+    quiet: bool
+
+
+def _choices(**asked: Any) -> Choices:
+    """Check what excludes each other, and read texts."""
+    from .offsets import BadPlace, parse_time
+
+    if asked["name"] is None and not asked["as_json"]:
+        raise click.UsageError("name a topic: kbroker topic produce NAME")
+    if asked["tombstone"] and asked["key"] is None:
+        raise click.UsageError("a tombstone needs --key")
+    if asked["as_json"] and (asked["delimiter"] or asked["values"] or asked["tombstone"]):
+        raise click.UsageError("--json excludes VALUES, --delimiter and --tombstone")
+    timestamp = asked.pop("timestamp")
+    try:
+        now_ms = time.time_ns() // 1_000_000
+        asked["timestamp_ms"] = None if timestamp is None else parse_time(timestamp, now_ms)
+    except BadPlace as error:
+        raise click.BadParameter(str(error), param_hint="--timestamp") from None
+    asked["headers"] = [_header(text) for text in asked["headers"]]
+    asked["key"] = None if asked["key"] is None else os.fsencode(asked["key"])
+    asked["values"] = [os.fsencode(value) for value in asked["values"]]
+    asked["delimiter"] = os.fsencode(asked["delimiter"]) if asked["delimiter"] else None
+    return Choices(**asked)
+
+
+def _header(text: str) -> tuple[str, bytes | None]:
+    key, separator, value = text.partition(":")
+    if not separator:
+        raise click.BadParameter(f"{text!r} is not KEY:VALUE", param_hint="--header")
+    return key, os.fsencode(value)
+
+
+Chunks: TypeAlias = AsyncIterator[Sequence[bytes]]
+"""Lines, in chunks of what is there at once."""
+
+
+def _source(file: Any, choices: Choices) -> Chunks:
+    """Where the lines come from."""
+    if choices.tombstone:
+        return _given([b""])
+    if choices.values:
+        return _given(choices.values)
+    return _lines(file or sys.stdin.buffer)
+
+
+async def _given(values: Sequence[bytes]) -> Chunks:
+    yield values
+
+
+async def _lines(stream: Any) -> Chunks:
+    """Lines as they come: a slow input is written line by line, a fast one in large batches."""
+    import trio
+
+    from kbroker.client.errors import ClientError
+
+    rest = b""
+    while data := await trio.to_thread.run_sync(stream.read1, READ_BYTES, abandon_on_cancel=True):
+        *lines, rest = (rest + data).split(b"\n")
+        if lines:
+            yield lines
+        if len(rest) > LINE_BYTES_MAX:
+            raise ClientError(f"a line of more than {LINE_BYTES_MAX >> 20} MiB is no record")
+    if rest:
+        yield [rest]
+
+
+class _Job:
+    """One run of `produce`."""
+
+    def __init__(self, choices: Choices, chunks: Chunks, acks: int) -> None:
+        self._choices = choices
+        self._chunks = chunks
+        self._acks = acks
+        self._line_number = 0
+        self.count = 0
+        self.progress = Progress("records written")
+
+    async def run(self, cluster: ClusterClient) -> None:
+        from kbroker.client.producer import ANY_PARTITION, Producer
+        from kbroker.protocol.compression import Codec
+
+        choices = self._choices
+        codec = Codec[choices.compression.upper()]
+        producer = Producer(cluster, acks=self._acks, codec=codec)
+        async for lines in self._chunks:
+            placed: dict[Any, list[Any]] = {}
+            now_ms = time.time_ns() // 1_000_000
+            for text in lines:
+                line = self._parse(text, now_ms)
+                if line is None:
+                    continue
+                wanted = line.partition if choices.partition is None else choices.partition
+                at = await producer.place(
+                    line.topic or "", line.record, ANY_PARTITION if wanted is None else wanted
+                )
+                placed.setdefault(at, []).append(line.record)
+            self._report(await producer.write(placed))
+
+    def _parse(self, text: bytes, now_ms: int) -> Line | None:
+        """One line as a record; None for an empty line of JSON. Raises ClientError."""
+        from kbroker.client.errors import ClientError
+        from kbroker.client.ndjson import BadLine, Line, parse_line
+        from kbroker.protocol.records import Record
+
+        choices = self._choices
+        self._line_number += 1
+        now_ms = now_ms if choices.timestamp_ms is None else choices.timestamp_ms
+        if not choices.as_json:
+            key, value = choices.key, None if choices.tombstone else text
+            if choices.delimiter is not None:
+                key, separator, value = text.partition(choices.delimiter)
+                if not separator:
+                    raise ClientError(f"line {self._line_number} has no {choices.delimiter!r}")
+            return Line(choices.name, None, Record(key, value, now_ms, choices.headers))
+        if not text.strip():
+            return None
+        try:
+            line = parse_line(text, now_ms)
+        except BadLine as error:
+            raise ClientError(f"line {self._line_number}: {error}") from None
+        return self._with_choices(line)
+
+    def _with_choices(self, line: Line) -> Line:
+        """The command line is stronger than the line of JSON."""
+        from kbroker.client.errors import ClientError
+
+        choices, record = self._choices, line.record
+        if choices.key is not None:
+            record = record._replace(key=choices.key)
+        if choices.timestamp_ms is not None:
+            record = record._replace(timestamp=choices.timestamp_ms)
+        if choices.headers:
+            record = record._replace(headers=[*record.headers, *choices.headers])
+        topic = choices.name or line.topic
+        if topic is None:
+            raise ClientError(f"line {self._line_number} names no topic; give one: produce NAME")
+        return line._replace(topic=topic, record=record)
+
+    def _report(self, written: Sequence[Written]) -> None:
+        choices = self._choices
+        for batch in written:
+            self.count += len(batch.records)
+            if choices.quiet or choices.as_json:
+                continue
+            for index, record in enumerate(batch.records):
+                offset = "unknown" if batch.offset < 0 else batch.offset + index
+                click.echo(
+                    f"Produced to partition {batch.partition[1]} at offset {offset} "
+                    f"with timestamp {record.timestamp}."
+                )
+        self.progress.show(self.count, None, time.monotonic())

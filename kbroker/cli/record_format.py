@@ -1,0 +1,228 @@
+r"""How records are printed: `json`, or a template such as `%p/%o %k=%v\n`.
+
+    %t %T   topic, its length            %p %o %e   partition, offset, leader epoch
+    %k %K   key, its length              %d         timestamp in ms, %d{strftime[%F %T]}
+    %v %V   value, its length            %x %y      producer id, epoch
+    %h{ %k=%v } %H   headers, count      %a{compression} and {timestamp-type},
+    %[ %]   log start, high watermark               {transactional-bit}, {control-bit}
+    %i      records printed so far       %% %{ %}   literals; also \t \n \r \\ \xNN
+
+Bytes take {hex}, {base64} or {base64raw}: `%v{hex}`. Numbers take {hex} too.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from kbroker.client.ndjson import bytes_field, headers_field
+from kbroker.protocol.compression import Codec
+
+if TYPE_CHECKING:
+    from kbroker.client.consumer import Read
+
+Printer = Callable[["Read", int], bytes]
+"""Makes what is printed of a record and of the number of records before it."""
+
+
+class BadFormat(ValueError):
+    """A template that cannot be read; the text says where."""
+
+
+def json_printer(*, meta_only: bool) -> Printer:
+    """One line of JSON a record; `kbroker.client.ndjson` reads it."""
+
+    def line(read: Read, _count: int) -> bytes:
+        return json.dumps(as_json(read, meta_only=meta_only), ensure_ascii=False).encode() + b"\n"
+
+    return line
+
+
+def as_json(read: Read, *, meta_only: bool = False) -> dict[str, Any]:
+    """A record with where it stands; `meta_only` has the size of the value in its place."""
+    record = read.record
+    fields: dict[str, Any] = {
+        "topic": read.partition[0],
+        "partition": read.partition[1],
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "timestamp_type": _timestamp_type(read),
+        **bytes_field("key", record.key),
+    }
+    if meta_only:
+        fields["value_size"] = None if record.value is None else len(record.value)
+    else:
+        fields |= bytes_field("value", record.value)
+    fields["headers"] = headers_field(record)
+    return fields
+
+
+def _timestamp_type(read: Read) -> str:
+    return "LogAppendTime" if read.batch.is_log_append_time else "CreateTime"
+
+
+# --- templates --------------------------------------------------------------------------------
+
+_LITERALS = {"t": b"\t", "n": b"\n", "r": b"\r", "\\": b"\\", "0": b"\0"}
+
+_ATTRIBUTES: dict[str, Callable[[Read], str]] = {
+    "compression": lambda read: Codec(read.batch.codec).name.lower(),
+    "timestamp-type": _timestamp_type,
+    "transactional-bit": lambda read: str(int(read.batch.is_transactional)),
+    "control-bit": lambda read: str(int(read.batch.is_control)),
+}
+
+_BYTES: dict[str, Callable[[Read], bytes | None]] = {
+    "t": lambda read: read.partition[0].encode(),
+    "k": lambda read: read.record.key,
+    "v": lambda read: read.record.value,
+}
+
+_NUMBERS: dict[str, Callable[[Read], int]] = {
+    "T": lambda read: len(read.partition[0].encode()),
+    "K": lambda read: len(read.record.key or b""),
+    "V": lambda read: len(read.record.value or b""),
+    "H": lambda read: len(read.record.headers),
+    "p": lambda read: read.partition[1],
+    "o": lambda read: read.record.offset,
+    "e": lambda read: read.batch.leader_epoch,
+    "d": lambda read: read.record.timestamp,
+    "x": lambda read: read.batch.producer_id,
+    "y": lambda read: read.batch.producer_epoch,
+    "[": lambda read: read.log_start,
+    "]": lambda read: read.high_watermark,
+}
+
+_ENCODINGS: dict[str, Callable[[bytes], bytes]] = {
+    "hex": lambda data: data.hex().encode(),
+    "base64": base64.b64encode,
+    "base64raw": lambda data: base64.b64encode(data).rstrip(b"="),
+}
+
+HeaderPrinter = Callable[[str, bytes | None], bytes]
+
+
+def template_printer(template: str) -> Printer:
+    """Compile a template. Raises BadFormat."""
+    parts = list(_parts(template))
+
+    def line(read: Read, count: int) -> bytes:
+        return b"".join([part if isinstance(part, bytes) else part(read, count) for part in parts])
+
+    return line
+
+
+def _parts(template: str) -> Iterator[bytes | Printer]:
+    at = 0
+    while at < len(template):
+        character = template[at]
+        at += 1
+        if character == "\\":
+            literal, at = _escape(template, at)
+            yield literal
+        elif character != "%":
+            yield character.encode()
+        elif template[at : at + 1] in ("%", "{", "}"):
+            yield template[at].encode()
+            at += 1
+        else:
+            modifier, end = _modifier(template, at + 1)
+            yield _field(template[at : at + 1], modifier)
+            at = end
+
+
+def _escape(template: str, at: int) -> tuple[bytes, int]:
+    if match := re.compile(r"x([0-9a-fA-F]{2})").match(template, at):
+        return bytes.fromhex(match[1]), match.end()
+    literal = _LITERALS.get(template[at : at + 1])
+    if literal is None:
+        raise BadFormat(f"unknown escape \\{template[at : at + 1]}")
+    return literal, at + 1
+
+
+def _modifier(template: str, at: int) -> tuple[str | None, int]:
+    """What stands in braces at a position, and the position behind it."""
+    if template[at : at + 1] != "{":
+        return None, at
+    depth = 1
+    for end in range(at + 1, len(template)):
+        depth += {"{": 1, "}": -1}.get(template[end], 0)
+        if not depth:
+            return template[at + 1 : end], end + 1
+    raise BadFormat(f"the brace at character {at + 1} is not closed")
+
+
+def _field(letter: str, modifier: str | None) -> Printer:
+    if letter in _BYTES:
+        encode, take = _encoding(modifier), _BYTES[letter]
+        return lambda read, _: encode(take(read) or b"")
+    if letter == "d" and modifier is not None:
+        return _time_field(modifier)
+    if letter in _NUMBERS:
+        number, pattern = _NUMBERS[letter], _number_pattern(modifier)
+        return lambda read, _: format(number(read), pattern).encode()
+    if letter == "i":
+        return lambda _, count: str(count).encode()
+    if letter == "a":
+        if modifier not in _ATTRIBUTES:
+            raise BadFormat(f"%a takes one of {', '.join(_ATTRIBUTES)} in braces")
+        attribute = _ATTRIBUTES[modifier]
+        return lambda read, _: attribute(read).encode()
+    if letter == "h" and modifier is not None:
+        header = _header_printer(modifier)
+        return lambda read, _: b"".join([header(*each) for each in read.record.headers])
+    raise BadFormat(f"unknown field %{letter}; `kbroker topic consume --help` lists them")
+
+
+def _encoding(modifier: str | None) -> Callable[[bytes], bytes]:
+    if modifier is None:
+        return bytes
+    if modifier not in _ENCODINGS:
+        raise BadFormat(f"unknown encoding {{{modifier}}}; there are {', '.join(_ENCODINGS)}")
+    return _ENCODINGS[modifier]
+
+
+def _number_pattern(modifier: str | None) -> str:
+    if modifier not in (None, "ascii", "hex"):
+        raise BadFormat(f"unknown form of a number {{{modifier}}}; there are ascii, hex")
+    return "x" if modifier == "hex" else "d"
+
+
+def _time_field(modifier: str) -> Printer:
+    match = re.fullmatch(r"strftime\[(.*)\]", modifier)
+    if match is None:
+        raise BadFormat(f"unknown form of a time {{{modifier}}}; there is strftime[%F %T]")
+    pattern = match[1]
+    return lambda read, _: (
+        datetime.fromtimestamp(read.record.timestamp / 1000, UTC).strftime(pattern).encode()
+    )
+
+
+def _header_printer(template: str) -> HeaderPrinter:
+    """A template with %k and %v alone, for one header."""
+    pieces: list[bytes | HeaderPrinter] = []
+    at = 0
+    while at < len(template):
+        if template[at] == "\\":
+            literal, at = _escape(template, at + 1)
+            pieces.append(literal)
+        elif template[at : at + 2] in ("%k", "%v"):
+            modifier, end = _modifier(template, at + 2)
+            pieces.append(_header_field(template[at + 1], _encoding(modifier)))
+            at = end
+        else:
+            pieces.append(template[at].encode())
+            at += 1
+    return lambda key, value: b"".join(
+        [piece if isinstance(piece, bytes) else piece(key, value) for piece in pieces]
+    )
+
+
+def _header_field(letter: str, encode: Callable[[bytes], bytes]) -> HeaderPrinter:
+    if letter == "k":
+        return lambda key, _: encode(key.encode(errors="surrogateescape"))
+    return lambda _, value: encode(value or b"")

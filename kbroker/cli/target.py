@@ -1,0 +1,164 @@
+"""Which cluster a command speaks to, and how it ends when that does not work."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from kbroker.client.cluster import ClusterClient
+    from kbroker.context import Endpoint
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+Result = TypeVar("Result")
+
+FAILED, USAGE, TIMED_OUT = 1, 2, 4
+"""Exit codes; 2 is click's own for what cannot be understood."""
+
+BROKERS, CLIENT_ID = "brokers", "client.id"
+SETTINGS = {
+    BROKERS: "addresses of some brokers of the cluster, HOST:PORT[,HOST:PORT...]",
+    CLIENT_ID: "the name under which brokers see this client",
+}
+DEFAULTS = {BROKERS: "localhost:9092", CLIENT_ID: "kbroker"}
+ENVIRONMENT = "KBROKER_BOOTSTRAP"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The cluster that a command speaks to."""
+
+    bootstrap: list[Endpoint]
+    client_id: str
+
+
+def target_options(command: Command) -> Command:
+    """Give a command `--bootstrap` and `-X`; it receives `target`."""
+
+    @click.option(
+        "-b",
+        "--bootstrap",
+        metavar="HOST:PORT",
+        help=f"A broker of the cluster.  [env: {ENVIRONMENT}; default: {DEFAULTS[BROKERS]}]",
+    )
+    @click.option(
+        "-X",
+        "settings",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Set brokers or client.id; can be given several times.",
+    )
+    @functools.wraps(command)
+    def with_target(*args: Any, bootstrap: str | None, settings: tuple[str, ...], **kw: Any) -> Any:
+        given = click.get_current_context().find_root().obj or {}
+        given = given | parse_settings(settings)
+        if bootstrap is not None:
+            given[BROKERS] = bootstrap
+        return command(*args, target=resolve(given), **kw)
+
+    return with_target  # type: ignore[return-value]
+
+
+def parse_settings(texts: tuple[str, ...]) -> dict[str, str]:
+    """Read KEY=VALUE texts. Raises BadParameter."""
+    settings = {}
+    for text in texts:
+        key, separator, value = text.partition("=")
+        if not separator:
+            raise click.BadParameter(f"{text!r} is not KEY=VALUE", param_hint="-X")
+        check_setting(key.strip())
+        settings[key.strip()] = value.strip()
+    return settings
+
+
+def check_setting(key: str) -> None:
+    """Raise BadParameter for a key that there is not."""
+    if key not in SETTINGS:
+        from kbroker.client.cluster import did_you_mean
+
+        hint = did_you_mean(key, SETTINGS)
+        raise click.BadParameter(
+            f"unknown setting {key!r}{hint} There are {', '.join(SETTINGS)}", param_hint="-X"
+        )
+
+
+def resolve(given: Mapping[str, str]) -> Target:
+    """What is given, else what the environment, the profile in use and the defaults say."""
+    from .profile import current_settings
+
+    environment = os.environ.get(ENVIRONMENT)
+    settings = DEFAULTS | current_settings()
+    if environment:
+        settings[BROKERS] = environment
+    settings |= given
+    return Target(_parse_addresses(settings[BROKERS]), settings[CLIENT_ID])
+
+
+def _parse_addresses(text: str) -> list[Endpoint]:
+    from kbroker.context import Endpoint
+
+    endpoints = []
+    for address in text.split(","):
+        host, _, port = address.strip().rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) <= 65535:
+            raise click.BadParameter(f"{address!r} is not HOST:PORT", param_hint="--bootstrap")
+        endpoints.append(Endpoint(host.strip("[]"), int(port)))
+    return endpoints
+
+
+def run(target: Target, work: Callable[[ClusterClient], Awaitable[Result]]) -> Result:
+    """Do work on a cluster; ends the process with a message and a status when it fails."""
+    import trio
+
+    from kbroker.client.cluster import open_cluster
+    from kbroker.client.errors import ClientError
+    from kbroker.protocol.errors import KafkaError
+    from kbroker.protocol.primitives import DecodeError
+
+    async def main() -> Result:
+        async with open_cluster(target.bootstrap, target.client_id) as cluster:
+            return await work(cluster)
+
+    try:
+        return trio.run(main, strict_exception_groups=True)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except (ClientError, KafkaError, DecodeError, OSError) as error:
+        _end(error)
+    except BaseExceptionGroup as group:
+        _end(_first(group))
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The first error in a group of errors that come from several tasks."""
+    error = group.exceptions[0]
+    return _first(error) if isinstance(error, BaseExceptionGroup) else error
+
+
+def _end(error: BaseException) -> NoReturn:
+    """Print an error that a person can do something about and exit; raise every other one."""
+    from kbroker.client.errors import ClientError, TimedOut
+    from kbroker.protocol.errors import KafkaError
+    from kbroker.protocol.primitives import DecodeError
+
+    if isinstance(error, BrokenPipeError):
+        # What reads our output has seen enough; Python would complain about the rest at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    if isinstance(error, KeyboardInterrupt):
+        sys.exit(130)
+    if not isinstance(error, (ClientError, KafkaError, DecodeError, OSError)):
+        raise error
+    fail(str(error), TIMED_OUT if isinstance(error, TimedOut) else FAILED)
+
+
+def fail(message: str, status: int = FAILED) -> NoReturn:
+    """Print a message on the error stream and exit."""
+    click.echo(f"kbroker: {message}", err=True)
+    sys.exit(status)

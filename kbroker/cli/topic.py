@@ -1,0 +1,396 @@
+"""`kbroker topic`: create, show and change topics; `produce` and `consume` have their own modules."""
+
+from __future__ import annotations
+
+import fnmatch
+import time
+from collections.abc import Mapping
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+
+from .completion import complete_topics
+from .lazy import LazyGroup
+from .output import Column, format_options, show, table
+from .target import Target, fail, run, target_options
+
+if TYPE_CHECKING:
+    from kbroker.client.cluster import ClusterClient
+    from kbroker.client.topics import Partition
+    from kbroker.protocol.errors import ErrorCode
+
+    from .offsets import Place
+
+COMMANDS = {
+    "create": ("kbroker.cli.topic:create", "Create topics."),
+    "list": ("kbroker.cli.topic:list_", "Show all topics."),
+    "describe": ("kbroker.cli.topic:describe", "Show partitions and settings of topics."),
+    "delete": ("kbroker.cli.topic:delete", "Delete topics with all their records."),
+    "alter-config": ("kbroker.cli.topic:alter_config", "Change settings of a topic."),
+    "add-partitions": ("kbroker.cli.topic:add_partitions", "Give a topic more partitions."),
+    "trim": ("kbroker.cli.topic:trim", "Delete the oldest records of a topic."),
+    "produce": ("kbroker.cli.produce:produce", "Write records."),
+    "consume": ("kbroker.cli.consume:consume", "Read records."),
+}
+
+
+@click.group(cls=LazyGroup, lazy=COMMANDS)
+def topic() -> None:
+    """Create, show, change, read and write topics."""
+
+
+@click.command()
+@click.argument("names", nargs=-1)
+@click.option("-p", "--partitions", type=click.IntRange(1), help="How many.  [default: broker's]")
+@click.option(
+    "-r", "--replication-factor", type=click.IntRange(1), help="Copies.  [default: broker's]"
+)
+@click.option(
+    "-c", "--config", "configs", multiple=True, metavar="KEY=VALUE", help="A topic setting."
+)
+@click.option(
+    "--file",
+    "file",
+    type=click.File(),
+    help="Topics as `topic describe -o json` prints them, or as TOML; - for standard input.",
+)
+@click.option("--if-not-exists", is_flag=True, help="A topic that exists is no error.")
+@click.option("--dry-run", is_flag=True, help="Only check.")
+@target_options
+def create(target: Target, if_not_exists: bool, dry_run: bool, **asked: Any) -> None:
+    """Create topics NAMES; they are usable when the command returns."""
+    from kbroker.client.topics import NewTopic, create_topics, wait_until_ready
+    from kbroker.protocol.errors import ErrorCode
+
+    topics = [NewTopic(*each) for each in _asked_topics(**asked)]
+
+    async def work(cluster: ClusterClient) -> None:
+        outcome = await create_topics(cluster, topics, validate_only=dry_run)
+        made = {
+            topic.name: topic.partitions
+            for topic in topics
+            if not (code := outcome[topic.name][0])
+            or (if_not_exists and code == ErrorCode.TOPIC_ALREADY_EXISTS)
+        }
+        if made and not dry_run:
+            await wait_until_ready(cluster, dict.fromkeys(made, -1))
+        word = "can be created" if dry_run else "created"
+        for name, (code, _) in outcome.items():
+            if name in made:
+                click.echo(f"{name}: {'exists' if code else word}")
+        _report({name: each for name, each in outcome.items() if name not in made})
+
+    run(target, work)
+
+
+def _asked_topics(
+    names: tuple[str, ...],
+    partitions: int | None,
+    replication_factor: int | None,
+    configs: tuple[str, ...],
+    file: IO[str] | None,
+) -> list[Any]:
+    """The topics that names, flags and a file ask for; flags are stronger than the file."""
+    from .topic_files import DEFAULT, BadTopic, DeclaredTopic, parse_pairs, parse_topics
+
+    try:
+        given = parse_pairs(configs)
+        declared = [DeclaredTopic(name) for name in names]
+        if file is not None:
+            declared += parse_topics(file.read(), toml=file.name.endswith(".toml"))
+    except BadTopic as error:
+        raise click.UsageError(str(error)) from None
+    if not declared:
+        raise click.UsageError("name a topic, or give --file")
+    return [
+        DeclaredTopic(
+            each.name,
+            partitions or each.partitions or DEFAULT,
+            replication_factor or each.replication_factor or DEFAULT,
+            each.configs | given,
+        )
+        for each in declared
+    ]
+
+
+def _report(refused: Mapping[str, tuple[ErrorCode, str | None]]) -> None:
+    """Print why topics were refused, and exit if any was."""
+    for name, (code, message) in refused.items():
+        click.echo(f"kbroker: {name}: {message or code.name}", err=True)
+    if refused:
+        raise SystemExit(1)
+
+
+@click.command("list")
+@click.argument("patterns", nargs=-1)
+@click.option("-i", "--internal", is_flag=True, help="Show internal topics too.")
+@format_options
+@target_options
+def list_(target: Target, patterns: tuple[str, ...], internal: bool, output: str) -> None:
+    """Show all topics, or those whose names match one of PATTERNS (such as 'order*')."""
+    metadata = run(target, lambda cluster: cluster.metadata())
+    rows = [
+        {
+            "name": row.name,
+            "partitions": len(row.partitions),
+            "replicas": max((len(part.replica_nodes) for part in row.partitions), default=0),
+            "topic_id": _id_text(row.topic_id),
+            "internal": row.is_internal,
+        }
+        for row in sorted(metadata.topics, key=lambda row: row.name or "")
+        if (internal or not row.is_internal)
+        and (not patterns or any(fnmatch.fnmatchcase(row.name or "", each) for each in patterns))
+    ]
+    columns = [
+        Column("name"),
+        Column("partitions"),
+        Column("replicas"),
+        Column("topic_id", wide=True),
+        Column("internal", wide=True),
+    ]
+    show(output, rows, lambda wide: table(columns, rows, wide=wide))
+
+
+def _id_text(topic_id: Any) -> str | None:
+    """An id as Kafka's tools print it; None from brokers that have none."""
+    import base64
+
+    if not topic_id.int:
+        return None
+    return base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
+
+
+@click.command()
+@click.argument("names", nargs=-1, required=True, shell_complete=complete_topics)
+@format_options
+@target_options
+def describe(target: Target, names: tuple[str, ...], output: str) -> None:
+    """Show partitions and settings of topics NAMES; `-o json` feeds `topic create --file`."""
+    rows = run(target, lambda cluster: _describe(cluster, list(names)))
+
+    def text(wide: bool) -> str:
+        return "\n\n".join(_description(row, wide=wide) for row in rows)
+
+    show(output, rows, text)
+
+
+async def _describe(cluster: ClusterClient, names: list[str]) -> list[dict[str, Any]]:
+    from kbroker.client.configs import Resource, describe_configs
+    from kbroker.client.list_offsets import EARLIEST, LATEST, list_offsets
+
+    topics = await cluster.topics(names)
+    settings = await describe_configs(cluster, Resource.TOPIC, names)
+    parts = [(row.name or "", part.partition_index) for row in topics for part in row.partitions]
+    starts = await list_offsets(cluster, dict.fromkeys(parts, EARLIEST))
+    ends = await list_offsets(cluster, dict.fromkeys(parts, LATEST))
+
+    def partition(name: str, part: Any) -> dict[str, Any]:
+        start, end = starts[name, part.partition_index], ends[name, part.partition_index]
+        return {
+            "partition": part.partition_index,
+            "leader": part.leader_id,
+            "leader_epoch": part.leader_epoch,
+            "replicas": part.replica_nodes,
+            "isr": part.isr_nodes,
+            "offline": part.offline_replicas,
+            "start_offset": None if start.error else start.offset,
+            "end_offset": None if end.error else end.offset,
+            "error": end.error.name if end.error else None,
+        }
+
+    return [
+        {
+            "name": row.name,
+            "topic_id": _id_text(row.topic_id),
+            "internal": row.is_internal,
+            "replication_factor": len(row.partitions[0].replica_nodes),
+            "configs": {
+                each.name: each.value for each in sorted(settings[row.name or ""]) if each.is_own
+            },
+            "partitions": [
+                partition(row.name or "", part)
+                for part in sorted(row.partitions, key=lambda part: part.partition_index)
+            ],
+        }
+        for row in topics
+    ]
+
+
+def _description(row: dict[str, Any], *, wide: bool) -> str:
+    columns = [
+        Column("partition"),
+        Column("leader"),
+        Column("leader_epoch", wide=True),
+        Column("replicas"),
+        Column("isr"),
+        Column("offline", optional=True),
+        Column("start_offset"),
+        Column("end_offset"),
+        Column("error", optional=True),
+    ]
+    head = (
+        f"{row['name']}  {len(row['partitions'])} partitions, {row['replication_factor']} replicas"
+    )
+    lines = [f"{head}, id {row['topic_id']}"]
+    lines += [f"  {key}={value}" for key, value in row["configs"].items()]
+    return "\n".join([*lines, table(columns, row["partitions"], wide=wide)])
+
+
+@click.command()
+@click.argument("names", nargs=-1, required=True, shell_complete=complete_topics)
+@click.option("--if-exists", is_flag=True, help="A topic that does not exist is no error.")
+@target_options
+def delete(target: Target, names: tuple[str, ...], if_exists: bool) -> None:
+    """Delete topics NAMES with all their records."""
+    from kbroker.client.topics import delete_topics
+    from kbroker.protocol.errors import ErrorCode
+
+    async def work(cluster: ClusterClient) -> None:
+        if not if_exists:
+            await cluster.topics(names)
+        outcome = await delete_topics(cluster, names)
+        refused = {}
+        for name, (code, message) in outcome.items():
+            if not code:
+                click.echo(f"{name}: deleted")
+            elif not (if_exists and code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+                refused[name] = code, message
+        _report(refused)
+
+    run(target, work)
+
+
+@click.command("alter-config")
+@click.argument("name", shell_complete=complete_topics)
+@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Set a setting.")
+@click.option("--delete", "deletes", multiple=True, metavar="KEY", help="Back to the default.")
+@click.option("--append", "appends", multiple=True, metavar="KEY=VALUE", help="Add to a list.")
+@click.option(
+    "--subtract", "subtracts", multiple=True, metavar="KEY=VALUE", help="Take from a list."
+)
+@click.option("--dry-run", is_flag=True, help="Only check.")
+@target_options
+def alter_config(target: Target, name: str, dry_run: bool, **changes: tuple[str, ...]) -> None:
+    """Change settings of topic NAME; the others stay as they are."""
+    from kbroker.client.configs import Operation, Resource, alter_configs
+
+    from .topic_files import BadTopic, parse_pairs
+
+    asked: dict[str, tuple[Operation, str | None]] = {}
+    try:
+        for operation, option in (
+            (Operation.SET, "sets"),
+            (Operation.APPEND, "appends"),
+            (Operation.SUBTRACT, "subtracts"),
+        ):
+            pairs = parse_pairs(changes[option])
+            asked |= {key: (operation, value) for key, value in pairs.items()}
+    except BadTopic as error:
+        raise click.UsageError(str(error)) from None
+    asked |= {key: (Operation.DELETE, None) for key in changes["deletes"]}
+    if not asked:
+        raise click.UsageError("say what to change: --set KEY=VALUE or --delete KEY")
+
+    async def work(cluster: ClusterClient) -> None:
+        await cluster.topics([name])
+        await alter_configs(cluster, Resource.TOPIC, name, asked, validate_only=dry_run)
+
+    run(target, work)
+    click.echo(f"{name}: {'these settings can be used' if dry_run else 'changed'}")
+
+
+@click.command("add-partitions")
+@click.argument("name", shell_complete=complete_topics)
+@click.argument("count", type=click.IntRange(1))
+@target_options
+def add_partitions(target: Target, name: str, count: int) -> None:
+    """Give topic NAME COUNT more partitions. Keys may belong to other partitions then."""
+    from kbroker.client.topics import grow_topic, wait_until_ready
+
+    async def work(cluster: ClusterClient) -> int:
+        (row,) = await cluster.topics([name])
+        total = len(row.partitions) + count
+        await grow_topic(cluster, name, total)
+        await wait_until_ready(cluster, {name: total})
+        return total
+
+    click.echo(f"{name}: {run(target, work)} partitions")
+
+
+@click.command()
+@click.argument("name", shell_complete=complete_topics)
+@click.option(
+    "--before",
+    required=True,
+    metavar="PLACE",
+    help="Records before this go: an offset, end, -2 (before the end), or @TIME.",
+)
+@click.option("-p", "--partition", "partitions", type=click.IntRange(0), multiple=True)
+@click.option("--dry-run", is_flag=True, help="Only show what would go.")
+@format_options
+@target_options
+def trim(
+    target: Target, name: str, before: str, partitions: tuple[int, ...], dry_run: bool, output: str
+) -> None:
+    """Delete the oldest records of topic NAME, in all its partitions or those named with -p."""
+    from .offsets import BadPlace, parse_place
+
+    try:
+        place = parse_place(before, time.time_ns() // 1_000_000)
+    except BadPlace as error:
+        raise click.BadParameter(str(error), param_hint="--before") from None
+    rows = run(target, lambda cluster: _trim(cluster, name, partitions, place, dry_run))
+    columns = [Column("partition"), Column("start_offset"), Column("new_start_offset")]
+    columns += [Column("records"), Column("error", optional=True)]
+    show(output, rows, lambda wide: table(columns, rows, wide=wide))
+    if any(row["error"] for row in rows):
+        fail("not every partition was trimmed")
+
+
+async def _trim(
+    cluster: ClusterClient, name: str, partitions: tuple[int, ...], place: Place, dry_run: bool
+) -> list[dict[str, Any]]:
+    from kbroker.client.topics import delete_records
+
+    from .offsets import START, find
+
+    chosen = await choose_partitions(cluster, name, partitions)
+    starts = await find(cluster, chosen, START)
+    wanted = await find(cluster, chosen, place)
+    rows: list[dict[str, Any]] = [
+        {
+            "partition": one[1],
+            "start_offset": starts[one],
+            "new_start_offset": max(wanted[one], starts[one]),
+            "records": max(wanted[one] - starts[one], 0),
+            "error": None,
+        }
+        for one in chosen
+    ]
+    if dry_run:
+        return rows
+    moved = {one: wanted[one] for one in chosen if wanted[one] > starts[one]}
+    for one, (code, start) in (await delete_records(cluster, moved)).items():
+        row = rows[chosen.index(one)]
+        if code:
+            row |= {"error": code.name, "new_start_offset": None, "records": 0}
+        else:
+            row["new_start_offset"] = start
+    return rows
+
+
+async def choose_partitions(
+    cluster: ClusterClient, name: str, partitions: tuple[int, ...]
+) -> list[Partition]:
+    """All partitions of a topic, or the named ones. Raises NoSuchTopic for one that is not."""
+    from kbroker.client.errors import NoSuchTopic
+
+    (row,) = await cluster.topics([name])
+    there = sorted(part.partition_index for part in row.partitions)
+    for index in partitions:
+        if index not in there:
+            raise NoSuchTopic(
+                f"{name} has no partition {index}, it has {len(there)}; "
+                f"`kbroker topic describe {name}` shows them"
+            )
+    return [(name, index) for index in sorted(partitions or there)]

@@ -1,0 +1,109 @@
+"""Topics as text: `NAME:PARTITIONS:k=v,...` on the command line, TOML and JSON files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+DEFAULT = -1
+
+
+class DeclaredTopic(NamedTuple):
+    """A topic that somebody asks for; `DEFAULT` leaves a number to the broker."""
+
+    name: str
+    partitions: int = DEFAULT
+    replication_factor: int = DEFAULT
+    configs: dict[str, str] = {}  # noqa: RUF012  # never changed
+
+
+class BadTopic(ValueError):
+    """A text or file does not declare a topic; it says what is wrong."""
+
+
+def parse_topic(text: str) -> DeclaredTopic:
+    """Read NAME[:PARTITIONS[:K=V,...]]. Raises BadTopic."""
+    name, _, rest = text.partition(":")
+    count, _, configs = rest.partition(":")
+    if count and not count.isdecimal():
+        raise BadTopic(f"{count!r} is no number of partitions; write NAME:PARTITIONS:KEY=VALUE,...")
+    pairs = parse_pairs(configs.split(",") if configs else [])
+    return DeclaredTopic(name, int(count or DEFAULT), configs=pairs)
+
+
+def parse_pairs(texts: Iterable[str]) -> dict[str, str]:
+    """Read KEY=VALUE texts. Raises BadTopic."""
+    pairs = {}
+    for text in texts:
+        key, separator, value = text.partition("=")
+        if not separator:
+            raise BadTopic(f"{text!r} is not KEY=VALUE")
+        pairs[key.strip()] = value.strip()
+    return pairs
+
+
+def read_topics(path: Path) -> list[DeclaredTopic]:
+    """Read the topics of a file, TOML by its name, else JSON. Raises BadTopic, naming the file."""
+    try:
+        return parse_topics(path.read_text(), toml=path.suffix == ".toml")
+    except (OSError, ValueError) as error:
+        raise BadTopic(f"{path}: {error}") from None
+
+
+def parse_topics(text: str, *, toml: bool) -> list[DeclaredTopic]:
+    """Read topics as JSON, as `topic describe -o json` or `--json` print it, or as TOML.
+
+    TOML has a table `[topics.NAME]` for each, with `partitions`, `replication_factor` and a table
+    `configs`. Raises BadTopic.
+    """
+    try:
+        return [_topic(row) for row in (_toml_rows(text) if toml else _json_rows(text))]
+    except ValueError as error:
+        raise BadTopic(str(error)) from None
+
+
+def _toml_rows(text: str) -> list[dict[str, Any]]:
+    import tomllib
+
+    topics = tomllib.loads(text).get("topics")
+    if not isinstance(topics, dict) or not all(isinstance(each, dict) for each in topics.values()):
+        raise BadTopic("there is no table [topics.NAME]")
+    return [{"name": name, **settings} for name, settings in topics.items()]
+
+
+def _json_rows(text: str) -> list[dict[str, Any]]:
+    try:
+        data = json.loads(text)
+    except ValueError:
+        data = [json.loads(line) for line in text.splitlines() if line.strip()]
+    rows = data if isinstance(data, list) else [data]
+    if not all(isinstance(row, dict) for row in rows):
+        raise BadTopic('a topic is an object such as {"name": "orders", "partitions": 3}')
+    return rows
+
+
+# What `topic describe` prints beside what creates a topic.
+_DESCRIBED = frozenset({"topic_id", "internal"})
+_FIELDS = frozenset({"name", "partitions", "replication_factor", "configs"})
+
+
+def _topic(row: dict[str, Any]) -> DeclaredTopic:
+    name = row.get("name")
+    if not isinstance(name, str):
+        raise BadTopic("a topic needs a name")
+    unknown = sorted(row.keys() - _FIELDS - _DESCRIBED)
+    if unknown:
+        raise BadTopic(f"topic {name}: unknown field {unknown[0]!r}; there are {sorted(_FIELDS)}")
+    partitions = row.get("partitions", DEFAULT)
+    count = len(partitions) if isinstance(partitions, list) else partitions
+    factor = row.get("replication_factor", DEFAULT)
+    configs = row.get("configs", {})
+    if not isinstance(count, int) or not isinstance(factor, int) or not isinstance(configs, dict):
+        raise BadTopic(f"topic {name}: two numbers and a table of configs are needed")
+    return DeclaredTopic(name, count, factor, {k: _config_text(v) for k, v in configs.items()})
+
+
+def _config_text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,200 @@
+"""A cluster as a client sees it: which brokers there are, and which one a request belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+
+import trio
+
+from kbroker.context import Endpoint
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.groups import FindCoordinatorRequest
+from kbroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from kbroker.protocol.primitives import DecodeError
+
+from .connection import CLIENT_ID, Connection, open_connection
+from .errors import CannotConnect, ClientError, NoSuchTopic, NotReachable, check, error_code
+
+HELLO_SECONDS = 5
+"""How long a broker may take to say what it speaks: a port can accept and never answer."""
+RETRY_SECONDS = 0.1
+COORDINATOR_SECONDS = 15
+"""How long a cluster may take to make its first group coordinator."""
+COORDINATOR_VERSION_MIN = 4
+METADATA_VERSION_MIN = 10
+
+
+class ClusterClient:
+    """Connections to the brokers of one cluster, opened when they are needed.
+
+    Get one from `open_cluster`. Several tasks may use it, but each connection serves one request
+    at a time: a task that wants its own takes it with `dial`.
+    """
+
+    def __init__(self, bootstrap: Sequence[Endpoint], client_id: str) -> None:
+        self.bootstrap = list(bootstrap)
+        self.client_id = client_id
+        self._any: Connection | None = None
+        self._nodes: dict[int, Connection] = {}
+        self._open: list[Connection] = []
+        self._dialling = trio.Lock()
+        self.endpoints: dict[int, Endpoint] = {}
+        """Where each broker says it is, as of the last metadata."""
+
+    @property
+    def address(self) -> str:
+        """What the user named."""
+        return ",".join(map(str, self.bootstrap))
+
+    # -- connections
+
+    async def any(self) -> Connection:
+        """A connection to the first bootstrap address that answers. Raises CannotConnect."""
+        async with self._dialling:
+            if self._any is None:
+                self._any = await self._first_that_answers()
+            return self._any
+
+    async def _first_that_answers(self) -> Connection:
+        reasons = []
+        for endpoint in self.bootstrap:
+            try:
+                return await self._connect(endpoint)
+            except (OSError, DecodeError) as error:
+                reasons.append(f"{endpoint} {_reason(error)}")
+        raise CannotConnect(
+            f"{'; '.join(reasons)}; is a broker running there? Start one with `kbroker serve`, or "
+            "name another with --bootstrap HOST:PORT or KBROKER_BOOTSTRAP"
+        )
+
+    async def _connect(self, endpoint: Endpoint) -> Connection:
+        connection = await open_connection(*endpoint, self.client_id)
+        self._open.append(connection)
+        with trio.move_on_after(HELLO_SECONDS):
+            await connection.negotiate()
+        if not connection.versions:
+            raise OSError("accepts connections but does not answer")
+        return connection
+
+    async def node(self, node_id: int) -> Connection:
+        """The connection to a broker, at the address that it advertises.
+
+        Raises NotReachable, and ClientError for a broker that the metadata does not name.
+        """
+        if node_id not in self.endpoints:
+            await self.metadata([])
+        async with self._dialling:
+            if node_id not in self._nodes:
+                self._nodes[node_id] = await self.dial(node_id)
+            return self._nodes[node_id]
+
+    async def dial(self, node_id: int) -> Connection:
+        """One more connection to a broker. Raises as `node`."""
+        endpoint = self.endpoints.get(node_id)
+        if endpoint is None:
+            known = ", ".join(map(str, sorted(self.endpoints))) or "none"
+            raise ClientError(f"there is no broker {node_id} now; there are: {known}")
+        try:
+            return await self._connect(endpoint)
+        except (OSError, DecodeError) as error:
+            raise NotReachable(node_id, endpoint, _reason(error)) from error
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        for connection in self._open:
+            await connection.aclose()
+
+    # -- who is who
+
+    async def metadata(self, names: Iterable[str] | None = None) -> MetadataResponse:
+        """Brokers, and the named topics (None: all of them). No topic is created by asking."""
+        rows = None if names is None else [MetadataRequest.Topic(name=name) for name in names]
+        request = MetadataRequest(topics=rows, allow_auto_topic_creation=False)
+        connection = await self.any()
+        answer: MetadataResponse = await connection.ask(request, oldest=METADATA_VERSION_MIN)
+        check(answer.error_code)
+        self.endpoints = {row.node_id: Endpoint(row.host, row.port) for row in answer.brokers}
+        return answer
+
+    async def controller(self) -> Connection:
+        """The broker that changes topics."""
+        answer = await self.metadata([])
+        return await self.node(answer.controller_id)
+
+    async def topics(self, names: Sequence[str]) -> list[MetadataResponse.Topic]:
+        """The metadata of topics in the order of their names.
+
+        Raises NoSuchTopic, which names the one that was probably meant; KafkaError for topics that
+        may not be seen.
+        """
+        answer = await self.metadata(names)
+        found = {row.name: row for row in answer.topics}
+        for name in names:
+            code = error_code(found[name].error_code)
+            if code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC_EXCEPTION):
+                raise NoSuchTopic(await self._no_such_topic(name))
+            if code != ErrorCode.LEADER_NOT_AVAILABLE:
+                check(code, name)
+        return [found[name] for name in names]
+
+    async def _no_such_topic(self, name: str) -> str:
+        known = sorted(row.name or "" for row in (await self.metadata()).topics)
+        return (
+            f"topic {name!r} does not exist at {self.address}{did_you_mean(name, known)} "
+            f"`kbroker topic list` shows what there is, `kbroker topic create {name}` makes it"
+        )
+
+    async def coordinator(self, group_id: str) -> Connection:
+        """The broker that looks after a group. Raises KafkaError when there is none for long."""
+        request = FindCoordinatorRequest(coordinator_keys=[group_id])
+        deadline = trio.current_time() + COORDINATOR_SECONDS
+        while True:
+            connection = await self.any()
+            answer = await connection.ask(request, oldest=COORDINATOR_VERSION_MIN)
+            (row,) = answer.coordinators
+            if not row.error_code:
+                self.endpoints[row.node_id] = Endpoint(row.host, row.port)
+                return await self.node(row.node_id)
+            code = error_code(row.error_code)
+            if not code.retriable or trio.current_time() > deadline:
+                raise KafkaError(code, row.error_message)
+            await trio.sleep(RETRY_SECONDS)
+
+
+@asynccontextmanager
+async def open_cluster(
+    bootstrap: Sequence[Endpoint], client_id: str = CLIENT_ID
+) -> AsyncIterator[ClusterClient]:
+    """A client of the cluster behind any of these addresses. Connects when first asked."""
+    cluster = ClusterClient(bootstrap, client_id)
+    try:
+        yield cluster
+    finally:
+        with trio.CancelScope(shield=True):
+            await cluster.aclose()
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The end of a sentence: a question for the likeliest of `known`, or a full stop."""
+    import difflib
+
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {close[0]!r}?" if close else "."
+
+
+def _reason(error: Exception) -> str:
+    """Why a connection failed, in few words; the first cause, not the wrapping of it."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, BaseExceptionGroup):
+            cause = cause.exceptions[0]
+        elif isinstance(cause, ConnectionRefusedError):
+            return "refuses the connection"
+        elif cause.__cause__ is None:
+            break
+        else:
+            cause = cause.__cause__
+    if isinstance(cause, DecodeError):
+        return "does not speak Kafka's protocol"
+    return str(getattr(cause, "strerror", None) or cause)

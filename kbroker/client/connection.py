@@ -1,0 +1,149 @@
+"""One connection to one broker, one request at a time."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import trio
+
+from kbroker.protocol import messages
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.headers import decode_response, encode_request
+
+CLIENT_ID = "kbroker"
+ANSWER_BYTES_MAX = 128 * 1024 * 1024
+CONNECT_SECONDS = 5
+CHECK_SECONDS = 10
+"""How long a whole check may take: a port can accept connections and never say anything."""
+
+
+class Connection:
+    """A connection to a broker. Get one from `connect`.
+
+    `versions` are what the broker serves by API key, first and last; empty before `negotiate`.
+    """
+
+    def __init__(self, stream: trio.SocketStream, client_id: str = CLIENT_ID) -> None:
+        self._stream = stream
+        self._client_id = client_id
+        self._correlation_id = 0
+        self.versions: dict[int, tuple[int, int]] = {}
+
+    async def request(self, key: ApiKey, version: int, message: Any) -> Any:
+        """Send one request and return its response.
+
+        Raises OSError when the connection ends before the answer, DecodeError when the answer
+        makes no sense.
+        """
+        await self._send(key, version, message)
+        try:
+            (size,) = struct.unpack(">i", await self._receive(4))
+            if not 0 < size <= ANSWER_BYTES_MAX:
+                raise OSError(f"an answer of {size} bytes: this is not a Kafka broker")
+            frame = await self._receive(size)
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            raise _broken(error) from error
+        correlation_id, response = decode_response(messages.response_class(key), frame, version)
+        if correlation_id != self._correlation_id:
+            raise OSError(f"answer {correlation_id} to request {self._correlation_id}")
+        return response
+
+    async def _send(self, key: ApiKey, version: int, message: Any) -> None:
+        self._correlation_id += 1
+        parts: list[Any] = list(
+            encode_request(key, version, self._correlation_id, self._client_id, message)
+        )
+        try:
+            await self._stream.send_all(b"".join(parts))
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            raise _broken(error) from error
+
+    async def _receive(self, size: int) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            more = await self._stream.receive_some(size - len(data))
+            if not more:
+                raise OSError("the broker closed the connection")
+            data += more
+        return bytes(data)
+
+    async def negotiate(self) -> None:
+        """Learn which APIs and versions the broker serves. Raises OSError or DecodeError."""
+        hello = messages.request_class(ApiKey.API_VERSIONS)(
+            client_software_name=CLIENT_ID, client_software_version="1"
+        )
+        answer = await self.request(ApiKey.API_VERSIONS, 3, hello)
+        self.versions = {row.api_key: (row.min_version, row.max_version) for row in answer.api_keys}
+
+    async def ask(self, message: Any, *, oldest: int = 0, newest: int | None = None) -> Any:
+        """Send a request in the newest version that both sides speak, and return its response.
+
+        Parameters: `oldest` and `newest` are the versions that `message` is made for. Raises what
+        `request` raises, and KafkaError UNSUPPORTED_VERSION when there is no such version.
+        """
+        return await self.request(*self._choose(message, oldest, newest), message)
+
+    async def tell(self, message: Any, *, newest: int | None = None) -> None:
+        """Send a request that is not answered: Produce with acks=0."""
+        await self._send(*self._choose(message, 0, newest), message)
+
+    def _choose(self, message: Any, oldest: int, newest: int | None) -> tuple[ApiKey, int]:
+        key = ApiKey(message.KEY)
+        served_first, served_last = self.versions.get(key, (0, -1))
+        ours_first, ours_last = message.VERSIONS[0], message.VERSIONS[-1]
+        version = min(served_last, ours_last if newest is None else newest)
+        if version < max(served_first, ours_first, oldest):
+            served = f"{served_first} to {served_last}" if served_last >= 0 else "none"
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"this broker does not serve {key.api_name} in a version that this command "
+                f"speaks (it serves {served})",
+            )
+        return key, version
+
+    async def aclose(self) -> None:
+        """Close the connection."""
+        await self._stream.aclose()
+
+
+def _broken(error: Exception) -> OSError:
+    return OSError(f"the connection broke: {error.__cause__ or error}")
+
+
+async def open_connection(host: str, port: int, client_id: str = CLIENT_ID) -> Connection:
+    """Open a connection, to be closed by the caller. Raises OSError after at most five seconds."""
+    with trio.move_on_after(CONNECT_SECONDS) as scope:
+        stream = await trio.open_tcp_stream(host, port)
+    if scope.cancelled_caught:
+        raise OSError(f"no connection to {host}:{port} within {CONNECT_SECONDS} seconds")
+    return Connection(stream, client_id)
+
+
+@asynccontextmanager
+async def connect(host: str, port: int) -> AsyncIterator[Connection]:
+    """Open a connection to a broker. Raises OSError when that fails within five seconds."""
+    connection = await open_connection(host, port)
+    try:
+        yield connection
+    finally:
+        with trio.CancelScope(shield=True):
+            await connection.aclose()
+
+
+async def check_round_trip(host: str, port: int) -> Any:
+    """Ask a broker for its API versions and its metadata; return the latter.
+
+    Raises OSError or DecodeError when either does not work within ten seconds.
+    """
+    with trio.move_on_after(CHECK_SECONDS):
+        async with connect(host, port) as connection:
+            await connection.negotiate()
+            if ApiKey.METADATA not in connection.versions:
+                raise OSError(f"{host}:{port} does not serve Metadata")
+            ask = messages.request_class(ApiKey.METADATA)(topics=[])
+            return await connection.request(ApiKey.METADATA, 9, ask)
+    raise OSError(f"no answer from {host}:{port} within {CHECK_SECONDS} seconds")

@@ -1,0 +1,51 @@
+"""What goes wrong between a client and a cluster, said so that a person knows what to do next."""
+
+from __future__ import annotations
+
+from kbroker.context import Endpoint
+from kbroker.protocol.errors import ErrorCode, KafkaError
+
+
+class ClientError(Exception):
+    """A request cannot be done; the message names the cause and the next action."""
+
+
+class CannotConnect(ClientError):
+    """None of the addresses that the user named answers."""
+
+
+class NotReachable(ClientError):
+    """A broker tells its clients an address that does not work from here."""
+
+    def __init__(self, node_id: int, endpoint: Endpoint, reason: str) -> None:
+        super().__init__(
+            f"broker {node_id} tells clients to use {endpoint}, which does not work from here "
+            f"({reason}); start it with an address that does: `kbroker serve --advertise "
+            "HOST:PORT`, or advertised.listeners in Apache Kafka"
+        )
+
+
+class NoSuchTopic(ClientError):
+    """A topic or partition that was named does not exist."""
+
+
+class NoSuchGroup(ClientError):
+    """A group that was named does not exist."""
+
+
+class TimedOut(ClientError):
+    """What was waited for did not happen in time."""
+
+
+def check(code: int, message: str | None = None) -> None:
+    """Raise KafkaError for every error code but NONE."""
+    if code:
+        raise KafkaError(error_code(code), message)
+
+
+def error_code(code: int) -> ErrorCode:
+    """The code as a name; one that this version does not know is UNKNOWN_SERVER_ERROR."""
+    try:
+        return ErrorCode(code)
+    except ValueError:
+        return ErrorCode.UNKNOWN_SERVER_ERROR

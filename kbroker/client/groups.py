@@ -1,0 +1,203 @@
+"""Consumer groups: who is in them, how far they have read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.group_metadata import read_assignment
+from kbroker.protocol.messages.groups import (
+    DeleteGroupsRequest,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    ListGroupsRequest,
+)
+from kbroker.protocol.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetDeleteRequest,
+    OffsetFetchRequest,
+)
+
+from .cluster import ClusterClient, did_you_mean
+from .connection import Connection
+from .errors import NoSuchGroup, check, error_code
+from .topics import Partition
+
+DEAD = "Dead"
+OFFSETS_BY_NAME = 9
+"""The last version of OffsetCommit and OffsetFetch that names topics."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedGroup:
+    """A group as ListGroups shows it; `state` and `type` are empty from brokers before 3.8."""
+
+    name: str
+    protocol_type: str
+    state: str
+    type: str
+    coordinator: int
+
+
+@dataclass(slots=True)
+class Member:
+    """A member of a group, with the partitions that it has."""
+
+    id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+    partitions: list[Partition]
+
+
+@dataclass(slots=True)
+class Group:
+    """A group as its coordinator describes it. `balancer` is the assignor or protocol in use."""
+
+    name: str
+    state: str
+    type: str
+    balancer: str
+    members: list[Member] = field(default_factory=list)
+
+
+async def list_groups(cluster: ClusterClient) -> list[ListedGroup]:
+    """All groups of all brokers, by name. Raises KafkaError."""
+    found = []
+    for node_id in sorted(row.node_id for row in (await cluster.metadata([])).brokers):
+        answer = await (await cluster.node(node_id)).ask(ListGroupsRequest())
+        check(answer.error_code)
+        found += [
+            ListedGroup(row.group_id, row.protocol_type, row.group_state, row.group_type, node_id)
+            for row in answer.groups
+        ]
+    return sorted(found, key=lambda group: group.name)
+
+
+async def describe_group(cluster: ClusterClient, name: str) -> Group:
+    """State and members of a group. Raises NoSuchGroup, or KafkaError."""
+    coordinator = await cluster.coordinator(name)
+    answer = await coordinator.ask(DescribeGroupsRequest(groups=[name]))
+    (row,) = answer.groups
+    code = error_code(row.error_code)
+    if code not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
+        check(code, row.error_message)
+    if code or row.group_state == DEAD:
+        group = await _describe_consumer_group(coordinator, name)
+        if group is None:
+            raise NoSuchGroup(await _no_such_group(cluster, name))
+        return group
+    members = [_classic_member(member) for member in row.members]
+    return Group(name, row.group_state, "Classic", row.protocol_data, members)
+
+
+def _classic_member(row: DescribeGroupsResponse.Member) -> Member:
+    assignment = read_assignment(row.member_assignment)
+    topics = assignment.assigned_partitions if assignment else []
+    owned = [(topic.topic, index) for topic in topics for index in topic.partitions]
+    return Member(row.member_id, row.group_instance_id, row.client_id, row.client_host, owned)
+
+
+async def _describe_consumer_group(coordinator: Connection, name: str) -> Group | None:
+    """A group of the newer protocol (KIP-848); None when it is none."""
+    from kbroker.protocol.messages.consumer_groups import ConsumerGroupDescribeRequest
+
+    if ApiKey.CONSUMER_GROUP_DESCRIBE not in coordinator.versions:
+        return None
+    answer = await coordinator.ask(ConsumerGroupDescribeRequest(group_ids=[name]))
+    (row,) = answer.groups
+    if row.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
+        return None
+    check(row.error_code, row.error_message)
+    members = [
+        Member(
+            each.member_id,
+            each.instance_id,
+            each.client_id,
+            each.client_host,
+            [
+                (t.topic_name, index)
+                for t in each.assignment.topic_partitions
+                for index in t.partitions
+            ],
+        )
+        for each in row.members
+    ]
+    return Group(name, row.group_state, "Consumer", row.assignor_name, members)
+
+
+async def _no_such_group(cluster: ClusterClient, name: str) -> str:
+    known = [group.name for group in await list_groups(cluster)]
+    return (
+        f"group {name!r} does not exist at {cluster.address}{did_you_mean(name, known)} "
+        "`kbroker group list` shows what there is"
+    )
+
+
+async def delete_groups(cluster: ClusterClient, names: Iterable[str]) -> dict[str, ErrorCode]:
+    """Delete groups that have no members; returns the outcome of each."""
+    outcome = {}
+    for name in names:
+        request = DeleteGroupsRequest(groups_names=[name])
+        answer = await (await cluster.coordinator(name)).ask(request)
+        outcome[name] = error_code(answer.results[0].error_code)
+    return outcome
+
+
+async def committed_offsets(cluster: ClusterClient, name: str) -> dict[Partition, int]:
+    """The committed offsets of a group; empty for one that does not exist. Raises KafkaError."""
+    asked = OffsetFetchRequest.Group(group_id=name, topics=None)
+    request = OffsetFetchRequest(groups=[asked], require_stable=False)
+    connection = await cluster.coordinator(name)
+    answer = await connection.ask(request, oldest=8, newest=OFFSETS_BY_NAME)
+    (group,) = answer.groups
+    check(group.error_code)
+    offsets = {}
+    for topic in group.topics:
+        for row in topic.partitions:
+            check(row.error_code)
+            if row.committed_offset >= 0:
+                offsets[topic.name, row.partition_index] = row.committed_offset
+    return dict(sorted(offsets.items()))
+
+
+async def commit_offsets(
+    cluster: ClusterClient, name: str, offsets: Mapping[Partition, int]
+) -> dict[Partition, ErrorCode]:
+    """Set offsets of a group that has no members; returns the outcome of each."""
+    rows: dict[str, list[OffsetCommitRequest.Partition]] = {}
+    for (topic, index), offset in offsets.items():
+        row = OffsetCommitRequest.Partition(
+            partition_index=index, committed_offset=offset, committed_metadata=""
+        )
+        rows.setdefault(topic, []).append(row)
+    topics = [OffsetCommitRequest.Topic(name=k, partitions=v) for k, v in rows.items()]
+    request = OffsetCommitRequest(group_id=name, topics=topics)
+    connection = await cluster.coordinator(name)
+    answer = await connection.ask(request, oldest=2, newest=OFFSETS_BY_NAME)
+    return {
+        (topic.name, row.partition_index): error_code(row.error_code)
+        for topic in answer.topics
+        for row in topic.partitions
+    }
+
+
+async def delete_offsets(
+    cluster: ClusterClient, name: str, partitions: Iterable[Partition]
+) -> dict[Partition, ErrorCode]:
+    """Forget committed offsets (KIP-496); returns the outcome of each. Raises KafkaError."""
+    rows: dict[str, list[OffsetDeleteRequest.Partition]] = {}
+    for topic, index in partitions:
+        row = OffsetDeleteRequest.Partition(partition_index=index)
+        rows.setdefault(topic, []).append(row)
+    topics = [OffsetDeleteRequest.Topic(name=k, partitions=v) for k, v in rows.items()]
+    request = OffsetDeleteRequest(group_id=name, topics=topics)
+    answer = await (await cluster.coordinator(name)).ask(request)
+    check(answer.error_code)
+    return {
+        (topic.name, row.partition_index): error_code(row.error_code)
+        for topic in answer.topics
+        for row in topic.partitions
+    }

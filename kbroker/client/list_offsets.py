@@ -1,0 +1,74 @@
+"""Offsets of partitions by name or by time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.list_offsets import ListOffsetsRequest
+
+from .cluster import ClusterClient
+from .errors import ClientError, error_code
+from .topics import Partition, by_leader
+
+LATEST, EARLIEST = -1, -2
+"""Names of offsets that stand where else a timestamp (ms) stands."""
+NO_LEADER = -1
+
+
+class FoundOffset(NamedTuple):
+    """What was found for a partition; offset -1: no record is that late."""
+
+    error: ErrorCode
+    offset: int
+    timestamp: int
+
+
+async def list_offsets(
+    cluster: ClusterClient, wanted: Mapping[Partition, int], *, committed: bool = False
+) -> dict[Partition, FoundOffset]:
+    """Find offsets; partitions without a leader answer LEADER_NOT_AVAILABLE.
+
+    Parameters: `wanted` maps partitions to a time (ms) or `LATEST` or `EARLIEST`; with `committed`
+    the latest offset is the last stable one. Raises NoSuchTopic.
+    """
+    found: dict[Partition, FoundOffset] = {}
+    for node_id, owned in (await by_leader(cluster, wanted)).items():
+        if node_id == NO_LEADER:
+            lost = FoundOffset(ErrorCode.LEADER_NOT_AVAILABLE, -1, -1)
+            found.update(dict.fromkeys(owned, lost))
+            continue
+        rows: dict[str, list[ListOffsetsRequest.Partition]] = {}
+        for name, index in owned:
+            row = ListOffsetsRequest.Partition(partition_index=index, timestamp=wanted[name, index])
+            rows.setdefault(name, []).append(row)
+        topics = [ListOffsetsRequest.Topic(name=k, partitions=v) for k, v in rows.items()]
+        request = ListOffsetsRequest(
+            replica_id=-1, isolation_level=int(committed), topics=topics, timeout_ms=30_000
+        )
+        answer = await (await cluster.node(node_id)).ask(request, oldest=2)
+        for topic in answer.topics:
+            for part in topic.partitions:
+                one = FoundOffset(error_code(part.error_code), part.offset, part.timestamp)
+                found[topic.name, part.partition_index] = one
+    return found
+
+
+async def offsets_at(
+    cluster: ClusterClient,
+    partitions: Iterable[Partition],
+    timestamp: int,
+    *,
+    committed: bool = False,
+) -> dict[Partition, int]:
+    """The offset for one time in each partition. Raises ClientError for what cannot be read."""
+    wanted = dict.fromkeys(partitions, timestamp)
+    found = await list_offsets(cluster, wanted, committed=committed)
+    for (name, index), one in found.items():
+        if one.error:
+            raise ClientError(
+                f"partition {index} of {name} cannot be read now ({one.error.name}); "
+                "`kbroker cluster health` says more"
+            )
+    return {partition: one.offset for partition, one in found.items()}

@@ -1,0 +1,128 @@
+"""Records as lines of JSON, so that what is read can be written again byte for byte.
+
+A line is an object::
+
+    {"topic": "orders", "partition": 0, "offset": 5, "timestamp": 1700000000000,
+     "timestamp_type": "CreateTime", "key": "k", "value": "v",
+     "headers": [{"key": "h", "value": "x"}]}
+
+Bytes that are not UTF-8 stand in `key_base64` and `value_base64` instead, in headers too. Null is
+`null`. When a line is read every field may be missing; a time that is missing is the present one.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from typing import Any, NamedTuple
+
+from kbroker.protocol.records import Record
+
+FIELDS = frozenset(
+    {
+        "topic",
+        "partition",
+        "offset",
+        "timestamp",
+        "timestamp_type",
+        "key",
+        "key_base64",
+        "value",
+        "value_base64",
+        "headers",
+    }
+)
+_INT64_MAX = (1 << 63) - 1
+
+
+class BadLine(ValueError):
+    """A line is no record; the text says why."""
+
+
+class Line(NamedTuple):
+    """What one line asks for. `topic` and `partition` are None where the line does not say."""
+
+    topic: str | None
+    partition: int | None
+    record: Record
+
+
+def bytes_field(name: str, data: bytes | None) -> dict[str, str | None]:
+    """A key or value as a field of JSON, in base64 when it is not UTF-8."""
+    if data is None:
+        return {name: None}
+    try:
+        return {name: data.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(data).decode()}
+
+
+def headers_field(record: Record) -> list[dict[str, str | None]]:
+    """The headers of a record, in order."""
+    return [
+        bytes_field("key", key.encode(errors="surrogateescape")) | bytes_field("value", value)
+        for key, value in record.headers
+    ]
+
+
+def parse_line(text: bytes | str, now_ms: int) -> Line:
+    """Read one line; `now_ms` is the time of a record that names none. Raises BadLine."""
+    try:
+        fields = json.loads(text)
+    except ValueError as error:
+        raise BadLine(f"this is not JSON: {error}") from None
+    if not isinstance(fields, dict):
+        raise BadLine('a line must be an object such as {"value": "hello"}')
+    unknown = sorted(fields.keys() - FIELDS)
+    if unknown:
+        raise BadLine(f"unknown field {unknown[0]!r}; there are {', '.join(sorted(FIELDS))}")
+    record = Record(
+        _bytes(fields, "key"),
+        _bytes(fields, "value"),
+        _number(fields, "timestamp", now_ms),
+        _headers(fields.get("headers") or []),
+    )
+    topic = fields.get("topic")
+    if topic is not None and not isinstance(topic, str):
+        raise BadLine("topic must be a string")
+    partition = _number(fields, "partition", -1)
+    return Line(topic, partition if partition >= 0 else None, record)
+
+
+def _bytes(fields: dict[str, Any], name: str) -> bytes | None:
+    encoded, value = fields.get(f"{name}_base64"), fields.get(name)
+    if encoded is not None:
+        if value is not None:
+            raise BadLine(f"{name} and {name}_base64 exclude each other")
+        try:
+            return base64.b64decode(encoded, validate=True)
+        except (binascii.Error, TypeError, ValueError):
+            raise BadLine(f"{name}_base64 is not base64") from None
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return value.encode(errors="surrogatepass")
+    # A value that is JSON itself is what people write into seed files.
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _number(fields: dict[str, Any], name: str, default: int) -> int:
+    value = fields.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, int) or isinstance(value, bool) or not -1 <= value <= _INT64_MAX:
+        raise BadLine(f"{name} must be a whole number, not {value!r}")
+    return value
+
+
+def _headers(rows: Any) -> list[tuple[str, bytes | None]]:
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise BadLine('headers must be a list of {"key": ..., "value": ...}')
+    headers = []
+    for row in rows:
+        key = _bytes(row, "key")
+        if key is None:
+            raise BadLine("a header needs a key")
+        headers.append((key.decode(errors="surrogateescape"), _bytes(row, "value")))
+    return headers

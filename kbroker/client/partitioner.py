@@ -1,0 +1,27 @@
+"""Which partition a key belongs to: the same one as Java's producer chooses (murmur2)."""
+
+from __future__ import annotations
+
+_SEED = 0x9747B28C
+_FACTOR = 0x5BD1E995
+_MASK = 0xFFFFFFFF
+
+
+def murmur2(data: bytes) -> int:
+    """The 32-bit murmur2 hash of `data`, with the seed that Kafka uses."""
+    length = len(data)
+    value = _SEED ^ length
+    whole = length & ~3
+    for at in range(0, whole, 4):
+        word = int.from_bytes(data[at : at + 4], "little") * _FACTOR & _MASK
+        word = (word ^ word >> 24) * _FACTOR & _MASK
+        value = value * _FACTOR & _MASK ^ word
+    if length > whole:
+        value = (value ^ int.from_bytes(data[whole:], "little")) * _FACTOR & _MASK
+    value = (value ^ value >> 13) * _FACTOR & _MASK
+    return value ^ value >> 15
+
+
+def partition_of(key: bytes, count: int) -> int:
+    """The partition of a key in a topic of `count` partitions."""
+    return (murmur2(key) & 0x7FFFFFFF) % count

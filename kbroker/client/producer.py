@@ -1,0 +1,158 @@
+"""Write records: to the partition that their key belongs to, in batches, acknowledged."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import trio
+
+from kbroker.protocol.compression import Codec
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.produce import ProduceRequest, ProduceResponse
+from kbroker.protocol.records import Record, encode_batch
+
+from .cluster import ClusterClient
+from .errors import ClientError, error_code
+from .partitioner import partition_of
+from .topics import Partition
+
+BATCH_BYTES_MAX = 512 * 1024
+"""Below the `message.max.bytes` of every cluster with the default."""
+RECORD_OVERHEAD = 64
+"""More than a record needs beside its key, value and headers."""
+REQUEST_TIMEOUT_MS = 30_000
+RETRY_SECONDS = 10
+RETRY_PAUSE_SECONDS = 0.1
+TOPIC_BY_NAME = 12
+"""The last version of Produce that names topics."""
+ANY_PARTITION = -1
+
+
+class Written(NamedTuple):
+    """Where a batch went. `offset` is that of its first record, -1 with acks=0."""
+
+    partition: Partition
+    offset: int
+    records: list[Record]
+
+
+class Producer:
+    """Writes records to a cluster. Delivery is at least once: a lost answer is an error.
+
+    Parameters: `acks` is -1, 0 or 1 as in Kafka; `codec` compresses each batch.
+    """
+
+    def __init__(
+        self, cluster: ClusterClient, *, acks: int = -1, codec: Codec = Codec.NONE
+    ) -> None:
+        self._cluster = cluster
+        self._acks = acks
+        self._codec = codec
+        self._leaders: dict[str, list[int]] = {}
+
+    async def place(self, topic: str, record: Record, partition: int = ANY_PARTITION) -> Partition:
+        """The partition that a record goes to: the one named, else that of its key, else any.
+
+        Raises NoSuchTopic, and ClientError for a partition that does not exist.
+        """
+        count = len(await self._leaders_of(topic))
+        if partition >= count:
+            raise ClientError(
+                f"{topic} has no partition {partition}, it has {count}; `-p -1` places records by "
+                f"their keys, `kbroker topic add-partitions {topic} COUNT` makes more"
+            )
+        if partition >= 0:
+            return topic, partition
+        if record.key is not None:
+            return topic, partition_of(record.key, count)
+        return topic, random.randrange(count)
+
+    async def _leaders_of(self, topic: str) -> list[int]:
+        """The leader of each partition of a topic, -1 where there is none now."""
+        if topic not in self._leaders:
+            (row,) = await self._cluster.topics([topic])
+            leaders = {part.partition_index: part.leader_id for part in row.partitions}
+            self._leaders[topic] = [leaders[index] for index in sorted(leaders)]
+        return self._leaders[topic]
+
+    async def write(self, records: Mapping[Partition, Sequence[Record]]) -> list[Written]:
+        """Write records, in their order within each partition. Raises KafkaError or ClientError."""
+        written = []
+        for partition, listed in records.items():
+            for batch in _batches(listed):
+                written.append(await self._write_batch(partition, batch))
+        return written
+
+    async def _write_batch(self, partition: Partition, records: list[Record]) -> Written:
+        batch = encode_batch(records, codec=self._codec)
+        deadline = trio.current_time() + RETRY_SECONDS
+        while True:
+            row = await self._send(partition, batch)
+            code = error_code(row.error_code)
+            if not code:
+                return Written(partition, row.base_offset, records)
+            if code not in _NOT_WRITTEN or trio.current_time() > deadline:
+                reason = (
+                    row.record_errors[0].batch_index_error_message if row.record_errors else None
+                )
+                raise KafkaError(code, reason or row.error_message or _ADVICE.get(code))
+            await trio.sleep(RETRY_PAUSE_SECONDS)
+            del self._leaders[partition[0]]
+
+    async def _send(self, partition: Partition, batch: bytes) -> ProduceResponse.Partition:
+        topic, index = partition
+        leader = (await self._leaders_of(topic))[index]
+        if leader < 0:
+            return ProduceResponse.Partition(error_code=ErrorCode.LEADER_NOT_AVAILABLE)
+        rows = [ProduceRequest.Partition(index=index, records=batch)]
+        request = ProduceRequest(
+            acks=self._acks,
+            timeout_ms=REQUEST_TIMEOUT_MS,
+            topic_data=[ProduceRequest.Topic(name=topic, partition_data=rows)],
+        )
+        connection = await self._cluster.node(leader)
+        if self._acks == 0:
+            await connection.tell(request, newest=TOPIC_BY_NAME)
+            return ProduceResponse.Partition(index=index, base_offset=-1)
+        answer = await connection.ask(request, oldest=3, newest=TOPIC_BY_NAME)
+        row: ProduceResponse.Partition = answer.responses[0].partition_responses[0]
+        return row
+
+
+_NOT_WRITTEN = frozenset(
+    {
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+)
+"""Refusals after which nothing was written, and which pass by themselves."""
+
+_ADVICE = {
+    ErrorCode.MESSAGE_TOO_LARGE: "raise the topic's max.message.bytes with "
+    "`kbroker topic alter-config TOPIC --set max.message.bytes=BYTES`",
+    ErrorCode.NOT_ENOUGH_REPLICAS: "`kbroker cluster health` shows which brokers are missing",
+    ErrorCode.KAFKA_STORAGE_ERROR: "the broker's log says what is wrong with its disk",
+}
+
+
+def _batches(records: Sequence[Record]) -> Iterator[list[Record]]:
+    """Cut records into batches of a size that every broker takes."""
+    batch: list[Record] = []
+    size = 0
+    for record in records:
+        grown = size + _size(record)
+        if batch and grown > BATCH_BYTES_MAX:
+            yield batch
+            batch, grown = [], _size(record)
+        batch.append(record)
+        size = grown
+    if batch:
+        yield batch
+
+
+def _size(record: Record) -> int:
+    headers = sum(len(key) + len(value or b"") + 16 for key, value in record.headers)
+    return len(record.key or b"") + len(record.value or b"") + headers + RECORD_OVERHEAD

@@ -1,0 +1,143 @@
+"""Create, grow, trim and delete topics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import trio
+
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.topics import (
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
+    DeleteRecordsRequest,
+    DeleteTopicsRequest,
+)
+
+from .cluster import ClusterClient
+from .errors import TimedOut, check, error_code
+
+DEFAULT = -1
+"""A count or factor that asks for the broker's default."""
+TIMEOUT_MS = 30_000
+READY_SECONDS = 15
+RETRY_SECONDS = 0.02
+
+Partition = tuple[str, int]
+
+
+@dataclass(slots=True)
+class NewTopic:
+    """A topic to create."""
+
+    name: str
+    partitions: int = DEFAULT
+    replication_factor: int = DEFAULT
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+
+async def create_topics(
+    cluster: ClusterClient, topics: Sequence[NewTopic], *, validate_only: bool = False
+) -> dict[str, tuple[ErrorCode, str | None]]:
+    """Create topics; returns the outcome of each: its error code and the broker's words."""
+    rows = [
+        CreateTopicsRequest.Topic(
+            name=topic.name,
+            num_partitions=topic.partitions,
+            replication_factor=topic.replication_factor,
+            configs=[CreateTopicsRequest.Config(name=k, value=v) for k, v in topic.configs.items()],
+        )
+        for topic in topics
+    ]
+    request = CreateTopicsRequest(topics=rows, timeout_ms=TIMEOUT_MS, validate_only=validate_only)
+    answer = await (await cluster.controller()).ask(request, oldest=4)
+    return {row.name: (error_code(row.error_code), row.error_message) for row in answer.topics}
+
+
+async def wait_until_ready(cluster: ClusterClient, partitions: Mapping[str, int]) -> None:
+    """Wait until every partition of some topics has a leader.
+
+    Parameters: `partitions` has the count by topic name; a negative one stands for any. Apache
+    Kafka answers a creation before all brokers have heard of it. Raises TimedOut.
+    """
+    deadline = trio.current_time() + READY_SECONDS
+    while True:
+        waiting = []
+        for topic in (await cluster.metadata(partitions)).topics:
+            name = topic.name or ""
+            led = sum(each.leader_id >= 0 for each in topic.partitions)
+            if topic.error_code or not led or led < max(partitions[name], len(topic.partitions)):
+                waiting.append(name)
+        if not waiting:
+            return
+        if trio.current_time() > deadline:
+            raise TimedOut(
+                f"after {READY_SECONDS} s these topics still have partitions without a leader: "
+                f"{', '.join(sorted(waiting))}; `kbroker cluster health` says more"
+            )
+        await trio.sleep(RETRY_SECONDS)
+
+
+async def delete_topics(
+    cluster: ClusterClient, names: Iterable[str]
+) -> dict[str, tuple[ErrorCode, str | None]]:
+    """Delete topics; returns the outcome of each."""
+    rows = [DeleteTopicsRequest.Topic(name=name) for name in names]
+    request = DeleteTopicsRequest(topics=rows, timeout_ms=TIMEOUT_MS)
+    answer = await (await cluster.controller()).ask(request, oldest=6)
+    return {
+        row.name or "": (error_code(row.error_code), row.error_message) for row in answer.responses
+    }
+
+
+async def grow_topic(cluster: ClusterClient, name: str, count: int) -> None:
+    """Raise the number of a topic's partitions to `count`. Raises KafkaError."""
+    row = CreatePartitionsRequest.Topic(name=name, count=count)
+    request = CreatePartitionsRequest(topics=[row], timeout_ms=TIMEOUT_MS)
+    answer = await (await cluster.controller()).ask(request)
+    (result,) = answer.results
+    check(result.error_code, result.error_message)
+
+
+async def delete_records(
+    cluster: ClusterClient, offsets: Mapping[Partition, int]
+) -> dict[Partition, tuple[ErrorCode, int]]:
+    """Move the start of partitions forward; returns the outcome and the new start of each.
+
+    Parameters: `offsets` has the new start, -1 for the end, by topic and partition.
+    """
+    results: dict[Partition, tuple[ErrorCode, int]] = {}
+    for node_id, owned in (await by_leader(cluster, offsets)).items():
+        rows: dict[str, list[DeleteRecordsRequest.Partition]] = {}
+        for name, index in owned:
+            row = DeleteRecordsRequest.Partition(partition_index=index, offset=offsets[name, index])
+            rows.setdefault(name, []).append(row)
+        topics = [DeleteRecordsRequest.Topic(name=k, partitions=v) for k, v in rows.items()]
+        request = DeleteRecordsRequest(topics=topics, timeout_ms=TIMEOUT_MS)
+        answer = await (await cluster.node(node_id)).ask(request)
+        for topic in answer.topics:
+            for part in topic.partitions:
+                outcome = error_code(part.error_code), part.low_watermark
+                results[topic.name, part.partition_index] = outcome
+    return results
+
+
+async def by_leader(
+    cluster: ClusterClient, partitions: Iterable[Partition]
+) -> dict[int, list[Partition]]:
+    """Partitions by the broker that leads them; those without a leader are under -1.
+
+    Raises NoSuchTopic.
+    """
+    wanted = list(partitions)
+    names = list(dict.fromkeys(name for name, _ in wanted))
+    leaders = {
+        (topic.name or "", row.partition_index): row.leader_id
+        for topic in await cluster.topics(names)
+        for row in topic.partitions
+    }
+    owned: dict[int, list[Partition]] = {}
+    for partition in wanted:
+        owned.setdefault(leaders.get(partition, -1), []).append(partition)
+    return owned

@@ -1,0 +1,170 @@
+"""`kbroker topic produce` and `consume`: what goes in comes out, byte for byte."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+
+from kbroker.broker import Broker
+from kbroker.protocol.records import Record
+
+from ..wire import Topic, batch, connected, produce
+from .conftest import Cli
+
+BYTES = [None, b"", b"text", "h\xe4 \u2713".encode(), b"\xff\x00", b'"\\\n{}']
+
+
+def lines_of(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+async def values_in(cli: Cli, topic: str, *flags: str) -> list[str | None]:
+    read = await cli("topic", "consume", topic, "-o", ":end", *flags)
+    return [row["value"] for row in lines_of(read.stdout)]
+
+
+async def test_lines_become_records(cli: Cli) -> None:
+    await cli("topic", "create", "t")
+    said = (await cli("topic", "produce", "t", "-k", "k", "-H", "a:1:2", stdin="x\n\nlast")).stdout
+    assert said.splitlines()[0].startswith("Produced to partition 0 at offset 0 with timestamp ")
+    assert len(said.splitlines()) == 3
+    rows = lines_of((await cli("topic", "consume", "t", "-o", ":end")).stdout)
+    assert [(row["key"], row["value"], row["offset"]) for row in rows] == [
+        ("k", "x", 0),
+        ("k", "", 1),
+        ("k", "last", 2),
+    ]
+    assert rows[0]["headers"] == [{"key": "a", "value": "1:2"}]
+    assert abs(rows[0]["timestamp"] / 1000 - time.time()) < 60
+
+
+async def test_values_tombstones_and_delimiters(cli: Cli) -> None:
+    await cli("topic", "create", "t")
+    await cli("topic", "produce", "t", "one", "two", "-q")
+    await cli("topic", "produce", "t", "-k", "gone", "-Z")
+    await cli("topic", "produce", "t", "-d", "=", "-t", "2026-01-02", stdin="a=1\nb=\n")
+    rows = lines_of((await cli("topic", "consume", "t", "-o", ":end")).stdout)
+    assert [(row["key"], row["value"]) for row in rows] == [
+        (None, "one"),
+        (None, "two"),
+        ("gone", None),
+        ("a", "1"),
+        ("b", ""),
+    ]
+    assert rows[-1]["timestamp"] == 1767312000000
+    assert (
+        "line 1 has no" in (await cli("topic", "produce", "t", "-d:", stdin="x\n", status=1)).stderr
+    )
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+async def test_json_goes_round_byte_for_byte(cli: Cli, broker: Broker, codec: str) -> None:
+    headers = [("h", value) for value in BYTES] + [("\udcff", b"")]
+    records = [
+        Record(key, value, 1_700_000_000_000 + i, headers if i % 5 == 0 else [])
+        for i, (key, value) in enumerate((key, value) for key in BYTES for value in BYTES)
+    ]
+    await cli("topic", "create", "source", "copy", "-p", "2")
+    async with connected(broker.endpoint) as wire:
+        row = await produce(wire, Topic("source"), batch(records), partition=1)
+        assert row.error_code == 0
+    printed = await cli("topic", "consume", "source", "-o", ":end", "--json")
+    written = await cli("topic", "produce", "copy", "--json", "-z", codec, stdin=printed.stdout)
+    assert written.stderr == "36 records written\n"
+    again = await cli("topic", "consume", "copy", "-o", ":end", "--json")
+    assert again.stdout.replace('"copy"', '"source"') == printed.stdout
+    assert len(lines_of(again.stdout)) == len(records)
+    codecs = await cli("topic", "consume", "copy", "-o", ":end", "-f", r"%a{compression}\n")
+    assert set(codecs.stdout.split()) == {codec}
+
+
+async def test_lines_of_json_may_say_little(cli: Cli) -> None:
+    await cli("topic", "create", "t", "-p", "3")
+    lines = '{"topic": "t", "value": {"a": [1]}}\n\n{"topic": "t", "key": "k", "partition": 2}\n'
+    await cli("topic", "produce", "--json", stdin=lines)
+    rows = lines_of((await cli("topic", "consume", "t", "-o", ":end")).stdout)
+    by_key = {row["key"]: row for row in rows}
+    assert by_key[None]["value"] == '{"a":[1]}'
+    assert (by_key["k"]["partition"], by_key["k"]["value"]) == (2, None)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("nonsense", "line 2: this is not JSON"),
+        ("[1]", "must be an object"),
+        ('{"valeu": 1}', "unknown field 'valeu'"),
+        ('{"value": "a", "value_base64": "YQ=="}', "exclude each other"),
+        ('{"value_base64": "%"}', "not base64"),
+        ('{"timestamp": "today"}', "whole number"),
+        ('{"headers": [{"value": "x"}]}', "a header needs a key"),
+        ('{"partition": 9}', "t has no partition 9, it has 1"),
+    ],
+)
+async def test_a_bad_line_is_named(cli: Cli, line: str, words: str) -> None:
+    await cli("topic", "create", "t")
+    said = await cli(
+        "topic", "produce", "t", "--json", stdin=f'{{"value": "a"}}\n{line}\n', status=1
+    )
+    assert words in said.stderr
+
+
+async def test_places(cli: Cli) -> None:
+    await cli("topic", "create", "t")
+    for number in range(5):
+        await cli(
+            "topic", "produce", "t", str(number), "-t", f"{1_700_000_000_000 + number * 1000}"
+        )
+    for places, wanted in {
+        ":end": "01234",
+        ":3": "012",
+        "1:3": "12",
+        "+1:end": "1234",
+        "-2:end": "34",
+        "@1700000002000:end": "234",
+        "@1700000001000:2s": "12",
+        "@2023-11-14T22:13:21Z:2023-11-14T22:13:23Z": "12",
+        "@:1700000001": "0",
+        "3:2": "",
+    }.items():
+        read = await cli("topic", "consume", "t", "-o", places, "-f", "%v")
+        assert read.stdout == wanted, places
+    assert await values_in(cli, "t", "-n", "2") == ["0", "1"]
+    first = await cli("topic", "consume", "t", "--from-beginning", "-n", "1", "-f", "%v")
+    assert first.stdout == "0"
+    await cli("topic", "consume", "t", "-o", "nowhere", status=2)
+    gone = await cli("topic", "consume", "t", "-o", "77", status=1)
+    assert "does not have offset 77" in gone.stderr
+
+
+async def test_waiting_comes_to_an_end(cli: Cli) -> None:
+    await cli("topic", "create", "t")
+    await cli("topic", "produce", "t", "early")
+    said = await cli("topic", "consume", "t", "--timeout", "200ms", status=4)
+    assert "0 records came in time" in said.stderr
+    read = await cli(
+        "topic", "consume", "t", "--from-beginning", "-n2", "--timeout", "300ms", status=4
+    )
+    assert lines_of(read.stdout)[0]["value"] == "early"
+
+
+async def test_topics_by_pattern(cli: Cli) -> None:
+    await cli("topic", "create", "a1", "a2", "b1")
+    for name in ("a1", "a2", "b1"):
+        await cli("topic", "produce", name, name)
+    assert sorted(map(str, await values_in(cli, "a.", "-r"))) == ["a1", "a2"]
+    assert "matches zz" in (await cli("topic", "consume", "zz", "-r", status=1)).stderr
+
+
+async def test_keys_go_where_java_puts_them(cli: Cli) -> None:
+    await cli("topic", "create", "t", "-p", "7")
+    await cli("topic", "produce", "t", "-d:", stdin="".join(f"key-{i}:x\n" for i in range(8)))
+    rows = lines_of((await cli("topic", "consume", "t", "-o", ":end")).stdout)
+    assert {row["key"]: row["partition"] for row in rows} == JAVA_SAYS
+
+
+# What murmur2 in kafka-python says too.
+JAVA_SAYS = {f"key-{i}": at for i, at in enumerate([0, 5, 4, 4, 5, 4, 5, 3])}

@@ -1,0 +1,103 @@
+"""Which cluster a command speaks to, and what is said when that does not work."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from kbroker.broker import Broker, open_broker
+from kbroker.config import BrokerConfig
+from kbroker.context import Endpoint
+from kbroker.server import Listener
+
+from .conftest import Cli, invoke
+
+
+def free_address() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return f"127.0.0.1:{server.getsockname()[1]}"
+
+
+def test_nobody_listens() -> None:
+    address = free_address()
+    said = invoke("topic", "list", "-b", address, status=1).stderr
+    assert f"{address} refuses the connection" in said
+    assert "kbroker serve" in said
+    assert "--bootstrap" in said
+
+
+def test_a_port_that_is_no_broker() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        server.settimeout(10)
+        import threading
+
+        def answer() -> None:
+            client, _ = server.accept()
+            client.recv(1000)
+            client.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            client.close()
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        said = invoke("topic", "list", "-b", f"127.0.0.1:{port}", status=1).stderr
+        thread.join()
+    assert "not a Kafka broker" in said
+
+
+async def test_an_advertised_address_that_cannot_be_reached(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = Endpoint("127.0.0.1", int(free_address().split(":")[1]))
+    listener = Listener("PLAINTEXT", "127.0.0.1", 0, lost)
+    async with open_broker(BrokerConfig(), data_dir=None, listeners=[listener]) as other:
+        said = (await cli("topic", "create", "t", "-b", other.bootstrap_servers, status=1)).stderr
+    assert f"broker 1 tells clients to use {lost}" in said
+    assert "--advertise" in said
+
+
+async def test_the_second_address_is_tried(cli: Cli, broker: Broker) -> None:
+    await cli("topic", "list", "-b", f"{free_address()},{broker.bootstrap_servers}")
+
+
+async def test_order_of_sources(cli: Cli, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    nobody = free_address()
+    monkeypatch.delenv("KBROKER_BOOTSTRAP")
+    await cli("profile", "create", "here", "-X", f"brokers={broker.bootstrap_servers}")
+    await cli("topic", "list")
+    await cli("profile", "create", "nowhere", "-X", f"brokers={nobody}")
+    await cli("topic", "list", status=1)
+    await cli("profile", "use", "here")
+    await cli("topic", "list")
+    monkeypatch.setenv("KBROKER_BOOTSTRAP", nobody)
+    await cli("topic", "list", status=1)
+    await cli("-X", f"brokers={broker.bootstrap_servers}", "topic", "list")
+    await cli("topic", "list", "-X", f"brokers={broker.bootstrap_servers}")
+    await cli("topic", "list", "-X", f"brokers={nobody}", "-b", broker.bootstrap_servers)
+
+
+def test_profiles() -> None:
+    assert "there are no profiles" in invoke("profile", "list").stdout
+    invoke("profile", "create", "a b", "-X", 'client.id=say "x"', "-X", "brokers=h:1")
+    invoke("profile", "create", "c", "-X", "brokers=h:2")
+    assert invoke("profile", "list").stdout.splitlines() == [
+        '  a b  client.id=say "x"  brokers=h:1',
+        "* c  brokers=h:2",
+    ]
+    assert "did you mean 'a b'?" in invoke("profile", "use", "ab", status=2).stderr
+    invoke("profile", "use", "-")
+    assert "*" not in invoke("profile", "list").stdout
+
+
+def test_a_profile_file_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "profiles.toml").write_text("current = ")
+    assert "correct or remove it" in invoke("topic", "list", status=2).stderr
+
+
+def test_usage_errors_are_status_2() -> None:
+    assert "did you mean 'brokers'?" in invoke("topic", "list", "-X", "broker=h:1", status=2).stderr
+    assert "not HOST:PORT" in invoke("topic", "list", "-b", "nonsense", status=2).stderr
+    assert "did you mean 'topic'?" in invoke("topics", "list", status=2).stderr
+    assert "did you mean 'describe'?" in invoke("topic", "descibe", status=2).stderr

@@ -1,0 +1,124 @@
+"""`kbroker topic` create, list, describe, delete, add-partitions, trim."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from kbroker.broker import Broker
+
+from .conftest import Cli, ReadJson
+
+
+async def test_a_topic_from_its_making_to_its_end(cli: Cli, read_json: ReadJson) -> None:
+    done = await cli("topic", "create", "orders", "-p", "3", "-c", "retention.ms=60000")
+    assert done.stdout == "orders: created\n"
+    (row,) = await read_json("topic", "describe", "orders")
+    assert (row["name"], row["replication_factor"]) == ("orders", 1)
+    assert row["configs"] == {"retention.ms": "60000"}
+    assert [part["partition"] for part in row["partitions"]] == [0, 1, 2]
+    assert all(part["leader"] == 1 and part["end_offset"] == 0 for part in row["partitions"])
+    assert (await cli("topic", "add-partitions", "orders", "2")).stdout == "orders: 5 partitions\n"
+    (listed,) = await read_json("topic", "list")
+    assert (listed["name"], listed["partitions"], listed["replicas"]) == ("orders", 5, 1)
+    assert (await cli("topic", "delete", "orders")).stdout == "orders: deleted\n"
+    assert await read_json("topic", "list") == []
+
+
+async def test_what_describe_prints_makes_the_same_topics(cli: Cli, read_json: ReadJson) -> None:
+    await cli("topic", "create", "a", "-p", "2", "-c", "cleanup.policy=compact")
+    await cli("topic", "create", "b")
+    before = await read_json("topic", "describe", "a", "b")
+    for printed in ("json", "ndjson"):
+        text = (await cli("topic", "describe", "a", "b", "-o", printed)).stdout
+        await cli("topic", "delete", "a", "b")
+        await cli("topic", "create", "--file", "-", stdin=text)
+        after = await read_json("topic", "describe", "a", "b")
+        for row in (*before, *after):
+            row["topic_id"] = None
+        assert after == before
+
+
+async def test_topics_of_a_toml_file(cli: Cli, read_json: ReadJson, tmp_path: Path) -> None:
+    file = tmp_path / "topics.toml"
+    orders_table = '[topics.orders]\npartitions = 4\nconfigs = { "retention.ms" = 1000 }\n'
+    file.write_text(orders_table + "[topics.users]\n")
+    await cli("topic", "create", "--file", str(file))
+    orders, users = await read_json("topic", "describe", "orders", "users")
+    assert (len(orders["partitions"]), len(users["partitions"])) == (4, 1)
+    assert orders["configs"] == {"retention.ms": "1000"}
+
+
+async def test_lists_for_people(cli: Cli) -> None:
+    await cli("topic", "create", "orders", "-p", "12")
+    await cli("topic", "create", "users")
+    text = (await cli("topic", "list")).stdout
+    assert text == (
+        "NAME    PARTITIONS  REPLICAS\norders          12         1\nusers            1         1\n"
+    )
+    wide = (await cli("topic", "list", "ord*", "-o", "wide")).stdout.splitlines()
+    assert wide[0].split() == ["NAME", "PARTITIONS", "REPLICAS", "TOPIC-ID", "INTERNAL"]
+    assert [line.split()[0] for line in wide[1:]] == ["orders"]
+    yaml = (await cli("topic", "list", "users", "-o", "yaml")).stdout
+    assert yaml.startswith('- name: "users"\n  partitions: 1\n')
+    lines = (await cli("topic", "list", "--json")).stdout.splitlines()
+    assert [json.loads(line)["name"] for line in lines] == ["orders", "users"]
+
+
+async def test_refusals_name_the_topic_and_are_status_1(cli: Cli) -> None:
+    await cli("topic", "create", "orders")
+    again = await cli("topic", "create", "orders", "fresh", status=1)
+    assert "fresh: created" in again.stdout
+    assert "orders: Topic 'orders' already exists." in again.stderr
+    assert (await cli("topic", "create", "orders", "--if-not-exists")).stdout == "orders: exists\n"
+    wrong = await cli("topic", "create", "x", "-c", "retentoin.ms=1", status=1)
+    assert "retention.ms" in wrong.stderr
+    await cli("topic", "create", "y", "--dry-run")
+    await cli("topic", "describe", "y", status=1)
+    assert (await cli("topic", "delete", "y", "--if-exists")).stdout == ""
+    await cli("topic", "create", status=2)
+
+
+async def test_a_typo_is_told_with_the_name_that_was_meant(cli: Cli) -> None:
+    await cli("topic", "create", "orders", "users")
+    for command in ("describe", "delete", "consume", "produce"):
+        said = (await cli("topic", command, "ordres", stdin="x\n", status=1)).stderr
+        assert "did you mean 'orders'?" in said
+        assert "kbroker topic list" in said
+
+
+async def test_alter_config(cli: Cli, read_json: ReadJson) -> None:
+    await cli("topic", "create", "t", "-c", "retention.bytes=5")
+    await cli(
+        *("topic", "alter-config", "t", "--set", "retention.ms=1000"),
+        *("--delete", "retention.bytes", "--append", "cleanup.policy=compact"),
+    )
+    (row,) = await read_json("topic", "describe", "t")
+    assert row["configs"] == {"cleanup.policy": "delete,compact", "retention.ms": "1000"}
+    await cli("topic", "alter-config", "t", "--set", "retention.ms=1", "--dry-run")
+    assert (await read_json("topic", "describe", "t"))[0]["configs"]["retention.ms"] == "1000"
+    wrong = await cli("topic", "alter-config", "t", "--set", "retention.ms=soon", status=1)
+    assert "retention.ms" in wrong.stderr
+    await cli("topic", "alter-config", "t", status=2)
+
+
+async def test_trim(cli: Cli, read_json: ReadJson, broker: Broker) -> None:
+    await cli("topic", "create", "t", "-p", "2")
+    await cli("topic", "produce", "t", "-p", "0", stdin="a\nb\nc\n")
+    await cli("topic", "produce", "t", "-p", "1", stdin="d\n")
+    shown = await read_json("topic", "trim", "t", "--before", "-1", "--dry-run")
+    assert [row["records"] for row in shown] == [2, 0]
+    assert (await read_json("topic", "describe", "t"))[0]["partitions"][0]["start_offset"] == 0
+    rows = await read_json("topic", "trim", "t", "--before", "2", "-p", "0")
+    assert rows == [
+        {"partition": 0, "start_offset": 0, "new_start_offset": 2, "records": 2, "error": None}
+    ]
+    await cli("topic", "trim", "t", "--before", "end")
+    parts = (await read_json("topic", "describe", "t"))[0]["partitions"]
+    assert [part["start_offset"] for part in parts] == [3, 1]
+    beyond = await cli("topic", "trim", "t", "--before", "99", status=1)
+    assert "OFFSET_OUT_OF_RANGE" in beyond.stdout
+    assert (
+        "no partition 7"
+        in (await cli("topic", "trim", "t", "--before", "0", "-p7", status=1)).stderr
+    )

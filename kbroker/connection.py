@@ -88,7 +88,7 @@ class Connection:
                     await self._read_all()
                     self._finish_reading()
         except* OSError as group:
-            logger.debug("connection from %s ended: %s", self.peer.host, group.exceptions[0])
+            logger.debug("connection from %s ended: %s", self.peer.host, str(group.exceptions[0]))
         except* Exception:
             self._node.unhandled_errors += 1
             logger.exception("unexpected error; closing the connection from %s", self.peer.host)
@@ -205,7 +205,7 @@ class Connection:
             level,
             "closing the connection from %s: %s%s",
             self.peer.host,
-            error,
+            str(error),  # not itself: it knows its frames, and who keeps log records keeps them
             self._frames.hint(),
         )
 

@@ -176,7 +176,7 @@ class GroupService:
             try:
                 self._store(shard, result)
             except KafkaError as error:
-                logger.error("group records were not stored: %s", error)
+                logger.error("group records were not stored: %s", str(error))
                 assert result.on_failure is not None
                 result = result.on_failure(error.code, self.now())
         for event in result.events:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import sys
 from collections.abc import Iterable
 
+ACCEPT_COMPLAINT_SECONDS = 60
 LEVELS = {"debug", "info", "warning", "error", "critical"}
 
 
@@ -33,6 +35,25 @@ class TextFormatter(logging.Formatter):
         return "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
 
 
+class OnceInAWhile(logging.Filter):
+    """Lets one record of a logger through every `seconds`, without its traceback.
+
+    For what is told ten times a second while it lasts.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self._seconds = seconds
+        self._last = -math.inf
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.created - self._last < self._seconds:
+            return False
+        self._last = record.created
+        record.exc_info = record.exc_text = None
+        return True
+
+
 def set_up_logging(levels: Iterable[str], form: str) -> None:
     """Install the handler of the command line.
 
@@ -46,6 +67,8 @@ def set_up_logging(levels: Iterable[str], form: str) -> None:
         handler.setFormatter(
             TextFormatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s", "%H:%M:%S")
         )
+    # What accepts connections says each time that the process is out of descriptors.
+    logging.getLogger("trio.serve_listeners").filters[:] = [OnceInAWhile(ACCEPT_COMPLAINT_SECONDS)]
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)

@@ -14,6 +14,7 @@ import trio
 
 from .connection import Connection
 from .context import Endpoint, Peer
+from .descriptors import shares
 from .node import Node
 from .registry import Api
 from .transport import PlainTransport
@@ -120,6 +121,7 @@ class Server:
         self._sockets = bound
         self._open = 0
         self._per_host: Counter[str] = Counter()
+        self._connections_max = shares().connections
         self._next_accept = 0.0
         self._accepting = trio.CancelScope()
 
@@ -210,6 +212,15 @@ class Server:
         config = self._node.config
         if self._open >= config.max_connections:
             logger.warning("refusing %s: max.connections are open", host)
+            return False
+        if self._open >= self._connections_max:
+            if self._node.is_news("out of descriptors"):
+                logger.warning(
+                    "refusing %s and others: %d connections are open, and what is left of this "
+                    "process's descriptors the logs need; raise its limit of open files (ulimit -n)",
+                    host,
+                    self._open,
+                )
             return False
         limit = config.connections_max_from(host)
         if self._per_host[host] >= limit:

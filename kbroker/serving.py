@@ -119,8 +119,10 @@ class _Serving:
         path = self.options.port_file
         if not path:
             return
+        probe = _temporary(path)
         try:
-            _write_atomic(path, "")
+            probe.touch()  # and not the file itself: who waits for that may see it for a moment
+            probe.unlink()
         except OSError as error:
             raise StartFailed(f"--port-file {path} cannot be written: {error.strerror}") from None
         self._remove_port_file()
@@ -354,9 +356,13 @@ def _segment_bytes(folder: str) -> int:
 
 
 def _write_atomic(path: str, text: str) -> None:
-    temporary = f"{path}.{os.getpid()}.tmp"
-    Path(temporary).write_text(text)
+    temporary = _temporary(path)
+    temporary.write_text(text)
     os.replace(temporary, path)
+
+
+def _temporary(path: str) -> Path:
+    return Path(f"{path}.{os.getpid()}.tmp")
 
 
 def _notify_systemd(state: str) -> None:

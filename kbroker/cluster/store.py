@@ -87,7 +87,7 @@ class LocalStore:
     Format: one line a transaction, `crc32-in-hex SP json LF`. A line is synced before the
     transaction answers. Crash policy: reading ends at the first line that is torn or whose
     checksum is wrong; only a transaction that was never answered can be there, so the rest is cut.
-    At open, a journal that is mostly history is rewritten as one line (temporary file, rename).
+    At open, a journal that is mostly history is rewritten without it (temporary file, rename).
     """
 
     REWRITE_BYTES = 1 << 20
@@ -103,16 +103,18 @@ class LocalStore:
 
     def _load(self) -> File:
         text = self._files.read_bytes(self._path) if self._files.exists(self._path) else b""
-        good = 0
+        good = replayed = 0
         for line in text.splitlines(keepends=True):
             record = _parse_line(line)
             if record is None:
                 break
             self._apply(record["revision"], record["entries"])
             good += len(line)
+            replayed += len(record["entries"])
         if good < len(text):
             logger.warning("%s: cut %d bytes of a torn last line", self._path, len(text) - good)
-        if good > self.REWRITE_BYTES or good < len(text):
+        is_history = good > self.REWRITE_BYTES and replayed > 2 * len(self._entries)
+        if is_history or good < len(text):
             self._files.write_atomic(self._path, self._snapshot_lines())
         created = not self._files.exists(self._path)
         journal = self._files.open(self._path, create=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kbroker.logs import JsonFormatter, TextFormatter, set_up_logging
+from kbroker.logs import JsonFormatter, OnceInAWhile, TextFormatter, set_up_logging
 
 
 def record(message: str) -> logging.LogRecord:
@@ -31,6 +31,15 @@ def test_json_lines_carry_level_logger_and_message() -> None:
     )
 
 
+def test_what_is_told_all_the_time_is_logged_once_in_a_while() -> None:
+    seldom = OnceInAWhile(60)
+    first, soon, later = record("a"), record("b"), record("c")
+    first.exc_info = (OSError, OSError(24, "too many open files"), None)
+    first.created, soon.created, later.created = 1000.0, 1059.9, 1060.0
+    assert [bool(seldom.filter(each)) for each in (first, soon, later)] == [True, False, True]
+    assert "OSError" not in JsonFormatter().format(first)
+
+
 @pytest.fixture
 def restored_logging() -> Iterator[None]:
     root = logging.getLogger()
@@ -40,6 +49,7 @@ def restored_logging() -> Iterator[None]:
     root.setLevel(kept[1])
     logging.getLogger("kbroker").setLevel(kept[2])
     logging.getLogger("kbroker.protocol").setLevel(logging.NOTSET)
+    logging.getLogger("trio.serve_listeners").filters.clear()
 
 
 @pytest.mark.usefixtures("restored_logging")

@@ -83,6 +83,19 @@ async def test_a_long_history_is_rewritten_without_losing_anything(
     assert (await again.range("a"))["a"] == ({"n": 99}, revision)
 
 
+async def test_a_long_journal_of_what_is_still_there_is_left_alone(
+    files: MemFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten thousand partitions are more than a megabyte: that is no reason to write it anew."""
+    monkeypatch.setattr(LocalStore, "REWRITE_BYTES", 1000)
+    store = LocalStore(files, PATH)
+    for number in range(100):
+        await put(store, str(number), number)
+    await store.aclose()
+    monkeypatch.setattr(files, "write_atomic", None)
+    assert len(await LocalStore(files, PATH).range("")) == 100
+
+
 async def test_watchers_see_each_change_once(files: MemFiles) -> None:
     store = LocalStore(files, PATH)
     seen: list[Change] = []

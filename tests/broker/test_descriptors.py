@@ -1,0 +1,33 @@
+"""Who may have how many of a process's descriptors."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+
+import pytest
+
+from kbroker.descriptors import LOGS_MAX, divided
+
+RAISE = """
+import resource
+from kbroker.descriptors import raise_limit, shares
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 256))
+raise_limit()
+print(resource.getrlimit(resource.RLIMIT_NOFILE), shares() == (64, 128))
+"""
+
+
+@pytest.mark.parametrize("limit", [4, 16, 64, 256, 1024, 20_000, 1 << 20, sys.maxsize])
+def test_all_get_some_and_a_reserve_is_left(limit: int) -> None:
+    logs, connections = divided(limit)
+    assert 0 < logs <= LOGS_MAX
+    assert connections > 0
+    assert logs + connections <= limit - min(limit // 4, 64)
+
+
+@pytest.mark.skipif(resource.getrlimit(resource.RLIMIT_NOFILE)[1] < 256, reason="a low hard limit")
+def test_the_soft_limit_is_raised_to_the_hard_one() -> None:
+    run = subprocess.run([sys.executable, "-c", RAISE], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["(256,", "256)", "True"]

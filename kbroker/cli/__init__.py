@@ -12,6 +12,8 @@ COMMANDS = {
     "serve": ("kbroker.cli.serve:serve", "Run a broker."),
     "health": ("kbroker.cli.health:health", "Ask a broker whether it answers."),
     "topic": ("kbroker.cli.topic:topic", "Create, show, change, read and write topics."),
+    "group": ("kbroker.cli.group:group", "Show and move consumer groups."),
+    "cluster": ("kbroker.cli.cluster:cluster", "Show brokers, what is wrong, and disks."),
     "log": (
         "kbroker.cli.log:log",
         "Work on the files of a partition; the broker must not run.",

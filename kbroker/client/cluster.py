@@ -146,7 +146,11 @@ class ClusterClient:
         )
 
     async def coordinator(self, group_id: str) -> Connection:
-        """The broker that looks after a group. Raises KafkaError when there is none for long."""
+        """The broker that looks after a group. Raises as `coordinator_id`."""
+        return await self.node(await self.coordinator_id(group_id))
+
+    async def coordinator_id(self, group_id: str) -> int:
+        """The number of that broker. Raises KafkaError when there is none for long."""
         request = FindCoordinatorRequest(coordinator_keys=[group_id])
         deadline = trio.current_time() + COORDINATOR_SECONDS
         while True:
@@ -155,7 +159,7 @@ class ClusterClient:
             (row,) = answer.coordinators
             if not row.error_code:
                 self.endpoints[row.node_id] = Endpoint(row.host, row.port)
-                return await self.node(row.node_id)
+                return int(row.node_id)
             code = error_code(row.error_code)
             if not code.retriable or trio.current_time() > deadline:
                 raise KafkaError(code, row.error_message)

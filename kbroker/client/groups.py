@@ -57,6 +57,7 @@ class Group:
     """A group as its coordinator describes it. `balancer` is the assignor or protocol in use."""
 
     name: str
+    coordinator: int
     state: str
     type: str
     balancer: str
@@ -78,19 +79,20 @@ async def list_groups(cluster: ClusterClient) -> list[ListedGroup]:
 
 async def describe_group(cluster: ClusterClient, name: str) -> Group:
     """State and members of a group. Raises NoSuchGroup, or KafkaError."""
-    coordinator = await cluster.coordinator(name)
+    node_id = await cluster.coordinator_id(name)
+    coordinator = await cluster.node(node_id)
     answer = await coordinator.ask(DescribeGroupsRequest(groups=[name]))
     (row,) = answer.groups
     code = error_code(row.error_code)
     if code not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
         check(code, row.error_message)
     if code or row.group_state == DEAD:
-        group = await _describe_consumer_group(coordinator, name)
+        group = await _describe_consumer_group(coordinator, node_id, name)
         if group is None:
             raise NoSuchGroup(await _no_such_group(cluster, name))
         return group
     members = [_classic_member(member) for member in row.members]
-    return Group(name, row.group_state, "Classic", row.protocol_data, members)
+    return Group(name, node_id, row.group_state, "Classic", row.protocol_data, members)
 
 
 def _classic_member(row: DescribeGroupsResponse.Member) -> Member:
@@ -100,7 +102,9 @@ def _classic_member(row: DescribeGroupsResponse.Member) -> Member:
     return Member(row.member_id, row.group_instance_id, row.client_id, row.client_host, owned)
 
 
-async def _describe_consumer_group(coordinator: Connection, name: str) -> Group | None:
+async def _describe_consumer_group(
+    coordinator: Connection, node_id: int, name: str
+) -> Group | None:
     """A group of the newer protocol (KIP-848); None when it is none."""
     from kbroker.protocol.messages.consumer_groups import ConsumerGroupDescribeRequest
 
@@ -125,7 +129,7 @@ async def _describe_consumer_group(coordinator: Connection, name: str) -> Group 
         )
         for each in row.members
     ]
-    return Group(name, row.group_state, "Consumer", row.assignor_name, members)
+    return Group(name, node_id, row.group_state, "Consumer", row.assignor_name, members)
 
 
 async def _no_such_group(cluster: ClusterClient, name: str) -> str:

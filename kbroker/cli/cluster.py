@@ -1,0 +1,171 @@
+"""`kbroker cluster`: brokers, what is wrong with partitions, disks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .output import Column, format_options, show, table
+from .target import FAILED, Target, run, target_options
+
+if TYPE_CHECKING:
+    from kbroker.client.cluster import ClusterClient
+    from kbroker.protocol.messages.metadata import MetadataResponse
+
+
+@click.group()
+def cluster() -> None:
+    """Show brokers, what is wrong, and disks."""
+
+
+@cluster.command()
+@format_options
+@target_options
+def info(target: Target, output: str) -> None:
+    """Show the cluster's id and its brokers."""
+    metadata = run(target, lambda cluster: cluster.metadata())
+    brokers = [
+        {
+            "broker": row.node_id,
+            "host": row.host,
+            "port": row.port,
+            "rack": row.rack,
+            "controller": row.node_id == metadata.controller_id,
+            "leads": _led_by(metadata, row.node_id),
+        }
+        for row in sorted(metadata.brokers, key=lambda row: row.node_id)
+    ]
+    value = {
+        "cluster_id": metadata.cluster_id,
+        "topics": len(metadata.topics),
+        "partitions": sum(len(topic.partitions) for topic in metadata.topics),
+        "brokers": brokers,
+    }
+
+    def text(wide: bool) -> str:
+        columns = [Column("broker"), Column("host"), Column("port"), Column("rack", optional=True)]
+        columns += [Column("controller"), Column("leads")]
+        head = f"cluster {value['cluster_id']}: {value['topics']} topics, "
+        return f"{head}{value['partitions']} partitions\n{table(columns, brokers, wide=wide)}"
+
+    show(output, value, text)
+
+
+def _led_by(metadata: MetadataResponse, node_id: int) -> int:
+    return sum(part.leader_id == node_id for topic in metadata.topics for part in topic.partitions)
+
+
+@cluster.command()
+@format_options
+@target_options
+def health(target: Target, output: str) -> None:
+    """Look for brokers and partitions that do not work. Exit status 1 when there are any.
+
+    Every broker is asked at the address that it advertises, and every partition for its end.
+    """
+    problems = run(target, _problems)
+    columns = [Column("what"), Column("where"), Column("problem"), Column("action")]
+
+    def text(wide: bool) -> str:
+        return table(columns, problems, wide=wide) if problems else "healthy"
+
+    show(output, problems, text)
+    if problems:
+        raise SystemExit(FAILED)
+
+
+async def _problems(cluster: ClusterClient) -> list[dict[str, Any]]:
+    from kbroker.client.errors import NotReachable
+
+    metadata = await cluster.metadata()
+    problems, dead = [], set()
+    for broker in metadata.brokers:
+        try:
+            await cluster.node(broker.node_id)
+        except NotReachable as error:
+            dead.add(broker.node_id)
+            problems.append(_problem("broker", str(broker.node_id), str(error), ""))
+    offline: list[dict[str, Any]] = []
+    readable = []
+    for topic in metadata.topics:
+        for part in topic.partitions:
+            where = f"{topic.name}-{part.partition_index}"
+            missing = sorted(set(part.replica_nodes) - set(part.isr_nodes))
+            if part.leader_id < 0:
+                offline.append(_offline(where, "no leader"))
+            elif part.leader_id not in dead:
+                readable.append((topic.name or "", part.partition_index))
+                if missing:
+                    said = f"copies on {', '.join(map(str, missing))} are behind"
+                    action = "start these brokers, or look into their logs"
+                    problems.append(_problem("partition", where, said, action))
+    return problems + offline + await _unreadable(cluster, readable)
+
+
+async def _unreadable(
+    cluster: ClusterClient, partitions: list[tuple[str, int]]
+) -> list[dict[str, Any]]:
+    """Partitions whose leader cannot use them, because of damage for example."""
+    from kbroker.client.list_offsets import EARLIEST, list_offsets
+
+    found = await list_offsets(cluster, dict.fromkeys(partitions, EARLIEST))
+    return [
+        _offline(f"{name}-{index}", one.error.name)
+        for (name, index), one in sorted(found.items())
+        if one.error
+    ]
+
+
+def _offline(where: str, reason: str) -> dict[str, Any]:
+    action = "the log of its broker names the cause; `kbroker log repair` brings back damaged files"
+    return _problem("partition", where, f"offline: {reason}", action)
+
+
+def _problem(what: str, where: str, problem: str, action: str) -> dict[str, Any]:
+    return {"what": what, "where": where, "problem": problem, "action": action}
+
+
+@cluster.command()
+@click.option("--topic", "topics", multiple=True, help="Only the sizes of this topic.")
+@format_options
+@target_options
+def logdirs(target: Target, topics: tuple[str, ...], output: str) -> None:
+    """Show the folders of all brokers; the wide form has the size of each partition."""
+    from kbroker.client.log_dirs import describe_log_dirs
+
+    rows: list[dict[str, Any]] = [
+        {
+            "broker": found.node_id,
+            "folder": found.path,
+            "error": found.error.name if found.error else None,
+            "total_bytes": found.total_bytes if found.total_bytes >= 0 else None,
+            "usable_bytes": found.usable_bytes if found.usable_bytes >= 0 else None,
+            "partitions": [
+                {"partition": f"{name}-{index}", "bytes": size}
+                for (name, index), size in sorted(found.sizes.items())
+                if not topics or name in topics
+            ],
+        }
+        for found in run(target, describe_log_dirs)
+    ]
+    columns = [Column("broker"), Column("folder"), Column("partitions"), Column("bytes")]
+    columns += [Column("usable_bytes"), Column("total_bytes"), Column("error", optional=True)]
+
+    def text(wide: bool) -> str:
+        sums = [
+            row
+            | {
+                "partitions": len(row["partitions"]),
+                "bytes": sum(each["bytes"] for each in row["partitions"]),
+            }
+            for row in rows
+        ]
+        printed = table(columns, sums, wide=wide)
+        if wide:
+            flat = [{"broker": row["broker"], **each} for row in rows for each in row["partitions"]]
+            parts = [Column("broker"), Column("partition"), Column("bytes")]
+            printed += "\n\n" + table(parts, flat, wide=True)
+        return printed
+
+    show(output, rows, text)

@@ -1,0 +1,370 @@
+"""`kbroker group`: who reads what, how far behind, and moves of groups that are at rest."""
+
+from __future__ import annotations
+
+import time
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+
+from .completion import complete_groups
+from .output import Column, format_options, show, table
+from .target import Target, fail, run, target_options
+from .units import DURATION
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from kbroker.client.cluster import ClusterClient
+    from kbroker.client.groups import Group
+    from kbroker.client.topics import Partition
+    from kbroker.protocol.errors import ErrorCode
+
+POLL_SECONDS = 0.2
+
+
+@click.group()
+def group() -> None:
+    """Show and move consumer groups."""
+
+
+@group.command("list")
+@click.option("--state", "states", multiple=True, help="Only groups in this state.")
+@format_options
+@target_options
+def list_(target: Target, states: tuple[str, ...], output: str) -> None:
+    """Show all groups."""
+    from kbroker.client.groups import list_groups
+
+    wanted = {state.lower() for state in states}
+    rows = [
+        {
+            "group": each.name,
+            "state": each.state,
+            "type": each.type,
+            "protocol": each.protocol_type,
+            "coordinator": each.coordinator,
+        }
+        for each in run(target, list_groups)
+        if not wanted or each.state.lower() in wanted
+    ]
+    columns = [Column("group"), Column("state"), Column("type", optional=True)]
+    columns += [Column("protocol", wide=True), Column("coordinator", wide=True)]
+    show(output, rows, lambda wide: table(columns, rows, wide=wide))
+
+
+# --- describe ---------------------------------------------------------------------------------
+
+PARTITION_COLUMNS = [
+    Column("topic"),
+    Column("partition"),
+    Column("current_offset"),
+    Column("log_start_offset"),
+    Column("log_end_offset"),
+    Column("lag"),
+    Column("member_id", optional=True),
+    Column("instance_id", wide=True, optional=True),
+    Column("client_id", optional=True),
+    Column("host", optional=True),
+]
+
+
+@group.command()
+@click.argument("names", nargs=-1, required=True, shell_complete=complete_groups)
+@click.option("-s", "--summary", is_flag=True, help="Only the summary.")
+@click.option("-c", "--commits", is_flag=True, help="Only the offsets.")
+@click.option("-t", "--topics", is_flag=True, help="Only the lag of each topic.")
+@format_options
+@target_options
+def describe(
+    target: Target, names: tuple[str, ...], summary: bool, commits: bool, topics: bool, output: str
+) -> None:
+    """Show members, offsets and lag of groups NAMES."""
+    if summary + commits + topics > 1:
+        raise click.UsageError("--summary, --commits and --topics exclude each other")
+
+    async def work(cluster: ClusterClient) -> list[dict[str, Any]]:
+        return [await describe_one(cluster, name) for name in names]
+
+    rows = run(target, work)
+
+    def text(wide: bool) -> str:
+        parts = []
+        for row in rows:
+            if not commits and not topics:
+                parts.append(_summary(row))
+            if not summary:
+                columns = TOPIC_COLUMNS if topics else PARTITION_COLUMNS
+                listed = row["topics"] if topics else row["partitions"]
+                parts.append(table(columns, listed, wide=wide))
+        return "\n\n".join(parts)
+
+    show(output, rows, text)
+
+
+TOPIC_COLUMNS = [Column("topic"), Column("partitions"), Column("lag")]
+
+
+def _summary(row: Mapping[str, Any]) -> str:
+    lines = {
+        "GROUP": row["group"],
+        "COORDINATOR": row["coordinator"],
+        "STATE": row["state"],
+        "BALANCER": row["balancer"] or "-",
+        "MEMBERS": row["members"],
+        "TOTAL-LAG": "-" if row["total_lag"] is None else row["total_lag"],
+    }
+    return "\n".join(f"{key:<13}{value}" for key, value in lines.items())
+
+
+async def describe_one(cluster: ClusterClient, name: str) -> dict[str, Any]:
+    """A group as `group describe` shows it."""
+    from kbroker.client.groups import committed_offsets, describe_group
+
+    found = await describe_group(cluster, name)
+    committed = await committed_offsets(cluster, name)
+    rows = await _partition_rows(cluster, found, committed)
+    lags = [row["lag"] for row in rows if row["lag"] is not None]
+    topics: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        entry = topics.setdefault(
+            row["topic"], {"topic": row["topic"], "partitions": 0, "lag": None}
+        )
+        entry["partitions"] += 1
+        if row["lag"] is not None:
+            entry["lag"] = (entry["lag"] or 0) + row["lag"]
+    return {
+        "group": found.name,
+        "coordinator": found.coordinator,
+        "state": found.state,
+        "type": found.type,
+        "balancer": found.balancer,
+        "members": len(found.members),
+        "total_lag": sum(lags) if lags else None,
+        "topics": list(topics.values()),
+        "partitions": rows,
+    }
+
+
+async def _partition_rows(
+    cluster: ClusterClient, found: Group, committed: Mapping[Partition, int]
+) -> list[dict[str, Any]]:
+    """Every partition that is committed or assigned, and members that have none."""
+    owners = {one: member for member in found.members for one in member.partitions}
+    partitions = sorted({*committed, *owners})
+    starts, ends = await _bounds(cluster, partitions)
+    rows: list[dict[str, Any]] = []
+    for one in partitions:
+        current, end, member = committed.get(one), ends.get(one), owners.get(one)
+        lag = None if current is None or end is None else max(end - current, 0)
+        row: dict[str, Any] = {"topic": one[0], "partition": one[1], "current_offset": current}
+        row |= {"log_start_offset": starts.get(one), "log_end_offset": end, "lag": lag}
+        rows.append(row | _member_fields(member))
+    blank = dict.fromkeys(column.key for column in PARTITION_COLUMNS)
+    idle = [member for member in found.members if not member.partitions]
+    return rows + [blank | _member_fields(member) for member in idle]
+
+
+def _member_fields(member: Any) -> dict[str, Any]:
+    return {
+        "member_id": member.id if member else None,
+        "instance_id": member.instance_id if member else None,
+        "client_id": member.client_id if member else None,
+        "host": member.host if member else None,
+    }
+
+
+async def _bounds(
+    cluster: ClusterClient, partitions: Iterable[Partition]
+) -> tuple[dict[Partition, int], dict[Partition, int]]:
+    """Start and end of partitions that exist; topics may be deleted under a group."""
+    from kbroker.client.list_offsets import EARLIEST, LATEST, list_offsets
+
+    metadata = await cluster.metadata(sorted({name for name, _ in partitions}))
+    there = {
+        (topic.name, part.partition_index) for topic in metadata.topics for part in topic.partitions
+    }
+    wanted = [one for one in partitions if one in there]
+    found = [
+        await list_offsets(cluster, dict.fromkeys(wanted, which)) for which in (EARLIEST, LATEST)
+    ]
+    starts, ends = (
+        {one: row.offset for one, row in each.items() if not row.error} for each in found
+    )
+    return starts, ends
+
+
+# --- seek -------------------------------------------------------------------------------------
+
+
+@group.command()
+@click.argument("name", shell_complete=complete_groups)
+@click.option("--to", "place", metavar="PLACE", help="start, end, 47, +3, -2 or @TIME.")
+@click.option("--shift", type=int, metavar="N", help="So many records on, or back with -N.")
+@click.option(
+    "--from-file",
+    "file",
+    type=click.File(),
+    help="Offsets as `group describe -o json` or `seek -o json` print them, or TOPIC,PARTITION,OFFSET.",
+)
+@click.option(
+    "-t",
+    "--topic",
+    "topics",
+    multiple=True,
+    metavar="NAME[:0,1]",
+    help="These partitions.  [default: all that the group has committed]",
+)
+@click.option("--dry-run", is_flag=True, help="Only show what would change.")
+@format_options
+@target_options
+def seek(
+    target: Target,
+    name: str,
+    place: str | None,
+    shift: int | None,
+    file: IO[str] | None,
+    topics: tuple[str, ...],
+    dry_run: bool,
+    output: str,
+) -> None:
+    """Move group NAME, which must have no members; a group that does not exist is made.
+
+    New offsets lie between the start and the end of their partitions.
+    """
+    from .group_seek import BadOffsets, Seek, parse_place, parse_topics, read_offsets
+
+    if sum(each is not None for each in (place, shift, file)) != 1:
+        raise click.UsageError("give one of --to, --shift and --from-file")
+    try:
+        job = Seek(
+            name,
+            parse_place(place, time.time_ns() // 1_000_000) if place is not None else None,
+            shift,
+            read_offsets(file.read()) if file is not None else None,
+            parse_topics(topics),
+        )
+    except BadOffsets as error:
+        raise click.UsageError(str(error)) from None
+    rows = run(target, job.plan if dry_run else job.run)
+    columns = [Column("topic"), Column("partition"), Column("prior_offset"), Column("new_offset")]
+    columns += [Column("error", optional=True)]
+    show(output, rows, lambda wide: table(columns, rows, wide=wide))
+    if any(row["error"] for row in rows):
+        fail("not every offset was set; stop the members of the group, `group wait` tells when")
+
+
+# --- delete -----------------------------------------------------------------------------------
+
+
+@group.command()
+@click.argument("names", nargs=-1, required=True, shell_complete=complete_groups)
+@click.option("--if-exists", is_flag=True, help="A group that does not exist is no error.")
+@target_options
+def delete(target: Target, names: tuple[str, ...], if_exists: bool) -> None:
+    """Delete groups NAMES, which must have no members, with their offsets."""
+    from kbroker.client.groups import delete_groups
+    from kbroker.protocol.errors import ErrorCode
+
+    outcome = run(target, lambda cluster: delete_groups(cluster, names))
+    refused = False
+    for name, code in outcome.items():
+        if not code:
+            click.echo(f"{name}: deleted")
+        elif not (if_exists and code == ErrorCode.GROUP_ID_NOT_FOUND):
+            refused = True
+            click.echo(f"kbroker: {name}: {_refusal(code)}", err=True)
+    if refused:
+        raise SystemExit(1)
+
+
+def _refusal(code: ErrorCode) -> str:
+    from kbroker.protocol.errors import ErrorCode
+
+    if code == ErrorCode.NON_EMPTY_GROUP:
+        return "it has members; stop them, `kbroker group describe` shows who they are"
+    if code == ErrorCode.GROUP_ID_NOT_FOUND:
+        return "it does not exist; `kbroker group list` shows what there is"
+    if code == ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC:
+        return "the group reads this topic now; stop its members first"
+    return code.name
+
+
+@group.command("offset-delete")
+@click.argument("name", shell_complete=complete_groups)
+@click.option(
+    "-t", "--topic", "topics", multiple=True, required=True, metavar="NAME[:0,1]", help="Which."
+)
+@target_options
+def offset_delete(target: Target, name: str, topics: tuple[str, ...]) -> None:
+    """Forget the offsets that group NAME committed for topics that it does not read now."""
+    from kbroker.client.groups import committed_offsets, delete_offsets
+
+    from .group_seek import BadOffsets, is_wanted, parse_topics
+
+    try:
+        wanted = parse_topics(topics)
+    except BadOffsets as error:
+        raise click.UsageError(str(error)) from None
+
+    async def work(cluster: ClusterClient) -> dict[Partition, ErrorCode]:
+        committed = await committed_offsets(cluster, name)
+        chosen = [one for one in committed if is_wanted(wanted, one)]
+        return await delete_offsets(cluster, name, chosen) if chosen else {}
+
+    outcome = run(target, work)
+    if not outcome:
+        fail(f"group {name!r} has no offsets there; `kbroker group describe {name}` shows them")
+    for (topic, index), code in outcome.items():
+        click.echo(f"{topic}-{index}: {_refusal(code) if code else 'deleted'}", err=bool(code))
+    if any(outcome.values()):
+        raise SystemExit(1)
+
+
+# --- wait -------------------------------------------------------------------------------------
+
+
+@group.command()
+@click.argument("name", shell_complete=complete_groups)
+@click.option("--state", help="Until it is in this state, such as Stable or Empty.")
+@click.option("--members", type=click.IntRange(0), help="Until it has so many members.")
+@click.option("--lag", type=click.IntRange(0), help="Until it is at most so many records behind.")
+@click.option("--timeout", type=DURATION, default="60s", show_default=True, metavar="TIME")
+@target_options
+def wait(
+    target: Target,
+    name: str,
+    state: str | None,
+    members: int | None,
+    lag: int | None,
+    timeout: float,
+) -> None:
+    """Wait until group NAME is as it should be. Exit status 4 when that takes too long."""
+    if state is None and members is None and lag is None:
+        raise click.UsageError("say what to wait for: --state, --members or --lag")
+
+    async def work(cluster: ClusterClient) -> None:
+        import trio
+
+        from kbroker.client.errors import NoSuchGroup, TimedOut
+
+        deadline = trio.current_time() + timeout
+        while True:
+            try:
+                seen = await describe_one(cluster, name)
+            except NoSuchGroup:
+                seen = {"state": "absent", "members": 0, "total_lag": None}
+            is_there = (
+                state in (None, seen["state"])
+                and members in (None, seen["members"])
+                and (lag is None or (seen["total_lag"] is not None and seen["total_lag"] <= lag))
+            )
+            words = f"{seen['state']}, {seen['members']} members, lag {seen['total_lag']}"
+            if is_there:
+                click.echo(f"{name}: {words}")
+                return
+            if trio.current_time() >= deadline:
+                raise TimedOut(f"after {timeout:g} s group {name!r} is still {words}")
+            await trio.sleep(POLL_SECONDS)
+
+    run(target, work)

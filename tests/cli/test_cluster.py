@@ -1,0 +1,39 @@
+"""`kbroker cluster`: info, health, logdirs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kbroker.broker import Broker
+
+from ..brokers import started
+from .conftest import Cli, ReadJson
+
+
+async def test_info(cli: Cli, read_json: ReadJson, broker: Broker) -> None:
+    await cli("topic", "create", "t", "-p", "3")
+    found = await read_json("cluster", "info")
+    assert found["cluster_id"] == broker.node.cluster.id
+    assert (found["topics"], found["partitions"]) == (1, 3)
+    (row,) = found["brokers"]
+    assert (row["broker"], row["port"], row["leads"]) == (1, broker.endpoint.port, 3)
+    assert f"cluster {found['cluster_id']}: 1 topics" in (await cli("cluster", "info")).stdout
+
+
+async def test_health_names_a_damaged_partition(cli: Cli, tmp_path: Path) -> None:
+    assert (await cli("cluster", "health")).stdout == "healthy\n"
+    async with started(tmp_path) as broker:
+        await cli("topic", "create", "t", "-p", "2", "-b", broker.bootstrap_servers)
+        for _ in range(3):
+            await cli("topic", "produce", "t", "x", "-p", "1", "-b", broker.bootstrap_servers)
+    segment = tmp_path / "t-1" / "00000000000000000000.log"
+    data = bytearray(segment.read_bytes())
+    data[16] = 9  # the format byte of the first batch
+    segment.write_bytes(data)
+    (tmp_path / ".kafka_cleanshutdown").unlink()
+    async with started(tmp_path) as broker:
+        said = await cli("cluster", "health", "-b", broker.bootstrap_servers, status=1)
+        assert "t-1" in said.stdout
+        assert "KAFKA_STORAGE_ERROR" in said.stdout
+        assert "kbroker log repair" in said.stdout
+        assert "t-0" not in said.stdout

@@ -1,0 +1,193 @@
+"""`kbroker group`: list, describe, seek, delete, offset-delete, wait."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+
+from kbroker.broker import Broker
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.compile import encode_bytes
+from kbroker.protocol.group_metadata import Assignment, TopicPartitions
+from kbroker.protocol.messages.groups import JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest
+
+from ..wire import connected
+from .conftest import Cli, ReadJson
+
+
+@asynccontextmanager
+async def member(broker: Broker, group: str, topic: str, *partitions: int) -> AsyncIterator[str]:
+    """The one member of a group, which has some partitions; leaves at the end."""
+    async with connected(broker.endpoint) as wire:
+        ask = JoinGroupRequest(
+            group_id=group,
+            session_timeout_ms=10_000,
+            rebalance_timeout_ms=10_000,
+            protocol_type="consumer",
+            protocols=[JoinGroupRequest.Protocol(name="range", metadata=b"")],
+        )
+        joined = await wire.ask(ApiKey.JOIN_GROUP, 3, ask)
+        owned = TopicPartitions(topic=topic, partitions=list(partitions))
+        given = Assignment(assigned_partitions=[owned], user_data=None)
+        sync = SyncGroupRequest(
+            group_id=group,
+            generation_id=joined.generation_id,
+            member_id=joined.member_id,
+            assignments=[
+                SyncGroupRequest.Assignment(
+                    member_id=joined.member_id,
+                    assignment=struct.pack(">h", 0) + encode_bytes(given, 0),
+                )
+            ],
+        )
+        assert (await wire.ask(ApiKey.SYNC_GROUP, 2, sync)).error_code == 0
+        yield str(joined.member_id)
+        leave = LeaveGroupRequest(group_id=group, member_id=joined.member_id)
+        await wire.ask(ApiKey.LEAVE_GROUP, 1, leave)
+
+
+@pytest.fixture
+async def topic(cli: Cli) -> str:
+    """A topic of two partitions with five records in the first."""
+    await cli("topic", "create", "t", "-p", "2")
+    times = [f"{1_700_000_000_000 + i * 1000}" for i in range(5)]
+    for when in times:
+        await cli("topic", "produce", "t", "x", "-p", "0", "-t", when)
+    return "t"
+
+
+def offsets(rows: list[dict[str, Any]]) -> dict[int, tuple[int | None, int]]:
+    return {row["partition"]: (row["prior_offset"], row["new_offset"]) for row in rows}
+
+
+async def test_all_forms_of_seek(cli: Cli, read_json: ReadJson, topic: str) -> None:
+    made = await read_json("group", "seek", "g", "--to", "end", "-t", topic)
+    assert offsets(made) == {0: (None, 5), 1: (None, 0)}
+    for flags, wanted in [
+        (("--to", "start"), 0),
+        (("--to", "3"), 3),
+        (("--shift", "-2"), 1),
+        (("--shift", "99"), 5),
+        (("--to", "-1"), 4),
+        (("--to", "+1"), 1),
+        (("--to", "@1700000002000"), 2),
+        (("--to", "@2100-01-01"), 5),
+        (("--to", "77"), 5),
+    ]:
+        shown = await read_json("group", "seek", "g", *flags, "--dry-run")
+        rows = await read_json("group", "seek", "g", *flags)
+        assert rows == shown
+        assert offsets(rows)[0][1] == wanted, flags
+    one = await read_json("group", "seek", "g", "--to", "start", "-t", f"{topic}:1")
+    assert offsets(one) == {1: (0, 0)}
+
+
+async def test_a_dry_run_changes_nothing(cli: Cli, read_json: ReadJson, topic: str) -> None:
+    await cli("group", "seek", "g", "--to", "3", "-t", topic)
+    await cli("group", "seek", "g", "--to", "end", "--dry-run")
+    (row,) = await read_json("group", "describe", "g")
+    assert row["partitions"][0]["current_offset"] == 3
+    assert (row["total_lag"], row["topics"][0]["lag"]) == (2, 2)
+
+
+async def test_offsets_from_files(cli: Cli, read_json: ReadJson, topic: str) -> None:
+    await cli("group", "seek", "g", "--to", "4", "-t", topic)
+    described = (await cli("group", "describe", "g", "-o", "json")).stdout
+    planned = (await cli("group", "seek", "g", "--to", "1", "--dry-run", "-o", "json")).stdout
+    for text, wanted in ((planned, 1), (described, 4), (f"{topic},0,2\n", 2)):
+        await cli("group", "seek", "g", "--from-file", "-", stdin=text)
+        (row,) = await read_json("group", "describe", "g")
+        assert row["partitions"][0]["current_offset"] == wanted
+    await cli("group", "seek", "g", "--from-file", "-", stdin="nonsense", status=2)
+
+
+async def test_a_group_with_a_member(
+    cli: Cli, read_json: ReadJson, topic: str, broker: Broker
+) -> None:
+    await cli("group", "seek", "g", "--to", "3", "-t", topic)
+    async with member(broker, "g", topic, 0) as member_id:
+        (row,) = await read_json("group", "describe", "g")
+        assert (row["state"], row["balancer"], row["members"]) == ("Stable", "range", 1)
+        assert row["coordinator"] == 1
+        mine, free = row["partitions"]
+        assert (mine["member_id"], mine["client_id"], mine["lag"]) == (member_id, "test", 2)
+        assert (mine["log_start_offset"], mine["log_end_offset"]) == (0, 5)
+        assert (free["member_id"], free["current_offset"]) == (None, 0)
+        (listed,) = await read_json("group", "list")
+        assert (listed["group"], listed["state"], listed["type"]) == ("g", "Stable", "classic")
+        assert await read_json("group", "list", "--state", "empty") == []
+        moved = await cli("group", "seek", "g", "--to", "start", status=1)
+        assert "UNKNOWN_MEMBER_ID" in moved.stdout
+        assert "stop the members" in moved.stderr
+        assert "it has members" in (await cli("group", "delete", "g", status=1)).stderr
+    text = (await cli("group", "describe", "g")).stdout
+    assert "STATE        Empty" in text
+    assert "MEMBER-ID" not in text
+    assert "TOTAL-LAG" not in (await cli("group", "describe", "g", "-c")).stdout
+    assert (await cli("group", "describe", "g", "-t")).stdout.split() == [
+        *("TOPIC", "PARTITIONS", "LAG"),
+        *("t", "2", "2"),
+    ]
+
+
+async def test_offsets_and_groups_are_deleted(cli: Cli, read_json: ReadJson, topic: str) -> None:
+    await cli("group", "seek", "g", "--to", "2", "-t", topic)
+    assert (await cli("group", "offset-delete", "g", "-t", f"{topic}:1")).stdout == "t-1: deleted\n"
+    (row,) = await read_json("group", "describe", "g")
+    assert [each["partition"] for each in row["partitions"]] == [0]
+    none = await cli("group", "offset-delete", "g", "-t", "other", status=1)
+    assert "no offsets there" in none.stderr
+    assert (await cli("group", "delete", "g")).stdout == "g: deleted\n"
+    assert "does not exist" in (await cli("group", "delete", "g", status=1)).stderr
+    assert (await cli("group", "delete", "g", "--if-exists")).stdout == ""
+
+
+async def test_a_typo_in_a_group(cli: Cli, topic: str) -> None:
+    await cli("group", "seek", "readers", "--to", "end", "-t", topic)
+    said = (await cli("group", "describe", "raeders", status=1)).stderr
+    assert "did you mean 'readers'?" in said
+    nothing = await cli("group", "seek", "fresh", "--to", "end", status=1)
+    assert "--topic" in nothing.stderr
+
+
+async def test_wait(cli: Cli, topic: str, broker: Broker) -> None:
+    late = await cli("group", "wait", "g", "--members", "1", "--timeout", "300ms", status=4)
+    assert "is still absent, 0 members" in late.stderr
+    done = trio.Event()
+
+    async def wait_for_it() -> None:
+        await cli("group", "wait", "g", "--state", "Stable", "--members", "1")
+        done.set()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait_for_it)
+        await trio.sleep(0.1)
+        async with member(broker, "g", topic, 0):
+            await done.wait()
+    await cli("group", "seek", "g", "--to", "3", "-t", topic)
+    behind = await cli("group", "wait", "g", "--lag", "1", "--timeout", "100ms", status=4)
+    assert "lag 2" in behind.stderr
+    assert "lag 2" in (await cli("group", "wait", "g", "--lag", "2")).stdout
+    await cli("group", "wait", "g", status=2)
+
+
+async def test_what_excludes_each_other(cli: Cli, topic: str) -> None:
+    await cli("group", "seek", "g", status=2)
+    await cli("group", "seek", "g", "--to", "end", "--shift", "1", status=2)
+    await cli("group", "seek", "g", "--to", "nowhere", status=2)
+    await cli("group", "seek", "g", "--to", "end", "-t", "t:x", status=2)
+    await cli("group", "describe", "g", "-s", "-c", status=2)
+
+
+async def test_a_deleted_topic_under_a_group(cli: Cli, topic: str) -> None:
+    """Somebody else's topic: the group still has its offsets."""
+    await cli("group", "seek", "g", "--to", "end", "-t", topic)
+    await cli("topic", "delete", topic)
+    rows = json.loads((await cli("group", "describe", "g", "-o", "json")).stdout)
+    assert rows[0]["partitions"] == []

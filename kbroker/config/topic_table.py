@@ -121,7 +121,7 @@ TOPIC_TABLE: tuple[Property, ...] = (
         Type.INT,
         "4096",
         "Bytes of log between two entries of the offset index: fewer find a record faster and make "
-        "a larger index.",
+        "a larger index. A change holds from the next segment on.",
         unit="bytes",
         minimum=0,
         synonyms=("log.index.interval.bytes",),
@@ -304,7 +304,8 @@ TOPIC_TABLE: tuple[Property, ...] = (
         "segment.index.bytes",
         Type.INT,
         "10485760",
-        "Largest size of a segment's index; a full index begins a new segment.",
+        "Largest size of a segment's index; a full index begins a new segment. A change holds from "
+        "the next segment on.",
         unit="bytes",
         minimum=4,
         synonyms=("log.index.size.max.bytes",),

@@ -167,7 +167,7 @@ async def _alter_each(
                 raise KafkaError(
                     ErrorCode.INVALID_REQUEST, "Each resource must appear at most once."
                 )
-            _check_names(row)
+            _check_row(row)
             await alter(row)
         except KafkaError as error:
             outcomes.append((row, error.code, error.message))
@@ -176,9 +176,11 @@ async def _alter_each(
     return outcomes
 
 
-def _check_names(
+def _check_row(
     row: AlterConfigsRequest.Resource | IncrementalAlterConfigsRequest.Resource,
 ) -> None:
+    if row.resource_type == ResourceType.TOPIC and not row.resource_name:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
     names = [each.name for each in row.configs]
     if len(set(names)) < len(names):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")

@@ -1,0 +1,321 @@
+"""What clients see after a topic's setting changed while the broker runs, one test per setting."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import trio
+
+from kbroker.broker import Broker
+from kbroker.cluster import Partition, ResourceType
+from kbroker.config import BROKER_PROPERTIES, TOPIC_PROPERTIES, Effect
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.configs import IncrementalAlterConfigsRequest
+from kbroker.protocol.records import Record
+
+from ..brokers import started
+from ..wire import (
+    EARLIEST,
+    ConnectionClosed,
+    Topic,
+    Wire,
+    batch,
+    connected,
+    create_topic,
+    fetch,
+    list_offset,
+    produce,
+    request,
+)
+
+T = Topic("t")
+HOUR_MS = 3_600_000
+TESTS = Path(__file__).parents[1]
+
+
+@dataclass
+class Trial:
+    """A topic on disk whose setting changes."""
+
+    wire: Wire
+    broker: Broker
+    folder: Path
+
+    async def set(self, name: str, value: str | None) -> None:
+        """Give the topic a setting, None takes it away."""
+        await self._set(ResourceType.TOPIC, T.name, name, value)
+
+    async def set_broker(self, name: str, value: str | None) -> None:
+        """Give the broker a setting, None takes it away."""
+        await self._set(ResourceType.BROKER, "1", name, value)
+
+    async def _set(self, kind: int, resource: str, name: str, value: str | None) -> None:
+        cls = IncrementalAlterConfigsRequest
+        row = cls.Config(name=name, config_operation=0 if value else 1, value=value)
+        ask = cls(
+            resources=[cls.Resource(resource_type=kind, resource_name=resource, configs=[row])]
+        )
+        answer = await self.wire.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, ask)
+        assert answer.responses[0].error_code == 0, answer
+
+    async def admits(self) -> bool:
+        """Whether the broker serves one more connection."""
+        try:
+            async with connected(self.broker.endpoint) as wire:
+                return await wire.works()
+        except (ConnectionClosed, trio.BrokenResourceError):
+            return False
+
+    async def produce(self, records: bytes | None = None, **settings: int) -> int:
+        """Produce a batch and return the error code."""
+        row = await produce(self.wire, T, records or batch(), **settings)
+        assert isinstance(row.error_code, int)
+        return row.error_code
+
+    async def earliest(self) -> int:
+        """The first offset that is left once retention was applied."""
+        self.broker.node.apply_retention()
+        row = await list_offset(self.wire, T, EARLIEST)
+        assert isinstance(row.offset, int)
+        return row.offset
+
+    def files(self, suffix: str) -> list[Path]:
+        return sorted((self.folder / "t-0").glob(f"*.{suffix}"))
+
+
+def aged(age_ms: int = 0, value: bytes = b"x", key: bytes | None = b"k") -> bytes:
+    """A batch of one record whose timestamp lies `age_ms` back."""
+    return batch([Record(key, value, int(time.time() * 1000) - age_ms)])
+
+
+EFFECTS: dict[str, Callable[[Trial], Awaitable[None]]] = {}
+Test = Callable[[Trial], Awaitable[None]]
+
+
+def effect_of(name: str) -> Callable[[Test], Test]:
+    """Mark a function that shows what changing the setting does."""
+
+    def mark(function: Test) -> Test:
+        EFFECTS[name] = function
+        return function
+
+    return mark
+
+
+@effect_of("cleanup.policy")
+async def keyless_records_are_refused_while_compacted(trial: Trial) -> None:
+    assert await trial.produce(aged(key=None)) == 0
+    await trial.set("cleanup.policy", "compact")
+    assert await trial.produce(aged(key=None)) == ErrorCode.INVALID_RECORD
+    assert await trial.produce(aged()) == 0
+    await trial.set("retention.ms", "1")
+    assert await trial.earliest() == 0
+    await trial.set("cleanup.policy", "compact,delete")
+    assert await trial.earliest() > 0
+    await trial.set("cleanup.policy", "delete")
+    assert await trial.produce(aged(key=None)) == 0
+
+
+@effect_of("index.interval.bytes")
+async def the_index_gets_an_entry_each_interval(trial: Trial) -> None:
+    """From the next segment on."""
+    log = trial.broker.node.named_replica(T.name, 0).log
+    for _ in range(2):
+        for _ in range(5):
+            assert await trial.produce() == 0
+        await trial.set("index.interval.bytes", "1")
+        log.roll()
+    await trial.broker.node.checkpoint()
+    sparse, dense = (file.stat().st_size for file in trial.files("index")[:2])
+    assert sparse < dense
+
+
+@effect_of("internal.segment.bytes")
+async def segments_are_as_small_as_wanted(trial: Trial) -> None:
+    await _rolls_between(trial, "internal.segment.bytes", "100")
+
+
+@effect_of("max.message.bytes")
+async def batches_are_refused_by_their_size(trial: Trial) -> None:
+    assert await trial.produce() == 0
+    await trial.set("max.message.bytes", "20")
+    assert await trial.produce() == ErrorCode.MESSAGE_TOO_LARGE
+    await trial.set("max.message.bytes", None)
+    assert await trial.produce() == 0
+
+
+@effect_of("message.timestamp.after.max.ms")
+async def records_of_the_future_are_refused(trial: Trial) -> None:
+    assert await trial.produce(aged(-HOUR_MS // 2)) == 0
+    await trial.set("message.timestamp.after.max.ms", "60000")
+    assert await trial.produce(aged(-HOUR_MS // 2)) == ErrorCode.INVALID_TIMESTAMP
+    assert await trial.produce(aged()) == 0
+
+
+@effect_of("message.timestamp.before.max.ms")
+async def records_of_the_past_are_refused(trial: Trial) -> None:
+    assert await trial.produce(aged(HOUR_MS)) == 0
+    await trial.set("message.timestamp.before.max.ms", "60000")
+    assert await trial.produce(aged(HOUR_MS)) == ErrorCode.INVALID_TIMESTAMP
+    assert await trial.produce(aged()) == 0
+
+
+@effect_of("message.timestamp.type")
+async def records_get_the_time_of_the_broker(trial: Trial) -> None:
+    row = await produce(trial.wire, T, aged(HOUR_MS))
+    assert row.log_append_time_ms == -1
+    await trial.set("message.timestamp.type", "LogAppendTime")
+    row = await produce(trial.wire, T, aged(HOUR_MS))
+    assert row.log_append_time_ms > (time.time() - 60) * 1000
+    await trial.set("message.timestamp.type", "CreateTime")
+    assert (await produce(trial.wire, T, aged(HOUR_MS))).log_append_time_ms == -1
+
+
+@effect_of("min.insync.replicas")
+async def too_few_replicas_refuse_a_write_for_all(trial: Trial) -> None:
+    """Of two replicas one is in sync; that a partition has only one is never held against it."""
+    replica = trial.broker.node.named_replica(T.name, 0)
+    replica.follow_cluster(Partition(0, replicas=[1, 2], isr=[1], leader=1, leader_epoch=0))
+    assert await trial.produce() == 0
+    await trial.set("min.insync.replicas", "2")
+    replica.follow_cluster(Partition(0, replicas=[1, 2], isr=[1], leader=1, leader_epoch=0))
+    assert await trial.produce() == ErrorCode.NOT_ENOUGH_REPLICAS
+    assert await trial.produce(acks=1) == 0
+
+
+@effect_of("retention.bytes")
+async def old_segments_go_by_size(trial: Trial) -> None:
+    await trial.set("internal.segment.bytes", "100")
+    for _ in range(3):
+        assert await trial.produce() == 0
+    assert await trial.earliest() == 0
+    await trial.set("retention.bytes", "1")
+    assert await trial.earliest() == 2
+
+
+@effect_of("retention.ms")
+async def old_segments_go_by_age(trial: Trial) -> None:
+    assert await trial.produce(aged(HOUR_MS)) == 0
+    assert await trial.earliest() == 0
+    await trial.set("retention.ms", "60000")
+    assert await trial.earliest() == 1
+    assert (await fetch(trial.wire, T)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+@effect_of("segment.bytes")
+async def a_new_segment_begins_at_a_size(trial: Trial) -> None:
+    await _rolls_between(trial, "segment.bytes", "1048576", b"x" * 600_000)
+
+
+@effect_of("segment.index.bytes")
+async def a_full_index_begins_a_new_segment(trial: Trial) -> None:
+    """From the next segment on."""
+    log = trial.broker.node.named_replica(T.name, 0).log
+    await trial.set("index.interval.bytes", "1")
+    for size, files in (("10485760", 1), ("16", 3)):
+        await trial.set("segment.index.bytes", size)
+        log.roll()
+        before = len(trial.files("log"))
+        for _ in range(6):
+            assert await trial.produce() == 0
+        assert len(trial.files("log")) - before == files - 1
+
+
+@effect_of("segment.ms")
+async def a_new_segment_begins_after_a_time(trial: Trial) -> None:
+    for age_ms in (HOUR_MS, HOUR_MS // 2):
+        assert await trial.produce(aged(age_ms)) == 0
+    assert len(trial.files("log")) == 1
+    await trial.set("segment.ms", "60000")
+    assert await trial.produce(aged()) == 0
+    assert len(trial.files("log")) == 2
+
+
+async def _rolls_between(trial: Trial, name: str, value: str, content: bytes = b"x") -> None:
+    for _ in range(2):
+        assert await trial.produce(aged(value=content)) == 0
+    assert len(trial.files("log")) == 1
+    await trial.set(name, value)
+    for _ in range(2):
+        assert await trial.produce(aged(value=content)) == 0
+    assert len(trial.files("log")) > 1
+
+
+# -- settings of a broker
+
+
+@effect_of("max.connections")
+async def connections_are_refused_by_their_number(trial: Trial) -> None:
+    for value, admitted in (("1", False), ("2", True), ("1", False), (None, True)):
+        await trial.set_broker("max.connections", value)
+        assert await trial.admits() is admitted
+
+
+@effect_of("max.connection.creation.rate")
+async def connections_beyond_the_rate_wait(trial: Trial) -> None:
+    """A second's worth of them comes at once."""
+    assert all([await trial.admits() for _ in range(5)])
+    await trial.set_broker("max.connection.creation.rate", "1")
+    served = 0
+    with trio.move_on_after(0.3):
+        while await trial.admits():
+            served += 1
+    assert served <= 2
+
+
+@effect_of("max.connections.per.ip")
+async def connections_are_refused_by_their_number_from_one_address(trial: Trial) -> None:
+    for value, admitted in (("1", False), ("2", True), ("1", False), (None, True)):
+        await trial.set_broker("max.connections.per.ip", value)
+        assert await trial.admits() is admitted
+
+
+@effect_of("max.connections.per.ip.overrides")
+async def some_addresses_have_other_limits(trial: Trial) -> None:
+    for value, admitted in (("127.0.0.1:1", False), ("127.0.0.2:1", True), (None, True)):
+        await trial.set_broker("max.connections.per.ip.overrides", value)
+        assert await trial.admits() is admitted
+
+
+@effect_of("producer.id.expiration.ms")
+async def a_producer_that_is_forgotten_is_a_new_one(trial: Trial) -> None:
+    ask = request(ApiKey.INIT_PRODUCER_ID, transaction_timeout_ms=1000)
+    producer_id = (await trial.wire.ask(ApiKey.INIT_PRODUCER_ID, 4, ask)).producer_id
+    mine = batch(producer_id=producer_id, producer_epoch=0, base_sequence=0)
+    offsets = [(await produce(trial.wire, T, mine)).base_offset for _ in range(2)]
+    assert offsets == [0, 0], "the second one is a duplicate"
+    await trial.set_broker("producer.id.expiration.ms", "1")
+    await trio.sleep(0.01)
+    trial.broker.node.apply_retention()
+    assert (await produce(trial.wire, T, mine)).base_offset == 1
+
+
+@pytest.mark.parametrize("name", EFFECTS)
+async def test_effect(name: str, tmp_path: Path) -> None:
+    async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
+        await create_topic(wire, T.name)
+        await EFFECTS[name](Trial(wire, broker, tmp_path))
+
+
+def words_of_other_tests() -> Iterator[str]:
+    """The tests that show effects, not those of the table or of the requests."""
+    left_out = ("test_config.py", "test_alter_configs.py", "test_describe_configs.py")
+    for path in TESTS.rglob("test_*.py"):
+        if path.name not in (*left_out, Path(__file__).name):
+            yield path.read_text()
+
+
+def test_every_setting_with_an_effect_has_a_test_of_it() -> None:
+    """Of topics, and of brokers where it is live and no topic shows it."""
+    shown = {name for each in TOPIC_PROPERTIES.values() for name in each.synonyms}
+    of_brokers = [each for each in BROKER_PROPERTIES.values() if each.dynamic]
+    every = [*TOPIC_PROPERTIES.values(), *(each for each in of_brokers if each.name not in shown)]
+    applied = {each.name for each in every if each.effect is Effect.APPLIED}
+    assert EFFECTS.keys() <= applied
+    others = "".join(words_of_other_tests())
+    assert [name for name in sorted(applied - EFFECTS.keys()) if f'"{name}"' not in others] == []

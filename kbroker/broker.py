@@ -18,12 +18,13 @@ from kbroker.storage.manager import LogManager, sync_logs
 
 from .clock import Clock, SystemClock
 from .config import BrokerConfig
+from .connection import Connection
 from .context import Endpoint
 from .descriptors import shares
 from .flusher import Flusher
 from .node import Node
 from .registry import load_apis
-from .server import Listener, Server, bind_all, close_all
+from .server import ConnectionClass, Listener, Server, bind_all, close_all
 from .topics import DEFAULT, NewTopic, create_topic
 
 METADATA_JOURNAL = "cluster.journal"
@@ -64,21 +65,24 @@ async def open_broker(
     *,
     data_dir: str | None,
     listeners: list[Listener],
+    files: Files | None = None,
     clock: Clock | None = None,
     grace_seconds: float = 5,
+    connection_class: ConnectionClass = Connection,
 ) -> AsyncIterator[Broker]:
     """Start a broker, yield it ready, stop it gracefully at the end.
 
-    Parameters: `data_dir` is the data folder, None keeps everything in memory; `grace_seconds`
-    bounds the stop. Several brokers can run in one process.
+    Parameters: `data_dir` is the data folder, None keeps everything in memory; `files` is where
+    that folder is, to be handed in when it must outlive a broker in memory; `grace_seconds` bounds
+    the stop; `connection_class` serves each client. Several brokers can run in one process.
 
     Error handling: raises CannotListen or StorageError when it cannot start.
     """
     # First of all: a port that is taken must not leave a data folder behind.
     bound = await bind_all(listeners, config.listen_backlog)
     try:
-        node = await _open_node(config, data_dir, clock or SystemClock())
-        server = Server(node, load_apis(), bound)
+        node = await _open_node(config, data_dir, files, clock or SystemClock())
+        server = Server(node, load_apis(), bound, connection_class)
     except BaseException:
         close_all(bound)
         raise
@@ -105,8 +109,11 @@ async def _run(
             task_status.started()
 
 
-async def _open_node(config: BrokerConfig, data_dir: str | None, clock: Clock) -> Node:
-    files: Files = MemFiles(limit=config.memory_limit_bytes) if data_dir is None else OsFiles()
+async def _open_node(
+    config: BrokerConfig, data_dir: str | None, files: Files | None, clock: Clock
+) -> Node:
+    if files is None:
+        files = OsFiles() if data_dir is not None else MemFiles(limit=config.memory_limit_bytes)
     folder = data_dir or MEMORY_FOLDER
     fresh = MetaProperties(
         node_id=config.node_id, cluster_id=random_cluster_id(), directory_id=random_cluster_id()

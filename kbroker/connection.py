@@ -151,14 +151,16 @@ class Connection:
                 self._refuse_or_answer(header)
                 continue
             request, _ = decode(api.request_class, frame, header.api_version, offset)
-            context = Context(
-                self._node, self._apis, self.peer, header.client_id, header.api_version
-            )
             if self._traced:
                 wire_logger.debug("%s > %s %s", self.peer.host, header, request)
-            result = api.handler(context, request)
-            if result is not None:
-                self._reply(header, result)
+            self._handle(api, header, request)
+
+    def _handle(self, api: Api, header: RequestHeader, request: Any) -> None:
+        """Do the ordered work of one request, and give its answer a place in the queue."""
+        context = Context(self._node, self._apis, self.peer, header.client_id, header.api_version)
+        result = api.handler(context, request)
+        if result is not None:
+            self._reply(header, result)
 
     def _send_or_hand_over(self) -> None:
         """Send what is ready if nothing is before it; leave the rest to the writer."""
@@ -259,10 +261,13 @@ class Connection:
             self._replies.popleft()
             if self._traced:
                 wire_logger.debug("%s < %d %s", self.peer.host, reply.correlation_id, response)
-            encoded = encode_response(reply.correlation_id, reply.key, reply.version, response)
+            encoded = self._encode(reply, response)
             size += sum(map(len, encoded))
             parts += encoded
         return parts
+
+    def _encode(self, reply: Reply, response: Any) -> list[Any]:
+        return encode_response(reply.correlation_id, reply.key, reply.version, response)
 
     def _abandon_replies(self) -> None:
         for reply in self._replies:

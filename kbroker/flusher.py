@@ -20,6 +20,8 @@ import trio
 
 from kbroker.storage.log import Log
 
+from .changes import Changes
+
 if TYPE_CHECKING:
     from .replica import Replica
 
@@ -35,7 +37,8 @@ class Flusher:
 
     Parameters: `policy` is "fsync", "interval" or "os"; only with the first do acks wait for the
     disk; `sync` makes logs durable and returns how far, leaving out those that it could not;
-    `interval_ms` is the longest time between two passes with "interval".
+    `interval_ms` is the longest time between two passes with "interval". `changes` hears of
+    everything that becomes readable.
     """
 
     def __init__(
@@ -46,6 +49,7 @@ class Flusher:
         interval_ms: int = 1000,
     ) -> None:
         self.failed: str | None = None
+        self.changes = Changes()
         self._sync = sync
         self._waits_for_disk = policy == "fsync"
         self._interval_seconds = interval_ms / 1000 if policy == "interval" else 0.0

@@ -188,6 +188,7 @@ class GroupService:
                 event.generation,
             )
         self._arm(shard)
+        self._node.changes.happened()
         return self.release(shard, result.response, result.answers)
 
     def run_all(self, shard: Shard, results: Iterable[Result[None]]) -> None:

@@ -66,6 +66,7 @@ class Node:
         self.logs = logs
         self.in_memory = in_memory
         self.flusher = flusher
+        self.changes = flusher.changes
         self.groups = GroupService(self)
         self.producer_ids = ProducerIds(cluster)
         self.fetch_sessions = FetchSessions(sessions_max=config.fetch_sessions_max)

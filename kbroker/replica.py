@@ -165,6 +165,7 @@ class Replica:
             size, self._unread_bytes = self._unread_bytes, 0
             for fetch in tuple(self._fetches):
                 fetch.grow(size)
+            self._flusher.changes.happened()
 
     def park(self, fetch: FetchWait) -> None:
         """Tell `fetch` of every change until `unpark`."""

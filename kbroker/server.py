@@ -6,7 +6,7 @@ import errno
 import logging
 import socket
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -42,6 +42,7 @@ class CannotListen(Exception):
     """A listener's address cannot be bound; the message says what to do."""
 
 
+ConnectionClass = Callable[..., Connection]
 Bound = list[tuple[Listener, trio.SocketListener]]
 
 
@@ -111,13 +112,21 @@ async def _open(host: str, port: int, backlog: int) -> list[trio.SocketListener]
 class Server:
     """Accepts clients of one node on its listeners, within the limits of the configuration.
 
-    Nothing is accepted from the sockets of `bound` before `run`.
+    Nothing is accepted from the sockets of `bound` before `run`. `connection_class` serves each
+    client; the test kit has one of its own.
     """
 
-    def __init__(self, node: Node, apis: Mapping[int, Api], bound: Bound) -> None:
+    def __init__(
+        self,
+        node: Node,
+        apis: Mapping[int, Api],
+        bound: Bound,
+        connection_class: ConnectionClass = Connection,
+    ) -> None:
         self.connections: set[Connection] = set()
         self._node = node
         self._apis = apis
+        self._connection_class = connection_class
         self._sockets = bound
         self._open = 0
         self._per_host: Counter[str] = Counter()
@@ -195,7 +204,7 @@ class Server:
             stream.socket.close()
 
     async def _serve_admitted(self, stream: trio.SocketStream, peer: Peer) -> None:
-        connection = Connection(
+        connection = self._connection_class(
             self._node,
             self._apis,
             PlainTransport(stream.socket),

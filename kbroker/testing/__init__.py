@@ -1,0 +1,43 @@
+"""For tests of software that uses Kafka: brokers, faults, waits, a pytest plugin.
+
+Importing this package imports neither trio nor the server; that comes with the first name that is
+used of it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .fault import Fault
+    from .host import BrokerThread
+    from .kit import KafkaRecord, WaitTimeout
+    from .local import ExternalKafka, LocalBroker, UnfiredFault
+
+__all__ = [
+    "BrokerThread",
+    "ExternalKafka",
+    "Fault",
+    "KafkaRecord",
+    "LocalBroker",
+    "UnfiredFault",
+    "WaitTimeout",
+]
+
+_MODULES = {
+    "BrokerThread": "host",
+    "ExternalKafka": "local",
+    "Fault": "fault",
+    "KafkaRecord": "kit",
+    "LocalBroker": "local",
+    "UnfiredFault": "local",
+    "WaitTimeout": "kit",
+}
+
+
+def __getattr__(name: str) -> Any:
+    module = _MODULES.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{module}"), name)

@@ -1,0 +1,111 @@
+"""The answer to a request that is refused as a whole: the error in every place that can hold one.
+
+Kafka gives each request a function of its own for this. Here one function mirrors the rows of a
+request into the response, from the names that rows of both have in common.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kbroker.protocol import messages
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.schema import Struct, fields
+
+ROWS_OF = {
+    "responses": ("topic_data", "topics", "topic_names", "resources"),
+    "partition_responses": ("partition_data",),
+    "partitions": ("partitions", "partition_indexes"),
+    "results": ("resources", "topics", "groups_names"),
+    "coordinators": ("coordinator_keys",),
+    "topics": ("topics",),
+    "groups": ("groups",),
+    "members": ("members",),
+    "replica_election_results": ("topic_partitions",),
+    "partition_result": ("partitions",),
+}
+"""Where the rows of a response's list come from."""
+
+SAME = {
+    "index": ("index", "partition", "partition_index"),
+    "partition": ("partition", "partition_index"),
+    "partition_index": ("partition_index", "partition"),
+    "topic": ("topic", "name"),
+    "name": ("name", "topic"),
+}
+"""Names that a thing has in a request when it has another one in the response."""
+
+IDENTITY = ("name", "group_id", "key", "partition_index", "index", "partition", "partition_id")
+"""What identifies a row whose request has only a list of plain values."""
+
+KEPT = {
+    *IDENTITY,
+    *("topic", "topic_id", "member_id", "group_instance_id", "resource_type", "resource_name"),
+}
+"""What a refusal repeats of the request."""
+
+UNKNOWN = {"base_offset", "offset", "timestamp", "high_watermark", "committed_offset", "node_id"}
+"""What is -1 in a refusal."""
+
+
+def error_answer(key: int, request: Any, code: ErrorCode) -> Any:
+    """The response that refuses all of `request` with `code`.
+
+    Rows carry the error where the request has rows, the response as a whole where it has none.
+    """
+    response = _mirror(messages.response_class(key), request, code)
+    if hasattr(response, "error_code"):
+        response.error_code = ErrorCode.NONE if _has_rows(response) else code
+    return response
+
+
+def _mirror(cls: type[Struct], request: Any, code: ErrorCode) -> Any:
+    """A struct of class `cls` about the same things as `request`, with the error."""
+    made: Any = cls()
+    for field in fields(cls):
+        if field.name == "error_code":
+            made.error_code = code
+        elif field.array and isinstance(field.kind, type):
+            rows = [_row(field.kind, each, code) for each in _rows(request, field.name)]
+            setattr(made, field.name, rows)
+        elif field.name in KEPT:
+            _copy(made, field.name, request)
+        elif field.name in UNKNOWN:
+            setattr(made, field.name, -1)
+    return made
+
+
+def _row(cls: type[Struct], asked: Any, code: ErrorCode) -> Any:
+    if isinstance(asked, Struct):
+        return _mirror(cls, asked, code)
+    names = {field.name for field in fields(cls)}
+    identity = next(name for name in IDENTITY if name in names)
+    row: Any = cls(**{identity: asked})
+    if "error_code" in names:
+        row.error_code = code
+    return row
+
+
+def _rows(request: Any, field: str) -> list[Any]:
+    for name in ROWS_OF.get(field, ()):
+        found = getattr(request, name, None)
+        if found:
+            return list(found)
+    return []
+
+
+def _copy(made: Any, field: str, request: Any) -> None:
+    for name in SAME.get(field, (field,)):
+        if hasattr(request, name):
+            setattr(made, field, getattr(request, name))
+            return
+
+
+def _has_rows(response: Any) -> bool:
+    """Whether something below the response carries the error."""
+    return any(
+        hasattr(row, "error_code") or _has_rows(row)
+        for field in fields(type(response))
+        if field.array and isinstance(field.kind, type)
+        for row in getattr(response, field.name)
+    )

@@ -1,0 +1,298 @@
+"""A connection on which armed faults hit requests and answers."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from types import CoroutineType
+from typing import Any, NamedTuple
+
+import trio
+
+from kbroker.connection import Connection, Reply
+from kbroker.context import Context, Refused
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.headers import RequestHeader
+from kbroker.protocol.records import HEADER_SIZE
+from kbroker.protocol.schema import Struct, fields
+from kbroker.registry import Api
+from kbroker.waiters import Pending
+
+from .error_answers import error_answer
+from .faults import (
+    Asked,
+    Effect,
+    Faults,
+    Rule,
+    asked_of,
+    partition_of,
+    partition_rows,
+    topic_of,
+    topic_rows,
+)
+from .kit import CLIENT_ID
+
+
+class Mangled(NamedTuple):
+    """An answer that does not go out as it should."""
+
+    response: Any
+    effect: Effect
+
+
+class Held(NamedTuple):
+    """A request that waits for the delay of one before it."""
+
+    api: Api
+    header: RequestHeader
+    request: Any
+
+
+class FaultyConnection(Connection):
+    """Asks `faults` what to do with each request.
+
+    A request that is delayed holds up what its client sends after it, as a slow network would: work
+    is done in the order of arrival.
+    """
+
+    def __init__(self, faults: Faults, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._faults = faults
+        self._held: deque[Held] = deque()
+        self._nursery: trio.Nursery | None = None
+
+    async def serve(self) -> None:
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            await super().serve()
+            nursery.cancel_scope.cancel()
+
+    # -- requests
+
+    def _handle(self, api: Api, header: RequestHeader, request: Any) -> None:
+        if header.client_id == CLIENT_ID:
+            super()._handle(api, header, request)
+            return
+        if self._held:
+            self._held.append(Held(api, header, request))
+            return
+        asked = asked_of(
+            api.key, header.api_version, header.client_id, request, self._name_of_topic
+        )
+        rule = self._faults.take(asked)
+        if rule is None:
+            super()._handle(api, header, request)
+        elif rule.effect is Effect.DELAY and not rule.after:
+            self._hold(Held(api, header, request), rule.milliseconds / 1000)
+        else:
+            self._hit(rule, asked, Held(api, header, request))
+
+    def _name_of_topic(self, topic_id: Any) -> str:
+        topic = self._node.cluster.topics_by_id.get(topic_id)
+        return topic.name if topic else ""
+
+    def _hold(self, held: Held, seconds: float) -> None:
+        assert self._nursery is not None
+        self._held.append(held)
+        self._nursery.start_soon(self._resume_after, seconds)
+
+    async def _resume_after(self, seconds: float) -> None:
+        await trio.sleep(seconds)
+        waiting = list(self._held)
+        self._held.clear()
+        super()._handle(*waiting[0])
+        for held in waiting[1:]:  # these may be hit themselves
+            self._handle(*held)
+        self._send_or_hand_over()
+
+    def _hit(self, rule: Rule, asked: Asked, held: Held) -> None:
+        """Carry out a rule on one request."""
+        effect, (api, header, request) = rule.effect, held
+        if effect is Effect.HOOK:
+            self._reply(header, self._ask_hook(rule, asked, held))
+        elif effect is Effect.ERROR and not rule.after:
+            self._refuse(rule, held)
+        elif effect is Effect.CORRUPT_BATCH and api.key == ApiKey.PRODUCE:
+            self._change_rows(rule, request, _flip)
+            super()._handle(api, header, request)
+        elif effect is Effect.DISCONNECT and not rule.after:
+            raise Refused(f"fault: {rule}")
+        elif effect is Effect.BLACKHOLE and not rule.after:
+            self._reply(header, _never())
+        else:
+            self._answer(rule, held)
+
+    def _refuse(self, rule: Rule, held: Held) -> None:
+        """Answer with the error; rows of other topics and partitions are served as they should be."""
+        api, header, request = held
+        kept, refused = self._split(rule, request)
+        if kept is None:
+            self._reply(header, error_answer(api.key, request, rule.code))
+            return
+        result = api.handler(self._context(header), kept)
+        refusal = error_answer(api.key, refused, rule.code)
+        self._reply(header, _then(result, lambda response: _joined(response, refusal)))
+
+    def _split(self, rule: Rule, request: Any) -> tuple[Any | None, Any]:
+        """What of the request the rule leaves alone (None: nothing), and what it refuses."""
+        kept, refused = [], []
+        name = next((each.name for each in fields(type(request)) if _is_topics(each.name)), None)
+        for row in topic_rows(request):
+            inside, outside = self._split_topic(rule, row)
+            refused += inside
+            kept += outside
+        if name is None or not kept:
+            return None, request
+        return _with(request, name, kept), _with(request, name, refused)
+
+    def _split_topic(self, rule: Rule, row: Any) -> tuple[list[Any], list[Any]]:
+        topic = topic_of(row, self._name_of_topic)
+        if not rule.target.covers(topic, None):
+            return [], [row]
+        partitions = partition_rows(row)
+        inside = [each for each in partitions if rule.target.covers(topic, partition_of(each))]
+        if len(inside) == len(partitions):
+            return [row], []
+        outside = [each for each in partitions if each not in inside]
+        name = next(each.name for each in fields(type(row)) if each.name.startswith("partition"))
+        return [_with(row, name, inside)], [_with(row, name, outside)]
+
+    def _context(self, header: RequestHeader) -> Context:
+        return Context(self._node, self._apis, self.peer, header.client_id, header.api_version)
+
+    async def _ask_hook(self, rule: Rule, asked: Asked, held: Held) -> Any:
+        assert rule.hook is not None
+        answer = rule.hook(held.request, asked)
+        if isinstance(answer, CoroutineType):
+            answer = await answer
+        if answer is not None:
+            return answer
+        return await _resolve(held.api.handler(self._context(held.header), held.request))
+
+    # -- answers
+
+    def _answer(self, rule: Rule, held: Held) -> None:
+        """Do the work, then lie about it."""
+        result = held.api.handler(self._context(held.header), held.request)
+        if result is not None:
+            self._reply(held.header, _then(result, lambda response: self._lie(rule, response)))
+
+    async def _lie(self, rule: Rule, response: Any) -> Any:
+        effect = rule.effect
+        if effect is Effect.DISCONNECT:
+            raise OSError(f"fault: {rule}")
+        if effect is Effect.BLACKHOLE:
+            await trio.sleep_forever()
+        elif effect is Effect.DELAY:
+            await trio.sleep(rule.milliseconds / 1000)
+        elif effect is Effect.THROTTLE:
+            response.throttle_time_ms = int(rule.milliseconds)
+        elif effect is Effect.ERROR:
+            _set_errors(response, rule.code, self._rows(rule, response))
+        elif effect is Effect.CORRUPT_BATCH:
+            self._change_rows(rule, response, _flip)
+        elif effect in (Effect.HALF_FRAME, Effect.ANSWER_TWICE):
+            return Mangled(response, effect)
+        return response
+
+    def _rows(self, rule: Rule, message: Any) -> list[Any]:
+        """The rows about partitions that a rule is about."""
+        return [
+            row
+            for topic in topic_rows(message)
+            for row in partition_rows(topic)
+            if rule.target.covers(topic_of(topic, self._name_of_topic), partition_of(row))
+        ]
+
+    def _change_rows(self, rule: Rule, message: Any, change: Callable[[Rule, Any], None]) -> None:
+        for row in self._rows(rule, message):
+            change(rule, row)
+
+    def _encode(self, reply: Reply, response: Any) -> list[Any]:
+        if not isinstance(response, Mangled):
+            return super()._encode(reply, response)
+        parts = super()._encode(reply, response.response)
+        if response.effect is Effect.ANSWER_TWICE:
+            return parts + super()._encode(reply, response.response)
+        self._replies.clear()
+        self._finish_reading()
+        return _half(parts)
+
+
+async def _never() -> None:
+    await trio.sleep_forever()
+
+
+async def _resolve(result: Any) -> Any:
+    """The response that a handler's result stands for."""
+    if isinstance(result, Pending):
+        return await result.wait()
+    return await result if isinstance(result, CoroutineType) else result
+
+
+async def _then(result: Any, change: Callable[[Any], Any]) -> Any:
+    """The response, changed."""
+    response = await _resolve(result)
+    if response is None:
+        return None
+    changed = change(response)
+    return await changed if isinstance(changed, CoroutineType) else changed
+
+
+def _is_topics(name: str) -> bool:
+    return name in ("topics", "topic_data")
+
+
+def _with(message: Any, name: str, value: Any) -> Any:
+    """A copy of a message with one field changed."""
+    values = {each.name: getattr(message, each.name) for each in fields(type(message))}
+    return type(message)(**{**values, name: value})
+
+
+def _joined(response: Any, refusal: Any) -> Any:
+    """One response of two that are about different rows."""
+    for field in fields(type(response)):
+        if field.array and isinstance(field.kind, type):
+            setattr(
+                response, field.name, getattr(response, field.name) + getattr(refusal, field.name)
+            )
+    return response
+
+
+def _set_errors(response: Any, code: ErrorCode, rows: list[Any]) -> None:
+    """Put the error into these rows, or into all places when there are none."""
+    if not rows:
+        rows = [response, *_structs(response)]
+    for row in rows:
+        if hasattr(row, "error_code"):
+            row.error_code = code
+
+
+def _structs(message: Struct) -> list[Any]:
+    found: list[Any] = []
+    for field in fields(type(message)):
+        if field.array and isinstance(field.kind, type):
+            for row in getattr(message, field.name) or ():
+                found += [row, *_structs(row)]
+    return found
+
+
+def _flip(rule: Rule, row: Any) -> None:
+    """Change one bit of the first batch of a row, behind its header."""
+    records = getattr(row, "records", None)
+    if not records:
+        return
+    data = bytearray(records if isinstance(records, (bytes, memoryview)) else records.read())
+    position = HEADER_SIZE + rule.bit // 8
+    if position < len(data):
+        data[position] ^= 1 << rule.bit % 8
+    row.records = memoryview(data)
+
+
+def _half(parts: list[Any]) -> list[Any]:
+    data = b"".join(
+        bytes(part if isinstance(part, (bytes, memoryview, bytearray)) else part.read())
+        for part in parts
+    )
+    return [data[: len(data) // 2]]

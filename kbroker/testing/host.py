@@ -1,0 +1,107 @@
+"""One event loop in a thread of its own, in which brokers come and go."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import trio
+
+T = TypeVar("T")
+
+STOP_SECONDS = 30
+
+
+@dataclass(slots=True)
+class Held(Generic[T]):
+    """Something that is open in the loop until it is released."""
+
+    value: T
+    release: trio.Event
+    closed: trio.Event
+    failure: BaseException | None = None
+
+
+class BrokerThread:
+    """Runs async code for programs that are not async.
+
+    Resource handling: the thread ends with `close`, or with the process. Calls may come from any
+    thread but its own.
+    """
+
+    def __init__(self) -> None:
+        started: Future[tuple[trio.lowlevel.TrioToken, trio.Nursery]] = Future()
+        self._end = trio.Event()
+        self._thread = threading.Thread(
+            target=self._run, args=(started,), name="kbroker", daemon=True
+        )
+        self._thread.start()
+        self._token, self._nursery = started.result()
+
+    def _run(self, started: Future[tuple[trio.lowlevel.TrioToken, trio.Nursery]]) -> None:
+        async def main() -> None:
+            async with trio.open_nursery() as nursery:
+                started.set_result((trio.lowlevel.current_trio_token(), nursery))
+                await self._end.wait()
+                nursery.cancel_scope.cancel()
+
+        trio.run(main, strict_exception_groups=True)
+
+    @property
+    def running(self) -> bool:
+        return self._thread.is_alive()
+
+    def call(self, function: Callable[..., Awaitable[T]], *args: Any) -> T:
+        """Run an async function in the loop and return what it returns."""
+        return trio.from_thread.run(function, *args, trio_token=self._token)
+
+    def hold(self, open_it: Callable[[], AbstractAsyncContextManager[T]]) -> Held[T]:
+        """Enter a context manager in the loop; it stays open until `let_go`."""
+
+        async def keep(task_status: trio.TaskStatus[Held[T]]) -> None:
+            async with open_it() as value:
+                held = Held(value, trio.Event(), trio.Event())
+                task_status.started(held)
+                await held.release.wait()
+
+        async def supervise(task_status: trio.TaskStatus[Held[T]]) -> None:
+            """A broker that fails must not take the others of this thread along."""
+            held: Held[T] | None = None
+            try:
+                async with trio.open_nursery() as nursery:
+                    held = await nursery.start(keep)
+                    task_status.started(held)
+            except Exception as error:
+                if held is None:
+                    raise
+                held.failure = error
+            finally:
+                if held is not None:
+                    held.closed.set()
+
+        async def start() -> Held[T]:
+            held: Held[T] = await self._nursery.start(supervise)
+            return held
+
+        return self.call(start)
+
+    def let_go(self, held: Held[Any]) -> None:
+        """Close what `hold` opened. Raises what it failed with, if it did."""
+
+        async def release() -> None:
+            held.release.set()
+            await held.closed.wait()
+
+        self.call(release)
+        if held.failure is not None:
+            raise held.failure
+
+    def close(self) -> None:
+        """Close what is open and end the thread."""
+        if self.running:
+            trio.from_thread.run_sync(self._end.set, trio_token=self._token)
+            self._thread.join(STOP_SECONDS)

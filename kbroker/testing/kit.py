@@ -1,0 +1,342 @@
+"""What a test does with a broker and asks of it, over the real protocol.
+
+The same calls work on a broker of this process and on one that runs elsewhere, Apache Kafka for
+instance. The difference is in `Changes`: a broker of this process tells when something happened in
+it, any other one is asked again after a pause.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import trio
+
+from kbroker.client.cluster import ClusterClient
+from kbroker.client.consumer import reading
+from kbroker.client.errors import NoSuchGroup, check
+from kbroker.client.groups import Group, committed_offsets, describe_group
+from kbroker.client.list_offsets import EARLIEST, LATEST, offsets_at
+from kbroker.client.producer import ANY_PARTITION, Producer
+from kbroker.client.topics import (
+    NewTopic,
+    Partition,
+    create_topics,
+    delete_topics,
+    wait_until_ready,
+)
+from kbroker.protocol.records import Record
+
+T = TypeVar("T")
+
+CLIENT_ID = "kbroker-kit"
+"""Whose requests no fault hits and no log shows."""
+WAIT_SECONDS = 5.0
+PAUSE_SECONDS = 0.03
+
+Value = bytes | str | None | dict[str, Any] | list[Any] | int | float | bool
+"""What a test may produce: bytes as they are, text as UTF-8, everything else as JSON."""
+
+
+SHOWN_MAX = 5
+"""Records that a report shows."""
+
+
+class Changes(Protocol):
+    """Tells when to look again."""
+
+    def next(self) -> Change:
+        """What waits for the next change after this call."""
+        ...
+
+
+class Change(Protocol):
+    """One change to come."""
+
+    async def wait(self) -> None:
+        """Return when it has happened."""
+        ...
+
+
+class Pauses:
+    """Changes of a broker that tells nothing: there may be one every few milliseconds."""
+
+    def next(self) -> Change:
+        return self
+
+    async def wait(self) -> None:
+        await trio.sleep(PAUSE_SECONDS)
+
+
+class WaitTimeout(AssertionError):
+    """What was waited for did not happen; the message has the nearest state that was seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaRecord:
+    """A record as it lies in a topic. `timestamp` is in ms since the epoch."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The value as text."""
+        return (self.value or b"").decode()
+
+    @property
+    def json(self) -> Any:
+        """The value as JSON."""
+        return json.loads(self.value or b"null")
+
+
+def to_bytes(value: Value) -> bytes | None:
+    """A key or value as it is produced."""
+    if value is None or isinstance(value, bytes):
+        return value
+    return value.encode() if isinstance(value, str) else json.dumps(value).encode()
+
+
+class Kit:
+    """Operations on one cluster.
+
+    Parameters: `cluster` is a client of it; `changes` tells when its state may have changed;
+    `now_ms` is the time that new records get; `explain` says what else a report of a failure
+    should have.
+    """
+
+    def __init__(
+        self,
+        cluster: ClusterClient,
+        changes: Changes,
+        now_ms: Callable[[], int],
+        explain: Callable[[], str] = str,
+    ) -> None:
+        self._cluster = cluster
+        self._changes = changes
+        self._now_ms = now_ms
+        self._explain = explain
+
+    # -- topics and records
+
+    async def create_topic(
+        self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None
+    ) -> None:
+        """Create a topic; it is usable when this returns. Raises KafkaError."""
+        new = NewTopic(name, partitions, configs=configs or {})
+        ((code, message),) = (await create_topics(self._cluster, [new])).values()
+        check(code, message)
+        await wait_until_ready(self._cluster, {name: partitions})
+
+    async def delete_topic(self, name: str) -> None:
+        """Delete a topic; its name is free when this returns. Raises KafkaError."""
+        ((code, message),) = (await delete_topics(self._cluster, [name])).values()
+        check(code, message)
+
+    async def topics(self) -> dict[str, int]:
+        """The topics of users, with the number of their partitions."""
+        rows = (await self._cluster.metadata()).topics
+        return {row.name or "": len(row.partitions) for row in rows if not row.is_internal}
+
+    async def produce(
+        self,
+        topic: str,
+        value: Value,
+        *,
+        key: Value = None,
+        partition: int | None = None,
+        headers: Iterable[tuple[str, bytes | None]] = (),
+        timestamp: int | None = None,
+    ) -> KafkaRecord:
+        """Append one record, acknowledged by all replicas.
+
+        Parameters: `partition` None places it by its key as Java's client does; `timestamp` is in
+        ms, None stands for now. A topic that does not exist is created.
+        """
+        if topic not in await self.topics():
+            await self.create_topic(topic, -1)
+        record = Record(
+            to_bytes(key),
+            to_bytes(value),
+            self._now_ms() if timestamp is None else timestamp,
+            tuple(headers),
+        )
+        producer = Producer(self._cluster)
+        place = await producer.place(
+            topic, record, ANY_PARTITION if partition is None else partition
+        )
+        (written,) = await producer.write({place: [record]})
+        return _received(written.partition, record._replace(offset=written.offset))
+
+    async def partitions(self, topic: str) -> list[Partition]:
+        """The partitions of a topic; none when it does not exist."""
+        return [(topic, index) for index in range((await self.topics()).get(topic, 0))]
+
+    async def records(self, topic: str, *, committed: bool = True) -> list[KafkaRecord]:
+        """All records of a topic in order of time, without those of aborted transactions."""
+        partitions = await self.partitions(topic)
+        starts = await offsets_at(self._cluster, partitions, EARLIEST)
+        ends = await offsets_at(self._cluster, partitions, LATEST, committed=committed)
+        ranges = {
+            each: (starts[each], ends[each]) for each in partitions if starts[each] < ends[each]
+        }
+        found: list[KafkaRecord] = []
+        async with reading(self._cluster, ranges, committed=committed) as channel:
+            async for chunk in channel:
+                found += [_received(each.partition, each.record) for each in chunk]
+        return sorted(found, key=lambda record: (record.timestamp, record.partition, record.offset))
+
+    # -- groups
+
+    async def group(self, name: str) -> Group | None:
+        """A group as its coordinator describes it; None when there is none of that name."""
+        try:
+            return await describe_group(self._cluster, name)
+        except NoSuchGroup:
+            return None
+
+    async def committed(self, group: str) -> dict[Partition, int]:
+        """The offsets that a group has committed."""
+        return await committed_offsets(self._cluster, group)
+
+    async def lag(self, group: str) -> int:
+        """Records between what a group has committed and the ends of those partitions."""
+        offsets = await self.committed(group)
+        ends = await offsets_at(self._cluster, offsets, LATEST, committed=True)
+        return sum(max(ends[each] - offset, 0) for each, offset in offsets.items())
+
+    # -- waits
+
+    async def wait_until(
+        self, look: Callable[[], Awaitable[tuple[bool, T]]], what: str, timeout: float
+    ) -> T:
+        """Look again after each change until `look` says yes; returns what it saw.
+
+        Raises WaitTimeout after `timeout` seconds, with what was seen last.
+        """
+        deadline = trio.current_time() + timeout
+        while True:
+            change = self._changes.next()
+            done, seen = await look()
+            if done:
+                return seen
+            with trio.move_on_at(deadline):
+                await change.wait()
+            if trio.current_time() >= deadline:
+                raise WaitTimeout(_report(what, timeout, seen, self._explain()))
+
+    async def wait_for(
+        self,
+        topic: str,
+        count: int | None = None,
+        match: Callable[[KafkaRecord], bool] | None = None,
+        timeout: float = WAIT_SECONDS,
+    ) -> list[KafkaRecord]:
+        """Wait until a topic has `count` records (1) for which `match` is true; returns those."""
+        wanted = 1 if count is None else count
+
+        async def look() -> tuple[bool, list[KafkaRecord]]:
+            found = [each for each in await self.records(topic) if match is None or match(each)]
+            return len(found) >= wanted, found
+
+        return await self.wait_until(look, f"{wanted} records in {topic!r}", timeout)
+
+    async def wait_for_group(
+        self,
+        group: str,
+        members: int | None = None,
+        state: str | None = "Stable",
+        timeout: float = WAIT_SECONDS,
+    ) -> Group:
+        """Wait until a group is in a state (None: any) with so many members (None: any)."""
+
+        async def look() -> tuple[bool, Group | None]:
+            found = await self.group(group)
+            return found is not None and (
+                state in (None, found.state) and members in (None, len(found.members))
+            ), found
+
+        wanted = f"group {group!r} {state or 'in any state'}"
+        if members is not None:
+            wanted += f" with {members} members"
+        found = await self.wait_until(look, wanted, timeout)
+        assert found is not None
+        return found
+
+    async def wait_for_assignment(
+        self, group: str, partitions: Iterable[Partition], timeout: float = WAIT_SECONDS
+    ) -> Group:
+        """Wait until the members of a group have exactly these partitions between them."""
+        wanted = sorted(partitions)
+
+        async def look() -> tuple[bool, Group | None]:
+            found = await self.group(group)
+            owned = (
+                [each for member in found.members for each in member.partitions] if found else []
+            )
+            return sorted(owned) == wanted, found
+
+        what = f"group {group!r} assigned {_partitions(wanted)}"
+        found = await self.wait_until(look, what, timeout)
+        assert found is not None
+        return found
+
+    async def wait_for_commit(
+        self, group: str, topic: str, partition: int, offset: int, timeout: float = WAIT_SECONDS
+    ) -> int:
+        """Wait until a group has committed `offset` or a later one; returns what it has."""
+
+        async def look() -> tuple[bool, int | None]:
+            found = (await self.committed(group)).get((topic, partition))
+            return found is not None and found >= offset, found
+
+        what = f"group {group!r} commits {offset} in {topic}-{partition}"
+        return await self.wait_until(look, what, timeout) or 0
+
+    async def wait_for_lag(
+        self, group: str, lag: int = 0, timeout: float = WAIT_SECONDS
+    ) -> dict[Partition, int]:
+        """Wait until a group that has committed something lags by at most `lag` records."""
+
+        async def look() -> tuple[bool, dict[Partition, int]]:
+            offsets = await self.committed(group)
+            return bool(offsets) and await self.lag(group) <= lag, offsets
+
+        return await self.wait_until(look, f"group {group!r} with a lag of {lag}", timeout)
+
+
+def _received(partition: Partition, record: Record) -> KafkaRecord:
+    return KafkaRecord(
+        *partition,
+        record.offset,
+        record.timestamp,
+        _bytes(record.key),
+        _bytes(record.value),
+        tuple(record.headers),
+    )
+
+
+def _bytes(data: bytes | memoryview | None) -> bytes | None:
+    return None if data is None else bytes(data)
+
+
+def _partitions(partitions: Iterable[Partition]) -> str:
+    return ", ".join(f"{topic}-{index}" for topic, index in partitions) or "nothing"
+
+
+def _report(what: str, timeout: float, seen: object, explanation: str) -> str:
+    lines = [f"waited {timeout:g} s for {what}; seen last: {_shown(seen)}"]
+    return "\n".join([*lines, explanation] if explanation else lines)
+
+
+def _shown(seen: object) -> str:
+    if isinstance(seen, list):
+        return "\n  ".join([f"{len(seen)} of them", *map(str, seen[-SHOWN_MAX:])])
+    return "nothing" if seen is None else str(seen)

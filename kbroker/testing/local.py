@@ -1,0 +1,389 @@
+"""A broker for programs that are not async: it runs in a thread of this process."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from functools import partial
+from types import TracebackType
+from typing import Any, ParamSpec, Self, TypeVar
+
+from kbroker.broker import Broker, open_broker
+from kbroker.client.cluster import open_cluster
+from kbroker.client.groups import Group
+from kbroker.client.topics import Partition
+from kbroker.clock import SystemClock
+from kbroker.cluster import Topic
+from kbroker.config import BrokerConfig
+from kbroker.context import Endpoint
+from kbroker.node import Node
+from kbroker.server import Listener
+from kbroker.storage.files import MemFiles
+from kbroker.storage.log import Log
+
+from .fault import Fault, api_key, new_rule
+from .faults import Faults, Hook
+from .faulty_connection import FaultyConnection
+from .host import BrokerThread, Held
+from .kit import CLIENT_ID, WAIT_SECONDS, KafkaRecord, Kit, Pauses, Value
+
+REQUESTS_SHOWN = 20
+EVENTS_SHOWN = 5
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class UnfiredFault(AssertionError):
+    """A fault was armed and hit nothing: the test did not test what it says."""
+
+
+class KafkaHandle:
+    """A cluster in the hands of a test: the calls of `Kit`, without async.
+
+    Get a broker of your own with `LocalBroker`, one that runs elsewhere with `ExternalKafka`.
+    """
+
+    _thread: BrokerThread
+    _kit: Kit
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """What clients take as their bootstrap.servers."""
+        raise NotImplementedError
+
+    def _do(self, call: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._thread.call(partial(call, *args, **kwargs))
+
+    def create_topic(
+        self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None
+    ) -> None:
+        """Create a topic; it is usable when this returns. Raises KafkaError."""
+        self._do(self._kit.create_topic, name, partitions, configs)
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic; its name is free when this returns. Raises KafkaError."""
+        self._do(self._kit.delete_topic, name)
+
+    def topics(self) -> dict[str, int]:
+        """The topics of users, with the number of their partitions."""
+        return self._do(self._kit.topics)
+
+    def produce(
+        self,
+        topic: str,
+        value: Value,
+        *,
+        key: Value = None,
+        partition: int | None = None,
+        headers: Iterable[tuple[str, bytes | None]] = (),
+        timestamp: int | None = None,
+    ) -> KafkaRecord:
+        """Append one record; see `Kit.produce`."""
+        return self._do(
+            self._kit.produce,
+            topic,
+            value,
+            key=key,
+            partition=partition,
+            headers=headers,
+            timestamp=timestamp,
+        )
+
+    def records(self, topic: str, *, committed: bool = True) -> list[KafkaRecord]:
+        """All records of a topic in order of time, without those of aborted transactions."""
+        return self._do(self._kit.records, topic, committed=committed)
+
+    def group(self, name: str) -> Group | None:
+        """A group as its coordinator describes it; None when there is none of that name."""
+        return self._do(self._kit.group, name)
+
+    def committed(self, group: str) -> dict[Partition, int]:
+        """The offsets that a group has committed."""
+        return self._do(self._kit.committed, group)
+
+    def lag(self, group: str) -> int:
+        """Records between what a group has committed and the ends of those partitions."""
+        return self._do(self._kit.lag, group)
+
+    def wait_for(
+        self,
+        topic: str,
+        count: int | None = None,
+        match: Callable[[KafkaRecord], bool] | None = None,
+        timeout: float = WAIT_SECONDS,
+    ) -> list[KafkaRecord]:
+        """Wait for records; see `Kit.wait_for`. Raises WaitTimeout."""
+        return self._do(self._kit.wait_for, topic, count, match, timeout)
+
+    def wait_for_group(
+        self,
+        group: str,
+        members: int | None = None,
+        state: str | None = "Stable",
+        timeout: float = WAIT_SECONDS,
+    ) -> Group:
+        """Wait until a group is in a state (None: any) with so many members (None: any)."""
+        return self._do(self._kit.wait_for_group, group, members, state, timeout)
+
+    def wait_for_assignment(
+        self, group: str, partitions: Iterable[Partition], timeout: float = WAIT_SECONDS
+    ) -> Group:
+        """Wait until the members of a group have exactly these partitions between them."""
+        return self._do(self._kit.wait_for_assignment, group, partitions, timeout)
+
+    def wait_for_commit(
+        self, group: str, topic: str, partition: int, offset: int, timeout: float = WAIT_SECONDS
+    ) -> int:
+        """Wait until a group has committed `offset` or a later one; returns what it has."""
+        return self._do(self._kit.wait_for_commit, group, topic, partition, offset, timeout)
+
+    def wait_for_lag(
+        self, group: str, lag: int = 0, timeout: float = WAIT_SECONDS
+    ) -> dict[Partition, int]:
+        """Wait until a group that has committed something lags by at most `lag` records."""
+        return self._do(self._kit.wait_for_lag, group, lag, timeout)
+
+
+class ExternalKafka(KafkaHandle):
+    """A cluster that runs elsewhere.
+
+    Parameters: `bootstrap` is HOST:PORT, with commas between several.
+    """
+
+    def __init__(self, bootstrap: str, thread: BrokerThread | None = None) -> None:
+        self._bootstrap = bootstrap
+        self._own_thread = thread is None
+        self._thread = thread or BrokerThread()
+        self._held: Held[Kit] = self._thread.hold(self._open)
+        self._kit = self._held.value
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return self._bootstrap
+
+    @contextlib.asynccontextmanager
+    async def _open(self) -> AsyncIterator[Kit]:
+        endpoints = [_endpoint(text) for text in self._bootstrap.split(",")]
+        async with open_cluster(endpoints, CLIENT_ID) as cluster:
+            yield Kit(cluster, Pauses(), SystemClock().log_ms)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._thread.let_go(self._held)
+        if self._own_thread:
+            self._thread.close()
+
+
+class LocalBroker(KafkaHandle):
+    """A broker of its own: empty, on a free port, gone at the end.
+
+    Parameters: `topics` to create, with their partitions; `config` are Kafka's properties;
+    `data_dir` keeps the data in a folder, None in memory; `thread` is one that several brokers
+    share, None makes one.
+
+    Resource handling: use it in a `with` statement, or call `close`.
+    """
+
+    def __init__(
+        self,
+        *,
+        topics: Mapping[str, int] | None = None,
+        config: Mapping[str, str] | None = None,
+        data_dir: str | None = None,
+        port: int = 0,
+        thread: BrokerThread | None = None,
+    ) -> None:
+        self.faults = Faults()
+        self._config = BrokerConfig.load(options=dict(config or {}))
+        self._data_dir = data_dir
+        self._files = None if data_dir else MemFiles(limit=self._config.memory_limit_bytes)
+        self._port = port
+        self._own_thread = thread is None
+        self._thread = thread or BrokerThread()
+        self._held: Held[tuple[Broker, Kit]] | None = None
+        try:
+            self.start()
+            for name, partitions in (topics or {}).items():
+                self.create_topic(name, partitions)
+        except BaseException:
+            self.close()
+            raise
+
+    # -- life
+
+    def start(self) -> None:
+        """Start again after `stop`, on the same port."""
+        if self._held is None:
+            self._held = self._thread.hold(self._open)
+            self.broker, self._kit = self._held.value
+            self._port = self.broker.endpoint.port
+
+    def stop(self) -> None:
+        """Stop; clients lose their connections, the data stays for `start`."""
+        held, self._held = self._held, None
+        if held is not None:
+            self._thread.let_go(held)
+
+    def restart(self) -> None:
+        """Stop and start: clients reconnect by themselves."""
+        self.stop()
+        self.start()
+
+    def close(self) -> None:
+        """Stop for good."""
+        try:
+            self.stop()
+        finally:
+            if self._own_thread:
+                self._thread.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+        if error is None:
+            self.check_faults()
+
+    @contextlib.asynccontextmanager
+    async def _open(self) -> AsyncIterator[tuple[Broker, Kit]]:
+        async with open_broker(
+            self._config,
+            data_dir=self._data_dir,
+            files=self._files,
+            listeners=[Listener("PLAINTEXT", "127.0.0.1", self._port)],
+            grace_seconds=0,
+            connection_class=partial(FaultyConnection, self.faults),
+        ) as broker:
+            node = broker.node
+            self.faults.changed = node.changes.happened
+            async with open_cluster([broker.endpoint], CLIENT_ID) as cluster:
+                yield broker, Kit(cluster, node.changes, node.clock.log_ms, self._explain)
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return f"127.0.0.1:{self._port}"
+
+    # -- faults
+
+    def fault(
+        self,
+        api: str | None = None,
+        *,
+        error: str | int | None = None,
+        topic: str | None = None,
+        partition: int | None = None,
+        group: str | None = None,
+        client_id: str | None = None,
+        transactional_id: str | None = None,
+        versions: range | int | None = None,
+        at: str = "before",
+    ) -> Fault:
+        """Arm a fault; what is called on it says when it hits and what it does.
+
+        Parameters: `api` is named as in Kafka ("Produce"), None for all; `error` is the name or
+        number of the error to answer with; `topic` to `versions` narrow down which requests are
+        meant; `at` "after" does the work first. Raises ValueError for names that do not exist.
+        """
+        rule = new_rule(
+            api,
+            error=error,
+            at=at,
+            versions=versions,
+            topic=topic,
+            partition=partition,
+            group=group,
+            client_id=client_id,
+            transactional_id=transactional_id,
+        )
+        self.faults.arm(rule)
+        return Fault(self.faults, rule, self._wait_for_hits)
+
+    def on(self, api: str, **criteria: Any) -> Callable[[Hook], Hook]:
+        """Call a function with each request of an API: it may answer it, or return None.
+
+        It runs in the broker's thread: `@kbroker.on("Fetch")`.
+        """
+
+        def install(hook: Hook) -> Hook:
+            rule = new_rule(api, hook=hook, **criteria)
+            rule.count, rule.may_stay_unfired = float("inf"), True
+            self.faults.arm(rule)
+            return hook
+
+        return install
+
+    def _wait_for_hits(self, fault: Fault, hits: int, timeout: float) -> None:
+        async def look() -> tuple[bool, str]:
+            return fault.hits >= hits, fault.report()
+
+        self._do(self._kit.wait_until, look, f"{hits} hits of {fault!r}", timeout)
+
+    def wait_for_request(
+        self, api: str, client_id: str | None = None, count: int = 1, timeout: float = WAIT_SECONDS
+    ) -> None:
+        """Wait until clients (or the one named) have sent so many requests of an API."""
+        key = api_key(api)
+
+        async def look() -> tuple[bool, str]:
+            seen = sum(
+                number
+                for (asked, client), number in self.faults.counts.items()
+                if asked == key and client_id in (None, client)
+            )
+            return seen >= count, f"{seen} of them"
+
+        self._do(self._kit.wait_until, look, f"{count} {key.api_name} requests", timeout)
+
+    def check_faults(self) -> None:
+        """Raise UnfiredFault when a fault hit nothing that should have."""
+        reports = [
+            f"{rule} never fired: {'; '.join(self.faults.near_misses(rule))}"
+            for rule in self.faults.unfired()
+        ]
+        if reports:
+            raise UnfiredFault("\n".join(reports))
+
+    def report(self) -> str:
+        """What it holds and what it was asked lately, for a person who looks at a failed test."""
+        lines = [f"broker {self.bootstrap_servers}"]
+        if self._held is None:
+            return "\n".join([*lines, "stopped"])
+        lines += self._thread.call(self._state)
+        lines += [f"armed: {rule}, {rule.hits} hits" for rule in self.faults.rules]
+        lines += [f"asked: {asked}" for asked in list(self.faults.log)[-REQUESTS_SHOWN:]]
+        return "\n".join(lines)
+
+    async def _state(self) -> list[str]:
+        """A line for each topic and group."""
+        node = self.broker.node
+        lines = []
+        for topic in node.cluster.topics.values():
+            ends = [str(log.high_watermark) if log else "0" for log in _logs(node, topic)]
+            lines.append(f"topic {topic.name}: ends at {', '.join(ends)}")
+        for shard in node.groups.shards():
+            for group in shard.coordinator.list_groups():
+                row = shard.coordinator.describe_group(group.group_id, 5)
+                members = ", ".join(member.client_id for member in row.members) or "nobody"
+                lines.append(f"group {group.group_id}: {row.group_state}, {members}")
+                events = shard.coordinator.explain(group.group_id)[-EVENTS_SHOWN:]
+                lines += [f"  {event.state}: {event.cause}" for event in events]
+        return lines
+
+    def _explain(self) -> str:
+        return "\n".join(f"armed: {rule}, {rule.hits} hits" for rule in self.faults.rules)
+
+
+def _logs(node: Node, topic: Topic) -> list[Log | None]:
+    return [node.logs.get(topic.name, index) for index in range(len(topic.partitions))]
+
+
+def _endpoint(text: str) -> Endpoint:
+    host, _, port = text.strip().rpartition(":")
+    return Endpoint(host.strip("[]"), int(port))

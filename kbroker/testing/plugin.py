@@ -1,0 +1,182 @@
+"""The pytest plugin: `kbroker` is a fresh, empty broker for each test.
+
+This module is imported at the start of every pytest run of an environment that has kbroker in it:
+it imports nothing of kbroker before a fixture is used.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from .host import BrokerThread
+    from .local import ExternalKafka, KafkaHandle, LocalBroker
+
+BROKERS = "_kbroker_brokers"
+"""Where a test keeps the brokers that it uses: its faults are looked at, and its report shows them."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("kbroker", "a Kafka broker for each test")
+    group.addoption(
+        "--kbroker-bootstrap",
+        metavar="HOST:PORT",
+        default=os.environ.get("KBROKER_TEST_BOOTSTRAP"),
+        help="run against this Kafka instead; tests that need a broker of their own are skipped",
+    )
+    parser.addini(
+        "kbroker_env",
+        type="linelist",
+        default=[],
+        help="environment variables that hold the address of the broker while a test runs",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers",
+        "kbroker(topics=None, config=None, persist=False): what the broker of this test has: topics "
+        "as NAME: PARTITIONS, Kafka's properties, data on disk",
+    )
+
+
+@pytest.fixture(scope="session")
+def kbroker_thread() -> Iterator[BrokerThread]:
+    """The thread in which all brokers of this run live."""
+    from .host import BrokerThread
+
+    thread = BrokerThread()
+    yield thread
+    thread.close()
+
+
+@pytest.fixture
+def kbroker_factory(
+    request: pytest.FixtureRequest, kbroker_thread: BrokerThread
+) -> Iterator[Callable[..., LocalBroker]]:
+    """Makes brokers: `kbroker_factory(topics={"orders": 3}, config={...})`."""
+    _refuse_external(request)
+    from .local import LocalBroker
+
+    made: list[LocalBroker] = []
+
+    def make(**settings: Any) -> LocalBroker:
+        broker = LocalBroker(thread=kbroker_thread, **settings)
+        made.append(broker)
+        _brokers_of(request.node).append(broker)
+        return broker
+
+    yield make
+    for broker in made:
+        broker.close()
+
+
+@pytest.fixture
+def kbroker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> KafkaHandle:
+    """A fresh, empty broker; with `--kbroker-bootstrap` the Kafka that runs there."""
+    wanted = _wanted(request)
+    if request.config.getoption("kbroker_bootstrap"):
+        broker: KafkaHandle = request.getfixturevalue("kbroker_external")
+        _prepare_external(broker, wanted)
+    else:
+        if wanted.pop("persist", False):
+            wanted["data_dir"] = str(request.getfixturevalue("tmp_path") / "kbroker-data")
+        broker = request.getfixturevalue("kbroker_factory")(**wanted)
+    for name in request.config.getini("kbroker_env"):
+        monkeypatch.setenv(name, broker.bootstrap_servers)
+    return broker
+
+
+@pytest.fixture(scope="session")
+def kbroker_session(
+    request: pytest.FixtureRequest, kbroker_thread: BrokerThread
+) -> Iterator[KafkaHandle]:
+    """One broker for all tests of this process that ask for it."""
+    if request.config.getoption("kbroker_bootstrap"):
+        yield request.getfixturevalue("kbroker_external")
+        return
+    from .local import LocalBroker
+
+    broker = LocalBroker(thread=kbroker_thread)
+    yield broker
+    broker.close()
+
+
+@pytest.fixture(scope="session")
+def kbroker_external(
+    request: pytest.FixtureRequest, kbroker_thread: BrokerThread
+) -> Iterator[ExternalKafka]:
+    """The Kafka that `--kbroker-bootstrap` names; a test that needs it is skipped without."""
+    bootstrap = request.config.getoption("kbroker_bootstrap")
+    if not bootstrap:
+        pytest.skip("there is no --kbroker-bootstrap HOST:PORT")
+    from .local import ExternalKafka
+
+    kafka = ExternalKafka(bootstrap, kbroker_thread)
+    yield kafka
+    kafka.close()
+
+
+@pytest.fixture
+def kafka_topic(kbroker: KafkaHandle) -> str:
+    """A topic with a name that no other test has, deleted at the end when the Kafka is shared."""
+    import uuid
+
+    name = f"topic-{uuid.uuid4().hex[:12]}"
+    kbroker.create_topic(name)
+    return name
+
+
+def _wanted(request: pytest.FixtureRequest) -> dict[str, Any]:
+    marker = request.node.get_closest_marker("kbroker")
+    if marker is None:
+        return {}
+    unknown = set(marker.kwargs) - {"topics", "config", "persist"}
+    if marker.args or unknown:
+        raise pytest.UsageError(
+            f"@pytest.mark.kbroker takes topics, config and persist, not {sorted(unknown) or marker.args}"
+        )
+    return dict(marker.kwargs)
+
+
+def _prepare_external(broker: KafkaHandle, wanted: dict[str, Any]) -> None:
+    if wanted.get("config") or wanted.get("persist"):
+        pytest.skip("this test needs a broker of its own, and --kbroker-bootstrap names another")
+    for name, partitions in wanted.get("topics", {}).items():
+        if name in broker.topics():
+            broker.delete_topic(name)
+        broker.create_topic(name, partitions)
+
+
+def _refuse_external(request: pytest.FixtureRequest) -> None:
+    if request.config.getoption("kbroker_bootstrap"):
+        pytest.skip("this test needs a broker of its own, and --kbroker-bootstrap names another")
+
+
+def _brokers_of(item: pytest.Item) -> list[LocalBroker]:
+    brokers: list[LocalBroker] = item.__dict__.setdefault(BROKERS, [])
+    return brokers
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """A test that passed with a fault that never fired did not test what it says."""
+    yield
+    for broker in item.__dict__.get(BROKERS, ()):
+        broker.check_faults()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """The report of a failure says what the brokers of the test saw."""
+    report = yield
+    if call.when == "call" and call.excinfo is not None:
+        for number, broker in enumerate(item.__dict__.get(BROKERS, ()), 1):
+            report.sections.append((f"kbroker {number}", broker.report()))
+    return report

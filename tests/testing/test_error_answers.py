@@ -1,0 +1,68 @@
+"""An error answer says its error in every API and version."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from kbroker.protocol import messages
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.compile import decode, encode_bytes
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.schema import fields
+from kbroker.registry import load_apis
+from kbroker.testing.error_answers import error_answer
+
+from ..brokers import started
+from ..fuzz.world import VALID, make_world
+from ..wire import connected
+
+CODE = ErrorCode.NOT_CONTROLLER
+WITHOUT_A_PLACE = {(ApiKey.METADATA, version) for version in range(13)} | {
+    (ApiKey.ELECT_LEADERS, 0)
+}
+"""Answers that have errors in rows only, and no rows when none are asked for."""
+
+
+def errors_in(message: Any) -> list[int]:
+    """All error codes of a message, rows included."""
+    found = [message.error_code] if hasattr(message, "error_code") else []
+    for field in fields(type(message)):
+        if field.array and isinstance(field.kind, type):
+            for row in getattr(message, field.name) or ():
+                found += errors_in(row)
+    return found
+
+
+async def test_every_api_can_say_an_error() -> None:
+    async with started() as broker:
+        async with connected(broker.endpoint) as wire:
+            world = await make_world(wire)
+        for key, api in load_apis().items():
+            for version in api.versions:
+                asked = VALID[ApiKey(key)](world, random.Random(version))
+                request, _ = decode(api.request_class, encode_bytes(asked, version), version)
+                answer = encode_bytes(error_answer(key, request, CODE), version)
+                response, _ = decode(messages.response_class(key), answer, version)
+                asks_for_nothing = not any(
+                    getattr(request, name, None) for name in ("topics", "topic_partitions")
+                )
+                has_no_place = (key, version) in WITHOUT_A_PLACE and asks_for_nothing
+                assert has_no_place or CODE in errors_in(response), (ApiKey(key), version)
+
+
+def test_rows_say_which_row_they_are_about() -> None:
+    from kbroker.protocol.messages.produce import ProduceRequest
+
+    rows = [ProduceRequest.Partition(index=3, records=None)]
+    request = ProduceRequest(topic_data=[ProduceRequest.Topic(name="t", partition_data=rows)])
+    (topic,) = error_answer(ApiKey.PRODUCE, request, CODE).responses
+    (row,) = topic.partition_responses
+    assert (topic.name, row.index, row.error_code, row.base_offset) == ("t", 3, CODE, -1)
+
+
+def test_plain_names_become_rows() -> None:
+    from kbroker.protocol.messages.groups import DeleteGroupsRequest
+
+    answer = error_answer(ApiKey.DELETE_GROUPS, DeleteGroupsRequest(groups_names=["g"]), CODE)
+    assert [(row.group_id, row.error_code) for row in answer.results] == [("g", CODE)]

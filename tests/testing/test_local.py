@@ -1,0 +1,282 @@
+"""A broker in a thread, driven by an unmodified client, with faults."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka import KafkaConsumer, KafkaProducer
+from kafka.errors import KafkaError, NotLeaderForPartitionError
+
+from kbroker.testing import BrokerThread, ExternalKafka, LocalBroker, UnfiredFault, WaitTimeout
+
+# kafka-python leaves sockets behind when a connection breaks while it closes.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+@pytest.fixture(scope="module")
+def thread() -> Iterator[BrokerThread]:
+    thread = BrokerThread()
+    yield thread
+    thread.close()
+
+
+@pytest.fixture
+def broker(thread: BrokerThread) -> Iterator[LocalBroker]:
+    with LocalBroker(topics={"orders": 2}, thread=thread) as broker:
+        yield broker
+
+
+def producer(broker: LocalBroker, **settings: Any) -> KafkaProducer:
+    return KafkaProducer(
+        bootstrap_servers=broker.bootstrap_servers, client_id="app", retry_backoff_ms=10, **settings
+    )
+
+
+def consumer(broker: LocalBroker, **settings: Any) -> KafkaConsumer:
+    return KafkaConsumer(
+        "orders",
+        bootstrap_servers=broker.bootstrap_servers,
+        group_id="g",
+        auto_offset_reset="earliest",
+        consumer_timeout_ms=10_000,
+        retry_backoff_ms=10,
+        reconnect_backoff_ms=10,
+        **settings,
+    )
+
+
+def send(broker: LocalBroker, value: bytes = b"x", **settings: Any) -> int:
+    client = producer(broker, **settings)
+    try:
+        return int(client.send("orders", value, partition=0).get(10).offset)
+    finally:
+        client.close()
+
+
+def test_a_broker_of_its_own_leaves_nothing_behind() -> None:
+    threads = set(threading.enumerate())
+    with LocalBroker(topics={"orders": 3}) as broker:
+        assert broker.topics() == {"orders": 3}
+        port = int(broker.bootstrap_servers.rpartition(":")[2])
+    assert port > 0
+    mine = {each for each in threading.enumerate() if not each.name.startswith("Trio thread")}
+    assert mine <= threads
+    with LocalBroker() as other:
+        assert other.topics() == {}
+
+
+def test_produce_and_read(broker: LocalBroker) -> None:
+    first = broker.produce("orders", {"id": 1}, key="a", headers=[("h", b"v")], timestamp=1000)
+    second = broker.produce("orders", "text", partition=1, timestamp=2000)
+    assert broker.records("orders") == [first, second]
+    assert (first.json, first.key, first.headers) == ({"id": 1}, b"a", (("h", b"v"),))
+    assert (second.text, second.partition, second.offset) == ("text", 1, 0)
+    assert [broker.produce("made", None).value, broker.topics()["made"]] == [None, 1]
+
+
+def test_a_clients_records_are_waited_for(broker: LocalBroker) -> None:
+    threading.Timer(0.1, send, (broker, b"late")).start()
+    (found,) = broker.wait_for("orders", match=lambda record: record.value == b"late")
+    assert found.offset == 0
+
+
+def test_a_wait_that_fails_says_what_there_is(broker: LocalBroker) -> None:
+    broker.produce("orders", "here")
+    with pytest.raises(WaitTimeout, match=r"2 records in 'orders'(?s:.*)value=b'here'"):
+        broker.wait_for("orders", count=2, timeout=0.05)
+    with pytest.raises(WaitTimeout, match=r"group 'nobody' Stable with 1 members.*nothing"):
+        broker.wait_for_group("nobody", members=1, timeout=0.05)
+
+
+def test_a_group_is_watched(broker: LocalBroker) -> None:
+    broker.produce("orders", "x", partition=1)
+    client = consumer(broker, enable_auto_commit=False)
+    seen = []
+    reader = threading.Thread(target=lambda: seen.append(next(client)))
+    reader.start()
+    group = broker.wait_for_assignment("g", [("orders", 0), ("orders", 1)], timeout=10)
+    assert (group.state, len(group.members)) == ("Stable", 1)
+    reader.join()
+    assert broker.committed("g") == {}
+    client.commit()
+    assert broker.wait_for_commit("g", "orders", 1, 1) == 1
+    assert broker.wait_for_lag("g") == {("orders", 0): 0, ("orders", 1): 1}
+    broker.produce("orders", "y", partition=1)
+    assert broker.lag("g") == 1
+    client.close()
+    broker.wait_for_group("g", members=0, state="Empty")
+
+
+def test_a_restart_keeps_port_and_data(broker: LocalBroker, tmp_path: Path) -> None:
+    client = producer(broker, reconnect_backoff_ms=10)
+    client.send("orders", b"1", partition=0).get(10)
+    address = broker.bootstrap_servers
+    broker.restart()
+    assert broker.bootstrap_servers == address
+    assert client.send("orders", b"2", partition=0).get(10).offset == 1
+    client.close()
+    with LocalBroker(data_dir=str(tmp_path / "data")) as first:
+        first.produce("t", "kept")
+    with LocalBroker(data_dir=str(tmp_path / "data")) as second:
+        assert [record.text for record in second.records("t")] == ["kept"]
+
+
+# -- faults
+
+
+def test_an_error_that_passes(broker: LocalBroker) -> None:
+    fault = broker.fault("Produce", error="NOT_LEADER_OR_FOLLOWER", topic="orders").times(2)
+    assert send(broker) == 0
+    assert fault.hits == 2
+    assert len(broker.records("orders")) == 1
+
+
+def test_an_error_after_the_work_makes_a_duplicate(broker: LocalBroker) -> None:
+    """Without idempotence, a client that is told of a failure writes again."""
+    broker.fault("Produce", error="NOT_LEADER_OR_FOLLOWER", at="after")
+    assert send(broker, enable_idempotence=False, retries=5) == 1
+    assert len(broker.records("orders")) == 2
+
+
+def test_idempotence_withstands_a_lie(broker: LocalBroker) -> None:
+    broker.fault("Produce", error="REQUEST_TIMED_OUT", at="after")
+    assert send(broker, enable_idempotence=True) == 0
+    assert len(broker.records("orders")) == 1
+
+
+def test_an_error_of_one_topic_leaves_the_others_alone(broker: LocalBroker) -> None:
+    broker.create_topic("other")
+    fault = broker.fault("Produce", error="NOT_LEADER_OR_FOLLOWER", topic="other").every_time()
+    client = producer(broker, linger_ms=100, retries=0, enable_idempotence=False)
+    good, bad = client.send("orders", b"x", partition=0), client.send("other", b"x", partition=0)
+    assert good.get(10).offset == 0
+    with pytest.raises(NotLeaderForPartitionError):
+        bad.get(10)
+    client.close()
+    assert fault.hits == 1
+
+
+@pytest.mark.parametrize("at", ["before", "after"])
+@pytest.mark.parametrize("effect", ["disconnect", "half_frame"])
+def test_a_lost_answer(broker: LocalBroker, effect: str, at: str) -> None:
+    fault = broker.fault("Produce", at=at)
+    getattr(fault, effect)()
+    assert send(broker, enable_idempotence=True, reconnect_backoff_ms=10) == 0
+    assert fault.hits == 1
+    assert len(broker.records("orders")) == 1
+
+
+@pytest.mark.parametrize("at", ["before", "after"])
+def test_an_answer_that_never_comes(broker: LocalBroker, at: str) -> None:
+    broker.fault("Produce", at=at).blackhole()
+    assert send(broker, enable_idempotence=True, request_timeout_ms=300) == 0
+    assert len(broker.records("orders")) == 1
+
+
+@pytest.mark.parametrize("at", ["before", "after"])
+def test_a_delay_keeps_the_order(broker: LocalBroker, at: str) -> None:
+    broker.fault("Produce", at=at).delay(200)
+    client = producer(broker, max_in_flight_requests_per_connection=5)
+    began = time.monotonic()
+    sent = []
+    for number in range(5):
+        sent.append(client.send("orders", b"%d" % number, partition=0))
+        time.sleep(0.01)  # requests of their own, all of them sent before the first is answered
+    offsets = [each.get(10).offset for each in sent]
+    assert offsets == [0, 1, 2, 3, 4]
+    assert time.monotonic() - began >= 0.2
+    assert [record.text for record in broker.records("orders")] == list("01234")
+    client.close()
+
+
+def test_throttling_is_told(broker: LocalBroker) -> None:
+    fault = broker.fault("Produce").throttle(50)
+    assert send(broker) == 0
+    assert fault.hits == 1
+
+
+def test_a_batch_that_breaks_on_its_way_in(broker: LocalBroker) -> None:
+    broker.fault("Produce").corrupt_batch()
+    with pytest.raises(KafkaError):
+        send(broker, retries=0, enable_idempotence=False)
+    assert broker.records("orders") == []
+
+
+def test_a_batch_that_breaks_on_its_way_out(broker: LocalBroker) -> None:
+    broker.produce("orders", "x")
+    fault = broker.fault("Fetch", at="after", topic="orders").corrupt_batch()
+    client = consumer(broker, check_crcs=True)
+    with pytest.raises(KafkaError):
+        next(client)
+    client.close()
+    assert fault.hits == 1
+
+
+def test_a_group_survives_a_lost_coordinator(broker: LocalBroker) -> None:
+    broker.produce("orders", "x")
+    fault = broker.fault("Heartbeat", error="NOT_COORDINATOR")
+    client = consumer(broker, heartbeat_interval_ms=100)
+    assert next(client).value == b"x"
+    fault.wait()
+    broker.produce("orders", "y")
+    assert next(client).value == b"y"
+    client.close()
+
+
+def test_hooks_see_and_answer(broker: LocalBroker) -> None:
+    seen = []
+
+    @broker.on("Produce")
+    def watch(request: Any, asked: Any) -> None:
+        seen.append(asked.topics if hasattr(asked, "topics") else sorted(asked.partitions))
+
+    assert send(broker) == 0
+    assert seen == [["orders"]]
+
+
+def test_a_fault_that_never_fired_fails() -> None:
+    with LocalBroker() as mine:
+        fault = mine.fault("Produce", topic="orders")
+        client = producer(mine)
+        client.send("order", b"x").get(10)
+        client.close()
+        with pytest.raises(UnfiredFault, match=r"never fired: saw 1 x Produce.*topic 'order'"):
+            mine.check_faults()
+        fault.disarm()
+    with LocalBroker() as mine:
+        mine.fault("Produce").maybe()
+
+
+def test_requests_are_waited_for(broker: LocalBroker) -> None:
+    threading.Timer(0.05, send, (broker,)).start()
+    broker.wait_for_request("Produce", client_id="app", timeout=10)
+    with pytest.raises(WaitTimeout, match="0 of them"):
+        broker.wait_for_request("Produce", client_id="nobody", timeout=0.01)
+
+
+def test_the_report_has_topics_groups_and_requests(broker: LocalBroker) -> None:
+    client = consumer(broker)
+    reader = threading.Thread(target=client.poll, kwargs={"timeout_ms": 500})
+    reader.start()
+    broker.wait_for_group("g", timeout=10)
+    reader.join()
+    report = broker.report()
+    client.close()
+    assert "topic orders: ends at 0, 0" in report
+    assert "group g: Stable" in report
+    assert "asked: JoinGroup" in report
+
+
+def test_the_same_calls_on_a_kafka_elsewhere(broker: LocalBroker, thread: BrokerThread) -> None:
+    kafka = ExternalKafka(broker.bootstrap_servers, thread)
+    kafka.create_topic("t", 2)
+    record = kafka.produce("t", "x", key="k")
+    assert kafka.wait_for("t") == [record] == broker.records("t")
+    kafka.delete_topic("t")
+    kafka.close()
+    assert "t" not in broker.topics()

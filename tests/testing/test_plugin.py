@@ -1,0 +1,142 @@
+"""The plugin as a project that uses it sees it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kbroker.testing import LocalBroker
+
+Run = Callable[..., pytest.RunResult]
+
+
+@pytest.fixture
+def run(pytester: pytest.Pytester) -> Run:
+    """Run a test file in a pytest of its own."""
+    pytester.makeini("[pytest]\nkbroker_env = KAFKA_BOOTSTRAP_SERVERS\n    MY_KAFKA\n")
+
+    def in_subprocess(text: str, *options: str) -> pytest.RunResult:
+        pytester.makepyfile(text)
+        return pytester.runpytest_subprocess("-p", "no:cacheprovider", *options)
+
+    return in_subprocess
+
+
+def test_each_test_has_a_broker_of_its_own(run: Run) -> None:
+    result = run("""
+        import os, pytest
+
+        def test_one(kbroker):
+            kbroker.produce("orders", "x")
+            assert len(kbroker.wait_for("orders")) == 1
+
+        def test_two(kbroker, kafka_topic):
+            assert list(kbroker.topics()) == [kafka_topic]
+            assert os.environ["KAFKA_BOOTSTRAP_SERVERS"] == kbroker.bootstrap_servers
+            assert os.environ["MY_KAFKA"] == kbroker.bootstrap_servers
+
+        @pytest.mark.kbroker(topics={"orders": 3}, config={"num.partitions": "5"}, persist=True)
+        def test_three(kbroker, tmp_path):
+            kbroker.produce("made", "x")
+            assert kbroker.topics() == {"orders": 3, "made": 5}
+            kbroker.restart()
+            assert kbroker.records("made")[0].text == "x"
+            assert (tmp_path / "kbroker-data").is_dir()
+
+        def test_four(kbroker_factory, kbroker_session):
+            a, b = kbroker_factory(topics={"t": 1}), kbroker_factory()
+            assert (list(a.topics()), list(b.topics())) == (["t"], [])
+            assert len({a.bootstrap_servers, b.bootstrap_servers, kbroker_session.bootstrap_servers}) == 3
+
+        def test_the_environment_is_as_before():
+            assert "MY_KAFKA" not in os.environ
+    """)
+    result.assert_outcomes(passed=5)
+
+
+def test_a_fault_that_never_fired_fails_the_test(run: Run) -> None:
+    result = run("""
+        def test_nothing_happens(kbroker):
+            kbroker.fault("Produce", error="NOT_LEADER_OR_FOLLOWER")
+
+        def test_maybe(kbroker):
+            kbroker.fault("Produce", error="NOT_LEADER_OR_FOLLOWER").maybe()
+    """)
+    result.assert_outcomes(failed=1, passed=1)
+    result.stdout.fnmatch_lines(["*NOT_LEADER_OR_FOLLOWER for Produce never fired: saw no such*"])
+
+
+def test_a_failure_shows_what_the_broker_saw(run: Run) -> None:
+    result = run("""
+        def test_it(kbroker):
+            kbroker.create_topic("orders", 2)
+            assert kbroker.records("orders")
+    """)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*- kbroker 1 -*", "topic orders: ends at 0, 0"])
+
+
+def test_a_marker_that_means_nothing_is_an_error(run: Run) -> None:
+    result = run("""
+        import pytest
+
+        @pytest.mark.kbroker(topic="orders")
+        def test_it(kbroker):
+            pass
+    """)
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*@pytest.mark.kbroker takes topics, config and persist*"])
+
+
+def test_the_same_tests_against_another_kafka(run: Run) -> None:
+    text = """
+        import pytest
+
+        @pytest.mark.kbroker(topics={"orders": 2})
+        def test_it(kbroker):
+            assert kbroker.records("orders") == []
+            kbroker.produce("orders", "x", key="k")
+            assert kbroker.wait_for("orders")[0].text == "x"
+
+        @pytest.mark.kbroker(config={"num.partitions": "3"})
+        def test_of_its_own(kbroker):
+            pass
+
+        def test_factory(kbroker_factory):
+            pass
+    """
+    with LocalBroker(topics={"orders": 1}) as elsewhere:
+        elsewhere.produce("orders", "of an earlier run")
+        result = run(text, "--kbroker-bootstrap", elsewhere.bootstrap_servers)
+        assert elsewhere.topics() == {"orders": 2}
+    result.assert_outcomes(passed=1, skipped=2)
+
+
+def test_a_run_that_does_not_use_it_does_not_pay_for_it(pytester: pytest.Pytester) -> None:
+    """The entry point imports neither trio nor the server."""
+    program = (
+        "import sys, kbroker.testing.plugin;"
+        "print(sorted({name.split('.')[0] for name in sys.modules} & {'trio', 'click', 'lz4'}),"
+        "sorted(name for name in sys.modules if name.startswith('kbroker')))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == [
+        "[]",
+        "['kbroker',",
+        "'kbroker.testing',",
+        "'kbroker.testing.plugin']",
+    ]
+
+
+def test_the_plugin_is_found_by_its_entry_point() -> None:
+    import tomllib
+
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    plugins = project["project"]["entry-points"]["pytest11"]
+    assert plugins == {"kbroker": "kbroker.testing.plugin"}

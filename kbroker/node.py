@@ -30,14 +30,12 @@ from .log_settings import log_config
 from .producer_ids import ProducerIds
 from .replica import Replica
 from .request_memory import RequestMemory
+from .slices import Slices
 from .topics import NewTopic, create_topic
 
 logger = logging.getLogger(__name__)
 
 CHECKPOINT_SECONDS = 0.5
-SLICE_SECONDS = 0.0005
-REST = 4
-"""Work on all partitions goes in slices, and rests for that many times as long after each."""
 LOGGED_MAX = 1000
 
 
@@ -118,19 +116,12 @@ class Node:
         )
 
     async def _open_all(self) -> None:
-        """Open every log on disk: to check it soon after a crash, and to apply retention to it.
-
-        Clients have the event loop for most of the time that this takes.
-        """
-        worked = 0.0
+        """Open every log on disk: to check it soon after a crash, and to apply retention to it."""
+        slices = Slices()
         for name, index in self.logs.folders():
-            began = trio.current_time()
             with contextlib.suppress(KafkaError):
                 self.named_replica(name, index)
-            worked += trio.current_time() - began
-            if worked > SLICE_SECONDS:
-                await trio.sleep(worked * REST)
-                worked = 0.0
+            await slices.pause()
 
     async def release_waits(self) -> None:
         """Begin to stop: parked fetches and group members are answered, acks that wait are given."""
@@ -179,15 +170,19 @@ class Node:
         while True:
             await trio.sleep(self.config.retention_check_interval_ms / 1000)
             await self._open_all()
-            if self.apply_retention():
+            if await self.apply_retention():
                 # A crash must not bring back what clients saw going.
                 await self.checkpoint()
 
-    def apply_retention(self) -> bool:
+    async def apply_retention(self) -> bool:
         """Give up what each topic's limits let go; returns whether anything went."""
         now_ms = self.clock.log_ms()
-        moved = [_retain(replica, now_ms) for replica in tuple(self._replicas.values())]
-        return any(moved)
+        slices = Slices()
+        moved = False
+        for replica in tuple(self._replicas.values()):
+            moved = _retain(replica, now_ms) or moved
+            await slices.pause()
+        return moved
 
     def is_news(self, message: str) -> bool:
         """True for a message that was not logged before; remembers a bounded number of them."""

@@ -27,7 +27,7 @@ from .listeners import configured_listeners, parse_endpoint
 from .logs import set_up_logging
 from .protocol.errors import KafkaError
 from .server import LOOPBACK_NAMES, CannotListen, Listener
-from .storage.naming import META_PROPERTIES
+from .storage.naming import LOG, META_PROPERTIES
 from .topics import DEFAULT
 
 logger = logging.getLogger(__name__)
@@ -352,7 +352,13 @@ def _exists(folder: str, name: str) -> bool:
 
 
 def _segment_bytes(folder: str) -> int:
-    return sum(path.stat().st_size for path in Path(folder).glob("*/*.log"))
+    with os.scandir(folder) as entries:
+        partitions = [entry.path for entry in entries if entry.is_dir()]
+    total = 0
+    for path in partitions:
+        with os.scandir(path) as files:
+            total += sum(file.stat().st_size for file in files if file.name.endswith(LOG))
+    return total
 
 
 def _write_atomic(path: str, text: str) -> None:

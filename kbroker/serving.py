@@ -10,7 +10,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,13 +22,14 @@ from .broker import Broker, open_broker
 from .client import check_round_trip
 from .config import BrokerConfig, ConfigError
 from .context import Endpoint
+from .declared import StartFailed, declare_topics, write_seed
 from .descriptors import raise_limit
 from .listeners import configured_listeners, parse_endpoint
 from .logs import set_up_logging
 from .protocol.errors import KafkaError
 from .server import LOOPBACK_NAMES, CannotListen, Listener
 from .storage.naming import LOG, META_PROPERTIES
-from .topics import DEFAULT
+from .topics import NewTopic
 
 logger = logging.getLogger(__name__)
 
@@ -36,10 +37,6 @@ GC_THRESHOLD = 50_000
 """New objects between two collections of the youngest; what a full queue of requests consists of."""
 PARENT_CHECK_SECONDS = 0.5
 IDLE_CHECK_SECONDS = 1
-
-
-class StartFailed(Exception):
-    """The server cannot start; the message names the cause and the next action."""
 
 
 @dataclass(slots=True)
@@ -53,7 +50,8 @@ class ServeOptions:
     memory: bool = False
     config_file: str | None = None
     overrides: dict[str, str] = field(default_factory=dict)
-    topics: list[tuple[str, int, dict[str, str]]] = field(default_factory=list)
+    topics: list[NewTopic] = field(default_factory=list)
+    seeds: Sequence[str] = ()
     port_file: str | None = None
     ready_fd: int | None = None
     as_json: bool = False
@@ -154,26 +152,11 @@ class _Serving:
             listeners=listeners,
             grace_seconds=options.grace_seconds,
         ) as broker:
-            for name, partitions, configs in options.topics:
-                await self._declare_topic(broker, name, partitions, configs)
+            await declare_topics(broker, options.topics)
+            for path in options.seeds:
+                written = await write_seed(broker, path)
+                logger.info("%d records of %s written", written, path)
             yield broker
-
-    async def _declare_topic(
-        self, broker: Broker, name: str, partitions: int, configs: dict[str, str]
-    ) -> None:
-        """Create a topic of `--topic`; one that is there stays as it is."""
-        known = broker.node.cluster.topics.get(name)
-        if known is None:
-            try:
-                await broker.create_topic(name, partitions, configs)
-            except KafkaError as error:
-                raise StartFailed(f"--topic {name}: {error.message or error}") from None
-        elif len(known.partitions) != partitions != DEFAULT or configs:
-            logger.warning(
-                "--topic %s: the topic exists with %d partitions and stays as it is",
-                name,
-                len(known.partitions),
-            )
 
     def _check_exposure(self, listener: Listener) -> None:
         """A plaintext listener that other machines reach is worth a loud word."""

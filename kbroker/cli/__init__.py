@@ -10,6 +10,7 @@ from .lazy import LazyGroup
 
 COMMANDS = {
     "serve": ("kbroker.cli.serve:serve", "Run a broker."),
+    "run": ("kbroker.cli.run:run", "Run a command beside a broker of its own."),
     "health": ("kbroker.cli.health:health", "Ask a broker whether it answers."),
     "topic": ("kbroker.cli.topic:topic", "Create, show, change, read and write topics."),
     "group": ("kbroker.cli.group:group", "Show and move consumer groups."),

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from .declared_options import declared_options, split_override
 from .units import DURATION
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -51,13 +52,7 @@ def _option(*names: str, **settings: Any) -> Callable[[Command], Command]:
     metavar="KEY=VALUE",
     help="Set a Kafka or kbroker property; can be given several times.",
 )
-@_option(
-    "--topic",
-    "topics",
-    multiple=True,
-    metavar="NAME[:PARTITIONS[:K=V,...]]",
-    help="Create this topic before ready; can be given several times.",
-)
+@declared_options
 @_option(
     "--port-file",
     type=click.Path(dir_okay=False),
@@ -94,33 +89,16 @@ def _option(*names: str, **settings: Any) -> Callable[[Command], Command]:
 def serve(**options: Any) -> None:
     """Run a broker until Ctrl+C or SIGTERM."""
     from kbroker.config import ConfigError
-    from kbroker.serving import ServeOptions, StartFailed, run_server
+    from kbroker.declared import StartFailed
+    from kbroker.serving import ServeOptions, run_server
 
     if options["memory"] and options["data_dir"]:
         raise click.UsageError("--memory and --data-dir exclude each other")
-    overrides = dict(_split_override(text) for text in options.pop("overrides"))
-    topics = [_parse_topic(text) for text in options.pop("topics")]
-    settings = ServeOptions(overrides=overrides, topics=topics, **options)
+    overrides = dict(split_override(text) for text in options.pop("overrides"))
+    settings = ServeOptions(overrides=overrides, **options)
     try:
         run_server(settings)
     except (StartFailed, ConfigError) as error:
         click.echo(f"kbroker: {error}", err=True)
         sys.stdout.flush()
         sys.exit(3)
-
-
-def _split_override(text: str) -> tuple[str, str]:
-    key, separator, value = text.partition("=")
-    if not separator:
-        raise click.BadParameter(f"{text!r} is not KEY=VALUE", param_hint="-o")
-    return key.strip(), value.strip()
-
-
-def _parse_topic(text: str) -> tuple[str, int, dict[str, str]]:
-    """Parse NAME[:PARTITIONS[:K=V,...]]; -1 partitions is the broker's default."""
-    name, _, rest = text.partition(":")
-    count, _, configs = rest.partition(":")
-    if count and not count.isdecimal():
-        raise click.BadParameter(f"{count!r} is no number of partitions", param_hint="--topic")
-    pairs = [_split_override(pair) for pair in configs.split(",") if pair]
-    return name, int(count or -1), dict(pairs)

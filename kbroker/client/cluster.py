@@ -32,8 +32,9 @@ class ClusterClient:
     at a time: a task that wants its own takes it with `dial`.
     """
 
-    def __init__(self, bootstrap: Sequence[Endpoint], client_id: str) -> None:
+    def __init__(self, bootstrap: Sequence[Endpoint], client_id: str, *, direct: bool) -> None:
         self.bootstrap = list(bootstrap)
+        self._direct = direct
         self.client_id = client_id
         self._any: Connection | None = None
         self._nodes: dict[int, Connection] = {}
@@ -91,7 +92,7 @@ class ClusterClient:
 
     async def dial(self, node_id: int) -> Connection:
         """One more connection to a broker. Raises as `node`."""
-        endpoint = self.endpoints.get(node_id)
+        endpoint = self.bootstrap[0] if self._direct else self.endpoints.get(node_id)
         if endpoint is None:
             known = ", ".join(map(str, sorted(self.endpoints))) or "none"
             raise ClientError(f"there is no broker {node_id} now; there are: {known}")
@@ -168,10 +169,13 @@ class ClusterClient:
 
 @asynccontextmanager
 async def open_cluster(
-    bootstrap: Sequence[Endpoint], client_id: str = CLIENT_ID
+    bootstrap: Sequence[Endpoint], client_id: str = CLIENT_ID, *, direct: bool = False
 ) -> AsyncIterator[ClusterClient]:
-    """A client of the cluster behind any of these addresses. Connects when first asked."""
-    cluster = ClusterClient(bootstrap, client_id)
+    """A client of the cluster behind any of these addresses. Connects when first asked.
+
+    With `direct` the one broker is reached at its bootstrap address, whatever it advertises.
+    """
+    cluster = ClusterClient(bootstrap, client_id, direct=direct)
     try:
         yield cluster
     finally:

@@ -1,0 +1,81 @@
+"""Options of commands that start a broker: which topics and records are there before it is ready."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from .topic_files import BadTopic, DeclaredTopic, parse_topic, read_topics
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def declared_options(command: Command) -> Command:
+    """Give a command `--topic`, `--topics-file` and `--seed`; it receives `topics` and `seeds`."""
+
+    @click.option(
+        "--topic",
+        "names",
+        envvar="KBROKER_TOPIC",
+        multiple=True,
+        metavar="NAME[:PARTITIONS[:K=V,...]]",
+        help="Create this topic before ready; can be given several times.",
+    )
+    @click.option(
+        "--topics-file",
+        "files",
+        envvar="KBROKER_TOPICS_FILE",
+        multiple=True,
+        type=click.Path(exists=True, dir_okay=False),
+        help="Create the topics of this file: TOML, or JSON of `topic describe`.",
+    )
+    @click.option(
+        "--seed",
+        "seeds",
+        envvar="KBROKER_SEED_FILE",
+        multiple=True,
+        type=click.Path(exists=True, dir_okay=False),
+        metavar="FILE.ndjson",
+        help="Write these records, as `topic consume --json` prints them, into topics that have "
+        "none, before ready.",
+    )
+    @functools.wraps(command)
+    def with_topics(
+        *args: Any,
+        names: tuple[str, ...],
+        files: tuple[str, ...],
+        seeds: tuple[str, ...],
+        **kw: Any,
+    ) -> Any:
+        from kbroker.topics import NewTopic
+
+        try:
+            declared = [each for path in files for each in read_topics(Path(path))]
+            declared += [parse_topic(text) for text in names]
+        except BadTopic as error:
+            raise click.UsageError(str(error)) from None
+        topics = [_new_topic(NewTopic, each) for each in declared]
+        return command(*args, topics=topics, seeds=seeds, **kw)
+
+    return with_topics  # type: ignore[return-value]
+
+
+def _new_topic(cls: Any, declared: DeclaredTopic) -> Any:
+    return cls(
+        declared.name,
+        declared.partitions,
+        declared.replication_factor,
+        configs=dict(declared.configs),
+    )
+
+
+def split_override(text: str) -> tuple[str, str]:
+    """Read KEY=VALUE of `-o`. Raises BadParameter."""
+    key, separator, value = text.partition("=")
+    if not separator:
+        raise click.BadParameter(f"{text!r} is not KEY=VALUE", param_hint="-o")
+    return key.strip(), value.strip()

@@ -1,0 +1,55 @@
+"""`kbroker run`: a command with a broker of its own, for test suites and scripts."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from typing import Any
+
+import click
+
+from .declared_options import declared_options, split_override
+
+_NOT_STARTED, _NOT_FOUND = 3, 127
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@declared_options
+@click.option("--env", "variables", multiple=True, metavar="NAME", help="One more variable.")
+@click.option("-o", "overrides", multiple=True, metavar="KEY=VALUE", help="Set a property.")
+@click.option("--keep", is_flag=True, help="Write to a folder, and leave it there.")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def run(keep: bool, variables: tuple[str, ...], overrides: tuple[str, ...], **asked: Any) -> None:
+    """Run COMMAND beside a broker that lives as long: kbroker run -- pytest -q
+
+    The broker keeps everything in memory and listens on a free port, whose address is in
+    KAFKA_BOOTSTRAP_SERVERS, BOOTSTRAP_SERVERS and KBROKER_BOOTSTRAP. Signals are passed on; the
+    exit status is that of COMMAND.
+    """
+    from kbroker.config import ConfigError
+    from kbroker.declared import StartFailed
+    from kbroker.running import RunOptions, run_command
+
+    data_dir = tempfile.mkdtemp(prefix="kbroker-run-") if keep else None
+    options = RunOptions(
+        variables=variables,
+        overrides=dict(split_override(text) for text in overrides),
+        data_dir=data_dir,
+        **asked,
+    )
+    status = _NOT_STARTED
+    try:
+        status = run_command(options)
+    except* (StartFailed, ConfigError) as group:
+        click.echo(f"kbroker: {_first(group)}", err=True)
+    except* OSError as group:
+        click.echo(f"kbroker: {options.command[0]} cannot be run: {_first(group)}", err=True)
+        status = _NOT_FOUND
+    if data_dir is not None:
+        click.echo(f"kbroker: the data is in {data_dir}", err=True)
+    sys.exit(status)
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    error = group.exceptions[0]
+    return _first(error) if isinstance(error, BaseExceptionGroup) else error

@@ -1,0 +1,123 @@
+"""`kbroker run`, and what `serve` declares: topics and records that are there before ready."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from ..brokers import started
+from ..wire import Topic, connected, fetch, values_of
+
+RUN = [sys.executable, "-m", "kbroker", "run"]
+KBROKER = f"{sys.executable} -m kbroker"
+
+
+def ran(*args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*RUN, *args], capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_the_command_finds_its_broker_with_topics_and_records(tmp_path: Path) -> None:
+    topics = tmp_path / "topics.toml"
+    topics.write_text("[topics.orders]\npartitions = 3\n")
+    seed = tmp_path / "seed.ndjson"
+    seed.write_text(
+        '{"topic": "orders", "key": "k", "value": "v"}\n\n{"topic": "new", "value": 1}\n'
+    )
+    script = (
+        'test "$KAFKA_BOOTSTRAP_SERVERS" = "$MINE" && test "$BOOTSTRAP_SERVERS" = "$MINE" && '
+        f"{KBROKER} topic list --json && {KBROKER} topic consume new orders -o :end; exit 7"
+    )
+    done = ran(
+        *("--topics-file", str(topics), "--topic", "users:2:retention.ms=5"),
+        *("--seed", str(seed), "--env", "MINE", "--", "sh", "-c", script),
+    )
+    assert done.returncode == 7, done.stderr
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {row["name"]: row["partitions"] for row in rows[:3]} == {
+        "new": 1,
+        "orders": 3,
+        "users": 2,
+    }
+    assert sorted((row["topic"], row["key"], row["value"]) for row in rows[3:]) == [
+        ("new", None, "1"),
+        ("orders", "k", "v"),
+    ]
+
+
+def test_exit_status_and_messages() -> None:
+    assert ran("--", "sh", "-c", "kill -9 $$").returncode == 128 + 9
+    missing = ran("--", "no-such-command")
+    assert missing.returncode == 127
+    assert "no-such-command cannot be run" in missing.stderr
+    refused = ran("--topic", "t:1:retentoin.ms=1", "--", "true")
+    assert refused.returncode == 3
+    assert "retention.ms" in refused.stderr
+    assert ran("--topic", "t:x", "--", "true").returncode == 2
+
+
+def test_keep_leaves_the_data(tmp_path: Path) -> None:
+    environ = os.environ | {"TMPDIR": str(tmp_path)}
+    command = [*RUN, "--keep", "--topic", "t", "--", "true"]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
+    (folder,) = tmp_path.glob("kbroker-run-*")
+    assert str(folder) in done.stderr
+    assert (folder / "cluster.journal").exists()
+    assert tempfile.gettempdir() != str(tmp_path)
+
+
+def test_signals_are_passed_on() -> None:
+    script = "trap 'echo got it; exit 5' TERM; echo ready; while :; do sleep 0.05; done"
+    with subprocess.Popen([*RUN, "--", "sh", "-c", script], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout.read() == b"got it\n"
+    assert process.returncode == 5
+
+
+SERVE = [sys.executable, "-m", "kbroker", "serve", "--port", "0", "--idle-timeout", "0s"]
+
+
+async def test_a_restart_does_not_seed_twice(tmp_path: Path) -> None:
+    seed, data = tmp_path / "seed.ndjson", tmp_path / "data"
+    seed.write_text('{"topic": "t", "value": "a"}\n{"topic": "t", "value": "b"}\n')
+    # What is advertised does not work from here, and need not.
+    command = [
+        *SERVE,
+        "--data-dir",
+        str(data),
+        "--seed",
+        str(seed),
+        "--advertise",
+        "nowhere.invalid:1",
+    ]
+    for _ in range(2):
+        subprocess.run(command, check=True, capture_output=True, timeout=30)  # noqa: ASYNC221
+    async with started(data) as broker, connected(broker.endpoint) as wire:
+        assert values_of(await fetch(wire, Topic("t"))) == [b"a", b"b"]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("nonsense", "line 2: this is not JSON"),
+        ('{"value": "x"}', "line 2 names no topic"),
+        ('{"topic": "t", "partition": 8}', "no partition 8"),
+        ('{"topic": "a b"}', "the topic name 'a b'"),
+    ],
+)
+def test_a_bad_seed_stops_the_start(tmp_path: Path, line: str, words: str) -> None:
+    seed = tmp_path / "seed.ndjson"
+    seed.write_text(f'{{"topic": "t"}}\n{line}\n')
+    command = [*SERVE, "--memory", "--seed", str(seed)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    assert done.returncode == 3
+    assert words in done.stderr
+    assert "ready" not in done.stdout

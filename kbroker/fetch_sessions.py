@@ -12,6 +12,8 @@ from collections.abc import Iterable
 
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
+from .replica import Replica
+
 SESSIONS_MAX = 1000
 EVICT_AFTER_MS = 120_000
 """A session that was used since then is not evicted for a new one (Kafka's rule)."""
@@ -32,6 +34,8 @@ class Target:
     """
 
     __slots__ = (
+        "_read_epoch",
+        "_replica",
         "current_leader_epoch",
         "fetch_offset",
         "key",
@@ -59,6 +63,8 @@ class Target:
         self.told_log_start_offset = -1
         self.topic_name: str | None = None
         """The name behind a topic id, once it was found: the id may go, and the name come back."""
+        self._replica: Replica | None = None
+        self._read_epoch = -1
 
     def update(self, newer: Target) -> None:
         """Take over what the client asks for now; keep what it was told."""
@@ -66,6 +72,33 @@ class Target:
         self.max_bytes = newer.max_bytes
         self.current_leader_epoch = newer.current_leader_epoch
         self.last_fetched_epoch = newer.last_fetched_epoch
+        self._replica = None
+
+    def was_read(self, replica: Replica | None) -> None:
+        """Take note of what was read; None when that was an error."""
+        self._replica = replica
+        self._read_epoch = replica.leader_epoch if replica is not None else -1
+
+    def was_read_as(self, replica: Replica) -> bool:
+        """Whether `replica` is what was read last, under the same leader."""
+        return replica is self._replica and replica.leader_epoch == self._read_epoch
+
+    def idle_replica(self) -> Replica | None:
+        """What was read last, if it can have nothing new: the client has read all of it, was told
+        so, and nothing has happened since.
+
+        A client may follow thousands of partitions, most of which are idle: this is what each of
+        them costs in each fetch.
+        """
+        replica = self._replica
+        if replica is None or replica.closed or not self.was_read_as(replica):
+            return None
+        log = replica.log
+        is_idle = (
+            log.high_watermark == self.fetch_offset == self.told_high_watermark
+            and log.log_start_offset == self.told_log_start_offset
+        )
+        return replica if is_idle else None
 
     def must_tell(self, error: int, size: int, high_watermark: int, log_start_offset: int) -> bool:
         """True when an incremental response must list this partition; remembers what it says.

@@ -33,6 +33,7 @@ class Replica:
         "_segment",
         "_state",
         "_unread_bytes",
+        "closed",
         "commits",
         "config",
         "index",
@@ -56,6 +57,8 @@ class Replica:
         self.commits = CommitWaits()
         self.config = config
         self._state = partition
+        self.closed = False
+        """It serves no more, and never will again."""
         self._deleted = False
         self._segment = log.active
         self._flusher = flusher
@@ -181,6 +184,7 @@ class Replica:
 
     def close(self, *, deleted: bool) -> None:
         """Stop serving: waiters are told. The log itself is closed by its manager."""
+        self.closed = True
         self._deleted = deleted
         self.commits.fail()
         self.wake()

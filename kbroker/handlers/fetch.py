@@ -56,11 +56,26 @@ class _Row(NamedTuple):
     size: int
     replica: Replica | None
 
+    def is_still_true(self) -> bool:
+        """Whether reading again would find the same; for a row without records."""
+        replica, answer = self.replica, self.response
+        if replica is None or replica.closed or answer.error_code:
+            return False
+        log = replica.log
+        return (
+            log.high_watermark == answer.high_watermark
+            and log.last_stable_offset == answer.last_stable_offset
+            and log.log_start_offset == answer.log_start_offset
+            and self.target.was_read_as(replica)
+        )
+
 
 class _FetchWork:
     """One Fetch request: what to read, reading it, and waiting for more."""
 
     __slots__ = (
+        "_empty",
+        "_idle",
         "by_id",
         "committed_only",
         "deadline",
@@ -83,6 +98,8 @@ class _FetchWork:
         state = request.replica_state
         replica_id = request.replica_id if state is None else state.replica_id
         self.from_replica = replica_id > NO_REPLICA
+        self._idle: list[Replica] = []
+        self._empty: dict[TargetKey, _Row] = {}
 
     def open_plan(self) -> None:
         request = self.request
@@ -116,13 +133,23 @@ class _FetchWork:
     def read_all(self) -> list[_Row]:
         """Read every partition of the plan within the byte limits (KIP-74).
 
-        The first partition that has records gives at least one batch, whatever its size.
+        The first partition that has records gives at least one batch, whatever its size. There is
+        no row for an idle partition that an incremental answer would leave out.
         """
         left = self.max_bytes
         anything = False
         rows = []
+        self._idle.clear()
         for target in self.plan.targets:
-            row = self._read(target, min(left, target.max_bytes), at_least_one=not anything)
+            idle = target.idle_replica() if self.plan.incremental else None
+            if idle is not None:
+                self._idle.append(idle)
+                continue
+            row = self._empty.get(target.key)
+            if row is None or not row.is_still_true():
+                row = self._read(target, min(left, target.max_bytes), at_least_one=not anything)
+                if not row.size:
+                    self._empty[target.key] = row
             left -= row.size
             anything = anything or row.size > 0
             rows.append(row)
@@ -132,6 +159,7 @@ class _FetchWork:
         key, index = target.key
         name = key if isinstance(key, str) else ""
         replica = None
+        target.was_read(None)
         try:
             if self.from_replica:
                 raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -181,6 +209,7 @@ class _FetchWork:
             epoch, end_offset = diverged
             response.diverging_epoch = FetchResponse.EpochEnd(epoch=epoch, end_offset=end_offset)
             return _Row(target, name, response, 0, replica)
+        target.was_read(replica)
         limit = log.last_stable_offset if self.committed_only else log.high_watermark
         found = log.read(
             target.fetch_offset, max(max_bytes, 0), limit=limit, at_least_one=at_least_one
@@ -197,7 +226,7 @@ class _FetchWork:
 
     def is_enough(self, rows: list[_Row]) -> bool:
         """True when the answer need not wait: enough bytes, an error, or nothing to wait for."""
-        if self.request.max_wait_ms <= 0 or not rows or self.node.stopping:
+        if self.request.max_wait_ms <= 0 or not self.plan.targets or self.node.stopping:
             return True
         if sum(row.size for row in rows) >= self.request.min_bytes:
             return True
@@ -208,6 +237,7 @@ class _FetchWork:
     async def park(self) -> FetchResponse:
         """Wait for more bytes, a change of the answer, or the deadline; then read again."""
         while True:
+            # The first time as well: earlier answers may have kept this one waiting for its turn.
             rows = self.read_all()
             if self.is_enough(rows) or trio.current_time() >= self.deadline:
                 return self.respond(rows)
@@ -216,6 +246,7 @@ class _FetchWork:
     async def _wait_for_change(self, rows: list[_Row]) -> None:
         wait = FetchWait(self.request.min_bytes - sum(row.size for row in rows))
         replicas = [row.replica for row in rows if row.replica is not None]
+        replicas += self._idle
         for replica in replicas:
             replica.park(wait)
         try:

@@ -79,7 +79,7 @@ class Trial:
 
     async def earliest(self) -> int:
         """The first offset that is left once retention was applied."""
-        self.broker.node.apply_retention()
+        await self.broker.node.apply_retention()
         row = await list_offset(self.wire, T, EARLIEST)
         assert isinstance(row.offset, int)
         return row.offset
@@ -291,7 +291,7 @@ async def a_producer_that_is_forgotten_is_a_new_one(trial: Trial) -> None:
     assert offsets == [0, 0], "the second one is a duplicate"
     await trial.set_broker("producer.id.expiration.ms", "1")
     await trio.sleep(0.01)
-    trial.broker.node.apply_retention()
+    await trial.broker.node.apply_retention()
     assert (await produce(trial.wire, T, mine)).base_offset == 1
 
 

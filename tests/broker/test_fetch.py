@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from kbroker.broker import Broker
+from kbroker.fetch_sessions import Target
+from kbroker.handlers.fetch import _FetchWork
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchRequest
@@ -29,6 +31,7 @@ from ..wire import (
     fetch_request,
     produce,
     request,
+    until,
     values_of,
 )
 
@@ -298,6 +301,53 @@ async def test_an_incremental_answer_has_what_changed(wire: Wire, version: int) 
     moved = fetch_request(topic, 1, partitions=(1,)).topics
     answer = await wire.ask(ApiKey.FETCH, version, again(session, 4, moved))
     assert answer.responses == []
+
+
+async def test_idle_partitions_are_not_read(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A consumer of thousands of partitions pays for the few in which something happens."""
+    topic = await create_topic(wire, "t", 20)
+    session = await open_session(wire, topic, partitions=range(20))
+    read: list[int] = []
+    was_read = _FetchWork._read_replica
+
+    def counted(self: _FetchWork, target: Target, *rest: Any) -> Any:
+        read.append(target.key[1])
+        return was_read(self, target, *rest)
+
+    monkeypatch.setattr(_FetchWork, "_read_replica", counted)
+    assert (await wire.ask(ApiKey.FETCH, 12, again(session, 1))).responses == []
+    assert read == []
+    await produce(wire, topic, batch([b"x"]), partition=7)
+    await wire.ask(ApiKey.FETCH, 12, again(session, 2))
+    assert read == [7]
+    read.clear()
+    moved = fetch_request(topic, 1, partitions=(7,)).topics
+    assert (await wire.ask(ApiKey.FETCH, 12, again(session, 3, moved))).responses == []
+    assert read == [7], "the client says something new of it"
+    assert (await wire.ask(ApiKey.FETCH, 12, again(session, 4))).responses == []
+    assert read == [7]
+
+
+async def test_a_parked_fetch_reads_again_where_something_happened(
+    broker: Broker, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a session too."""
+    topic = await create_topic(wire, "t", 20)
+    read: list[int] = []
+    was_read = _FetchWork._read_replica
+
+    def counted(self: _FetchWork, target: Target, *rest: Any) -> Any:
+        read.append(target.key[1])
+        return was_read(self, target, *rest)
+
+    monkeypatch.setattr(_FetchWork, "_read_replica", counted)
+    await wire.send(ApiKey.FETCH, 12, fetch_request(topic, partitions=range(20), max_wait_ms=NEVER))
+    async with connected(broker.endpoint) as other:
+        await until(lambda: len(read) == 20)
+        await produce(other, topic, batch([b"x"]), partition=7)
+    answer = await wire.receive()
+    assert [values_of(row) for row in answer.responses[0].partitions].count([b"x"]) == 1
+    assert read == [*range(20), 7]
 
 
 async def test_a_log_start_that_moved_is_told(wire: Wire) -> None:

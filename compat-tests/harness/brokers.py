@@ -182,7 +182,7 @@ class ApacheBroker(Broker):
         values = {
             "process.roles": "broker,controller",
             "node.id": "1",
-            "controller.quorum.bootstrap.servers": f"127.0.0.1:{controller}",
+            **self._quorum(controller),
             "listeners": f"PLAINTEXT://{self.address},CONTROLLER://127.0.0.1:{controller}",
             "advertised.listeners": f"PLAINTEXT://{self.advertise or self.address}",
             "controller.listener.names": "CONTROLLER",
@@ -198,7 +198,13 @@ class ApacheBroker(Broker):
         cluster = "kBrokerCompatTests0001"
         config = str(self.folder / "server.properties")
         tool = "kafka.tools.StorageTool"
-        java("kafka-4.3", tool, "format", "-t", cluster, "-c", config, "--standalone")
+        java("kafka-4.3", tool, "format", "-t", cluster, "-c", config, *self.format_options)
+
+    format_options = ("--standalone",)
+
+    def _quorum(self, controller: int) -> dict[str, str]:
+        """Who keeps the metadata: a quorum that could grow."""
+        return {"controller.quorum.bootstrap.servers": f"127.0.0.1:{controller}"}
 
     def _command(self) -> list[str]:
         log4j = COMPAT / "java" / "log4j2.properties"
@@ -214,6 +220,15 @@ class ApacheBroker(Broker):
         except OSError:
             return False
         return True
+
+
+class FixedQuorumBroker(ApacheBroker):
+    """Apache Kafka with voters that are named in its configuration: they cannot change."""
+
+    format_options = ()
+
+    def _quorum(self, controller: int) -> dict[str, str]:
+        return {"controller.quorum.voters": f"1@127.0.0.1:{controller}"}
 
 
 BROKERS: Mapping[str, type[Broker]] = {"kbroker": KbrokerBroker, "apache": ApacheBroker}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar
 
 import trio
@@ -38,10 +38,29 @@ def describe_configs(ctx: Context, request: DescribeConfigsRequest) -> DescribeC
     subscriptions; unknown keys are left out.
 
     Versions: 1 has sources and synonyms, 3 types and texts.
+
+    A resource type that does not exist fails the whole request.
     """
     resources = {(row.resource_type, row.resource_name): row for row in request.resources}
+    unknown = {kind for kind, _ in resources} - set(ResourceType)
+    if unknown:
+        return _refuse_all(resources, f"there is no resource type {min(unknown)}")
     return DescribeConfigsResponse(
         results=[_describe(ctx, request, row) for row in resources.values()]
+    )
+
+
+def _refuse_all(resources: Iterable[tuple[int, str]], message: str) -> DescribeConfigsResponse:
+    return DescribeConfigsResponse(
+        results=[
+            DescribeConfigsResponse.Resource(
+                error_code=ErrorCode.INVALID_REQUEST,
+                error_message=message,
+                resource_type=kind,
+                resource_name=name,
+            )
+            for kind, name in resources
+        ]
     )
 
 

@@ -188,15 +188,21 @@ def describe_topic_partitions(
     """Behaviour: topics in order of name, page by page (KIP-966).
 
     A page ends after `response_partition_limit` partitions (at least one, at most the broker's
-    limit); the cursor of the answer names the row that the next page starts with.
+    limit); the cursor of the answer names the row that the next page starts with. A cursor must
+    name one of the topics asked for.
     """
     cluster = ctx.node.cluster
     cursor = request.cursor
     names = sorted({row.name for row in request.topics} or set(cluster.topics))
     if cursor is not None:
-        if cursor.partition_index < 0:
+        if cursor.partition_index < 0 or (request.topics and cursor.topic_name not in names):
             return DescribeTopicPartitionsResponse(
-                topics=[_refused_topic(name, ErrorCode.INVALID_REQUEST) for name in names]
+                topics=[
+                    DescribeTopicPartitionsResponse.Topic(
+                        error_code=ErrorCode.INVALID_REQUEST, name=row.name
+                    )
+                    for row in request.topics
+                ]
             )
         names = [name for name in names if name >= cursor.topic_name]
     limit = max(1, min(request.response_partition_limit, ctx.node.config.request_max_partitions))
@@ -229,7 +235,9 @@ def _described_topic(
             check_topic_name(name)
         except KafkaError as error:
             code = error.code
-        return _refused_topic(name, code)
+        return DescribeTopicPartitionsResponse.Topic(
+            error_code=code, name=name, topic_authorized_operations=TOPIC_OPERATIONS
+        )
     return DescribeTopicPartitionsResponse.Topic(
         name=topic.name,
         topic_id=topic.id,
@@ -237,10 +245,6 @@ def _described_topic(
         partitions=[_described_partition(p) for p in topic.partitions[first : first + limit]],
         topic_authorized_operations=TOPIC_OPERATIONS,
     )
-
-
-def _refused_topic(name: str, code: ErrorCode) -> DescribeTopicPartitionsResponse.Topic:
-    return DescribeTopicPartitionsResponse.Topic(error_code=code, name=name)
 
 
 def _described_partition(partition: Partition) -> DescribeTopicPartitionsResponse.Partition:

@@ -99,6 +99,7 @@ async def test_ids_before_they_are_usable(wire: Wire, version: int) -> None:
         answer = await ask(wire, version, topics=asked)
         (row,) = answer.topics
         assert (row.error_code, row.partitions) == (ErrorCode.INVALID_REQUEST, [])
+        assert (answer.brokers, answer.cluster_id, answer.controller_id) == ([], None, -1)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -285,12 +286,18 @@ async def test_bad_rows(wire: Wire) -> None:
         ("missing", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         ("t", 0),
     ]
+    assert {row.topic_authorized_operations for row in answer.topics} == {0xDF8}
 
 
 async def test_bad_cursors(wire: Wire) -> None:
+    """One that names no topic of the request fails every row of it, as they were asked for."""
     await create_topic(wire, "t", 2)
-    answer = await page(wire, "t", cursor=("t", -1))
-    assert [code for _, code, _ in seen(answer)] == [ErrorCode.INVALID_REQUEST]
-    assert seen(await page(wire, "t", cursor=("a", 0))) == [("t", 0, [0, 1])]
-    assert seen(await page(wire, "t", cursor=("z", 0))) == []
+    for cursor in (("t", -1), ("a", 0), ("z", 0)):
+        answer = await page(wire, "t", "b", "t", cursor=cursor)
+        bad = ErrorCode.INVALID_REQUEST
+        assert seen(answer) == [("t", bad, []), ("b", bad, []), ("t", bad, [])]
+        assert {row.topic_authorized_operations for row in answer.topics} == {NOT_ASKED}
+        assert answer.next_cursor is None
+    assert seen(await page(wire, cursor=("a", 0))) == [("t", 0, [0, 1])]
+    assert seen(await page(wire, cursor=("z", 0))) == []
     assert [indexes for _, _, indexes in seen(await page(wire, "t", cursor=("t", 9)))] in ([], [[]])

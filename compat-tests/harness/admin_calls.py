@@ -1,0 +1,768 @@
+"""The calls of the differential test: every admin API in every version, with good and bad input.
+
+They build on each other: topics and groups that one makes are what the next ones ask about. `World`
+holds what only the broker at hand knows, such as ids.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from kbroker.protocol import messages
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.records import Record, encode_batch
+from kbroker.protocol.schema import ZERO_UUID
+
+NOWHERE = UUID(int=77)
+"""The id of no topic."""
+NODE = 1
+METADATA_TOPIC = "__cluster_metadata"
+STARTED_MS = int(time.time() * 1000)
+
+
+@dataclass(slots=True)
+class World:
+    """What calls refer to that differs between brokers."""
+
+    cluster_id: str = ""
+    topic_ids: dict[str, UUID] = field(default_factory=dict)
+    folders: list[str] = field(default_factory=list)
+    member_id: str = ""
+    generation: int = -1
+
+    def learn(self, key: ApiKey, response: Any) -> None:
+        """Remember what later calls need."""
+        if key is ApiKey.METADATA:
+            self.cluster_id = response.cluster_id or self.cluster_id
+            for row in response.topics:
+                if row.name and row.topic_id != ZERO_UUID:
+                    self.topic_ids[row.name] = row.topic_id
+        elif key is ApiKey.JOIN_GROUP:
+            self.member_id, self.generation = response.member_id, response.generation_id
+
+    def names(self) -> dict[str, str]:
+        """Texts of this broker's own, and what stands for them in a comparison."""
+        return {path: f"<folder {number}>" for number, path in enumerate(self.folders)}
+
+
+Build = Callable[[World, int], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request to both brokers.
+
+    again: whether it may be asked again until Kafka, which spreads news with a delay, has them.
+    versions: those to ask in; None for all.
+    """
+
+    name: str
+    key: ApiKey
+    build: Build
+    again: bool = False
+    versions: range | None = None
+
+
+def request(key: ApiKey, **values: Any) -> Any:
+    return messages.request_class(key)(**values)
+
+
+def ask(name: str, key: ApiKey, /, versions: range | None = None, **values: Any) -> Call:
+    """A call that reads, with the same fields in all versions."""
+    return Call(name, key, lambda world, version: request(key, **values), True, versions)
+
+
+def change(name: str, key: ApiKey, /, versions: range | None = None, **values: Any) -> Call:
+    """A call that may change something, with the same fields in all versions."""
+    return Call(name, key, lambda world, version: request(key, **values), False, versions)
+
+
+def of(key: ApiKey, part: str, **values: Any) -> Any:
+    """A struct of a request: `of(ApiKey.CREATE_TOPICS, "Topic", name="a")`."""
+    return getattr(messages.request_class(key), part)(**values)
+
+
+# --- topics
+
+
+def _new(name: str, partitions: int = 1, factor: int = 1, **more: Any) -> Any:
+    key = ApiKey.CREATE_TOPICS
+    if "configs" in more:
+        more["configs"] = [of(key, "Config", name=k, value=v) for k, v in more["configs"]]
+    if "assignments" in more:
+        more["assignments"] = [
+            of(key, "Assignment", partition_index=index, broker_ids=nodes)
+            for index, nodes in more["assignments"]
+        ]
+    return of(key, "Topic", name=name, num_partitions=partitions, replication_factor=factor, **more)
+
+
+def _create(name: str, *topics: Any, validate_only: bool = False) -> Call:
+    """Create topics whose names get the version at their end."""
+
+    def build(world: World, version: int) -> Any:
+        rows = [_with_version(topic, version) for topic in topics]
+        return request(
+            ApiKey.CREATE_TOPICS, topics=rows, timeout_ms=10_000, validate_only=validate_only
+        )
+
+    return Call(f"create: {name}", ApiKey.CREATE_TOPICS, build)
+
+
+def _with_version(topic: Any, version: int) -> Any:
+    values = {name: getattr(topic, name) for name in topic.DEFAULTS}
+    values["name"] = values["name"].replace("{v}", str(version))
+    return type(topic)(**values)
+
+
+def creations() -> Iterator[Call]:
+    yield _create("one", _new("one{v}", 3))
+    yield _create("the same again", _new("one{v}", 3))
+    yield _create("only checked", _new("checked{v}", 2), validate_only=True)
+    yield _create("only checked, exists", _new("one{v}", 2), validate_only=True)
+    yield _create("defaults", _new("defaults{v}", -1, -1))
+    yield _create("assigned", _new("assigned{v}", -1, -1, assignments=[(0, [1]), (1, [1])]))
+    yield _create(
+        "settings",
+        _new("set{v}", configs=[("cleanup.policy", "compact"), ("retention.ms", "3600000")]),
+    )
+    yield _create("several", _new("many-a{v}"), _new("", 1), _new("many-b{v}", 2))
+    yield _create("twice in one call", _new("twice{v}"), _new("twice{v}", 2))
+    yield _create("in one call", _new("a.{v}"), _new("a_{v}"), validate_only=True)
+    yield _create("dots", _new("colli.sion{v}"))
+    yield _create("collision", _new("colli_sion{v}"))
+    yield _create("none")
+    for what, topic in BAD_TOPICS.items():
+        yield _create(what, topic)
+
+
+BAD_TOPICS = {
+    "bad name": _new("a/b"),
+    "two dots": _new(".."),
+    "name too long": _new("n" * 250),
+    "no partitions": _new("bad{v}", 0),
+    "-2 partitions": _new("bad{v}", -2),
+    "factor 0": _new("bad{v}", 1, 0),
+    "factor -2": _new("bad{v}", 1, -2),
+    "factor 2": _new("bad{v}", 1, 2),
+    "unknown setting": _new("bad{v}", configs=[("no.such.setting", "1")]),
+    "bad value": _new("bad{v}", configs=[("retention.ms", "soon")]),
+    "value out of range": _new("bad{v}", configs=[("retention.ms", "-5")]),
+    "null value": _new("bad{v}", configs=[("retention.ms", None)]),
+    "gap in assignment": _new("bad{v}", -1, -1, assignments=[(1, [1])]),
+    "partition twice": _new("bad{v}", -1, -1, assignments=[(0, [1]), (0, [1])]),
+    "node twice": _new("bad{v}", -1, -1, assignments=[(0, [1, 1])]),
+    "unknown node": _new("bad{v}", -1, -1, assignments=[(0, [7])]),
+    "no node": _new("bad{v}", -1, -1, assignments=[(0, [])]),
+    "different numbers of nodes": _new("bad{v}", -1, -1, assignments=[(0, [1]), (1, [])]),
+    "assignment and count": _new("bad{v}", 1, -1, assignments=[(0, [1])]),
+    "assignment and factor": _new("bad{v}", -1, 1, assignments=[(0, [1])]),
+}
+
+
+def _grow(what: str, name: str, count: int, nodes: list[list[int]] | None = None) -> Call:
+    key = ApiKey.CREATE_PARTITIONS
+
+    def build(world: World, version: int) -> Any:
+        rows = None if nodes is None else [of(key, "Assignment", broker_ids=n) for n in nodes]
+        topic = of(key, "Topic", name=name, count=count + version, assignments=rows)
+        return request(
+            key, topics=[topic], timeout_ms=10_000, validate_only=what.startswith("check")
+        )
+
+    return Call(f"grow: {what}", key, build)
+
+
+def growth() -> Iterator[Call]:
+    key = ApiKey.CREATE_PARTITIONS
+    yield _grow("check only", "one7", 4)
+    yield _grow("more", "one7", 4)
+    yield _grow("assigned", "one6", 4, [[1]])
+    yield _grow("the same number", "one7", 3)
+    yield _grow("fewer", "one7", -1)
+    yield _grow("unknown topic", "nothing", 3)
+    yield _grow("bad name", "a/b", 3)
+    yield _grow("unknown node", "one5", 4, [[9]])
+    yield _grow("node twice", "one5", 4, [[1, 1]])
+    yield _grow("no node", "one5", 4, [[]])
+    yield _grow("too few assigned", "one5", 9, [[1]])
+    yield _grow("no assignments", "one5", 9, [])
+    twice = [of(key, "Topic", name="one5", count=count, assignments=None) for count in (5, 6)]
+    yield change("grow: twice", key, topics=twice, timeout_ms=10_000)
+    yield change("grow: none", key, topics=[], timeout_ms=10_000)
+
+
+def _by_name(name: str) -> Any:
+    return of(ApiKey.METADATA, "Topic", name=name)
+
+
+def metadata() -> Iterator[Call]:
+    key = ApiKey.METADATA
+    quiet = {"allow_auto_topic_creation": False}
+    asked = [_by_name(n) for n in ("one7", "one6", "set7", "nothing", "a/b", "", "one7")]
+    yield ask("metadata: some", key, range(4, 99), topics=asked, **quiet)
+    yield ask("metadata: known", key, topics=[_by_name("one7"), _by_name("assigned7")])
+    yield ask("metadata: none", key, range(1, 99), topics=[])
+    yield ask(
+        "metadata: operations",
+        key,
+        range(8, 99),
+        topics=[_by_name("one7")],
+        include_topic_authorized_operations=True,
+        include_cluster_authorized_operations=True,
+        **quiet,
+    )
+    yield ask("metadata: all", key, range(1, 99), topics=None, **quiet)
+    yield Call(
+        "metadata: by id",
+        key,
+        lambda world, version: request(
+            key,
+            topics=[
+                of(key, "Topic", name=None, topic_id=world.topic_ids["one7"]),
+                of(key, "Topic", name=None, topic_id=NOWHERE),
+            ],
+            **quiet,
+        ),
+        True,
+        range(10, 99),
+    )
+
+
+def topic_partitions() -> Iterator[Call]:
+    key = ApiKey.DESCRIBE_TOPIC_PARTITIONS
+    names = [of(key, "Topic", name=n) for n in ("one7", "nothing", "a/b", "assigned7", "one7")]
+    yield ask("partitions: some", key, topics=names, response_partition_limit=2000)
+    yield ask("partitions: all", key, topics=[], response_partition_limit=2000)
+    for limit in (-1, 0, 1, 2, 4):
+        yield ask(f"partitions: limit {limit}", key, topics=names, response_partition_limit=limit)
+    for name, index in (("one7", 1), ("one7", 99), ("b", 0), ("one7", -1), ("zzz", 0)):
+        cursor = of(key, "Cursor", topic_name=name, partition_index=index)
+        yield ask(
+            f"partitions: from {name} {index}",
+            key,
+            topics=names,
+            response_partition_limit=3,
+            cursor=cursor,
+        )
+    for name in ("one7", "b"):
+        cursor = of(key, "Cursor", topic_name=name, partition_index=1)
+        yield ask(f"partitions: all from {name}", key, topics=[], cursor=cursor)
+    cursor = of(key, "Cursor", topic_name="nothing", partition_index=0)
+    yield ask("partitions: from nothing", key, topics=names, cursor=cursor)
+
+
+def _deletion(what: str, build: Build) -> Call:
+    return Call(f"delete: {what}", ApiKey.DELETE_TOPICS, build)
+
+
+def deletions() -> Iterator[Call]:
+    key = ApiKey.DELETE_TOPICS
+
+    def delete(*names: str | None, ids: tuple[str, ...] = ()) -> Build:
+        def build(world: World, version: int) -> Any:
+            texts = [None if n is None else n.replace("{v}", str(version)) for n in names]
+            rows = [of(key, "Topic", name=text) for text in texts]
+            for text in ids:
+                topic_id = world.topic_ids.get(text.replace("{v}", str(version)), NOWHERE)
+                rows.append(of(key, "Topic", name=None, topic_id=topic_id))
+            return request(key, topics=rows, topic_names=texts, timeout_ms=10_000)
+
+        return build
+
+    yield _deletion("one", delete("many-a{v}"))
+    yield _deletion("unknown", delete("nothing"))
+    yield _deletion("bad name", delete("a/b"))
+    yield _deletion("some", delete("many-b{v}", "nothing", "defaults{v}"))
+    yield _deletion("none", delete())
+    by_id = Call("delete: by id", key, delete(ids=("assigned{v}",)), versions=range(6, 99))
+    yield by_id
+    yield Call("delete: unknown id", key, delete(ids=("x",)), versions=range(6, 99))
+    yield Call("delete: neither", key, delete(None), versions=range(6, 99))
+    yield Call("delete: twice", key, delete("twice6", "twice6"), versions=range(6, 99))
+    yield Call(
+        "delete: name and id",
+        key,
+        lambda world, version: request(
+            key,
+            topics=[of(key, "Topic", name="one7", topic_id=world.topic_ids["one7"])],
+            timeout_ms=10_000,
+        ),
+        versions=range(6, 99),
+    )
+
+
+# --- records and producers
+
+
+def _records(**settings: Any) -> bytes:
+    records = [Record(b"k", b"value", STARTED_MS + i) for i in range(3)]
+    return encode_batch(records, **settings)
+
+
+def _write(what: str, topic: str, partition: int = 0, **settings: Any) -> Call:
+    key = ApiKey.PRODUCE
+    row = of(key, "Partition", index=partition, records=_records(**settings))
+    topics = [of(key, "Topic", name=topic, partition_data=[row])]
+    return change(
+        f"write: {what}", key, range(9, 10), acks=-1, timeout_ms=10_000, topic_data=topics
+    )
+
+
+def records() -> Iterator[Call]:
+    for number in range(4):
+        yield _write(f"batch {number}", "one7")
+    yield _write("to a compacted topic", "set7")
+    yield _write("with a producer", "one7", 1, producer_id=7000, producer_epoch=3, base_sequence=0)
+    key = ApiKey.DELETE_RECORDS
+
+    def delete(what: str, topic: str, *rows: tuple[int, int]) -> Call:
+        partitions = [of(key, "Partition", partition_index=p, offset=o) for p, o in rows]
+        topics = [of(key, "Topic", name=topic, partitions=partitions)]
+        return change(f"delete records: {what}", key, topics=topics, timeout_ms=10_000)
+
+    yield delete("some", "one7", (0, 2))
+    yield delete("below the start", "one7", (0, 1))
+    yield delete("behind the end", "one7", (0, 13))
+    yield delete("negative", "one7", (0, -2))
+    yield delete("unknown partition", "one7", (99, 1), (2, 0))
+    yield delete("unknown topic", "nothing", (0, 1))
+    yield delete("compacted", "set7", (0, 1))
+    yield delete("all", "one7", (0, -1), (1, -1), (2, -1))
+    yield change("delete records: none", key, topics=[], timeout_ms=10_000)
+
+
+def producers() -> Iterator[Call]:
+    key = ApiKey.DESCRIBE_PRODUCERS
+    yield ask(
+        "producers",
+        key,
+        topics=[
+            of(key, "Topic", name=name, partition_indexes=indexes)
+            for name, indexes in (
+                ("one7", [0, 1, 99]),
+                ("nothing", [0]),
+                ("a/b", [0]),
+                ("set7", []),
+            )
+        ],
+    )
+    yield ask("producers: none", key, topics=[])
+
+
+# --- the cluster
+
+
+def cluster() -> Iterator[Call]:
+    key = ApiKey.DESCRIBE_CLUSTER
+    for kind in (1, 2, 3):
+        yield ask(f"cluster: endpoint type {kind}", key, range(1, 99), endpoint_type=kind)
+    yield ask("cluster", key, include_cluster_authorized_operations=True)
+    yield ask("cluster: fenced too", key, range(2, 99), include_fenced_brokers=True)
+
+
+def elections() -> Iterator[Call]:
+    key = ApiKey.ELECT_LEADERS
+    rows = [
+        of(key, "Topic", topic="one7", partitions=[0, 1, 99, -1]),
+        of(key, "Topic", topic="nothing", partitions=[0]),
+        of(key, "Topic", topic="a/b", partitions=[0]),
+        of(key, "Topic", topic="one6", partitions=[]),
+    ]
+    for kind in (0, 1, 2, -1):
+        versions = range(0 if kind == 0 else 1, 99)
+        yield change(
+            f"elect: some, type {kind}", key, versions, election_type=kind, topic_partitions=rows
+        )
+        yield change(
+            f"elect: all, type {kind}", key, versions, election_type=kind, topic_partitions=None
+        )
+    twice = [of(key, "Topic", topic="one7", partitions=[0, 0])]
+    yield change("elect: twice", key, topic_partitions=twice)
+    yield change("elect: none", key, topic_partitions=[])
+
+
+def reassignments() -> Iterator[Call]:
+    key = ApiKey.ALTER_PARTITION_REASSIGNMENTS
+
+    def move(what: str, name: str, *rows: tuple[int, list[int] | None]) -> Iterator[Call]:
+        parts = [of(key, "Partition", partition_index=p, replicas=r) for p, r in rows]
+        topics = [of(key, "Topic", name=name, partitions=parts)]
+        for may in (True, False):
+            yield change(
+                f"reassign: {what}{'' if may else ', same factor'}",
+                key,
+                range(0 if may else 1, 99),
+                topics=topics,
+                allow_replication_factor_change=may,
+            )
+
+    yield from move("same", "one7", (0, [1]), (1, [1]))
+    yield from move("cancel", "one7", (0, None))
+    yield from move("unknown node", "one7", (0, [9]))
+    yield from move("two nodes", "one7", (0, [1, 9]))
+    yield from move("node twice", "one7", (0, [1, 1]))
+    yield from move("no node", "one7", (0, []))
+    yield from move("unknown partition", "one7", (99, [1]), (98, None))
+    yield from move("unknown topic", "nothing", (0, [1]), (1, None))
+    yield from move("no partitions", "one7")
+    yield change("reassign: none", key, topics=[])
+    listing = ApiKey.LIST_PARTITION_REASSIGNMENTS
+    yield ask("reassignments: all", listing, topics=None)
+    rows = [
+        of(listing, "Topic", name=name, partition_indexes=[0, 99]) for name in ("one7", "nothing")
+    ]
+    yield ask("reassignments: some", listing, topics=rows)
+    yield ask("reassignments: none", listing, topics=[])
+
+
+def quorum() -> Iterator[Call]:
+    key = ApiKey.DESCRIBE_QUORUM
+
+    def describe(what: str, *rows: tuple[str, list[int]]) -> Call:
+        topics = [
+            of(
+                key,
+                "Topic",
+                topic_name=name,
+                partitions=[of(key, "Partition", partition_index=i) for i in indexes],
+            )
+            for name, indexes in rows
+        ]
+        return ask(f"quorum: {what}", key, topics=topics)
+
+    yield describe("metadata", (METADATA_TOPIC, [0]))
+    yield describe("other topic", ("one7", [0, 1]))
+    yield describe("other partition", (METADATA_TOPIC, [1]))
+    yield describe("two partitions", (METADATA_TOPIC, [0, 1]))
+    yield describe("two topics", (METADATA_TOPIC, [0]), ("one7", [0]))
+    yield describe("none")
+    add, remove = ApiKey.ADD_RAFT_VOTER, ApiKey.REMOVE_RAFT_VOTER
+    listener = of(add, "Listener", name="CONTROLLER", host="127.0.0.1", port=9)
+    voter = {"voter_id": 2, "voter_directory_id": NOWHERE}
+    for what, cluster_id in (("other cluster", "other"), ("any cluster", None)):
+        yield change(
+            f"add voter: {what}",
+            add,
+            cluster_id=cluster_id,
+            listeners=[listener],
+            timeout_ms=1000,
+            **voter,
+        )
+        yield change(f"remove voter: {what}", remove, cluster_id=cluster_id, **voter)
+    yield change("unregister: unknown", ApiKey.UNREGISTER_BROKER, broker_id=99)
+    yield change("unregister: negative", ApiKey.UNREGISTER_BROKER, broker_id=-1)
+
+
+def features() -> Iterator[Call]:
+    key = ApiKey.UPDATE_FEATURES
+
+    def update(what: str, *rows: tuple[str, int, int]) -> Call:
+        updates = [
+            of(
+                key,
+                "Feature",
+                feature=name,
+                max_version_level=level,
+                upgrade_type=kind,
+                allow_downgrade=kind > 1,
+            )
+            for name, level, kind in rows
+        ]
+        return change(f"features: {what}", key, feature_updates=updates, timeout_ms=10_000)
+
+    name = "metadata.version"
+    yield update("same level", (name, 30, 1))
+    yield update("same level, as a downgrade", (name, 30, 2))
+    yield update("above all", (name, 31, 1))
+    yield update("far above all", (name, 3000, 1))
+    yield update("below, as an upgrade", (name, 29, 1))
+    yield update("below, safely", (name, 29, 2))
+    yield update("below, unsafely", (name, 29, 3))
+    yield update("nothing", (name, 0, 2))
+    yield update("negative", (name, -1, 2))
+    yield update("unknown", ("no.such.feature", 1, 1))
+    yield update("unknown, to nothing", ("no.such.feature", 0, 2))
+    yield update("no name", ("", 1, 1))
+    yield update("type 0", (name, 30, 0))
+    yield update("type 9", (name, 30, 9))
+    yield update("twice", (name, 30, 1), (name, 30, 1))
+    yield update("one good, one bad", (name, 30, 1), ("no.such.feature", 1, 1))
+    yield update("none")
+
+
+# --- settings
+
+TOPIC, BROKER, LOGGER, METRICS, GROUP = 2, 4, 8, 16, 32
+SET, DELETE, APPEND, SUBTRACT = range(4)
+
+
+def _settings(key: ApiKey, kind: int, name: str, *rows: tuple[Any, ...]) -> Any:
+    """A resource of AlterConfigs (name, value) or IncrementalAlterConfigs (name, what, value)."""
+    if key is ApiKey.ALTER_CONFIGS:
+        configs = [of(key, "Config", name=n, value=v) for n, v in rows]
+    else:
+        configs = [of(key, "Config", name=n, config_operation=o, value=v) for n, o, v in rows]
+    return of(key, "Resource", resource_type=kind, resource_name=name, configs=configs)
+
+
+def _alter(what: str, *resources: tuple[Any, ...], validate_only: bool = False) -> Call:
+    key = ApiKey.ALTER_CONFIGS
+    rows = [_settings(key, *resource) for resource in resources]
+    return change(f"alter: {what}", key, resources=rows, validate_only=validate_only)
+
+
+def _increment(what: str, *resources: tuple[Any, ...], validate_only: bool = False) -> Call:
+    key = ApiKey.INCREMENTAL_ALTER_CONFIGS
+    rows = [_settings(key, *resource) for resource in resources]
+    return change(f"increment: {what}", key, resources=rows, validate_only=validate_only)
+
+
+def _describe(what: str, *resources: tuple[int, str, list[str] | None], **more: Any) -> Call:
+    key = ApiKey.DESCRIBE_CONFIGS
+    rows = [
+        of(key, "Resource", resource_type=kind, resource_name=name, configuration_keys=keys)
+        for kind, name, keys in resources
+    ]
+    return ask(f"configs: {what}", key, resources=rows, **more)
+
+
+def settings() -> Iterator[Call]:
+    yield from described_settings("at first")
+    yield _alter("topic", (TOPIC, "one7", ("retention.ms", "1000"), ("segment.ms", "5000")))
+    yield _alter("only checked", (TOPIC, "one7", ("retention.ms", "9")), validate_only=True)
+    yield _alter("unknown topic", (TOPIC, "nothing", ("retention.ms", "1000")))
+    yield _alter("bad name", (TOPIC, "a/b", ("retention.ms", "1000")))
+    yield _alter("unknown setting", (TOPIC, "one7", ("no.such", "1")))
+    yield _alter("bad value", (TOPIC, "one7", ("retention.ms", "soon")))
+    yield _alter("null value", (TOPIC, "one7", ("retention.ms", None)))
+    yield _alter("setting twice", (TOPIC, "one7", ("retention.ms", "1"), ("retention.ms", "2")))
+    yield _alter("other broker", (BROKER, "99", ("log.retention.ms", "1000")))
+    yield _alter("no number", (BROKER, "x", ("log.retention.ms", "1000")))
+    yield _alter("unknown type", (77, "x", ("retention.ms", "1000")))
+    yield _alter("read-only", (BROKER, "1", ("node.id", "7")))
+    yield _alter("none")
+    yield from described_settings("altered")
+    yield _increment("set", (TOPIC, "one6", ("retention.ms", SET, "60000")))
+    yield _increment("delete", (TOPIC, "set7", ("retention.ms", DELETE, None)))
+    yield _increment("delete what is not set", (TOPIC, "one6", ("segment.ms", DELETE, None)))
+    yield _increment("append", (TOPIC, "one6", ("cleanup.policy", APPEND, "compact")))
+    yield _increment("append again", (TOPIC, "one6", ("cleanup.policy", APPEND, "compact")))
+    yield _increment("subtract", (TOPIC, "one6", ("cleanup.policy", SUBTRACT, "delete")))
+    yield _increment("subtract again", (TOPIC, "one6", ("cleanup.policy", SUBTRACT, "delete")))
+    yield _increment("append to a number", (TOPIC, "one6", ("retention.ms", APPEND, "1")))
+    yield _increment("unknown operation", (TOPIC, "one6", ("retention.ms", 9, "1")))
+    yield _increment("unknown setting", (TOPIC, "one6", ("no.such", SET, "1")))
+    yield _increment("delete unknown", (TOPIC, "one6", ("no.such", DELETE, None)))
+    yield _increment("bad value", (TOPIC, "one6", ("retention.ms", SET, "soon")))
+    yield _increment("out of range", (TOPIC, "one6", ("retention.ms", SET, "-5")))
+    yield _increment("null value", (TOPIC, "one6", ("retention.ms", SET, None)))
+    yield _increment(
+        "one bad of two", (TOPIC, "one6", ("segment.ms", SET, "777"), ("no.such", SET, "1"))
+    )
+    yield _increment(
+        "setting twice", (TOPIC, "one6", ("retention.ms", SET, "1"), ("retention.ms", SET, "2"))
+    )
+    yield _increment("topic twice", *[(TOPIC, "one6", ("retention.ms", SET, "7"))] * 2)
+    yield _increment(
+        "several",
+        (TOPIC, "one5", ("retention.ms", SET, "7")),
+        (TOPIC, "nothing", ("segment.ms", SET, "7")),
+    )
+    yield _increment("unknown topic", (TOPIC, "nothing", ("retention.ms", SET, "1")))
+    yield _increment("bad name", (TOPIC, "a/b", ("retention.ms", SET, "1")))
+    yield _increment("broker", (BROKER, "1", ("log.retention.ms", SET, "70000000")))
+    yield _increment("cluster default", (BROKER, "", ("log.segment.bytes", SET, "2000000")))
+    yield _increment("other broker", (BROKER, "99", ("log.retention.ms", SET, "1")))
+    yield _increment("no number", (BROKER, "x", ("log.retention.ms", SET, "1")))
+    yield _increment("read-only", (BROKER, "1", ("node.id", SET, "7")))
+    yield _increment("read-only default", (BROKER, "", ("node.id", SET, "7")))
+    yield _increment("unknown type", (77, "x", ("retention.ms", SET, "1")))
+    yield _increment("only checked", (TOPIC, "one6", ("segment.ms", SET, "99")), validate_only=True)
+    yield _increment("none")
+    yield from described_settings("incremented")
+    key = ApiKey.LIST_CONFIG_RESOURCES
+    yield ask("resources: all", key)
+    for kinds in ([TOPIC], [BROKER, TOPIC], [LOGGER], [METRICS], [GROUP], [77], [TOPIC, 77]):
+        yield ask(f"resources: {kinds}", key, range(1, 99), resource_types=kinds)
+    yield _increment("back: broker", (BROKER, "1", ("log.retention.ms", DELETE, None)))
+    yield _increment("back: default", (BROKER, "", ("log.segment.bytes", DELETE, None)))
+
+
+BROKER_SETTINGS = [
+    "log.segment.bytes",
+    "log.retention.ms",
+    "log.retention.hours",
+    "num.partitions",
+    "message.max.bytes",
+    "compression.type",
+    "auto.create.topics.enable",
+    "node.id",
+    "no.such",
+]
+
+
+def described_settings(when: str) -> Iterator[Call]:
+    yield _describe(
+        f"topics, {when}",
+        (TOPIC, "one7", None),
+        (TOPIC, "one6", None),
+        (TOPIC, "set7", ["retention.ms", "cleanup.policy", "no.such"]),
+        include_synonyms=True,
+    )
+    yield _describe(f"broker, {when}", (BROKER, "1", BROKER_SETTINGS), include_synonyms=True)
+    yield _describe(f"cluster default, {when}", (BROKER, "", None), include_synonyms=True)
+    yield _describe(
+        f"bad, {when}",
+        (TOPIC, "nothing", None),
+        (TOPIC, "a/b", None),
+        (TOPIC, "", None),
+        (BROKER, "99", None),
+        (BROKER, "x", None),
+    )
+    yield _describe(f"unknown type, {when}", (TOPIC, "one7", None), (77, "x", None))
+    yield _describe(f"texts, {when}", (TOPIC, "one5", None), include_documentation=True)
+    yield _describe(f"none, {when}")
+
+
+# --- groups
+
+
+def groups() -> Iterator[Call]:
+    yield ask("coordinator", ApiKey.FIND_COORDINATOR, range(4, 99), coordinator_keys=["g"])
+    commit = ApiKey.OFFSET_COMMIT
+
+    def commits(group: str, topic: str = "one7", partition: int = 0) -> Call:
+        row = of(commit, "Partition", partition_index=partition, committed_offset=5)
+        return Call(
+            f"commit: {group} {topic}",
+            commit,
+            lambda world, version: request(
+                commit,
+                group_id=group,
+                generation_id_or_member_epoch=-1,
+                topics=[of(commit, "Topic", name=topic, partitions=[row])],
+            ),
+            True,
+            range(8, 9),
+        )
+
+    for group in ("simple", "gone", "mine", *(f"gone{version}" for version in range(4))):
+        yield commits(group)
+    yield commits("simple", "one6")
+    join = ApiKey.JOIN_GROUP
+    yield Call("join", join, _join, versions=range(3, 4))
+    yield Call("sync", ApiKey.SYNC_GROUP, _sync, versions=range(3, 4))
+    yield from group_listings()
+    yield from offset_deletions()
+    yield from group_deletions()
+
+
+def _join(world: World, version: int) -> Any:
+    subscription = b"\0\0\0\0\0\1\0\4one7\xff\xff\xff\xff"
+    return request(
+        ApiKey.JOIN_GROUP,
+        group_id="joined",
+        session_timeout_ms=60_000,
+        rebalance_timeout_ms=60_000,
+        protocol_type="consumer",
+        protocols=[of(ApiKey.JOIN_GROUP, "Protocol", name="range", metadata=subscription)],
+    )
+
+
+def _sync(world: World, version: int) -> Any:
+    mine = of(
+        ApiKey.SYNC_GROUP,
+        "Assignment",
+        member_id=world.member_id,
+        assignment=b"\0\0\0\0\0\1\0\4one7\0\0\0\1\0\0\0\0\xff\xff\xff\xff",
+    )
+    return request(
+        ApiKey.SYNC_GROUP,
+        group_id="joined",
+        generation_id=world.generation,
+        member_id=world.member_id,
+        assignments=[mine],
+    )
+
+
+def group_listings() -> Iterator[Call]:
+    key = ApiKey.LIST_GROUPS
+    yield ask("groups: all", key)
+    for states in (["Stable"], ["stable"], ["Empty", "Dead"], ["Nonsense"], [""]):
+        yield ask(f"groups: states {states}", key, range(4, 99), states_filter=states)
+    for types in (["classic"], ["Classic"], ["consumer"], ["nonsense"], ["share", "classic"]):
+        yield ask(f"groups: types {types}", key, range(5, 99), types_filter=types)
+    names = ["joined", "simple", "none", "", "joined"]
+    yield ask("describe groups", ApiKey.DESCRIBE_GROUPS, groups=names)
+    yield ask(
+        "describe groups: operations",
+        ApiKey.DESCRIBE_GROUPS,
+        range(3, 99),
+        groups=["joined", "none"],
+        include_authorized_operations=True,
+    )
+    yield ask("describe groups: none", ApiKey.DESCRIBE_GROUPS, groups=[])
+
+
+def offset_deletions() -> Iterator[Call]:
+    key = ApiKey.OFFSET_DELETE
+
+    def delete(what: str, group: str, *rows: tuple[str, list[int]]) -> Call:
+        topics = [
+            of(
+                key,
+                "Topic",
+                name=name,
+                partitions=[of(key, "Partition", partition_index=i) for i in indexes],
+            )
+            for name, indexes in rows
+        ]
+        return change(f"delete offsets: {what}", key, group_id=group, topics=topics)
+
+    yield delete("one", "simple", ("one6", [0]))
+    yield delete("not committed", "simple", ("one6", [0, 1]))
+    yield delete("unknown", "simple", ("nothing", [0]), ("one7", [99]), ("a/b", [0]))
+    yield delete("unknown group", "none", ("one7", [0]))
+    yield delete("no group", "", ("one7", [0]))
+    yield delete("subscribed", "joined", ("one7", [0]), ("one6", [0]))
+    yield delete("none", "simple")
+    yield delete("no partitions", "simple", ("one7", []))
+
+
+def group_deletions() -> Iterator[Call]:
+    key = ApiKey.DELETE_GROUPS
+    yield Call(
+        "delete groups: one",
+        key,
+        lambda world, version: request(key, groups_names=[f"gone{version}"]),
+    )
+    names = ["none", "joined", "", "none"]
+    yield change("delete groups: not possible", key, groups_names=names)
+    yield change("delete groups: none", key, groups_names=[])
+    yield ask("groups: after deletions", ApiKey.LIST_GROUPS)
+
+
+def all_calls() -> Iterator[Call]:
+    """All calls in the order in which they build on each other."""
+    yield ask("metadata: at first", ApiKey.METADATA, range(1, 99), topics=[])
+    yield from creations()
+    yield from growth()
+    yield from metadata()
+    yield from topic_partitions()
+    yield from records()
+    yield from producers()
+    yield from cluster()
+    yield from elections()
+    yield from reassignments()
+    yield from quorum()
+    yield from features()
+    yield from settings()
+    yield from groups()
+    yield from deletions()
+    hello = {"client_software_name": "differential", "client_software_version": "1.0"}
+    yield ask("versions", ApiKey.API_VERSIONS, **hello)

@@ -1,0 +1,180 @@
+"""Where kbroker answers otherwise than Apache Kafka 4.3, and why: the table that docs show."""
+
+from __future__ import annotations
+
+from kbroker.protocol.api_keys import ApiKey
+
+from .compare import (
+    Rule,
+    any_order,
+    exactly,
+    higher,
+    lower,
+    made_up_id,
+    paired,
+    positive,
+    recent,
+    some_missing,
+    texts,
+)
+
+OWN = "Each broker makes its own."
+UNORDERED = (
+    "Kafka's order is that of a hash table; kbroker keeps that of the request or of creation."
+)
+LATER = "kbroker advertises what works, and no more."
+ELR = (
+    "Kafka keeps this setting for the whole cluster where eligible leader replicas are on (KIP-966); "
+    "kbroker does not have them."
+)
+QUORUM = "kbroker keeps metadata in one journal; offsets count its transactions."
+FLOOR = "kbroker goes on serving the versions that Kafka 4.0 dropped (KIP-896), for older clients."
+
+DIFFERENCES = (
+    Rule(
+        "*",
+        "*error_message",
+        "both have a text",
+        "Texts are kbroker's own: they name the next action. Where kbroker has nothing to say it is "
+        "null, also where Kafka writes an empty text or `NONE`.",
+        texts,
+    ),
+    Rule("*", "*topic_id", "one of each for a topic", OWN, paired),
+    Rule("*", "cluster_id", "one of each", OWN, paired),
+    Rule("*", "*port", "one of each", OWN, paired),
+    Rule("*", "*member_id", "one of each for a member", OWN, paired),
+    Rule("JoinGroup", "leader", "one of each for a member", OWN, paired),
+    Rule("Metadata", "topics.order", "the same rows", UNORDERED, any_order),
+    Rule("ElectLeaders", "*.order", "the same rows", UNORDERED, any_order),
+    Rule("ListGroups", "groups.order", "the same rows", UNORDERED, any_order),
+    Rule("DeleteGroups", "results.order", "the same rows", UNORDERED, any_order),
+    Rule("DeleteRecords", "*.order", "the same rows", UNORDERED, any_order),
+    Rule("DeleteTopics", "responses.order", "the same rows", UNORDERED, any_order),
+    Rule(
+        "CreateTopics",
+        "topics.configs.config_source",
+        "kbroker: default; Kafka: default of the cluster",
+        ELR,
+        exactly(5, 3),
+        row="*<min.insync.replicas>*",
+    ),
+    Rule(
+        "CreateTopics",
+        "topics.topic_id",
+        "Kafka has one",
+        "With `validate_only` Kafka answers an id that no topic will have; kbroker answers none.",
+        made_up_id,
+        call="create: [oi]n*",
+    ),
+    Rule("ListConfigResources", "*.order", "the same rows", UNORDERED, any_order),
+    Rule("*Configs", "*.order", "the same rows", UNORDERED, any_order),
+    Rule(
+        "DescribeConfigs",
+        "results.configs.documentation",
+        "both have a text",
+        "Texts are kbroker's own, about what kbroker does.",
+        texts,
+    ),
+    Rule(
+        "DescribeConfigs",
+        "results.configs*source",
+        "kbroker: default; Kafka: default of the cluster",
+        ELR,
+        exactly(5, 3),
+        row="*<min.insync.replicas>*",
+    ),
+    Rule(
+        "DescribeConfigs",
+        "results.configs.synonyms.order",
+        "kbroker has some of Kafka's",
+        ELR,
+        some_missing,
+        row="*<min.insync.replicas>*",
+    ),
+    Rule(
+        "DescribeConfigs",
+        "results.configs.order",
+        "kbroker: none; Kafka: `min.insync.replicas`",
+        ELR,
+        some_missing,
+        row="results<''>*",
+    ),
+    Rule(
+        "DescribeConfigs",
+        "results.configs*source",
+        "kbroker: default; Kafka: configuration file",
+        "Kafka demands `node.id`, kbroker has a default.",
+        exactly(5, 4),
+        row="*<node.id>*",
+    ),
+    Rule(
+        "IncrementalAlterConfigs",
+        "responses.error_code",
+        "kbroker: 42; Kafka: -1",
+        "An operation that does not exist is the request's fault, not the server's.",
+        exactly(42, -1),
+        call="increment: unknown operation",
+    ),
+    Rule("DescribeQuorum", "*high_watermark", "both above 0", QUORUM, positive),
+    Rule("DescribeQuorum", "*log_end_offset", "both above 0", QUORUM, positive),
+    Rule("DescribeQuorum", "*_timestamp", "both just now", OWN, recent),
+    Rule(
+        "DescribeQuorum",
+        "nodes.listeners.order",
+        "kbroker: PLAINTEXT; Kafka: CONTROLLER",
+        "kbroker has no listener for controllers; it names the one that was asked.",
+        exactly(["PLAINTEXT"], ["CONTROLLER"]),
+    ),
+    Rule("ApiVersions", "api_keys.order", "kbroker has some of Kafka's", LATER, some_missing),
+    Rule("ApiVersions", "api_keys.min_version", "kbroker's is lower", FLOOR, lower),
+    Rule("ApiVersions", "*_features.order", "kbroker has some of Kafka's", LATER, some_missing),
+    Rule(
+        "ApiVersions",
+        "supported_features.min_version",
+        "kbroker's is higher",
+        "kbroker's metadata has one format, so one level of `metadata.version`: that of Kafka 4.3.",
+        higher,
+    ),
+    Rule("ApiVersions", "finalized_features_epoch", "both above 0", QUORUM, positive),
+)
+
+NOT_COMPARED: dict[ApiKey, dict[str, str]] = {
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: {
+        "topics.*": "On one node a reassignment is done when it is answered, in Kafka as well.",
+    },
+    ApiKey.DESCRIBE_QUORUM: {
+        "topics.partitions.observers.*": "One node is a voter, and there is nobody to observe.",
+        "nodes.listeners.*": "Only Kafka has a listener for controllers.",
+    },
+}
+"""Fields that no call can make appear on one node, and why."""
+
+NOT_ADMIN = {
+    ApiKey.PRODUCE: "test_produce.py",
+    ApiKey.FETCH: "test_codecs.py, test_positions.py",
+    ApiKey.LIST_OFFSETS: "test_positions.py",
+    ApiKey.OFFSET_COMMIT: "test_positions.py",
+    ApiKey.OFFSET_FETCH: "test_positions.py",
+    ApiKey.FIND_COORDINATOR: "test_groups.py",
+    ApiKey.JOIN_GROUP: "test_groups.py",
+    ApiKey.SYNC_GROUP: "test_groups.py",
+    ApiKey.HEARTBEAT: "test_groups.py",
+    ApiKey.LEAVE_GROUP: "test_groups.py",
+    ApiKey.INIT_PRODUCER_ID: "test_produce.py",
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: "test_positions.py",
+}
+"""APIs of producers and consumers, and where else they are held against Kafka."""
+
+
+def to_markdown() -> str:
+    """The table of docs/differences.md."""
+    # Rows of one API, field and reason may be several rules.
+    rows = ["| API | field | what is still equal | why |", "|---|---|---|---|"]
+    seen = set()
+    for rule in DIFFERENCES:
+        api = "all" if rule.api == "*" else rule.api
+        row = f"| {api} | `{rule.place}` | {rule.how} | {rule.why} |"
+        if row not in seen:
+            rows.append(row)
+            seen.add(row)
+    return "\n".join(rows) + "\n"

@@ -1,0 +1,133 @@
+"""Make the same calls to kbroker and to Apache Kafka, side by side, and compare the answers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+from kbroker.protocol import messages
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.schema import Struct, fields
+
+from .admin_calls import Call, World, request
+from .compare import Comparison, Difference
+from .raw import NoAnswer, RawConnection
+
+SETTLE_SECONDS = 3.0
+"""How long Kafka may take until what was changed shows everywhere."""
+
+
+@dataclass(slots=True)
+class Side:
+    """One of the two brokers."""
+
+    address: str
+    world: World
+    served: Mapping[int, range] = field(default_factory=dict)
+    _connection: RawConnection | None = None
+
+    def __post_init__(self) -> None:
+        hello = {"client_software_name": "differential", "client_software_version": "1.0"}
+        answer = self.ask(ApiKey.API_VERSIONS, 3, request(ApiKey.API_VERSIONS, **hello))
+        self.served = {
+            row.api_key: range(row.min_version, row.max_version + 1) for row in answer.api_keys
+        }
+
+    def ask(self, key: ApiKey, version: int, message: Any) -> Any:
+        """Ask on a connection that is made anew after the broker closed it; raises NoAnswer."""
+        if self._connection is None:
+            self._connection = RawConnection(self.address)
+        try:
+            return self._connection.ask(key, version, message)
+        except (NoAnswer, OSError) as error:
+            self.close()
+            raise NoAnswer(str(error)) from error
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+def run(
+    calls: Iterable[Call], ours: Side, theirs: Side, comparison: Comparison
+) -> Iterator[Difference]:
+    """Make all calls in all versions that both serve; yields what differs."""
+    for call in calls:
+        for version in shared_versions(call.key, ours, theirs):
+            if call.versions is None or version in call.versions:
+                yield from _compare_one(call, version, ours, theirs, comparison)
+
+
+def shared_versions(key: ApiKey, ours: Side, theirs: Side) -> list[int]:
+    """The versions of an API that both brokers serve."""
+    other = theirs.served.get(key, range(0))
+    return [version for version in ours.served.get(key, range(0)) if version in other]
+
+
+def _compare_one(
+    call: Call, version: int, ours: Side, theirs: Side, comparison: Comparison
+) -> list[Difference]:
+    mine = _answer(call, version, ours)
+    deadline = time.monotonic() + SETTLE_SECONDS
+    while True:
+        other = _answer(call, version, theirs)
+        if mine is None or other is None:
+            found = comparison.compare_presence(call.name, call.key, version, mine, other)
+        else:
+            found = comparison.compare(call.name, call.key, version, mine, other)
+        if not found or not call.again or time.monotonic() > deadline:
+            return found
+        time.sleep(0.05)
+
+
+def _answer(call: Call, version: int, side: Side) -> Any:
+    """The answer with the broker's own names replaced; None when the connection was closed."""
+    try:
+        response = side.ask(call.key, version, call.build(side.world, version))
+    except NoAnswer:
+        return None
+    side.world.learn(call.key, response)
+    return renamed(response, side.world.names())
+
+
+def renamed(value: Any, names: Mapping[str, str]) -> Any:
+    """A copy with all texts that `names` knows replaced."""
+    if isinstance(value, Struct):
+        parts = {
+            each.name: renamed(getattr(value, each.name), names) for each in fields(type(value))
+        }
+        return type(value)(**parts)
+    if isinstance(value, list):
+        return [renamed(each, names) for each in value]
+    return names.get(value, value) if isinstance(value, str) else value
+
+
+def never_compared(
+    comparison: Comparison,
+    ours: Side,
+    theirs: Side,
+    keys: Iterable[ApiKey],
+    excused: Mapping[ApiKey, Iterable[str]],
+) -> list[str]:
+    """Versions and fields of these APIs that no call compared; `excused` has patterns of fields."""
+    missing = []
+    for key in keys:
+        versions = shared_versions(key, ours, theirs)
+        missing += [
+            f"{key.api_name} version {version}"
+            for version in versions
+            if (key, version) not in comparison.asked
+        ]
+        response = messages.response_class(key)
+        span = range(versions[0], versions[-1] + 1)
+        patterns = excused.get(key, ())
+        missing += [
+            f"{key.api_name}: {place}"
+            for place in comparison.never_compared(key, response, span)
+            if not any(fnmatchcase(place, pattern) for pattern in patterns)
+        ]
+    return missing

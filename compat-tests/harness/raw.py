@@ -1,0 +1,50 @@
+"""One plain connection that sends any request in any version and returns the decoded answer."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from typing import Any
+
+from kbroker.protocol import messages
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.headers import decode_response, encode_request
+
+ANSWER_SECONDS = 20.0
+
+
+class NoAnswer(Exception):
+    """The broker closed the connection instead of answering."""
+
+
+class RawConnection:
+    """A connection to "host:port"; requests are answered one at a time."""
+
+    def __init__(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        self._socket = socket.create_connection((host, int(port)), timeout=ANSWER_SECONDS)
+        self._sent = 0
+
+    def ask(self, key: ApiKey, version: int, message: Any) -> Any:
+        """Send a request and return its response; raises NoAnswer."""
+        self._sent += 1
+        parts = encode_request(key, version, self._sent, "differential", message)
+        self._socket.sendall(b"".join(bytes(part) for part in parts))
+        (size,) = struct.unpack(">i", self._receive(4))
+        correlation_id, response = decode_response(
+            messages.response_class(key), self._receive(size), version
+        )
+        assert correlation_id == self._sent
+        return response
+
+    def _receive(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            more = self._socket.recv(size - len(data))
+            if not more:
+                raise NoAnswer(f"after {len(data)} of {size} bytes")
+            data += more
+        return data
+
+    def close(self) -> None:
+        self._socket.close()

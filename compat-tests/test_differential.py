@@ -1,0 +1,146 @@
+"""The admin APIs of kbroker and of Apache Kafka 4.3 side by side: every field of every answer."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+from harness.admin_calls import World, all_calls, request
+from harness.brokers import Broker, FixedQuorumBroker, KbrokerBroker
+from harness.compare import Comparison, Difference
+from harness.differences import DIFFERENCES, NOT_ADMIN, NOT_COMPARED, to_markdown
+from harness.differential import Side, never_compared, run
+from harness.places import ROOT
+
+from kbroker.protocol import messages
+from kbroker.protocol.api_keys import ApiKey
+
+CLIENT = "differential"
+PROPERTIES = {
+    "group.min.session.timeout.ms": "1000",
+    "auto.create.topics.enable": "false",
+    "offsets.topic.num.partitions": "1",
+}
+
+
+@dataclass(slots=True)
+class Outcome:
+    """All calls were made."""
+
+    ours: Side
+    theirs: Side
+    comparison: Comparison
+    differences: list[Difference]
+
+
+def side(broker: Broker) -> Side:
+    return Side(broker.address, World(folders=[str(broker.data_dir)]))
+
+
+@pytest.fixture(scope="module")
+def outcome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcome]:
+    """One run of everything against both brokers."""
+    brokers = [
+        KbrokerBroker(tmp_path_factory.mktemp("kbroker"), PROPERTIES),
+        FixedQuorumBroker(tmp_path_factory.mktemp("apache"), PROPERTIES),
+    ]
+    try:
+        for broker in brokers:
+            broker.start()
+        ours, theirs = map(side, brokers)
+        comparison = Comparison(DIFFERENCES)
+        differences = list(run(all_calls(), ours, theirs, comparison))
+        yield Outcome(ours, theirs, comparison, differences)
+        ours.close()
+        theirs.close()
+    finally:
+        for broker in brokers:
+            broker.kill()
+
+
+def test_answers_are_equal(outcome: Outcome) -> None:
+    """Apart from what DIFFERENCES allows."""
+    print(f"{len(outcome.comparison.asked)} versions of APIs, {outcome.comparison.values} values")
+    assert not outcome.differences, "\n".join(map(str, outcome.differences))
+
+
+def test_every_admin_api_version_and_field_was_compared(outcome: Outcome) -> None:
+    keys = [key for key in map(ApiKey, outcome.ours.served) if key not in NOT_ADMIN]
+    missing = never_compared(outcome.comparison, outcome.ours, outcome.theirs, keys, NOT_COMPARED)
+    assert not missing, "\n".join(missing)
+
+
+def test_every_allowed_difference_is_there(outcome: Outcome) -> None:
+    """A rule that is not needed any more would hide what comes later."""
+    unused = [rule for rule in DIFFERENCES if rule not in outcome.comparison.used]
+    assert not unused, "\n".join(map(str, unused))
+
+
+def test_the_docs_show_the_table() -> None:
+    """`docs/differences.md` holds it between its marks."""
+    text = (ROOT / "docs" / "differences.md").read_text()
+    _, _, rest = text.partition("<!-- answers -->\n")
+    table, _, _ = rest.partition("<!-- /answers -->")
+    assert table == to_markdown(), "copy the table that to_markdown() of harness.differences gives"
+
+
+# --- the comparison itself
+
+
+def planted(change: str) -> list[Difference]:
+    """What a comparison says of two answers that differ in one thing."""
+    cls = messages.response_class(ApiKey.METADATA)
+    partition = cls.Partition(partition_index=0, leader_id=1)
+    theirs = cls(
+        cluster_id="a", controller_id=1, topics=[cls.Topic(name="t", partitions=[partition])]
+    )
+    ours = copy.deepcopy(theirs)
+    if change == "value":
+        ours.topics[0].partitions[0].leader_epoch = 7
+    elif change == "row":
+        ours.topics[0].partitions.append(cls.Partition(partition_index=1))
+    elif change == "null":
+        ours.topics[0].name = ""
+    comparison = Comparison(DIFFERENCES)
+    return comparison.compare("planted", ApiKey.METADATA, 12, ours, theirs)
+
+
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        ("nothing", None),
+        ("value", "topics[t].partitions[0].leader_epoch"),
+        ("row", "topics[t].partitions.order"),
+        ("null", "topics.order"),
+    ],
+)
+def test_a_planted_difference_is_reported(change: str, place: str | None) -> None:
+    found = [difference.place for difference in planted(change)]
+    assert found == ([] if place is None else [place])
+
+
+def test_one_id_cannot_stand_for_two() -> None:
+    cls = messages.response_class(ApiKey.METADATA)
+    comparison = Comparison(DIFFERENCES)
+    for theirs, expected in (("x", 0), ("x", 0), ("y", 1)):
+        answers = (cls(cluster_id="ours"), cls(cluster_id=theirs))
+        assert len(comparison.compare("planted", ApiKey.METADATA, 9, *answers)) == expected
+
+
+def test_a_field_that_nobody_compared_is_reported() -> None:
+    comparison = Comparison(DIFFERENCES)
+    key = ApiKey.DELETE_GROUPS
+    response = messages.response_class(key)
+    empty = response(results=[])
+    assert not comparison.compare("planted", key, 2, empty, empty)
+    missing = comparison.never_compared(key, response, range(3))
+    assert missing == ["results.group_id", "results.error_code"]
+
+
+def test_requests_name_what_they_ask() -> None:
+    """Two calls of one name could not be told apart in a report."""
+    names = [call.name for call in all_calls()]
+    assert len(names) == len(set(names))
+    assert request(ApiKey.METADATA, topics=None).topics is None

@@ -129,3 +129,17 @@ async def test_several_resources_in_one_request(wire: Wire) -> None:
         ("missing", 3),
         ("1", 0),
     ]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_a_type_that_does_not_exist_fails_the_whole_request(wire: Wire, version: int) -> None:
+    await create_topic(wire, "t")
+    rows = [
+        Resource(resource_type=kind, resource_name="t", configuration_keys=None)
+        for kind in (TOPIC, 77)
+    ]
+    ask = DescribeConfigsRequest(resources=rows)
+    answer = await wire.ask(ApiKey.DESCRIBE_CONFIGS, version, ask)
+    found = [(row.resource_type, row.error_code, row.configs) for row in answer.results]
+    assert found == [(TOPIC, 42, []), (77, 42, [])]
+    assert all(row.error_message for row in answer.results)

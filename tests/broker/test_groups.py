@@ -415,6 +415,10 @@ async def test_what_tools_see(start: Start) -> None:
             assert (each.client_id, each.client_host) == ("test", "/127.0.0.1")
             assert each.member_assignment == member.id.encode()
             assert each.group_instance_id == ("rack-1" if version >= 4 else None)
+            assert row.authorized_operations == (0xD48 if version >= 3 else -(2**31))
+            ask = request(ApiKey.DESCRIBE_GROUPS, groups=["x"], include_authorized_operations=True)
+            (none,) = (await wire.ask(ApiKey.DESCRIBE_GROUPS, version, ask)).groups
+            assert (none.authorized_operations >= 0) == (3 <= version < 6)
         for version in range(6):
             ask = request(ApiKey.LIST_GROUPS, states_filter=["stable"] if version >= 4 else [])
             (row,) = (await wire.ask(ApiKey.LIST_GROUPS, version, ask)).groups

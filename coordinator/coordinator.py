@@ -138,6 +138,11 @@ class GroupCoordinator:
         """DeleteGroups 0-2: the rows of these groups."""
         return delete_groups(self._state, group_ids)
 
+    def committed(self, group_id: str) -> dict[tuple[str, int], int]:
+        """The committed offsets of a group, by topic and partition."""
+        offsets = self._state.offsets.get(group_id, {})
+        return {partition: value.offset for partition, value in offsets.items()}
+
     def explain(self, group_id: str) -> tuple[Event, ...]:
         """The last changes of a group and their causes, oldest first."""
         group = self._state.groups.get(group_id)
@@ -153,6 +158,12 @@ class GroupCoordinator:
         """The time-outs that have come. Handle each result before taking the next."""
         while (key := self._rebalances.timers.pop_due(now.coordinator_ms)) is not None:
             yield self._rebalances.expire(key, now)
+
+    def renew_sessions(self, now: Now) -> None:
+        """All members were just heard of: for a clock that jumps while its clients do not."""
+        for group in self._state.groups.values():
+            for member in group.members.values():
+                self._rebalances.keep_alive(group, member, now)
 
     # -- life
 

@@ -106,6 +106,13 @@ class Connection:
         """True while a request is not answered yet."""
         return bool(self._replies or self._unsent)
 
+    @property
+    def is_working(self) -> bool:
+        """True while a request is not answered yet, but for a fetch that waits for new records."""
+        return bool(self._unsent) or any(
+            reply.key != ApiKey.FETCH or not _is_parked(reply.result) for reply in self._replies
+        )
+
     def is_overdue(self, now: float, first_request_seconds: float, idle_seconds: float) -> bool:
         """True when the client owes its first request, or has been idle, for too long."""
         if not self.requests:

@@ -265,22 +265,41 @@ class GroupService:
         """Let coordinators act on their time-outs, until cancelled."""
         while True:
             self._rearm = trio.Event()
-            now = self.now()
-            for shard in self.shards():
-                self.run_all(shard, shard.coordinator.due(now))
+            self.run_due()
             deadlines = [shard.coordinator.next_deadline() for shard in self._shards.values()]
             self._armed_ms = min((d for d in deadlines if d is not None), default=math.inf)
             wait_seconds = max(self._armed_ms - self._node.clock.coordinator_ms(), 0) / 1000
             with trio.move_on_after(wait_seconds):
                 await self._rearm.wait()
 
+    def run_due(self) -> None:
+        """Act on the time-outs that have come."""
+        now = self.now()
+        for shard in self.shards():
+            self.run_all(shard, shard.coordinator.due(now))
+
+    def clock_moved(self, *, keep_members: bool) -> None:
+        """The coordinator clock jumped: act on what is due now, and wait for what is next.
+
+        With `keep_members` all members count as just heard of.
+        """
+        if keep_members:
+            for shard in self.shards():
+                shard.coordinator.renew_sessions(self.now())
+        self.run_due()
+        self._rearm.set()
+
     async def expire_offsets_regularly(self) -> None:
         """Delete offsets that outlived their retention, until cancelled."""
         interval_ms = self._node.config.offsets_retention_check_interval_ms
         while True:
             await trio.sleep(interval_ms / 1000)
-            for shard in self.shards():
-                self.run_all(shard, shard.coordinator.expire_offsets(self.now()))
+            self.expire_offsets()
+
+    def expire_offsets(self) -> None:
+        """Delete the offsets that outlived their retention."""
+        for shard in self.shards():
+            self.run_all(shard, shard.coordinator.expire_offsets(self.now()))
 
 
 class _ClusterTopics:

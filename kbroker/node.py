@@ -169,10 +169,14 @@ class Node:
     async def _apply_retention_regularly(self) -> None:
         while True:
             await trio.sleep(self.config.retention_check_interval_ms / 1000)
-            await self._open_all()
-            if await self.apply_retention():
-                # A crash must not bring back what clients saw going.
-                await self.checkpoint()
+            await self.apply_retention_now()
+
+    async def apply_retention_now(self) -> None:
+        """Look at every partition, also those that nobody has used yet."""
+        await self._open_all()
+        if await self.apply_retention():
+            # A crash must not bring back what clients saw going.
+            await self.checkpoint()
 
     async def apply_retention(self) -> bool:
         """Give up what each topic's limits let go; returns whether anything went."""

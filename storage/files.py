@@ -517,6 +517,15 @@ class MemFile:
     def close(self) -> None:
         pass
 
+    def fork(self, owner: MemFiles) -> MemFile:
+        """The file as it is now, for `owner`; it shares the blocks, and fills none of them up."""
+        other = MemFile(owner, self.path)
+        other._blocks, other._starts = self._blocks.copy(), self._starts.copy()
+        other.size = self.size
+        if other._blocks:
+            other._blocks[-1] = other._blocks[-1][: self.size - self._starts[-1]]
+        return other
+
 
 class _MemLock:
     __slots__ = ("_locks", "_path")
@@ -545,6 +554,20 @@ class MemFiles:
         self._freed = False  # something was removed since `_used` was counted
         self._folders: dict[str, dict[str, MemFile | None]] = {}  # None stands for a folder
         self._locks: set[str] = set()
+
+    def fork(self) -> MemFiles:
+        """The files as they are now, apart from these from now on.
+
+        The cost does not depend on what is in the files: bytes that were written never change, so
+        both share them.
+        """
+        other = MemFiles(limit=self.limit)
+        for path, names in list(self._folders.items()):
+            other._folders[path] = {
+                name: file and file.fork(other) for name, file in list(names.items())
+            }
+        other._freed = True
+        return other
 
     @property
     def used(self) -> int:
@@ -637,6 +660,10 @@ class MemFiles:
 
     def size(self, path: str) -> int:
         return self.open(path).size
+
+    def is_folder(self, path: str) -> bool:
+        """Whether there is a folder at this path."""
+        return path in self._folders
 
     def sync_dir(self, path: str) -> None:
         pass

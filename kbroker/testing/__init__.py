@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .host import BrokerThread
     from .kit import KafkaRecord, WaitTimeout
     from .local import ExternalKafka, LocalBroker, UnfiredFault
+    from .snapshot import Snapshot
 
 __all__ = [
     "BrokerThread",
@@ -21,6 +22,7 @@ __all__ = [
     "Fault",
     "KafkaRecord",
     "LocalBroker",
+    "Snapshot",
     "UnfiredFault",
     "WaitTimeout",
 ]
@@ -31,6 +33,7 @@ _MODULES = {
     "Fault": "fault",
     "KafkaRecord": "kit",
     "LocalBroker": "local",
+    "Snapshot": "snapshot",
     "UnfiredFault": "local",
     "WaitTimeout": "kit",
 }

@@ -68,6 +68,10 @@ class FaultyConnection(Connection):
             await super().serve()
             nursery.cancel_scope.cancel()
 
+    @property
+    def is_working(self) -> bool:
+        return bool(self._held) or super().is_working
+
     # -- requests
 
     def _handle(self, api: Api, header: RequestHeader, request: Any) -> None:

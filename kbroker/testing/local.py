@@ -21,11 +21,15 @@ from kbroker.server import Listener
 from kbroker.storage.files import MemFiles
 from kbroker.storage.log import Log
 
+from .clock import MovableClock, milliseconds
+from .expectation import Expectation
 from .fault import Fault, api_key, new_rule
 from .faults import Faults, Hook
 from .faulty_connection import FaultyConnection
 from .host import BrokerThread, Held
 from .kit import CLIENT_ID, WAIT_SECONDS, KafkaRecord, Kit, Pauses, Value
+from .settling import unrest
+from .snapshot import Snapshot
 
 REQUESTS_SHOWN = 20
 EVENTS_SHOWN = 5
@@ -179,8 +183,8 @@ class LocalBroker(KafkaHandle):
     """A broker of its own: empty, on a free port, gone at the end.
 
     Parameters: `topics` to create, with their partitions; `config` are Kafka's properties;
-    `data_dir` keeps the data in a folder, None in memory; `thread` is one that several brokers
-    share, None makes one.
+    `data_dir` keeps the data in a folder, None in memory; `load` is what it holds at the start;
+    `thread` is one that several brokers share, None makes one.
 
     Resource handling: use it in a `with` statement, or call `close`.
     """
@@ -192,12 +196,17 @@ class LocalBroker(KafkaHandle):
         config: Mapping[str, str] | None = None,
         data_dir: str | None = None,
         port: int = 0,
+        load: Snapshot | None = None,
         thread: BrokerThread | None = None,
     ) -> None:
         self.faults = Faults()
-        self._config = BrokerConfig.load(options=dict(config or {}))
+        self.clock = BrokerClock(self)
+        self._properties = dict(config or {})
+        self._config = BrokerConfig.load(options=self._properties)
         self._data_dir = data_dir
         self._files = None if data_dir else MemFiles(limit=self._config.memory_limit_bytes)
+        if load is not None:
+            self._files = load.files.fork()
         self._port = port
         self._own_thread = thread is None
         self._thread = thread or BrokerThread()
@@ -257,6 +266,7 @@ class LocalBroker(KafkaHandle):
             self._config,
             data_dir=self._data_dir,
             files=self._files,
+            clock=self.clock.movable,
             listeners=[Listener("PLAINTEXT", "127.0.0.1", self._port)],
             grace_seconds=0,
             connection_class=partial(FaultyConnection, self.faults),
@@ -269,6 +279,72 @@ class LocalBroker(KafkaHandle):
     @property
     def bootstrap_servers(self) -> str:
         return f"127.0.0.1:{self._port}"
+
+    def run_in_broker(self, function: Callable[[Broker], Awaitable[T]]) -> T:
+        """Run an async function in the broker's loop, with the broker."""
+        return self._do(function, self.broker)
+
+    # -- rest
+
+    def settled(self, group: str | None = None, timeout: float = WAIT_SECONDS) -> None:
+        """Wait until nothing is on its way any more: all requests answered, no rebalance pending,
+        everything that groups were assigned read and committed. Raises WaitTimeout.
+
+        Parameters: `group` looks at one group only.
+        """
+
+        async def look() -> tuple[bool, str | None]:
+            reason = unrest(self.broker, group)
+            return reason is None, reason
+
+        self._do(self._kit.wait_until, look, "the broker to come to rest", timeout)
+
+    def expect(self, topic: str) -> Expectation:
+        """A sentence about a record to come: `expect("orders").key("a").within("2s")`."""
+        return Expectation(self, topic)
+
+    def expect_nothing(self, topic: str, timeout: float = WAIT_SECONDS) -> None:
+        """Everything settles, and the topic has no record that it does not have now.
+
+        Raises AssertionError with the records that came.
+        """
+        before = len(self.records(topic))
+        self.settled(timeout=timeout)
+        after = self.records(topic)
+        if len(after) > before:
+            lines = "\n  ".join(map(str, after[before:]))
+            raise AssertionError(f"nothing was expected in {topic!r}; there came\n  {lines}")
+
+    # -- snapshots
+
+    def snapshot(self) -> Snapshot:
+        """What the broker holds now: records, offsets, groups, producers, settings.
+
+        Takes the same time however much that is. Raises ValueError for a broker with a data
+        folder.
+        """
+        if self._files is None:
+            raise ValueError("a snapshot needs a broker in memory; copy the data folder instead")
+        files = self._files
+
+        async def fork() -> MemFiles:
+            return files.fork()
+
+        return Snapshot(self._do(fork))
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Hold what `snapshot` does, on the same port; clients reconnect and look again."""
+        self.stop()
+        self._files = snapshot.files.fork()
+        self.start()
+
+    def fork(self, snapshot: Snapshot | None = None) -> LocalBroker:
+        """A second broker that holds what `snapshot` (None: this one now) does."""
+        return LocalBroker(
+            config=self._properties,
+            load=snapshot or self.snapshot(),
+            thread=None if self._own_thread else self._thread,
+        )
 
     # -- faults
 
@@ -378,6 +454,76 @@ class LocalBroker(KafkaHandle):
 
     def _explain(self) -> str:
         return "\n".join(f"armed: {rule}, {rule.hits} hits" for rule in self.faults.rules)
+
+
+class BrokerClock:
+    """The clock of a broker under test: `clock.advance(hours=25)`.
+
+    `coordinator` is the other domain: sessions, rebalances, transactions.
+    """
+
+    def __init__(self, broker: LocalBroker) -> None:
+        self.movable = MovableClock()
+        self.coordinator = CoordinatorClock(broker, self.movable)
+        self._broker = broker
+
+    def advance(
+        self, *, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0
+    ) -> None:
+        """Let time pass for logs: retention, expiry of offsets and producers. No member notices.
+
+        Returns when everything that is due by then has been done.
+        """
+        self.movable.log.add(milliseconds(days=days, hours=hours, minutes=minutes, seconds=seconds))
+        self._broker.run_in_broker(_catch_up)
+
+    def freeze(self) -> None:
+        """Let the log's time stand still."""
+        self.movable.log.freeze()
+
+    def resume(self) -> None:
+        """Let the log's time go on from where it stood."""
+        self.movable.log.resume()
+
+    def now_ms(self) -> int:
+        """The log's time, in ms since the epoch."""
+        return self.movable.log_ms()
+
+
+class CoordinatorClock:
+    """The time of sessions and rebalances."""
+
+    def __init__(self, broker: LocalBroker, movable: MovableClock) -> None:
+        self._broker = broker
+        self._movable = movable
+
+    def advance(
+        self,
+        *,
+        hours: float = 0,
+        minutes: float = 0,
+        seconds: float = 0,
+        keep_members: bool = False,
+    ) -> None:
+        """Let time pass for coordinators; returns when all time-outs that are due have been acted on.
+
+        Members whose sessions are over by then are out of their groups, unless `keep_members`
+        counts all of them as just heard of.
+        """
+        self._movable.coordinator.add(
+            milliseconds(days=0, hours=hours, minutes=minutes, seconds=seconds)
+        )
+
+        async def move(broker: Broker) -> None:
+            broker.node.groups.clock_moved(keep_members=keep_members)
+
+        self._broker.run_in_broker(move)
+
+
+async def _catch_up(broker: Broker) -> None:
+    node = broker.node
+    await node.apply_retention_now()
+    node.groups.expire_offsets()
 
 
 def _logs(node: Node, topic: Topic) -> list[Log | None]:

@@ -1,0 +1,91 @@
+"""Waiting until a broker has come to rest, and sentences about what is to come."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from kbroker.testing import LocalBroker, WaitTimeout
+from kbroker.testing.expectation import seconds
+
+from .test_clock import member
+
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+@pytest.fixture
+def broker() -> Iterator[LocalBroker]:
+    with LocalBroker(topics={"orders": 2}) as broker:
+        yield broker
+
+
+def test_at_rest_when_everything_was_read(broker: LocalBroker) -> None:
+    broker.settled()
+    with member(broker):
+        for number in range(50):
+            broker.produce("orders", f"{number}", key=f"{number}")
+        broker.settled("g", timeout=10)
+        assert broker.lag("g") == 0
+        assert sum(broker.committed("g").values()) == 50
+
+
+def test_what_keeps_it_from_rest_is_said(broker: LocalBroker) -> None:
+    with member(broker):
+        broker.settled(timeout=10)
+        fault = broker.fault("OffsetCommit", error="COORDINATOR_LOAD_IN_PROGRESS").every_time()
+        broker.produce("orders", "x", partition=1)
+        with pytest.raises(WaitTimeout, match=r"group g: has committed None of 1 in orders-1"):
+            broker.settled(timeout=0.3)
+        fault.disarm()
+        broker.settled(timeout=10)
+        broker.fault("OffsetFetch").blackhole().maybe()
+
+
+def test_a_request_that_hangs_keeps_it_from_rest(broker: LocalBroker) -> None:
+    from kafka import KafkaProducer
+
+    fault = broker.fault("Produce").delay(500)
+    producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers)
+    sent = producer.send("orders", b"x")
+    fault.wait()
+    with pytest.raises(WaitTimeout, match="is not answered yet"):
+        broker.settled(timeout=0.05)
+    broker.settled()
+    assert sent.is_done
+    producer.close()
+
+
+def test_expectations(broker: LocalBroker) -> None:
+    def later() -> None:
+        broker.produce("orders", {"id": 1, "state": "new"}, key="a", headers=[("h", b"v")])
+
+    threading.Timer(0.05, later).start()
+    record = broker.expect("orders").key("a").json(id=1).header("h", b"v").within("5s")
+    assert record.json["state"] == "new"
+    with pytest.raises(WaitTimeout):
+        broker.expect("orders").value("nothing like this").within("20ms")
+    broker.produce("orders", "no json")
+    with pytest.raises(WaitTimeout):
+        broker.expect("orders").json(id=2).within(0.01)
+
+
+def test_nothing_is_expected(broker: LocalBroker) -> None:
+    broker.produce("orders", "x")
+    broker.expect_nothing("orders")
+    fault = broker.fault("Produce").delay(100)
+    from kafka import KafkaProducer
+
+    producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers)
+    producer.send("orders", b"surprise")
+    fault.wait()
+    with pytest.raises(AssertionError, match=r"nothing was expected in 'orders'(?s:.*)surprise"):
+        broker.expect_nothing("orders")
+    producer.close()
+
+
+def test_spans_of_time() -> None:
+    assert [seconds("200ms"), seconds("2s"), seconds("1.5m"), seconds(3)] == [0.2, 2, 90, 3]
+    with pytest.raises(ValueError, match="200ms, 2s or 1m"):
+        seconds("2 seconds")

@@ -10,7 +10,13 @@ from typing import Any
 
 import pytest
 from harness.brokers import BROKERS, Broker
-from harness.clients import LIBRARIES, ClientProcess, Library
+from harness.clients import (
+    LIBRARIES,
+    OTHER_CLIENTS,
+    PYTHON_CLIENTS,
+    ClientProcess,
+    Library,
+)
 from harness.codecs import WRITERS, records_of, topic_of
 
 PROPERTIES = {
@@ -26,6 +32,11 @@ _broker_logs = pytest.StashKey[list[Broker]]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--broker", choices=sorted(BROKERS), default="kbroker")
+    parser.addoption(
+        "--others",
+        action="store_true",
+        help="every test with the clients that are not Python's, instead of the marked ones",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -33,12 +44,22 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """`client` is every library; a mark `needs` leaves out those that cannot do it at all."""
-    if "client" in metafunc.fixturenames:
-        able = list(LIBRARIES.values())
-        for mark in metafunc.definition.iter_markers("needs"):
-            able = [one for one in able if all(getattr(one, ability) for ability in mark.args)]
-        metafunc.parametrize("client", able, ids=lambda one: one.name, scope="session")
+    """`client` is every Python library, and where a mark `everyone` stands all others as well.
+
+    A mark `needs` leaves out those that cannot do it at all.
+    """
+    if "client" not in metafunc.fixturenames:
+        return
+    marks = list(metafunc.definition.iter_markers())
+    if metafunc.config.getoption("--others"):
+        able = OTHER_CLIENTS
+    elif any(mark.name == "everyone" for mark in marks):
+        able = PYTHON_CLIENTS + OTHER_CLIENTS
+    else:
+        able = PYTHON_CLIENTS
+    needed = [ability for mark in marks if mark.name == "needs" for ability in mark.args]
+    able = tuple(one for one in able if all(getattr(one, ability) for ability in needed))
+    metafunc.parametrize("client", able, ids=lambda one: one.name, scope="session")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

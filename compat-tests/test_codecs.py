@@ -6,10 +6,34 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from harness.clients import ClientProcess, Library
-from harness.codecs import RECORDS, WRITERS, records_of, topic_of
+from harness.clients import LIBRARIES, PYTHON_CLIENTS, ClientProcess, Library
+from harness.codecs import RECORDS, WRITERS, read_through, records_of, topic_of
 
 CLIENT = "codec matrix"
+REFERENCE = "confluent-kafka"
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Pairs of a reader and a writer: all by --others, else all of Python's.
+
+    Another client reads its own records and those of the reference, which reads them as well.
+    """
+    if "reader" not in metafunc.fixturenames:
+        return
+    everything = metafunc.config.getoption("--others")
+    metafunc.parametrize(
+        ("reader", "writer", "codec"),
+        [
+            pytest.param(reader, writer, codec, id=f"{reader.name}-{writer.name}-{codec}")
+            for reader in LIBRARIES.values()
+            for writer, codec in WRITERS
+            if everything
+            or set(PYTHON_CLIENTS) >= {reader, writer}
+            or reader is writer
+            or REFERENCE in (reader.name, writer.name)
+            if codec in reader.codecs
+        ],
+    )
 
 
 @pytest.mark.parametrize(("writer", "codec"), WRITERS, ids=lambda one: getattr(one, "name", one))
@@ -20,20 +44,17 @@ def test_written(written: dict[str, Any], writer: Library, codec: str) -> None:
     assert [one.get("offset") for one in answers] == list(range(len(RECORDS))), answers
 
 
-@pytest.mark.parametrize(("writer", "codec"), WRITERS, ids=lambda one: getattr(one, "name", one))
 def test_read_by(
     written: dict[str, Any],
     workers: Callable[[str], ClientProcess],
-    client: Library,
+    reader: Library,
     writer: Library,
     codec: str,
 ) -> None:
     topic = topic_of(writer, codec)
-    rows = workers(client.name)("read", topic=topic, count=len(RECORDS))
+    rows = workers(reader.name)("read", topic=topic, count=len(RECORDS))
     assert [row["offset"] for row in rows] == list(range(len(RECORDS)))
     for row, record in zip(rows, records_of(writer), strict=True):
-        assert row["key"] == record["key"]
-        assert row["value"] == record["value"]
-        assert row["headers"] == record.get("headers", [])
+        assert read_through(row, writer, reader) == read_through(record, writer, reader)
         assert row["timestamp"] == record.get("timestamp", row["timestamp"])
         assert row["timestamp"] > 1_300_000_000_000

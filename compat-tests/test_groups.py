@@ -14,6 +14,7 @@ Spawn = Callable[..., ClientProcess]
 Unique = Callable[[str], str]
 
 SESSION_MS = 3_000
+pytestmark = pytest.mark.needs("groups")
 
 
 def make_topic(workers: Callable[[str], ClientProcess], topic: str, partitions: int) -> None:
@@ -52,15 +53,18 @@ def received(*members: ClientProcess) -> Counter[str]:
     return Counter(row["value"] for member in members for row in member("rows", member="me"))
 
 
-def all_received(values: range, *members: ClientProcess, seconds: float = 30.0) -> None:
-    """Wait until every value has come exactly once."""
+def all_received(
+    values: range, *members: ClientProcess, seconds: float = 30.0, exact: bool = True
+) -> None:
+    """Wait until every value has come, exactly once if `exact`."""
     wanted = Counter(str(value) for value in values)
     seen = eventually(
-        lambda: received(*members), lambda seen: seen.total() >= len(values), "records", seconds
+        lambda: received(*members), lambda seen: set(seen) >= set(wanted), "records", seconds
     )
-    assert seen == wanted
+    assert seen == wanted or not exact
 
 
+@pytest.mark.everyone
 def test_two_members_join_and_leave(
     client: Library, workers: Any, spawn: Spawn, unique: Unique
 ) -> None:
@@ -71,18 +75,17 @@ def test_two_members_join_and_leave(
     second = join(spawn(client), topic, group)
     shares([2, 2], first, second)
     fill(workers(client.name), topic, 4, range(40))
-    all_received(range(40), first, second)
+    all_received(range(40), first, second, exact=client.exact)
     first("commit", member="me")
     second("commit", member="me")
     second("leave", member="me")
     shares([4], first)
     fill(workers(client.name), topic, 4, range(40, 60))
-    eventually(
-        lambda: first("state", member="me")["count"], lambda seen: seen >= 40, "rows after leaving"
+    later = {str(value) for value in range(40, 60)}
+    mine = eventually(
+        lambda: received(first), lambda seen: later <= set(seen), "rows after leaving"
     )
-    mine = received(first)
-    assert max(mine.values()) == 1, "a committed record came again"
-    assert {str(value) for value in range(40, 60)} <= set(mine)
+    assert max(mine.values()) == 1 or not client.exact, "a committed record came again"
 
 
 def test_killed_member_is_taken_over(
@@ -194,6 +197,7 @@ def test_cooperative_rebalance_keeps_what_stays(
     assert len([1 for what, rows in events if what == "revoked" and rows]) == 1
 
 
+@pytest.mark.needs("patterns")
 def test_pattern_finds_a_topic_made_later(
     client: Library, workers: Any, spawn: Spawn, unique: Unique
 ) -> None:
@@ -224,13 +228,15 @@ def test_pattern_finds_a_topic_made_later(
 
 def test_members_of_all_clients_share_one_group(workers: Any, spawn: Spawn, unique: Unique) -> None:
     topic, group = unique("topic"), unique("group")
-    make_topic(workers, topic, len(LIBRARIES))
-    members = [join(spawn(library), topic, group) for library in LIBRARIES.values()]
-    shares([1] * len(LIBRARIES), *members, seconds=60)
-    fill(workers("confluent-kafka"), topic, len(LIBRARIES), range(40))
-    all_received(range(40), *members)
+    alike = [one for one in LIBRARIES.values() if one.groups and one.strategy == "range"]
+    make_topic(workers, topic, len(alike))
+    members = [join(spawn(library), topic, group) for library in alike]
+    shares([1] * len(alike), *members, seconds=60)
+    fill(workers("confluent-kafka"), topic, len(alike), range(70))
+    all_received(range(70), *members)
 
 
+@pytest.mark.needs("auto_commit")
 def test_auto_commit(client: Library, workers: Any, spawn: Spawn, unique: Unique) -> None:
     topic, group = unique("topic"), unique("group")
     make_topic(workers, topic, 1)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from harness.clients import ClientProcess, Library
 
 Spawn = Callable[..., ClientProcess]
@@ -29,6 +30,7 @@ def fill(worker: ClientProcess, topic: str, count: int, partitions: int = 1) -> 
     assert all("offset" in answer for answer in answers), answers
 
 
+@pytest.mark.everyone
 def test_seek_by_offset(client: Library, workers: Any, unique: Unique) -> None:
     worker, topic = workers(client.name), unique("topic")
     fill(worker, topic, 50, partitions=2)
@@ -37,6 +39,7 @@ def test_seek_by_offset(client: Library, workers: Any, unique: Unique) -> None:
     assert [row["offset"] for row in rows if row["partition"] == 1] == list(range(10, 50))
 
 
+@pytest.mark.everyone
 def test_earliest_and_latest(client: Library, workers: Any, unique: Unique) -> None:
     worker, topic = workers(client.name), unique("topic")
     fill(worker, topic, 20, partitions=2)
@@ -45,6 +48,7 @@ def test_earliest_and_latest(client: Library, workers: Any, unique: Unique) -> N
     assert worker("read", topic=topic, start="latest", count=1, seconds=1.0) == []
 
 
+@pytest.mark.everyone
 def test_seek_by_time(client: Library, workers: Any, unique: Unique) -> None:
     worker, topic = workers(client.name), unique("topic")
     fill(worker, topic, 50)
@@ -61,6 +65,8 @@ def test_seek_by_time(client: Library, workers: Any, unique: Unique) -> None:
     assert [row["value"] for row in rows] == [str(i) for i in range(30, 50)]
 
 
+@pytest.mark.needs("groups")
+@pytest.mark.everyone
 def test_commit_without_being_a_member(client: Library, workers: Any, unique: Unique) -> None:
     worker, topic, group = workers(client.name), unique("topic"), unique("group")
     fill(worker, topic, 10, partitions=3)
@@ -89,6 +95,7 @@ def run_script(
     return Counter(out.read_text().split())
 
 
+@pytest.mark.needs("scripts")
 def test_at_least_once(
     client: Library, workers: Any, spawn: Spawn, unique: Unique, tmp_path: Path
 ) -> None:
@@ -98,6 +105,7 @@ def test_at_least_once(
     assert lines == Counter({**{str(i): 1 for i in range(30)}, "10": 2})
 
 
+@pytest.mark.needs("scripts")
 def test_at_most_once(
     client: Library, workers: Any, spawn: Spawn, unique: Unique, tmp_path: Path
 ) -> None:
@@ -107,6 +115,7 @@ def test_at_most_once(
     assert lines == Counter({str(i): 1 for i in range(30) if i != 10})
 
 
+@pytest.mark.needs("scripts")
 def test_offsets_kept_outside_kafka(
     client: Library, workers: Any, spawn: Spawn, unique: Unique, tmp_path: Path
 ) -> None:

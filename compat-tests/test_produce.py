@@ -21,6 +21,7 @@ def worker(client: Library, workers: Callable[[str], ClientProcess]) -> ClientPr
     return workers(client.name)
 
 
+@pytest.mark.everyone
 @pytest.mark.parametrize("acks", [0, 1, "all"])
 def test_acks(worker: ClientProcess, unique: Unique, acks: int | str) -> None:
     topic = unique("topic")
@@ -33,16 +34,29 @@ def test_acks(worker: ClientProcess, unique: Unique, acks: int | str) -> None:
     assert [row["value"] for row in rows] == [str(i) for i in range(20)]
 
 
-def test_missing_topic_is_created(worker: ClientProcess, unique: Unique) -> None:
+@pytest.mark.everyone
+def test_missing_topic_is_created(
+    client: Library, broker: Broker, worker: ClientProcess, unique: Unique
+) -> None:
     topic = unique("topic")
-    (answer,) = worker("produce", topic=topic, records=[{"value": "x"}])
+    # kafka-go wants its users to try again while Kafka makes the topic.
+    (answer,) = eventually(
+        lambda: worker("produce", topic=topic, records=[{"value": "x"}]),
+        lambda seen: "error" not in seen[0],
+        "created",
+        broker.settle_seconds,
+    )
     assert answer == {"partition": 0, "offset": 0}
-    assert topic in worker.admin("topics")
+    eventually(
+        lambda: worker.admin("topics"), lambda seen: topic in seen, "listed", client.cache_seconds
+    )
 
 
-def test_same_key_same_partition(worker: ClientProcess, unique: Unique) -> None:
+@pytest.mark.everyone
+def test_same_key_same_partition(broker: Broker, worker: ClientProcess, unique: Unique) -> None:
     topic = unique("topic")
     worker.admin("create_topic", name=topic, partitions=5)
+    time.sleep(min(broker.settle_seconds, 0.5))
     records = [{"key": f"key {i % 20}", "value": str(i)} for i in range(200)]
     answers = worker("produce", topic=topic, records=records)
     places: dict[str, set[int]] = {}

@@ -33,7 +33,7 @@ def spark(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     if (WORK / f"{ENVIRONMENT}-jars" / "lib").exists():
         command.append(str(WORK / f"{ENVIRONMENT}-jars" / "lib"))
     log = tmp_path_factory.mktemp("spark") / "spark.err"
-    process = ScriptProcess("spark", environment_python(ENVIRONMENT), command, log)
+    process = ScriptProcess("spark", [str(environment_python(ENVIRONMENT)), *command], log)
     yield process
     process.close()
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .places import CLIENTS, environment_python
+from .places import CLIENTS, environment, environment_python
 
 VERB_SECONDS = 60.0
 COORDINATOR_MOVES = frozenset({14, 15, 16})
@@ -28,44 +28,131 @@ class Library:
     """One pinned client and what it cannot do by itself (whatever the broker)."""
 
     name: str
-    module: str
+    driver: tuple[str, ...]
+    """What runs it: ("python", its adapter), ("go",), ("node", its adapter), ("rust",)."""
     codecs: tuple[str, ...] = ALL_CODECS
+    headers: str = "list"
+    """A "list" of pairs; "grouped" by name (their order is lost); or a "map" (last one wins)."""
+    null_headers: bool = True
+    far_timestamps: bool = True
+    """Writes times right that are months away from the first one of the batch."""
+    reads_empty: bool = True
+    """Tells an empty key, value or header from a null one."""
+    idempotent: bool = True
+    transactional: bool = True
+    groups: bool = True
+    strategy: str = "range"
+    """What its members use when a test asks for nothing else."""
+    describes_strategy: bool = True
+    exact: bool = True
+    """No record comes twice when members join and leave and all positions are committed."""
+    patterns: bool = True
     static: bool = True
     fencing: bool = True
     """Notices that another member took its instance id."""
     cooperative: bool = True
-    idempotent: bool = True
-    transactional: bool = True
-    null_headers: bool = True
+    auto_commit: bool = True
+    scripts: bool = True
+    """Runs the whole scripts that crash (clients/driver.py has them)."""
+    cache_seconds: float = 0.0
+    """How old the metadata may be that it answers with."""
+    admin: bool = True
+    """Describes topics, brokers and groups; False: creates, deletes and lists topics only."""
+    alters_configs: bool = True
+    replaces_configs: bool = False
+    """Altering sets all configs of a topic anew (AlterConfigs), not only the named ones."""
     deletes_groups: bool = True
+    deletes_offsets: bool = True
     deletes_records: bool = True
 
+    def command(self, bootstrap: str) -> list[str]:
+        """The command line of its driver; raises EnvironmentMissing."""
+        match self.driver:
+            case ("python", adapter):
+                python = str(environment_python(self.name))
+                return [python, str(CLIENTS / "driver.py"), adapter, bootstrap]
+            case ("node", adapter):
+                folder = environment("node")
+                return [str(folder / "node"), str(folder / "driver.mjs"), adapter, bootstrap]
+            case _:
+                (language,) = self.driver
+                return [str(environment(language) / "driver"), self.name, bootstrap]
 
-LIBRARIES = {
-    one.name: one
-    for one in (
-        Library("kafka-python-3", "kafka_python", null_headers=False),
-        Library(
-            "kafka-python-2",
-            "kafka_python",
-            static=False,
-            fencing=False,
-            cooperative=False,
-            idempotent=False,
-            transactional=False,
-            null_headers=False,
-            deletes_records=False,
-        ),
-        Library("confluent-kafka", "confluent"),
-        Library(
-            "aiokafka",
-            "aio",
-            fencing=False,
-            cooperative=False,
-            deletes_groups=False,
-        ),
-    )
-}
+
+PYTHON_CLIENTS = (
+    Library(
+        "kafka-python-3",
+        ("python", "kafka_python"),
+        null_headers=False,
+    ),
+    Library(
+        "kafka-python-2",
+        ("python", "kafka_python"),
+        static=False,
+        fencing=False,
+        cooperative=False,
+        idempotent=False,
+        transactional=False,
+        null_headers=False,
+        replaces_configs=True,
+        deletes_records=False,
+    ),
+    Library("confluent-kafka", ("python", "confluent")),
+    Library(
+        "aiokafka",
+        ("python", "aio"),
+        fencing=False,
+        cooperative=False,
+        replaces_configs=True,
+        deletes_groups=False,
+    ),
+)
+
+OTHER_CLIENTS = (
+    Library("franz-go", ("go",), scripts=False),
+    Library("sarama", ("go",), scripts=False, patterns=False),
+    Library(
+        "kafka-go",
+        ("go",),
+        scripts=False,
+        describes_strategy=False,
+        reads_empty=False,
+        cache_seconds=2.0,
+        idempotent=False,
+        transactional=False,
+        patterns=False,
+        static=False,
+        fencing=False,
+        cooperative=False,
+        auto_commit=False,
+        deletes_records=False,
+    ),
+    Library(
+        "kafkajs",
+        ("node", "kafkajs"),
+        scripts=False,
+        headers="grouped",
+        null_headers=False,
+        strategy="RoundRobinAssigner",
+        replaces_configs=True,
+        patterns=False,
+        static=False,
+        fencing=False,
+        cooperative=False,
+        deletes_offsets=False,
+    ),
+    Library(
+        "platformatic",
+        ("node", "platformatic"),
+        scripts=False,
+        strategy="roundrobin",
+        far_timestamps=False,
+        exact=False,
+        patterns=False,
+    ),
+)
+
+LIBRARIES = {one.name: one for one in PYTHON_CLIENTS + OTHER_CLIENTS}
 
 
 class ClientError(Exception):
@@ -87,15 +174,15 @@ class ClientDied(Exception):
 class ScriptProcess:
     """A process that answers verbs as JSON lines (clients/driver.py or spark/driver.py).
 
-    name: for messages; python and command: what runs; log: where its stderr goes.
+    name: for messages; command: what runs; log: where its stderr goes.
     """
 
-    def __init__(self, name: str, python: Path, command: list[str], log: Path) -> None:
+    def __init__(self, name: str, command: list[str], log: Path) -> None:
         self.name = name
         self.log = log
         with log.open("ab") as stderr:
             self._process = subprocess.Popen(
-                [str(python), *command],
+                command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
@@ -167,7 +254,7 @@ class ScriptProcess:
 
     def _stacks(self) -> str:
         """What its threads are doing (clients/driver.py dumps them on SIGUSR1)."""
-        if self.name in LIBRARIES:
+        if self.name in {one.name for one in PYTHON_CLIENTS}:
             self._process.send_signal(signal.SIGUSR1)
             time.sleep(0.5)
         return self.stderr_tail(60)
@@ -194,8 +281,7 @@ class ClientProcess(ScriptProcess):
     """One process with one client library; bootstrap: "host:port"."""
 
     def __init__(self, library: Library, bootstrap: str, log: Path) -> None:
-        command = [str(CLIENTS / "driver.py"), library.module, bootstrap]
-        super().__init__(library.name, environment_python(library.name), command, log)
+        super().__init__(library.name, library.command(bootstrap), log)
 
     def admin(self, call: str, **arguments: Any) -> Any:
         """An admin call of base.Client."""

@@ -15,23 +15,23 @@ class EnvironmentMissing(Exception):
     """An environment was never made, or only half of it."""
 
 
-def environment_python(name: str) -> Path:
-    """The interpreter of one client's virtual environment.
+def environment(name: str) -> Path:
+    """The folder of one client's environment.
 
     Raises EnvironmentMissing with the command that makes it.
     """
-    python = WORK / name / "bin" / "python"
     if not (WORK / name / "ready").exists():
         raise EnvironmentMissing(
             f"The environment {name!r} is missing: run `make -C compat-tests environments`."
         )
-    return python
+    return WORK / name
+
+
+def environment_python(name: str) -> Path:
+    """The interpreter of one client's virtual environment; raises EnvironmentMissing."""
+    return environment(name) / "bin" / "python"
 
 
 def jars(name: str) -> str:
     """The class path (`folder/*`) of one set of jars; raises EnvironmentMissing."""
-    if not (WORK / name / "ready").exists():
-        raise EnvironmentMissing(
-            f"The jars of {name!r} are missing: run `make -C compat-tests environments`."
-        )
-    return f"{WORK / name / 'lib'}/*"
+    return f"{environment(name) / 'lib'}/*"

@@ -28,7 +28,7 @@ from .handlers.api_versions import refuse_version
 from .node import Node
 from .registry import Api
 from .transport import PlainTransport
-from .waiters import Pending
+from .waiters import Pending, Preparation
 
 logger = logging.getLogger(__name__)
 wire_logger = logging.getLogger("kbroker.protocol")
@@ -75,6 +75,7 @@ class Connection:
         self._fewer_replies = trio.Event()
         self._reading = True
         self._parked = False
+        self._preparing = False
         self._claimed = 0
         self._traced = wire_logger.isEnabledFor(logging.DEBUG)
         self._scope = trio.CancelScope()
@@ -104,7 +105,7 @@ class Connection:
     @property
     def owes_answers(self) -> bool:
         """True while a request is not answered yet."""
-        return bool(self._replies or self._unsent)
+        return bool(self._replies or self._unsent or self._preparing)
 
     @property
     def is_working(self) -> bool:
@@ -124,7 +125,7 @@ class Connection:
     async def _read_all(self) -> None:
         try:
             while await self._read_some():
-                self._handle_frames()
+                await self._handle_frames()
                 self._send_or_hand_over()
                 while len(self._replies) > REPLIES_MAX:
                     self._fewer_replies = trio.Event()
@@ -148,7 +149,7 @@ class Connection:
         self.active_at = trio.current_time()
         return size > 0
 
-    def _handle_frames(self) -> None:
+    async def _handle_frames(self) -> None:
         for frame in self._frames:
             self._release_memory()
             header, offset = decode_request_header(frame)
@@ -160,14 +161,25 @@ class Connection:
             request, _ = decode(api.request_class, frame, header.api_version, offset)
             if self._traced:
                 wire_logger.debug("%s > %s %s", self.peer.host, header, request)
-            self._handle(api, header, request)
+            await self._handle(api, header, request)
 
-    def _handle(self, api: Api, header: RequestHeader, request: Any) -> None:
+    async def _handle(self, api: Api, header: RequestHeader, request: Any) -> None:
         """Do the ordered work of one request, and give its answer a place in the queue."""
         context = Context(self._node, self._apis, self.peer, header.client_id, header.api_version)
         result = api.handler(context, request)
+        if isinstance(result, Preparation):
+            result = await self._prepare(result)
         if result is not None:
             self._reply(header, result)
+
+    async def _prepare(self, preparation: Preparation[Any]) -> Any:
+        """Finish a request's ordered work before the next request is looked at."""
+        self._send_or_hand_over()
+        self._preparing = True
+        try:
+            return await preparation.run()
+        finally:
+            self._preparing = False
 
     def _send_or_hand_over(self) -> None:
         """Send what is ready if nothing is before it; leave the rest to the writer."""

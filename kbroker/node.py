@@ -26,6 +26,7 @@ from .config import BrokerConfig, ConfigError, Source, TopicConfig
 from .fetch_sessions import FetchSessions
 from .flusher import Flusher
 from .groups import GroupService
+from .heavy_work import HeavyWork
 from .log_settings import log_config
 from .producer_ids import ProducerIds
 from .replica import Replica
@@ -69,6 +70,7 @@ class Node:
         self.producer_ids = ProducerIds(cluster)
         self.fetch_sessions = FetchSessions(sessions_max=config.fetch_sessions_max)
         self.request_memory = RequestMemory(config.queued_max_request_bytes)
+        self.heavy_work = HeavyWork()
         self.stopping = False
         self._trash = trio.Event()
         self._checkpointing = trio.Lock()

@@ -32,27 +32,21 @@ HANDLER_MODULES = (
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """One served API.
-
-    `advertised_min` is below `versions.start` only where a client looks at it without using it.
-    """
+    """One served API."""
 
     key: ApiKey
     versions: range
-    advertised_min: int
     handler: Callable[..., Any]
     request_class: type[Any]
 
 
-def handles(
-    key: ApiKey, *, versions: str, advertised_min: int | None = None
-) -> Callable[[Function], Function]:
+def handles(key: ApiKey, *, versions: str) -> Callable[[Function], Function]:
     """Mark a function as the handler of `key` in the versions "first-last"."""
     first, _, last = versions.partition("-")
     served = range(int(first), int(last or first) + 1)
 
     def mark(function: Function) -> Function:
-        function.__served__ = (key, served, advertised_min)  # type: ignore[attr-defined]
+        function.__served__ = (key, served)  # type: ignore[attr-defined]
         return function
 
     return mark
@@ -72,10 +66,9 @@ def collect_apis(modules: Iterable[ModuleType]) -> Mapping[int, Api]:
             served = getattr(function, "__served__", None)
             if served is None or function.__module__ != module.__name__:
                 continue
-            key, versions, advertised_min = served
+            key, versions = served
             if key in apis:
                 raise ValueError(f"{key.name} has two handlers")
-            minimum = versions.start if advertised_min is None else advertised_min
             request_class = messages.request_class(key)
-            apis[key] = Api(key, versions, minimum, function, request_class)
+            apis[key] = Api(key, versions, function, request_class)
     return dict(sorted(apis.items()))

@@ -3,16 +3,18 @@
 A handler does its ordered work (append, join) in arrival order and returns a `Pending`. The
 connection's writer resolves the pendings of a connection one by one, in order, so that a parked
 fetch delays later answers on its own connection and never a later append (KIP-74 order of replies).
-Everything runs in one event loop: no lock is needed because nothing here awaits between reading and
-changing state.
+Where that ordered work itself has to wait, because the request is still being converted elsewhere,
+the handler returns a `Preparation`, and the connection's reader waits for it before it looks at the
+next request. Everything runs in one event loop: no lock is needed because nothing here awaits between
+reading and changing state.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
-from typing import Generic, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Generic, NamedTuple, TypeVar
 
 import trio
 
@@ -61,6 +63,15 @@ class Pending(Generic[Response]):
     def abandon(self) -> None:
         """The one who asked has gone."""
         self.resolve(None)
+
+
+class Preparation(NamedTuple, Generic[Response]):
+    """A request whose ordered work cannot be done at once.
+
+    `run` does it and returns what the handler would have: the answer, a `Pending`, or None.
+    """
+
+    run: Callable[[], Awaitable[Response | Pending[Response] | None]]
 
 
 class CommitWaits:

@@ -24,7 +24,6 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import NamedTuple, NoReturn
 
 from crc32c import crc32c
@@ -320,7 +319,7 @@ def _single_batch(buffer: Buffer) -> BatchHeader:
     # The magic byte has the same place in the old formats, whose headers are shorter.
     magic = buffer[_MAGIC_AT]
     if magic < MAGIC:
-        raise _invalid(f"message format {magic}; this broker stores format {MAGIC}")
+        raise _invalid(f"message format {magic}; from Produce 3 on it is {MAGIC}")
     if magic > MAGIC:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"there is no message format {magic}")
     if size < HEADER_SIZE:
@@ -645,39 +644,28 @@ def encode_batch(
     Raises:
         ValueError: no records, an unknown codec, or (`keep_offsets`) offsets that do not rise.
     """
-    listed = list(records)
-    if not listed:
+    payload = bytearray()
+    count, last_delta, first, latest = 0, -1, NO_TIMESTAMP, NO_TIMESTAMP
+    for record in records:
+        delta = record.offset - base_offset if keep_offsets else count
+        if delta <= last_delta:
+            raise ValueError("offsets do not rise")
+        if not count:
+            first = latest = record.timestamp
+        payload += _encode_record(record, delta, record.timestamp - first)
+        count, last_delta, latest = count + 1, delta, max(latest, record.timestamp)
+    if not count:
         raise ValueError("a batch without records")
-    deltas = _offset_deltas(listed, base_offset) if keep_offsets else range(len(listed))
-    first, latest = listed[0].timestamp, max(record.timestamp for record in listed)
-    encoded = [
-        _encode_record(record, delta, record.timestamp - first)
-        for record, delta in zip(listed, deltas, strict=True)
-    ]
-    payload = compress(codec, b"".join(encoded))
+    compressed = compress(codec, payload)
     attributes = codec | control * CONTROL_BIT | transactional * TRANSACTIONAL_BIT
     if log_append_time is not None:
         attributes, latest = attributes | LOG_APPEND_TIME_BIT, log_append_time
     covered = _COVERED.pack(
-        attributes,
-        deltas[-1],
-        first,
-        latest,
-        producer_id,
-        producer_epoch,
-        base_sequence,
-        len(listed),
+        attributes, last_delta, first, latest, producer_id, producer_epoch, base_sequence, count
     )
-    length = HEADER_SIZE - LENGTH_END + len(payload)
-    crc = crc32c(payload, crc32c(covered))
-    return _UNCOVERED.pack(base_offset, length, leader_epoch, MAGIC, crc) + covered + payload
-
-
-def _offset_deltas(records: Sequence[Record], base_offset: int) -> Sequence[int]:
-    deltas = [record.offset - base_offset for record in records]
-    if deltas[0] < 0 or any(b <= a for a, b in pairwise(deltas)):
-        raise ValueError("offsets do not rise")
-    return deltas
+    length = HEADER_SIZE - LENGTH_END + len(compressed)
+    crc = crc32c(compressed, crc32c(covered))
+    return _UNCOVERED.pack(base_offset, length, leader_epoch, MAGIC, crc) + covered + compressed
 
 
 def _encode_record(record: Record, offset_delta: int, timestamp_delta: int) -> bytes:

@@ -58,5 +58,5 @@ def refuse_version(apis: Mapping[int, Api]) -> ApiVersionsResponse:
 
 def _row(api: Api) -> ApiVersionsResponse.ApiVersion:
     return ApiVersionsResponse.ApiVersion(
-        api_key=api.key, min_version=api.advertised_min, max_version=api.versions.stop - 1
+        api_key=api.key, min_version=api.versions.start, max_version=api.versions.stop - 1
     )

@@ -10,6 +10,7 @@ import trio
 
 from kbroker.cluster import Topic
 from kbroker.context import Context
+from kbroker.down_conversion import CONTENT_BYTES_MAX, DownConversion
 from kbroker.fetch_sessions import FetchPlan, Target, TargetKey
 from kbroker.node import Node
 from kbroker.protocol.api_keys import ApiKey
@@ -18,29 +19,40 @@ from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.protocol.schema import ZERO_UUID
 from kbroker.registry import handles
 from kbroker.replica import Replica
+from kbroker.storage.log import Slice
 from kbroker.topics import find_topic
 from kbroker.waiters import FetchWait
 
+FIRST_VERSION_OF_BATCHES = 4
+FIRST_VERSION_OF_MAGIC_1 = 2
+FIRST_VERSION_WITH_MAX_BYTES = 3
 READ_COMMITTED = 1
 NO_REPLICA = -1
 """The replica id of a client."""
+NOTHING = Slice(b"", -1, -1, 0)
 
 
-@handles(ApiKey.FETCH, versions="4-18")
+@handles(ApiKey.FETCH, versions="0-18")
 def fetch(
     ctx: Context, request: FetchRequest
 ) -> FetchResponse | Coroutine[Any, Any, FetchResponse]:
     """Behaviour: whole batches from the one that holds the fetch offset, up to the high watermark
     (read_committed: the last stable offset); waits for `min_bytes` until `max_wait_ms`.
 
-    Versions: 7 brings sessions (KIP-227), 12 the check for a diverged client (KIP-595), 13 topic
-    ids. A replica id that is no registered node is refused (CVE-2018-1288).
+    Versions: 0 to 3 are answered in the formats before record batches, 0 and 1 in format 0, as
+    Kafka did before 4.0. 7 brings sessions (KIP-227), 12 the check for a diverged client (KIP-595),
+    13 topic ids. A replica id that is no registered node is refused (CVE-2018-1288).
+
+    Differs from Kafka: versions 0 to 2 too get a whole batch that is larger than they asked for;
+    Kafka sent a part of it, which clients report as an error.
     """
     work = _FetchWork(ctx, request)
     try:
         work.open_plan()
     except KafkaError as error:
         return FetchResponse(error_code=error.code)
+    if ctx.version < FIRST_VERSION_OF_BATCHES:
+        return work.park_converting()
     rows = work.read_all()
     if work.is_enough(rows):
         return work.respond(rows)
@@ -53,11 +65,15 @@ class _Row(NamedTuple):
     target: Target
     name: str
     response: FetchResponse.Partition
-    size: int
+    found: Slice
     replica: Replica | None
 
+    @property
+    def size(self) -> int:
+        return self.found.size
+
     def is_still_true(self) -> bool:
-        """Whether reading again would find the same; for a row without records."""
+        """Whether reading again would find the same."""
         replica, answer = self.replica, self.response
         if replica is None or replica.closed or answer.error_code:
             return False
@@ -68,6 +84,10 @@ class _Row(NamedTuple):
             and log.log_start_offset == answer.log_start_offset
             and self.target.was_read_as(replica)
         )
+
+
+def _size_of(rows: list[_Row]) -> int:
+    return sum(row.size for row in rows)
 
 
 class _FetchWork:
@@ -84,6 +104,7 @@ class _FetchWork:
         "node",
         "plan",
         "request",
+        "version",
     )
 
     plan: FetchPlan
@@ -91,9 +112,12 @@ class _FetchWork:
     def __init__(self, ctx: Context, request: FetchRequest) -> None:
         self.node: Node = ctx.node
         self.request = request
+        self.version = ctx.version
         self.by_id = ctx.version >= 13
         self.committed_only = request.isolation_level == READ_COMMITTED
         self.max_bytes = min(request.max_bytes, ctx.node.config.fetch_max_bytes)
+        if ctx.version < FIRST_VERSION_OF_BATCHES:
+            self.max_bytes = min(self.max_bytes, CONTENT_BYTES_MAX)
         self.deadline = trio.current_time() + request.max_wait_ms / 1000
         state = request.replica_state
         replica_id = request.replica_id if state is None else state.replica_id
@@ -133,11 +157,13 @@ class _FetchWork:
     def read_all(self) -> list[_Row]:
         """Read every partition of the plan within the byte limits (KIP-74).
 
-        The first partition that has records gives at least one batch, whatever its size. There is
-        no row for an idle partition that an incremental answer would leave out.
+        The first partition that has records gives at least one batch, whatever its size; clients
+        older than that rule do not change the order of partitions, so for them each one does.
+        There is no row for an idle partition that an incremental answer would leave out.
         """
         left = self.max_bytes
         anything = False
+        every_one = self.version < FIRST_VERSION_WITH_MAX_BYTES
         rows = []
         self._idle.clear()
         for target in self.plan.targets:
@@ -147,7 +173,8 @@ class _FetchWork:
                 continue
             row = self._empty.get(target.key)
             if row is None or not row.is_still_true():
-                row = self._read(target, min(left, target.max_bytes), at_least_one=not anything)
+                at_least_one = not anything or (every_one and left > 0)
+                row = self._read(target, min(left, target.max_bytes), at_least_one=at_least_one)
                 if not row.size:
                     self._empty[target.key] = row
             left -= row.size
@@ -166,14 +193,19 @@ class _FetchWork:
             replica = self.node.replica(self._topic(target), index)
             return self._read_replica(target, name, replica, max_bytes, at_least_one)
         except KafkaError as error:
-            refusal = FetchResponse.Partition(
-                partition_index=index,
-                error_code=error.code,
-                high_watermark=-1,
-                aborted_transactions=[] if self.committed_only else None,
-                records=b"",
-            )
-            return _Row(target, name, refusal, 0, replica)
+            return self._refused(target, name, error, replica)
+
+    def _refused(
+        self, target: Target, name: str, error: KafkaError, replica: Replica | None
+    ) -> _Row:
+        refusal = FetchResponse.Partition(
+            partition_index=target.key[1],
+            error_code=error.code,
+            high_watermark=-1,
+            aborted_transactions=[] if self.committed_only else None,
+            records=b"",
+        )
+        return _Row(target, name, refusal, NOTHING, replica)
 
     def _topic(self, target: Target) -> Topic:
         """The topic of a target. One that went after it was first found is missed by its name."""
@@ -208,7 +240,7 @@ class _FetchWork:
         if diverged is not None:
             epoch, end_offset = diverged
             response.diverging_epoch = FetchResponse.EpochEnd(epoch=epoch, end_offset=end_offset)
-            return _Row(target, name, response, 0, replica)
+            return _Row(target, name, response, NOTHING, replica)
         target.was_read(replica)
         limit = log.last_stable_offset if self.committed_only else log.high_watermark
         found = log.read(
@@ -222,13 +254,13 @@ class _FetchWork:
                     found.first_offset, found.next_offset
                 )
             ]
-        return _Row(target, name, response, found.size, replica)
+        return _Row(target, name, response, found, replica)
 
     def is_enough(self, rows: list[_Row]) -> bool:
         """True when the answer need not wait: enough bytes, an error, or nothing to wait for."""
         if self.request.max_wait_ms <= 0 or not self.plan.targets or self.node.stopping:
             return True
-        if sum(row.size for row in rows) >= self.request.min_bytes:
+        if _size_of(rows) >= self.request.min_bytes:
             return True
         return any(row.response.error_code or row.response.diverging_epoch for row in rows)
 
@@ -243,8 +275,43 @@ class _FetchWork:
                 return self.respond(rows)
             await self._wait_for_change(rows)
 
+    async def park_converting(self) -> FetchResponse:
+        """As `park`, for a client that reads message sets.
+
+        What is there may come to nothing for it (control batches); then it waits for more.
+        """
+        while True:
+            rows = self.read_all()
+            over = trio.current_time() >= self.deadline
+            if over or self.is_enough(rows):
+                converted = await self._down_convert(rows)
+                came_to_nothing = _size_of(rows) and not _size_of(converted)
+                if over or not came_to_nothing or self.is_enough(converted):
+                    return self.respond(converted)
+                if not all(row.is_still_true() for row in rows):
+                    continue
+            await self._wait_for_change(rows)
+
+    async def _down_convert(self, rows: list[_Row]) -> list[_Row]:
+        magic = 0 if self.version < FIRST_VERSION_OF_MAGIC_1 else 1
+        conversion = DownConversion(self.node.heavy_work, magic, self.max_bytes)
+        return [await self._down_convert_row(conversion, row) for row in rows]
+
+    async def _down_convert_row(self, conversion: DownConversion, row: _Row) -> _Row:
+        target, found, replica = row.target, row.found, row.replica
+        if replica is None or not found.size:
+            return row
+        try:
+            data = await conversion.convert(
+                replica.log, found, target.fetch_offset, target.max_bytes
+            )
+        except KafkaError as error:
+            return self._refused(target, row.name, error, replica)
+        row.response.records = data
+        return row._replace(found=found._replace(records=data, size=len(data)))
+
     async def _wait_for_change(self, rows: list[_Row]) -> None:
-        wait = FetchWait(self.request.min_bytes - sum(row.size for row in rows))
+        wait = FetchWait(self.request.min_bytes - _size_of(rows))
         replicas = [row.replica for row in rows if row.replica is not None]
         replicas += self._idle
         for replica in replicas:

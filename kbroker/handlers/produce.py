@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import trio
 
 from kbroker.context import Context, Refused
 from kbroker.node import Node
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.message_sets import is_message_set, to_batch
 from kbroker.protocol.messages.produce import ProduceRequest, ProduceResponse
 from kbroker.protocol.records import RecordsRefusedError, claims_transaction
 from kbroker.registry import handles
@@ -15,30 +18,29 @@ from kbroker.replica import Replica
 from kbroker.storage.errors import StorageError
 from kbroker.storage.log import Appended
 from kbroker.topics import find_topic
-from kbroker.waiters import Pending
+from kbroker.waiters import Pending, Preparation
 
 NO_ANSWER, LEADER_ONLY, ALL_IN_SYNC = 0, 1, -1
+FIRST_VERSION_OF_BATCHES = 3
+"""Older versions may carry message sets."""
+
+Answer: TypeAlias = ProduceResponse | Pending[ProduceResponse] | None
 
 
-@handles(ApiKey.PRODUCE, versions="3-13", advertised_min=0)
-def produce(
-    ctx: Context, request: ProduceRequest
-) -> ProduceResponse | Pending[ProduceResponse] | None:
+@handles(ApiKey.PRODUCE, versions="0-13")
+def produce(ctx: Context, request: ProduceRequest) -> Answer | Preparation[ProduceResponse]:
     """Behaviour: appends in arrival order; answers when all batches are below the high watermark.
 
-    Versions: 0 to 2 are advertised but not served: librdkafka before 2.11.1 compresses only when
-    it sees them (KAFKA-18659). 13 names topics by id (KIP-516).
+    Versions: 0 to 2 carry messages of the formats before record batches, which are converted as
+    Kafka did before 4.0. librdkafka before 2.11.1 compresses only when it sees 0 (KAFKA-18659).
+    13 names topics by id (KIP-516).
 
     Differs from Kafka: acks=1 waits for the disk like acks=all (with `flush.policy=fsync`).
     """
     work = _ProduceWork(ctx, request)
-    response = work.append_all()
-    if request.acks == NO_ANSWER:
-        if work.failed:
-            # The only way to tell a client that does not read answers.
-            raise Refused("a batch sent with acks=0 was refused")
-        return None
-    return work.wait(response) if work.waiting else response
+    if ctx.version < FIRST_VERSION_OF_BATCHES:
+        return Preparation(work.convert_and_append)
+    return work.append_all()
 
 
 class _ProduceWork:
@@ -72,33 +74,66 @@ class _ProduceWork:
         self.waiting: list[tuple[Replica, int, ProduceResponse.Partition]] = []
         self.pending: Pending[ProduceResponse] | None = None
 
-    def append_all(self) -> ProduceResponse:
-        topics = []
-        for topic in self.request.topic_data:
-            rows = [self._append(topic, partition) for partition in topic.partition_data]
-            topics.append(
-                ProduceResponse.Topic(
-                    name=topic.name, topic_id=topic.topic_id, partition_responses=rows
-                )
-            )
-        return ProduceResponse(responses=topics)
+    def append_all(self) -> Answer:
+        rows = [
+            [
+                self._append(topic, partition, partition.records)
+                for partition in topic.partition_data
+            ]
+            for topic in self.request.topic_data
+        ]
+        return self._answer(rows)
 
-    def _append(
+    async def convert_and_append(self) -> Answer:
+        """As `append_all`, for message sets; one partition is converted after the other."""
+        rows = [
+            [await self._convert_and_append(topic, partition) for partition in topic.partition_data]
+            for topic in self.request.topic_data
+        ]
+        return self._answer(rows)
+
+    def _answer(self, rows: list[list[ProduceResponse.Partition]]) -> Answer:
+        if self.acks == NO_ANSWER:
+            if self.failed:
+                # The only way to tell a client that does not read answers.
+                raise Refused("a batch sent with acks=0 was refused")
+            return None
+        response = ProduceResponse(
+            responses=[
+                ProduceResponse.Topic(
+                    name=topic.name, topic_id=topic.topic_id, partition_responses=answers
+                )
+                for topic, answers in zip(self.request.topic_data, rows, strict=True)
+            ]
+        )
+        return self._wait(response) if self.waiting else response
+
+    async def _convert_and_append(
         self, topic: ProduceRequest.Topic, partition: ProduceRequest.Partition
     ) -> ProduceResponse.Partition:
+        records = partition.records
+        if is_message_set(records):
+            try:
+                rules = self._admit(topic, partition.index).log.config.produce_rules
+                batch = await self.node.heavy_work.run(lambda: to_batch(records, rules))
+            except KafkaError as error:
+                return self._refuse(partition.index, error)
+            if batch is None:
+                return ProduceResponse.Partition(index=partition.index, base_offset=-1)
+            records = memoryview(batch)
+        return self._append(topic, partition, records)
+
+    def _append(
+        self,
+        topic: ProduceRequest.Topic,
+        partition: ProduceRequest.Partition,
+        records: memoryview | None,
+    ) -> ProduceResponse.Partition:
         try:
-            if self.acks not in (NO_ANSWER, LEADER_ONLY, ALL_IN_SYNC):
-                raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS)
-            if self.transactional:
-                raise KafkaError(
-                    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-                    "this broker has no transactions yet",
-                )
-            replica = self._replica(topic, partition.index)
-            appended = self._append_to(replica, partition.records)
+            replica = self._admit(topic, partition.index)
+            appended = self._append_to(replica, records)
         except KafkaError as error:
-            self.failed = True
-            return _refusal(partition.index, error)
+            return self._refuse(partition.index, error)
         row = ProduceResponse.Partition(
             index=partition.index,
             base_offset=appended.base_offset,
@@ -108,6 +143,26 @@ class _ProduceWork:
         if appended.last_offset >= replica.log.high_watermark:
             self.waiting.append((replica, appended.last_offset + 1, row))
         return row
+
+    def _admit(self, topic: ProduceRequest.Topic, index: int) -> Replica:
+        """The replica that the request may append to."""
+        if self.acks not in (NO_ANSWER, LEADER_ONLY, ALL_IN_SYNC):
+            raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS)
+        if self.transactional:
+            raise KafkaError(
+                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+                "this broker has no transactions yet",
+            )
+        found = find_topic(self.node.cluster, topic.name, topic.topic_id, by_id=self.version >= 13)
+        if found.is_internal:
+            raise KafkaError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION, "clients do not write to internal topics"
+            )
+        return self.node.replica(found, index)
+
+    def _refuse(self, index: int, error: KafkaError) -> ProduceResponse.Partition:
+        self.failed = True
+        return _refusal(index, error)
 
     def _append_to(self, replica: Replica, records: memoryview | None) -> Appended:
         all_in_sync = self.acks == ALL_IN_SYNC
@@ -119,15 +174,7 @@ class _ProduceWork:
             self.node.report_storage_error(replica.topic, replica.index, error)
             raise
 
-    def _replica(self, topic: ProduceRequest.Topic, index: int) -> Replica:
-        found = find_topic(self.node.cluster, topic.name, topic.topic_id, by_id=self.version >= 13)
-        if found.is_internal:
-            raise KafkaError(
-                ErrorCode.INVALID_TOPIC_EXCEPTION, "clients do not write to internal topics"
-            )
-        return self.node.replica(found, index)
-
-    def wait(self, response: ProduceResponse) -> Pending[ProduceResponse]:
+    def _wait(self, response: ProduceResponse) -> Pending[ProduceResponse]:
         """Answer when every append is committed, or at the request's timeout."""
         left = len(self.waiting)
         timeout_seconds = max(self.request.timeout_ms, 0) / 1000

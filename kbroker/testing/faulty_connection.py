@@ -17,7 +17,7 @@ from kbroker.protocol.headers import RequestHeader
 from kbroker.protocol.records import HEADER_SIZE
 from kbroker.protocol.schema import Struct, fields
 from kbroker.registry import Api
-from kbroker.waiters import Pending
+from kbroker.waiters import Pending, Preparation
 
 from .error_answers import error_answer
 from .faults import (
@@ -74,9 +74,9 @@ class FaultyConnection(Connection):
 
     # -- requests
 
-    def _handle(self, api: Api, header: RequestHeader, request: Any) -> None:
+    async def _handle(self, api: Api, header: RequestHeader, request: Any) -> None:
         if header.client_id == CLIENT_ID:
-            super()._handle(api, header, request)
+            await super()._handle(api, header, request)
             return
         if self._held:
             self._held.append(Held(api, header, request))
@@ -86,11 +86,11 @@ class FaultyConnection(Connection):
         )
         rule = self._faults.take(asked)
         if rule is None:
-            super()._handle(api, header, request)
+            await super()._handle(api, header, request)
         elif rule.effect is Effect.DELAY and not rule.after:
             self._hold(Held(api, header, request), rule.milliseconds / 1000)
         else:
-            self._hit(rule, asked, Held(api, header, request))
+            await self._hit(rule, asked, Held(api, header, request))
 
     def _name_of_topic(self, topic_id: Any) -> str:
         topic = self._node.cluster.topics_by_id.get(topic_id)
@@ -105,12 +105,12 @@ class FaultyConnection(Connection):
         await trio.sleep(seconds)
         waiting = list(self._held)
         self._held.clear()
-        super()._handle(*waiting[0])
+        await super()._handle(*waiting[0])
         for held in waiting[1:]:  # these may be hit themselves
-            self._handle(*held)
+            await self._handle(*held)
         self._send_or_hand_over()
 
-    def _hit(self, rule: Rule, asked: Asked, held: Held) -> None:
+    async def _hit(self, rule: Rule, asked: Asked, held: Held) -> None:
         """Carry out a rule on one request."""
         effect, (api, header, request) = rule.effect, held
         if effect is Effect.HOOK:
@@ -119,7 +119,7 @@ class FaultyConnection(Connection):
             self._refuse(rule, held)
         elif effect is Effect.CORRUPT_BATCH and api.key == ApiKey.PRODUCE:
             self._change_rows(rule, request, _flip)
-            super()._handle(api, header, request)
+            await super()._handle(api, header, request)
         elif effect is Effect.DISCONNECT and not rule.after:
             raise Refused(f"fault: {rule}")
         elif effect is Effect.BLACKHOLE and not rule.after:
@@ -230,6 +230,8 @@ async def _never() -> None:
 
 async def _resolve(result: Any) -> Any:
     """The response that a handler's result stands for."""
+    if isinstance(result, Preparation):
+        result = await result.run()
     if isinstance(result, Pending):
         return await result.wait()
     return await result if isinstance(result, CoroutineType) else result

@@ -3,11 +3,12 @@
 from ..schema import Int8, Int16, Int32, Int64, Records, Uuid, message, struct, wire
 
 
-@message(key=1, versions="4-18", flexible="12+")
+@message(key=1, versions="0-18", flexible="12+")
 class FetchRequest:
     """Read batches from partitions, as a consumer or as a follower replica.
 
-    Sessions (KIP-227) leave out partitions that did not change; from 13 on topics are named by id
+    Kafka 4 speaks versions 4 and later; 0 to 3 carried the message formats before v2. Sessions
+    (KIP-227) leave out partitions that did not change; from 13 on topics are named by id
     (KIP-516).
     """
 
@@ -55,8 +56,8 @@ class FetchRequest:
     """Id and epoch of a follower; absent for consumers (KIP-903)."""
     max_wait_ms: Int32 = 0
     min_bytes: Int32 = 0
-    max_bytes: Int32 = 0x7FFFFFFF
-    isolation_level: Int8 = 0
+    max_bytes: Int32 = wire(since=3, default=0x7FFFFFFF)
+    isolation_level: Int8 = wire(since=4)
     """0: up to the high watermark, 1: up to the last stable offset (KIP-98)."""
     session_id: Int32 = wire(since=7)
     """0 with epoch 0 opens a session, epoch -1 does without one (KIP-227)."""
@@ -68,7 +69,7 @@ class FetchRequest:
     """For reads from the nearest replica (KIP-392)."""
 
 
-@message(key=1, versions="4-18", flexible="12+")
+@message(key=1, versions="0-18", flexible="12+")
 class FetchResponse:
     """Batches for a `FetchRequest`, with the marks of each partition."""
 
@@ -105,7 +106,7 @@ class FetchResponse:
         partition_index: Int32 = 0
         error_code: Int16 = 0
         high_watermark: Int64 = 0
-        last_stable_offset: Int64 = -1
+        last_stable_offset: Int64 = wire(since=4, default=-1)
         log_start_offset: Int64 = wire(since=5, default=-1)
         diverging_epoch: "FetchResponse.EpochEnd | None" = wire(since=12, tag=0)
         """Truncate to here before the next fetch (KIP-595)."""
@@ -113,7 +114,9 @@ class FetchResponse:
         """Where to go, after NOT_LEADER_OR_FOLLOWER (KIP-951)."""
         snapshot_id: "FetchResponse.Snapshot | None" = wire(since=12, tag=2)
         """Of the metadata log, when the offset is below its start (KIP-630)."""
-        aborted_transactions: list["FetchResponse.AbortedTransaction"] | None = None
+        aborted_transactions: list["FetchResponse.AbortedTransaction"] | None = wire(
+            since=4, default=None
+        )
         """What a read_committed consumer must skip; null for others."""
         preferred_read_replica: Int32 = wire(since=11, default=-1)
         """-1: go on here (KIP-392)."""
@@ -134,7 +137,7 @@ class FetchResponse:
         port: Int32 = 0
         rack: str | None = None
 
-    throttle_time_ms: Int32 = 0
+    throttle_time_ms: Int32 = wire(since=1)
     error_code: Int16 = wire(since=7)
     session_id: Int32 = wire(since=7)
     responses: list[Topic] = wire()

@@ -1,0 +1,358 @@
+"""Message sets: the formats before record batches, as Produce 0 to 2 and Fetch 0 to 3 carry them.
+
+A message set is messages one after the other, and nothing around them::
+
+    offset int64                 of a wrapper: that of its last message
+    size int32                   how many bytes follow
+    crc uint32                   CRC-32 of all that follows
+    magic int8                   0 (Kafka 0.8, 0.9) or 1 (0.10)
+    attributes int8              codec in bits 0 to 2, LogAppendTime in bit 3 (magic 1)
+    timestamp int64              magic 1 only
+    key, value                   int32 length each, -1 for null, and the bytes
+
+A compressed set is one message, the wrapper, whose value is a compressed message set. Offsets within
+it are absolute in format 0; in format 1 they count from the first one (KIP-31). A reader gives all of
+them the wrapper's timestamp where that has the LogAppendTime bit (KIP-32).
+
+The store holds record batches only. `to_batch` turns what an old producer sent into one, and
+`from_batches` writes stored batches in the format that an old consumer reads. Neither headers nor
+producer ids nor transactions exist here.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import NamedTuple
+from zlib import crc32
+
+from .compression import Codec, OutputLimitError, compress, decompress
+from .errors import ErrorCode, KafkaError
+from .lz4_header import with_old_checksum, with_right_checksum
+from .primitives import Buffer
+from .records import (
+    CODEC_MASK,
+    DEFAULT_RULES,
+    LOG_APPEND_TIME_BIT,
+    MAGIC,
+    MAX_DECOMPRESSED_BYTES,
+    MIN_RECORD_SIZE,
+    NO_TIMESTAMP,
+    BatchHeader,
+    ProduceRules,
+    Record,
+    encode_batch,
+    iter_headers,
+    read_records,
+)
+
+MESSAGES_MAX = 500_000
+"""How many messages a compressed set or batch may have to be converted; it bounds the work."""
+
+_MAGIC_AT = 16
+_CRC_START = 16
+_ENTRY = struct.Struct(">qi")
+_ENTRY_CRC = struct.Struct(">qiI")
+_FIELDS = (struct.Struct(">bb"), struct.Struct(">bbq"))  # magic, attributes, timestamp
+_LENGTH = struct.Struct(">i")
+_NULL = _LENGTH.pack(-1)
+_TIMESTAMP_MAX = (1 << 63) - 2
+"""With it a difference of two timestamps, -1 among them, still has 64 bits."""
+
+
+class Message(NamedTuple):
+    """One message as it stands in a set. `timestamp` is in ms, -1 for none (always in format 0)."""
+
+    offset: int
+    attributes: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    size: int
+    """Bytes of the message in its set."""
+
+    @property
+    def codec(self) -> int:
+        """A `Codec` number, or 5 to 7, which no codec has; not 0 for a wrapper."""
+        return self.attributes & CODEC_MASK
+
+    @property
+    def is_log_append_time(self) -> bool:
+        return bool(self.attributes & LOG_APPEND_TIME_BIT)
+
+
+def is_message_set(buffer: Buffer | None) -> bool:
+    """Whether what a client sent begins with a message older than record batches.
+
+    Something too short to say is taken for an (empty) message set.
+    """
+    return buffer is not None and (
+        len(buffer) <= _MAGIC_AT or buffer[_MAGIC_AT] < MAGIC
+    )
+
+
+# --- reading ----------------------------------------------------------------------------------
+
+
+def read_messages(buffer: Buffer, magic: int) -> Iterator[Message]:
+    """Every whole message of a set, wrappers unopened; a part of one at the end is left out.
+
+    Raises:
+        KafkaError: CORRUPT_MESSAGE (wrong CRC, impossible size), INVALID_RECORD (key and value do
+            not fit into the message, or it is of another format than `magic`). Messages before the bad
+            place have been given out by then.
+    """
+    data = memoryview(buffer)
+    fields = _FIELDS[magic]
+    size_min = 4 + fields.size + 8
+    position, end = 0, len(data)
+    while position + _MAGIC_AT < end:
+        offset, size, crc = _ENTRY_CRC.unpack_from(data, position)
+        if data[position + _MAGIC_AT] != magic:
+            raise _invalid(f"message format {data[position + _MAGIC_AT]} in a set of {magic}")
+        if size < size_min:
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"message size {size}")
+        start, position = position + _CRC_START, position + _ENTRY.size + size
+        if position > end:
+            return
+        body = bytes(data[start:position])
+        if crc32(body) != crc:
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "a message does not match its CRC")
+        timestamp = fields.unpack_from(body)[2] if magic else NO_TIMESTAMP
+        key, at = _read_bytes(body, fields.size)
+        value, at = _read_bytes(body, at)
+        if at > len(body):
+            raise _invalid(f"a message of {len(body)} bytes whose value ends at {at}")
+        attributes = body[1] if magic else body[1] & CODEC_MASK
+        yield Message(offset, attributes, timestamp, key, value, _ENTRY.size + size)
+
+
+def _read_bytes(body: bytes, position: int) -> tuple[bytes | None, int]:
+    """A nullable field and where it ends, which may be behind the body."""
+    if position + 4 > len(body):
+        raise _invalid("a message is too short for its fields")
+    (size,) = _LENGTH.unpack_from(body, position)
+    position += 4
+    if size < 0:
+        return None, position
+    return body[position : position + size], position + size
+
+
+# --- from a producer --------------------------------------------------------------------------
+
+
+def to_batch(buffer: Buffer, rules: ProduceRules = DEFAULT_RULES) -> bytes | None:
+    """The record batch that holds the messages of `buffer`, in the same codec.
+
+    Timestamps stay as they are (-1 in format 0). What only the topic can judge (timestamp limits,
+    keys of a compacted topic, the size of the batch) is left to `records.validate_produced`.
+
+    Args:
+        buffer: the whole field of a Produce request, see `is_message_set`. It is messages without
+            compression, or one wrapper.
+        rules: what the topic asks.
+
+    Returns:
+        None when there is not one whole message, which Kafka takes for success.
+
+    Raises:
+        KafkaError: CORRUPT_MESSAGE, INVALID_RECORD, INVALID_TIMESTAMP, MESSAGE_TOO_LARGE (too many
+            messages or bytes, compressed or not).
+    """
+    if len(buffer) <= _MAGIC_AT:
+        return None
+    magic = buffer[_MAGIC_AT]
+    messages = read_messages(buffer, magic)
+    first = next(messages, None)
+    if first is None:
+        return None
+    if not first.codec:
+        return encode_batch(_plain_records(chain([first], messages), rules))
+    if next(messages, None) is not None:
+        raise _invalid("a compressed message that is not alone in its set")
+    if first.size > rules.max_message_bytes:
+        raise _too_large(f"a message of {first.size} bytes, the topic takes less")
+    content = _unwrapped(first, magic, rules.max_decompressed)
+    inner = _inner_records(read_messages(content, magic), first, rules)
+    return encode_batch(inner, codec=first.codec)
+
+
+def _plain_records(messages: Iterable[Message], rules: ProduceRules) -> Iterator[Record]:
+    content = 0
+    for message in messages:
+        # A batch of all of them will not be smaller; later ones need not be looked at.
+        content += MIN_RECORD_SIZE + len(message.key or b"") + len(message.value or b"")
+        if content > rules.max_message_bytes:
+            raise _too_large(f"more than {rules.max_message_bytes} bytes, which the topic takes")
+        yield _record(message, message.timestamp, message.is_log_append_time, rules)
+
+
+def _unwrapped(wrapper: Message, magic: int, limit: int) -> bytes:
+    """The compressed message set in a wrapper."""
+    if not wrapper.value or wrapper.codec > Codec.LZ4:
+        raise _invalid(f"a compressed message without a value, or in codec {wrapper.codec}")
+    stream = wrapper.value
+    if magic == 0 and wrapper.codec == Codec.LZ4:
+        stream = with_right_checksum(stream)
+    try:
+        return decompress(wrapper.codec, stream, limit)
+    except OutputLimitError as error:
+        raise _too_large(f"a message that {error}") from None
+    except ValueError as error:
+        raise _invalid(str(error)) from None
+
+
+def _inner_records(
+    messages: Iterable[Message], wrapper: Message, rules: ProduceRules
+) -> Iterator[Record]:
+    stamped = wrapper.is_log_append_time
+    count = 0
+    for count, message in enumerate(messages, 1):
+        if count > MESSAGES_MAX:
+            raise _too_large(f"more than {MESSAGES_MAX} messages in a compressed one")
+        timestamp = wrapper.timestamp if stamped else message.timestamp
+        yield _record(message, timestamp, stamped, rules)
+    if not count:
+        raise _invalid("a compressed message that holds none")
+
+
+def _record(message: Message, timestamp: int, stamped: bool, rules: ProduceRules) -> Record:
+    if message.codec:
+        raise _invalid("a compressed message within a set of others")
+    if not NO_TIMESTAMP <= timestamp <= _TIMESTAMP_MAX:
+        raise KafkaError(ErrorCode.INVALID_TIMESTAMP, f"timestamp {timestamp}")
+    if stamped and rules.log_append_time:
+        raise KafkaError(
+            ErrorCode.INVALID_TIMESTAMP, "a producer does not set the LogAppendTime bit"
+        )
+    return Record(message.key, message.value, timestamp)
+
+
+def _invalid(message: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_RECORD, message)
+
+
+def _too_large(message: str) -> KafkaError:
+    return KafkaError(ErrorCode.MESSAGE_TOO_LARGE, message)
+
+
+# --- for a consumer ---------------------------------------------------------------------------
+
+
+class MessageSet(NamedTuple):
+    """Stored records for an old consumer. `content_bytes` is what they take uncompressed."""
+
+    data: bytes
+    content_bytes: int
+
+
+def from_batches(
+    buffer: Buffer,
+    magic: int,
+    *,
+    first_offset: int,
+    max_bytes: int,
+    max_content: int,
+    max_decompressed: int = MAX_DECOMPRESSED_BYTES,
+) -> MessageSet:
+    """Stored batches as a message set, with their codecs, offsets and timestamps.
+
+    Headers are dropped, and so are control batches, and the records before `first_offset` where
+    they can be (old consumers need not skip them). What comes out is empty when nothing else is
+    there. A batch that cannot be converted ends the set before it.
+
+    Args:
+        buffer: batches, one after the other; a part of one at the end is left out.
+        magic: 0 or 1.
+        first_offset: where the consumer wants to begin.
+        max_bytes: of the answer; one batch is converted even if it becomes larger.
+        max_content: stop after this many uncompressed bytes; it bounds the work.
+        max_decompressed: of one batch.
+
+    Raises:
+        KafkaError: the first batch cannot be converted: UNSUPPORTED_COMPRESSION_TYPE (zstd, KIP-110),
+            CORRUPT_MESSAGE, MESSAGE_TOO_LARGE (too many records or bytes).
+    """
+    parts: list[bytes] = []
+    size = content_bytes = 0
+    for position, header in iter_headers(buffer):
+        if header.is_control or header.last_offset < first_offset:
+            continue
+        batch = memoryview(buffer)[position : position + header.size]
+        try:
+            part, content = _from_batch(batch, header, magic, first_offset, max_decompressed)
+        except KafkaError:
+            if parts:
+                break
+            raise
+        content_bytes += content
+        if parts and size + len(part) > max_bytes:
+            break
+        if part:
+            parts.append(part)
+            size += len(part)
+        if parts and content_bytes >= max_content:
+            break
+    return MessageSet(b"".join(parts), content_bytes)
+
+
+def _from_batch(
+    batch: memoryview, header: BatchHeader, magic: int, first_offset: int, max_decompressed: int
+) -> tuple[bytes, int]:
+    """One batch as messages, and their uncompressed size."""
+    codec = header.codec
+    if codec == Codec.ZSTD:
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "a batch in zstd, which needs Fetch 10"
+        )
+    if header.record_count > MESSAGES_MAX:
+        raise _too_large(f"a batch of {header.record_count} records")
+    records = read_records(batch, max_decompressed=max_decompressed)
+    stamp = LOG_APPEND_TIME_BIT if header.is_log_append_time else 0
+    if not codec:
+        wanted = (record for record in records if record.offset >= first_offset)
+        content = _encode(wanted, magic, stamp, relative=False).data
+        return content, len(content)
+    content, last_offset, max_timestamp = _encode(records, magic, stamp, relative=magic > 0)
+    if last_offset < first_offset:
+        return b"", len(content)
+    stream = compress(codec, content)
+    if magic == 0 and codec == Codec.LZ4:
+        stream = with_old_checksum(stream)
+    wrapper = Record(None, stream, max_timestamp)
+    return _message(wrapper, last_offset, magic, codec | stamp), len(content)
+
+
+class _Encoded(NamedTuple):
+    data: bytes
+    last_offset: int
+    max_timestamp: int
+
+
+def _encode(records: Iterable[Record], magic: int, attributes: int, *, relative: bool) -> _Encoded:
+    """The records as messages. `relative`: offsets count from the first record."""
+    out = bytearray()
+    base_offset = last_offset = -1
+    max_timestamp = NO_TIMESTAMP
+    for record in records:
+        last_offset = record.offset
+        if base_offset < 0:
+            base_offset = last_offset if relative else 0
+        max_timestamp = max(max_timestamp, record.timestamp)
+        out += _message(record, last_offset - base_offset, magic, attributes)
+    return _Encoded(bytes(out), last_offset, max_timestamp)
+
+
+def _message(record: Record, offset: int, magic: int, attributes: int) -> bytes:
+    key, value, timestamp = record.key, record.value, record.timestamp
+    body = b"".join(
+        (
+            _FIELDS[1].pack(1, attributes, timestamp)
+            if magic
+            else _FIELDS[0].pack(0, attributes & CODEC_MASK),
+            _NULL if key is None else _LENGTH.pack(len(key)) + key,
+            _NULL if value is None else _LENGTH.pack(len(value)) + value,
+        )
+    )
+    return _ENTRY_CRC.pack(offset, len(body) + 4, crc32(body)) + body

@@ -49,6 +49,7 @@ from kbroker.protocol.messages.transactions import DescribeProducersRequest
 from kbroker.protocol.records import Record, encode_batch
 from kbroker.protocol.schema import ZERO_UUID
 
+from ..message_sets import messages, wrapper
 from ..wire import Topic, Wire, batch, create_topic, fetch_request, produce, request
 
 TOPICS = ("plain", "compact", "stamped")
@@ -124,8 +125,12 @@ async def _make_groups(wire: Wire) -> tuple[str, int]:
 
 
 def some_batch(world: World, rng: random.Random) -> bytes:
-    """A batch as producers send it, now and then with a sequence."""
+    """A batch as producers send it, now and then with a sequence, or in an older format."""
     now_ms = int(time.time() * 1000)
+    if rng.random() < 0.2:
+        magic, codec = rng.randrange(2), rng.randrange(4)
+        data = messages([b"a", None, b"c"], magic, first_timestamp=now_ms)
+        return wrapper(data, codec, magic) if codec else data
     records = [
         Record(rng.choice((None, b"k")), rng.randbytes(rng.randrange(60)), now_ms, [("h", b"v")])
         for _ in range(rng.randint(1, 5))

@@ -1,0 +1,495 @@
+"""Produce 0 to 2 and Fetch 0 to 3: clients that know message formats 0 and 1 only."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import trio
+
+from kbroker import down_conversion
+from kbroker.broker import Broker
+from kbroker.heavy_work import HeavyWork, Result
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.compression import Codec
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.message_sets import read_messages, to_batch
+from kbroker.protocol.messages.fetch import FetchRequest
+from kbroker.protocol.messages.produce import ProduceRequest
+from kbroker.protocol.records import (
+    Marker,
+    Record,
+    end_transaction_marker,
+    read_header,
+    read_records,
+)
+
+from ..brokers import Start
+from ..message_sets import LOG_APPEND_TIME, message, messages, wrapper
+from ..wire import (
+    NEVER,
+    Topic,
+    Wire,
+    batch,
+    connected,
+    create_topic,
+    delete_topic,
+    fetch,
+    fetch_request,
+    produce,
+    produce_request,
+    until,
+    values_of,
+)
+
+CODECS = (Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4)
+
+
+def magic_of(fetch_version: int) -> int:
+    return 0 if fetch_version < 2 else 1
+
+
+def old_values(row: Any, version: int) -> list[bytes | None]:
+    """The values in a row of a Fetch answer below version 4; wrappers are opened."""
+    assert row.error_code == 0, row
+    magic = magic_of(version)
+    found: list[bytes | None] = []
+    for each in read_messages(row.records or b"", magic):
+        if each.codec:
+            whole = message(each.value, magic=magic, attributes=each.attributes)
+            found += [record.value for record in read_records(to_batch(whole) or b"")]
+        else:
+            found.append(each.value)
+    return found
+
+
+def old_offsets(row: Any, version: int) -> list[int]:
+    return [each.offset for each in read_messages(row.records or b"", magic_of(version))]
+
+
+# -- produce
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("codec", CODECS)
+async def test_produce_and_fetch(start: Start, version: int, magic: int, codec: Codec) -> None:
+    """What comes in by an old request is there for old and new ones."""
+    values: list[bytes | None] = [b"a", None, b"c" * 100]
+    sent = messages(values, magic)
+    if codec:
+        sent = wrapper(sent, codec, magic)
+    async with start() as broker, connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "t")
+        for expected in (0, 3):
+            row = await produce(wire, topic, sent, version)
+            assert (row.index, row.error_code, row.base_offset) == (0, 0, expected)
+            assert (row.log_append_time_ms, row.log_start_offset) == (-1, -1)
+        new = await fetch(wire, topic)
+        assert values_of(new) == values * 2
+        assert read_header(new.records).codec == codec
+        for fetch_version in range(4):
+            row = await fetch(wire, topic, 0, fetch_version)
+            assert row.high_watermark == 6
+            assert old_values(row, fetch_version) == values * 2
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+async def test_log_append_time(wire: Wire, version: int) -> None:
+    topic = await create_topic(wire, "t", configs={"message.timestamp.type": "LogAppendTime"})
+    before = int(time.time() * 1000)
+    row = await produce(wire, topic, messages([b"a", b"b"]), version)
+    (stamp,) = {record.timestamp for record in read_records((await fetch(wire, topic)).records)}
+    assert before <= stamp <= before + 10_000
+    assert row.log_append_time_ms == (stamp if version == 2 else -1)
+    found = await fetch(wire, topic, 0, 2)
+    for each in read_messages(found.records, 1):
+        assert (each.timestamp, each.attributes) == (stamp, LOG_APPEND_TIME)
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+async def test_format_0_has_no_timestamps(wire: Wire, magic: int) -> None:
+    """-1 is none, which no timestamp limit concerns."""
+    limits = {"message.timestamp.before.max.ms": "1000", "message.timestamp.after.max.ms": "1000"}
+    topic = await create_topic(wire, "t", configs=limits)
+    row = await produce(wire, topic, message(magic=magic, timestamp=5), 2)
+    assert row.error_code == (ErrorCode.INVALID_TIMESTAMP if magic else 0)
+    if not magic:
+        (record,) = read_records((await fetch(wire, topic)).records)
+        assert record.timestamp == -1
+
+
+@pytest.mark.parametrize("codec", CODECS)
+async def test_a_compacted_topic_wants_keys(wire: Wire, codec: Codec) -> None:
+    topic = await create_topic(wire, "t", configs={"cleanup.policy": "compact"})
+    for data, code in (
+        (message(b"v", None), ErrorCode.INVALID_RECORD),
+        (message(b"v", b"k") + message(b"v", None), ErrorCode.INVALID_RECORD),
+        (message(b"v", b"k"), 0),
+    ):
+        sent = wrapper(data, codec) if codec else data
+        assert (await produce(wire, topic, sent, 2)).error_code == code
+    assert (await fetch(wire, topic)).high_watermark == 1
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+async def test_what_is_refused(wire: Wire, version: int) -> None:
+    topic = await create_topic(wire, "t", configs={"max.message.bytes": "1000"})
+    cases: dict[ErrorCode, bytes | None] = {
+        ErrorCode.CORRUPT_MESSAGE: message(crc=1),
+        ErrorCode.MESSAGE_TOO_LARGE: message(b"x" * 2000),
+        ErrorCode.INVALID_RECORD: message(attributes=7),
+        ErrorCode.INVALID_TIMESTAMP: message(timestamp=int(time.time() * 1000) + 7_200_000),
+    }
+    for code, data in cases.items():
+        row = await produce(wire, topic, data, version)
+        assert (row.error_code, row.base_offset, row.log_append_time_ms) == (code, -1, -1)
+    assert (await produce(wire, topic, None, version)).error_code == ErrorCode.INVALID_RECORD
+    row = await produce(wire, topic, message(), version, partition=7)
+    assert row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    row = await produce(wire, Topic("missing"), message(), version)
+    assert row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    row = await produce(wire, topic, message(), version, acks=5)
+    assert row.error_code == ErrorCode.INVALID_REQUIRED_ACKS
+    assert (await fetch(wire, topic)).high_watermark == 0
+
+
+@pytest.mark.parametrize("data", [b"", bytes(10), message()[:-1]])
+async def test_no_whole_message_is_no_error(wire: Wire, data: bytes) -> None:
+    """As in Kafka: nothing is appended, and there is no offset to tell."""
+    topic = await create_topic(wire, "t")
+    row = await produce(wire, topic, data, 2)
+    assert (row.error_code, row.base_offset) == (0, -1)
+    row = await produce(wire, topic, message(), 2)
+    assert (row.error_code, row.base_offset) == (0, 0)
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+async def test_a_record_batch_in_an_old_request(wire: Wire, version: int) -> None:
+    """Kafka takes it from clients that mix this up; zstd needs a newer request."""
+    topic = await create_topic(wire, "t")
+    row = await produce(wire, topic, batch([b"a"], codec=Codec.GZIP), version)
+    assert (row.error_code, row.base_offset) == (0, 0)
+    row = await produce(wire, topic, batch([b"a"], codec=Codec.ZSTD), version)
+    assert row.error_code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+async def test_old_messages_in_a_newer_request(wire: Wire, magic: int) -> None:
+    topic = await create_topic(wire, "t")
+    for version in (3, 8, 13):
+        row = await produce(wire, topic, message(magic=magic), version)
+        assert row.error_code == ErrorCode.INVALID_RECORD
+
+
+async def test_a_mistake_in_one_partition_is_that_partitions(wire: Wire) -> None:
+    topic = await create_topic(wire, "t", 3)
+    rows = [
+        ProduceRequest.Partition(index=0, records=messages([b"0"])),
+        ProduceRequest.Partition(index=1, records=message(crc=1)),
+        ProduceRequest.Partition(index=2, records=wrapper(messages([b"2"]), Codec.GZIP)),
+    ]
+    asked = [ProduceRequest.Topic(name="t", partition_data=rows)]
+    answer = await wire.ask(ApiKey.PRODUCE, 2, ProduceRequest(acks=-1, topic_data=asked))
+    codes = [row.error_code for row in answer.responses[0].partition_responses]
+    assert codes == [0, ErrorCode.CORRUPT_MESSAGE, 0]
+    for index, expected in ((0, [b"0"]), (1, []), (2, [b"2"])):
+        assert values_of(await fetch(wire, topic, partitions=[index])) == expected
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+async def test_acks_0(broker: Broker, wire: Wire, version: int) -> None:
+    topic = await create_topic(wire, "t")
+    quiet = produce_request(topic, message(b"a"), acks=0)
+    await wire.send(ApiKey.PRODUCE, version, quiet, answered=False)
+    assert values_of(await fetch(wire, topic, max_wait_ms=5000)) == [b"a"]
+    bad = produce_request(topic, message(crc=1), acks=0)
+    await wire.send(ApiKey.PRODUCE, version, bad, answered=False)
+    assert await wire.wait_closed() == b""
+    assert broker.node.unhandled_errors == 0
+
+
+async def test_pipelined_requests_keep_their_order(wire: Wire) -> None:
+    """Converted or not: what was sent first has the smaller offset and is answered first."""
+    topic = await create_topic(wire, "t")
+    rng = random.Random(1)
+    now_ms = int(time.time() * 1000)  # far older ones would go into a segment of their own
+    sent: list[bytes] = []
+    for i in range(60):
+        value = b"%d" % i
+        sent.append(value)
+        if rng.random() < 0.5:
+            old = message(value, timestamp=now_ms)
+            await wire.send(ApiKey.PRODUCE, 2, produce_request(topic, old))
+        else:
+            await wire.send(ApiKey.PRODUCE, 9, produce_request(topic, batch([value])))
+    for i in range(60):
+        answer = await wire.receive()
+        assert answer.responses[0].partition_responses[0].base_offset == i
+    assert values_of(await fetch(wire, topic)) == sent
+
+
+class HeldWork(HeavyWork):
+    """Heavy work that begins when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun = 0
+        self.released = trio.Event()
+
+    async def run(self, work: Callable[[], Result]) -> Result:
+        self.begun += 1
+        await self.released.wait()
+        return await super().run(work)
+
+
+@pytest.fixture
+def held(broker: Broker) -> HeldWork:
+    broker.node.heavy_work = HeldWork()
+    return broker.node.heavy_work
+
+
+async def test_others_go_on_while_messages_are_converted(
+    broker: Broker, wire: Wire, held: HeldWork
+) -> None:
+    """The next request of the same connection has to wait, earlier answers need not."""
+    topic = await create_topic(wire, "t")
+    await wire.send(ApiKey.PRODUCE, 9, produce_request(topic, batch([b"first"])))
+    await wire.send(ApiKey.PRODUCE, 2, produce_request(topic, message(b"second")))
+    await wire.send(ApiKey.PRODUCE, 9, produce_request(topic, batch([b"third"])))
+    assert (await wire.receive()).responses[0].partition_responses[0].base_offset == 0
+    await until(lambda: held.begun)
+    async with connected(broker.endpoint) as other:
+        assert await other.works()
+        assert (await fetch(other, topic)).high_watermark == 1
+        held.released.set()
+        for offset in (1, 2):
+            answer = await wire.receive()
+            assert answer.responses[0].partition_responses[0].base_offset == offset
+        assert values_of(await fetch(other, topic)) == [b"first", b"second", b"third"]
+
+
+async def test_a_topic_that_goes_while_its_messages_are_converted(
+    broker: Broker, wire: Wire, held: HeldWork
+) -> None:
+    topic = await create_topic(wire, "t")
+    await wire.send(ApiKey.PRODUCE, 2, produce_request(topic, message()))
+    await until(lambda: held.begun)
+    async with connected(broker.endpoint) as other:
+        await delete_topic(other, "t")
+    held.released.set()
+    row = (await wire.receive()).responses[0].partition_responses[0]
+    assert row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+async def test_a_request_that_is_converted_is_not_idle(
+    broker: Broker, wire: Wire, held: HeldWork
+) -> None:
+    topic = await create_topic(wire, "t")
+    await wire.send(ApiKey.PRODUCE, 2, produce_request(topic, message(), acks=0), answered=False)
+    await until(lambda: held.begun)
+    (connection,) = broker.server.connections
+    assert connection.owes_answers
+    held.released.set()
+    await until(lambda: not connection.owes_answers)
+
+
+async def test_a_client_that_goes_while_its_messages_are_converted(
+    broker: Broker, held: HeldWork
+) -> None:
+    async with connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "t")
+        await wire.send(ApiKey.PRODUCE, 2, produce_request(topic, message(b"a")))
+        await until(lambda: held.begun)
+    held.released.set()
+    await until(lambda: not broker.server.connections)
+    async with connected(broker.endpoint) as wire:
+        assert values_of(await fetch(wire, topic)) == [b"a"]
+
+
+# -- fetch
+
+
+@pytest.mark.parametrize("version", range(4))
+@pytest.mark.parametrize("codec", CODECS)
+async def test_new_batches_for_old_consumers(start: Start, version: int, codec: Codec) -> None:
+    """Headers are lost; offsets and, from version 2 on, timestamps are kept."""
+    async with start() as broker, connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "t")
+        records = [Record(b"k", b"%d" % i, 1000 + i, [("h", b"x")]) for i in range(3)]
+        for _ in range(3):
+            await produce(wire, topic, batch(records, codec=codec))
+        row = await fetch(wire, topic, 3, version)
+        assert old_values(row, version) == [b"0", b"1", b"2"] * 2
+        last = list(read_messages(row.records, magic_of(version)))[-1]
+        assert (last.offset, last.timestamp) == (8, 1002 if version > 1 else -1)
+
+
+@pytest.mark.parametrize("version", range(4))
+async def test_zstd_cannot_be_told_to_them(wire: Wire, version: int) -> None:
+    topic = await create_topic(wire, "t")
+    await produce(wire, topic, batch([b"a"]))
+    await produce(wire, topic, batch([b"b"], codec=Codec.ZSTD))
+    assert old_values(await fetch(wire, topic, 0, version), version) == [b"a"]
+    row = await fetch(wire, topic, 1, version)
+    assert row.error_code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+    assert values_of(await fetch(wire, topic, 1, 4)) == [b"b"]
+
+
+@pytest.mark.parametrize("version", range(4))
+async def test_errors_and_nothing_new(wire: Wire, version: int) -> None:
+    topic = await create_topic(wire, "t")
+    row = await fetch(wire, topic, 0, version, max_wait_ms=50)
+    assert (row.error_code, row.high_watermark, bytes(row.records)) == (0, 0, b"")
+    row = await fetch(wire, topic, 5, version, max_wait_ms=NEVER)
+    assert row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+    row = await fetch(wire, Topic("missing"), 0, version, max_wait_ms=NEVER)
+    assert row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    answer = await wire.ask(ApiKey.FETCH, version, FetchRequest(max_wait_ms=NEVER, min_bytes=1))
+    assert answer.responses == []
+
+
+@pytest.mark.parametrize("version", range(4))
+async def test_a_waiting_fetch_is_woken(broker: Broker, wire: Wire, version: int) -> None:
+    topic = await create_topic(wire, "t")
+    await wire.send(ApiKey.FETCH, version, fetch_request(topic, max_wait_ms=NEVER))
+    async with connected(broker.endpoint) as other:
+        await produce(other, topic, messages([b"a"]), 2)
+    answer = await wire.receive()
+    assert old_values(answer.responses[0].partitions[0], version) == [b"a"]
+
+
+@pytest.mark.parametrize("version", range(4))
+async def test_whole_batches_within_the_limit_and_at_least_one(wire: Wire, version: int) -> None:
+    """Batches take more room in the old formats, so the limit counts after the conversion."""
+    topic = await create_topic(wire, "t")
+    for _ in range(5):
+        await produce(wire, topic, batch([b"x"] * 100))
+    one = 100 * len(message(b"x", magic=magic_of(version)))
+    for limit, expected in ((10, 100), (2 * one - 1, 100), (2 * one, 200), (1 << 20, 500)):
+        row = await fetch(wire, topic, 0, version, partition_max_bytes=limit)
+        assert len(old_values(row, version)) == expected
+        assert expected == 100 or len(row.records) <= limit
+
+
+async def test_the_limit_of_a_request(wire: Wire) -> None:
+    """Version 3 brought it (KIP-74). The first partition gives at least one batch."""
+    topic = await create_topic(wire, "t", 3)
+    for index in range(3):
+        await produce(wire, topic, batch([b"x" * 1000]), partition=index)
+    for limit, expected in ((0, 1), (1, 1), (2500, 2), (1 << 20, 3)):
+        asked = fetch_request(topic, partitions=range(3), max_bytes=limit)
+        answer = await wire.ask(ApiKey.FETCH, 3, asked)
+        rows = answer.responses[0].partitions
+        assert [len(old_values(row, 3)) for row in rows] == [1] * expected + [0] * (3 - expected)
+
+
+async def test_before_that_every_partition_gives_a_batch(wire: Wire) -> None:
+    """Such clients always ask in the same order: the later ones would never get their turn."""
+    topic = await create_topic(wire, "t", 3)
+    for index in range(3):
+        await produce(wire, topic, batch([b"x" * 1000]), partition=index)
+    for version in (0, 1, 2):
+        asked = fetch_request(topic, partitions=range(3), partition_max_bytes=100)
+        answer = await wire.ask(ApiKey.FETCH, version, asked)
+        rows = answer.responses[0].partitions
+        assert [len(old_values(row, version)) for row in rows] == [1, 1, 1]
+
+
+async def test_the_work_for_one_fetch_is_bounded(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By what is uncompressed, over all partitions; the rest comes with the next fetch."""
+    monkeypatch.setattr(down_conversion, "CONTENT_BYTES_MAX", 25_000)
+    topic = await create_topic(wire, "t", 2)
+    for index in (0, 1):
+        for _ in range(10):
+            await produce(wire, topic, batch([bytes(10_000)], codec=1), partition=index)
+    asked = fetch_request(topic, partitions=(0, 1))
+    answer = await wire.ask(ApiKey.FETCH, 2, asked)
+    first, second = answer.responses[0].partitions
+    assert old_offsets(first, 2) == [0, 1, 2]
+    assert old_offsets(second, 2) == []
+    assert old_offsets(await fetch(wire, topic, 3, 2), 2) == [3, 4, 5]
+
+
+# -- what old consumers do not see
+
+
+def append_marker(broker: Broker, name: str) -> None:
+    """Append a control batch, as the end of a transaction does."""
+    replica = broker.node.named_replica(name, 0)
+    marker = end_transaction_marker(
+        Marker(True, 0), producer_id=7, producer_epoch=0, timestamp=broker.node.clock.log_ms()
+    )
+    replica.append(memoryview(marker), read_header(marker), broker.node.clock.log_ms())
+
+
+async def markers_committed(broker: Broker, name: str, end_offset: int) -> None:
+    log = broker.node.named_replica(name, 0).log
+    await until(lambda: log.high_watermark == end_offset)
+
+
+@pytest.mark.parametrize("version", range(4))
+async def test_reading_goes_on_behind_control_batches(
+    broker: Broker, wire: Wire, version: int
+) -> None:
+    """Also when the limit leaves room for nothing else: else the consumer would never pass them."""
+    topic = await create_topic(wire, "t")
+    for _ in range(5):
+        append_marker(broker, "t")
+    await produce(wire, topic, batch([b"x" * 500]))
+    row = await fetch(wire, topic, 0, version, partition_max_bytes=100)
+    assert old_values(row, version) == [b"x" * 500]
+    assert old_offsets(row, version) == [5]
+
+
+@pytest.mark.parametrize("version", range(4))
+async def test_a_control_batch_at_the_end_does_not_end_the_wait(
+    broker: Broker, wire: Wire, version: int
+) -> None:
+    """A consumer that is answered at once would ask again at once, for ever."""
+    topic = await create_topic(wire, "t")
+    append_marker(broker, "t")
+    await markers_committed(broker, "t", 1)
+    row = await fetch(wire, topic, 0, version, max_wait_ms=50)
+    assert (row.error_code, row.high_watermark, bytes(row.records)) == (0, 1, b"")
+    await wire.send(ApiKey.FETCH, version, fetch_request(topic, max_wait_ms=NEVER))
+    assert await wire.is_silent(0.1)
+    append_marker(broker, "t")
+    assert await wire.is_silent(0.1)
+    async with connected(broker.endpoint) as other:
+        await produce(other, topic, batch([b"a"]))
+    row = (await wire.receive()).responses[0].partitions[0]
+    assert old_values(row, version) == [b"a"]
+
+
+async def test_what_comes_while_a_control_batch_is_converted(
+    broker: Broker, wire: Wire, held: HeldWork
+) -> None:
+    topic = await create_topic(wire, "t")
+    append_marker(broker, "t")
+    await markers_committed(broker, "t", 1)
+    await wire.send(ApiKey.FETCH, 2, fetch_request(topic, max_wait_ms=NEVER))
+    await until(lambda: held.begun)
+    async with connected(broker.endpoint) as other:
+        await produce(other, topic, batch([b"a"]))
+    held.released.set()
+    row = (await wire.receive()).responses[0].partitions[0]
+    assert old_values(row, 2) == [b"a"]
+
+
+async def test_a_waiting_fetch_does_not_hold_up_a_stop(start: Start) -> None:
+    async with start() as broker, connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "t")
+        append_marker(broker, "t")
+        await markers_committed(broker, "t", 1)
+        await wire.send(ApiKey.FETCH, 2, fetch_request(topic, max_wait_ms=NEVER))
+        assert await wire.is_silent(0.05)
+        with trio.fail_after(5):
+            await broker.node.release_waits()
+            row = (await wire.receive()).responses[0].partitions[0]
+        assert (row.error_code, bytes(row.records)) == (0, b"")

@@ -1,0 +1,411 @@
+"""Message formats 0 and 1 against kafka-python's codec, against what Kafka 3.9 did, and against lies."""
+
+from __future__ import annotations
+
+import struct
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from kbroker.protocol import message_sets
+from kbroker.protocol.compression import Codec, compress
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.message_sets import (
+    Message,
+    from_batches,
+    is_message_set,
+    read_messages,
+    to_batch,
+)
+from kbroker.protocol.records import (
+    Marker,
+    ProduceRules,
+    Record,
+    encode_batch,
+    end_transaction_marker,
+    read_header,
+    read_records,
+    validate_produced,
+)
+
+from ..message_sets import LOG_APPEND_TIME, message, messages, wrapper
+
+with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
+    # kafka-python loads its schemas through a deprecated function of importlib.
+    from kafka.record import MemoryRecords, MemoryRecordsBuilder
+
+CODECS = (Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4)
+FORMATS_OF_KAFKA_PYTHON = [
+    (magic, codec) for magic in (0, 1) for codec in CODECS if (magic, codec) != (0, Codec.LZ4)
+]
+"""For LZ4 in format 0 it needs another package; test_lz4_header.py has what Kafka wrote."""
+VALUES = (b"", None, b"x" * 300)
+MIB = 1 << 20
+
+
+def converted(data: bytes, rules: ProduceRules | None = None) -> list[Record]:
+    """What is stored of a message set."""
+    batch = to_batch(data) if rules is None else to_batch(data, rules)
+    assert batch is not None
+    validate_produced(memoryview(batch), 2, 10**12)
+    return [record._replace(headers=()) for record in read_records(batch)]
+
+
+def refusal(data: bytes, rules: ProduceRules | None = None) -> ErrorCode:
+    with pytest.raises(KafkaError) as caught:
+        converted(data, rules)
+    assert caught.value.message
+    return caught.value.code
+
+
+def read_by_kafka_python(data: bytes) -> list[tuple[int, int | None, bytes | None, bytes | None]]:
+    sets: Any = MemoryRecords(data)
+    return [(r.offset, r.timestamp, r.key, r.value) for r in _each(sets)]
+
+
+def _each(sets: Any) -> list[Any]:
+    found = []
+    while sets.has_next():
+        found += list(sets.next_batch())
+    return found
+
+
+def old(data: bytes, magic: int, first_offset: int = 0, max_bytes: int = MIB) -> bytes:
+    """`from_batches`, with as much work as it takes."""
+    answer = from_batches(
+        data, magic, first_offset=first_offset, max_bytes=max_bytes, max_content=100 * MIB
+    )
+    return answer.data
+
+
+# -- on the way in
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_set_becomes_one_batch(magic: int, codec: Codec) -> None:
+    data = messages(VALUES, magic)
+    if codec:
+        data = wrapper(data, codec, magic)
+    batch = to_batch(data)
+    assert batch is not None
+    header = read_header(batch)
+    times = [1000, 1001, 1002] if magic else [-1, -1, -1]
+    assert header.size == len(batch)
+    assert (header.attributes, header.record_count, header.last_offset_delta) == (codec, 3, 2)
+    assert (header.base_timestamp, header.max_timestamp) == (times[0], times[2])
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (-1, -1, -1)
+    keys = [b"k0", b"k1", b"k2"]
+    assert converted(data) == [
+        Record(key, value, time, (), offset)
+        for offset, (key, value, time) in enumerate(zip(keys, VALUES, times, strict=True))
+    ]
+
+
+@pytest.mark.parametrize(("magic", "codec"), FORMATS_OF_KAFKA_PYTHON)
+def test_what_kafka_python_writes(magic: int, codec: Codec) -> None:
+    builder: Any = MemoryRecordsBuilder(magic=magic, compression_type=codec, batch_size=MIB)
+    for i, value in enumerate(VALUES):
+        builder.append(timestamp=1000 + i, key=None, value=value)
+    builder.close()
+    expected = [(i, 1000 + i if magic else -1, value) for i, value in enumerate(VALUES)]
+    found = converted(builder.buffer())
+    assert [(r.offset, r.timestamp, r.value) for r in found] == expected
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_a_cut_message_at_the_end_is_left_out(magic: int) -> None:
+    """Kafka did so for every set, because consumers are sent such ends."""
+    one = message(b"a", magic=magic)
+    for size in range(len(one)):
+        assert len(converted(one + one[:size])) == 1
+        assert to_batch(one[:size]) is None
+        assert len(converted(wrapper(one + one[:size], Codec.GZIP, magic))) == 1
+
+
+def test_offsets_within_a_wrapper_do_not_matter() -> None:
+    """Some clients get them wrong, and Kafka numbers the messages anew."""
+    content = message(b"a", offset=7) + message(b"b", offset=7) + message(b"c", offset=0)
+    assert [r.offset for r in converted(wrapper(content, Codec.GZIP))] == [0, 1, 2]
+
+
+def test_the_time_of_a_wrapper_with_log_append_time() -> None:
+    """Its messages have it (KIP-32); the bit itself is not kept."""
+    data = wrapper(messages(VALUES), Codec.GZIP, attributes=LOG_APPEND_TIME, timestamp=77)
+    assert [r.timestamp for r in converted(data)] == [77] * 3
+    batch = to_batch(data)
+    assert batch is not None
+    assert not read_header(batch).is_log_append_time
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+def test_a_log_append_time_bit_for_a_topic_with_log_append_time(codec: Codec) -> None:
+    rules = ProduceRules(log_append_time=True)
+    for magic in (0, 1):
+        data = message(magic=magic, attributes=LOG_APPEND_TIME)
+        if codec:
+            data = wrapper(message(magic=magic), codec, magic, attributes=LOG_APPEND_TIME)
+        if magic == 0:
+            assert len(converted(data, rules)) == 1, "format 0 has no such bit"
+        else:
+            assert refusal(data, rules) == ErrorCode.INVALID_TIMESTAMP
+
+
+@pytest.mark.parametrize("timestamp", [-2, -(2**63), 2**63 - 1])
+def test_an_impossible_timestamp(timestamp: int) -> None:
+    assert refusal(message(timestamp=timestamp)) == ErrorCode.INVALID_TIMESTAMP
+
+
+def test_timestamps_as_far_apart_as_can_be() -> None:
+    found = list(
+        read_records(to_batch(message(timestamp=-1) + message(timestamp=2**63 - 2)) or b"")
+    )
+    assert [record.timestamp for record in found] == [-1, 2**63 - 2]
+
+
+CORRUPT, INVALID, LARGE = (
+    ErrorCode.CORRUPT_MESSAGE,
+    ErrorCode.INVALID_RECORD,
+    ErrorCode.MESSAGE_TOO_LARGE,
+)
+
+
+def bad(magic: int) -> dict[str, tuple[bytes, ErrorCode]]:
+    """Sets that Kafka 3.9 refuses, each with the error that it has for it.
+
+    Where that is UNKNOWN_SERVER_ERROR, because nobody thought of it, here it is INVALID_RECORD.
+    """
+    good, other = message(magic=magic), message(magic=1 - magic)
+    zipped = wrapper(good, Codec.GZIP, magic)
+    return {
+        "wrong crc": (message(magic=magic, crc=5), CORRUPT),
+        "wrong crc behind a good one": (good + message(magic=magic, crc=5), CORRUPT),
+        "wrong crc within": (wrapper(message(magic=magic, crc=5), Codec.GZIP, magic), CORRUPT),
+        "size too small": (struct.pack(">qiIbb", 0, 6, 0, magic, 0) + bytes(20), CORRUPT),
+        "size negative": (struct.pack(">qiIbb", 0, -1, 0, magic, 0) + bytes(20), CORRUPT),
+        "key beyond the message": (message(magic=magic, key_size=100), INVALID),
+        "value beyond the message": (message(magic=magic, value_size=100), INVALID),
+        "value of 2 GB": (message(magic=magic, value_size=2**31 - 1), INVALID),
+        "codec 5": (message(magic=magic, attributes=5), INVALID),
+        "codec 7": (message(magic=magic, attributes=7), INVALID),
+        "zstd": (wrapper(good, Codec.ZSTD, magic), INVALID),
+        "two wrappers": (zipped + zipped, INVALID),
+        "a message and a wrapper": (good + zipped, INVALID),
+        "a wrapper and a message": (zipped + good, INVALID),
+        "nested wrappers": (wrapper(zipped, Codec.GZIP, magic), INVALID),
+        "another format behind": (good + other, INVALID),
+        "another format within": (wrapper(other, Codec.GZIP, magic), INVALID),
+        "a batch behind": (good + encode_batch([Record()]), INVALID),
+        "nothing within": (wrapper(b"", Codec.GZIP, magic), INVALID),
+        "a part of one within": (wrapper(good[:-1], Codec.GZIP, magic), INVALID),
+        "a wrapper without value": (message(None, magic=magic, attributes=1), INVALID),
+        "no gzip": (message(b"garbage", magic=magic, attributes=1), INVALID),
+        "no snappy": (message(b"\xff" * 9, magic=magic, attributes=2), INVALID),
+        "no lz4": (message(b"garbage", magic=magic, attributes=3), INVALID),
+    }
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("case", bad(0))
+def test_a_bad_set_is_refused(case: str, magic: int) -> None:
+    data, code = bad(magic)[case]
+    assert refusal(data) == code
+
+
+def test_bytes_behind_the_value_are_left_out() -> None:
+    """As in Kafka."""
+    assert [r.value for r in converted(message(b"v", tail=b"zz"))] == [b"v"]
+
+
+# -- how much
+
+
+def test_the_size_of_a_message_and_of_all_of_them() -> None:
+    """A converted batch has to be as small as any other; its messages are not spread over more."""
+    rules = ProduceRules(max_message_bytes=1000)
+    assert refusal(message(b"x" * 1000), rules) == LARGE
+    assert refusal(message(b"x" * 100) * 20, rules) == LARGE
+    assert refusal(message(b"") * 200, rules) == LARGE
+    assert refusal(message(bytes(1500), attributes=1), rules) == LARGE
+    assert len(converted(message(b"x" * 100) * 5, rules)) == 5
+    assert len(converted(wrapper(message(b"x" * 100) * 20, Codec.GZIP), rules)) == 20
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4])
+def test_what_comes_out_of_a_wrapper_is_limited(codec: Codec) -> None:
+    rules = ProduceRules(max_decompressed=10_000)
+    data = wrapper(message(b"x" * 20_000), codec)
+    assert refusal(data, rules) == LARGE
+
+
+def test_the_messages_of_a_wrapper_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(message_sets, "MESSAGES_MAX", 10)
+    assert len(converted(wrapper(message() * 10, Codec.GZIP))) == 10
+    assert refusal(wrapper(message() * 11, Codec.GZIP)) == LARGE
+
+
+def test_which_bytes_are_a_message_set() -> None:
+    assert all(is_message_set(data) for data in (message(magic=0), message(), b"", bytes(16)))
+    assert not any(is_message_set(data) for data in (encode_batch([Record()]), None))
+
+
+# -- on the way out
+
+RECORDS = (
+    Record(b"k", b"a", 5000, [("header", b"lost")]),
+    Record(None, b"b", -1),
+    Record(b"", None, 4000),
+)
+
+
+def stored(
+    codec: int = 0, base_offset: int = 100, records: Sequence[Record] = RECORDS, **settings: Any
+) -> bytes:
+    return encode_batch(records, codec=codec, base_offset=base_offset, leader_epoch=3, **settings)
+
+
+@pytest.mark.parametrize(("magic", "codec"), FORMATS_OF_KAFKA_PYTHON)
+def test_batches_become_a_set_that_kafka_python_reads(magic: int, codec: Codec) -> None:
+    data = old(stored(codec) + stored(Codec.NONE, 103), magic)
+    expected = [
+        (offset + i, record.timestamp if magic else None, record.key, record.value)
+        for offset in (100, 103)
+        for i, record in enumerate(RECORDS)
+    ]
+    assert read_by_kafka_python(data) == expected
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("codec", CODECS[1:])
+def test_the_fields_of_a_wrapper(magic: int, codec: Codec) -> None:
+    """Offset of the last message, greatest timestamp, no key; within, offsets as the format has."""
+    (outer,) = read_messages(old(stored(codec), magic), magic)
+    assert (outer.offset, outer.attributes, outer.key) == (102, codec, None)
+    assert outer.timestamp == (5000 if magic else -1)
+    content = message_sets._unwrapped(outer, magic, MIB)
+    inner = list(read_messages(content, magic))
+    assert [m.offset for m in inner] == ([0, 1, 2] if magic else [100, 101, 102])
+    assert [m.timestamp for m in inner] == ([5000, -1, 4000] if magic else [-1] * 3)
+    assert [(m.attributes, m.key, m.value) for m in inner] == [
+        (0, record.key, record.value) for record in RECORDS
+    ]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_the_way_back_gives_the_same_records(codec: Codec) -> None:
+    found = converted(old(stored(codec), 1))
+    assert found == [r._replace(headers=(), offset=i) for i, r in enumerate(RECORDS)]
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+def test_log_append_time_is_told(codec: Codec) -> None:
+    data = stored(codec, log_append_time=9000)
+    for each in read_messages(old(data, 1), 1):
+        assert (each.attributes, each.timestamp) == (codec | LOG_APPEND_TIME, 9000)
+    for each in read_messages(old(data, 0), 0):
+        assert (each.attributes, each.timestamp) == (codec, -1)
+    assert {timestamp for _, timestamp, _, _ in read_by_kafka_python(old(data, 1))} == {9000}
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP, Codec.SNAPPY])
+def test_gaps_stay_gaps(magic: int, codec: Codec) -> None:
+    """As compaction leaves them, at the start, within, and at the end of a batch."""
+    kept = [Record(b"k", b"v", 1000, (), offset) for offset in (102, 105, 107)]
+    data = bytearray(stored(codec, 100, kept, keep_offsets=True))
+    struct.pack_into(">i", data, 23, 19)  # the last record of the batch, 119, is gone
+    found = read_by_kafka_python(old(bytes(data), magic))
+    assert [offset for offset, _, _, _ in found] == [102, 105, 107]
+    assert old(bytes(data), magic, 108) == b"", "nothing left for who wants 108"
+
+
+def test_records_before_the_wanted_one() -> None:
+    """Left out where they stand alone; a wrapper keeps them, and clients skip them."""
+    for codec, expected in ((Codec.NONE, [101, 102]), (Codec.GZIP, [100, 101, 102])):
+        found = read_by_kafka_python(old(stored(codec), 1, 101))
+        assert [offset for offset, _, _, _ in found] == expected
+    assert old(stored() + stored(0, 103), 1, 104)[:8] == struct.pack(">q", 104)
+
+
+def test_control_batches_are_left_out() -> None:
+    marker = end_transaction_marker(
+        Marker(True, 0), producer_id=5, producer_epoch=0, timestamp=1, base_offset=103
+    )
+    data = stored(producer_id=5, producer_epoch=0, base_sequence=0, transactional=True)
+    found = read_by_kafka_python(old(data + marker + stored(0, 104), 1))
+    assert [offset for offset, _, _, _ in found] == [100, 101, 102, 104, 105, 106]
+    assert old(marker, 1) == b""
+
+
+def test_zstd_does_not_exist_there() -> None:
+    """An error where it comes first; before it, what can be read."""
+    with pytest.raises(KafkaError) as caught:
+        old(stored(Codec.ZSTD), 1)
+    assert caught.value.code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+    found = read_by_kafka_python(old(stored() + stored(Codec.ZSTD, 103) + stored(0, 106), 1))
+    assert [offset for offset, _, _, _ in found] == [100, 101, 102]
+
+
+def test_damaged_records_end_the_set_before_them() -> None:
+    broken = bytearray(stored(0, 103))
+    broken[61] = 0xFF
+    with pytest.raises(KafkaError) as caught:
+        old(bytes(broken), 1)
+    assert caught.value.code == ErrorCode.CORRUPT_MESSAGE
+    assert len(read_by_kafka_python(old(stored() + bytes(broken), 1))) == 3
+
+
+def test_whole_batches_within_the_limit_and_at_least_one() -> None:
+    data = stored() + stored(0, 103) + stored(0, 106)
+    one = len(old(stored(), 1))
+    for max_bytes, batches in ((0, 1), (one, 1), (2 * one - 1, 1), (2 * one, 2), (3 * one, 3)):
+        assert len(old(data, 1, max_bytes=max_bytes)) == batches * one
+
+
+def test_the_work_is_limited() -> None:
+    records = [Record(None, bytes(1000), 1)] * 10
+    data = b"".join(stored(Codec.GZIP, 10 * i, records) for i in range(10))
+    answer = from_batches(data, 1, first_offset=0, max_bytes=MIB, max_content=25_000)
+    assert [each.offset for each in read_messages(answer.data, 1)] == [9, 19, 29]
+    assert 30_000 < answer.content_bytes < 32_000
+
+
+def test_a_batch_that_is_too_much_for_an_old_consumer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(message_sets, "MESSAGES_MAX", 2)
+    with pytest.raises(KafkaError) as caught:
+        old(stored(), 1)
+    assert caught.value.code == LARGE
+    with pytest.raises(KafkaError) as caught:
+        from_batches(
+            stored(Codec.GZIP, 0, [Record(None, bytes(5000))]),
+            1,
+            first_offset=0,
+            max_bytes=MIB,
+            max_content=MIB,
+            max_decompressed=1000,
+        )
+    assert caught.value.code == LARGE
+
+
+def test_a_part_of_a_batch_at_the_end_is_left_out() -> None:
+    assert old(stored() + stored(0, 103)[:-1], 1) == old(stored(), 1)
+    assert old(stored()[:-1], 1) == b""
+
+
+def test_what_a_message_says_of_itself() -> None:
+    (found,) = read_messages(message(b"v", b"k", attributes=9, offset=4), 1)
+    assert found == Message(4, 9, 1000, b"k", b"v", len(message(b"v", b"k")))
+    assert (found.codec, found.is_log_append_time) == (1, True)
+    (found,) = read_messages(message(None, magic=0, attributes=9), 0)
+    assert (found.codec, found.is_log_append_time, found.timestamp) == (1, False, -1)
+
+
+def test_raw_snappy_is_read_too() -> None:
+    """What librdkafka wrote, where Java wrote the framing of the xerial library."""
+    import snappy
+
+    raw = snappy.compress(messages(VALUES))
+    assert raw != compress(Codec.SNAPPY, messages(VALUES))
+    assert len(converted(message(raw, attributes=Codec.SNAPPY))) == 3

@@ -87,9 +87,7 @@ def is_message_set(buffer: Buffer | None) -> bool:
 
     Something too short to say is taken for an (empty) message set.
     """
-    return buffer is not None and (
-        len(buffer) <= _MAGIC_AT or buffer[_MAGIC_AT] < MAGIC
-    )
+    return buffer is not None and (len(buffer) <= _MAGIC_AT or buffer[_MAGIC_AT] < MAGIC)
 
 
 # --- reading ----------------------------------------------------------------------------------

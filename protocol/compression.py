@@ -58,7 +58,7 @@ class OutputLimitError(DecompressionError):
 
 
 class _Coder(NamedTuple):
-    compress: Callable[[Buffer], bytes]
+    compress: Callable[[Buffer, int | None], bytes]
     decompress: Callable[[memoryview, _Output], None]
 
 
@@ -92,15 +92,18 @@ class _Output:
         return self.chunks[0] if len(self.chunks) == 1 else b"".join(self.chunks)
 
 
-def compress(codec: int, data: Buffer) -> bytes:
+def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
     """The bytes of `data` in the given codec; `Codec.NONE` copies.
+
+    `level` is what Kafka's `compression.*.level` means (KIP-390): 1 to 9 or -1 for gzip, 1 to 17
+    for lz4, -131072 to 22 for zstd; None is the codec's default. Snappy has no levels.
 
     Raises:
         ValueError: there is no such codec.
     """
     if codec == Codec.NONE:
         return bytes(data)
-    return _coder(codec).compress(data)
+    return _coder(codec).compress(data, level)
 
 
 def decompress(codec: int, data: Buffer, limit: int) -> bytes:
@@ -140,8 +143,8 @@ def _coder(codec: int) -> _Coder:
 _GZIP_WBITS = 31  # 15 bits of window, and 16 says "with a gzip header and trailer"
 
 
-def _gzip_compress(data: Buffer) -> bytes:
-    stream = zlib.compressobj(wbits=_GZIP_WBITS)
+def _gzip_compress(data: Buffer, level: int | None) -> bytes:
+    stream = zlib.compressobj(-1 if level is None else level, wbits=_GZIP_WBITS)
     return stream.compress(data) + stream.flush()
 
 
@@ -173,7 +176,7 @@ _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)  # version, oldest com
 _INT32 = struct.Struct(">i")
 
 
-def _snappy_compress(data: Buffer) -> bytes:
+def _snappy_compress(data: Buffer, level: int | None) -> bytes:
     import snappy
 
     view = memoryview(data)
@@ -242,11 +245,24 @@ def _snappy_declared_size(block: memoryview) -> int:
 # --- lz4 --------------------------------------------------------------------------------------
 
 
-def _lz4_compress(data: Buffer) -> bytes:
+_LZ4_FAST_LEVEL = 9
+"""The level that stands for the fast compressor in Kafka; all others are of the slow one."""
+_LZ4_SLOW_LEVEL_MIN, _LZ4_SLOW_LEVEL_MAX = 3, 12
+
+
+def _lz4_compress(data: Buffer, level: int | None) -> bytes:
     import lz4.frame
 
+    if level is None or level == _LZ4_FAST_LEVEL:
+        library_level = 0
+    else:
+        library_level = min(max(level, _LZ4_SLOW_LEVEL_MIN), _LZ4_SLOW_LEVEL_MAX)
     compressed: bytes = lz4.frame.compress(
-        data, block_linked=False, block_size=lz4.frame.BLOCKSIZE_MAX64KB, store_size=False
+        data,
+        compression_level=library_level,
+        block_linked=False,
+        block_size=lz4.frame.BLOCKSIZE_MAX64KB,
+        store_size=False,
     )
     return compressed
 
@@ -283,10 +299,10 @@ _ZSTD_SKIPPABLE = 0x184D2A50  # and the fifteen numbers after it
 _ZSTD_RLE_BLOCK = 1  # one byte, however large its size says that the output is
 
 
-def _zstd_compress(data: Buffer) -> bytes:
+def _zstd_compress(data: Buffer, level: int | None) -> bytes:
     import zstandard
 
-    return zstandard.ZstdCompressor().compress(data)
+    return zstandard.ZstdCompressor(3 if level is None else level).compress(data)
 
 
 def _zstd_decompress(data: memoryview, output: _Output) -> None:

@@ -54,6 +54,8 @@ CODEC_MASK = 0x07
 LOG_APPEND_TIME_BIT = 0x08
 TRANSACTIONAL_BIT = 0x10
 CONTROL_BIT = 0x20
+DELETE_HORIZON_BIT = 0x40
+"""`base_timestamp` says until when tombstones and markers of the batch are kept (KIP-534)."""
 
 _CRC_START = 21
 _MAGIC_AT = 16
@@ -111,6 +113,12 @@ class BatchHeader(NamedTuple):
     @property
     def is_control(self) -> bool:
         return bool(self.attributes & CONTROL_BIT)
+
+    @property
+    def delete_horizon(self) -> int | None:
+        """Time (ms) until which compaction keeps the batch's tombstones and markers (KIP-534);
+        None before compaction has set one."""
+        return self.base_timestamp if self.attributes & DELETE_HORIZON_BIT else None
 
     @property
     def last_sequence(self) -> int:
@@ -260,8 +268,21 @@ def _restamped(
     buffer: Buffer, header: BatchHeader, attributes: int, max_timestamp: int
 ) -> BatchHeader:
     changed = header._replace(attributes=attributes, max_timestamp=max_timestamp)
-    records = memoryview(buffer)[HEADER_SIZE : header.size]
-    return changed._replace(crc=crc32c(records, crc32c(_HEADER.pack(*changed)[_CRC_START:])))
+    return _with_crc(changed, memoryview(buffer)[HEADER_SIZE : header.size])
+
+
+def _with_crc(header: BatchHeader, payload: Buffer) -> BatchHeader:
+    return header._replace(crc=crc32c(payload, crc32c(_HEADER.pack(*header)[_CRC_START:])))
+
+
+def with_payload(header: BatchHeader, payload: Buffer) -> tuple[bytes, BatchHeader]:
+    """A batch with other stored bytes of records; returns it and its header.
+
+    `header` says everything about the batch but its length and CRC, which are computed.
+    """
+    length = HEADER_SIZE - LENGTH_END + len(payload)
+    changed = _with_crc(header._replace(batch_length=length), payload)
+    return _HEADER.pack(*changed) + payload, changed
 
 
 # --- what a client may send -------------------------------------------------------------------

@@ -15,7 +15,7 @@ from kbroker.protocol.records import HEADER_SIZE, MAGIC, BatchHeader, check_crc,
 
 from .epochs import UNDEFINED, LeaderEpochs
 from .errors import CorruptLogError
-from .files import File
+from .files import File, Files
 
 _SMALL_READ = 4 * 1024
 _LARGE_READ = 256 * 1024
@@ -71,6 +71,29 @@ def walk_headers(file: File, position: int, end: int) -> Iterator[tuple[int, Bat
             wanted = _LARGE_READ if place.size < _LARGE_READ else HEADER_SIZE
             chunk, chunk_at, at = file.read(place.position, wanted), place.position, 0
         yield place.position, read_header(chunk, at)
+
+
+def read_batches(files: Files, path: str, end: int) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """Header and bytes of every batch up to a border, each compared with its CRC.
+
+    A view is valid as long as it is held, but keeps a piece of `_LARGE_READ` bytes alive.
+
+    Raises CorruptLogError.
+    """
+    file = files.open(path)
+    try:
+        chunk_at, chunk = 0, b""
+        for place in walk(file, 0, end):
+            at = place.position - chunk_at
+            if at + place.size > len(chunk):
+                wanted = max(_LARGE_READ, place.size)
+                chunk, chunk_at, at = file.read(place.position, wanted), place.position, 0
+            header = read_header(chunk, at)
+            if not check_crc(chunk, at, header):
+                raise CorruptLogError(path, place.position, "a batch does not match its CRC")
+            yield header, memoryview(chunk)[at : at + place.size]
+    finally:
+        file.close()
 
 
 def check(

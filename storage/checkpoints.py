@@ -27,7 +27,7 @@ from crc32c import crc32c
 
 from .errors import StorageError
 from .files import Files
-from .naming import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
+from .naming import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
 
 logger = logging.getLogger(__name__)
 
@@ -106,24 +106,26 @@ class Offsets(NamedTuple):
     """What the offset checkpoints hold for one partition.
 
     The log start and the high watermark are as in `Log`; up to the recovery point everything was
-    synced.
+    synced; up to the first dirty offset the log is compacted (-1: no run has touched it).
     """
 
     log_start: int = 0
     recovery_point: int = 0
     high_watermark: int = 0
+    first_dirty: int = -1
 
 
 class _OffsetFile:
     """One offset file, kept as the lines that stand in it.
 
     A line is made once for each change, because a folder with 10,000 partitions is checkpointed
-    every few seconds while one of them is in use.
+    every few seconds while one of them is in use. `absent` stands for a line that is not there.
     """
 
-    def __init__(self, files: Files, path: str) -> None:
+    def __init__(self, files: Files, path: str, *, absent: int = 0) -> None:
         self._files = files
         self._path = path
+        self._absent = absent
         self._rows: dict[Partition, str] = {}
         self._in_order = True
         self._is_written = True
@@ -137,12 +139,13 @@ class _OffsetFile:
         if offsets is None:
             logger.warning("%s is damaged; what it held counts as unknown", self._path)
             self._is_written = False
+            self._absent = 0  # of any partition something may have been there
             return
         self._rows = {partition: _offset_row(partition, at) for partition, at in offsets.items()}
 
     def get(self, partition: Partition) -> int:
         row = self._rows.get(partition)
-        return 0 if row is None else int(row.rpartition(" ")[2])
+        return self._absent if row is None else int(row.rpartition(" ")[2])
 
     def put(self, partition: Partition, offset: int) -> None:
         row = _offset_row(partition, offset)
@@ -168,7 +171,7 @@ class _OffsetFile:
 
 
 class OffsetCheckpoints:
-    """The three offset files of a data folder, and what they hold.
+    """The four offset files of a data folder, and what they hold.
 
     `guard` is held while the files are written, so that a worker thread may write one change and
     the owner another. An offset is a lower bound, so a write that fails leaves nothing false.
@@ -184,11 +187,17 @@ class OffsetCheckpoints:
         self._log_starts = _OffsetFile(files, f"{data_dir}/{LOG_STARTS}")
         self._recovery_points = _OffsetFile(files, f"{data_dir}/{RECOVERY_POINTS}")
         self._high_watermarks = _OffsetFile(files, f"{data_dir}/{HIGH_WATERMARKS}")
+        self._first_dirty = _OffsetFile(files, f"{data_dir}/{CLEANER_OFFSETS}", absent=-1)
         # Log starts come first: segments may be removed as soon as they are durable.
-        self._all = (self._log_starts, self._recovery_points, self._high_watermarks)
+        self._all = (
+            self._log_starts,
+            self._recovery_points,
+            self._high_watermarks,
+            self._first_dirty,
+        )
 
     def get(self, partition: Partition) -> Offsets:
-        """What is known of a partition; zeros for one that is not."""
+        """What is known of a partition; as `Offsets()` for one that is not."""
         return Offsets(*(each.get(partition) for each in self._all))
 
     def update(self, changes: Iterable[tuple[Partition, Offsets]]) -> None:
@@ -198,11 +207,14 @@ class OffsetCheckpoints:
         """
         with self.guard:
             for partition, offsets in changes:
-                # As in Kafka, a log that starts at 0 has no line in the file of starts.
+                # As in Kafka, a log that starts at 0 has no line in the file of starts, and one that
+                # was never compacted none in that of compaction.
                 if offsets.log_start:
                     self._log_starts.put(partition, offsets.log_start)
                 self._recovery_points.put(partition, offsets.recovery_point)
                 self._high_watermarks.put(partition, offsets.high_watermark)
+                if offsets.first_dirty >= 0:
+                    self._first_dirty.put(partition, offsets.first_dirty)
             self._write()
 
     def forget(self, partitions: Iterable[Partition]) -> None:

@@ -18,11 +18,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
+
+from crc32c import crc32c
 
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.records import (
@@ -45,7 +47,17 @@ from .epochs import LeaderEpochs
 from .errors import CorruptLogError, StorageError
 from .files import FileRange, Files
 from .index import AbortedTransaction
-from .naming import LEADER_EPOCHS, PARTITION_METADATA, folder_name
+from .naming import (
+    CLEANED,
+    LEADER_EPOCHS,
+    OFFSET_INDEX,
+    PARTITION_METADATA,
+    REPLACES,
+    TIME_INDEX,
+    TXN_INDEX,
+    file_name,
+    folder_name,
+)
 from .open_segments import OpenSegments
 from .producer_state import ProducerStates
 from .retention import expired_segments
@@ -55,6 +67,9 @@ from .sync import (
     AtomicWrite,
     FileSync,
     FolderSync,
+    InOrder,
+    Removal,
+    SegmentRemoval,
     SyncItem,
     sync_in_order,
     sync_together,
@@ -62,6 +77,12 @@ from .sync import (
 
 SAVE_EVERY_BYTES = 16 * 1024 * 1024
 """After how many appended bytes indexes and producer state are saved within a segment."""
+
+FOREVER_MS = (1 << 63) - 1
+"""A time that does not pass."""
+
+NEVER_COMPACTED = -1
+"""The first dirty offset of a log that no run has touched."""
 
 _LOADED_INDEXES_MAX = 8
 
@@ -75,22 +96,36 @@ class LogConfig:
 
     segment_bytes: int = 1 << 30
     segment_ms: int = 604_800_000
+    segment_jitter_ms: int = 0
     segment_index_bytes: int = 10_485_760
     index_interval_bytes: int = 4096
     retention_bytes: int = -1
     retention_ms: int = 604_800_000
     cleanup_policy: frozenset[str] = frozenset({"delete"})
+    min_cleanable_dirty_ratio: float = 0.5
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = FOREVER_MS
+    delete_retention_ms: int = 86_400_000
     producer_expiration_ms: int = 86_400_000
     new_producers_start_at_zero: bool = False
     produce_rules: ProduceRules = DEFAULT_RULES
 
     @property
+    def compacted(self) -> bool:
+        return "compact" in self.cleanup_policy
+
+    @property
     def segment_rules(self) -> SegmentRules:
         return SegmentRules(
-            self.index_interval_bytes,
-            self.segment_index_bytes,
-            gaps_allowed="compact" in self.cleanup_policy,
+            self.index_interval_bytes, self.segment_index_bytes, gaps_allowed=self.compacted
         )
+
+    @property
+    def segment_age_ms(self) -> int:
+        """How much later than its first record a record of one segment may be."""
+        if not self.compacted:
+            return self.segment_ms
+        return min(self.segment_ms, self.max_compaction_lag_ms)
 
 
 class Appended(NamedTuple):
@@ -146,6 +181,7 @@ class Log:
         "config",
         "deleted",
         "epochs",
+        "first_dirty_offset",
         "folder",
         "high_watermark",
         "log_end_offset",
@@ -182,6 +218,8 @@ class Log:
         self.log_end_offset = 0
         self.synced_offset = 0
         self.high_watermark = 0
+        self.first_dirty_offset = NEVER_COMPACTED
+        """Up to where the log is compacted."""
         self.epochs = LeaderEpochs()
         self.producers = ProducerStates()
         self.active: Segment | None = None
@@ -241,7 +279,7 @@ class Log:
         segment.open_for_append(self._open_segments)
         first = segment.first_timestamp()
         if first >= 0:
-            segment.roll_at_ms = first + self.config.segment_ms
+            segment.roll_at_ms = first + self._roll_after_ms(self.config, segment)
         self.active = segment
 
     def distrust_names(self) -> None:
@@ -385,7 +423,7 @@ class Log:
         if segment is None or segment.size:
             segment = self.roll()
         if max_timestamp >= 0:
-            segment.roll_at_ms = max_timestamp + config.segment_ms
+            segment.roll_at_ms = max_timestamp + self._roll_after_ms(config, segment)
         return segment
 
     def roll(self) -> Segment:
@@ -402,8 +440,8 @@ class Log:
             self._files,
             self.folder,
             self.log_end_offset,
-            self.config.segment_rules,
-            self._open_segments,
+            self.segment_rules,
+            open_segments=self._open_segments,
         )
         if old is not None:
             self._unsettled += old.seal()
@@ -415,6 +453,15 @@ class Log:
         self._announce(segment)
         self._must_sync(FolderSync(self._files, self.folder))
         return segment
+
+    def _roll_after_ms(self, config: LogConfig, segment: Segment) -> int:
+        """How long records go into a segment. The jitter is the same after a restart, but another
+        one for each partition and segment."""
+        longest = config.segment_age_ms
+        jitter_ms = min(config.segment_jitter_ms, longest)
+        if jitter_ms <= 0:
+            return longest
+        return longest - crc32c(segment.log_path.encode()) % jitter_ms
 
     def _create_folder(self) -> None:
         self._files.mkdir(self.folder)
@@ -768,13 +815,68 @@ class Log:
                     return checked
         return 0
 
+    # --- compaction (see storage.cleaning) ------------------------------------------------------
+
+    @property
+    def segment_rules(self) -> SegmentRules:
+        """Those of the topic; gaps stay when a topic is no longer compacted."""
+        rules = self.config.segment_rules
+        return rules._replace(gaps_allowed=rules.gaps_allowed or self.first_dirty_offset >= 0)
+
+    @property
+    def durable_offset(self) -> int:
+        """What is before it will be there after a crash, or nothing will be."""
+        return self.synced_offset if self._files.durable else self.log_end_offset
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """All segments, oldest first."""
+        return tuple(self._segments)
+
+    def sealed_segments(self) -> Iterator[tuple[Segment, int]]:
+        """All segments but the active one, each with the offset where the next begins."""
+        return zip(self._segments, self._bases[1:], strict=False)
+
+    def replace(self, old: Sequence[Segment], new: Segment) -> None:
+        """Let a compacted segment take the place of sealed ones that follow each other.
+
+        The old files go with the next checkpoint. Raises StorageError, and the log is as it was.
+        """
+        index = self._segments.index(old[0])
+        new.take_place()
+        end = index + len(old)
+        for segment in old:
+            segment.close()
+            if segment in self._indexed:
+                self._indexed.remove(segment)
+        self._segments[index:end] = [new]
+        self._bases[index:end] = [new.base_offset]
+        self._keep_indexes(new)
+        self._changed.add(self)
+        self._unsettled.append(InOrder(self._cleaning_up(old[1:], new)))
+
+    def _cleaning_up(self, old: Sequence[Segment], new: Segment) -> list[SyncItem]:
+        """What is left to do when a compacted segment is in its place, in this order."""
+        path = f"{self.folder}/{file_name(new.base_offset, '')}"
+        folder = FolderSync(self._files, self.folder)
+        items: list[SyncItem] = [folder, *new.unsaved()]
+        if not new.aborted:
+            items.append(Removal(self._files, path + TXN_INDEX))
+        for segment in old:
+            items.append(SegmentRemoval(segment))
+            items += self._snapshots.drop(segment.base_offset)
+        items.append(folder)
+        leftovers = (OFFSET_INDEX + CLEANED, TIME_INDEX + CLEANED, TXN_INDEX + CLEANED, REPLACES)
+        return items + [Removal(self._files, path + kind) for kind in leftovers]
+
     # --- forgetting and cutting -----------------------------------------------------------------
 
     def configure(self, config: LogConfig) -> None:
         """Obey other settings from now on."""
         segment = self.active
         if segment is not None and segment.roll_at_ms not in (NEVER, FULL):
-            segment.roll_at_ms += config.segment_ms - self.config.segment_ms
+            before = self._roll_after_ms(self.config, segment)
+            segment.roll_at_ms += self._roll_after_ms(config, segment) - before
         self.config = config
 
     def apply_retention(self, now_ms: int) -> int:
@@ -885,6 +987,7 @@ class Log:
         self.log_end_offset = offset
         self.synced_offset = min(self.synced_offset, offset)
         self.high_watermark = min(self.high_watermark, offset)
+        self.first_dirty_offset = min(self.first_dirty_offset, offset)
         # Before the bytes go: a checkpoint that names more than there is means damage.
         if self._lower_recovery_point is not None:
             self._lower_recovery_point(self)

@@ -29,7 +29,7 @@ from .checkpoints import (
 )
 from .errors import StorageError
 from .files import Files, Lock
-from .log import Log, LogConfig
+from .log import NEVER_COMPACTED, Log, LogConfig
 from .naming import (
     CLEAN_SHUTDOWN,
     DELETED_FOLDER,
@@ -162,7 +162,9 @@ def _key(log: Log) -> Partition:
 
 
 def _offsets_of(log: Log) -> Offsets:
-    return Offsets(log.log_start_offset, log.synced_offset, log.high_watermark)
+    return Offsets(
+        log.log_start_offset, log.synced_offset, log.high_watermark, log.first_dirty_offset
+    )
 
 
 class LogManager:
@@ -454,6 +456,15 @@ class LogManager:
         offsets = _offsets_of(log)
         point = min(offsets.recovery_point, self._checkpoints.get(_key(log)).recovery_point)
         self._checkpoints.update([(_key(log), offsets._replace(recovery_point=point))])
+
+    def note_compaction(self, log: Log) -> None:
+        """Note for good that a log may have gaps from now on, before the first of them; blocks.
+
+        A worker thread may call it. Raises StorageError.
+        """
+        known = self._checkpoints.get(_key(log))
+        if known.first_dirty == NEVER_COMPACTED and not log.deleted:
+            self._checkpoints.update([(_key(log), known._replace(first_dirty=0))])
 
     # --- end ------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 data/                                       one broker
     meta.properties  .lock  .kafka_cleanshutdown
     recovery-point-offset-checkpoint  log-start-offset-checkpoint
-    replication-offset-checkpoint
+    replication-offset-checkpoint  cleaner-offset-checkpoint
     orders-0/                               partition 0 of topic "orders"
         partition.metadata                  the topic's id
         leader-epoch-checkpoint
@@ -11,6 +11,8 @@ data/                                       one broker
         00000000000000000000.index  .timeindex  .txnindex
         00000000000000000042.log            records from offset 42
         00000000000000000042.snapshot       producer state before offset 42
+        00000000000000000000.log.cleaned    what compaction is about to put in the place of segments
+        00000000000000000000.replaces       which ones, while that is going on
     orders-0.4f1c...-delete/                a deleted partition, removed in the background
 """
 
@@ -25,6 +27,9 @@ TIME_INDEX = ".timeindex"
 TXN_INDEX = ".txnindex"
 SNAPSHOT = ".snapshot"
 CORRUPT = ".corrupt"
+REPLACES = ".replaces"
+CLEANED = ".cleaned"
+SWAP = ".swap"
 DELETED_FOLDER = "-delete"
 
 META_PROPERTIES = "meta.properties"
@@ -33,11 +38,12 @@ CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
+CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 
 _FOLDER_NAME_MAX = 255
-_NUMBERED = re.compile(r"(\d{20})(\.(?:log|index|timeindex|txnindex|snapshot))")
+_NUMBERED = re.compile(r"(\d{20})(\.(?:log|index|timeindex|txnindex|snapshot|replaces))")
 _FOLDER = re.compile(r"(.+)-(\d+)")
 
 

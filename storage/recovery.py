@@ -27,19 +27,30 @@ from uuid import UUID
 from kbroker.protocol.records import HEADER_SIZE, MAGIC, BatchHeader, check_crc, read_header
 
 from .checkpoints import Offsets
+from .cleaning import replaced_from_bytes
 from .epochs import UNDEFINED, LeaderEpochs
 from .errors import CorruptLogError
 from .files import Files
 from .log import Log, LogConfig
-from .naming import CORRUPT, LEADER_EPOCHS, LOG, SNAPSHOT, file_name, parse_file_name
+from .naming import (
+    CLEANED,
+    CORRUPT,
+    LEADER_EPOCHS,
+    LOG,
+    REPLACES,
+    SNAPSHOT,
+    SWAP,
+    file_name,
+    parse_file_name,
+)
 from .open_segments import OpenSegments
-from .segment import RELATIVE_OFFSET_MAX, Segment
+from .segment import RELATIVE_OFFSET_MAX, Segment, SegmentRules
 from .snapshots import Snapshots
 
 logger = logging.getLogger(__name__)
 
 _READ_SIZE = 1024 * 1024
-_LEFTOVERS = (".tmp", ".deleted", ".cleaned")
+_LEFTOVERS = (".tmp", ".deleted", CLEANED)
 
 
 def load_log(
@@ -83,11 +94,10 @@ def load_log(
         lower_recovery_point=lower_recovery_point,
         open_segments=open_segments,
     )
-    folder = _Folder(files, log.folder)
+    log.first_dirty_offset = known.first_dirty
+    folder = _Folder(files, log.folder, log.segment_rules)
     folder.tidy(known.log_start)
-    segments = [
-        Segment.load(files, log.folder, base, config.segment_rules) for base in folder.bases
-    ]
+    segments = [Segment.load(files, log.folder, base, log.segment_rules) for base in folder.bases]
     snapshots = Snapshots(files, log.folder, folder.snapshots)
     log_start = max(known.log_start, folder.bases[0] if folder.bases else 0)
     if clean:
@@ -117,28 +127,81 @@ def load_log(
 class _Folder:
     """The files of a partition's folder, sorted out."""
 
-    def __init__(self, files: Files, path: str) -> None:
+    def __init__(self, files: Files, path: str, rules: SegmentRules) -> None:
         self._files = files
         self._path = path
-        self._names = files.listdir(path)
+        self._rules = rules
+        self._list()
+
+    def _list(self) -> None:
+        self._names = self._files.listdir(self._path)
         numbered = [(name, parse_file_name(name)) for name in self._names]
         self._numbered = [(name, *parsed) for name, parsed in numbered if parsed]
-        self.bases = sorted(offset for _, offset, suffix in self._numbered if suffix == LOG)
-        self.snapshots = sorted(
-            offset for _, offset, suffix in self._numbered if suffix == SNAPSHOT
-        )
+        self.bases = self._offsets(LOG)
+        self.snapshots = self._offsets(SNAPSHOT)
+
+    def _offsets(self, suffix: str) -> list[int]:
+        return sorted(offset for _, offset, kind in self._numbered if kind == suffix)
 
     def tidy(self, log_start: int) -> None:
-        """Remove what a crash left: temporary files, segments below the log start, lone indexes."""
+        """Remove what a crash left: temporary files, segments below the log start, lone indexes,
+        segments that a compacted one has replaced.
+
+        Raises CorruptLogError.
+        """
+        self._finish_swaps()
+        for base in self._offsets(REPLACES):
+            if base in self.bases:
+                self._finish_replacing(base)
         while len(self.bases) > 1 and self.bases[1] <= log_start:
             self.bases.pop(0)
         kept = set(self.bases)
         for name, offset, suffix in self._numbered:
-            if suffix != SNAPSHOT and offset not in kept:
+            if suffix == REPLACES or (suffix != SNAPSHOT and offset not in kept):
                 self._files.remove(f"{self._path}/{name}")
         for name in self._names:
             if name.endswith(_LEFTOVERS):
                 self._files.remove(f"{self._path}/{name}")
+
+    def _finish_replacing(self, base: int) -> None:
+        """Remove the segments that the one at `base` stands for, if it took its place."""
+        path = f"{self._path}/{file_name(base, REPLACES)}"
+        found = replaced_from_bytes(self._files.read_bytes(path))
+        if found is None:
+            return
+        end, replaced = found
+        segment = Segment.load(self._files, self._path, base, self._rules)
+        if segment.find_end() != end:
+            return
+        self._files.sync_dir(self._path)  # its name, before the others go
+        self.bases = [each for each in self.bases if each not in replaced]
+        for offset in replaced:
+            Segment(self._files, self._path, offset, self._rules).remove()
+        # Before the file that says so goes.
+        self._files.sync_dir(self._path)
+
+    def _finish_swaps(self) -> None:
+        """Put segments in their place that Apache Kafka had compacted when it was stopped.
+
+        A `.swap` file is whole and durable; the segments that it replaces may be gone already.
+        """
+        swaps = [name for name in self._names if name.endswith(LOG + SWAP)]
+        for name in swaps:
+            base = int(name.removesuffix(LOG + SWAP))
+            swapped = Segment.load(self._files, self._path, base, self._rules, suffix=SWAP)
+            end = swapped.find_end()
+            for offset in self.bases:
+                if base < offset < end:
+                    Segment(self._files, self._path, offset, self._rules).remove()
+            Segment(self._files, self._path, base, self._rules).remove_indexes()
+            for path in swapped.index_paths:
+                if self._files.exists(path):
+                    self._files.rename(path, path.removesuffix(SWAP))
+            self._files.sync_dir(self._path)
+            self._files.rename(swapped.log_path, swapped.log_path.removesuffix(SWAP))
+            self._files.sync_dir(self._path)
+        if swaps:
+            self._list()
 
 
 def _read_epochs(
@@ -177,7 +240,9 @@ def _entries_agree(segments: list[Segment], entries: list[tuple[int, int]], log_
     for epoch, start in entries:
         if _epoch_of(segments, start) not in (None, epoch):
             return False
-        if before is not None and start > log_start and _epoch_of(segments, start - 1) != before:
+        # The last offsets of an epoch may have been compacted away.
+        known = (None, before)
+        if before is not None and start > log_start and _epoch_of(segments, start - 1) not in known:
             return False
         before = epoch
     return True
@@ -227,7 +292,7 @@ def _check_clean(log: Log, segments: list[Segment], known: Offsets) -> int:
             raise CorruptLogError(path, 0, f"it is missing, {known.recovery_point} was synced")
         return known.log_start
     last = segments[-1]
-    _check_ends(segments[:-1], last.base_offset, "compact" in log.config.cleanup_policy)
+    _check_ends(segments[:-1], last.base_offset, log.segment_rules.gaps_allowed)
     end = last.find_end()
     if end < known.recovery_point:
         reason = f"it ends at offset {end}, {known.recovery_point} was synced"
@@ -247,7 +312,7 @@ class _Recovery:
         self._durable = durable
         self._point = known.recovery_point
         self._log_start = max(known.log_start, segments[0].base_offset if segments else 0)
-        self._gaps_allowed = "compact" in log.config.cleanup_policy
+        self._gaps_allowed = log.segment_rules.gaps_allowed
         self.epochs = LeaderEpochs()
         self.scanned: list[Segment] = []
 

@@ -95,6 +95,7 @@ class Segment:
         "_rules",
         "_sealed",
         "_since_index",
+        "_suffix",
         "_syncing",
         "_times",
         "_times_saved",
@@ -110,9 +111,17 @@ class Segment:
         "size",
     )
 
-    def __init__(self, files: Files, folder: str, base_offset: int, rules: SegmentRules) -> None:
+    def __init__(
+        self,
+        files: Files,
+        folder: str,
+        base_offset: int,
+        rules: SegmentRules,
+        suffix: str = "",
+    ) -> None:
         self._files = files
         self._path = f"{folder}/{file_name(base_offset, '')}"
+        self._suffix = suffix
         self._rules = rules
         self._file: File | None = None
         self._open_segments: OpenSegments | None = None
@@ -144,15 +153,18 @@ class Segment:
         folder: str,
         base_offset: int,
         rules: SegmentRules,
+        suffix: str = "",
+        *,
         open_segments: OpenSegments | None = None,
     ) -> Segment:
         """A new, empty, active segment; its file is made at once.
 
-        `open_segments` bounds how many such files stay open; None for no bound.
+        `suffix` ends the names of its files while it is not part of a log; `open_segments` bounds
+        how many such files stay open, None for no bound.
         """
-        segment = cls(files, folder, base_offset, rules)
-        for suffix in (OFFSET_INDEX, TIME_INDEX, TXN_INDEX):
-            files.remove(segment._path + suffix)  # of an earlier life that a crash brought back
+        segment = cls(files, folder, base_offset, rules, suffix)
+        for path in segment.index_paths:
+            files.remove(path)  # of an earlier life that a crash brought back
         segment._open_segments = open_segments
         file = segment._keep_open(files.open(segment.log_path, create=True))
         if file.size:
@@ -162,16 +174,26 @@ class Segment:
         return segment
 
     @classmethod
-    def load(cls, files: Files, folder: str, base_offset: int, rules: SegmentRules) -> Segment:
+    def load(
+        cls, files: Files, folder: str, base_offset: int, rules: SegmentRules, suffix: str = ""
+    ) -> Segment:
         """A sealed segment that exists; nothing but the size of its file is looked at."""
-        segment = cls(files, folder, base_offset, rules)
+        segment = cls(files, folder, base_offset, rules, suffix)
         segment.size = files.size(segment.log_path)
         segment._unchecked = Intervals(segment.size)
         return segment
 
     @property
     def log_path(self) -> str:
-        return self._path + LOG
+        return self._name(LOG)
+
+    @property
+    def index_paths(self) -> list[str]:
+        """The files beside the records; not all of them need to exist."""
+        return [self._name(kind) for kind in (OFFSET_INDEX, TIME_INDEX, TXN_INDEX)]
+
+    def _name(self, kind: str) -> str:
+        return self._path + kind + self._suffix
 
     @property
     def offsets(self) -> OffsetIndex:
@@ -194,7 +216,7 @@ class Segment:
         """Transactions whose abort marker is in this segment, in order of their markers."""
         if self._aborted is None:
             try:
-                data = self._files.read_bytes(self._path + TXN_INDEX)
+                data = self._files.read_bytes(self._name(TXN_INDEX))
             except FileNotFoundError:
                 data = b""
             self._aborted = aborted_from_bytes(data) or []
@@ -246,15 +268,15 @@ class Segment:
             # Times first: where the offset index goes on, the time index must not end before.
             at, self._times_saved = self._times_saved, len(self._times)
             data = self._times.to_bytes(at)
-            path = self._path + TIME_INDEX
+            path = self._name(TIME_INDEX)
             writes.append(FileWrite(self._files, path, at * TIME_ENTRY_SIZE, data))
             at, self._offsets_saved = self._offsets_saved, len(self._offsets)
             data = self._offsets.to_bytes(at)
-            path = self._path + OFFSET_INDEX
+            path = self._name(OFFSET_INDEX)
             writes.append(FileWrite(self._files, path, at * OFFSET_ENTRY_SIZE, data))
         if self._aborted:
             data = b"".join(entry.to_bytes() for entry in self._aborted)
-            writes.append(FileWrite(self._files, self._path + TXN_INDEX, 0, data))
+            writes.append(FileWrite(self._files, self._name(TXN_INDEX), 0, data))
         return writes
 
     def prepare(self) -> None:
@@ -330,8 +352,34 @@ class Segment:
     def remove(self) -> None:
         """Remove all files of the segment, the records first."""
         self._close_file()
-        for suffix in (LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX):
-            self._files.remove(self._path + suffix)
+        self._files.remove(self.log_path)
+        self.remove_indexes()
+
+    def remove_indexes(self) -> None:
+        """Remove the files of the indexes."""
+        for path in self.index_paths:
+            self._files.remove(path)
+
+    def load_cleaned(self, end_offset: int, max_timestamp: int, max_timestamp_offset: int) -> None:
+        """Get a segment that compaction has just written ready for `take_place`."""
+        self.end_offset = end_offset
+        self.max_timestamp, self.max_timestamp_offset = max_timestamp, max_timestamp_offset
+        self._load_indexes()
+        _ = self.aborted
+        self.checked(0, self.size)
+
+    def take_place(self) -> None:
+        """Put the records of a segment with a suffix under their name, over what is there.
+
+        The indexes must be in memory. They follow with `unsaved`; until then the files beside the
+        records are those of what was there before, which no look-up believes. Raises StorageError.
+        """
+        assert self._offsets is not None
+        assert self._times is not None
+        assert self._aborted is not None
+        self._files.rename(self.log_path, self._path + LOG)
+        self._suffix = ""
+        self._offsets_saved = self._times_saved = 0
 
     # --- going on with what is there ------------------------------------------------------------
 
@@ -693,7 +741,7 @@ class Segment:
         if self._offsets is not None:
             slot = self._offsets.floor(relative_offset)
             return self._offsets.positions[slot] if slot >= 0 else 0
-        file = self._files.open(self._path + OFFSET_INDEX)
+        file = self._files.open(self._name(OFFSET_INDEX))
         low, high = 0, file.size // OFFSET_ENTRY_SIZE
         position = 0
         while low < high:
@@ -709,10 +757,10 @@ class Segment:
     def _last_entry(self, suffix: str, entry_size: int) -> bytes | None:
         """The last entry of an index file; None when the whole file has to be looked at."""
         try:
-            size = self._files.size(self._path + suffix)
+            size = self._files.size(self._name(suffix))
             if not size or size % entry_size:
                 return None
-            entry = self._files.open(self._path + suffix).read(size - entry_size, entry_size)
+            entry = self._files.open(self._name(suffix)).read(size - entry_size, entry_size)
         except FileNotFoundError:
             return None
         return entry if entry.strip(b"\0") else None
@@ -736,9 +784,9 @@ class Segment:
         self._trusted = False
         try:
             offsets = OffsetIndex.from_bytes(
-                self._files.read_bytes(self._path + OFFSET_INDEX), self.size
+                self._files.read_bytes(self._name(OFFSET_INDEX)), self.size
             )
-            times = TimeIndex.from_bytes(self._files.read_bytes(self._path + TIME_INDEX))
+            times = TimeIndex.from_bytes(self._files.read_bytes(self._name(TIME_INDEX)))
         except FileNotFoundError:
             return None
         if offsets is None or times is None:

@@ -166,6 +166,50 @@ def _sync_file(files: Files, path: str) -> None:
         file.close()
 
 
+class SegmentFiles(Protocol):
+    """What a `SegmentRemoval` removes."""
+
+    def remove(self) -> None: ...
+
+
+class SegmentRemoval:
+    """All files of a segment that what was synced before it has replaced."""
+
+    __slots__ = ("_segment",)
+
+    def __init__(self, segment: SegmentFiles) -> None:
+        self._segment = segment
+
+    def prepare(self) -> None:
+        pass
+
+    def sync(self) -> None:
+        self.settle()
+
+    def settle(self) -> bool:
+        self._segment.remove()
+        return True
+
+
+class InOrder:
+    """Items of which each may begin only when the one before it is durable."""
+
+    __slots__ = ("_items",)
+
+    def __init__(self, items: Sequence[SyncItem]) -> None:
+        self._items = items
+
+    def prepare(self) -> None:
+        pass
+
+    def sync(self) -> None:
+        sync_in_order(self._items)
+
+    def settle(self) -> bool:
+        self.sync()
+        return True
+
+
 def sync_in_order(items: Iterable[SyncItem]) -> None:
     """Make items durable one after the other, for items that build on each other."""
     for item in items:

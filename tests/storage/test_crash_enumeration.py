@@ -10,6 +10,8 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Generic, Protocol, TypeVar
 from zlib import crc32
 
 import pytest
@@ -31,6 +33,9 @@ ORDERS = LogConfig(
 COMMITS = LogConfig(segment_bytes=2000, index_interval_bytes=300, retention_ms=-1)
 CONFIGS = {"orders": ORDERS, "commits": COMMITS}
 PRODUCER = 77
+
+Promise = TypeVar("Promise")
+"""What a script promised, in whatever form its checker takes it."""
 
 
 @dataclass
@@ -140,7 +145,7 @@ class Script:
         self.ack()
 
 
-def find_faults(files: Files, truth: Truth, *, settle: bool) -> list[str]:
+def find_faults(files: Files, truth: Truth, *, settle: bool = False) -> list[str]:
     """Recover, and compare with what was promised; `settle` syncs for all logs at once."""
     manager = LogManager(files, "data", META)
     if settle:
@@ -208,14 +213,29 @@ def _lookup_faults(log: Log) -> list[str]:
     return faults
 
 
-class Enumeration:
-    """Cuts the power at each operation and counts what came of it."""
+class Runs(Protocol[Promise]):
+    """A script to be cut: it runs, and keeps up to date what it has promised."""
+
+    truth: Promise
+
+    def run(self) -> None: ...
+
+
+class Enumeration(Generic[Promise]):
+    """Cuts the power at each operation and counts what came of it.
+
+    `find` recovers what a cut left and compares it with what was promised.
+    """
 
     def __init__(
-        self, *, deep: bool, modes: tuple[Mode, ...] = MODES, settle: bool = False
+        self,
+        find: Callable[[Files, Promise], list[str]],
+        *,
+        deep: bool,
+        modes: tuple[Mode, ...] = MODES,
     ) -> None:
+        self.find = find
         self.deep = deep
-        self.settle = settle
         self.modes = modes
         self.cuts = Counter[str]()
         self.kinds = Counter[str]()
@@ -223,21 +243,21 @@ class Enumeration:
         self.faults: list[str] = []
         self._seen: dict[int, bool] = {}
 
-    def run(self, make: Callable[[Files], Script]) -> None:
+    def run(self, make: Callable[[Files], Runs[Promise]]) -> None:
         files = CrashFiles()
         script = make(files)
         files.hook = lambda operation: self._cut(files, script, operation)
         script.run()
         self._cut(files, script, Operation("end", ""))
 
-    def _cut(self, files: CrashFiles, script: Script, operation: Operation) -> None:
+    def _cut(self, files: CrashFiles, script: Runs[Promise], operation: Operation) -> None:
         self.kinds[operation.kind] += 1
         for mode in self.modes:
             self.cuts[mode] += 1
             disk = files.crashed(mode, seed=files.operations)
             self._recover(disk, mode, script.truth, operation)
 
-    def _recover(self, disk: CrashFiles, mode: Mode, truth: Truth, operation: Operation) -> None:
+    def _recover(self, disk: CrashFiles, mode: Mode, truth: Promise, operation: Operation) -> None:
         place = f"{mode} before {operation.kind} {operation.path}"
         if self.deep and self._is_new(disk):
             disk.hook = lambda inner: self._cut_recovery(disk, mode, truth, place, inner)
@@ -249,17 +269,15 @@ class Enumeration:
         return not self._seen.setdefault(key, False) and not self._seen.update({key: True})
 
     def _cut_recovery(
-        self, disk: CrashFiles, mode: Mode, truth: Truth, place: str, operation: Operation
+        self, disk: CrashFiles, mode: Mode, truth: Promise, place: str, operation: Operation
     ) -> None:
         self.cuts_in_recovery += 1
         again = disk.crashed(mode, seed=disk.operations)
         self._check(again, truth, f"{place}, then {operation.kind} {operation.path}")
 
-    def _check(self, disk: CrashFiles, truth: Truth, place: str) -> None:
+    def _check(self, disk: CrashFiles, truth: Promise, place: str) -> None:
         try:
-            self.faults += [
-                f"{place}: {fault}" for fault in find_faults(disk, truth, settle=self.settle)
-            ]
+            self.faults += [f"{place}: {fault}" for fault in self.find(disk, truth)]
         except Exception as error:  # noqa: BLE001 - whatever it is, it is a fault
             self.faults.append(f"{place}: {error!r}")
 
@@ -281,7 +299,7 @@ class Enumeration:
 
 
 def test_no_cut_loses_an_acknowledged_record(capsys: pytest.CaptureFixture[str]) -> None:
-    enumeration = Enumeration(deep=True)
+    enumeration = Enumeration(find_faults, deep=True)
     enumeration.run(Script)
     with capsys.disabled():
         print(f"\n{enumeration.report()}")
@@ -295,14 +313,16 @@ def test_no_cut_loses_an_acknowledged_record(capsys: pytest.CaptureFixture[str])
 def test_with_one_sync_for_all_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kbroker.storage.sync.WHOLE_ABOVE", 1)
     monkeypatch.setattr("kbroker.storage.manager.TOGETHER_ABOVE", 1)
-    enumeration = Enumeration(deep=False, modes=("torn", "lost-name"), settle=True)
+    enumeration = Enumeration(
+        partial(find_faults, settle=True), deep=False, modes=("torn", "lost-name")
+    )
     enumeration.run(Script)
     assert not enumeration.faults, enumeration.summary()
     assert enumeration.kinds["syncfs"] > 20
 
 
 def test_the_enumeration_sees_acks_without_a_sync() -> None:
-    enumeration = Enumeration(deep=False, modes=("drop", "torn"))
+    enumeration = Enumeration(find_faults, deep=False, modes=("drop", "torn"))
     enumeration.run(lambda files: Script(files, sync_before_ack=False))
     assert any("acknowledged record" in fault for fault in enumeration.faults)
 
@@ -311,13 +331,13 @@ def test_the_enumeration_sees_a_folder_that_is_not_synced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(FolderSync, "sync", lambda self: None)
-    enumeration = Enumeration(deep=False, modes=("lost-name",))
+    enumeration = Enumeration(find_faults, deep=False, modes=("lost-name",))
     enumeration.run(Script)
     assert any("acknowledged record" in fault for fault in enumeration.faults)
 
 
 def test_the_enumeration_sees_recovery_without_crc(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kbroker.storage.recovery.check_crc", lambda *_: True)
-    enumeration = Enumeration(deep=False, modes=("torn",))
+    enumeration = Enumeration(find_faults, deep=False, modes=("torn",))
     enumeration.run(Script)
     assert enumeration.faults

@@ -1,0 +1,220 @@
+"""Batches written anew by a broker: with some of their records (compaction), in another codec.
+
+Records are moved as the bytes that they are: of each only its frame is looked at, key and numbers,
+never headers or values. What stays of a batch keeps its offsets, sequences and leader epoch, so a
+batch from which records went still covers the offsets that it had (KIP-98).
+
+A tombstone or a transaction marker must outlive a reader that has not come to it. The first
+compaction that leaves one in a batch writes into the batch until when it is kept: the *delete
+horizon*, in the field of the base timestamp, with a bit that says so (KIP-534). The records' times
+are counted from there then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from .compression import Codec, OutputLimitError, compress, decompress
+from .errors import ErrorCode, KafkaError
+from .primitives import Buffer, write_varint
+from .records import (
+    CODEC_MASK,
+    DELETE_HORIZON_BIT,
+    HEADER_SIZE,
+    BatchHeader,
+    with_payload,
+)
+
+
+class RawRecord(NamedTuple):
+    """Where one record stands among uncompressed ones, and what decides whether it stays.
+
+    `body` is behind the length, `offset_start` behind the timestamp delta.
+    """
+
+    start: int
+    body: int
+    offset_start: int
+    end: int
+    offset: int
+    timestamp_delta: int
+    key: bytes | None
+    has_value: bool
+
+
+def unpacked_records(buffer: Buffer, header: BatchHeader, max_decompressed: int) -> bytes:
+    """The uncompressed records of the batch at the start of `buffer`.
+
+    Raises:
+        KafkaError: CORRUPT_MESSAGE for a damaged stream, MESSAGE_TOO_LARGE above
+            `max_decompressed` bytes.
+    """
+    payload = memoryview(buffer)[HEADER_SIZE : header.size]
+    try:
+        return decompress(header.codec, payload, max_decompressed)
+    except OutputLimitError as error:
+        raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, f"the batch {error}") from None
+    except ValueError as error:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, str(error)) from None
+
+
+def raw_records(data: bytes, header: BatchHeader) -> Iterator[RawRecord]:
+    """The records in `data`, which is all of a batch's uncompressed records.
+
+    Varints of one byte are read inline: compaction sees every record of a topic here.
+
+    Raises KafkaError: CORRUPT_MESSAGE where they do not have the form of records.
+    """
+    base_offset, last_offset_delta = header.base_offset, header.last_offset_delta
+    new = tuple.__new__
+    end = 0
+    try:
+        for _ in range(header.record_count):
+            start, body = end, end + 1
+            raw = data[start]
+            if raw > 0x7F:
+                raw, body = _long_varint(data, body, raw)
+            end = body + (raw >> 1)
+            if raw & 1:
+                raise _malformed("a negative length")
+            raw = data[body + 1]
+            offset_start = body + 2
+            if raw > 0x7F:
+                raw, offset_start = _long_varint(data, offset_start, raw)
+            timestamp_delta = (raw >> 1) ^ -(raw & 1)
+            raw = data[offset_start]
+            position = offset_start + 1
+            if raw > 0x7F:
+                raw, position = _long_varint(data, position, raw)
+            delta = raw >> 1
+            if raw & 1 or delta > last_offset_delta:
+                raise _malformed(f"offset delta {delta}")
+            raw = data[position]
+            position += 1
+            if raw > 0x7F:
+                raw, position = _long_varint(data, position, raw)
+            key = None
+            if not raw & 1:
+                key = data[position : position + (raw >> 1)]
+                position += raw >> 1
+            raw = data[position]
+            position += 1
+            if raw > 0x7F:
+                raw, position = _long_varint(data, position, raw)
+            has_value = not raw & 1
+            if position + (raw >> 1 if has_value else 0) >= end:
+                raise _malformed("a record that is longer than it says")
+            offset = base_offset + delta
+            fields = (start, body, offset_start, end, offset, timestamp_delta, key, has_value)
+            yield new(RawRecord, fields)
+    except IndexError:
+        raise _malformed("the records are truncated") from None
+    if end != len(data):
+        raise _malformed(f"{len(data) - end} bytes after the last record")
+
+
+def _long_varint(data: bytes, position: int, raw: int) -> tuple[int, int]:
+    """The rest of a varint whose first byte said that there is more; still in zigzag form."""
+    raw &= 0x7F
+    for shift in range(7, 70, 7):
+        byte = data[position]
+        position += 1
+        raw |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return raw, position
+    raise _malformed("a varint of more than ten bytes")
+
+
+def _malformed(message: str) -> KafkaError:
+    return KafkaError(ErrorCode.CORRUPT_MESSAGE, message)
+
+
+def with_records(
+    header: BatchHeader,
+    data: bytes,
+    kept: Sequence[RawRecord],
+    *,
+    delete_horizon: int | None = None,
+) -> tuple[bytes, BatchHeader]:
+    """A batch with some of its records, in the codec that it had; returns it and its header.
+
+    Args:
+        header: of the batch as it was.
+        data: its uncompressed records.
+        kept: which of them stay, in order; at least one.
+        delete_horizon: time (ms) until which tombstones are kept, for a batch without one.
+    """
+    base = header.base_timestamp if delete_horizon is None else delete_horizon
+    if base == header.base_timestamp:
+        payload = b"".join([data[record.start : record.end] for record in kept])
+    else:
+        earlier = header.base_timestamp - base
+        payload = b"".join([_moved(data, record, earlier) for record in kept])
+    latest = header.max_timestamp
+    if not header.is_log_append_time:
+        latest = header.base_timestamp + max(record.timestamp_delta for record in kept)
+    attributes = header.attributes
+    if delete_horizon is not None:
+        attributes |= DELETE_HORIZON_BIT
+    changed = header._replace(
+        attributes=attributes,
+        base_timestamp=base,
+        max_timestamp=latest,
+        record_count=len(kept),
+    )
+    return with_payload(changed, compress(header.codec, payload))
+
+
+def _moved(data: bytes, record: RawRecord, by: int) -> bytes:
+    """The bytes of a record whose timestamp is counted from another base."""
+    body = (
+        data[record.body : record.body + 1]
+        + write_varint(record.timestamp_delta + by)
+        + data[record.offset_start : record.end]
+    )
+    return write_varint(len(body)) + body
+
+
+def without_records(header: BatchHeader) -> tuple[bytes, BatchHeader]:
+    """A batch without records; returns it and its header.
+
+    It keeps what must not be forgotten: the last offset, the producer's epoch and sequence.
+    """
+    attributes = header.attributes & ~(CODEC_MASK | DELETE_HORIZON_BIT)
+    changed = header._replace(
+        attributes=attributes, base_timestamp=header.max_timestamp, record_count=0
+    )
+    return with_payload(changed, b"")
+
+
+def recompressed(
+    buffer: Buffer, header: BatchHeader, codec: Codec, level: int | None, max_decompressed: int
+) -> tuple[bytes, BatchHeader]:
+    """The batch at the start of `buffer` in another codec; returns it and its header.
+
+    Offsets, timestamps and all else stay. Every record is looked at, because the broker answers for
+    what it writes itself.
+
+    Args:
+        buffer: the batch as a client sent it.
+        header: its header as it is to be stored.
+        codec: the codec to store it in.
+        level: of that codec, None for its default.
+        max_decompressed: how many bytes the records may take uncompressed.
+
+    Raises:
+        KafkaError: INVALID_RECORD for records that cannot be read, MESSAGE_TOO_LARGE above
+            `max_decompressed` bytes.
+    """
+    try:
+        data = unpacked_records(buffer, header, max_decompressed)
+        for index, record in enumerate(raw_records(data, header)):
+            if record.offset != header.base_offset + index:
+                raise _malformed(f"record {index} has offset {record.offset}")
+    except KafkaError as error:
+        if error.code == ErrorCode.CORRUPT_MESSAGE:
+            raise KafkaError(ErrorCode.INVALID_RECORD, error.message) from None
+        raise
+    changed = header._replace(attributes=header.attributes & ~CODEC_MASK | codec)
+    return with_payload(changed, compress(codec, data, level))

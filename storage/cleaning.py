@@ -1,0 +1,231 @@
+"""When a log is worth compacting, what a run has to do, and how its result takes its place.
+
+The owner of the log calls all of this from its event loop, except `prepare`, which blocks::
+
+    task = plan(log, now_ms, ...)                 what a run needs to know
+    result = ...                                  `Compaction(files, task)`, wherever it runs
+    segments = prepare(files, task, result)       in a worker thread
+    installed = install(log, task, result, segments)
+
+How new segments take the place of old ones. Say the segments 0, 100 and 200 become one:
+
+1. `0.log.cleaned` is written and synced.
+2. `0.replaces` is written: it says that the new segment stands for 100 and 200 too, and where it
+   ends. Only then may it get a place of its own.
+3. `0.log.cleaned` is renamed to `0.log`, which is one step: before it a crash leaves the old
+   segments, after it the new one.
+4. With the next checkpoint: the folder is synced, the new indexes are written, the files of 100 and
+   200 are removed, and `0.replaces` at last.
+
+A start after a crash looks at `0.replaces`: when `0.log` ends where that file says, step 3 was done
+and 100 and 200 are removed; otherwise it was not. What ends in `.cleaned` is removed. A log that
+was ever compacted has an entry in `cleaner-offset-checkpoint` before step 3, which lets recovery
+accept gaps between its offsets whatever its policy is by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from .checkpoints import lines, parse_lines
+from .compaction import (
+    NO_OFFSET,
+    CleanedSegment,
+    Compacted,
+    CompactionTask,
+    LastEntry,
+    Source,
+)
+from .errors import StorageError
+from .files import Files
+from .log import FOREVER_MS, Log
+from .naming import CLEANED, REPLACES, file_name
+from .segment import Segment
+
+
+class Dirtiness(NamedTuple):
+    """How much of a log waits for compaction.
+
+    Bytes of the part that is compacted already, and of the part that may be compacted now;
+    `is_overdue` when a record waits for longer than `max_compaction_lag_ms`.
+    """
+
+    clean_bytes: int
+    dirty_bytes: int
+    is_overdue: bool
+
+    @property
+    def ratio(self) -> float:
+        total = self.clean_bytes + self.dirty_bytes
+        return self.dirty_bytes / total if total else 0.0
+
+
+def first_dirty_offset(log: Log) -> int:
+    """Up to where the log is compacted: what is noted, if the log has that offset."""
+    noted = log.first_dirty_offset
+    start = log.segments[0].base_offset if log.segments else log.log_start_offset
+    return noted if start <= noted <= log.log_end_offset else start
+
+
+def measure(log: Log, now_ms: int) -> Dirtiness:
+    """How dirty a log is at a time of the log clock."""
+    first = first_dirty_offset(log)
+    clean = dirty = 0
+    earliest = -1
+    for segment, end in _cleanable(log, now_ms):
+        if end <= first:
+            clean += segment.size
+            continue
+        dirty += segment.size
+        if earliest < 0 and log.config.max_compaction_lag_ms < FOREVER_MS:
+            earliest = segment.first_timestamp()
+    is_overdue = earliest >= 0 and now_ms - earliest > log.config.max_compaction_lag_ms
+    return Dirtiness(clean, dirty, is_overdue)
+
+
+def is_due(log: Log, dirtiness: Dirtiness) -> bool:
+    """Whether the log is dirty enough for its topic."""
+    if not dirtiness.dirty_bytes:
+        return False
+    return dirtiness.is_overdue or dirtiness.ratio > log.config.min_cleanable_dirty_ratio
+
+
+def _cleanable(log: Log, now_ms: int) -> list[tuple[Segment, int]]:
+    """The sealed segments that may be cleaned, each with its end offset.
+
+    Not those with open transactions, nor what replicas or the disk may not have; nor dirty ones
+    with records younger than `min_compaction_lag_ms`.
+    """
+    limit = min(log.last_stable_offset, log.durable_offset)
+    lag_ms = log.config.min_compaction_lag_ms
+    first = first_dirty_offset(log)
+    found = []
+    for segment, end in log.sealed_segments():
+        is_young = lag_ms > 0 and end > first and segment.max_timestamp > now_ms - lag_ms
+        if end > limit or is_young:
+            break
+        found.append((segment, end))
+    return found
+
+
+def plan(
+    log: Log, now_ms: int, *, key_map_bytes: int, decompressed_max: int
+) -> CompactionTask | None:
+    """What a run over the log has to do; None when nothing may be cleaned now.
+
+    No checkpoint of the log may be waiting: it could write over files that the run is about to
+    replace.
+    """
+    cleanable = _cleanable(log, now_ms)
+    if not cleanable or log.wants_checkpoint:
+        return None
+    end = cleanable[-1][1]
+    config = log.config
+    return CompactionTask(
+        folder=log.folder,
+        sources=tuple(Source(it.base_offset, end, it.size) for it, end in cleanable),
+        first_dirty_offset=first_dirty_offset(log),
+        aborted=tuple(
+            entry for it in log.segments for entry in it.aborted if entry.first_offset < end
+        ),
+        last_entries={
+            producer_id: LastEntry(
+                producer.batches[-1].last_offset if producer.batches else NO_OFFSET,
+                producer.epoch,
+            )
+            for producer_id, producer in log.producers
+        },
+        now_ms=now_ms,
+        delete_retention_ms=config.delete_retention_ms,
+        segment_bytes=config.segment_bytes,
+        rules=config.segment_rules._replace(gaps_allowed=True),
+        key_map_bytes=key_map_bytes,
+        decompressed_max=decompressed_max,
+    )
+
+
+def prepare(files: Files, task: CompactionTask, result: Compacted) -> list[Segment]:
+    """Load the new segments and note what they replace; blocks.
+
+    Raises StorageError, also when a new segment is not as it was described.
+    """
+    return [_prepared(files, task, cleaned) for cleaned in result.segments]
+
+
+def _prepared(files: Files, task: CompactionTask, cleaned: CleanedSegment) -> Segment:
+    base = cleaned.sources[0].base_offset
+    try:
+        segment = Segment.load(files, task.folder, base, task.rules, suffix=CLEANED)
+        segment.load_cleaned(
+            cleaned.end_offset, cleaned.max_timestamp, cleaned.max_timestamp_offset
+        )
+    except FileNotFoundError as error:
+        raise StorageError(f"the compacted segment {error.filename} is gone") from None
+    if segment.size != cleaned.size:
+        raise StorageError(f"{segment.log_path} has {segment.size} bytes, not {cleaned.size}")
+    if len(cleaned.sources) > 1:
+        path = f"{task.folder}/{file_name(base, REPLACES)}"
+        files.write_atomic(path, replaced_to_bytes(cleaned))
+    return segment
+
+
+def install(log: Log, task: CompactionTask, result: Compacted, segments: Sequence[Segment]) -> bool:
+    """Let new segments take the place of old ones; what comes after goes with the next checkpoint.
+
+    The log's entry in the cleaner checkpoint must be durable. Returns False, with the log as it
+    was, when the log has changed in a way that makes the result useless: it was cut, or its oldest
+    segments were given up.
+
+    Raises StorageError: some of the segments may be in their place, each of which is sound.
+    """
+    old = [_sources_in(log, cleaned.sources) for cleaned in result.segments]
+    if log.offline is not None or any(found is None for found in old):
+        return False
+    for segment, replaced in zip(segments, old, strict=True):
+        assert replaced is not None
+        log.replace(replaced, segment)
+    log.first_dirty_offset = max(log.first_dirty_offset, result.end_offset)
+    return True
+
+
+def _sources_in(log: Log, sources: Sequence[Source]) -> list[Segment] | None:
+    """The segments of the log that a run has read, if they are what they were."""
+    found = {segment.base_offset: (segment, end) for segment, end in log.sealed_segments()}
+    segments = []
+    for source in sources:
+        segment, end = found.get(source.base_offset, (None, 0))
+        if segment is None or (end, segment.size) != (source.end_offset, source.size):
+            return None
+        segments.append(segment)
+    return segments
+
+
+def discard(files: Files, task: CompactionTask, result: Compacted) -> None:
+    """Remove the files of a result that is not wanted; blocks. Raises StorageError."""
+    for cleaned in result.segments:
+        base = cleaned.sources[0].base_offset
+        Segment(files, task.folder, base, task.rules, CLEANED).remove()
+        files.remove(f"{task.folder}/{file_name(base, REPLACES)}")
+
+
+# --- the note about what is replaced ------------------------------------------------------------
+
+
+def replaced_to_bytes(cleaned: CleanedSegment) -> bytes:
+    """The content of a `.replaces` file: the end offset of the new segment, then the base offsets
+    of the segments that it stands for as well, each on a line."""
+    bases = [source.base_offset for source in cleaned.sources[1:]]
+    return lines(0, [str(offset) for offset in (cleaned.end_offset, *bases)])
+
+
+def replaced_from_bytes(data: bytes) -> tuple[int, list[int]] | None:
+    """The reverse of `replaced_to_bytes`; None when the file is damaged."""
+    entries = parse_lines(data, 0)
+    if not entries:
+        return None
+    try:
+        end, *bases = (int(offset) for (offset,) in entries)
+    except ValueError:
+        return None
+    return end, bases

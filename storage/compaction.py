@@ -1,0 +1,446 @@
+"""Compaction: of all records with one key the last one stays.
+
+A log is clean up to its *first dirty offset*. A run reads the dirty part once, to learn where the
+last record of each key is, and then writes all sealed segments anew from the beginning, without
+the records that a later one replaces. Small segments become one. Nothing here changes the log: new
+segments are written beside the old ones, as `<offset>.log.cleaned`, and `storage.cleaning` puts
+them in their place.
+
+What goes and what stays is as in Kafka:
+
+* A tombstone (no value) stays until its delete horizon, `delete_retention_ms` after the first run
+  that met it, so that a reader who began at the start sees the deletion (KIP-534).
+* Records of aborted transactions go. A transaction marker goes when nothing of its transaction is
+  left, after a delete horizon of its own; the entry of an aborted one goes a run before its marker.
+* The last batch of a producer stays, without records if need be: its sequence and epoch are what a
+  restart rebuilds the producer state from. So does the last batch of each new segment (Kafka: of
+  each run), because a segment must say how far it reaches.
+* Offsets, timestamps, leader epochs and codecs stay as they were. A batch that cannot be opened
+  stays whole.
+
+A `Compaction` knows nothing but paths and numbers, for it may run in another process: sealed
+segments do not change. Its memory is the key map, of a stated size, and a few batches. When the
+map is full, the run ends with the batches that it covers, and the rest stays dirty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import NamedTuple
+
+from kbroker.protocol.errors import KafkaError
+from kbroker.protocol.records import BatchHeader, Marker, read_marker, read_records
+from kbroker.protocol.rewriting import (
+    RawRecord,
+    raw_records,
+    unpacked_records,
+    with_records,
+    without_records,
+)
+
+from .batches import read_batches
+from .files import Buffer, Files
+from .index import AbortedTransaction
+from .naming import CLEANED, LOG, file_name
+from .segment import RELATIVE_OFFSET_MAX, Segment, SegmentRules
+
+KEY_BYTES = 160
+"""Memory for one key of the map: digest, offset and their place in a dict, rounded up."""
+_DIGEST_BYTES = 16
+NO_OFFSET = -1
+_INT64_MAX = (1 << 63) - 1
+
+
+class Source(NamedTuple):
+    """A sealed segment as it was when the run was planned; `end_offset` is where the next begins."""
+
+    base_offset: int
+    end_offset: int
+    size: int
+
+
+class LastEntry(NamedTuple):
+    """What a producer wrote last: its last data batch (`NO_OFFSET` without one) and its epoch."""
+
+    last_offset: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionTask:
+    """One run over one log. Offsets are record numbers, times ms, sizes bytes.
+
+    `sources` are all segments up to the last one that may be cleaned; `aborted` the aborted
+    transactions that begin in them; `last_entries` those of the producers that are known.
+    `decompressed_max` bounds what is opened of one batch.
+    """
+
+    folder: str
+    sources: tuple[Source, ...]
+    first_dirty_offset: int
+    aborted: tuple[AbortedTransaction, ...]
+    last_entries: Mapping[int, LastEntry]
+    now_ms: int
+    delete_retention_ms: int
+    segment_bytes: int
+    rules: SegmentRules
+    key_map_bytes: int
+    decompressed_max: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of all sources."""
+        return sum(source.size for source in self.sources)
+
+
+class CleanedSegment(NamedTuple):
+    """A new segment, and what it replaces."""
+
+    sources: tuple[Source, ...]
+    size: int
+    end_offset: int
+    max_timestamp: int
+    max_timestamp_offset: int
+
+
+class Compacted(NamedTuple):
+    """What a run came to.
+
+    `segments` are those that differ from what they replace; the log is clean up to `end_offset`.
+    `unreadable` counts batches that could not be opened.
+    """
+
+    segments: tuple[CleanedSegment, ...]
+    end_offset: int
+    records_read: int
+    records_kept: int
+    bytes_read: int
+    bytes_kept: int
+    unreadable: int
+
+
+class KeyMap:
+    """The offset of the last record of each key, for as many keys as fit into `bytes_max`.
+
+    A key shorter than a digest stands for itself. The records from the first dirty offset up to
+    `latest_offset` are in the map.
+    """
+
+    __slots__ = ("_keys_max", "latest_offset", "offsets")
+
+    def __init__(self, bytes_max: int, first_offset: int) -> None:
+        self._keys_max = max(1, bytes_max // KEY_BYTES)
+        self.offsets: dict[bytes, int] = {}
+        self.latest_offset = first_offset - 1
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.offsets) >= self._keys_max
+
+
+def digest(key: bytes) -> bytes:
+    """What stands for a key in the map; equal for equal keys only."""
+    if len(key) < _DIGEST_BYTES:
+        return key
+    return blake2b(key, digest_size=_DIGEST_BYTES).digest()
+
+
+class _Transactions:
+    """Follows batches and markers in order, and tells which of them are of no use any more."""
+
+    def __init__(self, aborted: tuple[AbortedTransaction, ...]) -> None:
+        self._ahead = sorted(aborted, key=lambda entry: entry.first_offset, reverse=True)
+        self._aborting: dict[int, AbortedTransaction] = {}
+        self._seen: set[int] = set()  # producers with batches of the transaction that is open
+
+    def is_aborted(self, header: BatchHeader) -> bool:
+        """Take note of a data batch; whether its transaction was aborted."""
+        self._begin_up_to(header.last_offset)
+        if not header.is_transactional:
+            return False
+        self._seen.add(header.producer_id)
+        return header.producer_id in self._aborting
+
+    def end(
+        self, header: BatchHeader, marker: Marker | None
+    ) -> tuple[bool, AbortedTransaction | None]:
+        """Take note of a marker: whether nothing is left of its transaction, and the entry of the
+        aborted transaction that it ends, if something is."""
+        self._begin_up_to(header.last_offset)
+        if marker is None:
+            return False, None
+        was_seen = header.producer_id in self._seen
+        self._seen.discard(header.producer_id)
+        if marker.commit:
+            return not was_seen, None
+        entry = self._aborting.pop(header.producer_id, None)
+        return not was_seen, entry if was_seen else None
+
+    def _begin_up_to(self, offset: int) -> None:
+        while self._ahead and self._ahead[-1].first_offset <= offset:
+            entry = self._ahead.pop()
+            self._aborting[entry.producer_id] = entry
+
+
+Batch = tuple[Buffer, BatchHeader]
+
+
+class _Output:
+    """A new segment while it is being written; it takes in one source after the other."""
+
+    __slots__ = ("_gone", "_segment_bytes", "changed", "segment", "sources")
+
+    def __init__(self, files: Files, task: CompactionTask, base_offset: int) -> None:
+        self.segment = Segment.create(files, task.folder, base_offset, task.rules, suffix=CLEANED)
+        self.segment.dirty = True
+        self.sources: list[Source] = []
+        self.changed = False
+        self._segment_bytes = task.segment_bytes
+        self._gone: Batch | None = None
+
+    def has_room_for(self, source: Source) -> bool:
+        """Whether the segment stays within its limits if all of a source stays."""
+        return (
+            self.segment.size + source.size <= self._segment_bytes
+            and source.end_offset - self.segment.base_offset <= RELATIVE_OFFSET_MAX
+        )
+
+    def add(self, header: BatchHeader, batch: Buffer, kept: Batch | None) -> None:
+        """Take in what stays of a batch."""
+        self.changed = self.changed or self._gone is not None
+        self._gone = (batch, header) if kept is None else None
+        if kept is not None:
+            self._append(*kept)
+            self.changed = self.changed or kept[1] is not header
+
+    def _append(self, batch: Buffer, header: BatchHeader) -> None:
+        self.segment.append([batch], header.size, header.last_offset, header.max_timestamp)
+
+    def close(self) -> None:
+        """Let the segment say how far it reaches, and make its records durable."""
+        if self._gone is not None:
+            header = self._gone[1]
+            self._append(*(without_records(header) if header.record_count else self._gone))
+            self.changed = self.changed or header.record_count > 0
+        self.changed = self.changed or len(self.sources) > 1
+        for write in self.segment.seal():
+            write.prepare()
+        self.segment.prepare()
+        self.segment.sync()
+
+    def describe(self) -> CleanedSegment:
+        segment = self.segment
+        return CleanedSegment(
+            tuple(self.sources),
+            segment.size,
+            segment.end_offset,
+            segment.max_timestamp,
+            segment.max_timestamp_offset,
+        )
+
+
+class Compaction:
+    """One run. `steps` does it, a batch at a time; `result` says afterwards what came of it.
+
+    Error handling: `steps` raises CorruptLogError for bytes that are not what was written,
+    StorageError and FileNotFoundError for what the system refuses. `discard` removes what was
+    written, in every case.
+    """
+
+    def __init__(self, files: Files, task: CompactionTask) -> None:
+        self._files = files
+        self._task = task
+        self._map = KeyMap(task.key_map_bytes, task.first_dirty_offset)
+        self._transactions = _Transactions(task.aborted)
+        self._written: list[Segment] = []
+        self._cleaned: list[CleanedSegment] = []
+        self._records_read = self._records_kept = 0
+        self._bytes_read = self._bytes_kept = 0
+        self._unreadable = 0
+
+    def steps(self) -> Iterator[None]:
+        """Do the work; between two steps the caller may do something else."""
+        yield from self._map_keys()
+        self._transactions = _Transactions(self._task.aborted)
+        yield from self._write()
+
+    @property
+    def result(self) -> Compacted:
+        return Compacted(
+            tuple(self._cleaned),
+            self._end_offset,
+            self._records_read,
+            self._records_kept,
+            self._bytes_read,
+            self._bytes_kept,
+            self._unreadable,
+        )
+
+    def discard(self) -> None:
+        """Remove the new segments. Raises StorageError."""
+        for segment in self._written:
+            segment.remove()
+
+    def _batches(self, source: Source) -> Iterator[tuple[BatchHeader, memoryview]]:
+        # With their CRCs compared: what is written anew gets new ones, which must not hide damage.
+        path = f"{self._task.folder}/{file_name(source.base_offset, LOG)}"
+        return read_batches(self._files, path, source.size)
+
+    # --- the last record of each key ------------------------------------------------------------
+
+    def _map_keys(self) -> Iterator[None]:
+        first, key_map = self._task.first_dirty_offset, self._map
+        for source in self._task.sources:
+            if source.end_offset <= first:
+                continue
+            for header, batch in self._batches(source):
+                if key_map.is_full:
+                    return
+                if header.is_control:
+                    self._transactions.end(header, _marker_of(batch))
+                elif not self._transactions.is_aborted(header) and header.last_offset >= first:
+                    self._map_batch(header, batch)
+                key_map.latest_offset = header.last_offset
+                yield
+            key_map.latest_offset = source.end_offset - 1
+
+    def _map_batch(self, header: BatchHeader, batch: memoryview) -> None:
+        offsets, first = self._map.offsets, self._task.first_dirty_offset
+        opened = self._open(header, batch)
+        if opened is not None:
+            for record in opened[1]:
+                if record.key is not None and record.offset >= first:
+                    offsets[digest(record.key)] = record.offset
+
+    def _open(self, header: BatchHeader, batch: memoryview) -> tuple[bytes, list[RawRecord]] | None:
+        """The uncompressed records of a batch; None when it cannot be opened."""
+        try:
+            data = unpacked_records(batch, header, self._task.decompressed_max)
+            return data, list(raw_records(data, header))
+        except KafkaError:
+            return None
+
+    # --- writing anew ---------------------------------------------------------------------------
+
+    @property
+    def _end_offset(self) -> int:
+        return self._map.latest_offset + 1
+
+    def _write(self) -> Iterator[None]:
+        output: _Output | None = None
+        for source in self._task.sources:
+            if source.base_offset >= self._end_offset:
+                break
+            if output is not None and not output.has_room_for(source):
+                self._finish(output)
+                output = None
+            if output is None:
+                output = _Output(self._files, self._task, source.base_offset)
+                self._written.append(output.segment)
+            output.sources.append(source)
+            for header, batch in self._batches(source):
+                kept = self._kept(header, batch, output.segment.aborted)
+                output.add(header, batch, kept)
+                self._count(header, kept)
+                yield
+        if output is not None:
+            self._finish(output)
+
+    def _finish(self, output: _Output) -> None:
+        output.close()
+        if output.changed:
+            self._cleaned.append(output.describe())
+        else:
+            self._written.pop().remove()
+
+    def _count(self, header: BatchHeader, kept: Batch | None) -> None:
+        self._records_read += header.record_count
+        self._bytes_read += header.size
+        if kept is not None:
+            self._records_kept += kept[1].record_count
+            self._bytes_kept += kept[1].size
+
+    def _kept(
+        self, header: BatchHeader, batch: memoryview, aborted: list[AbortedTransaction]
+    ) -> Batch | None:
+        """What stays of a batch, with its header (the same one when nothing changed); None when
+        nothing stays. Entries of aborted transactions that are still of use go into `aborted`."""
+        if header.is_control:
+            kept = self._kept_marker(header, batch, aborted)
+        elif self._transactions.is_aborted(header) or not header.record_count:
+            kept = None
+        elif header.base_offset > self._map.latest_offset:
+            kept = batch, header
+        else:
+            kept = self._kept_records(header, batch)
+        if kept is None and self._is_last_entry(header):
+            return without_records(header) if header.record_count else (batch, header)
+        return kept
+
+    def _kept_marker(
+        self, header: BatchHeader, batch: memoryview, aborted: list[AbortedTransaction]
+    ) -> Batch | None:
+        if not header.record_count:
+            return None
+        is_over, entry = self._transactions.end(header, _marker_of(batch))
+        if entry is not None:
+            aborted.append(entry)
+        if not is_over:
+            return batch, header
+        horizon = header.delete_horizon
+        if horizon is not None:
+            return None if horizon <= self._task.now_ms else (batch, header)
+        opened = self._open(header, batch)
+        return with_records(header, *opened, delete_horizon=self._horizon) if opened else None
+
+    @property
+    def _horizon(self) -> int:
+        return min(self._task.now_ms + self._task.delete_retention_ms, _INT64_MAX)
+
+    def _kept_records(self, header: BatchHeader, batch: memoryview) -> Batch | None:
+        opened = self._open(header, batch)
+        if opened is None:
+            self._unreadable += 1
+            return batch, header
+        data, records = opened
+        horizon = header.delete_horizon
+        kept = self._live(records, keep_deletes=horizon is None or self._task.now_ms < horizon)
+        if not kept:
+            return None
+        has_tombstones = not all(record.has_value for record in kept)
+        if has_tombstones and horizon is None:
+            return with_records(header, data, kept, delete_horizon=self._horizon)
+        if len(kept) == len(records):
+            return batch, header
+        return with_records(header, data, kept)
+
+    def _live(self, records: list[RawRecord], *, keep_deletes: bool) -> list[RawRecord]:
+        """The records that no later one replaces."""
+        latest, find = self._map.latest_offset, self._map.offsets.get
+        return [
+            record
+            for record in records
+            if record.offset > latest
+            or (
+                record.key is not None
+                and record.offset >= find(digest(record.key), NO_OFFSET)
+                and (record.has_value or keep_deletes)
+            )
+        ]
+
+    def _is_last_entry(self, header: BatchHeader) -> bool:
+        """Whether the producer's state is rebuilt from this batch."""
+        entry = self._task.last_entries.get(header.producer_id)
+        if entry is None:
+            return False
+        if entry.last_offset == NO_OFFSET:
+            return header.is_control and header.producer_epoch == entry.epoch
+        return header.last_offset == entry.last_offset
+
+
+def _marker_of(batch: memoryview) -> Marker | None:
+    for record in read_records(batch):
+        return read_marker(record)
+    return None

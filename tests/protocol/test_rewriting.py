@@ -1,0 +1,171 @@
+"""Batches written anew: some of their records, none of them, another codec."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kbroker.protocol.compression import Codec
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.records import (
+    HEADER_SIZE,
+    Record,
+    check_crc,
+    encode_batch,
+    read_header,
+    read_records,
+    stamp_log_append_time,
+)
+from kbroker.protocol.rewriting import (
+    raw_records,
+    recompressed,
+    unpacked_records,
+    with_records,
+    without_records,
+)
+
+MIB = 1 << 20
+KEPT = {
+    "base_offset": 100,
+    "producer_id": 5,
+    "producer_epoch": 2,
+    "base_sequence": 9,
+    "leader_epoch": 3,
+}
+
+fields = st.one_of(st.none(), st.binary(max_size=300))
+listed = st.lists(
+    st.builds(
+        Record,
+        key=fields,
+        value=fields,
+        timestamp=st.integers(0, 1 << 41),
+        headers=st.lists(st.tuples(st.text(max_size=5), fields), max_size=2),
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+@given(records=listed, codec=st.sampled_from(list(Codec)), data=st.data())
+def test_some_records_stay_as_they_are(
+    records: list[Record], codec: Codec, data: st.DataObject
+) -> None:
+    batch = encode_batch(records, codec=codec, **KEPT)  # type: ignore[arg-type]
+    header = read_header(batch)
+    payload = unpacked_records(batch, header, MIB)
+    raw = list(raw_records(payload, header))
+    assert [(it.key, it.has_value, it.offset) for it in raw] == [
+        (it.key, it.value is not None, 100 + index) for index, it in enumerate(records)
+    ]
+    chosen = data.draw(st.sets(st.sampled_from(range(len(raw))), min_size=1))
+    horizon = data.draw(st.one_of(st.none(), st.integers(0, 1 << 42)))
+    kept = [raw[index] for index in sorted(chosen)]
+    written, changed = with_records(header, payload, kept, delete_horizon=horizon)
+    assert changed == read_header(written)
+    assert check_crc(written, 0, changed)
+    assert (changed.base_offset, changed.last_offset) == (100, header.last_offset)
+    assert changed[9:12] == header[9:12]
+    assert changed.delete_horizon == horizon
+    whole = list(read_records(batch))
+    assert list(read_records(written)) == [whole[index] for index in sorted(chosen)]
+    assert changed.max_timestamp == max(whole[index].timestamp for index in chosen)
+
+
+def test_a_second_rewriting_keeps_the_horizon() -> None:
+    records = [Record(b"a", None, 50), Record(b"b", b"1", 60)]
+    header = read_header(batch := encode_batch(records))
+    payload = unpacked_records(batch, header, MIB)
+    once, header = with_records(
+        header, payload, list(raw_records(payload, header)), delete_horizon=5000
+    )
+    payload = unpacked_records(once, header, MIB)
+    twice, header = with_records(header, payload, list(raw_records(payload, header))[1:])
+    assert header.delete_horizon == 5000
+    assert [(it.key, it.timestamp) for it in read_records(twice)] == [(b"b", 60)]
+
+
+def test_log_append_time_stays() -> None:
+    batch = bytearray(encode_batch([Record(b"a", None, 5), Record(b"b", b"1", 9)]))
+    header = stamp_log_append_time(batch, read_header(batch), 1234)
+    payload = unpacked_records(batch, header, MIB)
+    written, changed = with_records(
+        header, payload, list(raw_records(payload, header))[:1], delete_horizon=99
+    )
+    assert changed.is_log_append_time
+    assert [it.timestamp for it in read_records(written)] == [1234]
+
+
+def test_no_records() -> None:
+    header = read_header(encode_batch([Record(b"a", b"1", 7)] * 3, codec=Codec.ZSTD, **KEPT))  # type: ignore[arg-type]
+    batch, empty = without_records(header)
+    assert len(batch) == HEADER_SIZE == empty.size
+    assert check_crc(batch, 0, empty)
+    assert (empty.record_count, empty.codec, empty.max_timestamp) == (0, Codec.NONE, 7)
+    assert (empty.base_offset, empty.last_offset) == (100, 102)
+    assert (empty.producer_id, empty.producer_epoch, empty.last_sequence) == (5, 2, 11)
+    assert list(read_records(batch)) == []
+
+
+@pytest.mark.parametrize("target", list(Codec))
+@pytest.mark.parametrize("source", list(Codec))
+def test_another_codec(source: Codec, target: Codec) -> None:
+    records = [Record(b"k%d" % i, b"v" * 50, 1000 + i, [("h", None)]) for i in range(20)]
+    batch = encode_batch(records, codec=source, producer_id=1, producer_epoch=0, base_sequence=4)
+    header = read_header(batch)
+    written, changed = recompressed(batch, header, target, None, MIB)
+    assert changed.codec == target
+    assert check_crc(written, 0, changed)
+    assert list(read_records(written)) == list(read_records(batch))
+    alike = {"batch_length", "crc", "attributes"}
+    for name, before, after in zip(header._fields, header, changed, strict=True):
+        assert before == after or name in alike
+
+
+@pytest.mark.parametrize(
+    ("codec", "levels"),
+    [(Codec.GZIP, (1, 9, -1)), (Codec.LZ4, (1, 9, 17)), (Codec.ZSTD, (-7, 3, 22))],
+)
+def test_levels(codec: Codec, levels: tuple[int, ...]) -> None:
+    text = b"".join(b"%d %d;" % (i, i * i) for i in range(5000))
+    batch = encode_batch([Record(b"k", text, 0)])
+    sizes = []
+    for level in levels:
+        written, _ = recompressed(batch, read_header(batch), codec, level, MIB)
+        assert [it.value for it in read_records(written)] == [text]
+        sizes.append(len(written))
+    assert len(set(sizes)) > 1
+
+
+class TestBadRecords:
+    def test_more_than_the_limit(self) -> None:
+        batch = encode_batch([Record(b"k", bytes(100_000), 0)], codec=Codec.GZIP)
+        with pytest.raises(KafkaError) as caught:
+            recompressed(batch, read_header(batch), Codec.ZSTD, None, 10_000)
+        assert caught.value.code == ErrorCode.MESSAGE_TOO_LARGE
+
+    @pytest.mark.parametrize("codec", list(Codec))
+    def test_a_broken_payload(self, codec: Codec) -> None:
+        batch = bytearray(encode_batch([Record(b"k", b"v" * 100, 0)] * 5, codec=codec))
+        batch[HEADER_SIZE : HEADER_SIZE + 4] = b"\xff\xff\xff\x0f"
+        target = Codec.NONE if codec else Codec.GZIP
+        with pytest.raises(KafkaError) as caught:
+            recompressed(batch, read_header(batch), target, None, MIB)
+        assert caught.value.code == ErrorCode.INVALID_RECORD
+
+    @given(st.binary(max_size=80), st.integers(1, 5))
+    def test_any_bytes(self, payload: bytes, count: int) -> None:
+        header = read_header(encode_batch([Record(b"k", b"v", 0)]))
+        header = header._replace(record_count=count, last_offset_delta=count - 1)
+        with suppress(KafkaError):
+            for record in raw_records(payload, header):
+                assert record.start < record.body < record.offset_start < record.end
+
+    def test_offsets_with_gaps(self) -> None:
+        records = [Record(b"k", b"v", 0, (), 0), Record(b"k", b"v", 0, (), 2)]
+        batch = encode_batch(records, keep_offsets=True)
+        with pytest.raises(KafkaError, match="record 1 has offset 2"):
+            recompressed(batch, read_header(batch), Codec.GZIP, None, MIB)

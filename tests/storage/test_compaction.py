@@ -1,0 +1,721 @@
+"""Compaction of one log: what stays and what goes, on disk and in memory."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import pytest
+
+from kbroker.protocol.records import (
+    BatchHeader,
+    Marker,
+    Record,
+    encode_batch,
+    end_transaction_marker,
+    iter_headers,
+    read_header,
+    read_records,
+)
+from kbroker.storage.cleaning import (
+    Dirtiness,
+    discard,
+    install,
+    is_due,
+    measure,
+    plan,
+    prepare,
+    replaced_from_bytes,
+)
+from kbroker.storage.compaction import KEY_BYTES, Compacted, Compaction, digest
+from kbroker.storage.errors import CorruptLogError, StorageError
+from kbroker.storage.files import Files, MemFiles
+from kbroker.storage.log import Log, LogConfig
+from kbroker.storage.manager import LogManager
+
+from .helpers import NOW, commit, content, open_log, open_manager, records
+
+KEYED = LogConfig(
+    segment_bytes=1500,
+    index_interval_bytes=200,
+    cleanup_policy=frozenset({"compact"}),
+    delete_retention_ms=1000,
+)
+KEYS = 1 << 20
+
+
+def put(
+    log: Log, *pairs: tuple[bytes, bytes | None], timestamp: int = NOW, **fields: int
+) -> BatchHeader:
+    """Append one batch with these keys and values."""
+    listed = [Record(key, value, timestamp + i) for i, (key, value) in enumerate(pairs)]
+    data = encode_batch(listed, **fields)  # type: ignore[arg-type]
+    header = read_header(data)
+    log.append(memoryview(data), header, leader_epoch=0, now_ms=NOW)
+    return header
+
+
+def mark(log: Log, producer_id: int, *, is_commit: bool) -> None:
+    """End a transaction."""
+    data = end_transaction_marker(
+        Marker(is_commit, 0), producer_id=producer_id, producer_epoch=0, timestamp=NOW
+    )
+    log.append(memoryview(data), read_header(data), leader_epoch=0, now_ms=NOW)
+
+
+def compact(
+    files: Files, manager: LogManager, log: Log, *, now_ms: int = NOW, key_map_bytes: int = KEYS
+) -> Compacted | None:
+    """Seal what is there and compact it once."""
+    log.roll()
+    commit(log)
+    manager.checkpoint(now_ms).run()
+    return compact_sealed(files, manager, log, now_ms=now_ms, key_map_bytes=key_map_bytes)
+
+
+def compact_sealed(
+    files: Files, manager: LogManager, log: Log, *, now_ms: int = NOW, key_map_bytes: int = KEYS
+) -> Compacted | None:
+    task = plan(log, now_ms, key_map_bytes=key_map_bytes, decompressed_max=1 << 20)
+    if task is None:
+        return None
+    run = Compaction(files, task)
+    for _ in run.steps():
+        pass
+    manager.note_compaction(log)
+    assert install(log, task, run.result, prepare(files, task, run.result))
+    manager.checkpoint(now_ms).run()
+    return run.result
+
+
+def batches(log: Log) -> list[tuple[BatchHeader, list[Record]]]:
+    """All batches from the log start on."""
+    found = []
+    offset = log.log_start_offset
+    while offset < log.log_end_offset:
+        part = log.read(offset, 1, limit=log.log_end_offset)
+        if part.size:
+            data = content(part)
+            [(_, header)] = iter_headers(data)
+            found.append((header, list(read_records(data))))
+        offset = part.next_offset
+    return found
+
+
+def latest(found: Iterable[Record]) -> dict[bytes | None, bytes | None]:
+    return {record.key: record.value for record in found}
+
+
+def names(files: Files, log: Log, ending: str) -> list[str]:
+    return [name for name in files.listdir(log.folder) if name.endswith(ending)]
+
+
+@pytest.fixture
+def files(place: tuple[Files, str]) -> Files:
+    return place[0]
+
+
+@pytest.fixture
+def manager(place: tuple[Files, str]) -> LogManager:
+    return open_manager(*place)
+
+
+@pytest.fixture
+def log(manager: LogManager) -> Log:
+    return open_log(manager, config=KEYED)
+
+
+def fill(log: Log, count: int, *, keys: int = 7, codec: int = 0) -> None:
+    for number in range(count):
+        put(log, (b"key %d" % (number % keys), b"value %d " % number * 5), codec=codec)
+
+
+class TestWhatStays:
+    def test_the_last_value_of_each_key(self, files: Files, manager: LogManager, log: Log) -> None:
+        fill(log, 100)
+        before = list(records(log))
+        end = log.log_end_offset
+        result = compact(files, manager, log)
+        assert result is not None
+        after = list(records(log))
+        assert latest(after) == latest(before)
+        assert after == before[-7:]
+        assert (log.log_start_offset, log.log_end_offset) == (0, end)
+        assert len(log.segments) == 2
+        assert (result.records_read, result.records_kept) == (100, 7)
+        assert log.size < 1000
+        assert len(names(files, log, ".log")) == 2
+        assert not names(files, log, ".cleaned")
+        assert not names(files, log, ".replaces")
+
+    def test_what_is_not_sealed_stays(self, files: Files, manager: LogManager, log: Log) -> None:
+        fill(log, 40)
+        commit(log)
+        manager.checkpoint(NOW).run()
+        active = log.active
+        assert active is not None
+        young = [record for record in records(log) if record.offset >= active.base_offset]
+        assert young
+        compact_sealed(files, manager, log)
+        found = list(records(log))
+        assert [record for record in found if record.offset >= active.base_offset] == young
+        # A key in the active segment has an older value before it: that segment is not looked at.
+        assert len(found) == len(young) + 7
+
+    @pytest.mark.parametrize("codec", range(5))
+    def test_in_every_codec(self, files: Files, manager: LogManager, log: Log, codec: int) -> None:
+        for number in range(20):
+            pairs = [(b"%d" % key, b"value %d %d" % (number, key)) for key in range(number, 25)]
+            put(log, *pairs, codec=codec)
+        before = list(records(log, max_bytes=1 << 20))
+        compact(files, manager, log)
+        after = list(records(log, max_bytes=1 << 20))
+        assert latest(after) == latest(before)
+        assert all(record in before for record in after)
+        assert {header.codec for header, found in batches(log) if found} == {codec}
+        [last] = [header for header, found in batches(log) if len(found) == 6]
+        assert (last.last_offset, last.record_count) == (log.log_end_offset - 1, 6)
+
+    def test_a_partly_replaced_batch_keeps_its_place(
+        self, files: Files, manager: LogManager, log: Log
+    ) -> None:
+        put(log, (b"a", b"1"), (b"b", b"2"), (b"c", b"3"), timestamp=NOW)
+        put(log, (b"c", b"4"), (b"a", b"5"), timestamp=NOW + 100)
+        compact(files, manager, log)
+        [(first, kept), (second, all_kept)] = batches(log)
+        assert (first.base_offset, first.last_offset, first.record_count) == (0, 2, 1)
+        assert (first.base_timestamp, first.max_timestamp) == (NOW, NOW + 1)
+        assert kept == [Record(b"b", b"2", NOW + 1, [], 1)]
+        assert (second.base_offset, len(all_kept)) == (3, 2)
+        found = log.offset_for_timestamp(NOW + 50, limit=log.log_end_offset)
+        assert found is not None
+        assert found.offset == 3
+
+    def test_headers_and_null_values_are_moved_as_they_are(
+        self, files: Files, manager: LogManager, log: Log
+    ) -> None:
+        headers = [("h", b"x" * 200), ("empty", None)]
+        long = Record(b"k" * 300, b"v" * 400, NOW + 5_000_000, headers)
+        data = encode_batch([Record(b"gone", b"1", NOW), long, Record(b"t", None, NOW)])
+        log.append(memoryview(data), read_header(data), leader_epoch=0, now_ms=NOW)
+        put(log, (b"gone", b"2"))
+        compact(files, manager, log)
+        assert list(records(log))[:2] == [
+            long._replace(offset=1),
+            Record(b"t", None, NOW, [], 2),
+        ]
+
+    def test_a_batch_that_cannot_be_opened(
+        self, files: Files, manager: LogManager, log: Log
+    ) -> None:
+        put(log, (b"a", b"1"))
+        big = put(log, (b"a", b"2" * 1000), (b"b", b"3"), codec=3)
+        put(log, (b"a", b"4"))
+        log.roll()
+        commit(log)
+        manager.checkpoint(NOW).run()
+        task = plan(log, NOW, key_map_bytes=KEYS, decompressed_max=500)
+        assert task is not None
+        run = Compaction(files, task)
+        assert len(list(run.steps())) > 3
+        assert run.result.unreadable == 1
+        manager.note_compaction(log)
+        assert install(log, task, run.result, prepare(files, task, run.result))
+        assert [record.value for record in records(log)] == [b"2" * 1000, b"3", b"4"]
+        assert big.record_count == 2
+
+    def test_damage_is_not_given_a_new_checksum(self, place: tuple[Files, str]) -> None:
+        files, data_dir = place
+        manager = open_manager(files, data_dir)
+        log = open_log(manager, config=KEYED)
+        fill(log, 60)
+        log.roll()
+        commit(log)
+        manager.checkpoint(NOW).run()
+        path = log.segments[0].log_path
+        data = bytearray(files.read_bytes(path))
+        data[100] ^= 1
+        files.write_atomic(path, bytes(data))
+        task = plan(log, NOW, key_map_bytes=KEYS, decompressed_max=1 << 20)
+        assert task is not None
+        run = Compaction(files, task)
+        with pytest.raises(CorruptLogError, match="CRC"):
+            list(run.steps())
+        run.discard()
+        assert not names(files, log, ".cleaned")
+
+
+class TestTombstones:
+    def test_a_tombstone_stays_until_its_horizon(
+        self, files: Files, manager: LogManager, log: Log
+    ) -> None:
+        put(log, (b"a", b"1"), (b"b", b"2"))
+        put(log, (b"x", b"0"), (b"a", None), (b"y", b"0"), timestamp=NOW - 50)
+        put(log, (b"z", b"3"))
+        compact(files, manager, log, now_ms=NOW)
+        [_, (header, found), _] = batches(log)
+        assert header.delete_horizon == NOW + 1000
+        assert [(it.key, it.value, it.timestamp) for it in found] == [
+            (b"x", b"0", NOW - 50),
+            (b"a", None, NOW - 49),
+            (b"y", b"0", NOW - 48),
+        ]
+        assert header.max_timestamp == NOW - 48
+        assert compact_sealed(files, manager, log, now_ms=NOW + 999) is not None
+        assert b"a" in latest(records(log))
+        compact_sealed(files, manager, log, now_ms=NOW + 1000)
+        assert latest(records(log)) == {b"b": b"2", b"x": b"0", b"y": b"0", b"z": b"3"}
+        [_, (header, found), _] = batches(log)
+        assert header.delete_horizon == NOW + 1000
+        assert [it.timestamp for it in found] == [NOW - 50, NOW - 48]
+
+    def test_a_deleted_key_that_comes_back(
+        self, files: Files, manager: LogManager, log: Log
+    ) -> None:
+        put(log, (b"a", b"1"))
+        put(log, (b"a", None))
+        put(log, (b"a", b"2"))
+        compact(files, manager, log)
+        assert [(it.offset, it.value) for it in records(log)] == [(2, b"2")]
+
+
+class TestProducers:
+    def test_the_last_batch_of_a_producer_stays_empty(
+        self, place: tuple[Files, str], files: Files, manager: LogManager, log: Log
+    ) -> None:
+        for number in range(3):
+            put(log, (b"a", b"%d" % number), producer_id=7, producer_epoch=1, base_sequence=number)
+        put(log, (b"a", b"last"))
+        compact(files, manager, log)
+        [(header, found), (last, [record])] = batches(log)
+        assert found == []
+        assert (header.producer_id, header.producer_epoch, header.base_sequence) == (7, 1, 2)
+        assert (header.base_offset, header.last_offset) == (2, 2)
+        assert (last.producer_id, record.value) == (-1, b"last")
+        log.reload_producers(NOW)
+        producer = log.producers.get(7)
+        assert producer is not None
+        assert (producer.epoch, producer.next_sequence) == (1, 3)
+
+    def test_a_forgotten_producer_leaves_nothing(
+        self, files: Files, manager: LogManager, log: Log
+    ) -> None:
+        put(log, (b"a", b"1"), producer_id=7, producer_epoch=1, base_sequence=0)
+        put(log, (b"a", b"last"))
+        log.producers.expire(NOW + 10, 10)
+        compact(files, manager, log)
+        assert [header.producer_id for header, _ in batches(log)] == [-1]
+
+
+class TestTransactions:
+    def transact(self, log: Log, producer_id: int, value: bytes, *, is_commit: bool) -> None:
+        for part in range(2):
+            producer = log.producers.get(producer_id)
+            put(
+                log,
+                (b"%d" % part, value),
+                producer_id=producer_id,
+                producer_epoch=0,
+                base_sequence=producer.next_sequence if producer else 0,
+                transactional=True,
+            )
+        mark(log, producer_id, is_commit=is_commit)
+
+    def committed(self, log: Log) -> list[tuple[int, bytes | None]]:
+        """What a read-committed reader sees."""
+        aborted = log.aborted_transactions(0, log.log_end_offset)
+        hidden: set[int] = set()
+        found = []
+        for header, listed in batches(log):
+            hidden |= {pid for pid, first in aborted if first <= header.base_offset}
+            if header.is_control:
+                hidden.discard(header.producer_id)
+                aborted = [(p, f) for p, f in aborted if p != header.producer_id]
+                continue
+            if not (header.is_transactional and header.producer_id in hidden):
+                found += [(record.offset, record.value) for record in listed]
+        return found
+
+    def test_aborted_records_go_and_committed_ones_count(
+        self, files: Files, manager: LogManager, log: Log
+    ) -> None:
+        self.transact(log, 1, b"first", is_commit=True)
+        self.transact(log, 2, b"aborted", is_commit=False)
+        compact(files, manager, log)
+        assert self.committed(log) == [(0, b"first"), (1, b"first")]
+        assert {it.value for header, found in batches(log) for it in found if not header.is_control}
+        kinds = [(h.is_control, h.producer_id, len(found)) for h, found in batches(log)]
+        # The last data batch of producer 2 stays for its sequence, its marker for the readers.
+        assert kinds == [(False, 1, 1), (False, 1, 1), (True, 1, 1), (False, 2, 0), (True, 2, 1)]
+        assert log.aborted_transactions(0, log.log_end_offset) == [(2, 3)]
+
+    def test_markers_go_when_nothing_of_their_transaction_is_left(
+        self, files: Files, manager: LogManager, log: Log
+    ) -> None:
+        self.transact(log, 1, b"replaced", is_commit=True)
+        self.transact(log, 2, b"aborted", is_commit=False)
+        put(log, (b"0", b"new"), (b"1", b"new"))
+        log.producers.expire(NOW + 10, 10)
+        after = [(6, b"new"), (7, b"new")]
+        # First the records; the markers have been seen with their transactions.
+        compact(files, manager, log, now_ms=NOW)
+        assert self.committed(log) == after
+        assert len(batches(log)) == 3
+        assert log.aborted_transactions(0, 100) == [(2, 3)]
+        # Then they are alone and get a horizon; the entry has nothing to hide any more.
+        compact_sealed(files, manager, log, now_ms=NOW)
+        horizons = [h.delete_horizon for h, _ in batches(log) if h.is_control]
+        assert horizons == [NOW + 1000, NOW + 1000]
+        assert log.aborted_transactions(0, 100) == []
+        compact_sealed(files, manager, log, now_ms=NOW + 999)
+        assert len(batches(log)) == 3
+        compact_sealed(files, manager, log, now_ms=NOW + 1000)
+        assert [h.is_control for h, _ in batches(log)] == [False]
+        assert self.committed(log) == after
+
+    def test_an_aborted_value_replaces_nothing(
+        self, files: Files, manager: LogManager, log: Log
+    ) -> None:
+        put(log, (b"0", b"kept"))
+        self.transact(log, 1, b"aborted", is_commit=False)
+        fill(log, 60)  # the abort and its marker are in other segments than what follows
+        compact(files, manager, log)
+        assert (0, b"kept") in self.committed(log)
+        assert all(value != b"aborted" for _, value in self.committed(log))
+
+    def test_nothing_from_an_open_transaction_on(
+        self, files: Files, manager: LogManager, log: Log
+    ) -> None:
+        fill(log, 30)
+        put(log, (b"0", b"open"), producer_id=1, producer_epoch=0, base_sequence=0, transactional=1)
+        first_open = log.log_end_offset - 1
+        fill(log, 30)
+        before = [record for record in records(log) if record.offset >= first_open]
+        compact(files, manager, log)
+        after = list(records(log))
+        assert [record for record in after if record.offset >= first_open] == before
+        assert len(after) < 60
+
+
+class TestRuns:
+    def test_a_second_run_begins_where_the_first_ended(
+        self, files: Files, manager: LogManager, log: Log
+    ) -> None:
+        fill(log, 50)
+        compact(files, manager, log)
+        clean = log.first_dirty_offset
+        assert clean == 50
+        assert measure(log, NOW).dirty_bytes == 0
+        fill(log, 50, keys=3)
+        log.roll()
+        commit(log)
+        dirtiness = measure(log, NOW)
+        assert 0 < dirtiness.clean_bytes < dirtiness.dirty_bytes
+        manager.checkpoint(NOW).run()
+        compact_sealed(files, manager, log)
+        assert set(latest(records(log))) == {b"key %d" % key for key in range(7)}
+        assert len(list(records(log))) == 7
+
+    def test_a_small_map_takes_several_runs(
+        self, files: Files, manager: LogManager, log: Log
+    ) -> None:
+        fill(log, 100, keys=20)
+        before = latest(records(log))
+        compact(files, manager, log, key_map_bytes=5 * KEY_BYTES)
+        assert 0 < log.first_dirty_offset < 100
+        for _ in range(30):
+            compact_sealed(files, manager, log, key_map_bytes=5 * KEY_BYTES)
+        assert log.first_dirty_offset == 100
+        assert latest(records(log)) == before
+
+    def test_segments_grow_back_to_their_size(
+        self, files: Files, manager: LogManager, log: Log
+    ) -> None:
+        for number in range(100):
+            put(log, (b"key %d" % (number % 60), b"v" * 50))
+        sealed = len(log.segments)
+        compact(files, manager, log)
+        sizes = [segment.size for segment in log.segments[:-1]]
+        assert 1 < len(sizes) < sealed
+        assert max(sizes) <= KEYED.segment_bytes
+        for _ in range(3):
+            compact_sealed(files, manager, log)
+        assert [segment.size for segment in log.segments[:-1]] == sizes
+
+    def test_a_run_that_finds_nothing_replaces_nothing(
+        self, files: Files, manager: LogManager, log: Log
+    ) -> None:
+        put(log, (b"a", b"1"))
+        compact(files, manager, log)
+        first = log.segments[0]
+        result = compact_sealed(files, manager, log)
+        assert result is not None
+        assert result.segments == ()
+        assert log.segments[0] is first
+        assert not names(files, log, ".cleaned")
+
+    def test_a_log_without_sealed_segments(
+        self, files: Files, manager: LogManager, log: Log
+    ) -> None:
+        assert plan(log, NOW, key_map_bytes=KEYS, decompressed_max=1) is None
+        put(log, (b"a", b"1"))
+        assert plan(log, NOW, key_map_bytes=KEYS, decompressed_max=1) is None
+        assert measure(log, NOW) == Dirtiness(0, 0, False)
+
+    def test_not_while_a_checkpoint_waits(self, log: Log, manager: LogManager) -> None:
+        fill(log, 60)
+        commit(log)
+        assert log.wants_checkpoint
+        assert plan(log, NOW, key_map_bytes=KEYS, decompressed_max=1) is None
+        manager.checkpoint(NOW).run()
+        assert plan(log, NOW, key_map_bytes=KEYS, decompressed_max=1) is not None
+
+    def test_what_the_disk_may_not_have_waits(self, files: Files, log: Log) -> None:
+        fill(log, 60)
+        log.roll()
+        log.advance_high_watermark(log.log_end_offset)
+        assert bool(measure(log, NOW).dirty_bytes) is not files.durable
+        log.synced(log.sync())
+        assert measure(log, NOW).dirty_bytes
+
+    def test_two_keys_that_a_digest_could_confuse(self) -> None:
+        long = b"k" * 40
+        assert digest(long) != digest(b"k" * 41)
+        assert len(digest(long)) == len(digest(b"k" * 16)) == 16
+        assert digest(b"k" * 15) == b"k" * 15
+
+
+class TestWhen:
+    def test_dirty_enough(self, log: Log, manager: LogManager) -> None:
+        fill(log, 60)
+        log.roll()
+        commit(log)
+        assert is_due(log, measure(log, NOW))
+        log.configure(replace(KEYED, min_cleanable_dirty_ratio=1.0))
+        assert not is_due(log, measure(log, NOW))
+
+    def test_records_that_are_too_young(self, log: Log, manager: LogManager) -> None:
+        log.configure(replace(KEYED, min_compaction_lag_ms=1000))
+        fill(log, 60)
+        log.roll()
+        commit(log)
+        assert not is_due(log, measure(log, NOW + 1000 - 1))
+        assert is_due(log, measure(log, NOW + 1000))
+
+    def test_records_that_waited_too_long(self, log: Log, manager: LogManager) -> None:
+        config = replace(KEYED, min_cleanable_dirty_ratio=1.0, max_compaction_lag_ms=5000)
+        log.configure(config)
+        fill(log, 10)
+        log.roll()
+        commit(log)
+        assert not is_due(log, measure(log, NOW + 5000))
+        assert is_due(log, measure(log, NOW + 5001))
+
+    def test_a_quiet_segment_rolls_in_time_for_the_lag(self, log: Log) -> None:
+        log.configure(replace(KEYED, max_compaction_lag_ms=5000))
+        put(log, (b"a", b"1"))
+        put(log, (b"a", b"2"), timestamp=NOW + 5000)
+        assert len(log.segments) == 1
+        put(log, (b"a", b"3"), timestamp=NOW + 5001)
+        assert len(log.segments) == 2
+
+
+class TestResultsThatCameTooLate:
+    def run(self, files: Files, manager: LogManager, log: Log) -> Compaction:
+        fill(log, 100)
+        log.roll()
+        commit(log)
+        manager.checkpoint(NOW).run()
+        task = plan(log, NOW, key_map_bytes=KEYS, decompressed_max=1 << 20)
+        assert task is not None
+        run = Compaction(files, task)
+        list(run.steps())
+        self.task = task
+        return run
+
+    def test_after_retention(self, files: Files, manager: LogManager, log: Log) -> None:
+        run = self.run(files, manager, log)
+        log.delete_records_before(30)
+        before = list(records(log))
+        segments = prepare(files, self.task, run.result)
+        assert not install(log, self.task, run.result, segments)
+        discard(files, self.task, run.result)
+        manager.checkpoint(NOW).run()
+        assert list(records(log)) == before
+        assert not names(files, log, ".cleaned")
+        assert not names(files, log, ".replaces")
+
+    def test_after_a_cut(self, files: Files, manager: LogManager, log: Log) -> None:
+        run = self.run(files, manager, log)
+        log.truncate_to(50, now_ms=NOW)
+        segments = prepare(files, self.task, run.result)
+        assert not install(log, self.task, run.result, segments)
+
+    def test_a_cut_makes_what_comes_after_dirty(
+        self, files: Files, manager: LogManager, log: Log
+    ) -> None:
+        fill(log, 100)
+        compact(files, manager, log)
+        assert log.first_dirty_offset == 100
+        log.truncate_to(95, now_ms=NOW)
+        assert log.first_dirty_offset <= 95
+
+    def test_a_file_that_went(self, files: Files, manager: LogManager, log: Log) -> None:
+        run = self.run(files, manager, log)
+        for name in names(files, log, ".log.cleaned"):
+            files.remove(f"{log.folder}/{name}")
+        with pytest.raises(StorageError, match="gone"):
+            prepare(files, self.task, run.result)
+
+
+class TestAcrossRestarts:
+    def test_gaps_stay_when_the_policy_changes(self, place: tuple[Files, str]) -> None:
+        files, data_dir = place
+        manager = open_manager(files, data_dir)
+        log = open_log(manager, config=KEYED)
+        fill(log, 100)
+        compact(files, manager, log)
+        fill(log, 3)
+        commit(log)
+        before = list(records(log))
+        manager.close(now_ms=NOW)
+        plain = LogConfig(segment_bytes=1500, index_interval_bytes=200)
+        for clean in (True, False):
+            manager = open_manager(files, data_dir)
+            log = open_log(manager, config=plain)
+            assert list(records(log)) == before
+            assert log.first_dirty_offset == 100
+            manager.close(clean=clean, now_ms=NOW)
+
+    def test_a_damaged_note_counts_as_compacted(self, place: tuple[Files, str]) -> None:
+        files, data_dir = place
+        manager = open_manager(files, data_dir)
+        log = open_log(manager, config=KEYED)
+        fill(log, 100)
+        compact(files, manager, log)
+        before = list(records(log))
+        manager.close(now_ms=NOW)
+        files.write_atomic(f"{data_dir}/cleaner-offset-checkpoint", b"?")
+        log = open_log(open_manager(files, data_dir), config=LogConfig(segment_bytes=1500))
+        assert list(records(log)) == before
+        assert log.first_dirty_offset == 0
+
+    def test_epochs_survive_that_their_records_went(self, place: tuple[Files, str]) -> None:
+        files, data_dir = place
+        manager = open_manager(files, data_dir)
+        log = open_log(manager, config=KEYED)
+        for epoch in range(6):
+            data = encode_batch([Record(b"a", b"%d" % epoch, NOW)])
+            log.append(memoryview(data), read_header(data), leader_epoch=epoch, now_ms=NOW)
+        entries = log.epochs.entries
+        compact(files, manager, log)
+        manager.close(now_ms=NOW)
+        assert open_log(open_manager(files, data_dir), config=KEYED).epochs.entries == entries
+
+    def test_the_checkpoint_is_as_kafka_writes_it(self, place: tuple[Files, str]) -> None:
+        files, data_dir = place
+        manager = open_manager(files, data_dir)
+        log = open_log(manager, config=KEYED)
+        fill(log, 100)
+        compact(files, manager, log)
+        text = files.read_bytes(f"{data_dir}/cleaner-offset-checkpoint").decode().splitlines()
+        assert (text[0], text[2]) == ("0", "orders 0 100")
+
+    def test_a_swap_that_apache_kafka_did_not_finish(self, place: tuple[Files, str]) -> None:
+        files, data_dir = place
+        manager = open_manager(files, data_dir)
+        log = open_log(manager, config=KEYED)
+        fill(log, 100)
+        log.roll()
+        commit(log)
+        manager.checkpoint(NOW).run()
+        task = plan(log, NOW, key_map_bytes=KEYS, decompressed_max=1 << 20)
+        assert task is not None
+        run = Compaction(files, task)
+        list(run.steps())
+        [new] = run.result.segments
+        expected = latest(records(log))
+        manager.close(now_ms=NOW)
+        folder = log.folder
+        # Kafka's names; the old segments are on their way out, the first one is gone.
+        for name in files.listdir(folder):
+            if name.endswith(".cleaned"):
+                files.rename(f"{folder}/{name}", f"{folder}/{name.replace('.cleaned', '.swap')}")
+        files.rename(f"{folder}/{0:020d}.log", f"{folder}/{0:020d}.log.deleted")
+        log = open_log(open_manager(files, data_dir), config=KEYED)
+        assert latest(records(log)) == expected
+        assert [it.base_offset for it in log.segments] == [0, 100]
+        assert log.segments[0].size == new.size
+        assert not names(files, log, ".swap")
+
+
+def test_a_damaged_note_of_what_is_replaced_says_nothing() -> None:
+    assert replaced_from_bytes(b"") is None
+    assert replaced_from_bytes(b"0\n1\nx\n") is None
+    assert replaced_from_bytes(b"0\n2\n7\n5\n") == (7, [5])
+
+
+def test_deletion_and_compaction_together(place: tuple[Files, str]) -> None:
+    files, data_dir = place
+    manager = open_manager(files, data_dir)
+    both = replace(
+        KEYED, cleanup_policy=frozenset({"compact", "delete"}), retention_ms=10_000, segment_ms=100
+    )
+    log = open_log(manager, config=both)
+    for number in range(50):
+        put(log, (b"old %d" % (number % 5), b"v"), timestamp=NOW)
+    compact(files, manager, log)
+    for number in range(50):
+        put(log, (b"new %d" % (number % 5), b"v"), timestamp=NOW + 9_000)
+    compact(files, manager, log)
+    assert len(latest(records(log))) == 10
+    log.apply_retention(NOW + 10_050)
+    assert len(log.segments) == 2 or latest(records(log))
+    log.apply_retention(NOW + 20_000)
+    manager.checkpoint(NOW).run()
+    assert latest(records(log)) == {}
+    assert log.log_start_offset == 100
+
+
+def test_random_histories_keep_the_last_values() -> None:
+    """Compaction at any time, with any map, changes nothing that a reader of last values sees."""
+    seed = random.randrange(1 << 30)
+    print("seed", seed)
+    random_ = random.Random(seed)
+    files = MemFiles()
+    manager = open_manager(files)
+    log = open_log(manager, config=KEYED)
+    truth: dict[bytes | None, bytes | None] = {}
+    sequence = 0
+    now = NOW
+    for _ in range(60):
+        for _ in range(random_.randint(1, 15)):
+            pairs: Sequence[tuple[bytes, bytes | None]] = [
+                (
+                    b"%d" % random_.randint(0, 30),
+                    random_.choice([None, b"v%d" % sequence, b"x" * 80]),
+                )
+                for _ in range(random_.randint(1, 6))
+            ]
+            put(
+                log,
+                *pairs,
+                timestamp=now,
+                codec=random_.choice([0, 0, 2, 4]),
+                producer_id=9,
+                producer_epoch=0,
+                base_sequence=sequence,
+            )
+            sequence += len(pairs)
+            truth.update(pairs)
+        now += random_.choice([0, 600, 2000])
+        if random_.random() < 0.8:
+            compact(files, manager, log, now_ms=now, key_map_bytes=random_.choice([500, KEYS]))
+        found = latest(records(log))
+        kept = {key: value for key, value in truth.items() if value is not None}
+        assert {key: value for key, value in found.items() if value is not None} == kept
+    log.reload_producers(now)
+    producer = log.producers.get(9)
+    assert producer is not None
+    assert producer.next_sequence == sequence

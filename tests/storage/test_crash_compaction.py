@@ -1,0 +1,215 @@
+"""Compaction is cut off at every operation that changes something, and so is each recovery.
+
+Afterwards the last acknowledged value of every key must be there, no older one may come after it,
+nothing may be there that was not sent, and nothing may be left of a compaction that was cut off.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from kbroker.protocol.records import Record, encode_batch, read_header, read_records
+from kbroker.storage import recovery
+from kbroker.storage.cleaning import install, plan, prepare
+from kbroker.storage.compaction import Compaction
+from kbroker.storage.files import Files
+from kbroker.storage.log import Log, LogConfig
+from kbroker.storage.manager import LogManager, sync_logs
+from kbroker.storage.segment import Segment
+
+from .helpers import META, NOW, content, open_log
+from .test_crash_enumeration import Enumeration
+
+KEYED = LogConfig(
+    segment_bytes=700,
+    index_interval_bytes=150,
+    retention_ms=-1,
+    cleanup_policy=frozenset({"compact"}),
+    delete_retention_ms=0,
+)
+KEYS = 5
+PRODUCER = 77
+
+
+@dataclass
+class Truth:
+    """What was sent to each offset, and the last acknowledged record of each key by offset."""
+
+    sent: dict[int, set[Record]] = field(default_factory=lambda: defaultdict(set))
+    acked: dict[bytes | None, Record] = field(default_factory=dict)
+
+
+class Script:
+    """What a broker does with one compacted topic, in one thread."""
+
+    def __init__(self, files: Files) -> None:
+        self.files = files
+        self.truth = Truth()
+        self.waiting: list[Record] = []
+        self.replaced = 0
+
+    def open(self) -> None:
+        self.manager = LogManager(self.files, "data", META)
+        self.log = open_log(self.manager, "keyed", KEYED)
+
+    def put(self, number: int) -> None:
+        """A value for one key, or its deletion."""
+        log = self.log
+        value = None if number % 4 == 3 else b"value %d" % number * 4
+        record = Record(
+            b"key %d" % (number * 7 % KEYS), value, NOW + number, (), log.log_end_offset
+        )
+        producer = log.producers.get(PRODUCER)
+        data = encode_batch(
+            [record],
+            producer_id=PRODUCER,
+            producer_epoch=0,
+            base_sequence=producer.next_sequence if producer else 0,
+        )
+        self.truth.sent[record.offset].add(record)
+        self.waiting.append(record)
+        log.append(memoryview(data), read_header(data), leader_epoch=number // 25, now_ms=NOW)
+
+    def ack(self) -> None:
+        for log, end in sync_logs(self.files, "data", [self.log]):
+            log.synced(end)
+            log.advance_high_watermark(end)
+        self.truth.acked |= {record.key: record for record in self.waiting}
+        self.waiting.clear()
+
+    def compact(self) -> None:
+        """As a node does it: what blocks, and what changes the log, apart."""
+        task = plan(self.log, NOW + 1, key_map_bytes=1 << 16, decompressed_max=1 << 16)
+        if task is None:
+            return
+        run = Compaction(self.files, task)
+        for _ in run.steps():
+            pass
+        self.manager.note_compaction(self.log)
+        segments = prepare(self.files, task, run.result)
+        assert install(self.log, task, run.result, segments)
+        self.replaced += sum(len(segment.sources) for segment in run.result.segments)
+
+    def run(self) -> None:
+        self.open()
+        self._produce(0, 30)
+        self.manager.checkpoint(NOW).run()
+        self._produce(30, 42)
+        self.manager.close(now_ms=NOW)
+        self.open()
+        self._produce(42, 50)
+        self.manager.close(now_ms=NOW)
+
+    def _produce(self, start: int, end: int) -> None:
+        for number in range(start, end):
+            self.put(number)
+            if number % 3 == 2:
+                self.ack()
+            if number % 10 == 9:
+                self.manager.checkpoint(NOW).run()
+                self.compact()
+        self.ack()
+
+
+def find_faults(files: Files, truth: Truth) -> list[str]:
+    """Recover, and compare with what was promised."""
+    log = open_log(LogManager(files, "data", META), "keyed", KEYED)
+    faults = []
+    found = _contents(log)
+    for record in found:
+        if record not in truth.sent[record.offset]:
+            faults.append(f"{record!r} was not sent")
+        if next(iter(_contents(log, record.offset))).offset != record.offset:
+            faults.append(f"read at {record.offset} gives another record")
+        time = log.offset_for_timestamp(record.timestamp, limit=log.log_end_offset)
+        if time is None or time.timestamp < record.timestamp or time.offset > record.offset:
+            faults.append(f"time of {record.offset} gives {time}")
+    last = {record.key: record for record in found}
+    for key, promised in truth.acked.items():
+        kept = last.get(key)
+        if kept is None and promised.value is not None:
+            faults.append(f"the acknowledged value of {key!r} is gone")
+        elif kept is not None and kept.offset < promised.offset:
+            faults.append(f"the last value of {key!r} is an older one")
+    if any(name.endswith((".cleaned", ".replaces")) for name in files.listdir(log.folder)):
+        faults.append("something is left of a compaction")
+    return faults + _producer_faults(log)
+
+
+def _contents(log: Log, offset: int = 0) -> list[Record]:
+    found = []
+    while offset < log.log_end_offset:
+        part = log.read(offset, 1 << 20, limit=log.log_end_offset)
+        found += [
+            record._replace(headers=())
+            for record in read_records(content(part))
+            if record.offset >= offset
+        ]
+        offset = part.next_offset
+    return found
+
+
+def _producer_faults(log: Log) -> list[str]:
+    """The producer's next sequence is the number of records it wrote up to the last batch."""
+    end = 0
+    for segment in log.segments:
+        for _, header in segment.headers():
+            end = header.next_offset
+    producer = log.producers.get(PRODUCER)
+    known = producer.next_sequence if producer else 0
+    return [] if known == end else [f"next sequence {known} after offset {end}"]
+
+
+def test_no_cut_loses_the_last_value_of_a_key(capsys: pytest.CaptureFixture[str]) -> None:
+    enumeration = Enumeration(find_faults, deep=True)
+    scripts: list[Script] = []
+
+    def make(files: Files) -> Script:
+        scripts.append(Script(files))
+        return scripts[-1]
+
+    enumeration.run(make)
+    with capsys.disabled():
+        print(f"\n{enumeration.report()}; segments replaced: {scripts[0].replaced}")
+    assert not enumeration.faults, enumeration.summary()
+    assert min(enumeration.cuts.values()) > 200
+    assert enumeration.cuts_in_recovery > 500
+    assert scripts[0].replaced > 8
+
+
+def test_with_one_sync_for_all_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kbroker.storage.sync.WHOLE_ABOVE", 1)
+    monkeypatch.setattr("kbroker.storage.manager.TOGETHER_ABOVE", 0)
+    enumeration = Enumeration(find_faults, deep=False)
+    enumeration.run(Script)
+    assert not enumeration.faults, enumeration.summary()
+    assert enumeration.kinds["syncfs"] > 5
+
+
+def test_the_enumeration_sees_segments_that_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the note of what a segment replaces, old segments stand beside the new one."""
+    monkeypatch.setattr(recovery, "replaced_from_bytes", lambda data: None)
+    enumeration = Enumeration(find_faults, deep=False, modes=("drop",))
+    enumeration.run(Script)
+    assert any("CorruptLogError" in fault for fault in enumeration.faults)
+
+
+def test_the_enumeration_sees_removals_before_the_swap(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    original = Log.replace
+
+    def remove_first(log: Log, old: Sequence[Segment], new: Segment) -> None:
+        for segment in old:
+            segment.remove()
+        log.sync_folder()
+        original(log, old, new)
+
+    monkeypatch.setattr(Log, "replace", remove_first)
+    enumeration = Enumeration(find_faults, deep=False, modes=("drop",))
+    enumeration.run(Script)
+    assert any("is gone" in fault or "Error" in fault for fault in enumeration.faults)

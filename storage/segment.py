@@ -455,8 +455,11 @@ class Segment:
         self._unchecked.remove(position, NEVER)
 
     def truncate(self, position: int, end_offset: int) -> None:
-        """Cut at a batch border, whose offset is `end_offset`; the segment must be active."""
-        file = self._reader()
+        """Cut at a batch border, whose offset is `end_offset`; the segment must be active.
+
+        The file stays open for the sync that makes the cut durable.
+        """
+        file = self._file or self._keep_open(self._files.open(self.log_path))
         file.truncate(position)
         self.size = position
         self.offsets.truncate(position)

@@ -68,20 +68,22 @@ async def open_broker(
     files: Files | None = None,
     clock: Clock | None = None,
     grace_seconds: float = 5,
+    cluster_id: str | None = None,
     connection_class: ConnectionClass = Connection,
 ) -> AsyncIterator[Broker]:
     """Start a broker, yield it ready, stop it gracefully at the end.
 
     Parameters: `data_dir` is the data folder, None keeps everything in memory; `files` is where
     that folder is, to be handed in when it must outlive a broker in memory; `grace_seconds` bounds
-    the stop; `connection_class` serves each client. Several brokers can run in one process.
+    the stop; `cluster_id` is the id of a cluster that does not exist yet, by default a random one;
+    `connection_class` serves each client. Several brokers can run in one process.
 
     Error handling: raises CannotListen or StorageError when it cannot start.
     """
     # First of all: a port that is taken must not leave a data folder behind.
     bound = await bind_all(listeners, config.listen_backlog)
     try:
-        node = await _open_node(config, data_dir, files, clock or SystemClock())
+        node = await _open_node(config, data_dir, files, clock or SystemClock(), cluster_id)
         server = Server(node, load_apis(), bound, connection_class)
     except BaseException:
         close_all(bound)
@@ -110,13 +112,19 @@ async def _run(
 
 
 async def _open_node(
-    config: BrokerConfig, data_dir: str | None, files: Files | None, clock: Clock
+    config: BrokerConfig,
+    data_dir: str | None,
+    files: Files | None,
+    clock: Clock,
+    cluster_id: str | None,
 ) -> Node:
     if files is None:
         files = OsFiles() if data_dir is not None else MemFiles(limit=config.memory_limit_bytes)
     folder = data_dir or MEMORY_FOLDER
     fresh = MetaProperties(
-        node_id=config.node_id, cluster_id=random_cluster_id(), directory_id=random_cluster_id()
+        node_id=config.node_id,
+        cluster_id=cluster_id or random_cluster_id(),
+        directory_id=random_cluster_id(),
     )
     # Checkpoint jobs run in a worker thread.
     logs = LogManager(

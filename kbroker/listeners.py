@@ -19,10 +19,12 @@ def configured_listeners(config: BrokerConfig) -> list[Listener]:
     Raises ConfigError for an address that is none, an advertised name that nobody listens on, or
     a security protocol that does not exist yet.
     """
-    advertised = dict(_parse(text, "advertised.listeners") for text in config.advertised_listeners)
+    advertised = dict(
+        split_address(text, "advertised.listeners") for text in config.advertised_listeners
+    )
     listeners = []
     for text in config.listeners:
-        name, (host, port) = _parse(text, "listeners")
+        name, (host, port) = split_address(text, "listeners")
         _check_plaintext(config, name)
         listeners.append(Listener(name, host or ANY_HOST, port, advertised.pop(name, None)))
     if advertised:
@@ -34,10 +36,11 @@ def configured_listeners(config: BrokerConfig) -> list[Listener]:
 
 def parse_endpoint(text: str) -> Endpoint:
     """Read HOST:PORT, with brackets around an IPv6 address. Raises ConfigError."""
-    return _parse(f"{PLAINTEXT}://{text}", "the advertised address")[1]
+    return split_address(f"{PLAINTEXT}://{text}", "the advertised address")[1]
 
 
-def _parse(text: str, setting: str) -> tuple[str, Endpoint]:
+def split_address(text: str, setting: str) -> tuple[str, Endpoint]:
+    """Read NAME://host:port of a setting. Raises ConfigError."""
     match = _ADDRESS.fullmatch(text)
     if match is None or int(match["port"]) > 65535:
         raise ConfigError(f"{setting}: {text!r} is not NAME://host:port")

@@ -9,6 +9,8 @@ import sys
 from collections.abc import Iterable
 
 ACCEPT_COMPLAINT_SECONDS = 60
+logger = logging.getLogger(__name__)
+
 LEVELS = {"debug", "info", "warning", "error", "critical"}
 
 
@@ -77,4 +79,21 @@ def set_up_logging(levels: Iterable[str], form: str) -> None:
         name, _, level = text.rpartition("=")
         if level.lower() not in LEVELS:
             raise ValueError(f"{level!r} is no log level; there are {', '.join(sorted(LEVELS))}")
+        if name and not _is_known(name):
+            logger.warning(
+                "--log-level %s: nothing logs under %s; names are those of modules, such as "
+                "kbroker.protocol",
+                text,
+                name,
+            )
         logging.getLogger(name or "kbroker").setLevel(level.upper())
+
+
+def _is_known(name: str) -> bool:
+    """Whether a logger or a module has this name: most loggers come with their module."""
+    from importlib.util import find_spec
+
+    try:
+        return name in logging.root.manager.loggerDict or find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False

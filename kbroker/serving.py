@@ -24,10 +24,11 @@ from .config import BrokerConfig, ConfigError
 from .context import Endpoint
 from .declared import StartFailed, declare_topics, write_seed
 from .descriptors import raise_limit
-from .listeners import configured_listeners, parse_endpoint
+from .listeners import configured_listeners
 from .logs import set_up_logging
 from .protocol.errors import KafkaError
 from .server import LOOPBACK_NAMES, CannotListen, Listener
+from .settings import SettingFlags, kafka_environment, load_settings
 from .storage.naming import LOG, META_PROPERTIES
 from .topics import NewTopic
 
@@ -40,16 +41,10 @@ IDLE_CHECK_SECONDS = 1
 
 
 @dataclass(slots=True)
-class ServeOptions:
+class ServeOptions(SettingFlags):
     """What the command line of `kbroker serve` says; see its help for each."""
 
-    host: str | None = None
-    port: int | None = None
-    advertise: str | None = None
-    data_dir: str | None = None
     memory: bool = False
-    config_file: str | None = None
-    overrides: dict[str, str] = field(default_factory=dict)
     topics: list[NewTopic] = field(default_factory=list)
     seeds: Sequence[str] = ()
     port_file: str | None = None
@@ -57,16 +52,23 @@ class ServeOptions:
     as_json: bool = False
     log_levels: tuple[str, ...] = ()
     log_format: str = "text"
-    strict: bool = False
     grace_seconds: float = 5
     exit_with_parent: bool = False
     idle_seconds: float | None = None
+    cluster_id: str | None = None
 
 
 def run_server(options: ServeOptions) -> None:
     """Serve until a signal. Raises StartFailed or ConfigError."""
+    found = kafka_environment(options, os.environ)
+    options.topics += [
+        NewTopic(each.name, each.partitions, each.replication_factor, configs=each.configs)
+        for each in found.topics
+    ]
+    options.cluster_id = found.cluster_id
+    levels = options.log_levels or tuple(filter(None, [found.log_level]))
     try:
-        set_up_logging(options.log_levels, options.log_format)
+        set_up_logging(levels, options.log_format)
     except ValueError as error:
         raise StartFailed(str(error)) from None
     raise_limit()
@@ -93,7 +95,7 @@ class _Serving:
         except (ConfigError, StartFailed) as refused:
             self.event("error", message=str(refused))
             raise
-        self.data_dir = None if options.memory else options.data_dir or config.log_dir
+        self.data_dir = None if options.memory else config.log_dir
         self.is_new = not _exists(self.data_dir or "", META_PROPERTIES)
         self.event("starting", version=__version__, pid=os.getpid())
         try:
@@ -143,7 +145,7 @@ class _Serving:
     @contextlib.asynccontextmanager
     async def _open(self, config: BrokerConfig) -> AsyncIterator[Broker]:
         options = self.options
-        listeners = _listeners(options, config)
+        listeners = configured_listeners(config)
         for listener in listeners:
             self._check_exposure(listener)
         async with open_broker(
@@ -151,7 +153,14 @@ class _Serving:
             data_dir=self.data_dir,
             listeners=listeners,
             grace_seconds=options.grace_seconds,
+            cluster_id=options.cluster_id,
         ) as broker:
+            if options.cluster_id not in (None, broker.node.cluster.id):
+                logger.warning(
+                    "CLUSTER_ID=%s is left out: the data folder belongs to cluster %s",
+                    options.cluster_id,
+                    broker.node.cluster.id,
+                )
             await declare_topics(broker, options.topics)
             for path in options.seeds:
                 written = await write_seed(broker, path)
@@ -293,29 +302,11 @@ def _settle_memory() -> None:
 
 
 def load_config(options: ServeOptions) -> BrokerConfig:
-    """Merge command line, environment and file, in that order of strength."""
-    config = BrokerConfig.load(
-        options=options.overrides,
-        environ=os.environ,
-        file=Path(options.config_file) if options.config_file else None,
-        strict=options.strict,
-    )
+    """Merge command line, environment and file, and say what is noteworthy about the result."""
+    config = load_settings(options, os.environ)
     for notice in config.notices:
         logger.log(logging.getLevelNamesMapping()[notice.level.upper()], "%s", notice.text)
     return config
-
-
-def _listeners(options: ServeOptions, config: BrokerConfig) -> list[Listener]:
-    """The listeners of the configuration, the first of them as the flags say."""
-    listeners = configured_listeners(config)
-    first = listeners[0]
-    listeners[0] = Listener(
-        first.name,
-        first.host if options.host is None else options.host,
-        first.port if options.port is None else options.port,
-        parse_endpoint(options.advertise) if options.advertise else first.advertised,
-    )
-    return listeners
 
 
 def _loss_window(config: BrokerConfig, *, in_memory: bool) -> str | None:

@@ -15,6 +15,7 @@ COMMANDS = {
     "topic": ("kbroker.cli.topic:topic", "Create, show, change, read and write topics."),
     "group": ("kbroker.cli.group:group", "Show and move consumer groups."),
     "cluster": ("kbroker.cli.cluster:cluster", "Show brokers, what is wrong, and disks."),
+    "config": ("kbroker.cli.config:config", "Explain settings, and show those of a server."),
     "log": (
         "kbroker.cli.log:log",
         "Work on the files of a partition; the broker must not run.",

@@ -71,11 +71,3 @@ def _new_topic(cls: Any, declared: DeclaredTopic) -> Any:
         declared.replication_factor,
         configs=dict(declared.configs),
     )
-
-
-def split_override(text: str) -> tuple[str, str]:
-    """Read KEY=VALUE of `-o`. Raises BadParameter."""
-    key, separator, value = text.partition("=")
-    if not separator:
-        raise click.BadParameter(f"{text!r} is not KEY=VALUE", param_hint="-o")
-    return key.strip(), value.strip()

@@ -33,8 +33,11 @@ class Column(NamedTuple):
     """Left out where no row has a value."""
 
 
-def format_options(command: Command) -> Command:
-    """Give a command `-o/--format` and `--json`; it receives `output`."""
+def format_options(command: Command, *, short: bool = True) -> Command:
+    """Give a command `-o/--format` and `--json`; it receives `output`.
+
+    Without `short` there is no `-o`, for commands where that is something else.
+    """
     names = [each.value for each in Format if each != Format.NDJSON]
     command = click.option(
         "--json",
@@ -43,7 +46,7 @@ def format_options(command: Command) -> Command:
         help="One line of JSON for each element.",
     )(command)
     return click.option(
-        "-o",
+        *(["-o"] if short else []),
         "--format",
         "output",
         type=click.Choice([*names, Format.NDJSON.value]),

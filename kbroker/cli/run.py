@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from .declared_options import declared_options, split_override
+from .declared_options import declared_options
+from .settings import split_overrides
 
 _NOT_STARTED, _NOT_FOUND = 3, 127
 
@@ -33,7 +34,7 @@ def run(keep: bool, variables: tuple[str, ...], overrides: tuple[str, ...], **as
     data_dir = tempfile.mkdtemp(prefix="kbroker-run-") if keep else None
     options = RunOptions(
         variables=variables,
-        overrides=dict(split_override(text) for text in overrides),
+        overrides=split_overrides(overrides),
         data_dir=data_dir,
         **asked,
     )

@@ -16,6 +16,7 @@ from .describe import (
     describe_topic,
 )
 from .group_values import validate_client_metrics, validate_group_configs
+from .kafka_environment import KafkaEnvironment, read_kafka_environment
 from .property import ConfigError, Effect, Property, Scope, Source, Type, Value
 from .sources import Layer, parse_properties, parse_toml, read_environment, read_file, read_options
 from .tables import (
@@ -44,6 +45,7 @@ __all__ = [
     "ConfigEntry",
     "ConfigError",
     "Effect",
+    "KafkaEnvironment",
     "Layer",
     "Notice",
     "Operation",
@@ -65,6 +67,7 @@ __all__ = [
     "parse_toml",
     "read_environment",
     "read_file",
+    "read_kafka_environment",
     "read_options",
     "validate_client_metrics",
     "validate_group_configs",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from .broker_table import SECTIONS
+from .elsewhere import ELSEWHERE
+from .group_table import CLIENT_METRICS_TABLE, GROUP_TABLE
 from .property import Effect, Property
 from .tables import BROKER_PROPERTIES
 from .topic_table import TOPIC_TABLE
@@ -16,14 +18,20 @@ _INTRODUCTION = """\
 
 Settings carry Kafka's names. They are read from these places, the strongest first:
 
-1. options: `kbroker serve -o log.retention.hours=24`, repeatable; a flag such as `--port` stands
-   for its setting;
-2. the environment: `KBROKER_CFG_LOG_RETENTION_HOURS=24` (`_` for a dot, `__` for an underscore,
+1. what clients gave the broker while it runs (below), if the setting is a live one;
+2. flags such as `--port`, which stand for a setting, and options:
+   `kbroker serve -o log.retention.hours=24`, repeatable;
+3. the environment: `KBROKER_CFG_LOG_RETENTION_HOURS=24` (`_` for a dot, `__` for an underscore,
    `___` for a dash);
-3. the file of `--config`: Java properties (`server.properties`), or TOML when its name ends in
+4. with `--env-config` the environment as Kafka's container images read it (below);
+5. the file of `--config`: Java properties (`server.properties`), or TOML when its name ends in
    `.toml`. TOML tables are joined by dots; a name that begins another one is quoted there:
    `"max.connections" = 5`;
-4. the default.
+6. the default.
+
+`kbroker config explain log.retention.hours` says what a setting means, and
+`kbroker config show --diff`, with the flags of `kbroker serve`, what a server would get and from
+where.
 
 A bad value stops the start with exit code 3. An unknown name gives a warning with the nearest
 name there is; so does a setting whose behaviour does not exist yet. With `--strict` both are
@@ -31,6 +39,26 @@ errors. Names that mean nothing to kbroker are listed in one INFO line.
 
 Of settings that exist in several units the most precise one holds: `log.retention.ms`, then
 `log.retention.minutes`, then `log.retention.hours`; `log.roll.ms`, then `log.roll.hours`.
+
+### KAFKA_* variables
+
+With `--env-config`: `KAFKA_NUM_PARTITIONS` and Bitnami's `KAFKA_CFG_NUM_PARTITIONS` are
+`num.partitions`, by the name rule above; the names taken are told in one INFO line. Without the
+flag nothing is read, because on many machines `KAFKA_*` describes clients. `CLUSTER_ID` is the id
+of a new cluster, `KAFKA_LOG4J_ROOT_LOGLEVEL` stands for `--log-level`,
+`KAFKA_CREATE_TOPICS=t1:3:1,t2:1:1:compact` for `--topic` (name, partitions, replicas, cleanup
+policy). Where only `KAFKA_ADVERTISED_LISTENERS` is given, the broker listens on every interface at
+the advertised ports. Variables about the Java program (`KAFKA_HEAP_OPTS` and its like) mean nothing.
+
+### Settings of a broker that runs
+
+Live settings can be changed by clients, as in Kafka: for one node, or for all (with
+`kafka-configs.sh --alter`: `--entity-name 1` or `--entity-default`). They act at once, also for the
+topics that inherit them, and survive a restart. Kafka's rules hold: what needs a restart is refused,
+so are TLS files without a listener's prefix. Topics, groups and metrics subscriptions have settings
+of their own; those of groups and metrics subscriptions are checked, kept and shown, and have no
+effect yet. Log levels are changed as Kafka's broker loggers are: the logger `root` and all below
+`kbroker`, until the process ends.
 
 In the tables, *changes* says when a new value can be given: *live* settings are marked dynamic in
 DescribeConfigs answers, as in Kafka, the others need a restart.
@@ -53,13 +81,35 @@ For a broker the settings below are listed, not all of Kafka's.
 Like Kafka, a value that comes from a less precise spelling counts as a default without synonyms:
 while only `log.retention.hours` is set, `retention.ms` shows the right value and the source
 "default".
+
+## Changing settings
+
+Error codes and rules are Kafka 4.3's, with these differences:
+
+* A broker setting that neither Kafka nor kbroker knows is refused with the nearest name; Kafka
+  keeps it for plug-ins.
+* Numbers of threads may change by any factor; Kafka at most doubles or halves them at once.
+* `min.insync.replicas` can be given to one node and taken from all; Kafka refuses both while
+  eligible leader replicas (KIP-966) are in use.
+* A report interval of metrics that is out of range is INVALID_CONFIG, in Kafka INVALID_REQUEST;
+  items can be appended to the lists of a metrics subscription.
+* An unknown operation is INVALID_REQUEST, in Kafka UNKNOWN_SERVER_ERROR.
 """
 
 _TOPIC_SETTINGS = """\
 ## Topic settings
 
-Given when a topic is created. One that is not given has the value of the broker setting next to
-it.
+Given when a topic is created, or changed later; a change acts at once. One that is not given has the
+value of the broker setting next to it.
+"""
+
+
+_TITLES = ("setting", "type", "default", "allowed", "broker setting", "meaning")
+
+_ELSEWHERE = """\
+### Known by name only
+
+Kafka's other broker settings are accepted wherever Kafka accepts them, and change nothing.
 """
 
 
@@ -70,15 +120,20 @@ def document() -> str:
         "## What differs from Kafka 4.3\n\nDefaults:\n",
         _table(("setting", "kbroker", "Kafka"), map(_difference, _with_other_default())),
         "\nSettings that Kafka does not have: " + _listed(_own()) + ".\n",
+        f"Live in Kafka, with a restart here: {_listed(_fixed_here())}.\n",
         _no_effect(),
         _DESCRIBE_CONFIGS,
         _TOPIC_SETTINGS,
-        _table(
-            ("setting", "type", "default", "allowed", "broker setting", "meaning"),
-            map(_topic_row, TOPIC_TABLE),
-        ),
+        _table(_TITLES, map(_topic_row, TOPIC_TABLE)),
+        "\n## Group settings\n",
+        _table(_TITLES, map(_topic_row, GROUP_TABLE)),
+        "\n## Settings of metrics subscriptions\n",
+        _table(_TITLES, map(_topic_row, CLIENT_METRICS_TABLE)),
         "\n## Broker settings\n",
         *_sections(),
+        _ELSEWHERE,
+        _elsewhere(Effect.LATER),
+        _elsewhere(Effect.NONE),
     ]
     return "\n".join(parts)
 
@@ -111,6 +166,16 @@ def _all() -> list[Property]:
 
 def _with_other_default() -> list[Property]:
     return [each for each in _all() if each.kafka_default is not None]
+
+
+def _fixed_here() -> list[Property]:
+    return [each for each in _all() if each.kafka_dynamic]
+
+
+def _elsewhere(effect: Effect) -> str:
+    names = ", ".join(_code(name) for name, each in ELSEWHERE.items() if each.effect is effect)
+    why = "What they ask for does not exist yet" if effect is Effect.LATER else "kbroker differs"
+    return f"{why}: {names}.\n"
 
 
 def _own() -> list[Property]:

@@ -31,7 +31,7 @@ def read_options(options: Iterable[str]) -> dict[str, str]:
     for option in options:
         name, equals, value = option.partition("=")
         if not equals or not name.strip():
-            raise ConfigError(f"Option {option!r} is not of the form key=value")
+            raise ConfigError(f"{option!r} is not KEY=VALUE")
         values[name.strip()] = value.strip()
     return values
 
@@ -54,6 +54,12 @@ def read_environment(
 def _name_of_variable(text: str) -> str:
     parts = text.lower().replace("___", "-").split("__")
     return "_".join(part.replace("_", ".") for part in parts)
+
+
+def variable_of(name: str, prefix: str = ENVIRONMENT_PREFIX) -> str:
+    """The environment variable that `read_environment` takes for a setting."""
+    escaped = name.replace("_", "__").replace("-", "___").replace(".", "_")
+    return prefix + escaped.upper()
 
 
 def read_file(path: Path) -> dict[str, str]:

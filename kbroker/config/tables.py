@@ -55,10 +55,14 @@ def effect_of(name: str) -> Effect | None:
 
 def unknown_name(name: str, scope: Scope) -> str:
     """An error text for a name that no table has."""
+    known = [*PROPERTIES[scope], *(ELSEWHERE if scope is Scope.BROKER else ())]
+    return f"Unknown {scope} config name: {name}{did_you_mean(name, known)}"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A hint at the name that this one is nearest to; empty when none is near."""
     # difflib costs more to import than everything else here, and most starts never need it.
     from difflib import get_close_matches
 
-    known = [*PROPERTIES[scope], *(ELSEWHERE if scope is Scope.BROKER else ())]
     near = get_close_matches(name, known, n=1, cutoff=0.75)
-    hint = f"; did you mean {near[0]}?" if near else ""
-    return f"Unknown {scope} config name: {name}{hint}"
+    return f"; did you mean {near[0]}?" if near else ""

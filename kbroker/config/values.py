@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import ClassVar, Literal, NamedTuple, Self, overload
 
 from .elsewhere import elsewhere
+from .kafka_environment import with_listeners
 from .property import ConfigError, Effect, Scope, Source, Value
 from .sources import Layer, read_environment, read_file, read_options
 from .tables import (
@@ -18,6 +19,9 @@ from .tables import (
 )
 
 _STRENGTH = (Source.DYNAMIC_BROKER, Source.DYNAMIC_DEFAULT_BROKER, Source.STATIC_BROKER)
+
+
+KAFKA_ORIGIN = "KAFKA_* environment"
 
 
 class Notice(NamedTuple):
@@ -143,6 +147,7 @@ class BrokerConfig(Settings):
         *,
         options: Iterable[str] | Mapping[str, str] = (),
         environ: Mapping[str, str] | None = None,
+        kafka_values: Mapping[str, str] | None = None,
         file: Path | None = None,
         nodes: int = 1,
         strict: bool = False,
@@ -150,7 +155,7 @@ class BrokerConfig(Settings):
         """Read all places, strongest first: options, environment, file.
 
         ``options`` are ``key=value`` texts or a mapping; ``environ`` is searched for
-        ``KBROKER_CFG_*``. Raises ConfigError.
+        ``KBROKER_CFG_*``, ``kafka_values`` is what ``KAFKA_*`` says. Raises ConfigError.
         """
         given = dict(options) if isinstance(options, Mapping) else read_options(options)
         layers = [Layer("option", given)]
@@ -158,6 +163,9 @@ class BrokerConfig(Settings):
             layers.append(Layer("environment", read_environment(environ)))
         if file is not None:
             layers.append(Layer(str(file), read_file(file)))
+        if kafka_values:
+            values = with_listeners(dict(kafka_values), (each.values for each in layers))
+            layers.insert(-1 if file else len(layers), Layer(KAFKA_ORIGIN, values))
         return cls(layers, nodes=nodes, strict=strict)
 
     def overlay(
@@ -451,6 +459,9 @@ def _notices(config: BrokerConfig) -> tuple[Notice, ...]:
     if config.strict and warnings:
         raise ConfigError("\n".join(warnings))
     notices = [Notice("warning", text) for text in warnings]
+    taken = [name for each in config.layers if each.origin == KAFKA_ORIGIN for name in each.values]
+    if taken:
+        notices.append(Notice("info", f"Taken from KAFKA_*: {', '.join(sorted(taken))}"))
     if ignored:
         notices.append(Notice("info", f"Settings without effect: {', '.join(ignored)}"))
     return tuple(notices)

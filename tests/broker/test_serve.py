@@ -125,6 +125,7 @@ def test_a_taken_port_names_the_flag_and_leaves_no_folder(tmp_path: Path) -> Non
         (["--memory", "--strict", "-o", "num.partition=3"], 3, "num.partitions"),
         (["--memory", "-o", "no-equals-sign"], 2, "KEY=VALUE"),
         (["--memory", "--data-dir", "x"], 2, "exclude"),
+        (["--memory", "--port", "0", "-o", "log.dirs=a,b"], 3, "log.dirs"),
         (["--no-such-flag"], 2, "--no-such-flag"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
@@ -152,6 +153,39 @@ def test_an_unknown_property_is_a_warning_with_a_suggestion(tmp_path: Path) -> N
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=SECONDS)
     assert "num.partitions" in errors
+
+
+def test_what_a_container_image_says_is_obeyed(tmp_path: Path) -> None:
+    """Listeners, topics, cluster id and log level; an unknown logger is told."""
+    ports = tmp_path / "port.json"
+    environ = {
+        **os.environ,
+        "KAFKA_ADVERTISED_LISTENERS": "PLAINTEXT://localhost:0",
+        "KAFKA_NODE_ID": "5",
+        "KAFKA_CREATE_TOPICS": "t1:3:1",
+        "KAFKA_LOG4J_ROOT_LOGLEVEL": "WARN",
+        "CLUSTER_ID": "5L6g3nShT-eMCtK--X86sw",
+    }
+    flags = ["--memory", "--env-config", "--port-file", str(ports)]
+    with serving(*flags, env=environ) as process:
+        ready = json.loads(wait_for(ports))
+        process.send_signal(signal.SIGTERM)
+        output, errors = process.communicate(timeout=SECONDS)
+    assert "in memory, 1 topic\n" in output
+    assert (ready["cluster_id"], ready["node_id"]) == ("5L6g3nShT-eMCtK--X86sw", 5)
+    assert "INFO" not in errors
+    assert "anyone who can reach 0.0.0.0" in errors
+
+
+def test_an_unknown_logger_is_a_warning(tmp_path: Path) -> None:
+    port_file = tmp_path / "port"
+    levels = ["--log-level", "kbroker.nothing=debug", "--log-level", "kbroker.node=debug"]
+    with serving("--memory", "--port", "0", "--port-file", str(port_file), *levels) as process:
+        wait_for(port_file)
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=SECONDS)
+    assert "nothing logs under kbroker.nothing" in errors
+    assert "nothing logs under kbroker.node" not in errors
 
 
 @pytest.mark.parametrize("event", ["starting", "ready"])

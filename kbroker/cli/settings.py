@@ -1,0 +1,77 @@
+"""The flags that say where settings come from, for every command that reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import click
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def option(*names: str, **settings: Any) -> Callable[[Command], Command]:
+    """A click option that has an environment name too: --port-file is KBROKER_PORT_FILE."""
+    flag = next(name for name in names if name.startswith("--"))
+    environment = "KBROKER_" + flag.split("/")[0].lstrip("-").replace("-", "_").upper()
+    return click.option(*names, envvar=environment, **settings)
+
+
+_OPTIONS: tuple[Callable[[Any], Any], ...] = (
+    option("--host", help="Address to listen on.  [default: localhost]"),
+    option(
+        "--port",
+        type=click.IntRange(0, 65535),
+        help="Port to listen on; 0 takes a free one.  [default: 9092]",
+    ),
+    option(
+        "--advertise",
+        metavar="HOST:PORT",
+        help="Tell clients this address. Without it each client is told the one it dialled.",
+    ),
+    option(
+        "--data-dir",
+        type=click.Path(file_okay=False),
+        help="Where records live.  [default: ./kbroker-data]",
+    ),
+    option(
+        "--config",
+        "config_file",
+        type=click.Path(exists=True, dir_okay=False),
+        help="A server.properties or kbroker.toml file.",
+    ),
+    click.option(
+        "-o",
+        "overrides",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Set a Kafka or kbroker property; can be given several times.",
+    ),
+    option(
+        "--env-config",
+        is_flag=True,
+        help="Read KAFKA_* environment variables as Kafka's container images do.",
+    ),
+    option(
+        "--strict",
+        is_flag=True,
+        help="Unknown properties and unsafe set-ups are errors, not warnings.",
+    ),
+)
+
+
+def setting_options(command: Command) -> Command:
+    """Give a command the flags of `kbroker.settings.SettingFlags`; `overrides` comes as texts."""
+    for each in reversed(_OPTIONS):
+        command = each(command)
+    return command
+
+
+def split_overrides(texts: Iterable[str]) -> dict[str, str]:
+    """Read the KEY=VALUE texts of `-o`; the last one of a key holds. Raises BadParameter."""
+    from kbroker.config import ConfigError, read_options
+
+    try:
+        return read_options(texts)
+    except ConfigError as error:
+        raise click.BadParameter(str(error), param_hint="-o") from None

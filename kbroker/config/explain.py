@@ -1,0 +1,64 @@
+"""What is known of one setting, for people who ask."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .elsewhere import ELSEWHERE, elsewhere
+from .property import ConfigError, Effect, Property, Scope
+from .sources import variable_of
+from .tables import PROPERTIES, did_you_mean
+
+_EFFECTS = {
+    Effect.APPLIED: "applied",
+    Effect.NONE: "none: kbroker works differently",
+    Effect.LATER: "none yet: what it asks for does not exist",
+}
+
+
+def explain(name: str) -> list[dict[str, Any]]:
+    """The facts about a setting, once for each kind of resource that has it.
+
+    Values are text or lists of text, ``None`` where there is nothing to say. Raises ConfigError
+    with the nearest name when nobody knows the setting.
+    """
+    found = [_facts(scope, table[name]) for scope, table in PROPERTIES.items() if name in table]
+    if found:
+        return found
+    other = elsewhere(name)
+    if other is None:
+        every = {*ELSEWHERE, *(each for table in PROPERTIES.values() for each in table)}
+        raise ConfigError(f"Unknown setting: {name}{did_you_mean(name, sorted(every))}")
+    return [
+        {
+            "name": name,
+            "of": "broker",
+            "meaning": "A setting of Kafka's that kbroker knows by name only.",
+            "effect": _EFFECTS[other.effect],
+            "changes": "live" if other.dynamic else "restart",
+        }
+    ]
+
+
+def _facts(scope: Scope, each: Property) -> dict[str, Any]:
+    of_broker = scope is Scope.BROKER
+    behind = [name for name in each.synonyms if name != each.name or not of_broker]
+    return {
+        "name": each.name,
+        "of": str(scope),
+        "meaning": each.doc,
+        "type": each.type.name,
+        "unit": each.unit or None,
+        "default": each.default,
+        "kafka_default": each.kafka_default,
+        "allowed": each.allowed,
+        "changes": "live" if each.dynamic else "restart",
+        "effect": _EFFECTS[each.effect],
+        ("other_names" if of_broker else "else_from_broker"): behind or None,
+        "give_it": _ways(each.name) if of_broker else None,
+        "only_kbroker": "yes" if each.own else None,
+    }
+
+
+def _ways(name: str) -> list[str]:
+    return [f"-o {name}=VALUE", f"{variable_of(name)}=VALUE", "a line of the file of --config"]

@@ -1,0 +1,97 @@
+"""Settings among ``KAFKA_*`` environment variables, as Kafka's container images take them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from .property import ConfigError
+from .sources import read_environment
+
+PREFIX = "KAFKA_"
+BITNAMI_PREFIX = "KAFKA_CFG_"
+CLUSTER_ID = "CLUSTER_ID"
+CREATE_TOPICS = "KAFKA_CREATE_TOPICS"
+LOG_LEVEL = "KAFKA_LOG4J_ROOT_LOGLEVEL"
+IGNORED = frozenset(
+    {
+        "KAFKA_GC_LOG_OPTS",
+        "KAFKA_HEAP_OPTS",
+        "KAFKA_JMX_HOSTNAME",
+        "KAFKA_JMX_OPTS",
+        "KAFKA_JVM_PERFORMANCE_OPTS",
+        "KAFKA_LOG4J_LOGGERS",
+        "KAFKA_LOG4J_OPTS",
+        "KAFKA_OPTS",
+        "KAFKA_TOOLS_LOG4J_LOGLEVEL",
+        "KAFKA_VERSION",
+    }
+)
+"""About the Java program or the image, never settings."""
+
+_LOG_LEVELS = {"ALL": "debug", "TRACE": "debug", "WARN": "warning", "FATAL": "critical"}
+
+
+class DeclaredTopic(NamedTuple):
+    """A topic of ``KAFKA_CREATE_TOPICS``; -1 stands for the broker's default."""
+
+    name: str
+    partitions: int
+    replication_factor: int
+    configs: dict[str, str]
+
+
+class KafkaEnvironment(NamedTuple):
+    """What was found. ``log_level`` is a name of Python's, empty when none is given."""
+
+    values: dict[str, str]
+    cluster_id: str | None
+    log_level: str
+    topics: list[DeclaredTopic]
+
+
+def read_kafka_environment(environ: Mapping[str, str]) -> KafkaEnvironment:
+    """Read ``KAFKA_*`` and Bitnami's ``KAFKA_CFG_*``, which goes before it.
+
+    After the prefix ``_`` stands for a dot, ``__`` for an underscore, ``___`` for a dash. Raises
+    ConfigError for topics that cannot be read.
+    """
+    special = {CREATE_TOPICS, LOG_LEVEL, *IGNORED}
+    plain = {
+        name: value
+        for name, value in environ.items()
+        if name not in special and not name.startswith(BITNAMI_PREFIX)
+    }
+    cluster_id = environ.get(CLUSTER_ID) or None
+    if cluster_id is not None and not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", cluster_id):
+        raise ConfigError(f"{CLUSTER_ID}: {cluster_id!r} is no id such as 5L6g3nShT-eMCtK--X86sw")
+    level = environ.get(LOG_LEVEL, "").upper()
+    return KafkaEnvironment(
+        values=read_environment(plain, PREFIX) | read_environment(environ, BITNAMI_PREFIX),
+        cluster_id=cluster_id,
+        log_level=_LOG_LEVELS.get(level, level.lower()),
+        topics=[
+            _topic(text) for text in re.split(r"[,\s]+", environ.get(CREATE_TOPICS, "")) if text
+        ],
+    )
+
+
+def _topic(text: str) -> DeclaredTopic:
+    """Read NAME:PARTITIONS:REPLICAS[:CLEANUP_POLICY]."""
+    name, *rest = text.split(":")
+    numbers, policy = rest[:2], rest[2:]
+    if not name or len(policy) > 1 or not all(each.isdecimal() for each in numbers):
+        raise ConfigError(
+            f"{CREATE_TOPICS}: {text!r} is not NAME:PARTITIONS:REPLICAS[:CLEANUP_POLICY]"
+        )
+    partitions, factor = [*map(int, numbers), -1, -1][:2]
+    return DeclaredTopic(name, partitions, factor, {"cleanup.policy": policy[0]} if policy else {})
+
+
+def with_listeners(values: dict[str, str], others: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """Listen on every interface at the advertised ports, when nothing says where to listen."""
+    advertised = values.get("advertised.listeners")
+    if advertised is None or any("listeners" in each for each in (values, *others)):
+        return values
+    return values | {"listeners": re.sub(r"://(\[[^\]]*\]|[^:,]*):", "://0.0.0.0:", advertised)}

@@ -1,0 +1,91 @@
+"""Settings as Kafka's container images take them from the environment."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbroker.config import BrokerConfig, ConfigError, read_kafka_environment
+from kbroker.config.kafka_environment import IGNORED
+from kbroker.config.sources import read_environment, variable_of
+from kbroker.config.tables import BROKER_PROPERTIES
+
+
+def test_names_and_what_is_no_setting() -> None:
+    found = read_kafka_environment(
+        {
+            "KAFKA_LOG_RETENTION_MS": "1",
+            "KAFKA_A__B___C": "2",
+            "KAFKA_NUM_PARTITIONS": "3",
+            "KAFKA_CFG_NUM_PARTITIONS": "4",
+            "ALLOW_PLAINTEXT_LISTENER": "yes",
+            "CLUSTER_ID": "5L6g3nShT-eMCtK--X86sw",
+            "KBROKER_CFG_NODE_ID": "7",
+            **dict.fromkeys(IGNORED, "x"),
+        }
+    )
+    assert found.values == {"log.retention.ms": "1", "a_b-c": "2", "num.partitions": "4"}
+    assert found.cluster_id == "5L6g3nShT-eMCtK--X86sw"
+    assert (found.log_level, found.topics) == ("", [])
+
+
+@pytest.mark.parametrize(
+    ("text", "level"),
+    [("WARN", "warning"), ("fatal", "critical"), ("TRACE", "debug"), ("Info", "info")],
+)
+def test_log_level(text: str, level: str) -> None:
+    assert read_kafka_environment({"KAFKA_LOG4J_ROOT_LOGLEVEL": text}).log_level == level
+
+
+def test_topics() -> None:
+    text = "t1:3:1,t2:1:1:compact\n t3"
+    assert [
+        tuple(each) for each in read_kafka_environment({"KAFKA_CREATE_TOPICS": text}).topics
+    ] == [
+        ("t1", 3, 1, {}),
+        ("t2", 1, 1, {"cleanup.policy": "compact"}),
+        ("t3", -1, -1, {}),
+    ]
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"KAFKA_CREATE_TOPICS": ":1:1"},
+        {"KAFKA_CREATE_TOPICS": "t:x:1"},
+        {"KAFKA_CREATE_TOPICS": "t:1:1:compact:more"},
+        {"CLUSTER_ID": "a b"},
+    ],
+)
+def test_what_cannot_be_read_is_refused(environ: dict[str, str]) -> None:
+    (name,) = environ
+    with pytest.raises(ConfigError, match=f"^{name}: "):
+        read_kafka_environment(environ)
+
+
+def test_listeners_follow_the_advertised_ones() -> None:
+    advertised = "PLAINTEXT://kafka:9092,HOST://[::1]:29092,OTHER://:9094"
+    given = {"advertised.listeners": advertised}
+    config = BrokerConfig.load(kafka_values=given)
+    assert config.items("listeners") == (
+        "PLAINTEXT://0.0.0.0:9092",
+        "HOST://0.0.0.0:29092",
+        "OTHER://0.0.0.0:9094",
+    )
+    for options, values in (
+        (["listeners=PLAINTEXT://:1"], given),
+        ([], {**given, "listeners": "PLAINTEXT://:1"}),
+    ):
+        config = BrokerConfig.load(options=options, kafka_values=values)
+        assert config.items("listeners") == ("PLAINTEXT://:1",)
+
+
+def test_names_taken_are_told() -> None:
+    config = BrokerConfig.load(kafka_values={"num.partitions": "2", "node.id": "3"})
+    assert [each.text for each in config.notices] == [
+        "Taken from KAFKA_*: broker.id, node.id, num.partitions"
+    ]
+
+
+def test_each_setting_has_its_variable() -> None:
+    for name in (*BROKER_PROPERTIES, "a_b-c.d"):
+        assert read_environment({variable_of(name): "1"}) == {name: "1"}

@@ -1,0 +1,57 @@
+"""Flags, environment and file put together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kbroker.config import ConfigError
+from kbroker.settings import SettingFlags, load_settings
+
+
+def test_the_order_of_places(tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    names = ("log.retention.ms", "num.partitions", "log.segment.bytes", "message.max.bytes")
+    file.write_text("".join(f"{name}=4000000\n" for name in names))
+    environ = {"KAFKA_" + name.replace(".", "_").upper(): "3000000" for name in names[:3]}
+    environ |= {"KBROKER_CFG_" + name.replace(".", "_").upper(): "2000000" for name in names[:2]}
+    flags = SettingFlags(config_file=str(file), overrides={names[0]: "1"}, env_config=True)
+    config = load_settings(flags, environ)
+    assert [config[name] for name in names] == [1, 2_000_000, 3_000_000, 4_000_000]
+    origins = [config.origin(name) for name in names]
+    assert origins == ["option", "environment", "KAFKA_* environment", str(file)]
+
+
+def test_kafka_variables_are_left_alone_unless_asked_for() -> None:
+    config = load_settings(
+        SettingFlags(), {"KAFKA_NUM_PARTITIONS": "3", "KAFKA_CREATE_TOPICS": ":"}
+    )
+    assert (config.num_partitions, config.notices) == (1, ())
+
+
+@pytest.mark.parametrize(
+    ("flags", "listeners"),
+    [
+        (SettingFlags(), "A://h:1,B://:2"),
+        (SettingFlags(port=0), "A://h:0,B://:2"),
+        (SettingFlags(host="::1"), "A://[::1]:1,B://:2"),
+        (SettingFlags(host="x", port=5), "A://x:5,B://:2"),
+    ],
+)
+def test_flags_stand_for_the_first_listener(flags: SettingFlags, listeners: str) -> None:
+    flags.overrides = {"listeners": "A://h:1,B://:2"}
+    assert ",".join(load_settings(flags, {}).items("listeners")) == listeners
+
+
+def test_an_advertised_address_stands_beside_those_of_other_listeners() -> None:
+    settings = {"listeners": "A://h:1,B://:2", "advertised.listeners": "A://old:1,B://b:2"}
+    config = load_settings(SettingFlags(advertise="[::1]:9", overrides=settings), {})
+    assert config.items("advertised.listeners") == ("A://[::1]:9", "B://b:2")
+    with pytest.raises(ConfigError, match="nonsense"):
+        load_settings(SettingFlags(advertise="nonsense"), {})
+
+
+def test_the_data_folder_is_a_setting() -> None:
+    config = load_settings(SettingFlags(data_dir="/x"), {})
+    assert (config.log_dir, config.origin("log.dirs")) == ("/x", "--data-dir")

@@ -1,0 +1,83 @@
+"""`kbroker config`: settings explained, and those of a server that does not run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from kbroker.cli import main
+from kbroker.config import BROKER_PROPERTIES
+
+
+def run(*arguments: str, env: dict[str, str] | None = None) -> Result:
+    return CliRunner().invoke(main, ["config", *arguments], env=env)
+
+
+def test_a_setting_is_explained_for_each_kind_of_resource() -> None:
+    done = run("explain", "min.insync.replicas", "--format", "json")
+    broker, topic = json.loads(done.stdout)
+    assert (broker["of"], topic["of"]) == ("broker", "topic")
+    assert broker["give_it"][:2] == [
+        "-o min.insync.replicas=VALUE",
+        "KBROKER_CFG_MIN_INSYNC_REPLICAS=VALUE",
+    ]
+    assert topic["else_from_broker"] == ["min.insync.replicas"]
+
+
+def test_an_explanation_says_what_differs_from_kafka() -> None:
+    text = run("explain", "max.connections", "log.dir", "flush.policy").stdout
+    assert "kafka default     2147483647" in text
+    assert "only kbroker      yes" in text
+    assert "max.connections (broker setting)\n  Most open connections" in text
+
+
+def test_settings_without_effect_are_explained_too() -> None:
+    text = run("explain", "zookeeper.connect", "log.flush.interval.messages").stdout
+    assert text.count("none: kbroker works differently") == 2
+
+
+def test_an_unknown_setting_gets_the_nearest_name() -> None:
+    done = run("explain", "retention.m")
+    assert done.exit_code == 1
+    assert "did you mean retention.ms?" in done.stderr
+
+
+def test_what_differs_is_shown_with_its_place(tmp_path: Path) -> None:
+    file = tmp_path / "k.toml"
+    file.write_text("num.partitions = 3\nmessage.max.bytes = 1048588\n")
+    flags = ["--config", str(file), "--port", "0", "-o", "ssl.key.password=S3cret"]
+    environ = {"KBROKER_CFG_LOG_RETENTION_MS": "5", "KAFKA_LOG_ROLL_MS": "6"}
+    done = run("show", "--diff", "--env-config", "--json", *flags, env=environ)
+    rows = {row["name"]: row for row in map(json.loads, done.stdout.splitlines())}
+    assert {name: (row["value"], row["source"]) for name, row in rows.items()} == {
+        "listeners": ("PLAINTEXT://127.0.0.1:0", "--port"),
+        "log.retention.ms": ("5", "environment"),
+        "log.roll.ms": ("6", "KAFKA_* environment"),
+        "num.partitions": ("3", str(file)),
+        "ssl.key.password": ("(hidden)", "option"),
+    }
+    assert "S3cret" not in done.output
+    assert "ssl.key.password has no effect yet" in done.stderr
+
+
+def test_all_settings_are_shown() -> None:
+    lines = run("show").stdout.splitlines()
+    assert lines[0].split() == ["NAME", "VALUE", "SOURCE"]
+    assert len(lines) == len(BROKER_PROPERTIES) + 1
+    assert any(line.split() == ["num.partitions", "1", "-"] for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["-o", "num.partitions=x"], "num.partitions"),
+        (["--strict", "-o", "num.partition=1"], "mean"),
+    ],
+)
+def test_settings_that_no_server_would_take(flags: list[str], message: str) -> None:
+    done = run("show", *flags)
+    assert done.exit_code == 1
+    assert message in done.stderr

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from .fault import Fault
     from .host import BrokerThread
     from .kit import KafkaRecord, WaitTimeout
-    from .local import ExternalKafka, LocalBroker, UnfiredFault
+    from .local import ExternalKafka, LocalBroker
+    from .running import RunningBroker, UnfiredFault, open_test_broker
     from .snapshot import Snapshot
 
 __all__ = [
@@ -22,9 +23,11 @@ __all__ = [
     "Fault",
     "KafkaRecord",
     "LocalBroker",
+    "RunningBroker",
     "Snapshot",
     "UnfiredFault",
     "WaitTimeout",
+    "open_test_broker",
 ]
 
 _MODULES = {
@@ -34,8 +37,10 @@ _MODULES = {
     "KafkaRecord": "kit",
     "LocalBroker": "local",
     "Snapshot": "snapshot",
-    "UnfiredFault": "local",
+    "RunningBroker": "running",
+    "UnfiredFault": "running",
     "WaitTimeout": "kit",
+    "open_test_broker": "running",
 }
 
 

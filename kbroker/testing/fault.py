@@ -19,7 +19,7 @@ class Fault:
     Unless told otherwise it hits the next matching request, once.
     """
 
-    def __init__(self, faults: Faults, rule: Rule, wait: Callable[[Fault, int, float], None]):
+    def __init__(self, faults: Faults, rule: Rule, wait: Callable[[Rule, int, float], None]):
         self._faults = faults
         self._rule = rule
         self._wait = wait
@@ -102,16 +102,11 @@ class Fault:
 
     def wait(self, hits: int = 1, timeout: float = 5.0) -> None:
         """Wait until it has hit so many requests. Raises WaitTimeout with the near misses."""
-        self._wait(self, hits, timeout)
+        self._wait(self._rule, hits, timeout)
 
     def disarm(self) -> None:
         """Hit nothing more."""
         self._faults.disarm(self._rule)
-
-    def report(self) -> str:
-        """What it waited for, and what came closest."""
-        misses = "; ".join(self._faults.near_misses(self._rule))
-        return f"{self._rule} hit {self.hits} requests; {misses}"
 
     def __repr__(self) -> str:
         return f"<Fault {self._rule}: {self.hits} hits>"

@@ -183,6 +183,10 @@ class Faults:
         """Rules that should have hit something and did not."""
         return [rule for rule in self.rules if not rule.hits and not rule.may_stay_unfired]
 
+    def report(self, rule: Rule) -> str:
+        """What a rule waited for, and what came closest."""
+        return f"{rule} hit {rule.hits} requests; {'; '.join(self.near_misses(rule))}"
+
     def near_misses(self, rule: Rule) -> list[str]:
         """What was asked that is most like what the rule waits for: lines for a report."""
         same = [asked for asked in self.log if rule.target.api in (None, asked.api)]

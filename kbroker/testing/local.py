@@ -8,38 +8,25 @@ from functools import partial
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
-from kbroker.broker import Broker, open_broker
 from kbroker.client.cluster import open_cluster
 from kbroker.client.groups import Group
 from kbroker.client.topics import Partition
 from kbroker.clock import SystemClock
-from kbroker.cluster import Topic
 from kbroker.config import BrokerConfig
 from kbroker.context import Endpoint
-from kbroker.node import Node
-from kbroker.server import Listener
 from kbroker.storage.files import MemFiles
-from kbroker.storage.log import Log
 
 from .clock import MovableClock, milliseconds
 from .expectation import Expectation
 from .fault import Fault, api_key, new_rule
-from .faults import Faults, Hook
-from .faulty_connection import FaultyConnection
+from .faults import Faults, Hook, Rule
 from .host import BrokerThread, Held
 from .kit import CLIENT_ID, WAIT_SECONDS, KafkaRecord, Kit, Pauses, Value
-from .settling import unrest
+from .running import RunningBroker, check_faults, run_broker
 from .snapshot import Snapshot
-
-REQUESTS_SHOWN = 20
-EVENTS_SHOWN = 5
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-class UnfiredFault(AssertionError):
-    """A fault was armed and hit nothing: the test did not test what it says."""
 
 
 class KafkaHandle:
@@ -210,7 +197,7 @@ class LocalBroker(KafkaHandle):
         self._port = port
         self._own_thread = thread is None
         self._thread = thread or BrokerThread()
-        self._held: Held[tuple[Broker, Kit]] | None = None
+        self._held: Held[RunningBroker] | None = None
         try:
             self.start()
             for name, partitions in (topics or {}).items():
@@ -225,8 +212,18 @@ class LocalBroker(KafkaHandle):
         """Start again after `stop`, on the same port."""
         if self._held is None:
             self._held = self._thread.hold(self._open)
-            self.broker, self._kit = self._held.value
-            self._port = self.broker.endpoint.port
+            self._kit = self._held.value
+            self._port = self._held.value.broker.endpoint.port
+
+    def _open(self) -> contextlib.AbstractAsyncContextManager[RunningBroker]:
+        return run_broker(
+            self._config,
+            faults=self.faults,
+            clock=self.clock.movable,
+            data_dir=self._data_dir,
+            files=self._files,
+            port=self._port,
+        )
 
     def stop(self) -> None:
         """Stop; clients lose their connections, the data stays for `start`."""
@@ -260,44 +257,32 @@ class LocalBroker(KafkaHandle):
         if error is None:
             self.check_faults()
 
-    @contextlib.asynccontextmanager
-    async def _open(self) -> AsyncIterator[tuple[Broker, Kit]]:
-        async with open_broker(
-            self._config,
-            data_dir=self._data_dir,
-            files=self._files,
-            clock=self.clock.movable,
-            listeners=[Listener("PLAINTEXT", "127.0.0.1", self._port)],
-            grace_seconds=0,
-            connection_class=partial(FaultyConnection, self.faults),
-        ) as broker:
-            node = broker.node
-            self.faults.changed = node.changes.happened
-            async with open_cluster([broker.endpoint], CLIENT_ID) as cluster:
-                yield broker, Kit(cluster, node.changes, node.clock.log_ms, self._explain)
+    @property
+    def running(self) -> RunningBroker:
+        """The broker in its thread: for `run_in_broker`. Raises RuntimeError when it is stopped."""
+        if self._held is None:
+            raise RuntimeError("the broker is stopped; call start() first")
+        return self._held.value
 
     @property
     def bootstrap_servers(self) -> str:
         return f"127.0.0.1:{self._port}"
 
-    def run_in_broker(self, function: Callable[[Broker], Awaitable[T]]) -> T:
-        """Run an async function in the broker's loop, with the broker."""
-        return self._do(function, self.broker)
+    def run_in_broker(self, function: Callable[[RunningBroker], Awaitable[T]]) -> T:
+        """Run an async function in the broker's thread, with the broker."""
+        return self._do(function, self.running)
 
     # -- rest
 
     def settled(self, group: str | None = None, timeout: float = WAIT_SECONDS) -> None:
-        """Wait until nothing is on its way any more: all requests answered, no rebalance pending,
-        everything that groups were assigned read and committed. Raises WaitTimeout.
+        """Wait until nothing is on its way any more; see `RunningBroker.settled`."""
+        self._do(self.running.settled, group, timeout)
 
-        Parameters: `group` looks at one group only.
-        """
-
-        async def look() -> tuple[bool, str | None]:
-            reason = unrest(self.broker, group)
-            return reason is None, reason
-
-        self._do(self._kit.wait_until, look, "the broker to come to rest", timeout)
+    def wait_for_request(
+        self, api: str, client_id: str | None = None, count: int = 1, timeout: float = WAIT_SECONDS
+    ) -> None:
+        """Wait until clients (or the one named) have sent so many requests of an API."""
+        self._do(self.running.wait_for_request, api_key(api), client_id, count, timeout)
 
     def expect(self, topic: str) -> Expectation:
         """A sentence about a record to come: `expect("orders").key("a").within("2s")`."""
@@ -381,6 +366,9 @@ class LocalBroker(KafkaHandle):
         self.faults.arm(rule)
         return Fault(self.faults, rule, self._wait_for_hits)
 
+    def _wait_for_hits(self, rule: Rule, hits: int, timeout: float) -> None:
+        self._do(self.running.wait_for_hits, rule, hits, timeout)
+
     def on(self, api: str, **criteria: Any) -> Callable[[Hook], Hook]:
         """Call a function with each request of an API: it may answer it, or return None.
 
@@ -395,65 +383,15 @@ class LocalBroker(KafkaHandle):
 
         return install
 
-    def _wait_for_hits(self, fault: Fault, hits: int, timeout: float) -> None:
-        async def look() -> tuple[bool, str]:
-            return fault.hits >= hits, fault.report()
-
-        self._do(self._kit.wait_until, look, f"{hits} hits of {fault!r}", timeout)
-
-    def wait_for_request(
-        self, api: str, client_id: str | None = None, count: int = 1, timeout: float = WAIT_SECONDS
-    ) -> None:
-        """Wait until clients (or the one named) have sent so many requests of an API."""
-        key = api_key(api)
-
-        async def look() -> tuple[bool, str]:
-            seen = sum(
-                number
-                for (asked, client), number in self.faults.counts.items()
-                if asked == key and client_id in (None, client)
-            )
-            return seen >= count, f"{seen} of them"
-
-        self._do(self._kit.wait_until, look, f"{count} {key.api_name} requests", timeout)
-
     def check_faults(self) -> None:
         """Raise UnfiredFault when a fault hit nothing that should have."""
-        reports = [
-            f"{rule} never fired: {'; '.join(self.faults.near_misses(rule))}"
-            for rule in self.faults.unfired()
-        ]
-        if reports:
-            raise UnfiredFault("\n".join(reports))
+        check_faults(self.faults)
 
     def report(self) -> str:
         """What it holds and what it was asked lately, for a person who looks at a failed test."""
-        lines = [f"broker {self.bootstrap_servers}"]
         if self._held is None:
-            return "\n".join([*lines, "stopped"])
-        lines += self._thread.call(self._state)
-        lines += [f"armed: {rule}, {rule.hits} hits" for rule in self.faults.rules]
-        lines += [f"asked: {asked}" for asked in list(self.faults.log)[-REQUESTS_SHOWN:]]
-        return "\n".join(lines)
-
-    async def _state(self) -> list[str]:
-        """A line for each topic and group."""
-        node = self.broker.node
-        lines = []
-        for topic in node.cluster.topics.values():
-            ends = [str(log.high_watermark) if log else "0" for log in _logs(node, topic)]
-            lines.append(f"topic {topic.name}: ends at {', '.join(ends)}")
-        for shard in node.groups.shards():
-            for group in shard.coordinator.list_groups():
-                row = shard.coordinator.describe_group(group.group_id, 5)
-                members = ", ".join(member.client_id for member in row.members) or "nobody"
-                lines.append(f"group {group.group_id}: {row.group_state}, {members}")
-                events = shard.coordinator.explain(group.group_id)[-EVENTS_SHOWN:]
-                lines += [f"  {event.state}: {event.cause}" for event in events]
-        return lines
-
-    def _explain(self) -> str:
-        return "\n".join(f"armed: {rule}, {rule.hits} hits" for rule in self.faults.rules)
+            return f"broker {self.bootstrap_servers}\nstopped"
+        return self._do(self.running.report)
 
 
 class BrokerClock:
@@ -464,7 +402,7 @@ class BrokerClock:
 
     def __init__(self, broker: LocalBroker) -> None:
         self.movable = MovableClock()
-        self.coordinator = CoordinatorClock(broker, self.movable)
+        self.coordinator = CoordinatorClock(broker)
         self._broker = broker
 
     def advance(
@@ -474,8 +412,8 @@ class BrokerClock:
 
         Returns when everything that is due by then has been done.
         """
-        self.movable.log.add(milliseconds(days=days, hours=hours, minutes=minutes, seconds=seconds))
-        self._broker.run_in_broker(_catch_up)
+        span_ms = milliseconds(days=days, hours=hours, minutes=minutes, seconds=seconds)
+        self._broker.run_in_broker(lambda broker: broker.advance(span_ms))
 
     def freeze(self) -> None:
         """Let the log's time stand still."""
@@ -493,9 +431,8 @@ class BrokerClock:
 class CoordinatorClock:
     """The time of sessions and rebalances."""
 
-    def __init__(self, broker: LocalBroker, movable: MovableClock) -> None:
+    def __init__(self, broker: LocalBroker) -> None:
         self._broker = broker
-        self._movable = movable
 
     def advance(
         self,
@@ -510,24 +447,10 @@ class CoordinatorClock:
         Members whose sessions are over by then are out of their groups, unless `keep_members`
         counts all of them as just heard of.
         """
-        self._movable.coordinator.add(
-            milliseconds(days=0, hours=hours, minutes=minutes, seconds=seconds)
+        span_ms = milliseconds(days=0, hours=hours, minutes=minutes, seconds=seconds)
+        self._broker.run_in_broker(
+            lambda broker: broker.advance_coordinator(span_ms, keep_members=keep_members)
         )
-
-        async def move(broker: Broker) -> None:
-            broker.node.groups.clock_moved(keep_members=keep_members)
-
-        self._broker.run_in_broker(move)
-
-
-async def _catch_up(broker: Broker) -> None:
-    node = broker.node
-    await node.apply_retention_now()
-    node.groups.expire_offsets()
-
-
-def _logs(node: Node, topic: Topic) -> list[Log | None]:
-    return [node.logs.get(topic.name, index) for index in range(len(topic.partitions))]
 
 
 def _endpoint(text: str) -> Endpoint:

@@ -12,7 +12,14 @@ import pytest
 from kafka import KafkaConsumer, KafkaProducer
 from kafka.errors import KafkaError, NotLeaderForPartitionError
 
-from kbroker.testing import BrokerThread, ExternalKafka, LocalBroker, UnfiredFault, WaitTimeout
+from kbroker.testing import (
+    BrokerThread,
+    ExternalKafka,
+    LocalBroker,
+    UnfiredFault,
+    WaitTimeout,
+    open_test_broker,
+)
 
 # kafka-python leaves sockets behind when a connection breaks while it closes.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -280,3 +287,21 @@ def test_the_same_calls_on_a_kafka_elsewhere(broker: LocalBroker, thread: Broker
     kafka.delete_topic("t")
     kafka.close()
     assert "t" not in broker.topics()
+
+
+async def test_for_programs_of_trio() -> None:
+    async with open_test_broker(topics={"orders": 1}) as broker:
+        await broker.produce("orders", "x")
+        (record,) = await broker.wait_for("orders")
+        assert record.text == "x"
+        await broker.settled()
+        assert "topic orders: ends at 1" in await broker.report()
+
+
+def test_a_broker_that_is_stopped_says_so(broker: LocalBroker) -> None:
+    broker.stop()
+    assert broker.report().endswith("stopped")
+    with pytest.raises(RuntimeError, match="call start"):
+        broker.settled()
+    broker.start()
+    broker.settled()

@@ -13,7 +13,10 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kbroker.storage.files import MemFiles
 from kbroker.testing import LocalBroker, Snapshot
 
-SERVE = [sys.executable, *["-m", "kbroker", "serve", "--port", "0", "--idle-timeout", "100ms", "--json"]]
+SERVE = [
+    sys.executable,
+    *["-m", "kbroker", "serve", "--port", "0", "--idle-timeout", "100ms", "--json"],
+]
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 

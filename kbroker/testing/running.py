@@ -1,0 +1,189 @@
+"""A broker under test, as async code sees it: the operations of `Kit`, faults, clocks, rest."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from functools import partial
+
+from kbroker.broker import Broker, open_broker
+from kbroker.client.cluster import ClusterClient, open_cluster
+from kbroker.cluster import Topic
+from kbroker.config import BrokerConfig
+from kbroker.node import Node
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.server import Listener
+from kbroker.storage.files import Files, MemFiles
+from kbroker.storage.log import Log
+
+from .clock import MovableClock
+from .faults import Faults, Rule
+from .faulty_connection import FaultyConnection
+from .kit import CLIENT_ID, WAIT_SECONDS, Kit
+from .settling import unrest
+from .snapshot import Snapshot
+
+REQUESTS_SHOWN = 20
+EVENTS_SHOWN = 5
+
+
+class UnfiredFault(AssertionError):
+    """A fault was armed and hit nothing: the test did not test what it says."""
+
+
+class RunningBroker(Kit):
+    """A broker of this process, while it runs. Get one from `run_broker`."""
+
+    def __init__(
+        self, broker: Broker, cluster: ClusterClient, faults: Faults, clock: MovableClock
+    ) -> None:
+        node = broker.node
+        super().__init__(cluster, node.changes, node.clock.log_ms, self.armed)
+        self.broker = broker
+        self.faults = faults
+        self.clock = clock
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """What clients take as their bootstrap.servers."""
+        return self.broker.bootstrap_servers
+
+    # -- rest
+
+    async def settled(self, group: str | None = None, timeout: float = WAIT_SECONDS) -> None:
+        """Wait until nothing is on its way any more: all requests answered, no rebalance pending,
+        everything that groups were assigned read and committed. Raises WaitTimeout.
+
+        Parameters: `group` looks at one group only.
+        """
+
+        async def look() -> tuple[bool, str | None]:
+            reason = unrest(self.broker, group)
+            return reason is None, reason
+
+        await self.wait_until(look, "the broker to come to rest", timeout)
+
+    async def wait_for_request(
+        self, api: ApiKey, client_id: str | None, count: int, timeout: float
+    ) -> None:
+        """Wait until clients (or the one named) have sent so many requests of an API."""
+
+        async def look() -> tuple[bool, str]:
+            seen = sum(
+                number
+                for (asked, client), number in self.faults.counts.items()
+                if asked == api and client_id in (None, client)
+            )
+            return seen >= count, f"{seen} of them"
+
+        await self.wait_until(look, f"{count} {api.api_name} requests", timeout)
+
+    async def wait_for_hits(self, rule: Rule, hits: int, timeout: float) -> None:
+        """Wait until a fault has hit so many requests."""
+
+        async def look() -> tuple[bool, str]:
+            return rule.hits >= hits, self.faults.report(rule)
+
+        await self.wait_until(look, f"{hits} hits of {rule}", timeout)
+
+    # -- time
+
+    async def advance(self, span_ms: int) -> None:
+        """Move the log's clock; returns when retention and expiry have done what is due by then."""
+        self.clock.log.add(span_ms)
+        await self.broker.node.apply_retention_now()
+        self.broker.node.groups.expire_offsets()
+
+    async def advance_coordinator(self, span_ms: int, *, keep_members: bool) -> None:
+        """Move the coordinators' clock; returns when the time-outs due by then were acted on."""
+        self.clock.coordinator.add(span_ms)
+        self.broker.node.groups.clock_moved(keep_members=keep_members)
+
+    # -- reports
+
+    def armed(self) -> str:
+        """A line for each fault."""
+        return "\n".join(f"armed: {rule}, {rule.hits} hits" for rule in self.faults.rules)
+
+    async def report(self) -> str:
+        """What it holds and what it was asked lately, for a person who looks at a failed test."""
+        node = self.broker.node
+        lines = [f"broker {self.bootstrap_servers}"]
+        for topic in node.cluster.topics.values():
+            ends = [str(log.high_watermark) if log else "0" for log in _logs(node, topic)]
+            lines.append(f"topic {topic.name}: ends at {', '.join(ends)}")
+        lines += _groups(node)
+        lines += filter(None, [self.armed()])
+        lines += [f"asked: {asked}" for asked in list(self.faults.log)[-REQUESTS_SHOWN:]]
+        return "\n".join(lines)
+
+
+def _logs(node: Node, topic: Topic) -> list[Log | None]:
+    return [node.logs.get(topic.name, index) for index in range(len(topic.partitions))]
+
+
+def _groups(node: Node) -> list[str]:
+    lines = []
+    for shard in node.groups.shards():
+        for group in shard.coordinator.list_groups():
+            row = shard.coordinator.describe_group(group.group_id, 5)
+            members = ", ".join(member.client_id for member in row.members) or "nobody"
+            lines.append(f"group {group.group_id}: {row.group_state}, {members}")
+            events = shard.coordinator.explain(group.group_id)[-EVENTS_SHOWN:]
+            lines += [f"  {event.state}: {event.cause}" for event in events]
+    return lines
+
+
+def check_faults(faults: Faults) -> None:
+    """Raise UnfiredFault when a fault hit nothing that should have."""
+    reports = [
+        f"{rule} never fired: {'; '.join(faults.near_misses(rule))}" for rule in faults.unfired()
+    ]
+    if reports:
+        raise UnfiredFault("\n".join(reports))
+
+
+@contextlib.asynccontextmanager
+async def run_broker(
+    config: BrokerConfig,
+    *,
+    faults: Faults,
+    clock: MovableClock,
+    data_dir: str | None = None,
+    files: Files | None = None,
+    port: int = 0,
+) -> AsyncIterator[RunningBroker]:
+    """Run a broker on 127.0.0.1 that faults hit; see `kbroker.broker.open_broker`."""
+    async with open_broker(
+        config,
+        data_dir=data_dir,
+        files=files,
+        clock=clock,
+        listeners=[Listener("PLAINTEXT", "127.0.0.1", port)],
+        grace_seconds=0,
+        connection_class=partial(FaultyConnection, faults),
+    ) as broker:
+        faults.changed = broker.node.changes.happened
+        async with open_cluster([broker.endpoint], CLIENT_ID) as cluster:
+            yield RunningBroker(broker, cluster, faults, clock)
+
+
+@contextlib.asynccontextmanager
+async def open_test_broker(
+    *,
+    topics: Mapping[str, int] | None = None,
+    config: Mapping[str, str] | None = None,
+    load: Snapshot | None = None,
+) -> AsyncIterator[RunningBroker]:
+    """A fresh broker in memory for tests that are trio programs themselves.
+
+    Parameters: as of `LocalBroker`. Raises UnfiredFault at the end when a fault hit nothing.
+    """
+    settings = BrokerConfig.load(options=dict(config or {}))
+    files = load.files.fork() if load else MemFiles(limit=settings.memory_limit_bytes)
+    faults = Faults()
+    async with run_broker(settings, faults=faults, clock=MovableClock(), files=files) as broker:
+        for name, partitions in (topics or {}).items():
+            await broker.create_topic(name, partitions)
+        yield broker
+    check_faults(faults)

@@ -12,6 +12,7 @@ import trio
 
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.messages.fetch import FetchRequest
 from kbroker.protocol.messages.list_offsets import ListOffsetsRequest
 from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
 from kbroker.protocol.messages.produce import ProduceRequest
@@ -104,6 +105,38 @@ class Crowd:
             ask_group = OffsetFetchRequest(group_id=group, topics=topics)
             found = await wire.ask(ApiKey.OFFSET_FETCH, 5, ask_group)
             assert found.topics[0].partitions[0].committed_offset == offset, group
+
+    async def follow(self, wire: Wire, partitions: int) -> float:
+        """Median seconds of an incremental fetch that finds nothing new in so many partitions."""
+        topics = [
+            FetchRequest.Topic(
+                topic=name,
+                partitions=[
+                    FetchRequest.Partition(
+                        partition=index, fetch_offset=self.records, partition_max_bytes=1 << 20
+                    )
+                    for index in range(self.per_topic)
+                ],
+            )
+            for name in self.names[: partitions // self.per_topic]
+        ]
+        ask = FetchRequest(max_wait_ms=0, max_bytes=1 << 20, session_epoch=0, topics=topics)
+        session = (await wire.ask(ApiKey.FETCH, 12, ask)).session_id
+        took = []
+        for epoch in range(1, 21):
+            ask = FetchRequest(
+                max_wait_ms=0, max_bytes=1 << 20, session_id=session, session_epoch=epoch
+            )
+            seconds, answer = await timed(wire, ApiKey.FETCH, 12, ask)
+            assert (answer.error_code, answer.responses) == (0, [])
+            took.append(seconds)
+        return statistics.median(took)
+
+    async def delete(self, wire: Wire) -> None:
+        for names in _chunks(self.names, TOPICS_PER_REQUEST):
+            ask = request(ApiKey.DELETE_TOPICS, topic_names=list(names))
+            answer = await wire.ask(ApiKey.DELETE_TOPICS, 5, ask)
+            assert not any(row.error_code for row in answer.responses), answer
 
 
 def _chunks(names: Sequence[str], size: int) -> Iterator[Sequence[str]]:

@@ -6,6 +6,7 @@ is held to seconds: a test run shares its processors.
 
 from __future__ import annotations
 
+import shutil
 import signal
 import time
 from collections.abc import AsyncIterator
@@ -14,6 +15,8 @@ from pathlib import Path
 
 import pytest
 import trio
+
+from kbroker.descriptors import RESERVE, divided
 
 from ..wire import Topic, batch, connected, create_topic, fetch, produce, values_of
 from .crowd import HOT, VALUE, Crowd, all_metadata, idle_connections, p99_ms, side_by_side
@@ -36,6 +39,7 @@ class Run:
         self.crowd = Crowd(partitions, partitions // 5)
         self.is_full = partitions >= FULL
         descriptors_max = 20_000 if self.is_full else 700
+        self._descriptors_max = divided(descriptors_max).logs + RESERVE
         self.full = Server(folder / "full", descriptors_max=descriptors_max)
         self.empty = Server(folder / "empty", descriptors_max=descriptors_max)
         self.ping_seconds = 8.0 if self.is_full else 1.0
@@ -76,10 +80,12 @@ class Run:
         seconds = self.ping_seconds
         await trio.sleep(seconds)
         cpu = (self.full.cpu_seconds() - before) / seconds
+        descriptors = self.full.descriptors()
         self.add(
-            f"{what}: {self.full.resident_bytes() / 1e6:.0f} MB, {self.full.descriptors()} "
-            f"descriptors, {cpu:.1%} of a processor"
+            f"{what}: {self.full.resident_bytes() / 1e6:.0f} MB, {descriptors} descriptors, "
+            f"{cpu:.1%} of a processor"
         )
+        assert descriptors <= self._descriptors_max
 
     async def ping(self, what: str) -> None:
         """p99 of a hot partition, beside one of a server with nothing else."""
@@ -119,6 +125,18 @@ class Run:
             assert known > self.crowd.partitions
         self.add(f"metadata of all {min(took) * 1000:.0f} ms")
 
+    async def follow(self) -> None:
+        async with connected(self.full.endpoint) as wire:
+            count = min(1000, self.crowd.partitions)
+            seconds = await self.crowd.follow(wire, count)
+        self.add(f"fetch of {count} idle partitions {seconds * 1000:.1f} ms")
+
+    async def delete(self) -> None:
+        async with connected(self.full.endpoint) as wire:
+            began = time.perf_counter()
+            await self.crowd.delete(wire)
+        self.add(f"all deleted in {time.perf_counter() - began:.1f} s")
+
     async def connect(self, count: int) -> None:
         """Idle connections."""
         before = self.full.resident_bytes()
@@ -150,6 +168,7 @@ async def running(folder: Path, partitions: int) -> AsyncIterator[Run]:
     finally:
         run.full.kill_if_running()
         run.empty.kill_if_running()
+    shutil.rmtree(folder)  # ten thousand folders that nobody will look at
 
 
 async def test_many_of_everything(request: pytest.FixtureRequest, tmp_path: Path) -> None:
@@ -160,6 +179,7 @@ async def test_many_of_everything(request: pytest.FixtureRequest, tmp_path: Path
         await run.idle("in use")
         await run.ping("among many")
         await run.ask_metadata()
+        await run.follow()
         run.add(f"clean stop {await run.full.stop():.1f} s")
 
         clean = await run.full.start()
@@ -180,6 +200,7 @@ async def test_many_of_everything(request: pytest.FixtureRequest, tmp_path: Path
         await run.recovered()
         await run.check()
         await run.idle("all opened")
+        await run.delete()
         print("\n" + run.figures())
         if run.is_full:
             assert clean < CLEAN_START_SECONDS_MAX

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 from kbroker.protocol.records import ProduceRules
 from kbroker.storage.log import LogConfig
 
@@ -12,7 +14,7 @@ def log_config(topic: TopicConfig) -> LogConfig:
     """What decides when segments roll, what is deleted, and what a client's batch must keep to."""
     return LogConfig(
         segment_bytes=topic.segment_bytes,
-        segment_ms=topic.segment_ms,
+        segment_ms=topic.segment_ms - _jitter_ms(topic),
         segment_index_bytes=topic.segment_index_bytes,
         index_interval_bytes=topic.index_interval_bytes,
         retention_bytes=topic.retention_bytes,
@@ -28,3 +30,9 @@ def log_config(topic: TopicConfig) -> LogConfig:
             max_decompressed=topic.broker.decompressed_batch_max_bytes,
         ),
     )
+
+
+def _jitter_ms(topic: TopicConfig) -> int:
+    """Drawn anew for each log, so that the segments of many do not roll together."""
+    most = min(topic.segment_jitter_ms, topic.segment_ms)
+    return random.randrange(most) if most else 0

@@ -48,7 +48,6 @@ _NODE = (
         None,
         "Place of this node (rack, zone); clients see it in the metadata.",
         dynamic=False,
-        effect=Effect.LATER,
     ),
     Property(
         "listeners",
@@ -339,7 +338,6 @@ _LOGS = (
         unit="ms",
         minimum=0,
         synonyms=("log.roll.jitter.ms", "log.roll.jitter.hours"),
-        effect=Effect.LATER,
     ),
     Property(
         "log.roll.jitter.hours",
@@ -350,7 +348,6 @@ _LOGS = (
         minimum=0,
         dynamic=False,
         synonyms=("log.roll.jitter.ms", "log.roll.jitter.hours"),
-        effect=Effect.LATER,
     ),
     Property(
         "log.index.interval.bytes",

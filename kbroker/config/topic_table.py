@@ -318,7 +318,6 @@ TOPIC_TABLE: tuple[Property, ...] = (
         unit="ms",
         minimum=0,
         synonyms=("log.roll.jitter.ms", "log.roll.jitter.hours"),
-        effect=Effect.LATER,
     ),
     Property(
         "segment.ms",

@@ -213,6 +213,11 @@ class BrokerConfig(Settings):
                 return value * factor if scaled else value
         return None
 
+    @property
+    def rack(self) -> str | None:
+        """The place of this node, as clients are told."""
+        return self.text("broker.rack") or None
+
     def connections_max_from(self, host: str) -> int:
         """How many connections one address may have open."""
         return self._connections_max.get(host, self.max_connections_per_ip)

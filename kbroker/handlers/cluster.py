@@ -42,7 +42,10 @@ def describe_cluster(ctx: Context, request: DescribeClusterRequest) -> DescribeC
         controller_id=ctx.node.id,
         brokers=[
             DescribeClusterResponse.Broker(
-                broker_id=ctx.node.id, host=endpoint.host, port=endpoint.port
+                broker_id=ctx.node.id,
+                host=endpoint.host,
+                port=endpoint.port,
+                rack=ctx.node.config.rack,
             )
         ],
         cluster_authorized_operations=(

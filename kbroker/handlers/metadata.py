@@ -111,7 +111,12 @@ def _answer(
     endpoint = ctx.endpoint()
     return MetadataResponse(
         brokers=[
-            MetadataResponse.Broker(node_id=ctx.node.id, host=endpoint.host, port=endpoint.port)
+            MetadataResponse.Broker(
+                node_id=ctx.node.id,
+                host=endpoint.host,
+                port=endpoint.port,
+                rack=ctx.node.config.rack,
+            )
         ],
         cluster_id=cluster.id,
         controller_id=ctx.node.id,

@@ -181,6 +181,7 @@ def test_every_typed_attribute_reads_a_setting_of_its_type(owner: type) -> None:
 
 DERIVED = {
     "advertised.listeners": "advertised_listeners",
+    "broker.rack": "rack",
     "cleanup.policy": "cleanup_policy",
     "controller.listener.names": "listeners",
     "internal.segment.bytes": "segment_bytes",

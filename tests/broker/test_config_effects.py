@@ -236,6 +236,18 @@ async def a_new_segment_begins_after_a_time(trial: Trial) -> None:
     assert len(trial.files("log")) == 2
 
 
+@effect_of("segment.jitter.ms")
+async def the_time_of_a_new_segment_is_drawn(trial: Trial) -> None:
+    """Once in 60,000 runs it is drawn within the last minute of the 1,000 hours."""
+    await trial.set("segment.ms", str(1000 * HOUR_MS))
+    for age_ms in (1000 * HOUR_MS, 60_000):
+        assert await trial.produce(aged(age_ms)) == 0
+    assert len(trial.files("log")) == 1
+    await trial.set("segment.jitter.ms", str(2**62))
+    assert await trial.produce(aged(60_000)) == 0
+    assert len(trial.files("log")) == 2
+
+
 async def _rolls_between(trial: Trial, name: str, value: str, content: bytes = b"x") -> None:
     for _ in range(2):
         assert await trial.produce(aged(value=content)) == 0

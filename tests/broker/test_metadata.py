@@ -168,6 +168,15 @@ async def test_authorized_operations(wire: Wire, version: int, asked: bool) -> N
         assert answer.cluster_authorized_operations == (0x1FA0 if asked else NOT_ASKED)
 
 
+async def test_the_place_of_a_node_is_told() -> None:
+    async with started(broker_rack="hall-7") as broker, connected(broker.endpoint) as wire:
+        (row,) = (await metadata(wire, [])).brokers
+        (other,) = (
+            await wire.ask(ApiKey.DESCRIBE_CLUSTER, 2, request(ApiKey.DESCRIBE_CLUSTER))
+        ).brokers
+        assert (row.rack, other.rack) == ("hall-7", "hall-7")
+
+
 async def test_a_topic_made_again_has_another_id(wire: Wire) -> None:
     first = await create_topic(wire, "t")
     await delete_topic(wire, "t")

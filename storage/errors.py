@@ -28,3 +28,4 @@ class CorruptLogError(StorageError):
         )
         self.path = path
         self.position = position
+        self.reason = reason

@@ -1,20 +1,117 @@
-"""`kbroker log`: work on the files of a partition while no broker runs on them."""
+"""`kbroker log`: work on the files of partitions while no broker runs on them."""
 
 from __future__ import annotations
 
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import click
 
+from .lazy import LazyGroup
+from .output import Column, Progress, format_options, show, table
 
-@click.group()
+COMMANDS = {
+    "dump": ("kbroker.cli.log_dump:dump", "Print batches, records and index entries of files."),
+    "verify": ("kbroker.cli.log:verify", "Check every batch, index and snapshot."),
+    "repair": ("kbroker.cli.log:repair", "Keep what is readable before the damage."),
+    "adopt": ("kbroker.cli.log:adopt", "Take over the partitions of a stopped Apache Kafka."),
+}
+
+
+@click.group(cls=LazyGroup, lazy=COMMANDS)
 def log() -> None:
-    """Work on the files of a partition; the broker must not run."""
+    """Work on the files of partitions; the broker must not run."""
 
 
-@log.command()
+@click.command()
+@click.argument(
+    "folders",
+    nargs=-1,
+    required=True,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+)
+@format_options
+def verify(folders: tuple[Path, ...], output: str) -> None:
+    """Check the files in FOLDERS: data folders, or folders of partitions (data-dir/topic-N).
+
+    Nothing is changed. Exit status 1 when something is wrong. Apache Kafka's folders can be checked
+    too.
+    """
+    from kbroker.protocol.errors import KafkaError
+    from kbroker.storage.files import OsFiles
+    from kbroker.storage.verify import verify_partition
+
+    partitions = [each for folder in folders for each in _partitions_in(folder)]
+    if not partitions:
+        raise click.UsageError("there is no partition in these folders")
+    total = sum(path.stat().st_size for each in partitions for path in each.glob("*.log"))
+    progress = Progress("bytes checked")
+    done, reports = 0, []
+    for folder in partitions:
+
+        def tell(read: int, before: int = done) -> None:
+            progress.show(before + read, total, time.monotonic())
+
+        try:
+            reports.append(verify_partition(OsFiles(), str(folder), tell))
+        except KafkaError as error:
+            click.echo(f"kbroker: {folder}: {error.message}", err=True)
+            sys.exit(1)
+        done += reports[-1].bytes
+    progress.clear()
+    rows: list[dict[str, Any]] = [
+        {
+            "partition": Path(report.folder).name,
+            "segments": report.segments,
+            "bytes": report.bytes,
+            "batches": report.batches,
+            "records": report.records,
+            "start_offset": report.start_offset if report.batches else None,
+            "end_offset": report.end_offset if report.batches else None,
+            "gaps": report.gaps,
+            "problems": [each._asdict() for each in report.problems],
+        }
+        for report in reports
+    ]
+
+    def text(wide: bool) -> str:
+        columns = [Column(key, wide=key == "batches") for key in rows[0] if key != "problems"]
+        found = [each for report in reports for each in report.problems]
+        lines = [table([*columns, Column("problems")], _counted(rows), wide=wide)]
+        lines += [f"{each.path}{_at(each.position)}: {each.reason}" for each in found]
+        if found:
+            lines.append("`kbroker log repair FOLDER` keeps what is readable before the damage")
+        return "\n".join(lines)
+
+    show(output, rows, text)
+    if any(report.problems for report in reports):
+        sys.exit(1)
+
+
+def _counted(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [row | {"problems": len(row["problems"])} for row in rows]
+
+
+def _at(position: int | None) -> str:
+    return "" if position is None else f" at byte {position}"
+
+
+def _partitions_in(folder: Path) -> list[Path]:
+    """The folder itself if it is a partition's, else the partitions in it."""
+    from kbroker.storage.naming import parse_folder_name
+
+    if any(folder.glob("*.log")):
+        return [folder]
+    return [
+        path
+        for path in sorted(folder.iterdir())
+        if path.is_dir() and parse_folder_name(path.name) and any(path.glob("*.log"))
+    ]
+
+
+@click.command()
 @click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
 def repair(folder: Path) -> None:
     """Keep what is readable before the damage in a partition's FOLDER (data-dir/topic-N).
@@ -50,3 +147,81 @@ def repair(folder: Path) -> None:
     click.echo(f"{folder.name} holds offsets {start} to {end}; `kbroker serve` can open it again")
     for path in sorted(folder.glob(f"*{CORRUPT}")):
         click.echo(f"  put aside: {path} ({path.stat().st_size} bytes)")
+
+
+@click.command()
+@click.argument(
+    "sources",
+    nargs=-1,
+    required=True,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+)
+@click.option(
+    "--data-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("kbroker-data"),
+    show_default=True,
+    help="The new data folder.",
+)
+@click.option("--node-id", type=click.IntRange(0), default=1, show_default=True)
+@click.option("--topic", "topics", multiple=True, help="Only this topic, and no groups.")
+@click.option("--move", is_flag=True, help="Move the files; Kafka cannot be started again.")
+@click.option("--link", is_flag=True, help="Hard links instead of copies of closed segments.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be taken over.")
+@format_options
+def adopt(
+    sources: tuple[Path, ...],
+    data_dir: Path,
+    node_id: int,
+    topics: tuple[str, ...],
+    move: bool,
+    link: bool,
+    dry_run: bool,
+    output: str,
+) -> None:
+    """Make a data folder out of SOURCES, the `log.dirs` of a stopped Apache Kafka (KRaft).
+
+    Topics keep their ids, settings, offsets and leader epochs; groups go on where they were;
+    idempotent producers too. A run that was interrupted is continued by the same command.
+    """
+    import trio
+
+    from kbroker.adopt import AdoptError, Transfer
+    from kbroker.adopt import adopt as take_over
+    from kbroker.adopt import plan as make_plan
+    from kbroker.protocol.errors import KafkaError
+
+    if move and link:
+        raise click.UsageError("--move and --link exclude each other")
+    transfer = Transfer.MOVE if move else Transfer.LINK if link else Transfer.COPY
+    progress = Progress("bytes taken over")
+    try:
+        plan = make_plan(sources, data_dir, only=topics)
+        total = plan.bytes
+
+        def tell(done: int) -> None:
+            progress.show(done, total, time.monotonic())
+
+        async def work() -> None:
+            await take_over(plan, data_dir, node_id=node_id, transfer=transfer, progress=tell)
+
+        if not dry_run:
+            trio.run(work)
+    except (AdoptError, KafkaError, OSError, ValueError) as error:
+        progress.clear()
+        click.echo(f"kbroker: {error}", err=True)
+        sys.exit(1)
+    progress.clear()
+    rows = [
+        {"topic": each.name, "partitions": len(each.partitions), "configs": each.configs}
+        for each in plan.topics
+    ]
+    columns = [Column("topic"), Column("partitions"), Column("configs")]
+    show(output, rows, lambda wide: table(columns, rows, wide=wide))
+    for sentence in plan.left_out:
+        click.echo(f"left out: {sentence}", err=True)
+    if not plan.is_clean:
+        click.echo("Kafka was not stopped properly; the first start checks all logs", err=True)
+    if not dry_run:
+        command = f"kbroker serve --data-dir {data_dir}"
+        click.echo(command + ("" if node_id == 1 else f" -o node.id={node_id}"), err=True)

@@ -178,6 +178,11 @@ class Cluster:
         self.check_new_topic(name)
         topic = Topic(name=name, id=uuid.uuid4(), configs=dict(configs))
         topic.partitions = [_new_partition(i, nodes) for i, nodes in enumerate(assignments)]
+        return await self.import_topic(topic, cause=cause)
+
+    async def import_topic(self, topic: Topic, *, cause: str) -> Topic:
+        """Take in a topic as it is, with its id and its partitions. Raises TOPIC_ALREADY_EXISTS."""
+        name = topic.name
         puts: dict[str, Document | None] = {TOPICS + name: topic.to_document()}
         for partition in topic.partitions:
             puts[_partition_key(topic.id, partition.index)] = partition.to_document()
@@ -358,6 +363,11 @@ class Cluster:
             )
             if revision is not None:
                 return range(first, first + count)
+
+    async def skip_producer_ids(self, first: int) -> None:
+        """Give out no producer id below `first`: others have those."""
+        if first > self._next_producer_id:
+            await self.allocate_producer_ids(first - self._next_producer_id)
 
     async def _transact(
         self, puts: dict[str, Document | None], *, compares: dict[str, int], cause: str

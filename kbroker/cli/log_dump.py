@@ -1,0 +1,285 @@
+"""`kbroker log dump`: what stands in the files of a partition."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kbroker.client.ndjson import bytes_field, headers_field
+from kbroker.cluster.model import OFFSETS_TOPIC
+from kbroker.protocol.compression import Codec
+from kbroker.protocol.errors import KafkaError
+from kbroker.protocol.group_metadata import (
+    GroupMetadataKey,
+    OffsetCommitKey,
+    decode_group_metadata,
+    decode_key,
+    decode_offset_commit,
+    read_assignment,
+    read_subscription,
+)
+from kbroker.protocol.primitives import DecodeError
+from kbroker.protocol.records import BatchHeader, Record, check_crc, read_header, read_marker
+from kbroker.protocol.records import read_records as records_of
+from kbroker.storage.batches import walk
+from kbroker.storage.checkpoints import parse_lines
+from kbroker.storage.errors import CorruptLogError
+from kbroker.storage.files import OsFiles
+from kbroker.storage.index import OffsetIndex, TimeIndex, aborted_from_bytes
+from kbroker.storage.naming import (
+    LEADER_EPOCHS,
+    LOG,
+    OFFSET_INDEX,
+    SNAPSHOT,
+    TIME_INDEX,
+    TXN_INDEX,
+    parse_file_name,
+    parse_folder_name,
+)
+from kbroker.storage.producer_state import ProducerStates
+
+if TYPE_CHECKING:
+    from kbroker.storage.files import File
+
+Row = dict[str, Any]
+
+SUFFIXES = (LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT)
+
+
+@click.command()
+@click.argument("paths", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.option("-r", "--records", is_flag=True, help="Print the records of each batch too.")
+@click.option(
+    "--offsets-decoder",
+    is_flag=True,
+    help="Read records as those of __consumer_offsets; the default in its folders.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One line of JSON for each entry.")
+def dump(paths: tuple[Path, ...], records: bool, offsets_decoder: bool, as_json: bool) -> None:
+    """Print the batches of segments, and the entries of indexes, snapshots and epoch files.
+
+    PATHS are files, or folders of partitions, whose segments are printed. Apache Kafka's files have
+    the same form. Exit status 1 when a file is damaged.
+    """
+    damaged = False
+    for path in paths:
+        for file in _files_in(path):
+            if not as_json:
+                click.echo(f"{file}")
+            try:
+                for row in rows_of(file, records=records, decode_offsets=offsets_decoder):
+                    damaged |= row.get("valid") is False
+                    click.echo(_json(row) if as_json else _text(row))
+            except (KafkaError, DecodeError, ValueError) as error:
+                damaged = True
+                message = error.message if isinstance(error, KafkaError) else None
+                click.echo(f"kbroker: {file}: {message or error}", err=True)
+    if damaged:
+        sys.exit(1)
+
+
+def _files_in(path: Path) -> list[Path]:
+    if path.is_dir():
+        return sorted(path.glob(f"*{LOG}"))
+    known = path.suffix in SUFFIXES or path.name == LEADER_EPOCHS or path.suffix == ".checkpoint"
+    if not known:
+        raise click.UsageError(
+            f"{path.name} is none of the files that can be read: {', '.join(SUFFIXES)}, "
+            f"{LEADER_EPOCHS}"
+        )
+    return [path]
+
+
+def _json(row: Row) -> str:
+    return json.dumps(row, ensure_ascii=False)
+
+
+def _text(row: Row) -> str:
+    indent = "  | " if row["kind"] == "record" else "  "
+    fields = (
+        f"{key}={value if not isinstance(value, dict | list) else _json_value(value)}"
+        for key, value in row.items()
+        if key != "kind"
+    )
+    return indent + " ".join(fields)
+
+
+def _json_value(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def rows_of(path: Path, *, records: bool = False, decode_offsets: bool = False) -> Iterator[Row]:
+    """The entries of one file. Raises KafkaError or ValueError for one that is damaged."""
+    if path.suffix in (LOG, ".checkpoint"):
+        named = parse_folder_name(path.resolve().parent.name)
+        decode_offsets |= named is not None and named[0] == OFFSETS_TOPIC
+        yield from _batches(path, records, decode_offsets)
+        return
+    data = path.read_bytes()
+    if path.name == LEADER_EPOCHS:
+        for epoch, start in _sound(parse_lines(data, 0)):
+            yield {"kind": "epoch", "epoch": int(epoch), "start_offset": int(start)}
+        return
+    base = (parse_file_name(path.name) or (0, ""))[0]
+    yield from {
+        OFFSET_INDEX: _offset_entries,
+        TIME_INDEX: _time_entries,
+        TXN_INDEX: _aborted_entries,
+        SNAPSHOT: _producer_entries,
+    }[path.suffix](data, base)
+
+
+def _sound(parsed: Any) -> Any:
+    if parsed is None:
+        raise ValueError("the file is damaged")
+    return parsed
+
+
+# --- segments ---------------------------------------------------------------------------------
+
+
+def _batches(path: Path, records: bool, decode_offsets: bool) -> Iterator[Row]:
+    file = OsFiles().open(str(path))
+    try:
+        for place in walk(file, 0, file.size):
+            yield from _batch(file, place.position, place.size, records, decode_offsets)
+    except CorruptLogError as error:
+        yield {"kind": "damage", "position": error.position, "valid": False, "why": error.reason}
+    finally:
+        file.close()
+
+
+def _batch(
+    file: File, position: int, size: int, records: bool, decode_offsets: bool
+) -> Iterator[Row]:
+    data = file.read(position, size)
+    header = read_header(data)
+    valid = check_crc(data, 0, header)
+    yield {
+        "kind": "batch",
+        "position": position,
+        "size": size,
+        "base_offset": header.base_offset,
+        "last_offset": header.last_offset,
+        "records": header.record_count,
+        "leader_epoch": header.leader_epoch,
+        "codec": Codec(header.codec).name.lower() if header.codec <= Codec.ZSTD else header.codec,
+        "timestamp_type": "LogAppendTime" if header.is_log_append_time else "CreateTime",
+        "max_timestamp": header.max_timestamp,
+        "producer_id": header.producer_id,
+        "producer_epoch": header.producer_epoch,
+        "base_sequence": header.base_sequence,
+        "transactional": header.is_transactional,
+        "control": header.is_control,
+        "crc": header.crc,
+        "valid": valid,
+    }
+    if records and valid:
+        for record in records_of(data):
+            yield _record(record, header, decode_offsets)
+
+
+def _record(record: Record, header: BatchHeader, decode_offsets: bool) -> Row:
+    row: Row = {"kind": "record", "offset": record.offset, "timestamp": record.timestamp}
+    if header.is_control:
+        marker = read_marker(record)
+        if marker is not None:
+            ending = "commit" if marker.commit else "abort"
+            return row | {"marker": ending, "coordinator_epoch": marker.coordinator_epoch}
+    elif decode_offsets and record.key is not None:
+        decoded = _group_record(record.key, record.value)
+        if decoded is not None:
+            return row | decoded
+    row |= bytes_field("key", record.key) | bytes_field("value", record.value)
+    return row | {"headers": headers_field(record)}
+
+
+def _group_record(key: bytes, value: bytes | None) -> Row | None:
+    """A record of `__consumer_offsets` in words; None for a kind that is not known."""
+    decoded = decode_key(key)
+    if isinstance(decoded, OffsetCommitKey):
+        row: Row = {"group": decoded.group, "topic": decoded.topic, "partition": decoded.partition}
+        if value is None:
+            return row | {"tombstone": True}
+        commit = decode_offset_commit(value)
+        return row | {
+            "committed_offset": commit.offset,
+            "leader_epoch": commit.leader_epoch,
+            "metadata": commit.metadata,
+            "commit_timestamp": commit.commit_timestamp,
+        }
+    if isinstance(decoded, GroupMetadataKey):
+        return {"group": decoded.group} | _group_state(value)
+    return None
+
+
+def _group_state(value: bytes | None) -> Row:
+    if value is None:
+        return {"tombstone": True}
+    group = decode_group_metadata(value)
+    return {
+        "protocol_type": group.protocol_type,
+        "generation": group.generation,
+        "protocol": group.protocol,
+        "leader": group.leader,
+        "members": [
+            {
+                "member_id": member.member_id,
+                "client_id": member.client_id,
+                "client_host": member.client_host,
+                "subscription": _subscription(member.subscription),
+                "assignment": _assignment(member.assignment),
+            }
+            for member in group.members
+        ],
+    }
+
+
+def _subscription(data: bytes) -> list[str] | None:
+    found = read_subscription(data)
+    return None if found is None else found.topics
+
+
+def _assignment(data: bytes) -> dict[str, list[int]] | None:
+    found = read_assignment(data)
+    return None if found is None else {t.topic: t.partitions for t in found.assigned_partitions}
+
+
+# --- indexes and snapshots --------------------------------------------------------------------
+
+
+def _offset_entries(data: bytes, base: int) -> Iterator[Row]:
+    index: OffsetIndex = _sound(OffsetIndex.from_bytes(data, sys.maxsize))
+    for offset, position in zip(index.offsets, index.positions, strict=True):
+        yield {"kind": "index", "offset": offset + base, "position": position}
+
+
+def _time_entries(data: bytes, base: int) -> Iterator[Row]:
+    index: TimeIndex = _sound(TimeIndex.from_bytes(data))
+    for timestamp, offset in zip(index.timestamps, index.offsets, strict=True):
+        yield {"kind": "timeindex", "timestamp": timestamp, "offset": offset + base}
+
+
+def _aborted_entries(data: bytes, _base: int) -> Iterator[Row]:
+    for entry in _sound(aborted_from_bytes(data)):
+        yield {"kind": "aborted", **entry._asdict()}
+
+
+def _producer_entries(data: bytes, _base: int) -> Iterator[Row]:
+    for producer_id, producer in _sound(ProducerStates.from_bytes(data, 0)):
+        last = producer.batches[-1] if producer.batches else None
+        yield {
+            "kind": "producer",
+            "producer_id": producer_id,
+            "producer_epoch": producer.epoch,
+            "last_sequence": last.last_sequence if last else -1,
+            "last_offset": last.last_offset if last else -1,
+            "timestamp": producer.timestamp,
+            "coordinator_epoch": producer.coordinator_epoch,
+            "transaction_start": producer.transaction_start,
+        }

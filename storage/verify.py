@@ -1,0 +1,293 @@
+"""Check the files of a partition against each other, without a broker and without changing them.
+
+Every batch is read: its CRC, that offsets rise within the bounds of their segment, that it was
+written by the leader that the epoch file names. In the same pass every entry of an index is compared
+with the batch that it names, and every producer snapshot with what the batches before it say.
+Missing indexes are no problem, because they can be built anew; nor are gaps between offsets, which
+compaction leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeVar
+
+from kbroker.protocol.errors import KafkaError
+from kbroker.protocol.records import BatchHeader, check_crc, read_header, read_marker, read_records
+
+from .batches import walk
+from .checkpoints import partition_metadata_from_bytes
+from .epochs import UNDEFINED, LeaderEpochs
+from .errors import CorruptLogError
+from .files import File, Files
+from .index import AbortedTransaction, OffsetIndex, TimeIndex, aborted_from_bytes
+from .naming import (
+    LEADER_EPOCHS,
+    LOG,
+    OFFSET_INDEX,
+    PARTITION_METADATA,
+    SNAPSHOT,
+    TIME_INDEX,
+    TXN_INDEX,
+    file_name,
+    parse_file_name,
+)
+from .producer_state import ProducerStates
+
+T = TypeVar("T")
+
+
+class Problem(NamedTuple):
+    """Something wrong: in which file, at which byte (None: as a whole), and what."""
+
+    path: str
+    position: int | None
+    reason: str
+
+
+@dataclass(slots=True)
+class Report:
+    """What a partition holds, and what is wrong with it. Offsets are -1 without records."""
+
+    folder: str
+    segments: int = 0
+    bytes: int = 0
+    batches: int = 0
+    records: int = 0
+    start_offset: int = -1
+    end_offset: int = -1
+    gaps: int = 0
+    problems: list[Problem] = field(default_factory=list)
+
+
+Progress = Callable[[int], None]
+
+
+def verify_partition(files: Files, folder: str, progress: Progress = lambda _: None) -> Report:
+    """Check one partition's folder; `progress` is told the bytes that were read.
+
+    Raises StorageError when the system refuses to read.
+    """
+    return _Verification(files, folder, progress).run()
+
+
+class _Verification:
+    """One pass over a partition, from its first batch to its last."""
+
+    def __init__(self, files: Files, folder: str, progress: Progress) -> None:
+        self._files = files
+        self.folder = folder
+        self._progress = progress
+        self._report = Report(folder)
+        self._epochs = LeaderEpochs()
+        self._producers = ProducerStates()
+        self._snapshots: list[int] = []
+
+    def run(self) -> Report:
+        numbered = sorted(filter(None, map(parse_file_name, self._files.listdir(self.folder))))
+        bases = [offset for offset, suffix in numbered if suffix == LOG]
+        self._snapshots = [offset for offset, suffix in numbered if suffix == SNAPSHOT]
+        self._read_small_files()
+        for base, next_base in zip(bases, [*bases[1:], None], strict=True):
+            self._check_segment(base, next_base)
+        self._check_snapshots(None)
+        return self._report
+
+    def problem(self, path: str, position: int | None, reason: str) -> None:
+        self._report.problems.append(Problem(path, position, reason))
+
+    def read(self, name: str) -> bytes | None:
+        try:
+            return self._files.read_bytes(f"{self.folder}/{name}")
+        except FileNotFoundError:
+            return None
+
+    def _read_small_files(self) -> None:
+        data = self.read(LEADER_EPOCHS)
+        epochs = LeaderEpochs.from_bytes(data) if data is not None else self._epochs
+        if epochs is None:
+            self.problem(f"{self.folder}/{LEADER_EPOCHS}", None, "it is damaged")
+        else:
+            self._epochs = epochs
+        data = self.read(PARTITION_METADATA)
+        if data is not None and partition_metadata_from_bytes(data) is None:
+            self.problem(f"{self.folder}/{PARTITION_METADATA}", None, "it is damaged")
+
+    # --- segments
+
+    def _check_segment(self, base: int, next_base: int | None) -> None:
+        path = f"{self.folder}/{file_name(base, LOG)}"
+        file = self._files.open(path)
+        size = file.size
+        report = self._report
+        report.segments += 1
+        indexes = _Indexes(self, base, size)
+        due = base
+        try:
+            for place in walk(file, 0, size):
+                header = self._check_batch(file, place.position, place.size)
+                if header is None:
+                    break
+                self._check_offsets(path, place.position, header, due, next_base)
+                due = header.next_offset
+                self._follow_producer(file, place.position, header)
+                indexes.follow(place.position, header)
+        except CorruptLogError as error:
+            self.problem(path, error.position, error.reason)
+        except KafkaError as error:
+            self.problem(path, None, str(error))
+        else:
+            indexes.finish()
+        report.bytes += size
+        self._progress(report.bytes)
+
+    def _check_batch(self, file: File, position: int, size: int) -> BatchHeader | None:
+        """The header of a sound batch; None, and a problem, when it is not sound."""
+        data = file.read(position, size)
+        header = read_header(data)
+        if not check_crc(data, 0, header):
+            self.problem(file.path, position, "a batch does not match its CRC")
+            return None
+        epoch = self._epochs.epoch_at(header.base_offset)
+        if epoch not in (UNDEFINED, header.leader_epoch):
+            reason = f"leader epoch {header.leader_epoch}, but {LEADER_EPOCHS} says {epoch}"
+            self.problem(file.path, position, reason)
+        return header
+
+    def _check_offsets(
+        self, path: str, position: int, header: BatchHeader, due: int, next_base: int | None
+    ) -> None:
+        report = self._report
+        self._check_snapshots(header.base_offset)
+        if header.base_offset < due:
+            self.problem(path, position, f"offset {header.base_offset} where {due} is due")
+        if next_base is not None and header.last_offset >= next_base:
+            reason = f"offset {header.last_offset}, but the next segment begins at {next_base}"
+            self.problem(path, position, reason)
+        if report.start_offset < 0:
+            report.start_offset = header.base_offset
+        elif header.base_offset > report.end_offset:
+            report.gaps += 1
+        report.end_offset = header.next_offset
+        report.batches += 1
+        report.records += header.record_count
+
+    # --- producers
+
+    def _follow_producer(self, file: File, position: int, header: BatchHeader) -> None:
+        if header.producer_id < 0:
+            return
+        if not header.is_control:
+            self._producers.update(header, header.base_offset, 0)
+            return
+        batch = file.read(position, header.size)
+        marker = next(map(read_marker, read_records(batch)), None)
+        if marker is not None:
+            self._producers.end_transaction(header, marker, header.base_offset, 0)
+
+    def _check_snapshots(self, offset: int | None) -> None:
+        """Compare the snapshots up to an offset (None: all) with the batches so far."""
+        while self._snapshots and (offset is None or self._snapshots[0] <= offset):
+            at = self._snapshots.pop(0)
+            name = file_name(at, SNAPSHOT)
+            for reason in self._wrong_in_snapshot(self.read(name) or b""):
+                self.problem(f"{self.folder}/{name}", None, reason)
+
+    def _wrong_in_snapshot(self, data: bytes) -> Iterator[str]:
+        states = ProducerStates.from_bytes(data, 0)
+        if states is None:
+            yield "it is damaged"
+            return
+        for producer_id, saved in states:
+            seen = self._producers.get(producer_id)
+            if seen is None or not saved.batches or not seen.batches:
+                continue  # its batches are gone, or it wrote markers alone
+            last, ours = saved.batches[-1], seen.batches[-1]
+            if (saved.epoch, last.last_sequence, last.last_offset) != (
+                seen.epoch,
+                ours.last_sequence,
+                ours.last_offset,
+            ):
+                yield (
+                    f"producer {producer_id}: epoch {saved.epoch}, sequence {last.last_sequence} "
+                    f"at offset {last.last_offset}; the batches say epoch {seen.epoch}, sequence "
+                    f"{ours.last_sequence} at offset {ours.last_offset}"
+                )
+
+
+class _Indexes:
+    """The three indexes of one segment, gone through beside its batches."""
+
+    def __init__(self, parent: _Verification, base: int, size: int) -> None:
+        self._parent = parent
+        self._base = base
+        self._offsets = self._load(
+            OFFSET_INDEX, lambda data: OffsetIndex.from_bytes(data, size), OffsetIndex()
+        )
+        self._times = self._load(TIME_INDEX, TimeIndex.from_bytes, TimeIndex())
+        empty: list[AbortedTransaction] = []
+        self._aborted = list(self._load(TXN_INDEX, aborted_from_bytes, empty))
+        self._at_offset = self._at_time = 0
+        self._latest = -1
+
+    def _path(self, suffix: str) -> str:
+        return f"{self._parent.folder}/{file_name(self._base, suffix)}"
+
+    def _load(self, suffix: str, parse: Callable[[bytes], T | None], empty: T) -> T:
+        data = self._parent.read(file_name(self._base, suffix))
+        if data is None:
+            return empty
+        parsed = parse(data)
+        if parsed is None:
+            self._parent.problem(self._path(suffix), None, "it is damaged")
+            return empty
+        return parsed
+
+    def follow(self, position: int, header: BatchHeader) -> None:
+        """Compare the entries that belong to the next batch with it."""
+        self._latest = max(self._latest, header.max_timestamp)
+        self._follow_offsets(position, header)
+        self._follow_times(header)
+        self._follow_aborted(header)
+
+    def _follow_offsets(self, position: int, header: BatchHeader) -> None:
+        index = self._offsets
+        while self._at_offset < len(index) and index.positions[self._at_offset] <= position:
+            at, offset = index.positions[self._at_offset], index.offsets[self._at_offset]
+            if at != position or offset + self._base != header.last_offset:
+                self._wrong(
+                    OFFSET_INDEX,
+                    f"entry {self._at_offset} names byte {at}, where no such batch begins",
+                )
+            self._at_offset += 1
+
+    def _follow_times(self, header: BatchHeader) -> None:
+        index = self._times
+        while (
+            self._at_time < len(index)
+            and index.offsets[self._at_time] + self._base <= header.last_offset
+        ):
+            time = index.timestamps[self._at_time]
+            if time != self._latest:
+                reason = f"entry {self._at_time} says {time}, the latest so far is {self._latest}"
+                self._wrong(TIME_INDEX, reason)
+            self._at_time += 1
+
+    def _follow_aborted(self, header: BatchHeader) -> None:
+        while self._aborted and self._aborted[0].last_offset <= header.last_offset:
+            entry = self._aborted.pop(0)
+            if not header.is_control or entry.producer_id != header.producer_id:
+                self._wrong(TXN_INDEX, f"there is no abort marker at offset {entry.last_offset}")
+
+    def finish(self) -> None:
+        """What is left names batches that are not there."""
+        if self._at_offset < len(self._offsets):
+            self._wrong(OFFSET_INDEX, f"entry {self._at_offset} is behind the last batch")
+        if self._at_time < len(self._times):
+            self._wrong(TIME_INDEX, f"entry {self._at_time} is behind the last batch")
+        if self._aborted:
+            self._wrong(TXN_INDEX, "it names a marker behind the last batch")
+
+    def _wrong(self, suffix: str, reason: str) -> None:
+        self._parent.problem(self._path(suffix), None, f"{reason}")

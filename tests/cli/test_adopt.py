@@ -1,0 +1,255 @@
+"""`kbroker log adopt`: the folder of a stopped Kafka becomes a data folder, with everything in it.
+
+The folder is kbroker's own in the form that Kafka gives it; compat-tests do the same with a real one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+import trio
+
+from kbroker import adopt
+from kbroker.adopt import AdoptError, KafkaMetadata, Transfer
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.compile import encode_bytes
+from kbroker.protocol.metadata_log import (
+    ConfigRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    ProducerIdsRecord,
+    decode_metadata_record,
+)
+from kbroker.protocol.primitives import DecodeError, write_uvarint
+from kbroker.protocol.records import Record, encode_batch
+from kbroker.storage.checkpoints import partition_metadata_from_bytes
+
+from ..brokers import started
+from ..wire import Topic, batch, connected, fetch, metadata, produce, request, values_of
+from .conftest import Cli, ReadJson, invoke
+
+META = "#\nnode.id=5\ndirectory.id=G8FncGbyQjmlmoYM5EtsLQ\nversion=1\ncluster.id={cluster}\n"
+CLUSTER = "kBrokerAdoptTests00001"
+KINDS = {PartitionRecord: 3, ConfigRecord: 4, PartitionChangeRecord: 5, ProducerIdsRecord: 15}
+
+
+def frame(record: object, version: int = 0) -> bytes:
+    kind = KINDS[type(record)]
+    head = b"".join(map(write_uvarint, (1, kind, version)))
+    return head + encode_bytes(record, version)
+
+
+def metadata_log(folder: Path, *records: object) -> None:
+    """Write Kafka's metadata log with these records, and one that nobody here knows."""
+    values = [b"\x01\x02\x00\x00", *map(frame, records)]
+    batches = [
+        encode_batch([Record(None, value, 0)], base_offset=i) for i, value in enumerate(values)
+    ]
+    log = folder / "__cluster_metadata-0"
+    log.mkdir(exist_ok=True)
+    (log / "00000000000000000000.log").write_bytes(b"".join(batches))
+
+
+def topic_id(kafka: Path, topic: str) -> UUID:
+    found = partition_metadata_from_bytes(
+        (kafka / f"{topic}-0" / "partition.metadata").read_bytes()
+    )
+    assert found is not None
+    return found
+
+
+async def write(folder: Path) -> None:
+    """Two topics, a group, and an idempotent producer."""
+    async with started(folder, offsets_topic_num_partitions=1) as broker:
+        await broker.create_topic("orders", 2, {"retention.ms": "-1"})
+        await broker.create_topic("users", 1)
+        async with connected(broker.endpoint) as wire:
+            init = request(ApiKey.INIT_PRODUCER_ID, transaction_timeout_ms=1000)
+            producer = await wire.ask(ApiKey.INIT_PRODUCER_ID, 1, init)
+            for number in range(6):
+                data = batch(
+                    [b"%d" % number],
+                    producer_id=producer.producer_id,
+                    producer_epoch=0,
+                    base_sequence=number // 2,
+                )
+                row = await produce(wire, Topic("orders"), data, partition=number % 2)
+                assert row.error_code == 0
+            await produce(wire, Topic("users"), batch([b"u"]))
+        await trio.to_thread.run_sync(
+            lambda: invoke(
+                *("group", "seek", "g", "--to", "2", "-t", "orders"),
+                *("-b", broker.bootstrap_servers),
+            )
+        )
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("original") / "data"
+    trio.run(write, folder)
+    (folder / "cluster.journal").unlink()
+    (folder / "meta.properties").write_text(META.format(cluster=CLUSTER))
+    return folder
+
+
+@pytest.fixture
+def kafka(original: Path, tmp_path: Path) -> Path:
+    """A folder as a stopped Kafka leaves it."""
+    folder = Path(shutil.copytree(original, tmp_path / "kafka"))
+    metadata_log(
+        folder,
+        ConfigRecord(resource_type=2, resource_name="orders", name="retention.ms", value="5"),
+        ConfigRecord(resource_type=2, resource_name="orders", name="retention.ms", value="-1"),
+        ConfigRecord(resource_type=2, resource_name="orders", name="segment.ms", value="9"),
+        ConfigRecord(resource_type=2, resource_name="orders", name="segment.ms", value=None),
+        ConfigRecord(resource_type=2, resource_name="users", name="unheard.of", value="1"),
+        ConfigRecord(resource_type=4, resource_name="5", name="num.io.threads", value="1"),
+        PartitionRecord(partition_id=0, topic_id=topic_id(folder, "orders"), leader_epoch=7),
+        PartitionChangeRecord(partition_id=0, topic_id=topic_id(folder, "orders"), leader=5),
+        PartitionChangeRecord(partition_id=0, topic_id=topic_id(folder, "orders"), isr=[5]),
+        ProducerIdsRecord(broker_id=5, next_producer_id=4000),
+    )
+    return folder
+
+
+@pytest.mark.parametrize("flags", [(), ("--move",), ("--link",)], ids=["copy", "move", "link"])
+async def test_everything_goes_on(
+    cli: Cli, read_json: ReadJson, kafka: Path, tmp_path: Path, flags: tuple[str, ...]
+) -> None:
+    target, orders = tmp_path / "new", topic_id(kafka, "orders")
+    said = await cli("log", "adopt", str(kafka), "--data-dir", str(target), *flags)
+    assert "unheard.of=1 of users" in said.stderr
+    assert f"kbroker serve --data-dir {target}" in said.stderr
+    assert (kafka / "orders-0").exists() == ("--move" not in flags)
+    async with started(target) as broker, connected(broker.endpoint) as wire:
+        address = ("-b", broker.bootstrap_servers)
+        assert broker.node.cluster.id == CLUSTER
+        assert broker.node.logs.clean
+        (row,) = await read_json("topic", "describe", "orders", *address)
+        assert row["configs"] == {"retention.ms": "-1"}
+        assert [part["end_offset"] for part in row["partitions"]] == [3, 3]
+        found = (await metadata(wire, ["orders"], 12)).topics[0]
+        assert found.topic_id == orders
+        assert found.partitions[0].leader_epoch > 8
+        (group,) = await read_json("group", "describe", "g", *address)
+        assert [each["current_offset"] for each in group["partitions"]] == [2, 2]
+        # The producer goes on with its sequence, and no other one gets its id.
+        again = batch([b"4"], producer_id=0, producer_epoch=0, base_sequence=2)
+        assert (await produce(wire, Topic("orders"), again)).base_offset == 2
+        next_one = batch([b"6"], producer_id=0, producer_epoch=0, base_sequence=3)
+        assert (await produce(wire, Topic("orders"), next_one)).base_offset == 3
+        assert values_of(await fetch(wire, Topic("orders"))) == [b"0", b"2", b"4", b"6"]
+        init = request(ApiKey.INIT_PRODUCER_ID, transaction_timeout_ms=1000)
+        assert (await wire.ask(ApiKey.INIT_PRODUCER_ID, 1, init)).producer_id >= 4000
+    if "--move" not in flags:
+        rows = json.loads(invoke("log", "verify", str(kafka), "-o", "json").stdout)
+        assert {row["partition"]: row["end_offset"] for row in rows}["orders-0"] == 3
+
+
+def test_links_are_for_segments_that_nobody_writes_to(kafka: Path, tmp_path: Path) -> None:
+    sealed = kafka / "users-0" / "00000000000000000000.log"
+    active = kafka / "users-0" / "00000000000000000001.log"
+    active.write_bytes(encode_batch([Record(None, b"v", 0)], base_offset=1))
+    target = tmp_path / "new"
+    invoke("log", "adopt", str(kafka), "--data-dir", str(target), "--link")
+    assert (target / "users-0" / sealed.name).samefile(sealed)
+    assert not (target / "users-0" / active.name).samefile(active)
+
+
+@pytest.mark.parametrize("transfer", Transfer)
+async def test_an_interrupted_run_is_continued(
+    kafka: Path, tmp_path: Path, transfer: Transfer
+) -> None:
+    target = tmp_path / "new"
+    plan = adopt.plan([kafka], tmp_path / "new")
+    calls = 0
+
+    def fail_at_the_second(_: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise OSError("the disk is full")
+
+    with pytest.raises(OSError, match="the disk is full"):
+        await adopt.adopt(plan, target, node_id=1, transfer=transfer, progress=fail_at_the_second)
+    with pytest.raises(ValueError, match="the metadata belongs to cluster"):
+        async with started(target):
+            pass
+    os.unlink(target / "meta.properties")  # that start's, of a cluster of its own
+    await adopt.adopt(adopt.plan([kafka], tmp_path / "new"), target, node_id=1, transfer=transfer)
+    async with started(target) as broker:
+        assert set(broker.node.cluster.topics) == {"orders", "users", "__consumer_offsets"}
+        assert broker.node.named_replica("orders", 1).log.high_watermark == 3
+
+
+def test_what_is_refused(kafka: Path, tmp_path: Path) -> None:
+    def refused(*args: str) -> str:
+        return invoke("log", "adopt", *args, "--data-dir", str(tmp_path / "x"), status=1).stderr
+
+    assert "is not a folder of `log.dirs`" in refused(str(tmp_path))
+    assert "no partitions" in refused(str(kafka), "--topic", "nothing")
+    other = Path(shutil.copytree(kafka, tmp_path / "other"))
+    (other / "meta.properties").write_text(META.format(cluster="another"))
+    assert "different clusters" in refused(str(kafka), str(other))
+    shutil.rmtree(other / "orders-0")
+    assert "partition 0 of orders is in none" in refused(str(other))
+    (other / "orders-1" / "partition.metadata").unlink()
+    assert "missing or damaged" in refused(str(other))
+    target = tmp_path / "new"
+    invoke("log", "adopt", str(kafka), "--data-dir", str(target))
+    assert "is a data folder of kbroker" in refused(str(target))
+    again = invoke("log", "adopt", str(kafka), "--data-dir", str(target), status=1)
+    assert "is a data folder already" in again.stderr
+    invoke("log", "adopt", str(kafka), "--move", "--link", status=2)
+
+
+def test_a_running_kafka_is_seen(kafka: Path, tmp_path: Path) -> None:
+    """Java's lock on a file is one of fcntl, and of a process: so another process holds it."""
+    with (kafka / ".lock").open("r+b") as file:
+        child = os.fork()
+        if child == 0:  # pragma: no cover
+            fcntl.lockf(file, fcntl.LOCK_EX)
+            os.kill(os.getpid(), 19)  # stop
+            os._exit(0)
+        os.waitpid(child, os.WUNTRACED)
+        try:
+            with pytest.raises(AdoptError, match="a broker still runs"):
+                adopt.plan([kafka], tmp_path / "new")
+        finally:
+            os.kill(child, 9)
+            os.waitpid(child, 0)
+
+
+def test_without_a_metadata_log(kafka: Path, tmp_path: Path) -> None:
+    shutil.rmtree(kafka / "__cluster_metadata-0")
+    plan = adopt.plan([kafka], tmp_path / "new")
+    assert plan.left_out == ["settings of topics: no folder has __cluster_metadata-0"]
+    assert plan.next_producer_id == 2000
+    assert all(not topic.configs for topic in plan.topics)
+
+
+def test_a_snapshot_of_the_metadata_comes_before_the_log(kafka: Path, tmp_path: Path) -> None:
+    log = kafka / "__cluster_metadata-0"
+    ids = ProducerIdsRecord(next_producer_id=9000)
+    config = ConfigRecord(resource_type=2, resource_name="users", name="segment.ms", value="77")
+    snapshot = [Record(None, frame(each), 0) for each in (ids, config)]
+    (log / "00000000000000000100-0000000003.checkpoint").write_bytes(encode_batch(snapshot))
+    plan = adopt.plan([kafka], tmp_path / "new")
+    assert plan.next_producer_id == 9000
+    assert {topic.name: topic.configs for topic in plan.topics}["users"] == {"segment.ms": "77"}
+    assert {topic.name: topic.configs for topic in plan.topics}["orders"] == {}
+
+
+def test_records_that_are_none() -> None:
+    for value in (b"", b"\x01", b"\x02\x04\x00", b"\x01\x04\x00"):
+        with pytest.raises(DecodeError):
+            decode_metadata_record(value)
+    assert decode_metadata_record(b"\x01\x02\x00") is None
+    KafkaMetadata().replay(None)

@@ -5,18 +5,21 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import trio
 
-from .broker import open_broker
+from .broker import Broker, open_broker
 from .declared import declare_topics, write_seed
 from .server import Listener
 from .serving import ServeOptions, load_config
 from .topics import NewTopic
 
 ADDRESS_VARIABLES = ("KAFKA_BOOTSTRAP_SERVERS", "BOOTSTRAP_SERVERS", "KBROKER_BOOTSTRAP")
+CONTROL_VARIABLE = "KBROKER_CONTROL"
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -30,6 +33,7 @@ class RunOptions:
     variables: Sequence[str] = ()
     overrides: dict[str, str] = field(default_factory=dict)
     data_dir: str | None = None
+    control: bool = False
 
 
 def run_command(options: RunOptions) -> int:
@@ -43,13 +47,32 @@ def run_command(options: RunOptions) -> int:
 async def _run(options: RunOptions) -> int:
     config = load_config(ServeOptions(overrides=options.overrides))
     listener = Listener("PLAINTEXT", "127.0.0.1", 0)
-    async with open_broker(config, data_dir=options.data_dir, listeners=[listener]) as broker:
+    opened = partial(open_broker, config, data_dir=options.data_dir, listeners=[listener])
+    async with _controlled(opened) if options.control else _plain(opened) as (broker, more):
         await declare_topics(broker, options.topics)
         for path in options.seeds:
             await write_seed(broker, path)
         names = (*ADDRESS_VARIABLES, *options.variables)
-        environment = os.environ | dict.fromkeys(names, broker.bootstrap_servers)
+        environment = os.environ | dict.fromkeys(names, broker.bootstrap_servers) | more
         return await _run_child(options.command, environment)
+
+
+Opened = Callable[..., AbstractAsyncContextManager[Broker]]
+
+
+@asynccontextmanager
+async def _plain(opened: Opened) -> AsyncIterator[tuple[Broker, dict[str, str]]]:
+    async with opened() as broker:
+        yield broker, {}
+
+
+@asynccontextmanager
+async def _controlled(opened: Opened) -> AsyncIterator[tuple[Broker, dict[str, str]]]:
+    """A broker that takes orders of tests, and the variable that says where."""
+    from .testing.control import controlled
+
+    async with controlled(opened, 0) as (broker, endpoint):
+        yield broker, {CONTROL_VARIABLE: str(endpoint)}
 
 
 async def _run_child(command: Sequence[str], environment: dict[str, str]) -> int:

@@ -10,8 +10,10 @@ import os
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +57,7 @@ class ServeOptions(SettingFlags):
     grace_seconds: float = 5
     exit_with_parent: bool = False
     idle_seconds: float | None = None
+    control_port: int | None = None
     cluster_id: str | None = None
 
 
@@ -86,6 +89,7 @@ class _Serving:
         self.stop = trio.CancelScope()
         self.is_new = False
         self.data_dir: str | None = None
+        self.control: str | None = None
 
     async def run(self) -> None:
         options = self.options
@@ -148,13 +152,15 @@ class _Serving:
         listeners = configured_listeners(config)
         for listener in listeners:
             self._check_exposure(listener)
-        async with open_broker(
+        opened = partial(
+            open_broker,
             config,
             data_dir=self.data_dir,
             listeners=listeners,
             grace_seconds=options.grace_seconds,
             cluster_id=options.cluster_id,
-        ) as broker:
+        )
+        async with self._controlled(opened) if self._has_control else opened() as broker:
             if options.cluster_id not in (None, broker.node.cluster.id):
                 logger.warning(
                     "CLUSTER_ID=%s is left out: the data folder belongs to cluster %s",
@@ -166,6 +172,24 @@ class _Serving:
                 written = await write_seed(broker, path)
                 logger.info("%d records of %s written", written, path)
             yield broker
+
+    @property
+    def _has_control(self) -> bool:
+        return self.options.control_port is not None
+
+    @contextlib.asynccontextmanager
+    async def _controlled(
+        self, opened: Callable[..., AbstractAsyncContextManager[Broker]]
+    ) -> AsyncIterator[Broker]:
+        """A broker that takes orders of tests: faults, clocks."""
+        from .testing.control import controlled
+
+        try:
+            async with controlled(opened, self.options.control_port or 0) as (broker, endpoint):
+                self.control = str(endpoint)
+                yield broker
+        except* OSError as group:
+            raise StartFailed(f"--control-port: {group.exceptions[0]}") from group
 
     def _check_exposure(self, listener: Listener) -> None:
         """A plaintext listener that other machines reach is worth a loud word."""
@@ -201,6 +225,7 @@ class _Serving:
             "cluster_id": broker.node.cluster.id,
             "node_id": broker.node.id,
             "data_dir": self.data_dir and os.path.abspath(self.data_dir),
+            "control": self.control,
             "version": __version__,
             "seconds": round(time.perf_counter() - self.started, 3),
         }
@@ -213,6 +238,8 @@ class _Serving:
             note = f"; advertised: {listener.advertised}" if listener.advertised else ""
             lines.append(f"  Kafka    {Endpoint(host, endpoint.port)}  ({listener.name}{note})")
         lines.append(f"  Data     {self._data_line(broker)}")
+        if self.control:
+            lines.append(f"  Control  {self.control}  (faults and clocks, for tests)")
         loss = _loss_window(node.config, in_memory=node.in_memory)
         if loss:
             lines.append(f"  Loss     {loss}")

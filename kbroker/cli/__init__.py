@@ -20,6 +20,8 @@ COMMANDS = {
         "kbroker.cli.log:log",
         "Work on the files of a partition; the broker must not run.",
     ),
+    "fault": ("kbroker.cli.fault:fault", "Let a broker fail on demand, for tests."),
+    "clock": ("kbroker.cli.clock:clock", "Let time pass in a broker, for tests."),
     "profile": ("kbroker.cli.profile:profile", "Name clusters, and choose one."),
     "completion": ("kbroker.cli.completion:completion", "Print a shell's completion script."),
     "demo": (

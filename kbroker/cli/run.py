@@ -18,6 +18,7 @@ _NOT_STARTED, _NOT_FOUND = 3, 127
 @declared_options
 @click.option("--env", "variables", multiple=True, metavar="NAME", help="One more variable.")
 @click.option("-o", "overrides", multiple=True, metavar="KEY=VALUE", help="Set a property.")
+@click.option("--control", is_flag=True, help="Take orders of tests at KBROKER_CONTROL.")
 @click.option("--keep", is_flag=True, help="Write to a folder, and leave it there.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(keep: bool, variables: tuple[str, ...], overrides: tuple[str, ...], **asked: Any) -> None:

@@ -46,6 +46,11 @@ from .units import DURATION
     type=DURATION,
     help="Stop when no client was connected for this long, for example 10m.",
 )
+@option(
+    "--control-port",
+    type=click.IntRange(0, 65535),
+    help="Take orders of tests here, on 127.0.0.1: faults and clocks. 0 is a free port.",
+)
 def serve(**options: Any) -> None:
     """Run a broker until Ctrl+C or SIGTERM."""
     from kbroker.config import ConfigError

@@ -1,0 +1,71 @@
+"""`kbroker fault`: arm faults in a broker that runs with `--control-port`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from .control import CONTROL, ask
+
+
+@click.group()
+def fault() -> None:
+    """Let a broker fail on demand; it must run with --control-port."""
+
+
+@fault.command()
+@CONTROL
+@click.argument("api", required=False)
+@click.option("--error", metavar="NAME", help="Answer with this error.")
+@click.option(
+    "--effect",
+    metavar="NAME",
+    help="disconnect, delay, throttle, blackhole, half_frame, answer_twice or corrupt_batch.",
+)
+@click.option("--after", is_flag=True, help="Do the work first, then lie about it.")
+@click.option("--topic")
+@click.option("--partition", type=int)
+@click.option("--group")
+@click.option("--client-id")
+@click.option("--transactional-id")
+@click.option(
+    "--on-call", type=int, metavar="N", help="Let matching requests pass before number N."
+)
+@click.option("--times", type=int, metavar="N", help="Hit so many of them.")
+@click.option("--every-time", is_flag=True, help="Hit all of them.")
+@click.option("--probability", type=float, metavar="P", help="Hit each with this probability.")
+@click.option("--seed", type=int, help="Of the probability, to repeat a run.")
+@click.option("--ms", type=float, help="How long a delay or throttling is.")
+@click.option("--bit", type=int, help="Which bit of a batch to flip, behind its header.")
+@click.option("--maybe", is_flag=True, help="`fault check` does not mind if it never fires.")
+def arm(control: str, after: bool, **words: Any) -> None:
+    """Arm a fault for the requests of API (Produce, Fetch, ...), or for all; prints its number."""
+    given = {name: value for name, value in words.items() if value not in (None, False)}
+    answer = ask(control, do="fault", at="after" if after else "before", **given)
+    click.echo(answer["fault"])
+
+
+@fault.command()
+@CONTROL
+@click.argument("number", type=int)
+@click.option("--wait", type=int, default=0, metavar="N", help="Wait until it has hit N requests.")
+@click.option("--timeout", type=float, default=5.0, show_default=True, help="Seconds.")
+def hits(control: str, number: int, wait: int, timeout: float) -> None:
+    """Print how many requests fault NUMBER has hit."""
+    click.echo(ask(control, do="hits", fault=number, wait=wait, timeout=timeout)["hits"])
+
+
+@fault.command()
+@CONTROL
+@click.argument("number", type=int)
+def disarm(control: str, number: int) -> None:
+    """Let fault NUMBER hit nothing more."""
+    ask(control, do="disarm", fault=number)
+
+
+@fault.command()
+@CONTROL
+def check(control: str) -> None:
+    """Fail when a fault hit nothing, and say what came closest."""
+    ask(control, do="check")

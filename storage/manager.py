@@ -328,8 +328,6 @@ class LogManager:
         offsets = self._checkpoints.get(key)
         distrusted = offsets._replace(recovery_point=0, high_watermark=0)
         self._checkpoints.update([(key, distrusted)])
-        # What this process appended before the damage was seen may not be durable.
-        self._durable = False
         return self._keep(key, self._load(key, topic_id, config, now_ms, clean=False))
 
     def _keep(self, key: Partition, log: Log) -> Log:
@@ -375,7 +373,8 @@ class LogManager:
             changed=self._changed,
             lower_recovery_point=self._lower_recovery_point,
             open_segments=self._open_segments,
-            durable=self._durable,
+            # What this process has written since may not be: only for the first opening.
+            durable=self._durable and key in self._unopened,
         )
 
     def delete_logs(self, partitions: Iterable[Partition]) -> None:

@@ -315,21 +315,26 @@ class Segment:
             self._used = False
             return False
         if self.dirty:
-            self._sync_apart()
+            if not self._sync_apart():
+                return False
         elif self._syncing:
             return False
         self._close_file()
         return True
 
-    def _sync_apart(self) -> None:
+    def _sync_apart(self) -> bool:
         """Sync without taking an error away from a sync pass in another thread: the system tells
-        it once for each descriptor."""
+        it once for each descriptor. Returns whether a descriptor was to be had."""
         try:
             file = self._files.open(self.log_path)
+        except StorageError:
+            return False
+        try:
             file.sync()
-            file.close()
         except StorageError as error:
             self._lost = error
+        file.close()
+        return True
 
     def _keep_open(self, file: File) -> File:
         self._file = file

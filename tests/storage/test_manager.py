@@ -437,6 +437,18 @@ class TestMany:
         after = open_manager(files.crashed("mixed", 0))
         assert [values(log) for log in self.open_all(after)] == [[b"x"]] * self.COUNT
 
+    def test_what_was_appended_since_is_not_taken_for_durable(self) -> None:
+        """A log that is opened for the second time, as after a repair."""
+        files = CrashFiles()
+        append(open_log(open_manager(files)), b"before")
+        manager = open_manager(files)
+        manager.settle()
+        log = open_log(manager)
+        append(log, b"since")
+        again = manager.repair_log("orders", TOPIC_ID, 0, SMALL, now_ms=NOW)
+        assert again.synced_offset == again.log_end_offset == 2
+        assert values(open_log(open_manager(files.crashed("drop", 0)))) == [b"before", b"since"]
+
 
 class TestSyncLogs:
     @pytest.mark.parametrize("count", [1, 3, 40])

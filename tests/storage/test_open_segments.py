@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.storage.crash_files import CrashFiles, Operation
+from kbroker.storage.crash_files import CrashFile, CrashFiles, Operation
 from kbroker.storage.errors import StorageError
 from kbroker.storage.log import Log
 from kbroker.storage.manager import LogManager, sync_logs
@@ -113,3 +113,26 @@ def test_removed_segments_are_let_go() -> None:
     assert log.active.base_offset > 20, "it has rolled"
     assert manager._open_segments is not None
     assert len(manager._open_segments) == 1
+
+
+def test_without_a_descriptor_for_the_sync_the_file_stays_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    files = CrashFiles()
+    logs = logs_of(files, 2)
+    for log in logs:
+        append(log, b"x")
+    sync_logs(files, "data", logs)
+    append(logs[0], b"y")
+    open_file = files.open
+
+    def short_of_descriptors(path: str, *, create: bool = False) -> CrashFile:
+        if path == f"{logs[0].folder}/{0:020}.log":
+            raise StorageError("too many open files")
+        return open_file(path, create=create)
+
+    monkeypatch.setattr(files, "open", short_of_descriptors)
+    append(logs[1], b"y")
+    assert (is_open(logs[0]), is_open(logs[1])) == (True, True)
+    monkeypatch.undo()
+    assert sync_logs(files, "data", logs) == [(log, 2) for log in logs]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 from kbroker.protocol.records import ProduceRules
 from kbroker.storage.log import LogConfig
 
@@ -14,12 +12,17 @@ def log_config(topic: TopicConfig) -> LogConfig:
     """What decides when segments roll, what is deleted, and what a client's batch must keep to."""
     return LogConfig(
         segment_bytes=topic.segment_bytes,
-        segment_ms=topic.segment_ms - _jitter_ms(topic),
+        segment_ms=topic.segment_ms,
+        segment_jitter_ms=topic.segment_jitter_ms,
         segment_index_bytes=topic.segment_index_bytes,
         index_interval_bytes=topic.index_interval_bytes,
         retention_bytes=topic.retention_bytes,
         retention_ms=topic.retention_ms,
         cleanup_policy=frozenset(topic.cleanup_policy),
+        min_cleanable_dirty_ratio=topic.min_cleanable_dirty_ratio,
+        min_compaction_lag_ms=topic.min_compaction_lag_ms,
+        max_compaction_lag_ms=topic.max_compaction_lag_ms,
+        delete_retention_ms=topic.delete_retention_ms,
         producer_expiration_ms=topic.broker.producer_id_expiration_ms,
         produce_rules=ProduceRules(
             max_message_bytes=topic.max_message_bytes,
@@ -30,9 +33,3 @@ def log_config(topic: TopicConfig) -> LogConfig:
             max_decompressed=topic.broker.decompressed_batch_max_bytes,
         ),
     )
-
-
-def _jitter_ms(topic: TopicConfig) -> int:
-    """Drawn anew for each log, so that the segments of many do not roll together."""
-    most = min(topic.segment_jitter_ms, topic.segment_ms)
-    return random.randrange(most) if most else 0

@@ -21,6 +21,7 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.storage.errors import StorageError
 from kbroker.storage.manager import LogManager
 
+from .cleaner import Cleaner
 from .clock import Clock
 from .config import BrokerConfig, ConfigError, Source, TopicConfig
 from .fetch_sessions import FetchSessions
@@ -71,6 +72,7 @@ class Node:
         self.fetch_sessions = FetchSessions(sessions_max=config.fetch_sessions_max)
         self.request_memory = RequestMemory(config.queued_max_request_bytes)
         self.heavy_work = HeavyWork()
+        self.cleaner = Cleaner(self)
         self.stopping = False
         self._trash = trio.Event()
         self._checkpointing = trio.Lock()
@@ -102,6 +104,8 @@ class Node:
             nursery.start_soon(self._checkpoint_regularly)
             nursery.start_soon(self._empty_trash)
             nursery.start_soon(self._apply_retention_regularly)
+            if self.config.log_cleaner_enable:
+                nursery.start_soon(self.cleaner.run)
             if not self.logs.clean and self.logs.folders():
                 nursery.start_soon(self._recover)
 
@@ -185,7 +189,7 @@ class Node:
         now_ms = self.clock.log_ms()
         slices = Slices()
         moved = False
-        for replica in tuple(self._replicas.values()):
+        for replica in self.open_replicas():
             moved = _retain(replica, now_ms) or moved
             await slices.pause()
         return moved
@@ -213,6 +217,10 @@ class Node:
         if topic.partitions[index].leader != self.id:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return self._open_replica(topic, index)
+
+    def open_replicas(self) -> list[Replica]:
+        """The replicas whose logs are open."""
+        return list(self._replicas.values())
 
     def named_replica(self, name: str, index: int) -> Replica:
         """As `replica`, by topic name."""
@@ -264,12 +272,6 @@ class Node:
                     replica.configure(config)
         for topic in event.created:
             logger.info("topic %s created: %s", topic.name, event.cause)
-            if self.topic_config(topic).compacted and not topic.is_internal:
-                logger.warning(
-                    "topic %s has cleanup.policy=compact: records without a key are refused, but "
-                    "nothing is compacted yet",
-                    topic.name,
-                )
 
     def dynamic_resources(self) -> tuple[tuple[ConfigResource, Source], ...]:
         """What has settings of this node that change while it runs, the weaker first."""
@@ -293,6 +295,7 @@ class Node:
         if resource not in (each for each, _ in self.dynamic_resources()):
             return
         self.config = self._with_dynamic_settings()
+        self.cleaner.look_again()
         for notice in self.config.notices:
             if notice.level == "warning" and self.is_news(notice.text):
                 logger.warning("%s", notice.text)

@@ -85,6 +85,7 @@ NEVER_COMPACTED = -1
 """The first dirty offset of a log that no run has touched."""
 
 _LOADED_INDEXES_MAX = 8
+_JITTER_STEP = 6_364_136_223_846_793_005  # makes 32 random bits enough for any range
 
 
 @dataclass(frozen=True, slots=True)
@@ -422,6 +423,7 @@ class Log:
         segment = self.active
         if segment is None or segment.size:
             segment = self.roll()
+        segment.roll_at_ms = NEVER
         if max_timestamp >= 0:
             segment.roll_at_ms = max_timestamp + self._roll_after_ms(config, segment)
         return segment
@@ -447,6 +449,7 @@ class Log:
             self._unsettled += old.seal()
             self._keep_indexes(old)
             self._save_producers()
+        segment.roll_at_ms = FULL  # its first batch decides
         self._segments.append(segment)
         self._bases.append(segment.base_offset)
         self.active = segment
@@ -461,7 +464,8 @@ class Log:
         jitter_ms = min(config.segment_jitter_ms, longest)
         if jitter_ms <= 0:
             return longest
-        return longest - crc32c(segment.log_path.encode()) % jitter_ms
+        name = f"{folder_name(self.topic, self.partition)}/{segment.base_offset}"
+        return longest - crc32c(name.encode()) * _JITTER_STEP % jitter_ms
 
     def _create_folder(self) -> None:
         self._files.mkdir(self.folder)

@@ -253,6 +253,11 @@ class LogManager:
 
     # --- logs -----------------------------------------------------------------------------------
 
+    @property
+    def files(self) -> Files:
+        """Where the folder is."""
+        return self._files
+
     def get(self, topic: str, partition: int) -> Log | None:
         """The log, if it is open."""
         return self._logs.get((topic, partition))

@@ -476,7 +476,6 @@ _LOGS = (
         "How long a compacted topic keeps the marker of a deleted key.",
         unit="ms",
         minimum=0,
-        effect=Effect.LATER,
     ),
     Property(
         "log.cleaner.max.compaction.lag.ms",
@@ -485,7 +484,6 @@ _LOGS = (
         "Longest time that a record may wait for compaction.",
         unit="ms",
         minimum=1,
-        effect=Effect.LATER,
     ),
     Property(
         "log.cleaner.min.compaction.lag.ms",
@@ -494,7 +492,6 @@ _LOGS = (
         "Shortest time that a record stays uncompacted.",
         unit="ms",
         minimum=0,
-        effect=Effect.LATER,
     ),
     Property(
         "log.cleaner.min.cleanable.ratio",
@@ -503,7 +500,6 @@ _LOGS = (
         "Share of a log that must be uncompacted before it is compacted again.",
         minimum=0,
         maximum=1,
-        effect=Effect.LATER,
     ),
     Property(
         "log.cleaner.enable",
@@ -511,7 +507,22 @@ _LOGS = (
         "true",
         "Whether compacted topics are compacted at all.",
         dynamic=False,
-        effect=Effect.LATER,
+    ),
+    Property(
+        "log.cleaner.backoff.ms",
+        Type.LONG,
+        "15000",
+        "Time between two looks for compacted topics that are dirty enough.",
+        unit="ms",
+        minimum=0,
+    ),
+    Property(
+        "log.cleaner.dedupe.buffer.size",
+        Type.LONG,
+        "134217728",
+        "Memory for the keys of one compaction, at 160 bytes a key (Kafka: 24): a part of a log "
+        "with more keys takes several runs. It is taken by the process that compacts.",
+        unit="bytes",
     ),
 )
 

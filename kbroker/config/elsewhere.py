@@ -88,8 +88,6 @@ transaction.two.phase.commit.enable
 """
 
 _LATER_DYNAMIC = """
-log.cleaner.backoff.ms
-log.cleaner.dedupe.buffer.size
 log.cleaner.io.buffer.load.factor
 log.cleaner.io.buffer.size
 log.cleaner.io.max.bytes.per.second

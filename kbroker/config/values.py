@@ -103,6 +103,20 @@ class _Boolean:
         return self if settings is None else settings.boolean(self.name)
 
 
+class _Number:
+    """An attribute that reads one number with decimals."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @overload
+    def __get__(self, settings: None, owner: object) -> Self: ...
+    @overload
+    def __get__(self, settings: Settings, owner: object) -> float: ...
+    def __get__(self, settings: Settings | None, owner: object) -> float | Self:
+        return self if settings is None else settings.number(self.name)
+
+
 class _Text:
     """An attribute that reads one text."""
 
@@ -257,6 +271,9 @@ class BrokerConfig(Settings):
     group_min_session_timeout_ms = _Integer("group.min.session.timeout.ms")
     inter_broker_listener_name = _Text("inter.broker.listener.name")
     listen_backlog = _Integer("socket.listen.backlog.size")
+    log_cleaner_backoff_ms = _Integer("log.cleaner.backoff.ms")
+    log_cleaner_dedupe_buffer_bytes = _Integer("log.cleaner.dedupe.buffer.size")
+    log_cleaner_enable = _Boolean("log.cleaner.enable")
     max_connection_creation_rate = _Integer("max.connection.creation.rate")
     max_connections = _Integer("max.connections")
     max_connections_per_ip = _Integer("max.connections.per.ip")
@@ -339,6 +356,7 @@ class TopicConfig(ResourceConfig):
     message_timestamp_after_max_ms = _Integer("message.timestamp.after.max.ms")
     message_timestamp_before_max_ms = _Integer("message.timestamp.before.max.ms")
     message_timestamp_type = _Text("message.timestamp.type")
+    min_cleanable_dirty_ratio = _Number("min.cleanable.dirty.ratio")
     min_compaction_lag_ms = _Integer("min.compaction.lag.ms")
     min_insync_replicas = _Integer("min.insync.replicas")
     retention_bytes = _Integer("retention.bytes")

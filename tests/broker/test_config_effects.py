@@ -16,7 +16,8 @@ from kbroker.config import BROKER_PROPERTIES, TOPIC_PROPERTIES, Effect
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.configs import IncrementalAlterConfigsRequest
-from kbroker.protocol.records import Record
+from kbroker.protocol.records import Record, read_records
+from kbroker.storage.log import Log
 
 from ..brokers import started
 from ..wire import (
@@ -31,6 +32,7 @@ from ..wire import (
     list_offset,
     produce,
     request,
+    until,
 )
 
 T = Topic("t")
@@ -258,7 +260,91 @@ async def _rolls_between(trial: Trial, name: str, value: str, content: bytes = b
     assert len(trial.files("log")) > 1
 
 
+# -- compaction
+
+
+async def _compacted_topic(trial: Trial, versions: int = 3) -> Log:
+    """A compacted topic with values of one key, each in a sealed segment of its own."""
+    await trial.set("cleanup.policy", "compact")
+    await trial.set("internal.segment.bytes", "100")
+    for number in range(versions + 1):
+        assert await trial.produce(aged(value=b"%d" % number)) == 0
+    return trial.broker.node.named_replica(T.name, 0).log
+
+
+async def _is_compacted(trial: Trial) -> bool:
+    return await trial.broker.node.cleaner.clean_all() > 0
+
+
+@effect_of("min.cleanable.dirty.ratio")
+async def a_log_waits_until_it_is_dirty_enough(trial: Trial) -> None:
+    await _compacted_topic(trial)
+    await trial.set("min.cleanable.dirty.ratio", "1")
+    assert not await _is_compacted(trial)
+    await trial.set("min.cleanable.dirty.ratio", "0.9")
+    assert await _is_compacted(trial)
+
+
+@effect_of("min.compaction.lag.ms")
+async def young_records_are_not_compacted(trial: Trial) -> None:
+    await _compacted_topic(trial)
+    await trial.set("min.compaction.lag.ms", str(HOUR_MS))
+    assert not await _is_compacted(trial)
+    await trial.set("min.compaction.lag.ms", None)
+    assert await _is_compacted(trial)
+
+
+@effect_of("max.compaction.lag.ms")
+async def old_records_do_not_wait_for_more_dirt(trial: Trial) -> None:
+    await _compacted_topic(trial)
+    await trial.set("min.cleanable.dirty.ratio", "1")
+    assert not await _is_compacted(trial)
+    await trial.set("max.compaction.lag.ms", "1")
+    await trio.sleep(0.01)
+    assert await _is_compacted(trial)
+
+
+@effect_of("delete.retention.ms")
+async def tombstones_go_when_they_are_old(trial: Trial) -> None:
+    """Those that a run meets from now on."""
+    log = await _compacted_topic(trial)
+    tombstone = batch([Record(b"k", None, int(time.time() * 1000))])
+    for retention, left in (("3600000", True), ("1", False)):
+        await trial.set("delete.retention.ms", retention)
+        for records in (tombstone, aged(key=b"other"), aged(key=b"other")):
+            assert await trial.produce(records) == 0
+        assert await _is_compacted(trial)
+        await trio.sleep(0.01)
+        for _ in range(2):
+            assert await trial.produce(aged(key=b"other")) == 0
+        await trial.broker.node.cleaner.clean_all()
+        row = await fetch(trial.wire, T, log.log_start_offset)
+        found = [record.key for record in read_records(row.records)]
+        assert (b"k" in found) is left
+
+
 # -- settings of a broker
+
+
+@effect_of("log.cleaner.backoff.ms")
+async def compaction_looks_for_work_as_often_as_wanted(trial: Trial) -> None:
+    log = await _compacted_topic(trial)
+    await trial.set_broker("log.cleaner.backoff.ms", "1")
+    await until(lambda: log.first_dirty_offset > 0, 20)
+
+
+@effect_of("log.cleaner.dedupe.buffer.size")
+async def a_smaller_key_map_takes_more_runs(trial: Trial) -> None:
+    await trial.set("min.cleanable.dirty.ratio", "0")
+    for size, runs in (("1600", 2), (None, 1)):
+        await trial.set_broker("log.cleaner.dedupe.buffer.size", size)
+        await trial.set("cleanup.policy", "compact")
+        log = trial.broker.node.named_replica(T.name, 0).log
+        for number in range(15):
+            assert await trial.produce(aged(key=b"%d" % number)) == 0
+        log.roll()
+        await trial.broker.node.flusher.sync_now()
+        assert await trial.broker.node.cleaner.clean_all() == runs
 
 
 @effect_of("max.connections")

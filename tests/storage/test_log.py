@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+from itertools import pairwise
 from pathlib import Path
 from uuid import UUID
 
@@ -126,6 +127,24 @@ class TestRoll:
         log.configure(LogConfig(segment_ms=100))
         append(log, b"x", timestamp=NOW + 1501)
         assert _bases(log, place) == [0, 3, 5]
+
+    def test_by_time_after_a_roll_by_hand(self, manager: LogManager, place: Place) -> None:
+        log = open_log(manager, config=LogConfig(segment_ms=1000))
+        append(log, b"x", timestamp=NOW)
+        log.roll()
+        append(log, b"x", timestamp=NOW)
+        append(log, b"x", timestamp=-1)
+        append(log, b"x", timestamp=NOW + 1001)
+        assert _bases(log, place) == [0, 1, 3]
+
+    def test_by_time_with_jitter(self, manager: LogManager, place: Place) -> None:
+        log = open_log(manager, config=LogConfig(segment_ms=1000, segment_jitter_ms=500))
+        for number in range(200):
+            append(log, b"x", timestamp=NOW + number * 100)
+        bases = _bases(log, place)
+        lengths = {b - a for a, b in pairwise(bases)}
+        assert lengths <= set(range(5, 12))
+        assert len(lengths) > 1
 
     def test_by_time_after_a_restart(self, manager: LogManager, place: Place) -> None:
         log = open_log(manager, config=LogConfig(segment_ms=1000))

@@ -1,0 +1,144 @@
+"""Compacts the logs of one node in the background, the dirtiest first."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import TYPE_CHECKING
+
+import trio
+
+from kbroker.storage.cleaning import discard, install, is_due, measure, plan, prepare
+from kbroker.storage.compaction import Compacted, CompactionTask
+from kbroker.storage.errors import StorageError
+from kbroker.storage.log import Log
+
+from .compactor import CompactionFailed, Compactor, InlineCompactor, ProcessCompactor
+from .slices import Slices
+
+if TYPE_CHECKING:
+    from .node import Node
+    from .replica import Replica
+
+logger = logging.getLogger(__name__)
+
+BACKOFF_SECONDS_MIN = 0.1
+
+
+class Cleaner:
+    """Finds logs that are dirty enough, has them compacted, and puts the results in place."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._again = trio.Event()
+        self._compactor: Compactor = (
+            InlineCompactor(node.logs.files) if node.in_memory else ProcessCompactor()
+        )
+
+    async def run(self) -> None:
+        """Look for work again and again, until cancelled."""
+        while True:
+            self._again = trio.Event()
+            backoff_seconds = self._node.config.log_cleaner_backoff_ms / 1000
+            with trio.move_on_after(max(backoff_seconds, BACKOFF_SECONDS_MIN)):
+                await self._again.wait()
+            await self.clean_all()
+
+    def look_again(self) -> None:
+        """Look for work now: settings have changed."""
+        self._again.set()
+
+    async def clean_all(self) -> int:
+        """Compact until nothing is dirty enough; returns the number of runs."""
+        runs = 0
+        try:
+            while cleaned := await self._clean_due():
+                runs += cleaned
+        finally:
+            await self._compactor.rest()
+        return runs
+
+    async def _clean_due(self) -> int:
+        """Compact once what is due now; returns how many logs made progress."""
+        now_ms = self._node.clock.log_ms()
+        slices = Slices()
+        due = []
+        for replica in self._node.open_replicas():
+            log = replica.log
+            if log.config.compacted and log.offline is None:
+                dirtiness = measure(log, now_ms)
+                if is_due(log, dirtiness):
+                    due.append((dirtiness.ratio, replica))
+                await slices.pause()
+        due.sort(key=lambda item: item[0], reverse=True)
+        return sum([await self._clean(replica) for _, replica in due])
+
+    async def _clean(self, replica: Replica) -> bool:
+        """Compact one log; returns whether it is cleaner than before."""
+        log = replica.log
+        if log.wants_checkpoint:
+            await self._node.checkpoint()
+        config = self._node.config
+        task = None
+        if log.offline is None:
+            task = plan(
+                log,
+                self._node.clock.log_ms(),
+                key_map_bytes=config.log_cleaner_dedupe_buffer_bytes,
+                decompressed_max=config.decompressed_batch_max_bytes,
+            )
+        if task is None:
+            return False
+        began = trio.current_time()
+        try:
+            result = await self._compactor.compact(task)
+            is_in_place = await self._put_in_place(log, task, result)
+        except CompactionFailed as failure:
+            self._report(replica, failure)
+            return False
+        except StorageError as error:
+            logger.warning("%s is not compacted: %s", log.folder, error.message)
+            return False
+        if not is_in_place:
+            return False
+        await self._node.checkpoint()
+        _report_success(log, task, result, trio.current_time() - began)
+        return result.end_offset > task.first_dirty_offset
+
+    async def _put_in_place(self, log: Log, task: CompactionTask, result: Compacted) -> bool:
+        files, logs = self._node.logs.files, self._node.logs
+        try:
+            await trio.to_thread.run_sync(logs.note_compaction, log)
+            segments = await trio.to_thread.run_sync(prepare, files, task, result)
+            is_in_place = install(log, task, result, segments)
+        except StorageError:
+            await trio.to_thread.run_sync(partial(discard, files, task, result))
+            raise
+        if not is_in_place:
+            await trio.to_thread.run_sync(partial(discard, files, task, result))
+        return is_in_place
+
+    def _report(self, replica: Replica, failure: CompactionFailed) -> None:
+        if failure.is_damage:
+            replica.log.fail(str(failure))
+            error = StorageError(str(failure))
+            self._node.report_storage_error(replica.topic, replica.index, error)
+        elif not replica.log.deleted:
+            logger.warning("%s is not compacted: %s", replica.log.folder, failure)
+
+
+def _report_success(log: Log, task: CompactionTask, result: Compacted, seconds: float) -> None:
+    if result.unreadable:
+        logger.warning(
+            "%s: %d batches could not be opened and stay whole", log.folder, result.unreadable
+        )
+    logger.info(
+        "%s: compacted up to offset %d in %.1f s; %d of %d records and %.1f of %.1f MB are left",
+        log.folder,
+        result.end_offset,
+        seconds,
+        result.records_kept,
+        result.records_read,
+        result.bytes_kept / 1e6,
+        task.size / 1e6,
+    )

@@ -1,0 +1,287 @@
+"""The background compaction of a broker, in a process beside it and in memory."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import trio
+
+from kbroker.broker import Broker
+from kbroker.cleaner import Cleaner
+from kbroker.compactor import CompactionFailed, ProcessCompactor
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
+from kbroker.protocol.records import Record, read_records
+from kbroker.storage.compaction import CompactionTask, Source
+from kbroker.storage.log import Log
+from kbroker.storage.segment import SegmentRules
+
+from ..brokers import Start, started
+from ..wire import (
+    Topic,
+    Wire,
+    batch,
+    connected,
+    create_topic,
+    delete_topic,
+    fetch,
+    produce,
+    until,
+)
+
+COMPACTED = {"cleanup.policy": "compact", "internal.segment.bytes": "2000"}
+KEYS = 5
+
+
+async def update(wire: Wire, topic: Topic, start: int, end: int) -> None:
+    """A value for one key after the other."""
+    for number in range(start, end):
+        record = Record(b"key %d" % (number % KEYS), b"value %d " % number * 10, 1000 + number)
+        row = await produce(wire, topic, batch([record]))
+        assert row.error_code == 0
+
+
+def log_of(broker: Broker, name: str) -> Log:
+    return broker.node.named_replica(name, 0).log
+
+
+async def contents(wire: Wire, topic: Topic) -> list[Record]:
+    """Everything in a topic, as a consumer reads it."""
+    found: list[Record] = []
+    offset = 0
+    while True:
+        row = await fetch(wire, topic, offset)
+        assert row.error_code == 0
+        if not row.records:
+            if offset >= row.high_watermark:
+                return found
+            offset += 1
+            continue
+        listed = list(read_records(row.records))
+        found += listed
+        offset = listed[-1].offset + 1 if listed else offset + 1
+
+
+async def test_a_topic_is_compacted_while_it_is_written(start: Start) -> None:
+    async with start() as broker, connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "t", configs=COMPACTED)
+        await update(wire, topic, 0, 100)
+        before = log_of(broker, "t").size
+        assert await broker.node.cleaner.clean_all() > 0
+        assert log_of(broker, "t").size < before / 3
+        await update(wire, topic, 100, 120)
+        found = await contents(wire, topic)
+        assert {it.key: it.offset for it in found} == {
+            b"key %d" % (number % KEYS): number for number in range(115, 120)
+        }
+        assert [it.offset for it in found if it.offset >= 100] == list(range(100, 120))
+        assert await broker.node.cleaner.clean_all() >= 0
+
+
+async def test_it_happens_by_itself(start: Start) -> None:
+    async with start(log_cleaner_backoff_ms=100) as broker, connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "t", configs=COMPACTED)
+        await update(wire, topic, 0, 60)
+        await until(lambda: log_of(broker, "t").first_dirty_offset > 0, 20)
+        assert len({it.key for it in await contents(wire, topic)}) == KEYS
+
+
+async def test_not_when_it_is_switched_off(start: Start) -> None:
+    off = {"log_cleaner_backoff_ms": 100, "log_cleaner_enable": False}
+    async with start(**off) as broker, connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "t", configs=COMPACTED)
+        await update(wire, topic, 0, 60)
+        await trio.sleep(0.3)
+        assert log_of(broker, "t").first_dirty_offset == -1
+
+
+async def test_a_restart_finds_what_was_compacted(tmp_path: Path) -> None:
+    async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "t", configs=COMPACTED)
+        await update(wire, topic, 0, 100)
+        await broker.node.cleaner.clean_all()
+        before = await contents(wire, topic)
+    assert "t 0 " in (tmp_path / "cleaner-offset-checkpoint").read_text()
+    async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
+        assert await contents(wire, topic) == before
+        assert log_of(broker, "t").first_dirty_offset > 0
+        await update(wire, topic, 100, 200)
+        assert await broker.node.cleaner.clean_all() > 0
+
+
+async def test_committed_offsets_are_compacted(start: Start) -> None:
+    small = {"offsets_topic_num_partitions": 1}
+    async with start(**small) as broker, connected(broker.endpoint) as wire:
+        await create_topic(wire, "t", partitions=4)
+        await broker.node.groups.create_offsets_topic()
+        for offset in range(250):
+            await commit(wire, "g", offset)
+        log = log_of(broker, "__consumer_offsets")
+        log.roll()
+        await broker.node.flusher.sync_now()
+        before = log.size
+        assert await broker.node.cleaner.clean_all() > 0
+        assert log.size < before / 10
+        broker.node.groups.stop()
+        await broker.node.groups.load()
+        assert await committed(wire, "g") == [249 + index for index in range(4)]
+
+
+async def commit(wire: Wire, group: str, offset: int) -> None:
+    cls = OffsetCommitRequest
+    rows = [
+        cls.Partition(partition_index=index, committed_offset=offset + index) for index in range(4)
+    ]
+    topics = [cls.Topic(name="t", partitions=rows)]
+    answer = await wire.ask(ApiKey.OFFSET_COMMIT, 7, cls(group_id=group, topics=topics))
+    assert {row.error_code for row in answer.topics[0].partitions} == {0}
+
+
+async def committed(wire: Wire, group: str) -> list[int]:
+    cls = OffsetFetchRequest
+    topics = [cls.Topic(name="t", partition_indexes=list(range(4)))]
+    answer = await wire.ask(ApiKey.OFFSET_FETCH, 5, cls(group_id=group, topics=topics))
+    return [row.committed_offset for row in answer.topics[0].partitions]
+
+
+def damage(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def leftovers(folder: Path) -> list[str]:
+    return [str(path) for path in folder.rglob("*.cleaned")]
+
+
+async def test_damage_takes_the_partition_offline(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "t", configs=COMPACTED)
+        await update(wire, topic, 0, 100)
+        damage(Path(log_of(broker, "t").segments[1].log_path))
+        assert await broker.node.cleaner.clean_all() == 0
+        assert (await fetch(wire, topic)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        row = await produce(wire, topic, batch([Record(b"k", b"v")]))
+        assert row.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert "kbroker log repair" in caplog.text
+    assert leftovers(tmp_path) == []
+
+
+async def test_a_topic_that_is_deleted_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "t", configs=COMPACTED)
+        await update(wire, topic, 0, 100)
+        compactor = broker.node.cleaner._compactor
+        compact = compactor.compact
+
+        async def compact_too_late(task: CompactionTask) -> object:
+            result = await compact(task)
+            await delete_topic(wire, "t")
+            await create_topic(wire, "t", configs=COMPACTED)
+            await update(wire, topic, 0, 3)
+            return result
+
+        monkeypatch.setattr(compactor, "compact", compact_too_late)
+        assert await broker.node.cleaner.clean_all() == 0
+        assert len(await contents(wire, topic)) == 3
+        assert leftovers(tmp_path / "t-0") == []
+
+
+async def test_a_full_memory(caplog: pytest.LogCaptureFixture) -> None:
+    async with started(memory_limit_bytes=60_000) as broker, connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "t", configs=COMPACTED)
+        for number in range(1000):
+            row = await produce(wire, topic, batch([Record(b"%d" % number, bytes(1000))]))
+            if row.error_code:
+                break
+        before = await contents(wire, topic)
+        assert await broker.node.cleaner.clean_all() == 0
+        assert await contents(wire, topic) == before
+    assert "is not compacted" in caplog.text
+
+
+def some_task(folder: Path) -> CompactionTask:
+    return CompactionTask(
+        folder=str(folder),
+        sources=(Source(0, 10, 1000),),
+        first_dirty_offset=0,
+        aborted=(),
+        last_entries={},
+        now_ms=0,
+        delete_retention_ms=0,
+        segment_bytes=1000,
+        rules=SegmentRules(1000, 1000, True),
+        key_map_bytes=1000,
+        decompressed_max=1000,
+    )
+
+
+class TestTheProcess:
+    async def test_a_file_that_is_not_there(self, tmp_path: Path) -> None:
+        compactor = ProcessCompactor()
+        for _ in range(2):
+            with pytest.raises(CompactionFailed, match="No such file"):
+                await compactor.compact(some_task(tmp_path))
+        await compactor.rest()
+        assert leftovers(tmp_path) == []
+
+    async def test_a_process_that_is_killed(self, tmp_path: Path) -> None:
+        compactor = ProcessCompactor()
+        with pytest.raises(CompactionFailed, match="No such file"):
+            await compactor.compact(some_task(tmp_path))
+        process = compactor._process
+        assert process is not None
+        os.kill(process.pid, signal.SIGKILL)
+        with pytest.raises(CompactionFailed, match="process ended"):
+            await compactor.compact(some_task(tmp_path))
+        with pytest.raises(CompactionFailed, match="No such file"):
+            await compactor.compact(some_task(tmp_path))
+        await compactor.rest()
+
+    async def test_it_ends_with_whoever_waits_for_it(self, tmp_path: Path) -> None:
+        compactor = ProcessCompactor()
+        with pytest.raises(CompactionFailed, match="No such file"):
+            await compactor.compact(some_task(tmp_path))
+        process = compactor._process
+        assert process is not None
+        os.kill(process.pid, signal.SIGSTOP)
+        with trio.move_on_after(0.1) as scope:
+            await compactor.compact(some_task(tmp_path))
+        assert scope.cancelled_caught
+        assert process.returncode == -signal.SIGKILL
+
+    async def test_it_does_not_stay_without_work(self, tmp_path: Path) -> None:
+        async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
+            topic = await create_topic(wire, "t", configs=COMPACTED)
+            await update(wire, topic, 0, 60)
+            assert await broker.node.cleaner.clean_all() > 0
+            compactor = broker.node.cleaner._compactor
+            assert isinstance(compactor, ProcessCompactor)
+            assert compactor._process is None
+            assert isinstance(broker.node.cleaner, Cleaner)
+
+
+async def test_the_dirtiest_log_comes_first(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "kbroker.cleaner")
+    async with start() as broker, connected(broker.endpoint) as wire:
+        half = await create_topic(wire, "half", configs=COMPACTED)
+        for number in range(60):
+            await produce(wire, half, batch([Record(b"%d" % number, bytes(100))]))
+        assert await broker.node.cleaner.clean_all() > 0
+        for number in range(100):
+            await produce(wire, half, batch([Record(b"%d" % number, bytes(100))]))
+        whole = await create_topic(wire, "whole", configs=COMPACTED)
+        await update(wire, whole, 0, 60)
+        caplog.clear()
+        assert await broker.node.cleaner.clean_all() >= 2
+    folders = [record.getMessage().split("/")[-1] for record in caplog.records]
+    assert folders[0].startswith("whole-0: compacted")
+    assert any(text.startswith("half-0: compacted") for text in folders)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from kbroker.cluster import EVERY_NODE, ConfigResource, ResourceType
 from kbroker.cluster.model import check_topic_name
 from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.primitives import MAX_STRING_BYTES
 
 from .config import (
     BROKER_PROPERTIES,
@@ -34,6 +36,8 @@ from .log_levels import LEVELS, ROOT, levels_in_effect, loggers, own_levels, set
 
 if TYPE_CHECKING:
     from .node import Node
+
+logger = logging.getLogger(__name__)
 
 
 class Resource:
@@ -307,6 +311,18 @@ async def replace_settings(
     await _alter(resource, lambda own: dict(values), validate_only=validate_only, cause=cause)
 
 
+SETTINGS_MAX = 1000
+"""Of one resource; they stay in memory."""
+
+
+def _check_size(values: Mapping[str, str]) -> None:
+    if len(values) > SETTINGS_MAX:
+        raise ConfigError(f"A resource has at most {SETTINGS_MAX} settings")
+    for name, value in values.items():
+        if len(value.encode()) > MAX_STRING_BYTES:
+            raise ConfigError(f"The value of {name} has more than {MAX_STRING_BYTES} bytes")
+
+
 async def _alter(
     resource: Resource,
     wanted: Callable[[Mapping[str, str]], dict[str, str]],
@@ -318,8 +334,13 @@ async def _alter(
         own = resource.own()
         try:
             values = wanted(own)
+            _check_size(values)
             resource.check(values)
         except ConfigError as error:
             raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from None
-        if validate_only or values == own or await resource.store(values, cause):
+        if validate_only or values == own:
+            return
+        changed = sorted(name for name, _ in dict(own).items() ^ values.items())
+        if await resource.store(values, cause):
+            logger.info("%s of %r: %s", cause, resource.name, ", ".join(dict.fromkeys(changed)))
             return

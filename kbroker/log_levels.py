@@ -35,11 +35,11 @@ def own_levels() -> dict[str, str]:
 
 def set_levels(levels: Mapping[str, str]) -> None:
     """Give these loggers these levels, and all others that of the nearest one above."""
+    now = own_levels()
     for name, each in loggers().items():
-        if name in levels:
-            each.setLevel(LEVELS[levels[name]])
-        elif each is not logging.root:
-            each.setLevel(logging.NOTSET)
+        wanted = levels.get(name)
+        if wanted != now.get(name) and (wanted or name != ROOT):
+            each.setLevel(LEVELS[wanted] if wanted else logging.NOTSET)
 
 
 def _name_of(level: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import math
 import socket
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -263,7 +264,8 @@ class Server:
     async def _reap(self) -> None:
         """Close connections that are idle, or that never sent a whole first request."""
         first_seconds = self._node.config.first_request_timeout_ms / 1000
-        idle_seconds = self._node.config.connections_max_idle_ms / 1000
+        idle_ms = self._node.config.connections_max_idle_ms
+        idle_seconds = idle_ms / 1000 if idle_ms >= 0 else math.inf
         while True:
             await trio.sleep(REAP_SECONDS)
             now = trio.current_time()

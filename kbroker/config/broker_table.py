@@ -11,6 +11,7 @@ from .property import Effect, Property, Type
 
 _FOREVER = str(2**63 - 1)
 _UNLIMITED = str(2**31 - 1)
+_LIMITED_HOST = r"[^,\s][^,]*:\d{1,10}"
 _LISTENER_EXAMPLE = "PLAINTEXT://127.0.0.1:9092"
 
 
@@ -736,7 +737,7 @@ _LIMITS = (
         Type.STRING,
         "",
         "Other limits for single addresses, as `address:number,...`.",
-        pattern=r"(.+:\d+(\s*,\s*.+:\d+)*)?",
+        pattern=rf"({_LIMITED_HOST}(\s*,\s*{_LIMITED_HOST})*)?",
         pattern_words="address:number,...",
     ),
     Property(
@@ -752,9 +753,10 @@ _LIMITS = (
         "connections.max.idle.ms",
         Type.LONG,
         "600000",
-        "A connection without a request for this long is closed.",
+        "A connection without a request for this long is closed; -1 never.",
         unit="ms",
         minimum=1,
+        also=(-1,),
         dynamic=False,
     ),
     Property(
@@ -956,8 +958,15 @@ _SECURITY = (
 )
 
 
-def _ignored(name: str, kind: Type, default: str | None, doc: str, dynamic: bool) -> Property:
-    return Property(name, kind, default, doc, dynamic=dynamic, effect=Effect.NONE)
+def _ignored(
+    name: str,
+    kind: Type,
+    default: str | None,
+    doc: str,
+    dynamic: bool,
+    minimum: int | None = None,
+) -> Property:
+    return Property(name, kind, default, doc, minimum=minimum, dynamic=dynamic, effect=Effect.NONE)
 
 
 _IGNORED = (
@@ -993,17 +1002,18 @@ _IGNORED = (
         dynamic=False,
         kafka_default="none: must be set",
     ),
-    _ignored("num.network.threads", Type.INT, "3", "Threads for the network.", True),
-    _ignored("num.io.threads", Type.INT, "8", "Threads for requests.", True),
-    _ignored("background.threads", Type.INT, "10", "Threads for background work.", True),
+    _ignored("num.network.threads", Type.INT, "3", "Threads for the network.", True, 1),
+    _ignored("num.io.threads", Type.INT, "8", "Threads for requests.", True, 1),
+    _ignored("background.threads", Type.INT, "10", "Threads for background work.", True, 1),
     _ignored(
         "num.recovery.threads.per.data.dir",
         Type.INT,
         "2",
         "Threads that recover logs at start.",
         True,
+        1,
     ),
-    _ignored("num.replica.fetchers", Type.INT, "1", "Threads that copy from a leader.", True),
+    _ignored("num.replica.fetchers", Type.INT, "1", "Threads that copy from a leader.", True, 1),
     _ignored(
         "socket.send.buffer.bytes",
         Type.INT,
@@ -1024,6 +1034,7 @@ _IGNORED = (
         "500",
         "Requests that wait for a thread. `queued.max.request.bytes` bounds them.",
         False,
+        1,
     ),
     _ignored(
         "auto.leader.rebalance.enable",

@@ -204,6 +204,34 @@ async def test_a_resource_stands_once_in_a_request(wire: Wire) -> None:
     assert (await own(wire), await own(wire, name="u")) == ({}, {"flush.ms": "9"})
 
 
+async def test_a_list_grows_no_longer_than_answers_can_tell(wire: Wire) -> None:
+    await create_topic(wire, "t")
+    name = "leader.replication.throttled.replicas"
+    items = [",".join(f"{i}:1" for i in range(first, first + 3000)) for first in (0, 3000, 6000)]
+    codes = [(await change(wire, (name, APPEND, each))).error_code for each in items]
+    assert codes == [0, ErrorCode.INVALID_CONFIG, ErrorCode.INVALID_CONFIG]
+    assert await own(wire) == {name: items[0]}
+
+
+async def test_the_number_of_settings_is_bounded(wire: Wire) -> None:
+    for count, code in ((1001, ErrorCode.INVALID_CONFIG), (1000, 0)):
+        names = [f"listener.name.l{i}.ssl.protocol" for i in range(count)]
+        row = await change(wire, *((each, SET, "x") for each in names), kind=BROKER, name="1")
+        assert row.error_code == code
+
+
+async def test_what_changed_is_logged_without_its_value(
+    wire: Wire, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "kbroker")
+    settings = {"sasl.jaas.config": "s3cret", "log.retention.ms": "5"}
+    await replace(wire, {**settings}, kind=BROKER, name="1")
+    await replace(wire, {"log.retention.ms": "6"}, kind=BROKER, name="1")
+    told = [each.getMessage() for each in caplog.records if each.name == "kbroker.config_resources"]
+    assert told == ["settings changed by test of '1': log.retention.ms, sasl.jaas.config"] * 2
+    assert "s3cret" not in caplog.text
+
+
 async def test_changed_settings_survive_a_restart(tmp_path: Path) -> None:
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         await create_topic(wire, "t")
@@ -278,6 +306,14 @@ async def test_settings_that_no_client_can_give_a_broker(
     assert row.error_code == ErrorCode.INVALID_REQUEST
     assert re.search(words, row.error_message)
     assert await own(wire, BROKER, name) == {}
+
+
+@pytest.mark.parametrize(
+    "value", ["a:" + "9" * 5000, "a:1," * 5000 + "a", "a:1" + ", " * 9000, "a" + ":1" * 9000 + "x"]
+)
+async def test_limits_that_are_none_are_refused_at_once(wire: Wire, value: str) -> None:
+    step = ("max.connections.per.ip.overrides", SET, value)
+    assert (await change(wire, step, kind=BROKER, name="1")).error_code == 42
 
 
 async def test_items_of_a_brokers_list(wire: Wire) -> None:

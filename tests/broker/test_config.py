@@ -40,42 +40,6 @@ from kbroker.config.tables import effect_of
 
 ROOT = Path(__file__).parents[2]
 
-TOPIC_SETTINGS = [
-    "cleanup.policy",
-    "compression.gzip.level",
-    "compression.lz4.level",
-    "compression.type",
-    "compression.zstd.level",
-    "delete.retention.ms",
-    "file.delete.delay.ms",
-    "flush.messages",
-    "flush.ms",
-    "follower.replication.throttled.replicas",
-    "index.interval.bytes",
-    "leader.replication.throttled.replicas",
-    "local.retention.bytes",
-    "local.retention.ms",
-    "max.compaction.lag.ms",
-    "max.message.bytes",
-    "message.timestamp.after.max.ms",
-    "message.timestamp.before.max.ms",
-    "message.timestamp.type",
-    "min.cleanable.dirty.ratio",
-    "min.compaction.lag.ms",
-    "min.insync.replicas",
-    "preallocate",
-    "remote.log.copy.disable",
-    "remote.log.delete.on.disable",
-    "remote.storage.enable",
-    "retention.bytes",
-    "retention.ms",
-    "segment.bytes",
-    "segment.index.bytes",
-    "segment.jitter.ms",
-    "segment.ms",
-    "unclean.leader.election.enable",
-]
-
 
 class KafkaSetting(NamedTuple):
     scope: str
@@ -96,7 +60,7 @@ def own_and_kafka(scope: str) -> Iterator[tuple[Property, KafkaSetting]]:
     theirs = kafka_settings(scope)
     return (
         (each, theirs[each.name])
-        for each in PROPERTIES[Scope(scope)].values()
+        for each in PROPERTIES[Scope[scope.upper()]].values()
         if each.name in theirs
     )
 
@@ -112,13 +76,10 @@ def entry(entries: list[ConfigEntry], name: str) -> ConfigEntry:
 # The table
 
 
-def test_every_topic_setting_of_kafka_exists() -> None:
-    assert len(TOPIC_SETTINGS) == 33
-    assert [each.name for each in describe_topic({}, BrokerConfig())] == TOPIC_SETTINGS
-
-
-@pytest.mark.parametrize("scope", ["topic", "broker"])
-def test_types_defaults_and_dynamics_are_kafkas_unless_marked(scope: str) -> None:
+@pytest.mark.parametrize(
+    ("scope", "number"), [("topic", 33), ("broker", 150), ("group", 17), ("client_metrics", 3)]
+)
+def test_types_defaults_and_dynamics_are_kafkas_unless_marked(scope: str, number: int) -> None:
     compared = 0
     for ours, kafka in own_and_kafka(scope):
         default = ours.default if ours.kafka_default is None else ours.kafka_default
@@ -128,7 +89,13 @@ def test_types_defaults_and_dynamics_are_kafkas_unless_marked(scope: str) -> Non
         assert ours_row == (kafka.type, kafka.default, kafka.change), ours.name
         assert ours.kafka_default is None or ours.default != ours.kafka_default, ours.name
         compared += 1
-    assert compared >= (33 if scope == "topic" else 100)
+    assert compared >= number
+
+
+@pytest.mark.parametrize("scope", [Scope.TOPIC, Scope.GROUP, Scope.CLIENT_METRICS])
+def test_every_setting_of_kafka_exists(scope: Scope) -> None:
+    shown = {name for name, each in PROPERTIES[scope].items() if not each.internal}
+    assert shown == kafka_settings(scope.name.lower()).keys()
 
 
 def test_own_settings_are_those_that_kafka_lacks() -> None:

@@ -240,6 +240,16 @@ async def test_an_idle_connection_is_closed_and_a_busy_one_is_not() -> None:
         assert await busy.works()
 
 
+async def test_idle_connections_stay_when_nothing_says_how_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("kbroker.server.REAP_SECONDS", 0.02)
+    async with started(connections_max_idle_ms=-1) as broker, connected(broker.endpoint) as wire:
+        assert await wire.works()
+        await trio.sleep(0.1)
+        assert await wire.works()
+
+
 async def test_a_parked_fetch_is_not_idle() -> None:
     async with started(connections_max_idle_ms=500) as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")

@@ -433,7 +433,7 @@ def _other_resources(rng: random.Random) -> list[IncrementalAlterConfigsRequest.
     settings = (
         (4, "1", "log.segment.bytes", str(10**9 + rng.randrange(9))),
         (4, "", "message.max.bytes", str(2 * 10**6 + rng.randrange(9))),
-        (8, "1", "kbroker.topics", "ERROR"),
+        (4, "1", "log.roll.ms", str(10**9 + rng.randrange(9))),
         (16, "metrics", "match", "client_id=a.*"),
         (32, rng.choice(GROUPS), "consumer.session.timeout.ms", "50000"),
     )

@@ -166,12 +166,20 @@ class Fuzzer:
             await self._check_serves(broker)
 
     async def _check_serves(self, broker: Broker) -> None:
-        """After all those frames it works as if nothing had been."""
+        """After all those frames it works as if nothing had been, but for the settings that they
+        may have given it: a message.max.bytes of 1, for example."""
+        cluster = broker.node.cluster
+        for resource in tuple(cluster.configs):
+            await cluster.alter_configs(resource, {}, cause="frames gave it")
         async with connected(broker.endpoint) as wire:
             topic = await create_topic(wire, "after.all")
             row = await produce(wire, topic, batch([b"still here"]))
-            if row.error_code or values_of(await fetch(wire, topic)) != [b"still here"]:
-                self.report.failures.append("the broker does not serve any more")
+            found = await fetch(wire, topic)
+            if row.error_code or values_of(found) != [b"still here"]:
+                self.report.failures.append(
+                    f"after frame {self.report.frames - 1} of seed {self.report.seed} the broker "
+                    f"does not serve any more: produced {row}, fetched {found}"
+                )
 
     async def _one(self, node: Node, world: World, index: int) -> None:
         report = self.report

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
+
+import trio
 
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
@@ -20,7 +23,7 @@ from kbroker.protocol.messages.offsets import (
     OffsetFetchRequest,
 )
 
-from .cluster import ClusterClient, did_you_mean
+from .cluster import COORDINATOR_SECONDS, RETRY_SECONDS, ClusterClient, did_you_mean
 from .connection import Connection
 from .errors import NoSuchGroup, check, error_code
 from .topics import Partition
@@ -64,6 +67,38 @@ class Group:
     members: list[Member] = field(default_factory=list)
 
 
+_LATER = frozenset(
+    {
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    }
+)
+"""A coordinator that comes or goes: ask again."""
+
+
+async def _ask(
+    cluster: ClusterClient,
+    group: str,
+    request: Any,
+    code_of: Callable[[Any], int],
+    *,
+    oldest: int = 0,
+    newest: int | None = None,
+) -> Any:
+    """Ask the coordinator of a group, again and again while it is not ready.
+
+    Parameters: `code_of` finds the error code of an answer that speaks of the coordinator.
+    """
+    deadline = trio.current_time() + COORDINATOR_SECONDS
+    while True:
+        connection = await cluster.coordinator(group)
+        answer = await connection.ask(request, oldest=oldest, newest=newest)
+        if error_code(code_of(answer)) not in _LATER or trio.current_time() > deadline:
+            return answer
+        await trio.sleep(RETRY_SECONDS)
+
+
 async def list_groups(cluster: ClusterClient) -> list[ListedGroup]:
     """All groups of all brokers, by name. Raises KafkaError."""
     found = []
@@ -79,15 +114,15 @@ async def list_groups(cluster: ClusterClient) -> list[ListedGroup]:
 
 async def describe_group(cluster: ClusterClient, name: str) -> Group:
     """State and members of a group. Raises NoSuchGroup, or KafkaError."""
+    request = DescribeGroupsRequest(groups=[name])
+    answer = await _ask(cluster, name, request, lambda answer: answer.groups[0].error_code)
     node_id = await cluster.coordinator_id(name)
-    coordinator = await cluster.node(node_id)
-    answer = await coordinator.ask(DescribeGroupsRequest(groups=[name]))
     (row,) = answer.groups
     code = error_code(row.error_code)
     if code not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
         check(code, row.error_message)
     if code or row.group_state == DEAD:
-        group = await _describe_consumer_group(coordinator, node_id, name)
+        group = await _describe_consumer_group(await cluster.node(node_id), node_id, name)
         if group is None:
             raise NoSuchGroup(await _no_such_group(cluster, name))
         return group
@@ -145,7 +180,7 @@ async def delete_groups(cluster: ClusterClient, names: Iterable[str]) -> dict[st
     outcome = {}
     for name in names:
         request = DeleteGroupsRequest(groups_names=[name])
-        answer = await (await cluster.coordinator(name)).ask(request)
+        answer = await _ask(cluster, name, request, lambda answer: answer.results[0].error_code)
         outcome[name] = error_code(answer.results[0].error_code)
     return outcome
 
@@ -154,8 +189,14 @@ async def committed_offsets(cluster: ClusterClient, name: str) -> dict[Partition
     """The committed offsets of a group; empty for one that does not exist. Raises KafkaError."""
     asked = OffsetFetchRequest.Group(group_id=name, topics=None)
     request = OffsetFetchRequest(groups=[asked], require_stable=False)
-    connection = await cluster.coordinator(name)
-    answer = await connection.ask(request, oldest=8, newest=OFFSETS_BY_NAME)
+    answer = await _ask(
+        cluster,
+        name,
+        request,
+        lambda answer: answer.groups[0].error_code,
+        oldest=8,
+        newest=OFFSETS_BY_NAME,
+    )
     (group,) = answer.groups
     check(group.error_code)
     offsets = {}
@@ -179,8 +220,14 @@ async def commit_offsets(
         rows.setdefault(topic, []).append(row)
     topics = [OffsetCommitRequest.Topic(name=k, partitions=v) for k, v in rows.items()]
     request = OffsetCommitRequest(group_id=name, topics=topics)
-    connection = await cluster.coordinator(name)
-    answer = await connection.ask(request, oldest=2, newest=OFFSETS_BY_NAME)
+    answer = await _ask(
+        cluster,
+        name,
+        request,
+        lambda answer: answer.topics[0].partitions[0].error_code,
+        oldest=2,
+        newest=OFFSETS_BY_NAME,
+    )
     return {
         (topic.name, row.partition_index): error_code(row.error_code)
         for topic in answer.topics
@@ -198,7 +245,7 @@ async def delete_offsets(
         rows.setdefault(topic, []).append(row)
     topics = [OffsetDeleteRequest.Topic(name=k, partitions=v) for k, v in rows.items()]
     request = OffsetDeleteRequest(group_id=name, topics=topics)
-    answer = await (await cluster.coordinator(name)).ask(request)
+    answer = await _ask(cluster, name, request, lambda answer: answer.error_code)
     check(answer.error_code)
     return {
         (topic.name, row.partition_index): error_code(row.error_code)

@@ -1,0 +1,287 @@
+"""The whole command line against Apache Kafka 4.3 and against kbroker: equal answers. Then Kafka's
+data folder is taken over, and the clients that were connected to it go on as if nothing happened."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from harness.brokers import ApacheBroker, Broker, KbrokerBroker
+from harness.clients import LIBRARIES, ClientProcess, eventually
+
+from kbroker.cli import main
+
+CLIENT = "command line"
+PROPERTIES = {
+    "auto.create.topics.enable": "false",
+    "offsets.topic.num.partitions": "3",
+    "group.min.session.timeout.ms": "1000",
+}
+SEED = "".join(
+    json.dumps({"key": f"k{i}", "value": f"v{i}", "timestamp": 1_700_000_000_000 + i * 1000}) + "\n"
+    for i in range(20)
+)
+BINARY = (
+    '{"key_base64": "/wA=", "value": null, "timestamp": 5, "partition": 1, '
+    '"headers": [{"key": "h", "value_base64": "/w=="}, {"key": "h", "value": null}]}\n'
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a command answered."""
+
+    status: int
+    out: str
+    err: str
+
+
+def ask(broker: Broker, *args: str, stdin: str | None = None) -> Said:
+    """Run a command against a broker."""
+    environ = {"KBROKER_BOOTSTRAP": broker.address, "KBROKER_PROFILES": "/nonexistent"}
+    done = CliRunner(env=environ).invoke(main, args, input=stdin, catch_exceptions=False)
+    return Said(done.exit_code, done.stdout, done.stderr)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cli")
+
+
+@pytest.fixture(scope="module")
+def apache(folder: Path) -> Iterator[Broker]:
+    broker = ApacheBroker(folder / "apache", PROPERTIES)
+    broker.start()
+    yield broker
+    broker.kill()
+
+
+@pytest.fixture(scope="module")
+def ours(folder: Path) -> Iterator[Broker]:
+    broker = KbrokerBroker(folder / "kbroker", PROPERTIES)
+    broker.start()
+    yield broker
+    broker.kill()
+
+
+Start = Callable[[Broker, str], ClientProcess]
+
+
+@pytest.fixture(scope="module")
+def confluent(folder: Path) -> Iterator[Start]:
+    """Starts processes of confluent-kafka."""
+    running: list[ClientProcess] = []
+
+    def start(broker: Broker, name: str) -> ClientProcess:
+        log = folder / f"{name}-{broker.name}.err"
+        running.append(ClientProcess(LIBRARIES["confluent-kafka"], broker.address, log))
+        return running[-1]
+
+    yield start
+    for one in running:
+        one.kill()
+
+
+VOLATILE = {
+    *("topic_id", "leader_epoch", "cluster_id", "port", "member_id", "folder", "bytes"),
+    *("usable_bytes", "total_bytes", "timestamp"),
+}
+"""What differs between any two clusters."""
+
+ADDRESS = re.compile(r"127\.0\.0\.1:\d+|timestamp \d+")
+BROKERS_WORDS = re.compile(r"(kbroker: [A-Z_]+): .*")
+"""After the error's name a broker says in its own words what is wrong."""
+
+
+def comparable(said: Said) -> tuple[int, Any, str]:
+    """An answer without what is volatile."""
+    try:
+        value: Any = [without_volatile(json.loads(said.out))]
+    except ValueError:
+        lines = said.out.splitlines()
+        try:
+            value = [without_volatile(json.loads(line)) for line in lines]
+        except ValueError:
+            value = ADDRESS.sub("...", said.out)
+    return said.status, value, BROKERS_WORDS.sub(r"\1", ADDRESS.sub("...", said.err))
+
+
+def without_volatile(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: without_volatile(each) for key, each in value.items() if key not in VOLATILE}
+    return [without_volatile(each) for each in value] if isinstance(value, list) else value
+
+
+JSON = ("-o", "json")
+
+COMMANDS: list[tuple[int, tuple[str, ...], str | None]] = [
+    (0, ("topic", "list", *JSON), None),
+    (0, ("topic", "create", "orders", "-p", "3", "-c", "retention.ms=-1"), None),
+    (0, ("topic", "create", "--file", "-"), '[{"name": "users", "partitions": 2}]'),
+    (1, ("topic", "create", "orders"), None),
+    (0, ("topic", "create", "orders", "--if-not-exists"), None),
+    (0, ("topic", "create", "later", "--dry-run"), None),
+    (0, ("topic", "list"), None),
+    (0, ("topic", "list", *JSON), None),
+    (0, ("topic", "describe", "orders", "users", *JSON), None),
+    (1, ("topic", "describe", "ordres"), None),
+    (0, ("topic", "alter-config", "orders", "--set", "segment.bytes=1048576"), None),
+    (0, ("topic", "alter-config", "orders", "--append", "cleanup.policy=compact"), None),
+    (0, ("topic", "alter-config", "orders", "--delete", "retention.ms"), None),
+    (1, ("topic", "alter-config", "order", "--delete", "retention.ms"), None),
+    (0, ("topic", "describe", "orders", *JSON), None),
+    (0, ("topic", "add-partitions", "users", "2"), None),
+    (0, ("topic", "produce", "users", "--json"), SEED),
+    (0, ("topic", "produce", "users", "--json"), BINARY),
+    (0, ("topic", "produce", "users", "-k", "key", "-z", "zstd", "hello"), None),
+    (1, ("topic", "produce", "users", "-p", "9", "hello"), None),
+    (1, ("topic", "produce", "nobody", "hello"), None),
+    (1, ("topic", "produce", "orders", "no key in a compacted topic"), None),
+    (0, ("topic", "consume", "users", "-o", ":end", "-p", "0"), None),
+    (0, ("topic", "consume", "users", "-o", ":end", "-p", "1"), None),
+    (0, ("topic", "consume", "users", "-o", "@1700000005000:end", "-p", "2"), None),
+    (
+        0,
+        (
+            "topic",
+            "consume",
+            "users",
+            "-o",
+            "-2:end",
+            "-p",
+            "3",
+            "-f",
+            "%o %k=%v %a{compression}\n",
+        ),
+        None,
+    ),
+    (1, ("topic", "consume", "users", "-o", "99", "-p", "0"), None),
+    (4, ("topic", "consume", "users", "--timeout", "200ms"), None),
+    (0, ("topic", "trim", "users", "--before", "1", "-p", "2", *JSON), None),
+    (0, ("topic", "trim", "users", "--before", "end", "-p", "0", "--dry-run", *JSON), None),
+    (1, ("topic", "trim", "users", "--before", "99", "-p", "1", *JSON), None),
+    (0, ("group", "seek", "g", "--to", "start", "-t", "users", *JSON), None),
+    (0, ("group", "seek", "g", "--to", "end", "--dry-run", *JSON), None),
+    (0, ("group", "seek", "g", "--shift", "2", *JSON), None),
+    (0, ("group", "seek", "g", "--to", "@1700000005000", "-t", "users:0,1", *JSON), None),
+    (0, ("group", "seek", "g", "--from-file", "-", *JSON), "users,3,1\n"),
+    (0, ("group", "list", *JSON), None),
+    (0, ("group", "describe", "g", *JSON), None),
+    (0, ("group", "describe", "g", "-t"), None),
+    (1, ("group", "describe", "gg"), None),
+    (0, ("group", "wait", "g", "--state", "Empty", "--members", "0"), None),
+    (4, ("group", "wait", "g", "--state", "Stable", "--timeout", "100ms"), None),
+    (0, ("group", "offset-delete", "g", "-t", "users:1"), None),
+    (1, ("group", "offset-delete", "g", "-t", "orders"), None),
+    (0, ("group", "delete", "g"), None),
+    (1, ("group", "delete", "g"), None),
+    (0, ("cluster", "health"), None),
+    (0, ("cluster", "info", *JSON), None),
+    (0, ("topic", "delete", "users"), None),
+    (0, ("topic", "delete", "users", "--if-exists"), None),
+    (1, ("topic", "delete", "users"), None),
+]
+
+
+@pytest.fixture(scope="module")
+def answers(apache: Broker, ours: Broker) -> list[tuple[tuple[str, ...], int, Said, Said]]:
+    """Every command with the status that it should have, and what it says of both brokers."""
+    return [
+        (args, status, ask(ours, *args, stdin=stdin), ask(apache, *args, stdin=stdin))
+        for status, args, stdin in COMMANDS
+    ]
+
+
+def test_all_commands_say_the_same(answers: list[tuple[tuple[str, ...], int, Said, Said]]) -> None:
+    different = []
+    for args, status, our, their in answers:
+        if comparable(our) != comparable(their) or our.status != status:
+            different.append(f"{' '.join(args)}\n  kbroker {our}\n  Apache  {their}")
+    assert not different, "\n".join(different)
+
+
+def test_log_folders(apache: Broker, ours: Broker) -> None:
+    """How many bytes records take is the broker's business; where they lie is not."""
+    for broker in (apache, ours):
+        said = ask(broker, "cluster", "logdirs", *JSON)
+        assert said.status == 0, said
+        (row,) = json.loads(said.out)
+        assert row["folder"] == str(broker.data_dir)
+        assert {each["partition"] for each in row["partitions"]} >= {"orders-0", "orders-1"}
+
+
+def test_json_goes_from_one_to_the_other(apache: Broker, ours: Broker) -> None:
+    """What is read from Apache Kafka and written to kbroker is read from there the same."""
+    for broker in (apache, ours):
+        assert ask(broker, "topic", "create", "from", "to", "-p", "2").status == 0
+    ask(apache, "topic", "produce", "from", "--json", stdin=SEED + BINARY)
+    read = ask(apache, "topic", "consume", "from", "-o", ":end", "-p", "1").out
+    assert '"key_base64": "/wA="' in read
+    assert ask(ours, "topic", "produce", "to", "--json", stdin=read).status == 0
+    again = ask(ours, "topic", "consume", "to", "-o", ":end", "-p", "1").out
+    assert again.replace('"to"', '"from"') == read
+
+
+def test_a_group_with_a_member(apache: Broker, ours: Broker, confluent: Start) -> None:
+    """Members are shown, and a group that is in use is not moved."""
+    for broker in (apache, ours):
+        ask(broker, "topic", "create", "read", "-p", "2")
+        member = confluent(broker, "member")
+        member("join", member="me", topics=["read"], group="live", session_ms=3000)
+        wait = ("group", "wait", "live", "--state", "Stable", "--members", "1", "--timeout", "30s")
+        assert ask(broker, *wait).status == 0
+        (row,) = json.loads(ask(broker, "group", "describe", "live", *JSON).out)
+        assert [each["partition"] for each in row["partitions"]] == [0, 1]
+        assert all(each["client_id"] and each["host"] for each in row["partitions"])
+        assert ask(broker, "group", "seek", "live", "--to", "end", "-t", "read").status == 1
+        assert "it has members" in ask(broker, "group", "delete", "live").err
+        member("leave", member="me")
+
+
+def test_clients_go_on_after_adopt(apache: Broker, folder: Path, confluent: Start) -> None:
+    """A member, an idempotent producer and a newcomer: no record is lost, doubled or moved."""
+    ask(apache, "topic", "create", "moved", "-p", "2", "-c", "retention.ms=-1")
+    producer, member = confluent(apache, "producer"), confluent(apache, "reader")
+    records = [{"value": str(i), "partition": i % 2} for i in range(100)]
+    producer("produce", topic="moved", records=records, idempotent=True)
+    member("join", member="me", topics=["moved"], group="goes-on", session_ms=6000)
+    eventually(lambda: member("state", member="me")["count"], lambda n: n == 100, "records", 30)
+    member("commit", member="me")
+    before = json.loads(ask(apache, "topic", "describe", "moved", *JSON).out)[0]
+    offsets = ask(apache, "group", "describe", "goes-on", "-c", *JSON).out
+    apache.stop()
+
+    taken = KbrokerBroker(folder / "taken", PROPERTIES)
+    said = ask(apache, "log", "adopt", str(apache.data_dir), "--data-dir", str(taken.data_dir))
+    assert said.status == 0, said
+    checked = ask(apache, "log", "verify", str(taken.data_dir))
+    assert checked.status == 0, checked
+    taken.port = apache.port
+    taken.start()
+    try:
+        after = json.loads(ask(taken, "topic", "describe", "moved", *JSON).out)[0]
+        for row in (before, after):
+            for part in row["partitions"]:
+                epoch = part.pop("leader_epoch")
+                assert row is before or epoch > 0
+        assert after == before
+        producer("produce", topic="moved", records=records[:50], idempotent=True)
+        eventually(lambda: member("state", member="me")["count"], lambda n: n >= 150, "records", 30)
+        values = [row["value"] for row in member("rows", member="me")]
+        assert sorted(values) == sorted([row["value"] for row in records + records[:50]])
+        rows = {
+            (each["topic"], each["partition"]): each["current_offset"]
+            for each in json.loads(offsets)[0]["partitions"]
+        }
+        assert rows == {("moved", 0): 50, ("moved", 1): 50}
+        newcomer = confluent(taken, "newcomer")
+        read = newcomer("read", topic="moved", partitions=[0, 1], count=150)
+        assert len(read) == 150
+    finally:
+        taken.kill()

@@ -18,6 +18,7 @@ from harness.clients import (
     Library,
 )
 from harness.codecs import WRITERS, records_of, topic_of
+from harness.tools import Tools
 
 PROPERTIES = {
     "group.min.session.timeout.ms": "1000",
@@ -37,6 +38,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="every test with the clients that are not Python's, instead of the marked ones",
     )
+    parser.addoption("--bless", action="store_true", help="write the answers into transcripts")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -94,6 +96,22 @@ def broker(make_broker: Callable[..., Broker]) -> Broker:
 
 
 @pytest.fixture(scope="session")
+def tools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tools]:
+    """Kafka's tools of 4.3 in one JVM."""
+    one = Tools("kafka-4.3", tmp_path_factory.mktemp("tools") / "jvm.err")
+    yield one
+    one.close()
+
+
+@pytest.fixture(scope="session")
+def old_tools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tools]:
+    """Kafka's tools of 3.9 in one JVM."""
+    one = Tools("kafka-3.9", tmp_path_factory.mktemp("old-tools") / "jvm.err")
+    yield one
+    one.close()
+
+
+@pytest.fixture(scope="session")
 def workers(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spawn]:
     """One long-lived process per library for everything that need not be killed."""
     folder = tmp_path_factory.mktemp("workers")
@@ -140,6 +158,12 @@ def spawn(tmp_path: Path, broker: Broker) -> Iterator[Callable[..., ClientProces
     yield start
     for one in running:
         one.kill()
+
+
+@pytest.fixture
+def bless(request: pytest.FixtureRequest) -> bool:
+    """True when transcripts take the broker's answers instead of comparing them."""
+    return bool(request.config.getoption("--bless"))
 
 
 @pytest.fixture

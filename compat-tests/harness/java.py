@@ -13,6 +13,16 @@ class ToolFailed(Exception):
     """A tool ended with a status that the test did not expect."""
 
 
+def command_line(jar_set: str, main: str, *arguments: str) -> list[str]:
+    """How a small JVM that starts fast is run; main: a class, or a file of one class."""
+    return [
+        *("java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m"),
+        f"-Dlog4j2.configurationFile={COMPAT / 'java' / 'log4j2.properties'}",
+        *("--add-opens", "java.base/java.lang=ALL-UNNAMED"),  # for ToolRunner: shutdown hooks
+        *("-cp", jars(jar_set), main, *arguments),
+    ]
+
+
 def java(
     jar_set: str,
     main: str,
@@ -27,14 +37,9 @@ def java(
     seconds: how long the tool may take.
     Raises ToolFailed with everything the tool wrote.
     """
-    command = [
-        *("java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m"),
-        f"-Dlog4j2.configurationFile={COMPAT / 'java' / 'log4j2.properties'}",
-        *("-cp", jars(jar_set), main, *arguments),
-    ]
     try:
         done = subprocess.run(
-            command,
+            command_line(jar_set, main, *arguments),
             input=stdin or "",
             capture_output=True,
             encoding="utf-8",

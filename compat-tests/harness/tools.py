@@ -1,0 +1,252 @@
+"""Kafka's own command-line tools in one JVM, and transcripts of what they say."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from difflib import SequenceMatcher
+from pathlib import Path
+
+from .clients import ClientDied, ScriptProcess
+from .java import TOOL_SECONDS, ToolFailed, command_line
+from .places import COMPAT
+
+TOOLS = "org.apache.kafka.tools"
+COMMANDS: Mapping[str, str] = {
+    "kafka-broker-api-versions": f"{TOOLS}.BrokerApiVersionsCommand",
+    "kafka-cluster": f"{TOOLS}.ClusterTool",
+    "kafka-configs": "kafka.admin.ConfigCommand",
+    "kafka-console-consumer": f"{TOOLS}.consumer.ConsoleConsumer",
+    "kafka-console-producer": f"{TOOLS}.ConsoleProducer",
+    "kafka-consumer-groups": f"{TOOLS}.consumer.group.ConsumerGroupCommand",
+    "kafka-consumer-perf-test": f"{TOOLS}.ConsumerPerformance",
+    "kafka-delete-records": f"{TOOLS}.DeleteRecordsCommand",
+    "kafka-dump-log": f"{TOOLS}.DumpLogSegments",
+    "kafka-e2e-latency": f"{TOOLS}.EndToEndLatency",
+    "kafka-features": f"{TOOLS}.FeatureCommand",
+    "kafka-get-offsets": f"{TOOLS}.GetOffsetShell",
+    "kafka-groups": f"{TOOLS}.GroupsCommand",
+    "kafka-leader-election": f"{TOOLS}.LeaderElectionCommand",
+    "kafka-log-dirs": f"{TOOLS}.LogDirsCommand",
+    "kafka-metadata-quorum": f"{TOOLS}.MetadataQuorumCommand",
+    "kafka-producer-perf-test": f"{TOOLS}.ProducerPerformance",
+    "kafka-reassign-partitions": f"{TOOLS}.reassign.ReassignPartitionsCommand",
+    "kafka-topics": f"{TOOLS}.TopicCommand",
+    "kafka-verifiable-consumer": f"{TOOLS}.VerifiableConsumer",
+    "kafka-verifiable-producer": f"{TOOLS}.VerifiableProducer",
+}
+"""The names of Kafka's scripts and the classes that they start."""
+
+
+@dataclass(frozen=True)
+class Said:
+    """How a tool ended and what it wrote."""
+
+    status: int
+    stdout: str
+    stderr: str
+
+
+class Tools:
+    """The tools of one jar set, run one at a time in one JVM (java/ToolRunner.java).
+
+    The JVM starts with the first tool, and again after one that did not answer.
+    """
+
+    def __init__(self, jar_set: str, log: Path) -> None:
+        self._jar_set = jar_set
+        self._log = log
+        self._jvm: ScriptProcess | None = None
+
+    def run(
+        self, command: str, *arguments: str, stdin: str = "", seconds: float = TOOL_SECONDS
+    ) -> Said:
+        """Run a tool by the name of its script; raises ToolFailed when it never ends."""
+        if self._jvm is None:
+            runner = command_line(self._jar_set, str(COMPAT / "java" / "ToolRunner.java"))
+            self._jvm = ScriptProcess(self._jar_set, runner, self._log)
+        try:
+            said = self._jvm(
+                "run",
+                main=COMMANDS[command],
+                arguments=arguments,
+                stdin=stdin,
+                seconds_allowed=seconds,
+            )
+        except ClientDied as gone:
+            self._jvm.kill()
+            self._jvm = None
+            raise ToolFailed(f"{command} {shlex.join(arguments)}: {gone}") from None
+        return Said(**said)
+
+    def close(self) -> None:
+        """End the JVM."""
+        if self._jvm is not None:
+            self._jvm.close()
+
+
+@dataclass
+class Step:
+    """One command of a transcript, what goes in, and what must come out."""
+
+    prompt: str
+    command: str
+    stdin: list[str] = field(default_factory=list)
+    expected: list[str] = field(default_factory=list)
+
+    def text(self) -> str:
+        """As it stands in the file."""
+        lines = [f"{self.prompt} {self.command}", *(f"< {line}" for line in self.stdin)]
+        return "".join(f"{line}\n" for line in [*lines, *self.expected])
+
+    def expected_of(self, broker: str) -> list[str]:
+        """What this broker must answer."""
+        marks = [_OF_ONE.fullmatch(line) for line in self.expected]
+        return [
+            line if mark is None else mark["line"]
+            for line, mark in zip(self.expected, marks, strict=True)
+            if mark is None or mark["broker"] == broker
+        ]
+
+    def bless(self, broker: str, seen: list[str]) -> None:
+        """Expect what was seen; where the other broker answers otherwise, both stand there."""
+        other = next(name for name in ("apache", "kbroker") if name != broker)
+        theirs = self.expected_of(other) if self.expected else seen
+        ours = [next((one for one in theirs if fits([one], [line])), line) for line in seen]
+        self.expected = []
+        for same, a, b, c, d in SequenceMatcher(None, theirs, ours, False).get_opcodes():
+            if same == "equal":
+                self.expected += ours[c:d]
+            else:
+                differ = [f"{other}> {line}" for line in theirs[a:b]]
+                differ += [f"{broker}> {line}" for line in ours[c:d]]
+                self.expected += sorted(differ, key=lambda line: line.partition(">")[0])
+
+
+@dataclass
+class Transcript:
+    """Commands with their expected output.
+
+    The text has a line per command, after the prompt `$`, or after `~` when the command only looks
+    and may be asked again until the answer is as expected. Lines after `<` are its stdin. All
+    other lines are what it writes: stdout, stderr, and `[status]` unless that is 0; a line that
+    ends in ` (re)` is a regular expression; one that begins with `apache> ` or `kbroker> ` is
+    expected of that broker only. Lines of `#` and empty lines are comments.
+
+    `$NAME` stands for a variable. Blanks of any number count as one; stack traces and lines of
+    logging are left out. What differs from run to run is TIME or ID. A command may end in
+    `| sort [-u]` or `| grep [-o] PATTERN`, and `write FILE` writes its stdin to a file.
+    """
+
+    steps: list[Step | str]
+
+    @classmethod
+    def parse(cls, text: str) -> Transcript:
+        steps: list[Step | str] = []
+        for line in text.splitlines():
+            last = steps[-1] if steps else ""
+            if line[:2] in ("$ ", "~ "):
+                steps.append(Step(line[0], line[2:]))
+            elif line.startswith("#") or not line or isinstance(last, str):
+                steps.append(line)
+            elif line.startswith("<") and not last.expected:
+                last.stdin.append(line[2:])
+            else:
+                last.expected.append(line)
+        return cls(steps)
+
+    def text(self) -> str:
+        """As it stands in the file."""
+        return "".join(
+            step.text() if isinstance(step, Step) else f"{step}\n" for step in self.steps
+        )
+
+    def commands(self) -> Iterator[Step]:
+        return (step for step in self.steps if isinstance(step, Step))
+
+
+@dataclass
+class Shell:
+    """Runs the steps of transcripts.
+
+    broker: "kbroker" or "apache", whose answers are expected.
+    variables: what `$NAME` stands for, put back into the output.
+    patience: seconds that a step after `~` is asked again.
+    """
+
+    tools: Tools
+    broker: str
+    variables: Mapping[str, str]
+    patience: float = 10.0
+
+    def differs(self, step: Step) -> list[str] | None:
+        """Run one step; what it wrote when that is not what is expected, else None."""
+        deadline = time.monotonic() + self.patience
+        expected = step.expected_of(self.broker)
+        while True:
+            seen = self._once(step)
+            if fits(expected, seen):
+                return None
+            if step.prompt == "$" or not expected or time.monotonic() > deadline:
+                return seen
+            time.sleep(0.1)
+
+    def _once(self, step: Step) -> list[str]:
+        command, *filters = (part.strip() for part in step.command.split(" | "))
+        name, *arguments = shlex.split(self._filled(command))
+        stdin = "".join(self._filled(line) + "\n" for line in step.stdin)
+        if name == "write":
+            Path(arguments[0]).write_text(stdin)
+            return []
+        said = self.tools.run(name, *arguments, stdin=stdin)
+        lines = self._cleaned(said.stdout) + self._cleaned(said.stderr)
+        for one in filters:
+            lines = _filtered(lines, *shlex.split(one))
+        return lines if said.status == 0 else [*lines, f"[{said.status}]"]
+
+    def _filled(self, text: str) -> str:
+        for name, value in self.variables.items():
+            text = text.replace(f"${name}", value)
+        return text
+
+    def _cleaned(self, text: str) -> list[str]:
+        for name, value in self.variables.items():
+            text = text.replace(value, f"${name}")
+        for pattern, word in _VOLATILE:
+            text = pattern.sub(word, text)
+        lines = [" ".join(line.split()) for line in text.splitlines() if not _NOISE.match(line)]
+        return [line for line in lines if line]
+
+
+_NOISE = re.compile(r"\s+at [\w.$]+\S*\(|\s*\.\.\. \d+ (more|common)|\d\d:\d\d:\d\d\.\d{3} [A-Z]+ ")
+_OF_ONE = re.compile(r"(?P<broker>apache|kbroker)> (?P<line>.*)")
+_VOLATILE = (
+    (re.compile(r"\b1[6-9]\d{11}\b"), "TIME"),
+    (re.compile(r'(TopicId: |"topicId":")[\w-]{22}'), r"\1ID"),
+    (re.compile(r"console-consumer-[\da-f-]+"), "console-consumer-ID"),
+)
+"""What differs from run to run, and the word that stands for it."""
+
+
+def _filtered(lines: list[str], command: str, *arguments: str) -> list[str]:
+    match (command, *arguments):
+        case ("sort",):
+            return sorted(lines)
+        case ("sort", "-u"):
+            return sorted(set(lines))
+        case ("grep", pattern):
+            return [line for line in lines if re.search(pattern, line)]
+        case ("grep", "-o", pattern):
+            return [found.group() for line in lines for found in re.finditer(pattern, line)]
+    raise ValueError(f"no such filter: {command} {arguments}")
+
+
+def fits(expected: list[str], seen: list[str]) -> bool:
+    """True when every line is as expected."""
+    return len(expected) == len(seen) and all(
+        re.fullmatch(line.removesuffix(" (re)"), got) if line.endswith(" (re)") else line == got
+        for line, got in zip(expected, seen, strict=True)
+    )

@@ -1,0 +1,157 @@
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.ObjectMapper;
+import java.io.BufferedReader;
+import java.io.ByteArrayInputStream;
+import java.io.ByteArrayOutputStream;
+import java.io.File;
+import java.io.IOException;
+import java.io.InputStream;
+import java.io.InputStreamReader;
+import java.io.OutputStream;
+import java.io.PrintStream;
+import java.lang.reflect.Field;
+import java.lang.reflect.InvocationTargetException;
+import java.net.URL;
+import java.net.URLClassLoader;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import org.apache.kafka.common.utils.Exit;
+
+/**
+ * Runs Kafka's command-line tools one after the other in one JVM, so that each costs milliseconds.
+ *
+ * <p>A line of JSON comes in on stdin, {"verb": "run", "arguments": {"main": class, "arguments":
+ * [...], "stdin": text}}, and one goes out on stdout: {"result": {"status": n, "stdout": text,
+ * "stderr": text}}. It ends when stdin does.
+ *
+ * <p>Tools end by {@link Exit#exit}; here that ends the main method and not the process. What they
+ * left for the end of the process (shutdown hooks) runs after it.
+ */
+public final class ToolRunner {
+    private static final String TOOLS_PACKAGE = "org.apache.kafka.tools.";
+
+    private final List<Integer> statuses = new ArrayList<>();
+
+    public static void main(String[] arguments) throws Exception {
+        BufferedReader requests =
+            new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        PrintStream answers = new PrintStream(System.out, true, StandardCharsets.UTF_8);
+        ObjectMapper json = new ObjectMapper();
+        ToolRunner runner = new ToolRunner();
+        Exit.setExitProcedure(runner::end);
+        Exit.setHaltProcedure(runner::end);
+        for (String line = requests.readLine(); line != null; line = requests.readLine()) {
+            Object result = runner.run(json.readTree(line).get("arguments"));
+            answers.println(json.writeValueAsString(Map.of("result", result)));
+        }
+        System.exit(0);
+    }
+
+    /** A tool asked for the end of the process; an Error, so that tools let it pass. */
+    private static final class Ended extends Error {
+        Ended() {
+            super("the tool has ended", null, false, false);
+        }
+    }
+
+    /** Classes of the tools anew for each run: some count in static fields. */
+    private static final class FreshTools extends URLClassLoader {
+        FreshTools(URL[] jar) {
+            super(jar, ToolRunner.class.getClassLoader());
+        }
+
+        @Override
+        protected Class<?> loadClass(String name, boolean resolve) throws ClassNotFoundException {
+            synchronized (getClassLoadingLock(name)) {
+                if (name.startsWith(TOOLS_PACKAGE) && findLoadedClass(name) == null) {
+                    try {
+                        return findClass(name);
+                    } catch (ClassNotFoundException elsewhere) {
+                        return super.loadClass(name, resolve);
+                    }
+                }
+                return super.loadClass(name, resolve);
+            }
+        }
+    }
+
+    private void end(int status, String message) {
+        statuses.add(status);
+        System.out.flush();
+        System.err.flush();
+        // What a tool prints after its end (it may catch the Error) would not be seen in real life.
+        System.setOut(new PrintStream(OutputStream.nullOutputStream()));
+        System.setErr(new PrintStream(OutputStream.nullOutputStream()));
+        throw new Ended();
+    }
+
+    private Map<String, Object> run(JsonNode request) throws IOException {
+        List<String> words = new ArrayList<>();
+        request.get("arguments").forEach(word -> words.add(word.asText()));
+        byte[] text = request.get("stdin").asText().getBytes(StandardCharsets.UTF_8);
+        ByteArrayOutputStream out = new ByteArrayOutputStream();
+        ByteArrayOutputStream err = new ByteArrayOutputStream();
+        InputStream stdin = System.in;
+        statuses.clear();
+        System.setIn(new ByteArrayInputStream(text));
+        System.setOut(new PrintStream(out, true, StandardCharsets.UTF_8));
+        System.setErr(new PrintStream(err, true, StandardCharsets.UTF_8));
+        try (FreshTools loader = new FreshTools(new URL[] {toolsJar()})) {
+            Thread.currentThread().setContextClassLoader(loader);
+            call(loader, request.get("main").asText(), words.toArray(String[]::new));
+            runShutdownHooks();
+        } finally {
+            System.out.flush();
+            System.err.flush();
+            System.setIn(stdin);
+        }
+        return Map.of(
+            "status", statuses.isEmpty() ? 0 : statuses.get(0),
+            "stdout", out.toString(StandardCharsets.UTF_8),
+            "stderr", err.toString(StandardCharsets.UTF_8));
+    }
+
+    private void call(ClassLoader loader, String main, String[] words) {
+        try {
+            Class.forName(main, true, loader)
+                .getMethod("main", String[].class)
+                .invoke(null, (Object) words);
+        } catch (InvocationTargetException thrown) {
+            if (!(thrown.getCause() instanceof Ended)) {
+                thrown.getCause().printStackTrace();
+                statuses.add(1);
+            }
+        } catch (ReflectiveOperationException missing) {
+            missing.printStackTrace();
+            statuses.add(1);
+        }
+    }
+
+    /** What tools registered for the end of the process; some do so without {@link Exit}. */
+    @SuppressWarnings("unchecked")
+    private static void runShutdownHooks() {
+        List<Thread> hooks;
+        try {
+            Field field = Class.forName("java.lang.ApplicationShutdownHooks").getDeclaredField("hooks");
+            field.setAccessible(true);
+            hooks = List.copyOf(((Map<Thread, Thread>) field.get(null)).keySet());
+        } catch (ReflectiveOperationException changed) {
+            throw new IllegalStateException("this JDK keeps its shutdown hooks elsewhere", changed);
+        }
+        for (Thread hook : hooks) {
+            Runtime.getRuntime().removeShutdownHook(hook);
+            hook.run();
+        }
+    }
+
+    private static URL toolsJar() throws IOException {
+        for (String path : System.getProperty("java.class.path").split(File.pathSeparator)) {
+            if (new File(path).getName().matches("kafka-tools-\\d.*\\.jar")) {
+                return new File(path).toURI().toURL();
+            }
+        }
+        throw new IOException("kafka-tools is not on the class path");
+    }
+}

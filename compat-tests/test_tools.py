@@ -1,0 +1,87 @@
+"""Each verb of Kafka's own tools, as transcripts (tools/*/*.txt): the same text on both brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from harness.brokers import Broker
+from harness.places import COMPAT
+from harness.tools import Shell, Step, Tools, Transcript, fits
+
+CLIENT = "java tools"
+TRANSCRIPTS = sorted((COMPAT / "tools").glob("*/*.txt"))
+
+
+@pytest.fixture(scope="module")
+def shells(
+    make_broker: Callable[..., Broker],
+    tools: Tools,
+    old_tools: Tools,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> dict[str, Shell]:
+    """By version of the tools, on a broker that only transcripts use: what it lists is known."""
+    broker = make_broker("tools")
+    broker.start()
+    folder = tmp_path_factory.mktemp("transcripts")
+    variables = {"BROKER": broker.address, "DATA": str(broker.data_dir), "TMP": str(folder)}
+    return {
+        "4.3": Shell(tools, broker.name, variables),
+        "3.9": Shell(old_tools, broker.name, variables),
+    }
+
+
+@pytest.mark.parametrize("path", TRANSCRIPTS, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_transcript(path: Path, shells: dict[str, Shell], bless: bool) -> None:
+    shell = shells[path.parent.name]
+    transcript = Transcript.parse(path.read_text())
+    differences = []
+    for step in transcript.commands():
+        seen = shell.differs(step)
+        if seen is not None:
+            differences.append(difference(step, seen))
+            step.bless(shell.broker, seen)
+    if bless:
+        path.write_text(transcript.text())
+    assert not differences or bless, "\n\n".join(differences)
+
+
+@pytest.mark.parametrize(
+    ("expected", "seen", "fit"),
+    [
+        (["a", "b"], ["a", "b"], True),
+        (["a", "b"], ["a"], False),
+        (["a"], ["a", "b"], False),
+        ([r"\d+ ms (re)"], ["17 ms"], True),
+        ([r"\d+ ms (re)"], ["17 ms and more"], False),
+    ],
+)
+def test_lines_fit(expected: list[str], seen: list[str], fit: bool) -> None:
+    assert fits(expected, seen) is fit
+
+
+def test_a_wrong_answer_is_reported(shells: dict[str, Shell]) -> None:
+    """A transcript that is wrong must fail, or those above prove nothing."""
+    text = "$ kafka-cluster cluster-id --bootstrap-server $BROKER\nCluster ID: another\n"
+    (step,) = Transcript.parse(text).commands()
+    seen = shells["4.3"].differs(step)
+    assert seen is not None
+    assert "Cluster ID: another" in difference(step, seen)
+    step.bless(shells["4.3"].broker, seen)
+    assert shells["4.3"].differs(step) is None
+    other = "apache" if shells["4.3"].broker == "kbroker" else "kbroker"
+    assert step.expected_of(other) == ["Cluster ID: another"]
+
+
+def test_a_failing_tool_shows_its_status(shells: dict[str, Shell]) -> None:
+    (step,) = Transcript.parse("$ kafka-topics --list\n").commands()
+    seen = shells["4.3"].differs(step)
+    assert seen is not None
+    assert seen[-1] == "[1]"
+
+
+def difference(step: Step, seen: list[str]) -> str:
+    """What was expected and what came. `--bless` writes it into the transcript."""
+    lines = ["the broker's answer was:", *(f"    {line}" for line in seen)]
+    return step.text() + "\n".join(lines)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
+
+from kbroker.protocol.compression import Codec
 from kbroker.protocol.records import ProduceRules
 from kbroker.storage.log import LogConfig
 
@@ -31,5 +34,29 @@ def log_config(topic: TopicConfig) -> LogConfig:
             timestamp_before_max_ms=topic.message_timestamp_before_max_ms,
             timestamp_after_max_ms=topic.message_timestamp_after_max_ms,
             max_decompressed=topic.broker.decompressed_batch_max_bytes,
+            codec=_CODECS.get(topic.compression_type),
+            compression_level=_compression_level(topic),
         ),
     )
+
+
+_CODECS = MappingProxyType(
+    {
+        "uncompressed": Codec.NONE,
+        "gzip": Codec.GZIP,
+        "snappy": Codec.SNAPPY,
+        "lz4": Codec.LZ4,
+        "zstd": Codec.ZSTD,
+    }
+)
+
+
+def _compression_level(topic: TopicConfig) -> int | None:
+    match topic.compression_type:
+        case "gzip":
+            return topic.compression_gzip_level
+        case "lz4":
+            return topic.compression_lz4_level
+        case "zstd":
+            return topic.compression_zstd_level
+    return None

@@ -170,7 +170,9 @@ class ProduceRules:
     """What a topic asks of a batch that a client sends; the defaults are Kafka's.
 
     Sizes are bytes, times milliseconds. The two timestamp limits say how far a record's time may
-    lie before and after the broker's (KIP-937); they hold for topics with CreateTime only.
+    lie before and after the broker's (KIP-937); they hold for topics with CreateTime only. `codec`
+    is the one that batches are stored in, at `compression_level` (None: the codec's default); None
+    keeps what the producer chose.
     """
 
     max_message_bytes: int = 1_048_588
@@ -179,6 +181,8 @@ class ProduceRules:
     timestamp_before_max_ms: int = NO_LIMIT
     timestamp_after_max_ms: int = 3_600_000
     max_decompressed: int = MAX_DECOMPRESSED_BYTES
+    codec: Codec | None = None
+    compression_level: int | None = None
 
 
 DEFAULT_RULES = ProduceRules()

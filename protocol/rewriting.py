@@ -22,9 +22,14 @@ from .records import (
     CODEC_MASK,
     DELETE_HORIZON_BIT,
     HEADER_SIZE,
+    MAGIC,
     BatchHeader,
+    ProduceRules,
+    validate_produced,
     with_payload,
 )
+
+_MAGIC_AT, _CODEC_AT = 16, 22
 
 
 class RawRecord(NamedTuple):
@@ -186,6 +191,28 @@ def without_records(header: BatchHeader) -> tuple[bytes, BatchHeader]:
         attributes=attributes, base_timestamp=header.max_timestamp, record_count=0
     )
     return with_payload(changed, b"")
+
+
+def needs_recompression(buffer: Buffer | None, rules: ProduceRules) -> bool:
+    """Whether what a client sent is to be stored in another codec. Nothing else is looked at."""
+    if rules.codec is None or buffer is None or len(buffer) < HEADER_SIZE:
+        return False
+    return buffer[_MAGIC_AT] == MAGIC and buffer[_CODEC_AT] & CODEC_MASK != rules.codec
+
+
+def in_topic_codec(buffer: Buffer, version: int, now_ms: int, rules: ProduceRules) -> bytes:
+    """What a client sent, in the codec of its topic; for a batch that needs recompression.
+
+    Args: as for `validate_produced`, which has to see the result once more.
+
+    Raises KafkaError: as `validate_produced` and `recompressed`.
+    """
+    header = validate_produced(buffer, version, now_ms, rules)
+    assert rules.codec is not None
+    batch, _ = recompressed(
+        buffer, header, rules.codec, rules.compression_level, rules.max_decompressed
+    )
+    return batch
 
 
 def recompressed(

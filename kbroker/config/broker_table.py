@@ -206,10 +206,8 @@ _TOPICS = (
         "compression.type",
         Type.STRING,
         "producer",
-        "Codec in which topics are stored; `producer` keeps what the producer chose. The broker "
-        "does not recompress yet.",
+        "Codec in which topics are stored; `producer` keeps what the producer chose.",
         choices=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
-        effect=Effect.LATER,
     ),
     Property(
         "compression.gzip.level",
@@ -219,7 +217,6 @@ _TOPICS = (
         minimum=1,
         maximum=9,
         also=(-1,),
-        effect=Effect.LATER,
     ),
     Property(
         "compression.lz4.level",
@@ -228,7 +225,6 @@ _TOPICS = (
         "Level for lz4.",
         minimum=1,
         maximum=17,
-        effect=Effect.LATER,
     ),
     Property(
         "compression.zstd.level",
@@ -237,7 +233,6 @@ _TOPICS = (
         "Level for zstd.",
         minimum=-131072,
         maximum=22,
-        effect=Effect.LATER,
     ),
 )
 

@@ -24,45 +24,39 @@ TOPIC_TABLE: tuple[Property, ...] = (
         "compression.gzip.level",
         Type.INT,
         "-1",
-        "Level for batches that the broker compresses with gzip; -1 is the library's choice. "
-        "The broker does not recompress yet.",
+        "Level for batches that the broker compresses with gzip; -1 is the library's choice.",
         minimum=1,
         maximum=9,
         also=(-1,),
         synonyms=("compression.gzip.level",),
-        effect=Effect.LATER,
     ),
     Property(
         "compression.lz4.level",
         Type.INT,
         "9",
-        "Level for batches that the broker compresses with lz4. The broker does not recompress "
-        "yet.",
+        "Level for batches that the broker compresses with lz4; 9 is the fast compressor, as in "
+        "Kafka.",
         minimum=1,
         maximum=17,
         synonyms=("compression.lz4.level",),
-        effect=Effect.LATER,
     ),
     Property(
         "compression.type",
         Type.STRING,
         "producer",
-        "Codec in which batches are stored; `producer` keeps what the producer chose. Any other "
-        "value is kept and shown, but the broker does not recompress yet.",
+        "Codec in which batches are stored; `producer` keeps what the producer chose. "
+        "Batches in another codec are recompressed when they arrive.",
         choices=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
         synonyms=("compression.type",),
-        effect=Effect.LATER,
     ),
     Property(
         "compression.zstd.level",
         Type.INT,
         "3",
-        "Level for batches that the broker compresses with zstd. The broker does not recompress "
-        "yet.",
+        "Level for batches that the broker compresses with zstd.",
         minimum=-131072,
         maximum=22,
         synonyms=("compression.zstd.level",),
-        effect=Effect.LATER,
     ),
     Property(
         "delete.retention.ms",

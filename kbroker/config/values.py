@@ -348,7 +348,10 @@ class TopicConfig(ResourceConfig):
         internal = self.effective("internal.segment.bytes")
         return internal if isinstance(internal, int) else self.integer("segment.bytes")
 
+    compression_gzip_level = _Integer("compression.gzip.level")
+    compression_lz4_level = _Integer("compression.lz4.level")
     compression_type = _Text("compression.type")
+    compression_zstd_level = _Integer("compression.zstd.level")
     delete_retention_ms = _Integer("delete.retention.ms")
     index_interval_bytes = _Integer("index.interval.bytes")
     max_compaction_lag_ms = _Integer("max.compaction.lag.ms")

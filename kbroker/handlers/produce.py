@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TypeAlias
 
 import trio
@@ -9,10 +10,17 @@ import trio
 from kbroker.context import Context, Refused
 from kbroker.node import Node
 from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.compression import Codec
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.message_sets import is_message_set, to_batch
 from kbroker.protocol.messages.produce import ProduceRequest, ProduceResponse
-from kbroker.protocol.records import RecordsRefusedError, claims_transaction
+from kbroker.protocol.records import (
+    ProduceRules,
+    RecordsRefusedError,
+    claims_transaction,
+    read_header,
+)
+from kbroker.protocol.rewriting import in_topic_codec, needs_recompression
 from kbroker.registry import handles
 from kbroker.replica import Replica
 from kbroker.storage.errors import StorageError
@@ -23,6 +31,8 @@ from kbroker.waiters import Pending, Preparation
 NO_ANSWER, LEADER_ONLY, ALL_IN_SYNC = 0, 1, -1
 FIRST_VERSION_OF_BATCHES = 3
 """Older versions may carry message sets."""
+LIGHT_BYTES_MAX = 4096
+"""A batch of this size is compressed in less time than another thread takes to begin with it."""
 
 Answer: TypeAlias = ProduceResponse | Pending[ProduceResponse] | None
 
@@ -30,6 +40,9 @@ Answer: TypeAlias = ProduceResponse | Pending[ProduceResponse] | None
 @handles(ApiKey.PRODUCE, versions="0-13")
 def produce(ctx: Context, request: ProduceRequest) -> Answer | Preparation[ProduceResponse]:
     """Behaviour: appends in arrival order; answers when all batches are below the high watermark.
+
+    A batch in another codec than its topic's `compression.type` is recompressed before; the next
+    request of the connection waits for that.
 
     Versions: 0 to 2 carry messages of the formats before record batches, which are converted as
     Kafka did before 4.0. librdkafka before 2.11.1 compresses only when it sees 0 (KAFKA-18659).
@@ -39,7 +52,7 @@ def produce(ctx: Context, request: ProduceRequest) -> Answer | Preparation[Produ
     """
     work = _ProduceWork(ctx, request)
     if ctx.version < FIRST_VERSION_OF_BATCHES:
-        return Preparation(work.convert_and_append)
+        return Preparation(work.prepare_and_append)
     return work.append_all()
 
 
@@ -53,6 +66,7 @@ class _ProduceWork:
         "now_ms",
         "pending",
         "request",
+        "rows",
         "transactional",
         "version",
         "waiting",
@@ -71,28 +85,33 @@ class _ProduceWork:
             for partition in topic.partition_data
         )
         self.failed = False
+        self.rows: list[list[ProduceResponse.Partition]] = []
         self.waiting: list[tuple[Replica, int, ProduceResponse.Partition]] = []
         self.pending: Pending[ProduceResponse] | None = None
 
-    def append_all(self) -> Answer:
-        rows = [
-            [
-                self._append(topic, partition, partition.records)
-                for partition in topic.partition_data
-            ]
-            for topic in self.request.topic_data
-        ]
-        return self._answer(rows)
+    def append_all(self) -> Answer | Preparation[ProduceResponse]:
+        """Append one batch after the other, up to the first that takes heavy work before."""
+        for topic in self.request.topic_data:
+            answers: list[ProduceResponse.Partition] = []
+            self.rows.append(answers)
+            for partition in topic.partition_data:
+                row = self._append_unless_heavy(topic, partition)
+                if row is None:
+                    return Preparation(self.prepare_and_append)
+                answers.append(row)
+        return self._answer()
 
-    async def convert_and_append(self) -> Answer:
-        """As `append_all`, for message sets; one partition is converted after the other."""
-        rows = [
-            [await self._convert_and_append(topic, partition) for partition in topic.partition_data]
-            for topic in self.request.topic_data
-        ]
-        return self._answer(rows)
+    async def prepare_and_append(self) -> Answer:
+        """Append what is not appended yet, with the heavy work that it takes before."""
+        for number, topic in enumerate(self.request.topic_data):
+            if number == len(self.rows):
+                self.rows.append([])
+            answers = self.rows[number]
+            for partition in topic.partition_data[len(answers) :]:
+                answers.append(await self._prepare_and_append(topic, partition))
+        return self._answer()
 
-    def _answer(self, rows: list[list[ProduceResponse.Partition]]) -> Answer:
+    def _answer(self) -> Answer:
         if self.acks == NO_ANSWER:
             if self.failed:
                 # The only way to tell a client that does not read answers.
@@ -103,39 +122,57 @@ class _ProduceWork:
                 ProduceResponse.Topic(
                     name=topic.name, topic_id=topic.topic_id, partition_responses=answers
                 )
-                for topic, answers in zip(self.request.topic_data, rows, strict=True)
+                for topic, answers in zip(self.request.topic_data, self.rows, strict=True)
             ]
         )
         return self._wait(response) if self.waiting else response
 
-    async def _convert_and_append(
+    async def _prepare_and_append(
         self, topic: ProduceRequest.Topic, partition: ProduceRequest.Partition
     ) -> ProduceResponse.Partition:
         records = partition.records
-        if is_message_set(records):
-            try:
-                rules = self._admit(topic, partition.index).log.config.produce_rules
-                batch = await self.node.heavy_work.run(lambda: to_batch(records, rules))
-            except KafkaError as error:
-                return self._refuse(partition.index, error)
-            if batch is None:
-                return ProduceResponse.Partition(index=partition.index, base_offset=-1)
-            records = memoryview(batch)
-        return self._append(topic, partition, records)
-
-    def _append(
-        self,
-        topic: ProduceRequest.Topic,
-        partition: ProduceRequest.Partition,
-        records: memoryview | None,
-    ) -> ProduceResponse.Partition:
+        heavy = self.node.heavy_work
         try:
-            replica = self._admit(topic, partition.index)
-            appended = self._append_to(replica, records)
+            if self.version < FIRST_VERSION_OF_BATCHES and is_message_set(records):
+                rules = self._admit(topic, partition.index).log.config.produce_rules
+                batch = await heavy.run(partial(to_batch, records, rules))
+                if batch is None:
+                    return ProduceResponse.Partition(index=partition.index, base_offset=-1)
+                records = memoryview(batch)
+            rules = self._admit(topic, partition.index).log.config.produce_rules
+            if records is not None and needs_recompression(records, rules):
+                batch = await heavy.run(
+                    partial(in_topic_codec, records, self.version, self.now_ms, rules)
+                )
+                records = memoryview(batch)
+            return self._append(self._admit(topic, partition.index), partition.index, records)
         except KafkaError as error:
             return self._refuse(partition.index, error)
+
+    def _append_unless_heavy(
+        self, topic: ProduceRequest.Topic, partition: ProduceRequest.Partition
+    ) -> ProduceResponse.Partition | None:
+        """The row of the answer; None, and nothing was done, for a batch that takes heavy work."""
+        records = partition.records
+        try:
+            replica = self._admit(topic, partition.index)
+            rules = replica.log.config.produce_rules
+            if rules.codec is not None and records is not None:
+                if _is_heavy(records, rules):
+                    return None
+                if needs_recompression(records, rules):
+                    batch = in_topic_codec(records, self.version, self.now_ms, rules)
+                    records = memoryview(batch)
+            return self._append(replica, partition.index, records)
+        except KafkaError as error:
+            return self._refuse(partition.index, error)
+
+    def _append(
+        self, replica: Replica, index: int, records: memoryview | None
+    ) -> ProduceResponse.Partition:
+        appended = self._append_to(replica, records)
         row = ProduceResponse.Partition(
-            index=partition.index,
+            index=index,
             base_offset=appended.base_offset,
             log_append_time_ms=appended.log_append_time_ms,
             log_start_offset=replica.log.log_start_offset,
@@ -202,6 +239,13 @@ class _ProduceWork:
             if replica.log.high_watermark < end_offset and not row.error_code:
                 _fail(row, ErrorCode.REQUEST_TIMED_OUT)
         return response
+
+
+def _is_heavy(records: memoryview, rules: ProduceRules) -> bool:
+    """Whether a batch is to be recompressed elsewhere: one that is compressed may be large."""
+    if not needs_recompression(records, rules):
+        return False
+    return len(records) > LIGHT_BYTES_MAX or read_header(records).codec != Codec.NONE
 
 
 def _fail(row: ProduceResponse.Partition, code: ErrorCode) -> None:

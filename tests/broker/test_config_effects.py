@@ -14,9 +14,10 @@ from kbroker.broker import Broker
 from kbroker.cluster import Partition, ResourceType
 from kbroker.config import BROKER_PROPERTIES, TOPIC_PROPERTIES, Effect
 from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.compression import Codec
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.configs import IncrementalAlterConfigsRequest
-from kbroker.protocol.records import Record, read_records
+from kbroker.protocol.records import BatchHeader, Record, read_header, read_records
 from kbroker.storage.log import Log
 
 from ..brokers import started
@@ -258,6 +259,49 @@ async def _rolls_between(trial: Trial, name: str, value: str, content: bytes = b
     for _ in range(2):
         assert await trial.produce(aged(value=content)) == 0
     assert len(trial.files("log")) > 1
+
+
+@effect_of("compression.type")
+async def batches_get_the_codec_of_the_topic(trial: Trial) -> None:
+    stored = []
+    for value in ("producer", "gzip", "uncompressed", "zstd"):
+        await trial.set("compression.type", value)
+        assert await trial.produce(batch([b"x" * 1000] * 10, codec=Codec.LZ4)) == 0
+        stored.append((await _last_batch(trial)).codec)
+    assert stored == [Codec.LZ4, Codec.GZIP, Codec.NONE, Codec.ZSTD]
+
+
+@effect_of("compression.gzip.level")
+async def gzip_tries_harder(trial: Trial) -> None:
+    await _levels_differ(trial, "gzip", "1", "9")
+
+
+@effect_of("compression.lz4.level")
+async def lz4_tries_harder(trial: Trial) -> None:
+    await _levels_differ(trial, "lz4", "9", "17")
+
+
+@effect_of("compression.zstd.level")
+async def zstd_tries_harder(trial: Trial) -> None:
+    await _levels_differ(trial, "zstd", "-5", "19")
+
+
+async def _levels_differ(trial: Trial, codec: str, low: str, high: str) -> None:
+    await trial.set("compression.type", codec)
+    numbers = range(5000)
+    text = b"".join(b"key %d value %d of %d;" % (n % 97, n, n * n % 1009) for n in numbers)
+    sizes = []
+    for level in (low, high):
+        await trial.set(f"compression.{codec}.level", level)
+        assert await trial.produce(batch([text])) == 0
+        sizes.append((await _last_batch(trial)).size)
+    assert sizes[0] > sizes[1]
+
+
+async def _last_batch(trial: Trial) -> BatchHeader:
+    end = trial.broker.node.named_replica(T.name, 0).log.log_end_offset
+    row = await fetch(trial.wire, T, end - 1)
+    return read_header(row.records)
 
 
 # -- compaction

@@ -1,0 +1,188 @@
+"""Batches in another codec than their topic's are recompressed, in order and off the event loop."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from kbroker.broker import Broker
+from kbroker.handlers import produce as produce_handler
+from kbroker.handlers.produce import LIGHT_BYTES_MAX
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.compression import Codec
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.produce import ProduceRequest
+from kbroker.protocol.records import (
+    HEADER_SIZE,
+    ProduceRules,
+    Record,
+    encode_batch,
+    iter_headers,
+    read_header,
+    read_records,
+    with_payload,
+)
+from kbroker.protocol.rewriting import in_topic_codec
+
+from ..brokers import Start, started
+from ..wire import Topic, Wire, batch, connected, create_topic, fetch, produce, produce_request
+
+T = Topic("t")
+NAMES = {
+    "uncompressed": Codec.NONE,
+    "gzip": Codec.GZIP,
+    "snappy": Codec.SNAPPY,
+    "lz4": Codec.LZ4,
+    "zstd": Codec.ZSTD,
+}
+HEAVY, LIGHT = b"x" * 2 * LIGHT_BYTES_MAX, b"x"
+
+
+def numbered(count: int, size: int = 1000) -> list[Record]:
+    return [
+        Record(b"key %d" % n, b"%d " % n * (size // 5), 1000 + 7 * n, [("h", b"1")])
+        for n in range(count)
+    ]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("source", list(Codec))
+async def test_everything_but_the_codec_stays(wire: Wire, name: str, source: Codec) -> None:
+    await create_topic(wire, "t", configs={"compression.type": name})
+    for size in (10, 3000):  # light and heavy
+        sent = encode_batch(numbered(20, size), codec=source)
+        row = await produce(wire, T, sent)
+        assert row.error_code == 0
+        found = (await fetch(wire, T, row.base_offset)).records
+        [(_, header)] = iter_headers(found)
+        assert header.codec == NAMES[name]
+        base = row.base_offset
+        assert list(read_records(found)) == [
+            record._replace(offset=base + record.offset) for record in read_records(sent)
+        ]
+        if source == NAMES[name]:
+            assert found[HEADER_SIZE:] == sent[HEADER_SIZE:]
+
+
+async def test_log_append_time(wire: Wire) -> None:
+    configs = {"compression.type": "zstd", "message.timestamp.type": "LogAppendTime"}
+    await create_topic(wire, "t", configs=configs)
+    row = await produce(wire, T, encode_batch(numbered(20)))
+    assert row.log_append_time_ms > 1_600_000_000_000
+    found = (await fetch(wire, T)).records
+    assert {record.timestamp for record in read_records(found)} == {row.log_append_time_ms}
+
+
+async def test_requests_of_a_connection_keep_their_order(start: Start) -> None:
+    """Heavy batches between light ones, all sent before the first answer; a producer with
+    sequences would not forgive another order."""
+    async with start() as broker, connected(broker.endpoint) as wire:
+        await create_topic(wire, "t", configs={"compression.type": "zstd"})
+        for number in range(40):
+            value = HEAVY if number % 3 else LIGHT
+            records = batch(
+                [value], producer_id=7, producer_epoch=0, base_sequence=number, codec=number % 2
+            )
+            await wire.send(ApiKey.PRODUCE, 9, produce_request(T, records))
+        answers = [await wire.receive() for _ in range(40)]
+        rows = [answer.responses[0].partition_responses[0] for answer in answers]
+        assert [row.error_code for row in rows] == [0] * 40
+        assert [row.base_offset for row in rows] == list(range(40))
+
+
+async def test_a_retry_is_recognised(wire: Wire) -> None:
+    await create_topic(wire, "t", configs={"compression.type": "gzip"})
+    records = batch([HEAVY], producer_id=7, producer_epoch=0, base_sequence=0)
+    assert [(await produce(wire, T, records)).base_offset for _ in range(2)] == [0, 0]
+
+
+async def test_partitions_of_one_request(wire: Wire) -> None:
+    """Some rows are done at once, some take work, some are refused; each has its own answer."""
+    await create_topic(wire, "plain")
+    await create_topic(wire, "packed", 3, configs={"compression.type": "lz4"})
+    cls = ProduceRequest
+
+    def rows(*records: bytes) -> list[ProduceRequest.Partition]:
+        return [cls.Partition(index=n, records=data) for n, data in enumerate(records)]
+
+    bad = bytearray(batch([HEAVY]))
+    bad[-1] ^= 1
+    ask = cls(
+        acks=-1,
+        timeout_ms=10_000,
+        topic_data=[
+            cls.Topic(name="plain", partition_data=rows(batch([HEAVY]))),
+            cls.Topic(
+                name="packed", partition_data=rows(batch([LIGHT]), bytes(bad), batch([HEAVY]))
+            ),
+            cls.Topic(name="unknown", partition_data=rows(batch([LIGHT]))),
+        ],
+    )
+    answer = await wire.ask(ApiKey.PRODUCE, 9, ask)
+    assert [
+        [(row.index, row.error_code) for row in topic.partition_responses]
+        for topic in answer.responses
+    ] == [
+        [(0, 0)],
+        [(0, 0), (1, ErrorCode.CORRUPT_MESSAGE), (2, 0)],
+        [(0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)],
+    ]
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
+async def test_records_that_cannot_be_read(wire: Wire, codec: Codec) -> None:
+    await create_topic(wire, "t", configs={"compression.type": "uncompressed"})
+    sound = encode_batch(numbered(5), codec=codec)
+    broken = with_broken_records(sound)
+    assert (await produce(wire, T, broken)).error_code == ErrorCode.INVALID_RECORD
+    assert (await produce(wire, T, sound)).base_offset == 0
+
+
+def with_broken_records(data: bytes) -> bytes:
+    """The batch with a damaged stream under a CRC that fits."""
+    header = read_header(data)
+    payload = bytearray(data[HEADER_SIZE:])
+    payload[:8] = b"\xff" * 8
+    return with_payload(header, payload)[0]
+
+
+async def test_output_is_bounded() -> None:
+    async with (
+        started(decompressed_batch_max_bytes=100_000) as broker,
+        connected(broker.endpoint) as wire,
+    ):
+        await create_topic(wire, "t", configs={"compression.type": "lz4"})
+        bomb = batch([bytes(1_000_000)], codec=Codec.ZSTD)
+        assert len(bomb) < 1000
+        assert (await produce(wire, T, bomb)).error_code == ErrorCode.MESSAGE_TOO_LARGE
+
+
+async def test_a_batch_that_grows_beyond_the_limit(wire: Wire) -> None:
+    configs = {"compression.type": "uncompressed", "max.message.bytes": "10000"}
+    await create_topic(wire, "t", configs=configs)
+    grows = batch([bytes(50_000)], codec=Codec.GZIP)
+    assert (await produce(wire, T, grows)).error_code == ErrorCode.MESSAGE_TOO_LARGE
+    assert (await produce(wire, T, batch([b"small"]))).base_offset == 0
+
+
+async def test_heavy_batches_leave_the_event_loop_alone(
+    broker: Broker, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[tuple[int, bool]] = []
+
+    def noted(records: memoryview, version: int, now_ms: int, rules: ProduceRules) -> bytes:
+        threads.append((len(records), threading.current_thread() is threading.main_thread()))
+        return in_topic_codec(records, version, now_ms, rules)
+
+    monkeypatch.setattr(produce_handler, "in_topic_codec", noted)
+    await create_topic(wire, "t", configs={"compression.type": "zstd"})
+    for records in (batch([HEAVY]), batch([LIGHT], codec=Codec.GZIP), batch([LIGHT])):
+        assert (await produce(wire, T, records)).error_code == 0
+    assert [in_loop for _, in_loop in threads] == [False, False, True]
+
+
+async def test_without_an_answer(wire: Wire) -> None:
+    await create_topic(wire, "t", configs={"compression.type": "gzip"})
+    await wire.send(ApiKey.PRODUCE, 9, produce_request(T, batch([HEAVY]), acks=0), answered=False)
+    assert (await produce(wire, T, batch([LIGHT]))).base_offset == 1

@@ -20,7 +20,9 @@ from .topics import NewTopic
 
 ADDRESS_VARIABLES = ("KAFKA_BOOTSTRAP_SERVERS", "BOOTSTRAP_SERVERS", "KBROKER_BOOTSTRAP")
 CONTROL_VARIABLE = "KBROKER_CONTROL"
-PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+PASSED_ON = [
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+]
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ compaction leaves.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
@@ -17,21 +17,26 @@ from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.records import BatchHeader, check_crc, read_header, read_marker, read_records
 
 from .batches import walk
-from .checkpoints import partition_metadata_from_bytes
+from .checkpoints import MetaProperties, offsets_from_bytes, partition_metadata_from_bytes
 from .epochs import UNDEFINED, LeaderEpochs
-from .errors import CorruptLogError
+from .errors import CorruptLogError, StorageError
 from .files import File, Files
 from .index import AbortedTransaction, OffsetIndex, TimeIndex, aborted_from_bytes
 from .naming import (
+    HIGH_WATERMARKS,
     LEADER_EPOCHS,
     LOG,
+    LOG_STARTS,
+    META_PROPERTIES,
     OFFSET_INDEX,
     PARTITION_METADATA,
+    RECOVERY_POINTS,
     SNAPSHOT,
     TIME_INDEX,
     TXN_INDEX,
     file_name,
     parse_file_name,
+    parse_folder_name,
 )
 from .producer_state import ProducerStates
 
@@ -70,6 +75,36 @@ def verify_partition(files: Files, folder: str, progress: Progress = lambda _: N
     Raises StorageError when the system refuses to read.
     """
     return _Verification(files, folder, progress).run()
+
+
+def verify_checkpoints(files: Files, data_dir: str, reports: Iterable[Report]) -> list[Problem]:
+    """Check what the small files of a data folder say against the partitions in it.
+
+    Parameters: `reports` are those of all its partitions. Raises StorageError.
+    """
+    problems = []
+    ends = {parse_folder_name(each.folder.rpartition("/")[2]): each.end_offset for each in reports}
+    for name in (LOG_STARTS, RECOVERY_POINTS, HIGH_WATERMARKS):
+        path = f"{data_dir}/{name}"
+        try:
+            offsets = offsets_from_bytes(files.read_bytes(path))
+        except FileNotFoundError:
+            continue
+        if offsets is None:
+            problems.append(Problem(path, None, "it is damaged"))
+            continue
+        for (topic, index), offset in sorted(offsets.items()):
+            end = ends.get((topic, index), -1)
+            if offset > end >= 0:
+                reason = f"{offset} for {topic}-{index}, whose records end at {end}"
+                problems.append(Problem(path, None, reason))
+    path = f"{data_dir}/{META_PROPERTIES}"
+    if files.exists(path):
+        try:
+            MetaProperties.from_bytes(files.read_bytes(path), path)
+        except StorageError as error:
+            problems.append(Problem(path, None, str(error.message)))
+    return problems
 
 
 class _Verification:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from .lazy import LazyGroup
 from .output import Column, Progress, format_options, show, table
+from .target import fail
+
+if TYPE_CHECKING:
+    from kbroker.storage.verify import Problem, Report
 
 COMMANDS = {
     "dump": ("kbroker.cli.log_dump:dump", "Print batches, records and index entries of files."),
@@ -40,27 +44,15 @@ def verify(folders: tuple[Path, ...], output: str) -> None:
     too.
     """
     from kbroker.protocol.errors import KafkaError
-    from kbroker.storage.files import OsFiles
-    from kbroker.storage.verify import verify_partition
 
-    partitions = [each for folder in folders for each in _partitions_in(folder)]
-    if not partitions:
-        raise click.UsageError("there is no partition in these folders")
-    total = sum(path.stat().st_size for each in partitions for path in each.glob("*.log"))
     progress = Progress("bytes checked")
-    done, reports = 0, []
-    for folder in partitions:
-
-        def tell(read: int, before: int = done) -> None:
-            progress.show(before + read, total, time.monotonic())
-
-        try:
-            reports.append(verify_partition(OsFiles(), str(folder), tell))
-        except KafkaError as error:
-            click.echo(f"kbroker: {folder}: {error.message}", err=True)
-            sys.exit(1)
-        done += reports[-1].bytes
-    progress.clear()
+    try:
+        reports, problems = _verify(folders, progress)
+    except KafkaError as error:
+        fail(error.message or str(error))
+    finally:
+        progress.clear()
+    found = [each for report in reports for each in report.problems] + problems
     rows: list[dict[str, Any]] = [
         {
             "partition": Path(report.folder).name,
@@ -71,27 +63,50 @@ def verify(folders: tuple[Path, ...], output: str) -> None:
             "start_offset": report.start_offset if report.batches else None,
             "end_offset": report.end_offset if report.batches else None,
             "gaps": report.gaps,
-            "problems": [each._asdict() for each in report.problems],
+            "problems": len(report.problems),
         }
         for report in reports
     ]
+    value = {"partitions": rows, "problems": [each._asdict() for each in found]}
 
     def text(wide: bool) -> str:
-        columns = [Column(key, wide=key == "batches") for key in rows[0] if key != "problems"]
-        found = [each for report in reports for each in report.problems]
-        lines = [table([*columns, Column("problems")], _counted(rows), wide=wide)]
+        columns = [Column(key, wide=key == "batches") for key in rows[0]]
+        lines = [table(columns, rows, wide=wide)]
         lines += [f"{each.path}{_at(each.position)}: {each.reason}" for each in found]
         if found:
             lines.append("`kbroker log repair FOLDER` keeps what is readable before the damage")
         return "\n".join(lines)
 
-    show(output, rows, text)
-    if any(report.problems for report in reports):
+    show(output, value, text)
+    if found:
         sys.exit(1)
 
 
-def _counted(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [row | {"problems": len(row["problems"])} for row in rows]
+def _verify(folders: tuple[Path, ...], progress: Progress) -> tuple[list[Report], list[Problem]]:
+    """Check partitions, and what data folders say about theirs."""
+    from kbroker.storage.files import OsFiles
+    from kbroker.storage.verify import verify_checkpoints, verify_partition
+
+    files = OsFiles()
+    partitions = {folder: _partitions_in(folder) for folder in folders}
+    paths = [path for listed in partitions.values() for path in listed]
+    if not paths:
+        raise click.UsageError("there is no partition in these folders")
+    total = sum(path.stat().st_size for folder in paths for path in folder.glob("*.log"))
+    reports: list[Report] = []
+    problems: list[Problem] = []
+    for folder, listed in partitions.items():
+        begin = len(reports)
+        for path in listed:
+            done = sum(report.bytes for report in reports)
+
+            def tell(read: int, before: int = done) -> None:
+                progress.show(before + read, total, time.monotonic())
+
+            reports.append(verify_partition(files, str(path), tell))
+        if listed != [folder]:
+            problems += verify_checkpoints(files, str(folder), reports[begin:])
+    return reports, problems
 
 
 def _at(position: int | None) -> str:

@@ -141,15 +141,17 @@ async def _lines(stream: Any) -> Chunks:
 
     from kbroker.client.errors import ClientError
 
-    rest = b""
+    begun: list[bytes] = []  # pieces of a line whose end has not come
     while data := await trio.to_thread.run_sync(stream.read1, READ_BYTES, abandon_on_cancel=True):
-        *lines, rest = (rest + data).split(b"\n")
-        if lines:
-            yield lines
-        if len(rest) > LINE_BYTES_MAX:
+        first, *rest = data.split(b"\n")
+        begun.append(first)
+        if rest:
+            yield [b"".join(begun), *rest[:-1]]
+            begun = [rest[-1]]
+        elif sum(map(len, begun)) > LINE_BYTES_MAX:
             raise ClientError(f"a line of more than {LINE_BYTES_MAX >> 20} MiB is no record")
-    if rest:
-        yield [rest]
+    if any(begun):
+        yield [b"".join(begun)]
 
 
 class _Job:

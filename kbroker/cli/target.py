@@ -155,7 +155,10 @@ def _end(error: BaseException) -> NoReturn:
         sys.exit(130)
     if not isinstance(error, (ClientError, KafkaError, DecodeError, OSError)):
         raise error
-    fail(str(error), TIMED_OUT if isinstance(error, TimedOut) else FAILED)
+    message = str(error)
+    if isinstance(error, OSError) and error.errno is None:
+        message += "; does the broker still run? `kbroker health` asks it"
+    fail(message, TIMED_OUT if isinstance(error, TimedOut) else FAILED)
 
 
 def fail(message: str, status: int = FAILED) -> NoReturn:

@@ -14,8 +14,12 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.headers import decode_response, encode_request
 
+from .errors import TimedOut
+
 CLIENT_ID = "kbroker"
 ANSWER_BYTES_MAX = 128 * 1024 * 1024
+ANSWER_SECONDS = 60
+"""How long a broker may take; requests that it may hold back name a time of half of that."""
 CONNECT_SECONDS = 5
 CHECK_SECONDS = 10
 """How long a whole check may take: a port can accept connections and never say anything."""
@@ -83,9 +87,15 @@ class Connection:
         """Send a request in the newest version that both sides speak, and return its response.
 
         Parameters: `oldest` and `newest` are the versions that `message` is made for. Raises what
-        `request` raises, and KafkaError UNSUPPORTED_VERSION when there is no such version.
+        `request` raises, KafkaError UNSUPPORTED_VERSION when there is no such version, and TimedOut.
         """
-        return await self.request(*self._choose(message, oldest, newest), message)
+        key, version = self._choose(message, oldest, newest)
+        with trio.move_on_after(ANSWER_SECONDS):
+            return await self.request(key, version, message)
+        raise TimedOut(
+            f"no answer to {key.api_name} within {ANSWER_SECONDS} s; "
+            "`kbroker cluster health` tells which broker does not answer"
+        )
 
     async def tell(self, message: Any, *, newest: int | None = None) -> None:
         """Send a request that is not answered: Produce with acks=0."""

@@ -94,10 +94,7 @@ class Producer:
             if not code:
                 return Written(partition, row.base_offset, records)
             if code not in _NOT_WRITTEN or trio.current_time() > deadline:
-                reason = (
-                    row.record_errors[0].batch_index_error_message if row.record_errors else None
-                )
-                raise KafkaError(code, reason or row.error_message or _ADVICE.get(code))
+                raise KafkaError(code, _why(row))
             await trio.sleep(RETRY_PAUSE_SECONDS)
             del self._leaders[partition[0]]
 
@@ -136,6 +133,14 @@ _ADVICE = {
     ErrorCode.NOT_ENOUGH_REPLICAS: "`kbroker cluster health` shows which brokers are missing",
     ErrorCode.KAFKA_STORAGE_ERROR: "the broker's log says what is wrong with its disk",
 }
+
+
+def _why(row: ProduceResponse.Partition) -> str | None:
+    """The broker's words about a batch or its first bad record, and what to do."""
+    words = [each.batch_index_error_message for each in row.record_errors[:1]]
+    words = [word for word in (*words, row.error_message) if word][:1]
+    advice = _ADVICE.get(error_code(row.error_code))
+    return "; ".join([*words, *([advice] if advice else [])]) or None
 
 
 def _batches(records: Sequence[Record]) -> Iterator[list[Record]]:

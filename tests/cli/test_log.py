@@ -15,7 +15,7 @@ import trio
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages.offsets import OffsetCommitRequest
 from kbroker.protocol.records import Record
-from kbroker.storage.checkpoints import lines
+from kbroker.storage.checkpoints import lines, offsets_to_bytes
 
 from ..brokers import started
 from ..wire import batch, connected, create_topic, produce, request
@@ -69,11 +69,9 @@ async def write(folder: Path) -> None:
 
 def checked(folder: Path, status: int = 0) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """Rows by partition, and the reasons of all problems."""
-    rows = json.loads(invoke("log", "verify", str(folder), "-o", "json", status=status).stdout)
-    reasons = [
-        f"{Path(each['path']).name}: {each['reason']}" for row in rows for each in row["problems"]
-    ]
-    return {row["partition"]: row for row in rows}, reasons
+    found = json.loads(invoke("log", "verify", str(folder), "-o", "json", status=status).stdout)
+    reasons = [f"{Path(each['path']).name}: {each['reason']}" for each in found["problems"]]
+    return {row["partition"]: row for row in found["partitions"]}, reasons
 
 
 def test_a_sound_folder(data: Path) -> None:
@@ -123,6 +121,17 @@ def test_damage_is_found(data: Path, plant: Callable[[Path], object], reason: st
     rows, reasons = checked(data, status=1)
     assert any(word in each for each in reasons for word in reason.split("|")), reasons
     assert all(not row["problems"] for name, row in rows.items() if name != "t-0")
+
+
+def test_checkpoints_that_cannot_be(data: Path) -> None:
+    name = "recovery-point-offset-checkpoint"
+    (data / name).write_bytes(offsets_to_bytes({("t", 0): 61}))
+    assert checked(data, status=1)[1] == [f"{name}: 61 for t-0, whose records end at 60"]
+    (data / name).write_bytes(b"0\n1\nx")
+    (data / "meta.properties").write_bytes(b"x")
+    _, reasons = checked(data, status=1)
+    assert len(reasons) == 2
+    assert all("is damaged" in each for each in reasons)
 
 
 def test_a_snapshot_that_contradicts_the_batches(data: Path) -> None:

@@ -168,3 +168,20 @@ async def test_keys_go_where_java_puts_them(cli: Cli) -> None:
 
 # What murmur2 in kafka-python says too.
 JAVA_SAYS = {f"key-{i}": at for i, at in enumerate([0, 5, 4, 4, 5, 4, 5, 3])}
+
+
+async def test_long_lines(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kbroker.cli.produce.READ_BYTES", 5)
+    monkeypatch.setattr("kbroker.cli.produce.LINE_BYTES_MAX", 20)
+    await cli("topic", "create", "t")
+    await cli("topic", "produce", "t", stdin="0123456789\n\nab\n0123\n01234")
+    assert await values_in(cli, "t") == ["0123456789", "", "ab", "0123", "01234"]
+    said = await cli("topic", "produce", "t", stdin="x" * 40, status=1)
+    assert "is no record" in said.stderr
+
+
+async def test_a_record_that_is_too_large(cli: Cli) -> None:
+    await cli("topic", "create", "t", "-c", "max.message.bytes=1000")
+    said = await cli("topic", "produce", "t", "x" * 2000, status=1)
+    assert "MESSAGE_TOO_LARGE" in said.stderr
+    assert "--set max.message.bytes" in said.stderr

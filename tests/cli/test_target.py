@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import socket
+import threading
 from pathlib import Path
 
 import pytest
+import trio
 
 from kbroker.broker import Broker, open_broker
 from kbroker.config import BrokerConfig
 from kbroker.context import Endpoint
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.headers import encode_response
+from kbroker.protocol.messages.api_versions import ApiVersionsResponse
 from kbroker.server import Listener
 
+from ..brokers import started
+from ..wire import until
 from .conftest import Cli, invoke
 
 
@@ -32,7 +39,6 @@ def test_a_port_that_is_no_broker() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         server.settimeout(10)
-        import threading
 
         def answer() -> None:
             client, _ = server.accept()
@@ -45,6 +51,46 @@ def test_a_port_that_is_no_broker() -> None:
         said = invoke("topic", "list", "-b", f"127.0.0.1:{port}", status=1).stderr
         thread.join()
     assert "not a Kafka broker" in said
+
+
+def test_a_broker_that_stops_answering(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says what it speaks, and then nothing."""
+    monkeypatch.setattr("kbroker.client.connection.ANSWER_SECONDS", 0.2)
+    rows = [ApiVersionsResponse.ApiVersion(api_key=key, max_version=12) for key in range(4)]
+    hello = encode_response(1, ApiKey.API_VERSIONS, 3, ApiVersionsResponse(api_keys=rows))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        kept = []
+
+        def answer() -> None:
+            client, _ = server.accept()
+            client.recv(1000)
+            client.sendall(b"".join(map(bytes, hello)))  # type: ignore[arg-type]
+            kept.append(client)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        said = invoke("topic", "list", "-b", address, status=4).stderr
+        thread.join()
+        kept[0].close()
+    assert "no answer to Metadata within 0.2 s" in said
+
+
+async def test_a_broker_that_goes_away(cli: Cli) -> None:
+    async with started() as other:
+        await cli("topic", "create", "t", "-b", other.bootstrap_servers)
+        async with trio.open_nursery() as nursery:
+            work = ("topic", "consume", "t", "-b", other.bootstrap_servers)
+            said: list[str] = []
+
+            async def consume() -> None:
+                said.append((await cli(*work, status=1)).stderr)
+
+            nursery.start_soon(consume)
+            await until(lambda: other.server.connections)
+            await trio.sleep(0.3)
+            other.server.close_connections()
+    assert "kbroker health" in said[0]
 
 
 async def test_an_advertised_address_that_cannot_be_reached(

@@ -96,9 +96,11 @@ async def open_broker(
             await nursery.start(_run, node, server, work)
             yield Broker(node, server)
         finally:
-            with trio.CancelScope(shield=True):
-                await _stop(node, server, grace_seconds)
-            work.cancel()
+            try:
+                with trio.CancelScope(shield=True):
+                    await _stop(node, server, grace_seconds)
+            finally:
+                work.cancel()
 
 
 async def _run(

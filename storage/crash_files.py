@@ -26,6 +26,8 @@ from .errors import StorageError
 from .files import Buffer, FileRange, Lock
 
 SECTOR = 512
+NO_LIMIT = 1 << 40
+"""A capacity that nothing fills, so that nobody has to count."""
 
 Mode = Literal["drop", "torn", "lost-name", "mixed"]
 MODES: tuple[Mode, ...] = ("drop", "torn", "lost-name", "mixed")
@@ -122,7 +124,8 @@ class CrashFile:
         position = self.size
         data = b"".join(parts)
         self._files.announce("write", self.path)
-        if self._files.used() + len(data) > self._files.capacity:
+        capacity = self._files.capacity
+        if capacity < NO_LIMIT and self._files.used() + len(data) > capacity:
             raise StorageError(f"cannot append to {self.path}: no space left")
         self._inode.data += data
         return position
@@ -166,7 +169,7 @@ class CrashFiles:
     durable = True
 
     def __init__(
-        self, hook: Callable[[Operation], None] | None = None, *, capacity: int = 1 << 40
+        self, hook: Callable[[Operation], None] | None = None, *, capacity: int = NO_LIMIT
     ) -> None:
         self.hook = hook
         self.capacity = capacity

@@ -18,9 +18,13 @@ STOP_SECONDS = 30
 
 @dataclass(slots=True)
 class Held(Generic[T]):
-    """Something that is open in the loop until it is released."""
+    """Something that is open in the loop until it is released.
+
+    `scope` ends it without a release; `failure` is what it ended with, if it ended by itself.
+    """
 
     value: T
+    scope: trio.CancelScope
     release: trio.Event
     closed: trio.Event
     failure: BaseException | None = None
@@ -36,6 +40,7 @@ class BrokerThread:
     def __init__(self) -> None:
         started: Future[tuple[trio.lowlevel.TrioToken, trio.Nursery]] = Future()
         self._end = trio.Event()
+        self._ending = False
         self._thread = threading.Thread(
             target=self._run, args=(started,), name="kbroker", daemon=True
         )
@@ -63,10 +68,11 @@ class BrokerThread:
         """Enter a context manager in the loop; it stays open until `let_go`."""
 
         async def keep(task_status: trio.TaskStatus[Held[T]]) -> None:
-            async with open_it() as value:
-                held = Held(value, trio.Event(), trio.Event())
-                task_status.started(held)
-                await held.release.wait()
+            with trio.CancelScope() as scope:
+                async with open_it() as value:
+                    held = Held(value, scope, trio.Event(), trio.Event())
+                    task_status.started(held)
+                    await held.release.wait()
 
         async def supervise(task_status: trio.TaskStatus[Held[T]]) -> None:
             """A broker that fails must not take the others of this thread along."""
@@ -75,8 +81,8 @@ class BrokerThread:
                 async with trio.open_nursery() as nursery:
                     held = await nursery.start(keep)
                     task_status.started(held)
-            except Exception as error:
-                if held is None:
+            except BaseException as error:
+                if held is None or self._ending:
                     raise
                 held.failure = error
             finally:
@@ -88,6 +94,25 @@ class BrokerThread:
             return held
 
         return self.call(start)
+
+    def wait_for_end(self, held: Held[Any], timeout: float) -> bool:
+        """Wait until what `hold` opened has ended by itself; False when it did not in time."""
+
+        async def wait() -> bool:
+            with trio.move_on_after(timeout):
+                await held.closed.wait()
+            return held.closed.is_set()
+
+        return self.call(wait)
+
+    def abort(self, held: Held[Any]) -> None:
+        """End what `hold` opened where it is."""
+
+        async def cancel() -> None:
+            held.scope.cancel()
+            await held.closed.wait()
+
+        self.call(cancel)
 
     def let_go(self, held: Held[Any]) -> None:
         """Close what `hold` opened. Raises what it failed with, if it did."""
@@ -103,5 +128,6 @@ class BrokerThread:
     def close(self) -> None:
         """Close what is open and end the thread."""
         if self.running:
+            self._ending = True
             trio.from_thread.run_sync(self._end.set, trio_token=self._token)
             self._thread.join(STOP_SECONDS)

@@ -14,14 +14,16 @@ from kbroker.client.topics import Partition
 from kbroker.clock import SystemClock
 from kbroker.config import BrokerConfig
 from kbroker.context import Endpoint
+from kbroker.storage.crash_files import Mode
 from kbroker.storage.files import MemFiles
 
 from .clock import MovableClock, milliseconds
+from .disk import FOLDER, Disk
 from .expectation import Expectation
 from .fault import Fault, api_key, new_rule
 from .faults import Faults, Hook, Rule
 from .host import BrokerThread, Held
-from .kit import CLIENT_ID, WAIT_SECONDS, KafkaRecord, Kit, Pauses, Value
+from .kit import CLIENT_ID, WAIT_SECONDS, KafkaRecord, Kit, Pauses, Value, WaitTimeout
 from .running import RunningBroker, check_faults, run_broker
 from .snapshot import Snapshot
 
@@ -171,7 +173,8 @@ class LocalBroker(KafkaHandle):
 
     Parameters: `topics` to create, with their partitions; `config` are Kafka's properties;
     `data_dir` keeps the data in a folder, None in memory; `load` is what it holds at the start;
-    `thread` is one that several brokers share, None makes one.
+    `disk` gives it a disk that fails on demand; `thread` is one that several brokers share, None
+    makes one.
 
     Resource handling: use it in a `with` statement, or call `close`.
     """
@@ -184,6 +187,7 @@ class LocalBroker(KafkaHandle):
         data_dir: str | None = None,
         port: int = 0,
         load: Snapshot | None = None,
+        disk: bool = False,
         thread: BrokerThread | None = None,
     ) -> None:
         self.faults = Faults()
@@ -191,9 +195,11 @@ class LocalBroker(KafkaHandle):
         self._properties = dict(config or {})
         self._config = BrokerConfig.load(options=self._properties)
         self._data_dir = data_dir
-        self._files = None if data_dir else MemFiles(limit=self._config.memory_limit_bytes)
-        if load is not None:
-            self._files = load.files.fork()
+        self._disk = Disk() if disk else None
+        self._files = None
+        if not disk and not data_dir:
+            limit = self._config.memory_limit_bytes
+            self._files = load.files.fork() if load else MemFiles(limit=limit)
         self._port = port
         self._own_thread = thread is None
         self._thread = thread or BrokerThread()
@@ -220,16 +226,21 @@ class LocalBroker(KafkaHandle):
             self._config,
             faults=self.faults,
             clock=self.clock.movable,
-            data_dir=self._data_dir,
-            files=self._files,
+            data_dir=self._data_dir if self._disk is None else f"/{FOLDER}",
+            files=self._files or self._disk,
             port=self._port,
         )
 
     def stop(self) -> None:
         """Stop; clients lose their connections, the data stays for `start`."""
         held, self._held = self._held, None
-        if held is not None:
+        if held is None:
+            return
+        try:
             self._thread.let_go(held)
+        except BaseExceptionGroup:
+            if not self._has_crashed:
+                raise
 
     def restart(self) -> None:
         """Stop and start: clients reconnect by themselves."""
@@ -271,6 +282,50 @@ class LocalBroker(KafkaHandle):
     def run_in_broker(self, function: Callable[[RunningBroker], Awaitable[T]]) -> T:
         """Run an async function in the broker's thread, with the broker."""
         return self._do(function, self.running)
+
+    # -- crashes
+
+    @property
+    def disk(self) -> Disk:
+        """The disk to break. Raises ValueError for a broker without `disk=True`."""
+        if self._disk is None:
+            raise ValueError("this broker has no disk to break; make it with disk=True")
+        return self._disk
+
+    @property
+    def _has_crashed(self) -> bool:
+        return self._disk is not None and self._disk.after_cut is not None
+
+    def crash_at(self, point: str, mode: Mode = "drop", seed: int = 0) -> None:
+        """Cut the power when the broker comes to a point, "produce.appended" for instance.
+
+        Parameters: `mode` says what of the unsynced bytes is lost, see `Disk`. Raises ValueError
+        for an unknown point, with those that there are.
+        """
+        self.disk.crash_at(point, mode, seed)
+
+    def wait_for_crash(self, timeout: float = WAIT_SECONDS) -> None:
+        """Wait for the crash that `crash_at` asked for, then start again on the same port.
+
+        Raises WaitTimeout when the broker did not come to that point.
+        """
+        assert self._held is not None
+        if not self._thread.wait_for_end(self._held, timeout) or not self._has_crashed:
+            raise WaitTimeout(f"waited {timeout:g} s for a crash: the broker did not come there")
+        self.start_after_crash()
+
+    def power_cut(self, mode: Mode = "drop", seed: int = 0) -> None:
+        """Cut the power now, then start again on the same port."""
+        assert self._held is not None
+        self.disk.cut(mode, seed)
+        self._thread.abort(self._held)
+        self.start_after_crash()
+
+    def start_after_crash(self) -> None:
+        """Start with what the power cut left on the disk, on the same port."""
+        self._held = None
+        self._disk = self.disk.restarted()
+        self.start()
 
     # -- rest
 

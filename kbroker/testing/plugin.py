@@ -39,8 +39,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        "kbroker(topics=None, config=None, persist=False): what the broker of this test has: topics "
-        "as NAME: PARTITIONS, Kafka's properties, data on disk",
+        "kbroker(topics=None, config=None, persist=False, disk=False): what the broker of this test "
+        "has: topics as NAME: PARTITIONS, Kafka's properties, data in tmp_path, a disk that fails on "
+        "demand",
     )
 
 
@@ -135,16 +136,16 @@ def _wanted(request: pytest.FixtureRequest) -> dict[str, Any]:
     marker = request.node.get_closest_marker("kbroker")
     if marker is None:
         return {}
-    unknown = set(marker.kwargs) - {"topics", "config", "persist"}
+    unknown = set(marker.kwargs) - {"topics", "config", "persist", "disk"}
     if marker.args or unknown:
         raise pytest.UsageError(
-            f"@pytest.mark.kbroker takes topics, config and persist, not {sorted(unknown) or marker.args}"
+            f"@pytest.mark.kbroker takes topics, config, persist and disk, not {sorted(unknown) or marker.args}"
         )
     return dict(marker.kwargs)
 
 
 def _prepare_external(broker: KafkaHandle, wanted: dict[str, Any]) -> None:
-    if wanted.get("config") or wanted.get("persist"):
+    if wanted.keys() & {"config", "persist", "disk"}:
         pytest.skip("this test needs a broker of its own, and --kbroker-bootstrap names another")
     for name, partitions in wanted.get("topics", {}).items():
         if name in broker.topics():

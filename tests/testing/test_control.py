@@ -22,7 +22,11 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 @contextmanager
 def served(*flags: str) -> Iterator[dict[str, Any]]:
     """The ready event of a server that takes orders."""
-    command = [*KBROKER, *["serve", "--memory", "--port", "0", "--control-port", "0", "--json"], *flags]
+    command = [
+        *KBROKER,
+        *["serve", "--memory", "--port", "0", "--control-port", "0", "--json"],
+        *flags,
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:

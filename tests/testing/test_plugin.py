@@ -89,7 +89,7 @@ def test_a_marker_that_means_nothing_is_an_error(run: Run) -> None:
             pass
     """)
     result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["*@pytest.mark.kbroker takes topics, config and persist*"])
+    result.stdout.fnmatch_lines(["*@pytest.mark.kbroker takes topics, config, persist and disk*"])
 
 
 def test_the_same_tests_against_another_kafka(run: Run) -> None:

@@ -138,9 +138,9 @@ _ADVICE = {
 def _why(row: ProduceResponse.Partition) -> str | None:
     """The broker's words about a batch or its first bad record, and what to do."""
     words = [each.batch_index_error_message for each in row.record_errors[:1]]
-    words = [word for word in (*words, row.error_message) if word][:1]
+    said = next((word for word in (*words, row.error_message) if word), None)
     advice = _ADVICE.get(error_code(row.error_code))
-    return "; ".join([*words, *([advice] if advice else [])]) or None
+    return "; ".join(word for word in (said, advice) if word) or None
 
 
 def _batches(records: Sequence[Record]) -> Iterator[list[Record]]:

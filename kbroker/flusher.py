@@ -2,7 +2,9 @@
 
 With `flush.policy=fsync` an append makes its replica wait here; a pass then syncs all waiting logs
 together and moves their high watermarks, which releases the acks (group commit). While a pass runs,
-the next appends gather for the next one.
+the next appends gather for the next one. With the other policies a batch is readable at once, and a
+pass comes after a time; a topic's `flush.messages` makes a batch wait all the same, its `flush.ms`
+brings the pass forward.
 
 A pass runs in the event loop while the disk is fast and in a worker thread when it is not: on a fast
 disk the hand-over to a thread and back costs a busy loop more than the sync itself, on a slow one the
@@ -12,6 +14,7 @@ sync would hold up every connection. What recent passes took decides.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
@@ -27,6 +30,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+AT_ONCE, NEVER = -math.inf, math.inf
+SECONDS_MAX = 10 * 365 * 86_400
+"""A longer wait is none."""
 INLINE_SECONDS_MAX = 0.0015
 """Passes that are longer than this, on average, go to a thread."""
 AVERAGE_WEIGHT = 0.2
@@ -52,30 +58,42 @@ class Flusher:
         self.changes = Changes()
         self._sync = sync
         self._waits_for_disk = policy == "fsync"
-        self._interval_seconds = interval_ms / 1000 if policy == "interval" else 0.0
+        self._interval_seconds = interval_ms / 1000 if policy == "interval" else math.inf
         self._dirty: set[Replica] = set()
-        self._more = trio.Event()
+        self._pass_at = NEVER
+        self._sooner = trio.Event()
         self.no_pass = trio.Lock()
         """Held by whoever syncs; while another one holds it, nothing becomes durable."""
         self._average_seconds = 0.0
 
     def appended(self, replica: Replica) -> None:
         """`replica` has a new batch at its end."""
-        if not self._waits_for_disk:
-            replica.synced(replica.log.log_end_offset)
-            # With "os" whole segments are synced, so that a crash leaves little to check.
-            if not self._interval_seconds and not replica.has_rolled():
-                return
+        log = replica.log
+        if self._waits_for_disk or log.log_end_offset - log.synced_offset >= replica.flush_messages:
+            self._sync_at(AT_ONCE, replica)
+            return
+        replica.synced(log.log_end_offset)
+        seconds = min(self._interval_seconds, replica.flush_seconds)
+        # With "os" whole segments are synced, so that a crash leaves little to check.
+        if self._interval_seconds == math.inf and replica.has_rolled():
+            self._sync_at(AT_ONCE, replica)
+        elif seconds < SECONDS_MAX:
+            self._sync_at(trio.current_time() + seconds, replica)
+
+    def _sync_at(self, time_due: float, replica: Replica) -> None:
+        """Have `replica` synced by a pass that begins at this time of trio's clock, or before."""
         self._dirty.add(replica)
-        self._more.set()
+        if time_due < self._pass_at:
+            self._pass_at = time_due
+            self._sooner.set()
 
     def opened(self, replica: Replica) -> None:
         """`replica` was opened: what its log holds is readable as soon as it is durable."""
         log = replica.log
         replica.synced(log.synced_offset if self._waits_for_disk else log.log_end_offset)
         if log.synced_offset < log.log_end_offset:
-            self._dirty.add(replica)
-            self._more.set()
+            wait = 0 if self._interval_seconds == math.inf else self._interval_seconds
+            self._sync_at(trio.current_time() + wait, replica)
 
     def forget(self, replica: Replica) -> None:
         """The replica is gone; nothing of it needs a sync."""
@@ -84,14 +102,18 @@ class Flusher:
     async def run(self) -> None:
         """Sync what waits, for ever."""
         while True:
-            await self._more.wait()
-            if self._interval_seconds:
-                await trio.sleep(self._interval_seconds)
+            await self._pass_is_due()
             # Taking the lock yields once: connections that have bytes now still append and share
             # this pass.
             async with self.no_pass:
-                self._more = trio.Event()
+                self._pass_at = NEVER
                 await self._pass()
+
+    async def _pass_is_due(self) -> None:
+        while self._pass_at == NEVER or self._pass_at > trio.current_time():
+            self._sooner = trio.Event()
+            with trio.move_on_at(self._pass_at):
+                await self._sooner.wait()
 
     async def sync_now(self) -> None:
         """Sync what waits at once, after the pass that runs already."""

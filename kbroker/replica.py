@@ -36,6 +36,8 @@ class Replica:
         "closed",
         "commits",
         "config",
+        "flush_messages",
+        "flush_seconds",
         "index",
         "leader_epoch",
         "log",
@@ -64,12 +66,16 @@ class Replica:
         self._flusher = flusher
         self._fetches: set[FetchWait] = set()
         self._unread_bytes = 0
+        self.flush_messages = config.flush_messages
+        self.flush_seconds = config.flush_ms / 1000
         self._count_required()
 
     def configure(self, config: TopicConfig) -> None:
         """Take over changed settings of the topic."""
         self.config = config
         self.log.configure(log_config(config))
+        self.flush_messages = config.flush_messages
+        self.flush_seconds = config.flush_ms / 1000
         self._count_required()
 
     def follow_cluster(self, partition: Partition) -> None:

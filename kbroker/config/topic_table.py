@@ -83,22 +83,20 @@ TOPIC_TABLE: tuple[Property, ...] = (
         "flush.messages",
         Type.LONG,
         _FOREVER,
-        "Sync a log after this many records. `flush.policy` decides instead: with `fsync` every "
-        "acknowledged record is on disk.",
+        "Once this many records of a log are not on disk, the next acknowledgement waits for a "
+        "sync. With `flush.policy=fsync` every one does.",
         minimum=1,
         synonyms=("log.flush.interval.messages",),
-        effect=Effect.NONE,
     ),
     Property(
         "flush.ms",
         Type.LONG,
         _FOREVER,
-        "Sync a log when its oldest unsynced record is this old. `flush.policy` and "
-        "`flush.interval.ms` decide instead.",
+        "A log is synced when its oldest record that is not on disk is this old. With "
+        "`flush.policy=fsync` none that is acknowledged waits.",
         unit="ms",
         minimum=0,
         synonyms=("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
-        effect=Effect.NONE,
     ),
     Property(
         "follower.replication.throttled.replicas",

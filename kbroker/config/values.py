@@ -353,6 +353,8 @@ class TopicConfig(ResourceConfig):
     compression_type = _Text("compression.type")
     compression_zstd_level = _Integer("compression.zstd.level")
     delete_retention_ms = _Integer("delete.retention.ms")
+    flush_messages = _Integer("flush.messages")
+    flush_ms = _Integer("flush.ms")
     index_interval_bytes = _Integer("index.interval.bytes")
     max_compaction_lag_ms = _Integer("max.compaction.lag.ms")
     max_message_bytes = _Integer("max.message.bytes")

@@ -97,14 +97,16 @@ def aged(age_ms: int = 0, value: bytes = b"x", key: bytes | None = b"k") -> byte
 
 
 EFFECTS: dict[str, Callable[[Trial], Awaitable[None]]] = {}
+BROKERS: dict[str, dict[str, object]] = {}
 Test = Callable[[Trial], Awaitable[None]]
 
 
-def effect_of(name: str) -> Callable[[Test], Test]:
-    """Mark a function that shows what changing the setting does."""
+def effect_of(name: str, **settings: object) -> Callable[[Test], Test]:
+    """Mark a function that shows what changing the setting does, in a broker with `settings`."""
 
     def mark(function: Test) -> Test:
         EFFECTS[name] = function
+        BROKERS[name] = settings
         return function
 
     return mark
@@ -122,6 +124,29 @@ async def keyless_records_are_refused_while_compacted(trial: Trial) -> None:
     assert await trial.earliest() > 0
     await trial.set("cleanup.policy", "delete")
     assert await trial.produce(aged(key=None)) == 0
+
+
+@effect_of("flush.messages", flush_policy="os")
+async def an_acknowledgement_waits_for_the_disk_after_so_many_records(trial: Trial) -> None:
+    log = trial.broker.node.named_replica(T.name, 0).log
+    assert await trial.produce() == 0
+    assert log.synced_offset == 0
+    await trial.set("flush.messages", "3")
+    for synced in (0, 3, 3, 3, 6):
+        assert await trial.produce() == 0
+        assert log.synced_offset == synced
+
+
+@effect_of("flush.ms", flush_policy="os")
+async def records_are_on_disk_after_a_time(trial: Trial) -> None:
+    log = trial.broker.node.named_replica(T.name, 0).log
+    await trial.set("flush.ms", str(HOUR_MS))
+    assert await trial.produce() == 0
+    await trio.sleep(0.05)
+    assert log.synced_offset == 0
+    await trial.set("flush.ms", "10")
+    assert await trial.produce() == 0
+    await until(lambda: log.synced_offset == 2)
 
 
 @effect_of("index.interval.bytes")
@@ -439,7 +464,10 @@ async def a_producer_that_is_forgotten_is_a_new_one(trial: Trial) -> None:
 
 @pytest.mark.parametrize("name", EFFECTS)
 async def test_effect(name: str, tmp_path: Path) -> None:
-    async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
+    async with (
+        started(tmp_path, **BROKERS[name]) as broker,
+        connected(broker.endpoint) as wire,
+    ):
         await create_topic(wire, T.name)
         await EFFECTS[name](Trial(wire, broker, tmp_path))
 

@@ -112,7 +112,7 @@ class TopicResource(Resource):
         validate_topic_configs(values, self.node.config)
 
     async def store(self, values: dict[str, str], cause: str) -> bool:
-        return await self.node.cluster.alter_topic_configs(self.name, values, cause=cause)
+        return await self.node.cluster.alter_topic_configs(self._topic, values, cause=cause)
 
 
 class BrokerResource(StoredResource):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import uuid
+from collections.abc import Mapping
 
 import trio
 
@@ -38,6 +39,7 @@ from .topics import NewTopic, create_topic
 logger = logging.getLogger(__name__)
 
 CHECKPOINT_SECONDS = 0.5
+SET_BY_CLIENTS = "set by clients"
 LOGGED_MAX = 1000
 
 
@@ -284,11 +286,7 @@ class Node:
         """What this node was started with, under what clients set since."""
         config = self.static_config
         for resource, source in self.dynamic_resources():
-            values = self.cluster.own_configs(resource)
-            try:
-                config = config.overlay(values, origin="set by clients", source=source)
-            except ConfigError as error:
-                logger.error("settings that clients gave brokers are left out: %s", error)
+            config = _with_settings_that_fit(config, self.cluster.own_configs(resource), source)
         return config
 
     def _on_configs_changed(self, resource: ConfigResource) -> None:
@@ -324,6 +322,31 @@ class Node:
             self._trash.set()
         self.groups.topic_deleted(topic.name)
         logger.info("topic %s deleted", topic.name)
+
+
+def _with_settings_that_fit(
+    config: BrokerConfig, values: Mapping[str, str], source: Source
+) -> BrokerConfig:
+    """Lay what clients gave brokers over `config`.
+
+    What was good once need not be so after a change of what the node is started with, or in
+    another version: then the rest still holds, because dropping a retention with it would drop
+    records.
+    """
+    try:
+        return config.overlay(values, origin=SET_BY_CLIENTS, source=source)
+    except ConfigError:
+        pass
+    result = config
+    fitting: dict[str, str] = {}
+    for name, value in values.items():
+        try:
+            result = config.overlay({**fitting, name: value}, origin=SET_BY_CLIENTS, source=source)
+        except ConfigError as error:
+            logger.error("a setting that clients gave brokers is left out: %s", error)
+        else:
+            fitting[name] = value
+    return result
 
 
 def _retain(replica: Replica, now_ms: int) -> bool:

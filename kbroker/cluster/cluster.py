@@ -238,17 +238,20 @@ class Cluster:
         if not await self._transact(puts, compares={TOPICS + name: topic.revision}, cause=cause):
             raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
 
-    async def alter_topic_configs(self, name: str, configs: dict[str, str], *, cause: str) -> bool:
+    async def alter_topic_configs(
+        self, topic: Topic, configs: dict[str, str], *, cause: str
+    ) -> bool:
         """Replace a topic's own settings; False when the topic changed in between.
 
-        Raises UNKNOWN_TOPIC_OR_PARTITION.
+        Raises UNKNOWN_TOPIC_OR_PARTITION when it is gone, also when another one has its name.
         """
-        topic = self.topics.get(name)
-        if topic is None:
+        if self.topics_by_id.get(topic.id) is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         document = topic.to_document() | {"configs": configs}
         return await self._transact(
-            {TOPICS + name: document}, compares={TOPICS + name: topic.revision}, cause=cause
+            {TOPICS + topic.name: document},
+            compares={TOPICS + topic.name: topic.revision},
+            cause=cause,
         )
 
     async def alter_configs(

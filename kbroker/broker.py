@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
+from pathlib import Path
 
 import trio
 
@@ -14,7 +14,8 @@ from kbroker.cluster import Cluster, LocalStore
 from kbroker.cluster.model import random_cluster_id
 from kbroker.storage.checkpoints import MetaProperties
 from kbroker.storage.files import Files, MemFiles, OsFiles
-from kbroker.storage.manager import LogManager, sync_logs
+from kbroker.storage.folders import LogFolders
+from kbroker.storage.manager import LogManager
 
 from .clock import Clock, SystemClock
 from .config import BrokerConfig
@@ -63,7 +64,7 @@ class Broker:
 async def open_broker(
     config: BrokerConfig,
     *,
-    data_dir: str | None,
+    data_dir: str | Sequence[str] | None,
     listeners: list[Listener],
     files: Files | None = None,
     clock: Clock | None = None,
@@ -73,7 +74,8 @@ async def open_broker(
 ) -> AsyncIterator[Broker]:
     """Start a broker, yield it ready, stop it gracefully at the end.
 
-    Parameters: `data_dir` is the data folder, None keeps everything in memory; `files` is where
+    Parameters: `data_dir` is the data folder, or several over which partitions are spread (the
+    first one has the metadata too); None keeps everything in memory; `files` is where
     that folder is, to be handed in when it must outlive a broker in memory; `grace_seconds` bounds
     the stop; `cluster_id` is the id of a cluster that does not exist yet, by default a random one;
     `connection_class` serves each client. Several brokers can run in one process.
@@ -83,7 +85,9 @@ async def open_broker(
     # First of all: a port that is taken must not leave a data folder behind.
     bound = await bind_all(listeners, config.listen_backlog)
     try:
-        node = await _open_node(config, data_dir, files, clock or SystemClock(), cluster_id)
+        node = await _open_node(
+            config, _folders(data_dir), files, clock or SystemClock(), cluster_id
+        )
         server = Server(node, load_apis(), bound, connection_class)
     except BaseException:
         close_all(bound)
@@ -103,6 +107,14 @@ async def open_broker(
                 work.cancel()
 
 
+def _folders(data_dir: str | Sequence[str] | None) -> Sequence[str]:
+    if data_dir is None:
+        return ()
+    given = (data_dir,) if isinstance(data_dir, str) else data_dir
+    # In full: clients are told these paths, and name them when they move replicas.
+    return list(dict.fromkeys(Path(each).absolute().as_posix() for each in given))
+
+
 async def _run(
     node: Node, server: Server, work: trio.CancelScope, task_status: trio.TaskStatus[None]
 ) -> None:
@@ -115,39 +127,52 @@ async def _run(
 
 async def _open_node(
     config: BrokerConfig,
-    data_dir: str | None,
+    data_dirs: Sequence[str],
     files: Files | None,
     clock: Clock,
     cluster_id: str | None,
 ) -> Node:
     if files is None:
-        files = OsFiles() if data_dir is not None else MemFiles(limit=config.memory_limit_bytes)
-    folder = data_dir or MEMORY_FOLDER
-    fresh = MetaProperties(
-        node_id=config.node_id,
-        cluster_id=cluster_id or random_cluster_id(),
-        directory_id=random_cluster_id(),
-    )
-    # Checkpoint jobs run in a worker thread.
-    logs = LogManager(
-        files,
-        folder,
-        fresh,
-        guard=threading.Lock(),
-        open_files_max=shares().logs if files.durable else None,
-    )
+        files = OsFiles() if data_dirs else MemFiles(limit=config.memory_limit_bytes)
+    paths = data_dirs or [MEMORY_FOLDER]
+    logs = _open_folders(files, paths, config.node_id, cluster_id or random_cluster_id())
     try:
-        store = LocalStore(files, f"{folder}/{METADATA_JOURNAL}")
+        store = LocalStore(files, f"{paths[0]}/{METADATA_JOURNAL}")
         cluster = await Cluster.open(store, cluster_id=logs.meta.cluster_id)
     except BaseException:
         logs.close(clean=False)
         raise
     flusher = Flusher(
-        "os" if data_dir is None else config.flush_policy,
-        partial(sync_logs, files, folder),
+        config.flush_policy if data_dirs else "os",
+        logs.sync,
         interval_ms=config.flush_interval_ms,
     )
-    return Node(cluster, logs, flusher, config, clock, in_memory=data_dir is None)
+    return Node(cluster, logs, flusher, config, clock, in_memory=not data_dirs)
+
+
+def _open_folders(files: Files, paths: Sequence[str], node_id: int, cluster_id: str) -> LogFolders:
+    """Open data folders; new ones become part of the cluster that the first one belongs to."""
+    managers: list[LogManager] = []
+    try:
+        for path in paths:
+            fresh = MetaProperties(
+                node_id=node_id,
+                cluster_id=managers[0].meta.cluster_id if managers else cluster_id,
+                directory_id=random_cluster_id(),
+            )
+            manager = LogManager(
+                files,
+                path,
+                fresh,
+                guard=threading.Lock(),  # checkpoint jobs run in a worker thread
+                open_files_max=shares().logs // len(paths) if files.durable else None,
+            )
+            managers.append(manager)
+        return LogFolders(files, managers)
+    except BaseException:
+        for manager in managers:
+            manager.close(clean=False)
+        raise
 
 
 async def _stop(node: Node, server: Server, grace_seconds: float) -> None:

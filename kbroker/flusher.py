@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 import trio
@@ -54,7 +54,6 @@ class Flusher:
         *,
         interval_ms: int = 1000,
     ) -> None:
-        self.failed: str | None = None
         self.changes = Changes()
         self._sync = sync
         self._waits_for_disk = policy == "fsync"
@@ -148,12 +147,12 @@ class Flusher:
         self._average_seconds += AVERAGE_WEIGHT * (took - self._average_seconds)
         return ends
 
-    def _fail(self, replicas: Iterable[Replica]) -> None:
+    def _fail(self, replicas: Collection[Replica]) -> None:
         for replica in replicas:
-            self.failed = replica.log.offline or "a sync failed"
             replica.commits.fail()
-        logger.error(
-            "%s: the data folder is offline, no record is acknowledged any more; check the disk, "
-            "then restart the server",
-            self.failed,
-        )
+        for reason in {replica.log.offline for replica in replicas}:
+            logger.error(
+                "%s: the data folder is offline, nothing in it is acknowledged any more; check the "
+                "disk, then restart the server",
+                reason,
+            )

@@ -20,7 +20,7 @@ from kbroker.cluster import (
 )
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.storage.errors import StorageError
-from kbroker.storage.manager import LogManager
+from kbroker.storage.folders import LogFolders
 
 from .cleaner import Cleaner
 from .clock import Clock
@@ -30,6 +30,7 @@ from .flusher import Flusher
 from .groups import GroupService
 from .heavy_work import HeavyWork
 from .log_settings import log_config
+from .moves import ReplicaMoves
 from .producer_ids import ProducerIds
 from .replica import Replica
 from .request_memory import RequestMemory
@@ -53,7 +54,7 @@ class Node:
     def __init__(
         self,
         cluster: Cluster,
-        logs: LogManager,
+        logs: LogFolders,
         flusher: Flusher,
         config: BrokerConfig,
         clock: Clock,
@@ -75,9 +76,11 @@ class Node:
         self.request_memory = RequestMemory(config.queued_max_request_bytes)
         self.heavy_work = HeavyWork()
         self.cleaner = Cleaner(self)
+        self.moves = ReplicaMoves(self)
         self.stopping = False
         self._trash = trio.Event()
-        self._checkpointing = trio.Lock()
+        self.no_checkpoint = trio.Lock()
+        """Held by whoever checkpoints; while another one holds it, nothing is removed."""
         self.unhandled_errors = 0
         self._replicas: dict[tuple[uuid.UUID, int], Replica] = {}
         self._logged: set[str] = set()
@@ -96,6 +99,7 @@ class Node:
             if self.cluster.partition(name, index) is None
         )
         await self.groups.load()
+        self.moves.resume()
 
     async def run(self) -> None:
         """Background work, until cancelled."""
@@ -105,6 +109,7 @@ class Node:
             nursery.start_soon(self.groups.expire_offsets_regularly)
             nursery.start_soon(self._checkpoint_regularly)
             nursery.start_soon(self._empty_trash)
+            nursery.start_soon(self.moves.run)
             nursery.start_soon(self._apply_retention_regularly)
             if self.config.log_cleaner_enable:
                 nursery.start_soon(self.cleaner.run)
@@ -143,7 +148,7 @@ class Node:
         for replica in self._replicas.values():
             replica.close(deleted=False)
         try:
-            self.logs.close(clean=self.flusher.failed is None, now_ms=self.clock.log_ms())
+            self.logs.close(now_ms=self.clock.log_ms())
         except StorageError as error:
             logger.error("no clean shutdown: %s", error)
         await self.cluster.aclose()
@@ -160,7 +165,7 @@ class Node:
 
     async def checkpoint(self) -> None:
         """Make durable what recovery starts from: how far logs are synced, and where they begin."""
-        async with self._checkpointing:
+        async with self.no_checkpoint:
             try:
                 job = self.logs.checkpoint(self.clock.log_ms())
                 await trio.to_thread.run_sync(job.run)
@@ -173,6 +178,13 @@ class Node:
             await trio.to_thread.run_sync(self.logs.empty_trash)
             self._trash = trio.Event()
             await self._trash.wait()
+
+    def empty_trash_soon(self) -> None:
+        """Let go of files that nobody needs any more."""
+        if self.in_memory:
+            self.logs.empty_trash()  # at once: a full memory waits for it
+        else:
+            self._trash.set()
 
     async def _apply_retention_regularly(self) -> None:
         while True:
@@ -316,10 +328,7 @@ class Node:
             logger.error(
                 "files of topic %s stay until the next start: %s", topic.name, error.message
             )
-        if self.in_memory:
-            self.logs.empty_trash()  # at once: a full memory waits for it
-        else:
-            self._trash.set()
+        self.empty_trash_soon()
         self.groups.topic_deleted(topic.name)
         logger.info("topic %s deleted", topic.name)
 

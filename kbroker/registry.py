@@ -20,6 +20,7 @@ HANDLER_MODULES = (
     "fetch",
     "groups",
     "list_offsets",
+    "log_dirs",
     "metadata",
     "offsets",
     "produce",

@@ -137,10 +137,6 @@ class Replica:
 
     def append(self, batch: memoryview, header: BatchHeader, now_ms: int) -> Appended:
         """Append one checked batch as the leader; see `Log.append` for what it raises."""
-        if self._flusher.failed is not None:
-            raise KafkaError(
-                ErrorCode.KAFKA_STORAGE_ERROR, "the data folder is offline: a sync failed"
-            )
         appended = self.log.append(batch, header, leader_epoch=self.leader_epoch, now_ms=now_ms)
         if not appended.duplicate:
             self._unread_bytes += header.size
@@ -162,7 +158,7 @@ class Replica:
         """Why something that was appended will not be committed here."""
         if self._deleted:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if self._flusher.failed is not None:
+        if self.log.offline is not None:
             return ErrorCode.KAFKA_STORAGE_ERROR
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
 
@@ -187,6 +183,13 @@ class Replica:
         """The answer to parked fetches changed without new records."""
         for fetch in tuple(self._fetches):
             fetch.wake()
+
+    def move_to(self, log: Log) -> None:
+        """Go on with a log that has the same records in another folder."""
+        self.log = log
+        self._segment = log.active
+        self._flusher.opened(self)
+        self.wake()
 
     def close(self, *, deleted: bool) -> None:
         """Stop serving: waiters are told. The log itself is closed by its manager."""

@@ -88,8 +88,8 @@ class _Serving:
         self.parent = os.getppid()
         self.stop = trio.CancelScope()
         self.is_new = False
-        self.data_dir: str | None = None
         self.control: str | None = None
+        self.data_dirs: tuple[str, ...] = ()
 
     async def run(self) -> None:
         options = self.options
@@ -99,8 +99,8 @@ class _Serving:
         except (ConfigError, StartFailed) as refused:
             self.event("error", message=str(refused))
             raise
-        self.data_dir = None if options.memory else config.log_dir
-        self.is_new = not _exists(self.data_dir or "", META_PROPERTIES)
+        self.data_dirs = () if options.memory else config.log_dirs
+        self.is_new = not any(_exists(each, META_PROPERTIES) for each in self.data_dirs)
         self.event("starting", version=__version__, pid=os.getpid())
         try:
             async with trio.open_nursery() as nursery:
@@ -155,7 +155,7 @@ class _Serving:
         opened = partial(
             open_broker,
             config,
-            data_dir=self.data_dir,
+            data_dir=self.data_dirs or None,
             listeners=listeners,
             grace_seconds=options.grace_seconds,
             cluster_id=options.cluster_id,
@@ -224,7 +224,7 @@ class _Serving:
             "pid": os.getpid(),
             "cluster_id": broker.node.cluster.id,
             "node_id": broker.node.id,
-            "data_dir": self.data_dir and os.path.abspath(self.data_dir),
+            "data_dir": os.path.abspath(self.data_dirs[0]) if self.data_dirs else None,
             "control": self.control,
             "version": __version__,
             "seconds": round(time.perf_counter() - self.started, 3),
@@ -250,12 +250,13 @@ class _Serving:
     def _data_line(self, broker: Broker) -> str:
         topics = len(broker.node.cluster.topics)
         count = f"{topics} topic{'' if topics == 1 else 's'}"
-        if self.data_dir is None:
+        if not self.data_dirs:
             return f"in memory, {count}"
         state = "clean shutdown" if broker.node.logs.clean else "recovered after a crash"
         if self.is_new:
             state = "new"
-        return f"{self.data_dir}  {count}, {_segment_bytes(self.data_dir) / 1e6:.1f} MB, {state}"
+        size = sum(map(_segment_bytes, self.data_dirs)) / 1e6
+        return f"{', '.join(self.data_dirs)}  {count}, {size:.1f} MB, {state}"
 
     def _signal_ready(self, ready: dict[str, Any]) -> None:
         options = self.options

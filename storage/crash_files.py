@@ -288,6 +288,9 @@ class CrashFiles:
     def size(self, path: str) -> int:
         return len(self._file(path).data)
 
+    def usage(self, path: str) -> tuple[int, int]:
+        return 1 << 40, 1 << 39
+
     def sync_dir(self, path: str) -> None:
         folder = self._folder(path)
         self.announce("syncdir", path)

@@ -145,6 +145,9 @@ class Files(Protocol):
 
     def size(self, path: str) -> int: ...
 
+    def usage(self, path: str) -> tuple[int, int]:
+        """All bytes of the file system that holds `path`, and those that are free for us."""
+
     def sync_dir(self, path: str) -> None:
         """Make the names in a folder survive a power cut. Blocks."""
 
@@ -383,6 +386,11 @@ class OsFiles:
     def size(self, path: str) -> int:
         with _reported("measure", path):
             return os.stat(path).st_size
+
+    def usage(self, path: str) -> tuple[int, int]:
+        with _reported("measure the disk of", path):
+            found = shutil.disk_usage(path)
+        return found.total, found.free
 
     def sync_dir(self, path: str) -> None:
         if os.name == "nt":  # no handle on a folder can be flushed there
@@ -664,6 +672,9 @@ class MemFiles:
     def is_folder(self, path: str) -> bool:
         """Whether there is a folder at this path."""
         return path in self._folders
+
+    def usage(self, path: str) -> tuple[int, int]:
+        return self.limit, max(self.limit - self.used, 0)
 
     def sync_dir(self, path: str) -> None:
         pass

@@ -204,6 +204,7 @@ class Log:
         topic_id: UUID,
         config: LogConfig,
         *,
+        folder: str | None = None,
         changed: set[Log] | None = None,
         lower_recovery_point: Callable[[Log], None] | None = None,
         open_segments: OpenSegments | None = None,
@@ -214,7 +215,7 @@ class Log:
         self.partition = partition
         self.topic_id = topic_id
         self.config = config
-        self.folder = f"{data_dir}/{folder_name(topic, partition)}"
+        self.folder = f"{data_dir}/{folder or folder_name(topic, partition)}"
         self.log_start_offset = 0
         self.log_end_offset = 0
         self.synced_offset = 0

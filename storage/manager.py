@@ -34,11 +34,13 @@ from .naming import (
     CLEAN_SHUTDOWN,
     DELETED_FOLDER,
     LOCK,
+    LOG,
     META_PROPERTIES,
     PARTITION_METADATA,
     deleted_folder_name,
     folder_name,
     parse_folder_name,
+    parse_future_folder_name,
 )
 from .open_segments import OpenSegments
 from .recovery import load_log
@@ -199,6 +201,8 @@ class LogManager:
         """
         self._files = files
         self.data_dir = data_dir
+        self.failed: str | None = None
+        """Why the folder is offline, with all its logs."""
         _make_folder(files, data_dir)
         self._lock: Lock = files.lock(f"{data_dir}/{LOCK}")
         try:
@@ -266,6 +270,34 @@ class LogManager:
         """All open logs."""
         return iter(list(self._logs.values()))
 
+    def __contains__(self, partition: Partition) -> bool:
+        return partition in self._folders
+
+    def __len__(self) -> int:
+        """How many partitions are here, open or not."""
+        return len(self._folders)
+
+    def fail(self, reason: str) -> None:
+        """Take the folder offline for good: nothing in it is served or taken any more."""
+        self.failed = self.failed or reason
+        for log in self._logs.values():
+            log.fail(reason)
+
+    def usage(self) -> tuple[int, int]:
+        """All bytes of the disk, and those that are free. Raises StorageError."""
+        if self.failed is not None:
+            raise StorageError(self.failed)
+        return self._files.usage(self.data_dir)
+
+    def size_of(self, topic: str, partition: int) -> int:
+        """Bytes of a partition's records, whether it is open or not. Raises StorageError."""
+        log = self._logs.get((topic, partition))
+        if log is not None:
+            return log.size
+        folder = f"{self.data_dir}/{folder_name(topic, partition)}"
+        names = [name for name in self._files.listdir(folder) if name.endswith(LOG)]
+        return sum(self._files.size(f"{folder}/{name}") for name in names)
+
     def folders(self) -> list[Partition]:
         """Topic and partition of everything on disk, open or not."""
         return sorted(self._folders)
@@ -311,6 +343,8 @@ class LogManager:
         log = self._logs.get(key)
         if log is not None and log.topic_id == topic_id:
             return log
+        if self.failed is not None:
+            raise StorageError(self.failed)
         if key in self._folders:
             found = self._topic_id(key)
             if found is not None and found != topic_id:
@@ -420,6 +454,34 @@ class LogManager:
         """Remove the bytes of deleted partitions. Blocks; a worker thread may call it."""
         while self._trash:
             self._files.rmtree(self._trash.pop())
+
+    # --- copies that replace logs ---------------------------------------------------------------
+
+    def futures(self) -> list[tuple[Partition, str]]:
+        """Copies that were found at start: partition, and the name of the folder."""
+        names = self._files.listdir(self.data_dir)
+        found = [(parse_future_folder_name(name), name) for name in names]
+        return [(key, name) for key, name in found if key is not None]
+
+    def discard_future(self, key: Partition, name: str) -> None:
+        """Remove a copy that was never finished, and what a checkpoint may say of it."""
+        self._files.rmtree(f"{self.data_dir}/{name}")
+        if key not in self._folders:
+            self._checkpoints.forget([key])
+
+    def expect(self, key: Partition, offsets: Offsets) -> None:
+        """Checkpoint a log that will be taken over. Raises StorageError."""
+        self._checkpoints.update([(key, offsets)])
+
+    def take_over(self, key: Partition, name: str) -> None:
+        """Let the copy in folder `name` be the log of a partition, durably.
+
+        Raises StorageError.
+        """
+        self._files.rename(f"{self.data_dir}/{name}", f"{self.data_dir}/{folder_name(*key)}")
+        self._files.sync_dir(self.data_dir)
+        self._folders.add(key)
+        self._unopened.add(key)
 
     # --- checkpoints ----------------------------------------------------------------------------
 

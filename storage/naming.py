@@ -14,12 +14,15 @@ data/                                       one broker
         00000000000000000000.log.cleaned    what compaction is about to put in the place of segments
         00000000000000000000.replaces       which ones, while that is going on
     orders-0.4f1c...-delete/                a deleted partition, removed in the background
+    orders-0.4f1c...-future/                a copy that will replace the log in another folder
 """
 
 from __future__ import annotations
 
 import re
 from uuid import UUID
+
+from .errors import StorageError
 
 LOG = ".log"
 OFFSET_INDEX = ".index"
@@ -31,6 +34,7 @@ REPLACES = ".replaces"
 CLEANED = ".cleaned"
 SWAP = ".swap"
 DELETED_FOLDER = "-delete"
+FUTURE_FOLDER = "-future"
 
 META_PROPERTIES = "meta.properties"
 LOCK = ".lock"
@@ -45,6 +49,7 @@ LEADER_EPOCHS = "leader-epoch-checkpoint"
 _FOLDER_NAME_MAX = 255
 _NUMBERED = re.compile(r"(\d{20})(\.(?:log|index|timeindex|txnindex|snapshot|replaces))")
 _FOLDER = re.compile(r"(.+)-(\d+)")
+_FUTURE = re.compile(rf"(.+)-(\d+)\.[0-9a-f]{{32}}{FUTURE_FOLDER}")
 
 
 def file_name(offset: int, suffix: str) -> str:
@@ -76,3 +81,21 @@ def deleted_folder_name(topic: str, partition: int, topic_id: UUID) -> str:
     """
     ending = f"-{partition}.{topic_id.hex}{DELETED_FOLDER}"
     return topic[: _FOLDER_NAME_MAX - len(ending)] + ending
+
+
+def future_folder_name(topic: str, partition: int, topic_id: UUID) -> str:
+    """The name of a copy that will replace a partition; with the topic's id, as when deleted.
+
+    Raises StorageError for a topic whose name is too long for that: it cannot be cut, because the
+    copy may become the log.
+    """
+    name = f"{topic}-{partition}.{topic_id.hex}{FUTURE_FOLDER}"
+    if len(name) > _FOLDER_NAME_MAX:
+        raise StorageError(f"{topic}-{partition} cannot move: its name is too long for a copy")
+    return name
+
+
+def parse_future_folder_name(name: str) -> tuple[str, int] | None:
+    """Topic and partition of the folder of a copy; None for any other name."""
+    match = _FUTURE.fullmatch(name)
+    return (match[1], int(match[2])) if match else None

@@ -18,7 +18,7 @@ Start: TypeAlias = Callable[..., AbstractAsyncContextManager[Broker]]
 
 @asynccontextmanager
 async def started(
-    data_dir: str | Path | None = None, **properties: object
+    data_dir: str | Path | list[Path] | None = None, **properties: object
 ) -> AsyncIterator[Broker]:
     """A broker on a free port; settings as keywords with `_` for the dots of their names.
 
@@ -27,11 +27,17 @@ async def started(
     options = {name.replace("_", "."): _text(value) for name, value in properties.items()}
     async with open_broker(
         BrokerConfig.load(options=options),
-        data_dir=None if data_dir is None else str(data_dir),
+        data_dir=_paths(data_dir),
         listeners=[LOOPBACK],
     ) as broker:
         yield broker
         assert broker.node.unhandled_errors == 0
+
+
+def _paths(data_dir: str | Path | list[Path] | None) -> str | list[str] | None:
+    if isinstance(data_dir, list):
+        return [str(each) for each in data_dir]
+    return None if data_dir is None else str(data_dir)
 
 
 def _text(value: object) -> str:

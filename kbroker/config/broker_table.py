@@ -100,9 +100,8 @@ _STORAGE = (
         "log.dirs",
         Type.LIST,
         None,
-        "Folder that holds this node's logs; `log.dir` when unset. One folder: kbroker does not "
-        "spread logs over several.",
-        longest=1,
+        "Folders that hold this node's logs; `log.dir` when unset. A new partition goes where the "
+        "fewest are, a client can move it to another. The first folder holds the metadata too.",
         dynamic=False,
     ),
     Property(

@@ -237,9 +237,9 @@ class BrokerConfig(Settings):
         return self._connections_max.get(host, self.max_connections_per_ip)
 
     @property
-    def log_dir(self) -> str:
-        """The folder of this node's logs: ``log.dirs``, else ``log.dir``."""
-        return (self.items("log.dirs") or self.items("log.dir"))[0]
+    def log_dirs(self) -> tuple[str, ...]:
+        """The folders of this node's logs: ``log.dirs``, else ``log.dir``."""
+        return self.items("log.dirs") or self.items("log.dir")
 
     @property
     def listeners(self) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ ROWS_OF = {
     "responses": ("topic_data", "topics", "topic_names", "resources"),
     "partition_responses": ("partition_data",),
     "partitions": ("partitions", "partition_indexes"),
-    "results": ("resources", "topics", "groups_names"),
+    "results": ("resources", "topics", "groups_names", "dirs"),
     "coordinators": ("coordinator_keys",),
     "topics": ("topics",),
     "groups": ("groups",),
@@ -32,6 +32,7 @@ SAME = {
     "partition_index": ("partition_index", "partition"),
     "topic": ("topic", "name"),
     "name": ("name", "topic"),
+    "topic_name": ("topic_name", "name"),
 }
 """Names that a thing has in a request when it has another one in the response."""
 
@@ -40,7 +41,15 @@ IDENTITY = ("name", "group_id", "key", "partition_index", "index", "partition", 
 
 KEPT = {
     *IDENTITY,
-    *("topic", "topic_id", "member_id", "group_instance_id", "resource_type", "resource_name"),
+    *(
+        "topic",
+        "topic_name",
+        "topic_id",
+        "member_id",
+        "group_instance_id",
+        "resource_type",
+        "resource_name",
+    ),
 }
 """What a refusal repeats of the request."""
 
@@ -89,6 +98,8 @@ def _row(cls: type[Struct], asked: Any, code: ErrorCode) -> Any:
 def _rows(request: Any, field: str) -> list[Any]:
     for name in ROWS_OF.get(field, ()):
         found = getattr(request, name, None)
+        if found and name == "dirs":  # AlterReplicaLogDirs: rows of folders, answered by topic
+            return [topic for folder in found for topic in folder.topics]
         if found:
             return list(found)
     return []

@@ -153,10 +153,10 @@ DERIVED = {
     "controller.listener.names": "listeners",
     "internal.segment.bytes": "segment_bytes",
     "listeners": "listeners",
-    "log.dir": "log_dir",
+    "log.dir": "log_dirs",
     "max.connections.per.ip": "connections_max_from",
     "max.connections.per.ip.overrides": "connections_max_from",
-    "log.dirs": "log_dir",
+    "log.dirs": "log_dirs",
     "segment.bytes": "segment_bytes",
 }
 """Attributes that read settings other than by their declaration."""
@@ -455,7 +455,7 @@ def test_every_bad_value_is_told_with_its_place() -> None:
         (["queued.max.request.bytes=5"], "less than"),
         (["listeners="], "no listener"),
         (["listeners=C://:1", "controller.listener.names=C"], "no listener"),
-        (["log.dirs=a,b"], "log.dirs: expected a single item"),
+        (["log.dir=a,b"], "log.dir: expected a single item"),
         (["max.connections.per.ip.overrides=10.0.0.1"], "address:number"),
     ],
 )
@@ -515,7 +515,7 @@ def test_the_file_that_comes_with_kafka_starts_without_warnings() -> None:
     assert [notice.level for notice in config.notices] == ["info"]
     assert config.listeners == ("PLAINTEXT://:9092",)
     assert config.advertised_listeners == ("PLAINTEXT://localhost:9092",)
-    assert config.log_dir == "/tmp/logs"
+    assert config.log_dirs == ("/tmp/logs",)
 
 
 def test_internal_topics_follow_the_number_of_nodes() -> None:

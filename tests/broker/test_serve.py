@@ -125,7 +125,7 @@ def test_a_taken_port_names_the_flag_and_leaves_no_folder(tmp_path: Path) -> Non
         (["--memory", "--strict", "-o", "num.partition=3"], 3, "num.partitions"),
         (["--memory", "-o", "no-equals-sign"], 2, "KEY=VALUE"),
         (["--memory", "--data-dir", "x"], 2, "exclude"),
-        (["--memory", "--port", "0", "-o", "log.dirs=a,b"], 3, "log.dirs"),
+        (["--memory", "--port", "0", "-o", "log.dir=a,b"], 3, "log.dir"),
         (["--no-such-flag"], 2, "--no-such-flag"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,

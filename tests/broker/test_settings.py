@@ -54,4 +54,4 @@ def test_an_advertised_address_stands_beside_those_of_other_listeners() -> None:
 
 def test_the_data_folder_is_a_setting() -> None:
     config = load_settings(SettingFlags(data_dir="/x"), {})
-    assert (config.log_dir, config.origin("log.dirs")) == ("/x", "--data-dir")
+    assert (config.log_dirs, config.origin("log.dirs")) == (("/x",), "--data-dir")

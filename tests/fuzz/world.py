@@ -31,6 +31,10 @@ from kbroker.protocol.messages.list_offsets import (
     ListOffsetsRequest,
     OffsetForLeaderEpochRequest,
 )
+from kbroker.protocol.messages.log_dirs import (
+    AlterReplicaLogDirsRequest,
+    DescribeLogDirsRequest,
+)
 from kbroker.protocol.messages.metadata import DescribeTopicPartitionsRequest, MetadataRequest
 from kbroker.protocol.messages.offsets import (
     OffsetCommitRequest,
@@ -523,6 +527,18 @@ def _remove_raft_voter(world: World, rng: random.Random) -> Any:
     return request(ApiKey.REMOVE_RAFT_VOTER, voter_id=1, voter_directory_id=uuid.uuid4())
 
 
+def _describe_log_dirs(world: World, rng: random.Random) -> Any:
+    cls = DescribeLogDirsRequest
+    rows = [cls.Topic(topic=topic.name, partitions=[0, 1, 9]) for topic in world.topics]
+    return cls(topics=rng.choice((None, rows)))
+
+
+def _alter_replica_log_dirs(world: World, rng: random.Random) -> Any:
+    cls = AlterReplicaLogDirsRequest
+    rows = [cls.Topic(name=topic.name, partitions=[0, 9]) for topic in world.topics]
+    return cls(dirs=[cls.Dir(path=rng.choice(("memory", "/elsewhere")), topics=rows)])
+
+
 VALID: dict[ApiKey, Callable[[World, random.Random], Any]] = {
     ApiKey.PRODUCE: _produce,
     ApiKey.FETCH: _fetch,
@@ -552,6 +568,8 @@ VALID: dict[ApiKey, Callable[[World, random.Random], Any]] = {
     ApiKey.DESCRIBE_CLUSTER: _describe_cluster,
     ApiKey.LIST_CONFIG_RESOURCES: _list_config_resources,
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: _describe_topic_partitions,
+    ApiKey.DESCRIBE_LOG_DIRS: _describe_log_dirs,
+    ApiKey.ALTER_REPLICA_LOG_DIRS: _alter_replica_log_dirs,
     ApiKey.ELECT_LEADERS: _elect_leaders,
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: _alter_reassignments,
     ApiKey.LIST_PARTITION_REASSIGNMENTS: _list_reassignments,

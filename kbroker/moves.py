@@ -1,0 +1,118 @@
+"""Replicas on their way from one data folder of this node to another, while clients use them.
+
+A move copies the log in slices, syncs the copy in a worker thread, and then, between two sync
+passes and two checkpoints, copies what came meanwhile and lets the copy take the log's place. That
+last step holds the event loop for a few syncs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from typing import TYPE_CHECKING
+
+import trio
+
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.storage.errors import StorageError
+from kbroker.storage.future import FutureLog
+
+from .log_settings import log_config
+from .slices import Slices
+
+if TYPE_CHECKING:
+    from .node import Node
+
+logger = logging.getLogger(__name__)
+
+COPY_BYTES = 256 * 1024
+"""How much one slice copies."""
+
+
+class ReplicaMoves:
+    """The moves of one node, one after the other in the order in which they were asked for."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._more = trio.Event()
+
+    def begin(self, name: str, index: int, path: str) -> None:
+        """Move a replica to the data folder at `path`; to the one where it is: let it stay there.
+
+        Raises KafkaError: LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR for a folder that is offline, and
+        what `Node.named_replica` raises.
+        """
+        logs = self._node.logs
+        folder = logs.manager_at(path)
+        if folder is None:
+            raise KafkaError(ErrorCode.LOG_DIR_NOT_FOUND)
+        if folder.failed is not None:
+            raise StorageError(folder.failed)
+        replica = self._node.named_replica(name, index)
+        future = logs.future(name, index)
+        if logs.where(name, index) is folder:
+            logs.drop_future((name, index))
+        elif future is None or future.data_dir != path:
+            logs.begin_move(replica.log, path)
+            self._more.set()
+
+    def resume(self) -> None:
+        """Go on with the moves that the last stop broke off."""
+        for (name, index), path in self._node.logs.interrupted:
+            with contextlib.suppress(KafkaError):  # the topic may be gone
+                self.begin(name, index, path)
+
+    async def run(self) -> None:
+        """Move what is to be moved, for ever."""
+        while True:
+            future = self._node.logs.next_future()
+            if future is None:
+                self._more = trio.Event()
+                await self._more.wait()
+                continue
+            try:
+                await self._move(future)
+            except KafkaError as error:
+                self._give_up(future, error)
+
+    async def _move(self, future: FutureLog) -> None:
+        """Copy, then swap, unless somebody gives the move up meanwhile."""
+        slices = Slices()
+        while self._is_wanted(future):
+            if future.copy(COPY_BYTES, now_ms=self._node.clock.log_ms()):
+                future.log.synced(await trio.to_thread.run_sync(future.log.sync))
+                if self._is_wanted(future) and await self._swap(future):
+                    return
+            await slices.pause()
+
+    def _is_wanted(self, future: FutureLog) -> bool:
+        source = future.source
+        return self._node.logs.future(source.topic, source.partition) is future
+
+    async def _swap(self, future: FutureLog) -> bool:
+        """Let the copy take the log's place; False when it was given up while we waited."""
+        node, source = self._node, future.source
+        async with node.flusher.no_pass, node.no_checkpoint:
+            if not self._is_wanted(future):
+                return False
+            now_ms = node.clock.log_ms()
+            while not future.copy(COPY_BYTES, now_ms=now_ms):
+                pass
+            replica = node.named_replica(source.topic, source.partition)
+            replica.move_to(node.logs.swap(future, log_config(replica.config), now_ms=now_ms))
+        node.empty_trash_soon()
+        logger.info("%s-%d moved to %s", source.topic, source.partition, future.data_dir)
+        return True
+
+    def _give_up(self, future: FutureLog, error: KafkaError) -> None:
+        source = future.source
+        if self._is_wanted(future):
+            logger.error(
+                "%s-%d stays where it is, it cannot move to %s: %s",
+                source.topic,
+                source.partition,
+                future.data_dir,
+                error.message or error,
+            )
+            with contextlib.suppress(StorageError):
+                self._node.logs.drop_future((source.topic, source.partition))

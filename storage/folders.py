@@ -1,0 +1,280 @@
+"""The data folders of one node: each log lies in one of them, and can move to another.
+
+Each folder is a `LogManager` of its own, with its lock, its id and its checkpoints. A new partition
+goes where the fewest are. What a failing disk takes away is its own folder, and nothing else.
+
+A log moves in steps, and a crash after any of them leaves exactly one that is valid::
+
+    1  <other>/orders-0.<id>-future is filled      the first one serves
+    2  the copy is complete and durable            the first one serves
+    3  <one>/orders-0 is renamed to ...-delete     the copy is the log: opening gives it its name
+    4  <other>/orders-0.<id>-future is renamed to orders-0
+
+A copy that is found beside a log of its name is not complete; it is made anew.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from uuid import UUID
+
+from .checkpoints import MetaProperties, Partition
+from .errors import StorageError
+from .files import Files
+from .future import FutureLog
+from .log import Log, LogConfig
+from .manager import CheckpointJob, LogManager, sync_logs
+
+
+class FolderJobs:
+    """One checkpoint of each folder; see `CheckpointJob`."""
+
+    def __init__(self, jobs: list[CheckpointJob]) -> None:
+        self._jobs = jobs
+
+    def run(self) -> None:
+        """Run all, whatever one of them meets. Raises the first StorageError."""
+        _call_each([job.run for job in self._jobs])
+
+
+def _call_each(calls: Iterable[Callable[[], None]]) -> None:
+    """Call everything; raises the first StorageError after that."""
+    failed: StorageError | None = None
+    for call in calls:
+        try:
+            call()
+        except StorageError as error:
+            failed = failed or error
+    if failed is not None:
+        raise failed
+
+
+class LogFolders:
+    """The logs of a node, wherever they lie; used like a `LogManager`.
+
+    `interrupted` are the moves that the last stop broke off: partition, and the folder it was on
+    the way to.
+    """
+
+    def __init__(self, files: Files, managers: Sequence[LogManager]) -> None:
+        """Take over opened folders, and clear up what a crash left between them.
+
+        Raises StorageError: they are not of one cluster, or one is a copy of another, or a
+        partition is in two of them.
+        """
+        self.files = files
+        self.managers = list(managers)
+        self._by_path = {manager.data_dir: manager for manager in managers}
+        self._placed: dict[Partition, LogManager] = {}
+        self._futures: dict[Partition, FutureLog] = {}
+        self.interrupted: list[tuple[Partition, str]] = []
+        self._check_owners()
+        self._check_twice()
+        for manager in self.managers:
+            self._clear_up(manager)
+
+    def _check_owners(self) -> None:
+        seen: dict[str, LogManager] = {}
+        for manager in self.managers:
+            if manager.meta.cluster_id != self.meta.cluster_id:
+                raise StorageError(
+                    f"{manager.data_dir} belongs to cluster {manager.meta.cluster_id}, "
+                    f"{self.managers[0].data_dir} to {self.meta.cluster_id}; take one of them out "
+                    "of log.dirs"
+                )
+            other = seen.setdefault(manager.meta.directory_id, manager)
+            if other is not manager:
+                raise StorageError(
+                    f"{manager.data_dir} is a copy of {other.data_dir}; take it out of log.dirs"
+                )
+
+    def _check_twice(self) -> None:
+        counts = Counter(key for manager in self.managers for key in manager.folders())
+        for key, count in counts.items():
+            if count > 1:
+                paths = [m.data_dir for m in self.managers if key in m]
+                raise StorageError(
+                    f"{key[0]}-{key[1]} is in {' and in '.join(paths)}; move one of the two away"
+                )
+
+    def _clear_up(self, manager: LogManager) -> None:
+        """Give copies that are the log now its name; put the others aside."""
+        for key, name in manager.futures():
+            if self._holder(key) is None:
+                manager.take_over(key, name)
+            else:
+                manager.discard_future(key, name)
+                self.interrupted.append((key, manager.data_dir))
+
+    # --- what is where --------------------------------------------------------------------------
+
+    @property
+    def meta(self) -> MetaProperties:
+        """Of the first folder, where metadata lies too."""
+        return self.managers[0].meta
+
+    @property
+    def clean(self) -> bool:
+        """Whether the last owner closed all folders properly."""
+        return all(manager.clean for manager in self.managers)
+
+    def _holder(self, key: Partition) -> LogManager | None:
+        return next((manager for manager in self.managers if key in manager), None)
+
+    def where(self, topic: str, partition: int) -> LogManager:
+        """The folder of a partition; for one that has none yet, where it will be.
+
+        Raises StorageError when no folder works any more.
+        """
+        key = (topic, partition)
+        manager = self._holder(key) or self._placed.get(key)
+        if manager is None:
+            manager = self._placed[key] = self._emptiest()
+        return manager
+
+    def _emptiest(self) -> LogManager:
+        placed = Counter(manager.data_dir for manager in self._placed.values())
+        working = [manager for manager in self.managers if manager.failed is None]
+        if not working:
+            raise StorageError(self.managers[0].failed or "all data folders are offline")
+        return min(working, key=lambda each: len(each) + placed[each.data_dir])
+
+    def manager_at(self, path: str) -> LogManager | None:
+        """The folder at `path`; None when it is not one of this node's."""
+        return self._by_path.get(path)
+
+    def folders(self) -> list[Partition]:
+        """Topic and partition of everything on disk, open or not."""
+        return sorted(key for manager in self.managers for key in manager.folders())
+
+    def partitions(self) -> list[tuple[str, int, UUID | None]]:
+        """As `LogManager.partitions`, for all folders."""
+        return sorted(
+            (each for manager in self.managers for each in manager.partitions()),
+            key=lambda each: each[:2],
+        )
+
+    def get(self, topic: str, partition: int) -> Log | None:
+        """The log, if it is open."""
+        manager = self._holder((topic, partition))
+        return manager.get(topic, partition) if manager else None
+
+    def __iter__(self) -> Iterator[Log]:
+        """All open logs."""
+        return (log for manager in self.managers for log in manager)
+
+    # --- logs -----------------------------------------------------------------------------------
+
+    def open_log(
+        self, topic: str, topic_id: UUID, partition: int, config: LogConfig, *, now_ms: int
+    ) -> Log:
+        """As `LogManager.open_log`, in the folder where the log is or will be."""
+        manager = self.where(topic, partition)
+        log = manager.open_log(topic, topic_id, partition, config, now_ms=now_ms)
+        self._placed.pop((topic, partition), None)
+        return log
+
+    def delete_logs(self, partitions: Iterable[Partition]) -> None:
+        """As `LogManager.delete_logs`; copies that are being made go as well."""
+        keys = list(partitions)
+        for key in keys:
+            self._placed.pop(key, None)
+            self.drop_future(key)
+        for manager in self.managers:
+            manager.delete_logs(keys)
+
+    def empty_trash(self) -> None:
+        """Remove the bytes of deleted partitions. Blocks; a worker thread may call it."""
+        for manager in self.managers:
+            manager.empty_trash()
+
+    def settle(self) -> None:
+        """As `LogManager.settle`."""
+        _call_each([manager.settle for manager in self.managers])
+
+    def sync(self, logs: Iterable[Log]) -> list[tuple[Log, int]]:
+        """As `sync_logs`; a folder whose sync fails goes offline as a whole."""
+        by_folder: dict[str, list[Log]] = {}
+        for log in logs:
+            by_folder.setdefault(log.folder.rpartition("/")[0], []).append(log)
+        ends = []
+        for path, some in by_folder.items():
+            synced = sync_logs(self.files, path, some)
+            if not synced:
+                self._by_path[path].fail(some[0].offline or f"{path}: a sync failed")
+            ends += synced
+        return ends
+
+    # --- moving ---------------------------------------------------------------------------------
+
+    def future(self, topic: str, partition: int) -> FutureLog | None:
+        """The copy of a log that is being made, if it is on its way."""
+        return self._futures.get((topic, partition))
+
+    def next_future(self) -> FutureLog | None:
+        """The copy that was begun first."""
+        return next(iter(self._futures.values()), None)
+
+    def begin_move(self, source: Log, path: str) -> FutureLog:
+        """Begin to copy a log into the folder at `path`; an earlier copy is given up.
+
+        Raises StorageError.
+        """
+        key = (source.topic, source.partition)
+        self.drop_future(key)
+        future = self._futures[key] = FutureLog(self.files, path, source)
+        return future
+
+    def drop_future(self, key: Partition) -> None:
+        """Give up a copy, if there is one. Raises StorageError."""
+        future = self._futures.pop(key, None)
+        if future is not None:
+            future.abandon()
+
+    def swap(self, future: FutureLog, config: LogConfig, *, now_ms: int) -> Log:
+        """Let a copy that has caught up take the place of its log; returns the log as it is now.
+
+        Nothing may sync or checkpoint the first log meanwhile. Blocks for a few syncs.
+
+        Raises StorageError: before the names change, the first log goes on serving (and the copy
+        stays one); after that the partition is offline until the node starts again.
+        """
+        source = future.source
+        key = (source.topic, source.partition)
+        here, there = self.where(*key), self._by_path[future.data_dir]
+        offsets = future.finish()
+        there.expect(key, offsets)
+        del self._futures[key]
+        here.delete_logs([key])
+        there.take_over(key, future.folder.rpartition("/")[2])
+        return there.open_log(
+            source.topic, source.topic_id, source.partition, config, now_ms=now_ms
+        )
+
+    # --- checkpoints and end --------------------------------------------------------------------
+
+    def checkpoint_due(self, now_ms: int) -> bool:
+        """As `LogManager.checkpoint_due`, for any folder."""
+        return any(manager.checkpoint_due(now_ms) for manager in self.managers)
+
+    def checkpoint(self, now_ms: int) -> FolderJobs:
+        """Collect a checkpoint of all folders that work; nothing is written before its `run`."""
+        working = [manager for manager in self.managers if manager.failed is None]
+        return FolderJobs([manager.checkpoint(now_ms) for manager in working])
+
+    def note_compaction(self, log: Log) -> None:
+        """As `LogManager.note_compaction`."""
+        self._by_path[log.folder.rpartition("/")[0]].note_compaction(log)
+
+    def close(self, *, clean: bool = True, now_ms: int = 0) -> None:
+        """As `LogManager.close`, for each folder that works. Raises the first StorageError."""
+        for future in self._futures.values():
+            future.close()
+        _call_each(
+            [
+                partial(manager.close, clean=clean and manager.failed is None, now_ms=now_ms)
+                for manager in self.managers
+            ]
+        )

@@ -1,0 +1,352 @@
+"""DescribeLogDirs and AlterReplicaLogDirs: several data folders, and replicas that move."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from kbroker.broker import Broker
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.log_dirs import AlterReplicaLogDirsRequest, DescribeLogDirsRequest
+from kbroker.storage.checkpoints import MetaProperties
+from kbroker.storage.errors import StorageError
+
+from ..brokers import started
+from ..wire import (
+    EARLIEST,
+    Topic,
+    Wire,
+    batch,
+    connected,
+    create_topic,
+    delete_topic,
+    fetch,
+    list_offset,
+    produce,
+    until,
+    values_of,
+)
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> list[Path]:
+    return [tmp_path / "one", tmp_path / "two"]
+
+
+@pytest.fixture
+async def two(folders: list[Path]) -> AsyncIterator[Broker]:
+    """A broker with two data folders."""
+    async with started(folders) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def client(two: Broker) -> AsyncIterator[Wire]:
+    async with connected(two.endpoint) as opened:
+        yield opened
+
+
+async def describe(wire: Wire, *topics: tuple[str, list[int]], version: int = 5) -> Any:
+    cls = DescribeLogDirsRequest
+    rows = [cls.Topic(topic=name, partitions=indexes) for name, indexes in topics]
+    answer = await wire.ask(ApiKey.DESCRIBE_LOG_DIRS, version, cls(topics=rows or None))
+    assert answer.error_code == 0
+    return answer.results
+
+
+async def places(wire: Wire) -> dict[tuple[str, int], tuple[str, int]]:
+    """Name of the folder, and size, of each partition; one that moves has a "future" too."""
+    return {
+        (topic.name, row.partition_index): (
+            Path(folder.log_dir).name + (" future" if row.is_future_key else ""),
+            row.partition_size,
+        )
+        for folder in await describe(wire)
+        for topic in folder.topics
+        for row in topic.partitions
+    }
+
+
+async def move(wire: Wire, path: Path | str, *topics: tuple[str, list[int]]) -> list[int]:
+    cls = AlterReplicaLogDirsRequest
+    rows = [cls.Topic(name=name, partitions=indexes) for name, indexes in topics]
+    ask = cls(dirs=[cls.Dir(path=str(path), topics=rows)])
+    answer = await wire.ask(ApiKey.ALTER_REPLICA_LOG_DIRS, 2, ask)
+    return [row.error_code for topic in answer.results for row in topic.partitions]
+
+
+async def moved(wire: Wire, key: tuple[str, int], to: Path) -> None:
+    with trio.fail_after(10):
+        while (await places(wire))[key][0] != to.name:  # noqa: ASYNC110  # it takes a request
+            await trio.sleep(0.01)
+
+
+# -- DescribeLogDirs
+
+
+@pytest.mark.parametrize("version", range(6))
+async def test_one_folder(tmp_path: Path, version: int) -> None:
+    async with started(tmp_path / "data") as broker, connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "t", 2)
+        data = batch([b"x" * 100])
+        await produce(wire, topic, data)
+        (folder,) = await describe(wire, version=version)
+        assert (folder.error_code, folder.log_dir) == (0, str(tmp_path / "data"))
+        (row,) = folder.topics
+        assert row.name == "t"
+        found = [
+            (p.partition_index, p.partition_size, p.offset_lag, p.is_future_key)
+            for p in row.partitions
+        ]
+        assert found == [(0, len(data), 0, False), (1, 0, 0, False)]
+        disk = shutil.disk_usage(tmp_path)
+        if version >= 4:
+            assert folder.total_bytes == disk.total
+            assert abs(folder.usable_bytes - disk.free) < disk.total / 10
+        assert folder.is_cordoned is False
+
+
+async def test_what_is_asked_for(wire: Wire) -> None:
+    """In memory too; partitions that do not exist are left out."""
+    await create_topic(wire, "a", 2)
+    await create_topic(wire, "b")
+    (folder,) = await describe(wire, ("a", [1, 7, 1, -1]), ("none", [0]))
+    found = [(t.name, [p.partition_index for p in t.partitions]) for t in folder.topics]
+    assert found == [("a", [1])]
+    answer = await wire.ask(ApiKey.DESCRIBE_LOG_DIRS, 4, DescribeLogDirsRequest(topics=[]))
+    assert [folder.topics for folder in answer.results] == [[]]
+    assert 0 < answer.results[0].usable_bytes <= answer.results[0].total_bytes
+
+
+async def test_sizes_of_logs_that_are_not_open(tmp_path: Path) -> None:
+    async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "t", configs={"internal.segment.bytes": "2000"})
+        for _ in range(10):
+            await produce(wire, topic, batch([b"x" * 500]))
+        assert len(list((tmp_path / "t-0").glob("*.log"))) > 1
+        before = await places(wire)
+    async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
+        assert await places(wire) == before
+        assert broker.node.logs.get("t", 0) is None
+
+
+# -- several folders
+
+
+async def test_partitions_are_spread(folders: list[Path]) -> None:
+    """And found again where they are; each folder is of the same cluster and has its own id."""
+    async with started(folders) as broker, connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "t", 5)
+        for index in range(5):
+            await produce(wire, topic, batch([b"%d" % index]), partition=index)
+        before = await places(wire)
+        assert sorted(name for name, _ in before.values()) == ["one"] * 3 + ["two"] * 2
+    metas = [
+        MetaProperties.from_bytes((each / "meta.properties").read_bytes(), str(each))
+        for each in folders
+    ]
+    assert metas[0].cluster_id == metas[1].cluster_id
+    assert metas[0].directory_id != metas[1].directory_id
+    async with started(folders) as broker, connected(broker.endpoint) as wire:
+        assert broker.node.logs.clean
+        assert await places(wire) == before
+        for index in range(5):
+            assert values_of(await fetch(wire, topic, partitions=[index])) == [b"%d" % index]
+
+
+async def test_a_deleted_topic_leaves_all_folders(client: Wire, folders: list[Path]) -> None:
+    topic = await create_topic(client, "t", 4)
+    for index in range(4):
+        await produce(client, topic, batch(), partition=index)
+    await delete_topic(client, "t")
+    await until(lambda: not [p for each in folders for p in each.glob("t-*")])
+
+
+async def test_a_disk_that_fails_takes_its_own_partitions(
+    two: Broker, client: Wire, folders: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = await create_topic(client, "t", 3)
+    for index in range(3):
+        await produce(client, topic, batch([b"safe"]), partition=index)
+    where = {index: name for (_, index), (name, _) in (await places(client)).items()}
+
+    def sync_together(files: Any, path: str, items: Any) -> None:
+        if path == str(folders[1]):
+            raise StorageError("the disk is gone")
+
+    monkeypatch.setattr("kbroker.storage.manager.sync_together", sync_together)
+    codes = {}
+    for _ in range(2):
+        for index in range(3):
+            row = await produce(client, topic, batch(), partition=index)
+            codes[index] = row.error_code
+    assert {where[index]: code for index, code in codes.items()} == {"one": 0, "two": 56}
+    one, gone = await describe(client)
+    assert (one.error_code, gone.error_code) == (0, ErrorCode.KAFKA_STORAGE_ERROR)
+    assert (gone.log_dir, gone.topics, gone.total_bytes) == (str(folders[1]), [], -1)
+    assert await move(client, folders[1], ("t", [0])) == [ErrorCode.KAFKA_STORAGE_ERROR]
+    new = await create_topic(client, "new", 2)
+    for index in range(2):
+        assert (await produce(client, new, batch(), partition=index)).error_code == 0
+    assert two.node.logs.managers[0].failed is None
+
+
+# -- moves
+
+
+async def test_a_replica_moves_while_clients_write_and_read(
+    two: Broker, client: Wire, folders: list[Path]
+) -> None:
+    topic = await create_topic(client, "t")
+    written = [b"%05d" % number + bytes(2000) for number in range(300)]
+    for start in range(0, 300, 50):
+        await produce(client, topic, batch(written[start : start + 50]))
+    assert (await places(client))["t", 0][0] == "one"
+    stop = trio.Event()
+    read: list[bytes | None] = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_write, two, topic, written, stop)
+        nursery.start_soon(_read, two, topic, read, stop)
+        for target in (folders[1], folders[0], folders[1]):
+            await until(lambda: bool(read))
+            assert await move(client, target, ("t", [0])) == [0]
+            await moved(client, ("t", 0), target)
+        stop.set()
+    assert len(written) > 303
+    assert read == written[: len(read)]
+    await until(lambda: not list(folders[0].glob("t-0*")))
+    offset, found = 0, []
+    while offset < len(written):
+        found += values_of(await fetch(client, topic, offset))
+        offset = len(found)
+    assert found == written
+    assert two.node.logs.future("t", 0) is None
+
+
+async def _write(broker: Broker, topic: Topic, written: list[bytes], stop: trio.Event) -> None:
+    async with connected(broker.endpoint) as wire:
+        while not stop.is_set():
+            value = b"later %d" % len(written)
+            assert (await produce(wire, topic, batch([value]))).error_code == 0
+            written.append(value)
+
+
+async def _read(broker: Broker, topic: Topic, read: list[bytes | None], stop: trio.Event) -> None:
+    async with connected(broker.endpoint) as wire:
+        while not stop.is_set():
+            row = await fetch(wire, topic, len(read), max_wait_ms=20)
+            assert row.error_code == 0
+            read += values_of(row)
+
+
+async def test_a_move_survives_restarts(folders: list[Path]) -> None:
+    async with started(folders) as broker, connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "t")
+        await produce(wire, topic, batch([b"a"]))
+        assert await move(wire, folders[1], ("t", [0])) == [0]
+        await moved(wire, ("t", 0), folders[1])
+        await produce(wire, topic, batch([b"b"]))
+    async with started(folders) as broker, connected(broker.endpoint) as wire:
+        assert (await places(wire))["t", 0][0] == "two"
+        assert values_of(await fetch(wire, topic)) == [b"a", b"b"]
+
+
+async def test_a_move_that_a_stop_broke_off_goes_on(folders: list[Path]) -> None:
+    async with started(folders) as broker, connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "t")
+        await produce(wire, topic, batch([b"a"]))
+        replica = broker.node.named_replica("t", 0)
+        broker.node.logs.begin_move(replica.log, str(folders[1]))  # nobody carries it out
+        broker.node.logs.next_future().copy(100, now_ms=0)  # type: ignore[union-attr]
+        found = await describe(wire, ("t", [0]))
+        (now,), (future,) = (folder.topics[0].partitions for folder in found)
+        assert (now.is_future_key, future.is_future_key, future.offset_lag) == (False, True, 0)
+    async with started(folders) as broker, connected(broker.endpoint) as wire:
+        await moved(wire, ("t", 0), folders[1])
+        assert values_of(await fetch(wire, topic)) == [b"a"]
+
+
+async def test_groups_go_on_when_their_offsets_move(
+    two: Broker, client: Wire, folders: list[Path]
+) -> None:
+    from .test_server import commit, committed
+
+    await create_topic(client, "t")
+    await commit(client, "g", "t", 5)
+    name = "__consumer_offsets"
+    for index in range(len(two.node.cluster.topics[name].partitions)):
+        here = (await places(client))[name, index][0]
+        target = folders[here == "one"]
+        assert await move(client, target, (name, [index])) == [0]
+        await moved(client, (name, index), target)
+    assert await committed(client, "g", "t") == 5
+    await commit(client, "g", "t", 6)
+    assert await committed(client, "g", "t") == 6
+
+
+async def test_deleting_records_and_topics_while_they_move(
+    two: Broker, client: Wire, folders: list[Path]
+) -> None:
+    topic = await create_topic(client, "t")
+    for _ in range(5):
+        await produce(client, topic, batch([b"x" * 100]))
+    replica = two.node.named_replica("t", 0)
+    replica.delete_records_before(3)
+    assert await move(client, folders[1], ("t", [0])) == [0]
+    await moved(client, ("t", 0), folders[1])
+    assert (await list_offset(client, topic, EARLIEST)).offset == 3
+    assert await move(client, folders[0], ("t", [0])) == [0]
+    await delete_topic(client, "t")
+    await until(lambda: not [p for each in folders for p in each.glob("t-0*")])
+    assert await client.works()
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+async def test_what_cannot_move(client: Wire, folders: list[Path], version: int) -> None:
+    await create_topic(client, "t")
+    cls = AlterReplicaLogDirsRequest
+    rows = [cls.Topic(name="t", partitions=[0, 7]), cls.Topic(name="none", partitions=[0])]
+    ask = cls(dirs=[cls.Dir(path=str(folders[0]), topics=rows)])
+    answer = await client.ask(ApiKey.ALTER_REPLICA_LOG_DIRS, version, ask)
+    found = [
+        (topic.topic_name, row.partition_index, row.error_code)
+        for topic in answer.results
+        for row in topic.partitions
+    ]
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert found == [("t", 0, 0), ("t", 7, unknown), ("none", 0, unknown)]
+    for path in (folders[0] / "other", "one", ""):
+        assert await move(client, path, ("t", [0])) == [ErrorCode.LOG_DIR_NOT_FOUND]
+
+
+async def test_to_stay_ends_a_move(two: Broker, client: Wire, folders: list[Path]) -> None:
+    topic = await create_topic(client, "t")
+    await produce(client, topic, batch([b"a"]))
+    logs = two.node.logs
+    logs.begin_move(two.node.named_replica("t", 0).log, str(folders[1]))
+    assert await move(client, folders[0], ("t", [0])) == [0]
+    assert logs.future("t", 0) is None
+    assert (await places(client))["t", 0][0] == "one"
+    assert values_of(await fetch(client, topic)) == [b"a"]
+
+
+async def test_a_copy_that_fails_is_given_up(
+    two: Broker, client: Wire, folders: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = await create_topic(client, "t")
+    await produce(client, topic, batch([b"a"]))
+
+    def refuse(self: Any, bytes_max: int, *, now_ms: int) -> bool:
+        raise StorageError("the disk is full")
+
+    monkeypatch.setattr("kbroker.storage.future.FutureLog.copy", refuse)
+    assert await move(client, folders[1], ("t", [0])) == [0]
+    await until(lambda: two.node.logs.future("t", 0) is None)
+    assert values_of(await fetch(client, topic)) == [b"a"]
+    assert (await produce(client, topic, batch([b"b"]))).error_code == 0

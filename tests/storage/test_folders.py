@@ -1,0 +1,391 @@
+"""Several data folders: where partitions go, how a log moves, what a crash and a bad disk leave."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from uuid import UUID
+
+import pytest
+
+from kbroker.protocol.records import placed
+from kbroker.storage.crash_files import CrashFiles
+from kbroker.storage.errors import StorageError
+from kbroker.storage.files import Files
+from kbroker.storage.folders import LogFolders
+from kbroker.storage.future import FutureLog
+from kbroker.storage.log import Log
+from kbroker.storage.manager import LogManager
+
+from .helpers import META, NOW, SMALL, TOPIC_ID, append, batch, commit, records, values
+from .test_crash_enumeration import Enumeration
+
+ONE, TWO = "disks/one", "disks/two"
+OTHER_META = replace(META, directory_id="CCCCCCCCCCCCCCCCCCCCCC")
+FUTURE = f"{TWO}/a-0.{TOPIC_ID.hex}-future"
+
+
+def open_folders(files: Files) -> LogFolders:
+    return LogFolders(files, [LogManager(files, ONE, META), LogManager(files, TWO, OTHER_META)])
+
+
+def open_log(folders: LogFolders, name: str = "a", index: int = 0) -> Log:
+    return folders.open_log(name, TOPIC_ID, index, SMALL, now_ms=NOW)
+
+
+def place(folders: LogFolders, name: str = "a", index: int = 0) -> str:
+    return folders.where(name, index).data_dir
+
+
+def move(folders: LogFolders, source: Log, path: str) -> Log:
+    future = folders.begin_move(source, path)
+    while not future.copy(300, now_ms=NOW):
+        pass
+    return folders.swap(future, SMALL, now_ms=NOW)
+
+
+# -- places
+
+
+def test_a_partition_goes_where_the_fewest_are() -> None:
+    files = CrashFiles()
+    folders = open_folders(files)
+    for index in range(5):
+        append(open_log(folders, index=index), b"x")
+    assert [place(folders, index=index) for index in range(5)] == [ONE, TWO, ONE, TWO, ONE]
+    folders.delete_logs([("a", 0), ("a", 2)])
+    assert {place(folders, "b", index) for index in range(2)} == {ONE}
+    folders.close(now_ms=NOW)
+    again = open_folders(files)
+    assert again.clean
+    assert again.folders() == [("a", 1), ("a", 3), ("a", 4)]
+    assert [place(again, index=index) for index in (1, 3, 4)] == [TWO, TWO, ONE]
+
+
+def test_a_place_once_given_is_kept() -> None:
+    """Who asks where a partition will be, before it has a log, gets the right answer."""
+    folders = open_folders(CrashFiles())
+    first = [place(folders, "a", index) for index in range(4)]
+    assert first == [ONE, TWO, ONE, TWO]
+    assert [place(folders, "a", index) for index in range(4)] == first
+    log = open_log(folders, "a", 3)
+    assert log.folder == f"{TWO}/a-3"
+
+
+def test_folders_must_belong_together() -> None:
+    files = CrashFiles()
+    stranger = LogManager(files, TWO, replace(OTHER_META, cluster_id="DDDDDDDDDDDDDDDDDDDDDD"))
+    one = LogManager(files, ONE, META)
+    with pytest.raises(StorageError, match="belongs to cluster DDDD"):
+        LogFolders(files, [one, stranger])
+    with pytest.raises(StorageError, match="is a copy of"):
+        LogFolders(files, [one, LogManager(files, "disks/three", META)])
+
+
+def test_a_partition_in_two_folders_is_refused() -> None:
+    files = CrashFiles()
+    folders = open_folders(files)
+    append(open_log(folders), b"x")
+    folders.close(now_ms=NOW)
+    files.mkdir(f"{TWO}/a-0")
+    with pytest.raises(StorageError, match=f"a-0 is in {ONE} and in {TWO}"):
+        open_folders(files)
+
+
+# -- a disk that fails
+
+
+def test_a_failed_sync_takes_its_own_folder_offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    folders = open_folders(CrashFiles())
+    bad, good, idle = (open_log(folders, index=index) for index in range(3))
+    assert idle.folder.startswith(ONE)
+    append(idle, b"x")
+    commit(idle)
+
+    def sync_together(files: Files, path: str, items: object) -> None:
+        if path == ONE:
+            raise StorageError("the disk is gone")
+
+    monkeypatch.setattr("kbroker.storage.manager.sync_together", sync_together)
+    append(bad, b"x")
+    append(good, b"y")
+    assert folders.sync([bad, good]) == [(good, 1)]
+    assert good.offline is None
+    assert "the disk is gone" in (idle.offline or "")
+    with pytest.raises(StorageError, match="the disk is gone"):
+        append(idle, b"x")
+    append(good, b"z")
+    # New partitions avoid it, what lies there does not open elsewhere.
+    assert {place(folders, "b", index) for index in range(3)} == {TWO}
+    with pytest.raises(StorageError, match="the disk is gone"):
+        folders.where("a", 0).usage()
+
+
+def test_all_folders_offline() -> None:
+    folders = open_folders(CrashFiles())
+    for manager in folders.managers:
+        manager.fail("gone")
+    with pytest.raises(StorageError, match="gone"):
+        open_log(folders)
+
+
+# -- moves
+
+
+def fill(log: Log, count: int = 40, *, epoch: int = 0) -> list[bytes]:
+    written = [b"%03d" % number * 20 for number in range(count)]
+    for value in written:
+        append(log, value, leader_epoch=epoch)
+    commit(log)
+    return written
+
+
+def test_a_log_moves_with_everything_that_it_knows() -> None:
+    files = CrashFiles()
+    folders = open_folders(files)
+    log = open_log(folders)
+    written = fill(log)
+    append(log, b"idempotent", leader_epoch=3, producer_id=5, epoch=1, sequence=0)
+    commit(log)
+    log.delete_records_before(7)
+    moved = move(folders, log, TWO)
+    assert (moved.folder, log.offline) == (f"{TWO}/a-0", "the log is closed")
+    assert values(moved) == [*written[7:], b"idempotent"]
+    assert (moved.log_start_offset, moved.log_end_offset, moved.high_watermark) == (7, 41, 41)
+    assert (moved.synced_offset, moved.topic_id) == (41, TOPIC_ID)
+    assert moved.epochs.entries == [(0, 7), (3, 40)]
+    producer = moved.producers.get(5)
+    assert producer is not None
+    assert producer.next_sequence == 1
+    assert files.listdir(ONE) == [f"a-0.{TOPIC_ID.hex}-delete", "meta.properties"] + [
+        name for name in files.listdir(ONE) if "checkpoint" in name
+    ]
+    append(moved, b"after", leader_epoch=3)
+    commit(moved)
+    folders.empty_trash()
+    folders.close(now_ms=NOW)
+    again = open_log(open_folders(files))
+    assert values(again)[-2:] == [b"idempotent", b"after"]
+
+
+def test_a_log_is_written_and_cut_while_it_is_copied() -> None:
+    folders = open_folders(CrashFiles())
+    log = open_log(folders)
+    written = fill(log, 20)
+    future = folders.begin_move(log, TWO)
+    for number in range(20):
+        future.copy(200, now_ms=NOW)
+        written.append(b"later %d" % number)
+        append(log, written[-1])
+        commit(log)
+        if number == 9:
+            log.delete_records_before(log.high_watermark - 5)
+    assert future.lag > 0
+    while not future.copy(200, now_ms=NOW):
+        pass
+    start = log.log_start_offset
+    moved = folders.swap(future, SMALL, now_ms=NOW)
+    assert moved.log_start_offset == start == 25
+    assert values(moved) == written[start:]
+
+
+@pytest.mark.parametrize("cut", [0, 5])
+def test_an_empty_log_moves(cut: int) -> None:
+    folders = open_folders(CrashFiles())
+    log = open_log(folders)
+    fill(log, cut)
+    log.delete_records_before(cut)
+    moved = move(folders, log, TWO)
+    assert (moved.log_start_offset, moved.log_end_offset) == (cut, cut)
+    append(moved, b"x")
+    commit(moved)
+    assert values(moved) == [b"x"]
+
+
+def test_a_log_with_gaps_moves() -> None:
+    """Where records were compacted away the copy has none either, and knows that."""
+    files = CrashFiles()
+    folders = open_folders(files)
+    config = replace(SMALL, cleanup_policy=frozenset({"compact"}))
+    log = folders.open_log("a", TOPIC_ID, 0, config, now_ms=NOW)
+    for base in (0, 7, 30):
+        data, header = batch(b"%d" % base, b"next")
+        parts: list[bytes] = [bytes(part) for part in placed(data, header, base, 0)]
+        log.append_replicated(memoryview(b"".join(parts)), now_ms=NOW)
+    commit(log)
+    log.first_dirty_offset = 9
+    moved = move(folders, log, TWO)
+    assert [record.offset for record in records(moved)] == [0, 1, 7, 8, 30, 31]
+    assert moved.first_dirty_offset == 9
+    folders.close(now_ms=NOW)
+    again = open_log(open_folders(files))
+    assert ([record.offset for record in records(again)][-1], again.first_dirty_offset) == (31, 9)
+
+
+def test_a_log_moves_there_and_back() -> None:
+    folders = open_folders(CrashFiles())
+    log = open_log(folders)
+    written = fill(log)
+    assert values(move(folders, move(folders, log, TWO), ONE)) == written
+
+
+def test_a_move_is_given_up() -> None:
+    files = CrashFiles()
+    folders = open_folders(files)
+    log = open_log(folders)
+    written = fill(log)
+    folders.begin_move(log, TWO).copy(300, now_ms=NOW)
+    assert files.exists(FUTURE)
+    folders.drop_future(("a", 0))
+    assert not files.exists(FUTURE)
+    assert values(log) == written
+    folders.begin_move(log, TWO).copy(300, now_ms=NOW)
+    folders.delete_logs([("a", 0)])
+    assert not files.exists(FUTURE)
+    assert folders.future("a", 0) is None
+
+
+def test_a_copy_that_cannot_be_finished_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    folders = open_folders(CrashFiles())
+    log = open_log(folders)
+    written = fill(log)
+    future = folders.begin_move(log, TWO)
+    while not future.copy(300, now_ms=NOW):
+        pass
+
+    def refuse(self: FutureLog) -> None:
+        raise StorageError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FutureLog, "finish", refuse)
+        with pytest.raises(StorageError, match="full"):
+            folders.swap(future, SMALL, now_ms=NOW)
+    assert values(log) == written
+    append(log, b"x")
+    assert values(move(folders, log, TWO)) == [*written, b"x"]
+
+
+def test_a_clean_stop_in_the_middle_begins_anew() -> None:
+    files = CrashFiles()
+    folders = open_folders(files)
+    log = open_log(folders)
+    written = fill(log)
+    folders.begin_move(log, TWO).copy(300, now_ms=NOW)
+    folders.close(now_ms=NOW)
+    again = open_folders(files)
+    assert again.interrupted == [(("a", 0), TWO)]
+    assert not files.exists(FUTURE)
+    assert values(open_log(again)) == written
+    assert open_folders(files).interrupted == []
+
+
+def test_a_name_that_is_too_long_for_a_copy() -> None:
+    folders = open_folders(CrashFiles())
+    log = folders.open_log("n" * 249, UUID(int=1), 0, SMALL, now_ms=NOW)
+    with pytest.raises(StorageError, match="too long"):
+        folders.begin_move(log, TWO)
+    assert folders.future("n" * 249, 0) is None
+
+
+# -- crashes
+
+
+@dataclass
+class Promise:
+    """Acknowledged values by offset, and what was deleted."""
+
+    acked: list[bytes] = field(default_factory=list)
+    start_max: int = 0
+
+
+class MoveScript:
+    """Records are written and acknowledged while their log moves there and back."""
+
+    def __init__(self, files: Files) -> None:
+        self.files = files
+        self.truth = Promise()
+
+    def run(self) -> None:
+        folders = open_folders(self.files)
+        log = open_log(folders)
+        for path in (TWO, ONE):
+            self._write(log, 5)
+            folders.checkpoint(NOW).run()
+            future = folders.begin_move(log, path)
+            while not future.copy(400, now_ms=NOW):
+                self._write(log, 1)
+            self._write(log, 2)
+            self.truth.start_max = log.high_watermark - 4
+            log.delete_records_before(self.truth.start_max)
+            future.log.synced(future.log.sync())
+            while not future.copy(400, now_ms=NOW):
+                pass
+            log = folders.swap(future, SMALL, now_ms=NOW)
+            self._write(log, 3)
+            folders.empty_trash()
+        folders.close(now_ms=NOW)
+
+    def _write(self, log: Log, count: int) -> None:
+        for _ in range(count):
+            value = b"record %d " % log.log_end_offset * 9
+            append(log, value)
+            commit(log)
+            self.truth.acked.append(value)
+
+
+def find_faults(files: Files, truth: Promise) -> list[str]:
+    """Exactly one log is left, and it has what was acknowledged."""
+    if not files.exists(f"{ONE}/a-0") and not files.exists(f"{TWO}/a-0"):
+        known = [name for path in (ONE, TWO) for name in files.listdir(path) if "future" in name]
+        if truth.acked and not known:
+            return ["there is no log at all"]
+    folders = open_folders(files)
+    log = open_log(folders)
+    faults = []
+    if log.log_start_offset > truth.start_max:
+        faults.append(f"log start {log.log_start_offset}, at most {truth.start_max} was deleted")
+    if (
+        values(log)[: len(truth.acked) - log.log_start_offset]
+        != truth.acked[log.log_start_offset :]
+    ):
+        faults.append(f"{log.log_end_offset} of {len(truth.acked)} records, or others")
+    if len(folders.folders()) > 1:
+        faults.append(f"several logs: {folders.folders()}")
+    for path in (ONE, TWO):
+        if any(name.endswith("-future") for name in files.listdir(path)):
+            faults.append(f"a copy is left in {path}")
+    return faults
+
+
+def test_a_crash_in_any_step_leaves_one_log() -> None:
+    enumeration = Enumeration(find_faults, deep=True)
+    enumeration.run(MoveScript)
+    assert not enumeration.faults, enumeration.summary()
+    assert min(enumeration.cuts.values()) > 150
+    assert enumeration.cuts_in_recovery > 300
+
+
+def test_the_enumeration_sees_names_that_change_before_the_copy_is_durable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        "kbroker.storage.folders.LogFolders.swap",
+        _swap_in_the_wrong_order,
+    )
+    enumeration = Enumeration(find_faults, deep=False)
+    enumeration.run(MoveScript)
+    assert enumeration.faults
+
+
+def _swap_in_the_wrong_order(
+    self: LogFolders, future: FutureLog, config: object, *, now_ms: int
+) -> Log:
+    """The first log goes before the copy is complete on the disk."""
+    source = future.source
+    key = (source.topic, source.partition)
+    here, there = self.where(*key), self.managers[future.data_dir == TWO]
+    here.delete_logs([key])
+    offsets = future.finish()
+    there.expect(key, offsets)
+    del self._futures[key]
+    there.take_over(key, future.folder.rpartition("/")[2])
+    return open_log(self)

@@ -60,7 +60,6 @@ soak: $(BIN)/ready
 
 benchmarks: $(BIN)/ready
 	@$(MAKE) --no-print-directory -C compat-tests environments PYTHON=$(PYTHON)
-	@$(BIN)/python -m pip install -q confluent-kafka
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 system-packages:

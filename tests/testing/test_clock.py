@@ -8,39 +8,38 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from kafka import KafkaConsumer
+from confluent_kafka import Consumer
 
 from kbroker.testing import LocalBroker
 from kbroker.testing.clock import MovableClock, milliseconds
 
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
 
 @contextmanager
-def member(broker: LocalBroker, group: str = "g") -> Iterator[KafkaConsumer]:
+def member(broker: LocalBroker, group: str = "g") -> Iterator[None]:
     """A consumer that polls in a thread, so that its group sees a living member."""
-    client = KafkaConsumer(
-        "orders",
-        bootstrap_servers=broker.bootstrap_servers,
-        group_id=group,
-        auto_offset_reset="earliest",
-        auto_commit_interval_ms=50,
-        session_timeout_ms=30_000,
-        heartbeat_interval_ms=1000,
+    client = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "auto.commit.interval.ms": 50,
+            "session.timeout.ms": 30_000,
+            "heartbeat.interval.ms": 200,
+            "log_level": 0,
+        }
     )
+    client.subscribe(["orders"])
     going = True
 
     def poll() -> None:
         while going:
-            client.poll(timeout_ms=50)
+            client.poll(0.05)
 
     thread = threading.Thread(target=poll)
     thread.start()
     try:
-        # kafka-python's first assignment may be empty: it joins again when it knows the topic.
-        partitions = [("orders", index) for index in range(broker.topics()["orders"])]
-        broker.wait_for_assignment(group, partitions, timeout=10)
-        yield client
+        broker.wait_for_group(group, members=1, timeout=10)
+        yield
     finally:
         going = False
         thread.join()

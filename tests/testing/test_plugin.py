@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -140,3 +141,14 @@ def test_the_plugin_is_found_by_its_entry_point() -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
     plugins = project["project"]["entry-points"]["pytest11"]
     assert plugins == {"kbroker": "kbroker.testing.plugin"}
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
+EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("number", range(len(EXAMPLES)))
+def test_the_examples_of_the_documentation(run: Run, number: int) -> None:
+    example = EXAMPLES[number]
+    result = run(example)
+    result.assert_outcomes(passed=example.count("def test_"))

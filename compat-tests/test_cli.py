@@ -5,17 +5,29 @@ from __future__ import annotations
 
 import json
 import re
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 from click.testing import CliRunner
 from harness.brokers import ApacheBroker, Broker, KbrokerBroker
 from harness.clients import LIBRARIES, ClientProcess, eventually
 
 from kbroker.cli import main
+from kbroker.client import connect
+from kbroker.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
+from kbroker.protocol.messages.groups import FindCoordinatorRequest
+from kbroker.protocol.messages.produce import ProduceRequest
+from kbroker.protocol.messages.transactions import (
+    AddPartitionsToTxnRequest,
+    EndTxnRequest,
+    InitProducerIdRequest,
+)
+from kbroker.protocol.records import Record, encode_batch
 
 CLIENT = "command line"
 PROPERTIES = {
@@ -240,6 +252,103 @@ def test_a_group_with_a_member(apache: Broker, ours: Broker, confluent: Start) -
         assert ask(broker, "group", "seek", "live", "--to", "end", "-t", "read").status == 1
         assert "it has members" in ask(broker, "group", "delete", "live").err
         member("leave", member="me")
+
+
+def test_a_group_of_the_newer_protocol(apache: Broker) -> None:
+    """Its member is by hand: one that says that it has what it was given (KIP-848)."""
+    ask(apache, "topic", "create", "newer", "-p", "2")
+    ask(apache, "group", "describe", "kip-848")  # now there is a coordinator
+
+    async def join() -> None:
+        async with connect("127.0.0.1", apache.port) as connection:
+            await connection.negotiate()
+            beat = ConsumerGroupHeartbeatRequest(
+                group_id="kip-848",
+                member_id=str(uuid.uuid4()),
+                rebalance_timeout_ms=10_000,
+                subscribed_topic_names=["newer"],
+                topic_partitions=[],
+            )
+            answer = await connection.ask(beat)
+            assert answer.error_code == 0, answer
+
+    trio.run(join)
+    wait = ("group", "wait", "kip-848", "--members", "1", "--timeout", "20s")
+    assert ask(apache, *wait).status == 0
+    (row,) = json.loads(ask(apache, "group", "describe", "kip-848", *JSON).out)
+    assert (row["type"], row["balancer"], row["members"]) == ("Consumer", "uniform", 1)
+    assert [each["partition"] for each in row["partitions"]] == [0, 1]
+    (listed,) = [
+        each
+        for each in json.loads(ask(apache, "group", "list", *JSON).out)
+        if each["group"] == "kip-848"
+    ]
+    assert listed["type"] == "consumer"
+
+
+async def transaction(apache: Broker, topic: str, value: bytes, *, commit: bool) -> None:
+    """One transaction with one record, step by step."""
+    async with connect("127.0.0.1", apache.port) as connection:
+        await connection.negotiate()
+        find = FindCoordinatorRequest(key_type=1, coordinator_keys=["cli"])
+        init = InitProducerIdRequest(transactional_id="cli", transaction_timeout_ms=10_000)
+        deadline = trio.current_time() + 20
+        while True:  # the broker makes its transaction log on first use
+            await connection.ask(find)
+            producer = await connection.ask(init, newest=4)
+            if not producer.error_code or trio.current_time() > deadline:
+                break
+            await trio.sleep(0.1)
+        add = AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id="cli",
+            v3_and_below_producer_id=producer.producer_id,
+            v3_and_below_producer_epoch=producer.producer_epoch,
+            v3_and_below_topics=[AddPartitionsToTxnRequest.Topic(name=topic, partitions=[0])],
+        )
+        added = await connection.ask(add, newest=3)
+        assert (
+            not added.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code
+        )
+        batch = encode_batch(
+            [Record(None, value, 0)],
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            base_sequence=0,
+            transactional=True,
+        )
+        rows = [ProduceRequest.Partition(index=0, records=batch)]
+        request = ProduceRequest(
+            transactional_id="cli",
+            acks=-1,
+            timeout_ms=10_000,
+            topic_data=[ProduceRequest.Topic(name=topic, partition_data=rows)],
+        )
+        written = await connection.ask(request, newest=11)
+        assert not written.responses[0].partition_responses[0].error_code, written
+        end = EndTxnRequest(
+            transactional_id="cli",
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            committed=commit,
+        )
+        assert not (await connection.ask(end, newest=3)).error_code
+
+
+def test_read_committed(apache: Broker) -> None:
+    """Records of a transaction that was aborted are left out."""
+    ask(apache, "topic", "create", "transactions")
+    for value, commit in ((b"a", True), (b"b", False), (b"c", True)):
+        trio.run(
+            lambda value=value, commit=commit: transaction(
+                apache, "transactions", value, commit=commit
+            )
+        )
+    read = ("topic", "consume", "transactions", "-f", "%o:%v ")
+    assert ask(apache, *read, "-o", ":end").out == "0:a 2:b 4:c "
+    follow = ("--from-beginning", "-n", "2", "--timeout", "10s", "--read-committed")
+    assert ask(apache, *read, *follow).out == "0:a 4:c "
+    with_marks = ask(apache, *read, "-o", ":end", "--print-control-records").out
+    assert [each.partition(":")[0] for each in with_marks.split()] == list("012345")
 
 
 def test_clients_go_on_after_adopt(apache: Broker, folder: Path, confluent: Start) -> None:

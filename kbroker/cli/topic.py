@@ -228,10 +228,8 @@ def _description(row: dict[str, Any], *, wide: bool) -> str:
         Column("end_offset"),
         Column("error", optional=True),
     ]
-    head = (
-        f"{row['name']}  {len(row['partitions'])} partitions, {row['replication_factor']} replicas"
-    )
-    lines = [f"{head}, id {row['topic_id']}"]
+    counts = f"partitions={len(row['partitions'])} replicas={row['replication_factor']}"
+    lines = [f"{row['name']}  {counts} id={row['topic_id']}"]
     lines += [f"  {key}={value}" for key, value in row["configs"].items()]
     return "\n".join([*lines, table(columns, row["partitions"], wide=wide)])
 

@@ -23,6 +23,7 @@ from .records import (
     DELETE_HORIZON_BIT,
     HEADER_SIZE,
     MAGIC,
+    NO_TIMESTAMP,
     BatchHeader,
     ProduceRules,
     validate_produced,
@@ -187,9 +188,7 @@ def without_records(header: BatchHeader) -> tuple[bytes, BatchHeader]:
     It keeps what must not be forgotten: the last offset, the producer's epoch and sequence.
     """
     attributes = header.attributes & ~(CODEC_MASK | DELETE_HORIZON_BIT)
-    changed = header._replace(
-        attributes=attributes, base_timestamp=header.max_timestamp, record_count=0
-    )
+    changed = header._replace(attributes=attributes, base_timestamp=NO_TIMESTAMP, record_count=0)
     return with_payload(changed, b"")
 
 

@@ -121,8 +121,10 @@ class KafkaPython(Client):
         isolation: str = "read_uncommitted",
         fetch_wait_ms: int = 500,
         partition_bytes: int = 1 << 20,
+        version: str | None = None,
     ) -> Consumer:
-        extra: dict[str, Any] = {}
+        """`version`: of the brokers that it is to expect ("0.9"), instead of asking this one."""
+        extra: dict[str, Any] = _pinned(version)
         if MODERN:
             extra["isolation_level"] = isolation
         if instance is not None:
@@ -155,8 +157,11 @@ class KafkaPython(Client):
         linger_ms: int = 50,
         retries: int | None = None,
         request_timeout_ms: int = 15_000,
+        version: str | None = None,
     ) -> list[tuple[int, int] | Exception]:
-        extra: dict[str, Any] = {"enable_idempotence": idempotent} if MODERN else {}
+        extra: dict[str, Any] = _pinned(version)
+        if MODERN:
+            extra["enable_idempotence"] = idempotent
         if retries is not None:
             extra["retries"] = retries
         elif not MODERN:
@@ -318,6 +323,10 @@ def _raise(error: Any) -> None:
         raise error
     elif isinstance(error, str) and error not in ("OK", "NoError"):
         raise getattr(kafka.errors, error.partition(":")[0].rpartition(" ")[2])(error)
+
+
+def _pinned(version: str | None) -> dict[str, Any]:
+    return {} if version is None else {"api_version": tuple(map(int, version.split(".")))}
 
 
 def _strategy(name: str) -> list[type]:

@@ -1,0 +1,117 @@
+"""kafka-python 2.0.x pinned to brokers of 0.8 to 0.11: message formats 0 and 1, and their requests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from harness.clients import LIBRARIES, ClientProcess, eventually
+
+CLIENT = "kafka-python-2"
+MODERN = "confluent-kafka"
+CODECS = ("none", "gzip", "snappy", "lz4")
+FORMATS = {"0.8.2": 0, "0.9": 0, "0.10": 1, "0.10.2": 1, "0.11.0": 2}
+"""The message format that a client of each version writes and reads."""
+LAST = "0.11.0"
+"""The only one of them that Apache Kafka 4 still serves."""
+RECORDS: list[dict[str, Any]] = [
+    {"key": "plain", "value": "plain"},
+    {"key": None, "value": "null key"},
+    {"key": "null value", "value": None},
+    {"key": "", "value": ""},
+    {"key": "bytes", "value": "".join(map(chr, range(256)))},
+    {"key": "big", "value": "kbroker " * 12_500},
+    *({"key": f"key {i}", "value": f"value {i} " * 20} for i in range(200)),
+]
+STAMPED = [{**record, "timestamp": 1_700_000_000_000 + i} for i, record in enumerate(RECORDS)]
+
+Workers = Callable[[str], ClientProcess]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """The versions that the broker knows."""
+    apache = metafunc.config.getoption("--broker") == "apache"
+    metafunc.parametrize("version", [LAST] if apache else FORMATS)
+
+
+@pytest.fixture
+def old(workers: Workers) -> ClientProcess:
+    return workers(CLIENT)
+
+
+def _read(client: ClientProcess, topic: str, **options: Any) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = client("read", topic=topic, count=len(RECORDS), **options)
+    assert [row["offset"] for row in rows] == list(range(len(RECORDS)))
+    return rows
+
+
+def _content(rows: list[dict[str, Any]]) -> list[tuple[Any, Any]]:
+    return [(row["key"], row["value"]) for row in rows]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_there_and_back(
+    old: ClientProcess,
+    workers: Workers,
+    unique: Callable[[str], str],
+    version: str,
+    codec: str,
+) -> None:
+    """What an old client writes, it and a modern one read; and the other way round."""
+    codec_name = None if codec == "none" else codec
+    theirs, ours = unique("old"), unique("new")
+    sent = RECORDS if FORMATS[version] == 0 else STAMPED
+    for client, topic, records, options in (
+        (old, theirs, sent, {"version": version}),
+        (workers(MODERN), ours, STAMPED, {}),
+    ):
+        workers(MODERN).admin("create_topic", name=topic)
+        placed = [{"partition": 0, **record} for record in records]
+        answers = client("produce", topic=topic, records=placed, codec=codec_name, **options)
+        assert [one.get("offset") for one in answers] == list(range(len(RECORDS))), answers
+    times = [record["timestamp"] for record in STAMPED]
+    for topic in (theirs, ours):
+        rows = _read(old, topic, version=version)
+        assert _content(rows) == _content(RECORDS)
+        expected = times if FORMATS[version] else [None] * len(RECORDS)
+        assert [row["timestamp"] for row in rows] == expected
+        rows = _read(workers(MODERN), topic)
+        assert _content(rows) == _content(RECORDS)
+        if topic is ours or FORMATS[version]:
+            assert [row["timestamp"] for row in rows] == times
+
+
+def test_acks_0_and_a_waiting_fetch(
+    old: ClientProcess, workers: Workers, unique: Callable[[str], str], version: str
+) -> None:
+    topic = unique("topic")
+    workers(MODERN).admin("create_topic", name=topic)
+    old("produce", topic=topic, records=[{"value": "x"}] * 50, acks=0, version=version)
+    rows = old("read", topic=topic, count=50, version=version)
+    assert [row["offset"] for row in rows] == list(range(50))
+
+
+def test_a_group_goes_on_where_it_was(
+    old: ClientProcess,
+    spawn: Callable[..., ClientProcess],
+    workers: Workers,
+    unique: Callable[[str], str],
+    version: str,
+) -> None:
+    if version == "0.8.2":
+        return  # its library has no groups of that time
+    topic, group = unique("topic"), unique("group")
+    workers(MODERN).admin("create_topic", name=topic)
+    for part in (1, 2):
+        old("produce", topic=topic, records=[{"value": str(part)}] * 10, version=version)
+        member = spawn(LIBRARIES[CLIENT])
+        member("join", member="m", group=group, topics=[topic], version=version)
+        rows = eventually(
+            lambda member=member: member("rows", member="m"),
+            lambda seen: len(seen) >= 10,
+            "ten records",
+        )
+        assert [row["value"] for row in rows] == [str(part)] * 10
+        member("commit", member="m")
+        member("leave", member="m")

@@ -56,7 +56,8 @@ Build = Callable[[World, int], Any]
 class Call:
     """One request to both brokers.
 
-    again: whether it may be asked again until Kafka, which spreads news with a delay, has them.
+    again: whether it may be asked again until both brokers are done with what was asked before:
+        Kafka spreads news with a delay, and replicas move in the background.
     versions: those to ask in; None for all.
     """
 
@@ -495,6 +496,46 @@ def features() -> Iterator[Call]:
     yield update("none")
 
 
+# --- data folders
+
+
+def log_dirs() -> Iterator[Call]:
+    for partition in (0, 1):
+        yield _write(f"to be moved, {partition}", "one4", partition)
+    key = ApiKey.DESCRIBE_LOG_DIRS
+    nothing = of(key, "Topic", topic="nothing", partitions=[0])
+    yield ask("folders: unknown", key, topics=[nothing])
+    yield ask("folders: none", key, topics=[])
+
+    def move(what: str, folder: int, *rows: tuple[str, list[int]]) -> Call:
+        alter = ApiKey.ALTER_REPLICA_LOG_DIRS
+
+        def build(world: World, version: int) -> Any:
+            paths = [*world.folders, world.folders[0] + "-other", "data", ""]
+            topics = [of(alter, "Topic", name=n, partitions=p) for n, p in rows]
+            return request(alter, dirs=[of(alter, "Dir", path=paths[folder], topics=topics)])
+
+        return Call(f"move: {what}", alter, build)
+
+    asked = [
+        of(key, "Topic", topic="one4", partitions=[0, 1, 2, 99]),
+        of(key, "Topic", topic="one3", partitions=[0]),
+        nothing,
+    ]
+    for when, folder in (("there", 1), ("back", 0), ("to where they are", 0)):
+        yield move(when, folder, ("one4", [0, 1, 2]))
+        yield move(f"another, {when}", 1, ("one3", [0]))
+        yield ask(f"folders: moved {when}", key, topics=asked)
+    yield move("unknown partition", 0, ("one4", [99, -1]))
+    yield move("unknown topic", 0, ("nothing", [0]))
+    yield move("bad name", 0, ("a/b", [0]))
+    yield move("unknown folder", 2, ("one4", [0]), ("nothing", [0]))
+    yield move("relative folder", 3, ("one4", [0]))
+    yield move("empty folder", 4, ("one4", [0]))
+    yield move("nothing", 0)
+    yield ask("folders: still there", key, topics=asked)
+
+
 # --- settings
 
 TOPIC, BROKER, LOGGER, METRICS, GROUP = 2, 4, 8, 16, 32
@@ -762,6 +803,7 @@ def all_calls() -> Iterator[Call]:
     yield from quorum()
     yield from features()
     yield from settings()
+    yield from log_dirs()
     yield from groups()
     yield from deletions()
     hello = {"client_software_name": "differential", "client_software_version": "1.0"}

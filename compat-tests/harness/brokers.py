@@ -42,6 +42,7 @@ class Broker:
     folder: where its data, port file and log lie; made when missing.
     properties: Kafka's own names, for example {"group.min.session.timeout.ms": "1000"}.
     advertise: "host:port" that Metadata answers instead of the listener (for a proxy), or None.
+    data_dirs: how many folders its partitions are spread over.
     """
 
     name = "abstract"
@@ -53,10 +54,12 @@ class Broker:
         folder: Path,
         properties: Mapping[str, str] | None = None,
         advertise: str | None = None,
+        data_dirs: int = 1,
     ) -> None:
         self.folder = folder
         self.properties = dict(properties or {})
         self.advertise = advertise
+        self.data_dirs = [folder / f"data{number or ''}" for number in range(data_dirs)]
         self.port = 0
         self._process: subprocess.Popen[bytes] | None = None
         folder.mkdir(parents=True, exist_ok=True)
@@ -68,8 +71,8 @@ class Broker:
 
     @property
     def data_dir(self) -> Path:
-        """The folder with one folder per partition."""
-        return self.folder / "data"
+        """The folder with one folder per partition; the first of several."""
+        return self.data_dirs[0]
 
     @property
     def log_path(self) -> Path:
@@ -152,7 +155,8 @@ class KbrokerBroker(Broker):
     def _command(self) -> list[str]:
         python = os.environ.get("KBROKER_PYTHON", sys.executable)
         command = [python, "-m", "kbroker", "serve", "--port", str(self.port)]
-        command += ["--port-file", str(self._port_file), "--data-dir", str(self.data_dir)]
+        command += ["--port-file", str(self._port_file)]
+        command += ["-o", f"log.dirs={','.join(map(str, self.data_dirs))}"]
         command += ["--exit-with-parent"]
         for key, value in self.properties.items():
             command += ["-o", f"{key}={value}"]
@@ -178,7 +182,8 @@ class ApacheBroker(Broker):
             return
         self.port = free_port()
         controller = free_port()
-        shutil.rmtree(self.data_dir, ignore_errors=True)
+        for each in self.data_dirs:
+            shutil.rmtree(each, ignore_errors=True)
         values = {
             "process.roles": "broker,controller",
             "node.id": "1",
@@ -186,7 +191,7 @@ class ApacheBroker(Broker):
             "listeners": f"PLAINTEXT://{self.address},CONTROLLER://127.0.0.1:{controller}",
             "advertised.listeners": f"PLAINTEXT://{self.advertise or self.address}",
             "controller.listener.names": "CONTROLLER",
-            "log.dirs": str(self.data_dir),
+            "log.dirs": ",".join(map(str, self.data_dirs)),
             "offsets.topic.replication.factor": "1",
             "transaction.state.log.replication.factor": "1",
             "transaction.state.log.min.isr": "1",

@@ -121,6 +121,11 @@ def higher(comparison: Comparison, ours: Any, theirs: Any) -> bool:
     return bool(ours > theirs)
 
 
+def close(comparison: Comparison, ours: Any, theirs: Any) -> bool:
+    """The same to a tenth."""
+    return bool(abs(ours - theirs) <= max(ours, theirs) / 10)
+
+
 def made_up_id(comparison: Comparison, ours: Any, theirs: Any) -> bool:
     """Kafka names an id, kbroker none."""
     return ours == UUID(int=0) != theirs

@@ -7,6 +7,7 @@ from kbroker.protocol.api_keys import ApiKey
 from .compare import (
     Rule,
     any_order,
+    close,
     exactly,
     higher,
     lower,
@@ -115,6 +116,9 @@ DIFFERENCES = (
         exactly(42, -1),
         call="increment: unknown operation",
     ),
+    Rule("DescribeLogDirs", "*.order", "the same rows", UNORDERED, any_order),
+    Rule("AlterReplicaLogDirs", "*.order", "the same rows", UNORDERED, any_order),
+    Rule("DescribeLogDirs", "results.usable_bytes", "to a tenth", "Others use the disk.", close),
     Rule("DescribeQuorum", "*high_watermark", "both above 0", QUORUM, positive),
     Rule("DescribeQuorum", "*log_end_offset", "both above 0", QUORUM, positive),
     Rule("DescribeQuorum", "*_timestamp", "both just now", OWN, recent),

@@ -25,6 +25,7 @@ from kbroker.cluster import Cluster, LocalStore
 from kbroker.cluster.model import Partition as ClusterPartition
 from kbroker.cluster.model import Topic, random_cluster_id
 from kbroker.protocol.metadata_log import (
+    BROKER_RESOURCE,
     LEADER_UNCHANGED,
     TOPIC_RESOURCE,
     ConfigRecord,
@@ -97,17 +98,15 @@ class KafkaMetadata:
     """What Kafka's metadata log says beside what the folders say."""
 
     configs: dict[str, dict[str, str]] = field(default_factory=dict)
+    broker_configs: dict[str, str] = field(default_factory=dict)
+    """What was set on brokers while they ran."""
     leader_epochs: dict[tuple[UUID, int], int] = field(default_factory=dict)
     next_producer_id: int = 0
 
     def replay(self, record: MetadataRecord | None) -> None:
         """Take in one record."""
-        if isinstance(record, ConfigRecord) and record.resource_type == TOPIC_RESOURCE:
-            configs = self.configs.setdefault(record.resource_name, {})
-            if record.value is None:
-                configs.pop(record.name, None)
-            else:
-                configs[record.name] = record.value
+        if isinstance(record, ConfigRecord):
+            self._replay_config(record)
         elif isinstance(record, PartitionRecord):
             self.leader_epochs[record.topic_id, record.partition_id] = record.leader_epoch
         elif isinstance(record, PartitionChangeRecord) and record.leader != LEADER_UNCHANGED:
@@ -115,6 +114,18 @@ class KafkaMetadata:
             self.leader_epochs[key] = self.leader_epochs.get(key, -1) + 1
         elif isinstance(record, ProducerIdsRecord):
             self.next_producer_id = max(self.next_producer_id, record.next_producer_id)
+
+    def _replay_config(self, record: ConfigRecord) -> None:
+        if record.resource_type == TOPIC_RESOURCE:
+            configs = self.configs.setdefault(record.resource_name, {})
+        elif record.resource_type == BROKER_RESOURCE:
+            configs = self.broker_configs
+        else:
+            return
+        if record.value is None:
+            configs.pop(record.name, None)
+        else:
+            configs[record.name] = record.value
 
 
 @dataclass(slots=True)
@@ -267,6 +278,7 @@ def plan(paths: Iterable[Path], data_dir: Path, *, only: Iterable[str] = ()) -> 
     topics = [_topic(name, ids[name], folders, metadata, left_out) for name in sorted(ids)]
     next_id = _next_producer_id(folders.values(), metadata)
     left_out += _open_transactions(folders)
+    left_out += _broker_settings(topics, metadata)
     if metadata is None:
         left_out.append(f"settings of topics: no folder has {METADATA_TOPIC}-0")
     return Plan(sources, folders, topics, next_id, sources[0].cluster_id, left_out)
@@ -287,6 +299,8 @@ def _topic(
             "log.dirs, or those of the other brokers, too"
         )
     topic = Topic(name, topic_id, configs=_known_configs(name, metadata, left_out))
+    if topic.is_internal:
+        topic.configs.setdefault("cleanup.policy", "compact")  # never by age
     for index in indexes:
         epoch = _leader_epoch(folders[name, index])
         if metadata is not None:
@@ -327,6 +341,25 @@ def _next_producer_id(folders: Iterable[Path], metadata: KafkaMetadata | None) -
             states = ProducerStates.from_bytes(path.read_bytes(), 0)
             largest = max([largest, *(producer_id for producer_id, _ in states or ())])
     return (largest // PRODUCER_ID_BLOCK + 2) * PRODUCER_ID_BLOCK if largest >= 0 else 0
+
+
+def _broker_settings(topics: Iterable[Topic], metadata: KafkaMetadata | None) -> Iterator[str]:
+    """Settings of brokers act on topics too: retention above all, which would delete records."""
+    kept = [
+        topic.name
+        for topic in topics
+        if topic.configs.get("cleanup.policy", "delete") != "compact"
+        and not topic.configs.keys() & {"retention.ms", "retention.bytes"}
+    ]
+    if kept:
+        named = ", ".join(kept[:3]) + (f" and {len(kept) - 3} more" if len(kept) > 3 else "")
+        yield (
+            f"server.properties ({named}): no retention of their own, so kbroker deletes their "
+            "records after 7 days unless `kbroker serve --config server.properties` says otherwise"
+        )
+    if metadata is not None:
+        for name, value in metadata.broker_configs.items():
+            yield f"{name}={value} of brokers: kbroker serve -o {name}={value}"
 
 
 def _open_transactions(folders: Mapping[Key, Path]) -> Iterator[str]:

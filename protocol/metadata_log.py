@@ -16,7 +16,7 @@ from .primitives import Buffer, DecodeError, read_uvarint
 from .schema import ZERO_UUID, Int8, Int32, Int64, Uuid, message, wire
 
 FRAME_VERSION = 1
-TOPIC_RESOURCE = 2
+TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
 LEADER_UNCHANGED = -2
 
 

@@ -126,6 +126,8 @@ async def test_everything_goes_on(
     target, orders = tmp_path / "new", topic_id(kafka, "orders")
     said = await cli("log", "adopt", str(kafka), "--data-dir", str(target), *flags)
     assert "unheard.of=1 of users" in said.stderr
+    assert "server.properties (users)" in said.stderr
+    assert "kbroker serve -o num.io.threads=1" in said.stderr
     assert f"kbroker serve --data-dir {target}" in said.stderr
     assert (kafka / "orders-0").exists() == ("--move" not in flags)
     async with started(target) as broker, connected(broker.endpoint) as wire:
@@ -231,9 +233,11 @@ def test_a_running_kafka_is_seen(kafka: Path, tmp_path: Path) -> None:
 def test_without_a_metadata_log(kafka: Path, tmp_path: Path) -> None:
     shutil.rmtree(kafka / "__cluster_metadata-0")
     plan = adopt.plan([kafka], tmp_path / "new")
-    assert plan.left_out == ["settings of topics: no folder has __cluster_metadata-0"]
+    assert plan.left_out[-1] == "settings of topics: no folder has __cluster_metadata-0"
     assert plan.next_producer_id == 2000
-    assert all(not topic.configs for topic in plan.topics)
+    configs = {topic.name: topic.configs for topic in plan.topics}
+    assert configs.pop("__consumer_offsets") == {"cleanup.policy": "compact"}
+    assert not any(configs.values())
 
 
 def test_a_snapshot_of_the_metadata_comes_before_the_log(kafka: Path, tmp_path: Path) -> None:

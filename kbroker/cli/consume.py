@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .completion import complete_topics
+from .completion import complete_groups, complete_topics
+from .output import Progress
 from .target import TIMED_OUT, Target, fail, run, target_options
 from .units import DURATION
 
@@ -41,6 +42,12 @@ PLACES are start, end, 47, +3, -2, @TIME, or two of them with a colon: :end, 47:
 @click.option("--from-beginning", is_flag=True, help="The same as -o start.")
 @click.option("-n", "--count", type=click.IntRange(1), help="Stop after so many records.")
 @click.option("-p", "--partition", "partitions", type=click.IntRange(0), multiple=True)
+@click.option(
+    "-g",
+    "--group",
+    shell_complete=complete_groups,
+    help="Begin where this group stopped, and commit what was printed; it must have no members.",
+)
 @click.option("-f", "--format", "template", default="json", show_default=True, metavar="FORMAT")
 @click.option("--json", "as_json", is_flag=True, help="The same as -f json.")
 @click.option("--meta-only", is_flag=True, help="With json: the size of the value, not the value.")
@@ -56,7 +63,10 @@ def consume(target: Target, **asked: Any) -> None:
     What `consume --json` prints, `produce --json` writes again byte for byte.
     """
     job = _Job(_choices(**asked))
-    run(target, job.run)
+    try:
+        run(target, job.run)
+    finally:
+        job.progress.clear()
     if job.timed_out:
         fail(f"{job.count} records came in time, not more", TIMED_OUT)
 
@@ -71,6 +81,7 @@ class Choices:
     last: Place | None
     count: int | None
     partitions: tuple[int, ...]
+    group: str | None
     printer: Printer
     committed: bool
     control: bool
@@ -103,6 +114,7 @@ def _choices(**asked: Any) -> Choices:
         last,
         asked["count"],
         asked["partitions"],
+        asked["group"],
         printer,
         asked["read_committed"],
         asked["print_control_records"],
@@ -115,8 +127,10 @@ class _Job:
 
     def __init__(self, choices: Choices) -> None:
         self._choices = choices
+        self._total: int | None = None
         self.count = 0
         self.timed_out = False
+        self.progress = Progress("records read", seen=not sys.stdout.isatty())
 
     async def run(self, cluster: ClusterClient) -> None:
         import trio
@@ -135,7 +149,10 @@ class _Job:
             cluster, ranges, committed=choices.committed, control=choices.control
         ) as channel:
             async for found in channel:
-                self._print(found)
+                printed = self._print(found)
+                if choices.group is not None:
+                    await _commit(cluster, choices.group, printed)
+                self.progress.show(self.count, self._total, time.monotonic())
                 if self.count == choices.count:
                     return
 
@@ -147,10 +164,14 @@ class _Job:
         choices = self._choices
         partitions = await self._partitions(cluster)
         first = await find(cluster, partitions, choices.first, committed=choices.committed)
+        if choices.group is not None:
+            first |= await _stopped_at(cluster, choices.group, partitions)
         if choices.last is None:
             return {one: (first[one], FOREVER) for one in partitions}
         last = await find(cluster, partitions, choices.last, committed=choices.committed)
-        return {one: (first[one], last[one]) for one in partitions if first[one] < last[one]}
+        ranges = {one: (first[one], last[one]) for one in partitions if first[one] < last[one]}
+        self._total = sum(end - begin for begin, end in ranges.values())
+        return ranges
 
     async def _partitions(self, cluster: ClusterClient) -> list[Partition]:
         from .topic import choose_partitions
@@ -163,7 +184,8 @@ class _Job:
         ]
         return [one for part in chosen for one in part]
 
-    def _print(self, found: Sequence[Read]) -> None:
+    def _print(self, found: Sequence[Read]) -> Sequence[Read]:
+        """Print records, not more than asked for; returns those."""
         choices = self._choices
         left = len(found) if choices.count is None else choices.count - self.count
         out = sys.stdout.buffer
@@ -171,6 +193,33 @@ class _Job:
             out.write(choices.printer(read, self.count))
             self.count += 1
         out.flush()
+        return found[:left]
+
+
+async def _stopped_at(
+    cluster: ClusterClient, group: str, partitions: Sequence[Partition]
+) -> dict[Partition, int]:
+    """The offsets that a group committed, as far as their records are still there."""
+    from kbroker.client.groups import committed_offsets
+
+    from .offsets import START, find
+
+    committed = await committed_offsets(cluster, group)
+    starts = await find(cluster, partitions, START)
+    return {one: max(committed[one], starts[one]) for one in partitions if one in committed}
+
+
+async def _commit(cluster: ClusterClient, group: str, printed: Sequence[Read]) -> None:
+    from kbroker.client.errors import ClientError
+    from kbroker.client.groups import commit_offsets
+
+    offsets = {read.partition: read.record.offset + 1 for read in printed}
+    for code in (await commit_offsets(cluster, group, offsets)).values():
+        if code:
+            raise ClientError(
+                f"group {group!r} did not take the offsets ({code.name}): stop its members, "
+                f"`kbroker group describe {group}` shows who they are"
+            )
 
 
 async def _matching(cluster: ClusterClient, patterns: list[str]) -> list[str]:

@@ -140,12 +140,15 @@ def _yaml_child(value: Any, indent: int) -> str:
 
 
 class Progress:
-    """How far long work is, on the error stream when a person looks at it."""
+    """How far long work is, on the error stream when a person looks at it.
 
-    def __init__(self, what: str) -> None:
+    Not `seen` where the terminal shows the result itself.
+    """
+
+    def __init__(self, what: str, *, seen: bool = True) -> None:
         self._what = what
         self._shown_at = 0.0
-        self._is_seen = sys.stderr.isatty()
+        self._is_seen = seen and sys.stderr.isatty()
 
     def show(self, done: int, total: int | None, now: float) -> None:
         """Say how much is done, at most ten times a second; `now` is a steady time in seconds."""

@@ -28,8 +28,8 @@ METADATA_VERSION_MIN = 10
 class ClusterClient:
     """Connections to the brokers of one cluster, opened when they are needed.
 
-    Get one from `open_cluster`. Several tasks may use it, but each connection serves one request
-    at a time: a task that wants its own takes it with `dial`.
+    Get one from `open_cluster`. Several tasks may use it; one that waits long for its answers
+    takes a connection of its own with `dial`.
     """
 
     def __init__(self, bootstrap: Sequence[Endpoint], client_id: str, *, direct: bool) -> None:

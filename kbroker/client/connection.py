@@ -29,12 +29,14 @@ class Connection:
     """A connection to a broker. Get one from `connect`.
 
     `versions` are what the broker serves by API key, first and last; empty before `negotiate`.
+    Requests of several tasks wait for each other.
     """
 
     def __init__(self, stream: trio.SocketStream, client_id: str = CLIENT_ID) -> None:
         self._stream = stream
         self._client_id = client_id
         self._correlation_id = 0
+        self._turn = trio.Lock()
         self.versions: dict[int, tuple[int, int]] = {}
 
     async def request(self, key: ApiKey, version: int, message: Any) -> Any:
@@ -43,18 +45,22 @@ class Connection:
         Raises OSError when the connection ends before the answer, DecodeError when the answer
         makes no sense.
         """
-        await self._send(key, version, message)
+        async with self._turn:
+            await self._send(key, version, message)
+            frame = await self._receive_frame()
+            correlation_id, response = decode_response(messages.response_class(key), frame, version)
+            if correlation_id != self._correlation_id:
+                raise OSError(f"answer {correlation_id} to request {self._correlation_id}")
+            return response
+
+    async def _receive_frame(self) -> bytes:
         try:
             (size,) = struct.unpack(">i", await self._receive(4))
             if not 0 < size <= ANSWER_BYTES_MAX:
                 raise OSError(f"an answer of {size} bytes: this is not a Kafka broker")
-            frame = await self._receive(size)
+            return await self._receive(size)
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             raise _broken(error) from error
-        correlation_id, response = decode_response(messages.response_class(key), frame, version)
-        if correlation_id != self._correlation_id:
-            raise OSError(f"answer {correlation_id} to request {self._correlation_id}")
-        return response
 
     async def _send(self, key: ApiKey, version: int, message: Any) -> None:
         self._correlation_id += 1

@@ -12,7 +12,7 @@ from kbroker.broker import Broker
 from kbroker.protocol.records import Record
 
 from ..wire import Topic, batch, connected, produce
-from .conftest import Cli
+from .conftest import Cli, ReadJson
 
 BYTES = [None, b"", b"text", "h\xe4 \u2713".encode(), b"\xff\x00", b'"\\\n{}']
 
@@ -149,6 +149,20 @@ async def test_waiting_comes_to_an_end(cli: Cli) -> None:
         "topic", "consume", "t", "--from-beginning", "-n2", "--timeout", "300ms", status=4
     )
     assert lines_of(read.stdout)[0]["value"] == "early"
+
+
+async def test_a_group_goes_on_where_it_stopped(cli: Cli, read_json: ReadJson) -> None:
+    await cli("topic", "create", "t")
+    await cli("topic", "produce", "t", *"abcde")
+    read = ("topic", "consume", "t", "-g", "g", "-f", "%v")
+    assert (await cli(*read, "--from-beginning", "-n", "2")).stdout == "ab"
+    (row,) = (await read_json("group", "describe", "g"))[0]["partitions"]
+    assert row["current_offset"] == 2
+    assert (await cli(*read, "-n", "1")).stdout == "c"
+    assert (await cli(*read, "-o", ":end")).stdout == "de"
+    await cli("group", "seek", "g", "--to", "1")
+    await cli("topic", "trim", "t", "--before", "3")
+    assert (await cli(*read, "-o", ":end")).stdout == "de"
 
 
 async def test_topics_by_pattern(cli: Cli) -> None:

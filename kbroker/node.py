@@ -225,6 +225,8 @@ class Node:
         """
         replica = self._replicas.get((topic.id, index))
         if replica is not None:
+            if replica.log.offline is not None:
+                raise StorageError(replica.log.offline)
             return replica
         if not 0 <= index < len(topic.partitions):
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -270,7 +272,7 @@ class Node:
         return replica
 
     def report_storage_error(self, topic: Topic, index: int, error: StorageError) -> None:
-        """Say once why a partition can be neither opened nor appended to."""
+        """Say once why a partition can be neither opened, read nor appended to."""
         if self.is_news(str(error)):
             logger.error("partition %s-%d: %s", topic.name, index, error.message)
 

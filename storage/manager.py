@@ -359,7 +359,7 @@ class LogManager:
         """Open a damaged log with what is readable before the damage.
 
         All of it is checked as after a crash that left nothing certain: the first bad batch ends
-        it, and the bytes behind that are kept in `.corrupt` files beside the segments.
+        it, and all bytes behind that are kept in `.corrupt` files beside the segments.
 
         Raises StorageError: the system refuses.
         """
@@ -367,7 +367,8 @@ class LogManager:
         offsets = self._checkpoints.get(key)
         distrusted = offsets._replace(recovery_point=0, high_watermark=0)
         self._checkpoints.update([(key, distrusted)])
-        return self._keep(key, self._load(key, topic_id, config, now_ms, clean=False))
+        log = self._load(key, topic_id, config, now_ms, clean=False, keep_cut=True)
+        return self._keep(key, log)
 
     def _keep(self, key: Partition, log: Log) -> Log:
         self._logs[key] = log
@@ -383,7 +384,14 @@ class LogManager:
             self._files.write_atomic(f"{folder}/{PARTITION_METADATA}", data)
 
     def _load(
-        self, key: Partition, topic_id: UUID, config: LogConfig, now_ms: int, *, clean: bool
+        self,
+        key: Partition,
+        topic_id: UUID,
+        config: LogConfig,
+        now_ms: int,
+        *,
+        clean: bool,
+        keep_cut: bool = False,
     ) -> Log:
         topic, partition = key
         offsets = self._checkpoints.get(key)
@@ -414,6 +422,7 @@ class LogManager:
             open_segments=self._open_segments,
             # What this process has written since may not be: only for the first opening.
             durable=self._durable and key in self._unopened,
+            keep_cut=keep_cut,
         )
 
     def delete_logs(self, partitions: Iterable[Partition]) -> None:

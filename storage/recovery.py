@@ -68,6 +68,7 @@ def load_log(
     lower_recovery_point: Callable[[Log], None] | None = None,
     open_segments: OpenSegments | None = None,
     durable: bool = False,
+    keep_cut: bool = False,
 ) -> Log:
     """Open a partition whose folder exists.
 
@@ -78,6 +79,7 @@ def load_log(
         now_ms: log clock; producers that are found count as seen now.
         changed, lower_recovery_point, open_segments: the manager's part in `Log`.
         durable: all that the last owner wrote was made durable since.
+        keep_cut: after a crash, keep all bytes that are cut, not only those before sound batches.
 
     Raises:
         CorruptLogError: bytes that were durable are damaged or missing.
@@ -106,7 +108,7 @@ def load_log(
             segment.load_latest()
         log.epochs = _read_epochs(files, log.folder, segments, log_start, end)
     else:
-        recovery = _Recovery(files, log, segments, known, durable=durable)
+        recovery = _Recovery(files, log, segments, known, durable=durable, keep_cut=keep_cut)
         end = recovery.run()
         log.epochs = recovery.epochs
         log.complete(recovery.scanned[:-1])
@@ -304,12 +306,20 @@ class _Recovery:
     """One run over what may be torn."""
 
     def __init__(
-        self, files: Files, log: Log, segments: list[Segment], known: Offsets, *, durable: bool
+        self,
+        files: Files,
+        log: Log,
+        segments: list[Segment],
+        known: Offsets,
+        *,
+        durable: bool,
+        keep_cut: bool,
     ) -> None:
         self._files = files
         self._log = log
         self._segments = segments
         self._durable = durable
+        self._keep_cut = keep_cut
         self._point = known.recovery_point
         self._log_start = max(known.log_start, segments[0].base_offset if segments else 0)
         self._gaps_allowed = log.segment_rules.gaps_allowed
@@ -429,13 +439,13 @@ class _Recovery:
         records, kept = 0, []
         tail = _read_from(self._files, segment.log_path, position)
         found = _count_records(tail, end)
-        if found:
+        if found or (tail and self._keep_cut):
             path = f"{segment.log_path}.{position}{CORRUPT}"
             self._files.write_atomic(path, tail)
             records, kept = found, [path]
         for later in self._segments[number + 1 :]:
             found = _count_records(_read_from(self._files, later.log_path, 0), end)
-            if found:
+            if found or (later.size and self._keep_cut):
                 path = later.log_path + CORRUPT
                 self._files.rename(later.log_path, path)
                 records += found
@@ -443,6 +453,8 @@ class _Recovery:
             later.remove()
         del self._segments[number + 1 :]
         segment.cut_file(position)
+        if position == 0:
+            segment.remove_indexes()
         if kept:
             logger.warning(
                 "%s ends at offset %d: a batch behind it is damaged. %d later records, which no "

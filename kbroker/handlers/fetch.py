@@ -19,6 +19,7 @@ from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.protocol.schema import ZERO_UUID
 from kbroker.registry import handles
 from kbroker.replica import Replica
+from kbroker.storage.errors import StorageError
 from kbroker.storage.log import Slice
 from kbroker.topics import find_topic
 from kbroker.waiters import FetchWait
@@ -193,6 +194,8 @@ class _FetchWork:
             replica = self.node.replica(self._topic(target), index)
             return self._read_replica(target, name, replica, max_bytes, at_least_one)
         except KafkaError as error:
+            if isinstance(error, StorageError) and replica is not None and not replica.closed:
+                self.node.report_storage_error(replica.topic, index, error)
             return self._refused(target, name, error, replica)
 
     def _refused(

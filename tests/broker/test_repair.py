@@ -13,6 +13,9 @@ from kbroker.protocol.records import Record, encode_batch, read_header
 from kbroker.replica import Replica
 from kbroker.server import Listener
 
+from ..brokers import started
+from ..wire import EARLIEST, LATEST, Topic, batch, connected, fetch, list_offset, produce
+
 LISTENERS = [Listener("PLAINTEXT", "127.0.0.1", 0)]
 BATCHES = 10
 
@@ -25,14 +28,22 @@ async def write_batches(folder: Path) -> None:
     async with open_broker(BrokerConfig(), data_dir=str(folder), listeners=LISTENERS) as broker:
         await broker.create_topic("t", 1)
         for number in range(BATCHES):
-            batch = encode_batch([Record(b"k", b"value %d" % number, 0)])
-            replica_of(broker).append(memoryview(batch), read_header(batch), 0)
+            data = encode_batch([Record(b"k", b"%5000d" % number, 0)])
+            replica_of(broker).append(memoryview(data), read_header(data), 0)
 
 
 def damage_middle(segment: Path) -> None:
     data = bytearray(segment.read_bytes())
     data[len(data) // 2] ^= 0xFF
     segment.write_bytes(data)
+
+
+def damage_batch(segment: Path, number: int) -> bytes:
+    """Flip a bit in the value of a batch; returns what the file holds now."""
+    data = bytearray(segment.read_bytes())
+    data[(number + 1) * len(data) // BATCHES - 2] ^= 1
+    segment.write_bytes(data)
+    return bytes(data)
 
 
 async def test_damage_takes_the_partition_offline_and_repair_brings_it_back(
@@ -59,6 +70,46 @@ async def test_damage_takes_the_partition_offline_and_repair_brings_it_back(
         kept = replica_of(broker).log
         assert kept.log_end_offset == BATCHES // 2
         assert kept.high_watermark == BATCHES // 2
+
+
+async def test_clients_and_the_log_are_told_of_damage_that_was_found_later(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    await write_batches(tmp_path)
+    damage_batch(tmp_path / "t-0" / "00000000000000000000.log", BATCHES // 2)
+    topic = Topic("t")
+    async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
+        assert (await list_offset(wire, topic, EARLIEST)).error_code == ErrorCode.NONE
+        assert (await fetch(wire, topic, BATCHES - 1)).error_code == ErrorCode.NONE
+        for _ in range(2):
+            row = await fetch(wire, topic)
+            assert row.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        for timestamp in (EARLIEST, LATEST):
+            row = await list_offset(wire, topic, timestamp)
+            assert row.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert (await produce(wire, topic, batch())).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    told = [line.message for line in caplog.records if "log repair" in line.message]
+    assert len(told) == 1
+    assert "partition t-0" in told[0]
+
+
+@pytest.mark.parametrize("number", [0, BATCHES // 2, BATCHES - 1])
+async def test_what_repair_cuts_is_kept_whichever_batch_is_damaged(
+    tmp_path: Path, number: int
+) -> None:
+    """Also the last one, which no sound batch follows."""
+    await write_batches(tmp_path)
+    segment = tmp_path / "t-0" / "00000000000000000000.log"
+    data = damage_batch(segment, number)
+    position = number * len(data) // BATCHES
+
+    done = CliRunner().invoke(main, ["log", "repair", str(segment.parent)])
+    assert done.exit_code == 0, done.output
+    assert segment.read_bytes() == data[:position]
+    (kept,) = segment.parent.glob("*.corrupt")
+    assert kept.read_bytes() == data[position:]
+    done = CliRunner().invoke(main, ["log", "verify", str(tmp_path)])
+    assert done.exit_code == 0, done.output
 
 
 def test_repair_of_a_folder_that_is_none_is_refused(tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ class Connection:
     @property
     def is_working(self) -> bool:
         """True while a request is not answered yet, but for a fetch that waits for new records."""
-        return bool(self._unsent) or any(
+        return bool(self._preparing or self._unsent) or any(
             reply.key != ApiKey.FETCH or not _is_parked(reply.result) for reply in self._replies
         )
 
@@ -165,12 +165,15 @@ class Connection:
 
     async def _handle(self, api: Api, header: RequestHeader, request: Any) -> None:
         """Do the ordered work of one request, and give its answer a place in the queue."""
-        context = Context(self._node, self._apis, self.peer, header.client_id, header.api_version)
-        result = api.handler(context, request)
-        if isinstance(result, Preparation):
-            result = await self._prepare(result)
+        result = await self._ordered_work(api, header, request)
         if result is not None:
             self._reply(header, result)
+
+    async def _ordered_work(self, api: Api, header: RequestHeader, request: Any) -> Any:
+        """Call the handler; what it returns is the answer, or stands for it."""
+        context = Context(self._node, self._apis, self.peer, header.client_id, header.api_version)
+        result = api.handler(context, request)
+        return await self._prepare(result) if isinstance(result, Preparation) else result
 
     async def _prepare(self, preparation: Preparation[Any]) -> Any:
         """Finish a request's ordered work before the next request is looked at."""

@@ -179,6 +179,19 @@ class Faults:
         self.changed()
         return rule
 
+    def must_know_partitions(self) -> bool:
+        """Whether a rule that is not used up looks at the partitions of a fetch."""
+        return any(
+            rule.hits < rule.count
+            and rule.target.api in (None, ApiKey.FETCH)
+            and (
+                rule.effect is Effect.ERROR
+                or rule.target.topic is not None
+                or rule.target.partition is not None
+            )
+            for rule in self.rules
+        )
+
     def unfired(self) -> list[Rule]:
         """Rules that should have hit something and did not."""
         return [rule for rule in self.rules if not rule.hits and not rule.may_stay_unfired]

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
+from functools import partial
 from types import CoroutineType
 from typing import Any, NamedTuple
 
 import trio
 
 from kbroker.connection import Connection, Reply
-from kbroker.context import Context, Refused
+from kbroker.context import Refused
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.headers import RequestHeader
+from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.protocol.records import HEADER_SIZE
 from kbroker.protocol.schema import Struct, fields
 from kbroker.registry import Api
@@ -41,8 +42,8 @@ class Mangled(NamedTuple):
     effect: Effect
 
 
-class Held(NamedTuple):
-    """A request that waits for the delay of one before it."""
+class Asking(NamedTuple):
+    """One request, and what serves it."""
 
     api: Api
     header: RequestHeader
@@ -59,18 +60,6 @@ class FaultyConnection(Connection):
     def __init__(self, faults: Faults, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._faults = faults
-        self._held: deque[Held] = deque()
-        self._nursery: trio.Nursery | None = None
-
-    async def serve(self) -> None:
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            await super().serve()
-            nursery.cancel_scope.cancel()
-
-    @property
-    def is_working(self) -> bool:
-        return bool(self._held) or super().is_working
 
     # -- requests
 
@@ -78,8 +67,8 @@ class FaultyConnection(Connection):
         if header.client_id == CLIENT_ID:
             await super()._handle(api, header, request)
             return
-        if self._held:
-            self._held.append(Held(api, header, request))
+        if api.key == ApiKey.FETCH and self._names_too_little(request):
+            self._reply(header, FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND))
             return
         asked = asked_of(
             api.key, header.api_version, header.client_id, request, self._name_of_topic
@@ -88,35 +77,29 @@ class FaultyConnection(Connection):
         if rule is None:
             await super()._handle(api, header, request)
         elif rule.effect is Effect.DELAY and not rule.after:
-            self._hold(Held(api, header, request), rule.milliseconds / 1000)
+            await self._prepare(Preparation(partial(trio.sleep, rule.milliseconds / 1000)))
+            await super()._handle(api, header, request)
         else:
-            await self._hit(rule, asked, Held(api, header, request))
+            await self._hit(rule, asked, Asking(api, header, request))
+
+    def _names_too_little(self, request: FetchRequest) -> bool:
+        """A fetch of a session does not name its partitions (KIP-227), and a rule has to know them.
+
+        A session that is not found any more makes the client name all of them.
+        """
+        return request.session_epoch > 0 and self._faults.must_know_partitions()
 
     def _name_of_topic(self, topic_id: Any) -> str:
         topic = self._node.cluster.topics_by_id.get(topic_id)
         return topic.name if topic else ""
 
-    def _hold(self, held: Held, seconds: float) -> None:
-        assert self._nursery is not None
-        self._held.append(held)
-        self._nursery.start_soon(self._resume_after, seconds)
-
-    async def _resume_after(self, seconds: float) -> None:
-        await trio.sleep(seconds)
-        waiting = list(self._held)
-        self._held.clear()
-        await super()._handle(*waiting[0])
-        for held in waiting[1:]:  # these may be hit themselves
-            await self._handle(*held)
-        self._send_or_hand_over()
-
-    async def _hit(self, rule: Rule, asked: Asked, held: Held) -> None:
+    async def _hit(self, rule: Rule, asked: Asked, asking: Asking) -> None:
         """Carry out a rule on one request."""
-        effect, (api, header, request) = rule.effect, held
+        effect, (api, header, request) = rule.effect, asking
         if effect is Effect.HOOK:
-            self._reply(header, self._ask_hook(rule, asked, held))
+            self._reply(header, self._ask_hook(rule, asked, asking))
         elif effect is Effect.ERROR and not rule.after:
-            self._refuse(rule, held)
+            await self._refuse(rule, asking)
         elif effect is Effect.CORRUPT_BATCH and api.key == ApiKey.PRODUCE:
             self._change_rows(rule, request, _flip)
             await super()._handle(api, header, request)
@@ -125,16 +108,16 @@ class FaultyConnection(Connection):
         elif effect is Effect.BLACKHOLE and not rule.after:
             self._reply(header, _never())
         else:
-            self._answer(rule, held)
+            await self._answer(rule, asking)
 
-    def _refuse(self, rule: Rule, held: Held) -> None:
+    async def _refuse(self, rule: Rule, asking: Asking) -> None:
         """Answer with the error; rows of other topics and partitions are served as they should be."""
-        api, header, request = held
+        api, header, request = asking
         kept, refused = self._split(rule, request)
         if kept is None:
             self._reply(header, error_answer(api.key, request, rule.code))
             return
-        result = api.handler(self._context(header), kept)
+        result = await self._ordered_work(api, header, kept)
         refusal = error_answer(api.key, refused, rule.code)
         self._reply(header, _then(result, lambda response: _joined(response, refusal)))
 
@@ -162,25 +145,22 @@ class FaultyConnection(Connection):
         name = next(each.name for each in fields(type(row)) if each.name.startswith("partition"))
         return [_with(row, name, inside)], [_with(row, name, outside)]
 
-    def _context(self, header: RequestHeader) -> Context:
-        return Context(self._node, self._apis, self.peer, header.client_id, header.api_version)
-
-    async def _ask_hook(self, rule: Rule, asked: Asked, held: Held) -> Any:
+    async def _ask_hook(self, rule: Rule, asked: Asked, asking: Asking) -> Any:
         assert rule.hook is not None
-        answer = rule.hook(held.request, asked)
+        answer = rule.hook(asking.request, asked)
         if isinstance(answer, CoroutineType):
             answer = await answer
         if answer is not None:
             return answer
-        return await _resolve(held.api.handler(self._context(held.header), held.request))
+        return await _resolve(await self._ordered_work(*asking))
 
     # -- answers
 
-    def _answer(self, rule: Rule, held: Held) -> None:
+    async def _answer(self, rule: Rule, asking: Asking) -> None:
         """Do the work, then lie about it."""
-        result = held.api.handler(self._context(held.header), held.request)
+        result = await self._ordered_work(*asking)
         if result is not None:
-            self._reply(held.header, _then(result, lambda response: self._lie(rule, response)))
+            self._reply(asking.header, _then(result, lambda response: self._lie(rule, response)))
 
     async def _lie(self, rule: Rule, response: Any) -> Any:
         effect = rule.effect
@@ -230,8 +210,6 @@ async def _never() -> None:
 
 async def _resolve(result: Any) -> Any:
     """The response that a handler's result stands for."""
-    if isinstance(result, Preparation):
-        result = await result.run()
     if isinstance(result, Pending):
         return await result.wait()
     return await result if isinstance(result, CoroutineType) else result

@@ -21,7 +21,6 @@ from kbroker.testing import (
     open_test_broker,
 )
 
-# kafka-python leaves sockets behind when a connection breaks while it closes.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
@@ -198,6 +197,20 @@ def test_a_delay_keeps_the_order(broker: LocalBroker, at: str) -> None:
     assert offsets == [0, 1, 2, 3, 4]
     assert time.monotonic() - began >= 0.2
     assert [record.text for record in broker.records("orders")] == list("01234")
+    client.close()
+
+
+def test_a_fetch_of_a_session_is_hit_by_the_topic_that_it_does_not_name(
+    broker: LocalBroker,
+) -> None:
+    """KIP-227: a client that fetches on names only what changed."""
+    broker.produce("orders", "1")
+    client = consumer(broker)
+    assert next(client).value == b"1"
+    fault = broker.fault("Fetch", error="NOT_LEADER_OR_FOLLOWER", topic="orders").times(2)
+    broker.produce("orders", "2")
+    assert next(client).value == b"2"
+    fault.wait(2)
     client.close()
 
 

@@ -739,7 +739,7 @@ class Log:
                 return Slice(b"", offset, offset, 0)
         segment.mark(next_offset, stop)
         return Slice(
-            segment.range(start, stop - start, self.epochs), first, next_offset, stop - start
+            segment.read(start, stop - start, self.epochs), first, next_offset, stop - start
         )
 
     def _keep_indexes(self, segment: Segment) -> None:

@@ -22,6 +22,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from uuid import UUID
 
 from kbroker.protocol.records import HEADER_SIZE, MAGIC, BatchHeader, check_crc, read_header
@@ -101,7 +102,26 @@ def load_log(
     folder.tidy(known.log_start)
     segments = [Segment.load(files, log.folder, base, log.segment_rules) for base in folder.bases]
     snapshots = Snapshots(files, log.folder, folder.snapshots)
-    log_start = max(known.log_start, folder.bases[0] if folder.bases else 0)
+    with segments[-1].held_open() if segments else nullcontext():
+        end = _take_over(files, log, segments, snapshots, known, clean=clean, durable=durable)
+        log.reload_producers(now_ms)
+    if log.wants_checkpoint or end != known.recovery_point:
+        log.synced(end)
+    return log
+
+
+def _take_over(
+    files: Files,
+    log: Log,
+    segments: list[Segment],
+    snapshots: Snapshots,
+    known: Offsets,
+    *,
+    clean: bool,
+    durable: bool,
+) -> int:
+    """Find out what the segments hold, and give it to the log; returns its end offset."""
+    log_start = max(known.log_start, segments[0].base_offset if segments else 0)
     if clean:
         end = _check_clean(log, segments, known)
         for segment in segments[:-1]:
@@ -120,10 +140,7 @@ def load_log(
     log.epochs.truncate_end(end)
     log.epochs.truncate_start(log_start)
     log.adopt(segments, snapshots, log_start, end, known.high_watermark, intact=clean)
-    log.reload_producers(now_ms)
-    if log.wants_checkpoint or end != known.recovery_point:
-        log.synced(end)
-    return log
+    return end
 
 
 class _Folder:

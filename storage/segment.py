@@ -17,6 +17,7 @@ the first time (what this process wrote needs neither).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
 
 from kbroker.protocol.records import (
@@ -53,6 +54,7 @@ FULL = -2
 RELATIVE_OFFSET_MAX = (1 << 31) - 1
 _MARKS_MAX = 64
 _LATEST_WALK = 64 * 1024
+FEW_BYTES = 64 * 1024
 
 Found = TypeVar("Found")
 
@@ -388,16 +390,21 @@ class Segment:
 
     # --- going on with what is there ------------------------------------------------------------
 
+    @contextmanager
+    def held_open(self) -> Iterator[None]:
+        """Open the file once for everything that is looked up meanwhile. Raises CorruptLogError."""
+        self._file = self._reader()
+        try:
+            yield
+        finally:
+            self._close_file()
+
     def open_for_append(self, open_segments: OpenSegments | None = None) -> None:
         """Make a loaded segment the active one; its file is opened by the first append.
 
         `open_segments` as for `create`. Raises CorruptLogError.
         """
-        self._file = self._reader()
-        try:
-            self._resume()
-        finally:
-            self._close_file()
+        self._resume()
         self._open_segments = open_segments
         self._sealed = False
 
@@ -492,6 +499,15 @@ class Segment:
         if self._unchecked:
             self._check(file, position, position + size, epochs)
         return file.range(position, size)
+
+    def read(self, position: int, size: int, epochs: LeaderEpochs) -> FileRange | bytes:
+        """As `range`, but the bytes themselves when they are few and no file is open for them.
+
+        An answer may have records of many partitions, each of which would keep a descriptor.
+        """
+        few = self._file is None and size <= FEW_BYTES
+        found = self.range(position, size, epochs)
+        return found.read() if few else found
 
     def mark(self, offset: int, position: int) -> None:
         """Remember that `offset` is where the batch at `position` begins."""

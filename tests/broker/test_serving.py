@@ -230,6 +230,9 @@ async def test_few_file_descriptors(tmp_path: Path) -> None:
                 for partition in range(50):
                     row = await produce(wire, topic, batch([b"x"]), partition=partition)
                     assert (row.error_code, row.base_offset) == (0, turn)
+            answer = await wire.ask(ApiKey.FETCH, 12, fetch_request(topic, partitions=range(50)))
+            rows = answer.responses[0].partitions
+            assert [values_of(row) for row in rows] == [[b"x", b"x"]] * 50
             for each in idle:
                 each.close()
         give_up = time.monotonic() + 10

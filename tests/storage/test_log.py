@@ -386,8 +386,9 @@ class TestRead:
             assert error_of(error) == ErrorCode.OFFSET_OUT_OF_RANGE
 
     def test_a_range_outlives_its_segment(
-        self, log: Log, manager: LogManager, place: Place
+        self, log: Log, manager: LogManager, place: Place, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        monkeypatch.setattr("kbroker.storage.segment.FEW_BYTES", 0)
         fill(log, 60)
         commit(log)
         part = log.read(0, 500, limit=60)

@@ -13,6 +13,7 @@ import trio
 from kbroker.cluster import Cluster, LocalStore
 from kbroker.cluster.model import random_cluster_id
 from kbroker.storage.checkpoints import MetaProperties
+from kbroker.storage.errors import StorageError
 from kbroker.storage.files import Files, MemFiles, OsFiles
 from kbroker.storage.folders import LogFolders
 from kbroker.storage.manager import LogManager
@@ -139,8 +140,9 @@ async def _open_node(
     try:
         store = LocalStore(files, f"{paths[0]}/{METADATA_JOURNAL}")
         cluster = await Cluster.open(store, cluster_id=logs.meta.cluster_id)
+        _check_none_missing(logs, cluster, config)
     except BaseException:
-        logs.close(clean=False)
+        logs.close(clean=logs.clean)
         raise
     flusher = Flusher(
         config.flush_policy if data_dirs else "os",
@@ -148,6 +150,18 @@ async def _open_node(
         interval_ms=config.flush_interval_ms,
     )
     return Node(cluster, logs, flusher, config, clock, in_memory=not data_dirs)
+
+
+def _check_none_missing(logs: LogFolders, cluster: Cluster, config: BrokerConfig) -> None:
+    """Refuse to start when partitions would silently begin empty. Raises StorageError."""
+    there = [manager.meta.directory_id for manager in logs.managers]
+    for directory_id, path in cluster.directories.get(config.node_id, {}).items():
+        if directory_id not in there and directory_id not in config.lost_log_dirs:
+            raise StorageError(
+                f"the data folder {path} (id {directory_id}) is missing; its partitions would "
+                "begin empty. Add it to log.dirs again, or give up what was in it with "
+                f"-o log.dirs.lost={directory_id}"
+            )
 
 
 def _open_folders(files: Files, paths: Sequence[str], node_id: int, cluster_id: str) -> LogFolders:

@@ -91,7 +91,8 @@ class Node:
 
     async def start(self) -> None:
         """Take leadership, drop what belongs to no topic, load the coordinators."""
-        await self.cluster.register_node(self.id)
+        folders = {each.meta.directory_id: each.data_dir for each in self.logs.managers}
+        await self.cluster.register_node(self.id, folders)
         # A folder that belongs to an earlier topic of the same name is put aside when it is opened.
         self.logs.delete_logs(
             (name, index)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -33,6 +34,7 @@ logger = logging.getLogger(__name__)
 
 META = "meta"
 CONTROLLER = "controller"
+NODES = "nodes/"
 FEATURES = "features"
 PRODUCER_IDS = "pid_block"
 TOPICS = "topics/"
@@ -65,6 +67,8 @@ class Cluster:
         self.topics_by_id: dict[uuid.UUID, Topic] = {}
         self.configs: dict[ConfigResource, StoredConfigs] = {}
         self.node_ids: list[int] = []
+        self.directories: dict[int, dict[str, str]] = {}
+        """The data folders of each node: where each directory id was at the last start."""
         self.controller_epoch = 0
         """How often a node took the metadata over: once at each start."""
         self.features: dict[str, int] = dict(INITIAL)
@@ -144,8 +148,12 @@ class Cluster:
 
     # -- changes
 
-    async def register_node(self, node_id: int) -> None:
+    async def register_node(
+        self, node_id: int, directories: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         """Bring a node in: it leads its partitions again, each with a new leader epoch.
+
+        `directories` are its data folders: id and path.
 
         A restart raises the epoch, so a client can tell data of before from data of after
         (KIP-320), and a follower knows where to cut.
@@ -153,7 +161,8 @@ class Cluster:
         if node_id not in self.node_ids:
             self.node_ids = sorted([*self.node_ids, node_id])
         puts: dict[str, Document | None] = {
-            CONTROLLER: {"node": node_id, "epoch": self.controller_epoch + 1}
+            CONTROLLER: {"node": node_id, "epoch": self.controller_epoch + 1},
+            f"{NODES}{node_id}": {"directories": dict(directories)},
         }
         for topic in self.topics.values():
             for partition in topic.partitions:
@@ -386,8 +395,8 @@ class Cluster:
             self._put_partition(key, entry)
         for key, entry in (await self._store.range(CONFIGS)).items():
             self._put_configs(key, entry)
-        for key in (PRODUCER_IDS, CONTROLLER, FEATURES):
-            for entry in (await self._store.range(key)).values():
+        for prefix in (PRODUCER_IDS, CONTROLLER, FEATURES, NODES):
+            for key, entry in (await self._store.range(prefix)).items():
                 self._put_single(key, entry)
 
     def _on_change(self, change: Change) -> None:
@@ -478,6 +487,9 @@ class Cluster:
             self.controller_epoch = int(entry.value["epoch"])
         elif key == FEATURES:
             self.features = dict(entry.value)
+        elif key.startswith(NODES):
+            node_id = int(key.removeprefix(NODES))
+            self.directories[node_id] = dict(entry.value["directories"])
 
 
 def _partition_key(topic_id: uuid.UUID, index: int) -> str:

@@ -114,6 +114,16 @@ _STORAGE = (
         kafka_default="/tmp/kafka-logs",
     ),
     Property(
+        "log.dirs.lost",
+        Type.LIST,
+        None,
+        "Ids of data folders that are gone for good (as in their `meta.properties`). Without it a "
+        "node does not start when one of its folders is missing, because the partitions in it would "
+        "begin empty.",
+        dynamic=False,
+        own=True,
+    ),
+    Property(
         "flush.policy",
         Type.STRING,
         "fsync",

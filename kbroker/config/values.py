@@ -242,6 +242,11 @@ class BrokerConfig(Settings):
         return self.items("log.dirs") or self.items("log.dir")
 
     @property
+    def lost_log_dirs(self) -> tuple[str, ...]:
+        """Ids of data folders that may be missing."""
+        return self.items("log.dirs.lost")
+
+    @property
     def listeners(self) -> tuple[str, ...]:
         """Where to listen, each ``NAME://host:port``, without the listeners of controllers."""
         return self._without_controllers("listeners")

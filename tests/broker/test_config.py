@@ -157,6 +157,7 @@ DERIVED = {
     "max.connections.per.ip": "connections_max_from",
     "max.connections.per.ip.overrides": "connections_max_from",
     "log.dirs": "log_dirs",
+    "log.dirs.lost": "lost_log_dirs",
     "segment.bytes": "segment_bytes",
 }
 """Attributes that read settings other than by their declaration."""

@@ -197,6 +197,28 @@ async def test_a_disk_that_fails_takes_its_own_partitions(
     assert two.node.logs.managers[0].failed is None
 
 
+async def test_a_folder_that_is_missing_is_asked_for(folders: list[Path]) -> None:
+    """Its partitions would begin empty; who accepts that says so."""
+    async with started(folders) as broker, connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "t", 2)
+        for index in range(2):
+            await produce(wire, topic, batch([b"%d" % index]), partition=index)
+        lost = broker.node.logs.managers[1].meta.directory_id
+    with pytest.raises(StorageError, match=rf"two \(id {lost}\) is missing"):
+        async with started(folders[0]):
+            raise AssertionError("it started")
+    async with started(folders) as broker:
+        assert broker.node.logs.clean
+    async with (
+        started(folders[0], log_dirs_lost=lost) as broker,
+        connected(broker.endpoint) as wire,
+    ):
+        found = [values_of(await fetch(wire, topic, partitions=[index])) for index in range(2)]
+        assert found == [[b"0"], []]
+    async with started(folders[0]):
+        pass  # it is forgotten now
+
+
 # -- moves
 
 

@@ -80,7 +80,7 @@ def load_log(
         now_ms: log clock; producers that are found count as seen now.
         changed, lower_recovery_point, open_segments: the manager's part in `Log`.
         durable: all that the last owner wrote was made durable since.
-        keep_cut: after a crash, keep all bytes that are cut, not only those before sound batches.
+        keep_cut: keep all bytes that are cut, not only those before sound batches.
 
     Raises:
         CorruptLogError: bytes that were durable are damaged or missing.
@@ -124,8 +124,6 @@ def _take_over(
     log_start = max(known.log_start, segments[0].base_offset if segments else 0)
     if clean:
         end = _check_clean(log, segments, known)
-        for segment in segments[:-1]:
-            segment.load_latest()
         log.epochs = _read_epochs(files, log.folder, segments, log_start, end)
     else:
         recovery = _Recovery(files, log, segments, known, durable=durable, keep_cut=keep_cut)
@@ -304,7 +302,7 @@ def _check_ends(segments: list[Segment], end_offset: int, gaps_allowed: bool) ->
 
 
 def _check_clean(log: Log, segments: list[Segment], known: Offsets) -> int:
-    """The end offset of a log that was closed properly."""
+    """The end offset of a log that was closed properly; its segments know their latest times."""
     if not segments:
         if known.recovery_point > known.log_start:
             path = f"{log.folder}/{file_name(known.log_start, LOG)}"
@@ -316,6 +314,8 @@ def _check_clean(log: Log, segments: list[Segment], known: Offsets) -> int:
     if end < known.recovery_point:
         reason = f"it ends at offset {end}, {known.recovery_point} was synced"
         raise CorruptLogError(last.log_path, last.size, reason)
+    for segment in segments[:-1]:
+        segment.load_latest()
     return end
 
 

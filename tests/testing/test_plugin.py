@@ -143,8 +143,13 @@ def test_the_plugin_is_found_by_its_entry_point() -> None:
     assert plugins == {"kbroker": "kbroker.testing.plugin"}
 
 
-PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
-EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+ROOT = Path(__file__).parents[2]
+EXAMPLES = [
+    block
+    for page in (ROOT / "README.md", ROOT / "docs" / "testing.md")
+    for block in re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    if "def test_" in block
+]
 
 
 @pytest.mark.parametrize("number", range(len(EXAMPLES)))

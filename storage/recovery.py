@@ -103,7 +103,16 @@ def load_log(
     segments = [Segment.load(files, log.folder, base, log.segment_rules) for base in folder.bases]
     snapshots = Snapshots(files, log.folder, folder.snapshots)
     with segments[-1].held_open() if segments else nullcontext():
-        end = _take_over(files, log, segments, snapshots, known, clean=clean, durable=durable)
+        end = _take_over(
+            files,
+            log,
+            segments,
+            snapshots,
+            known,
+            clean=clean,
+            durable=durable,
+            keep_cut=keep_cut,
+        )
         log.reload_producers(now_ms)
     if log.wants_checkpoint or end != known.recovery_point:
         log.synced(end)
@@ -119,6 +128,7 @@ def _take_over(
     *,
     clean: bool,
     durable: bool,
+    keep_cut: bool,
 ) -> int:
     """Find out what the segments hold, and give it to the log; returns its end offset."""
     log_start = max(known.log_start, segments[0].base_offset if segments else 0)

@@ -35,7 +35,7 @@ def test_an_explanation_says_what_differs_from_kafka() -> None:
 
 
 def test_settings_without_effect_are_explained_too() -> None:
-    text = run("explain", "zookeeper.connect", "log.flush.interval.messages").stdout
+    text = run("explain", "zookeeper.connect", "log.preallocate").stdout
     assert text.count("none: kbroker works differently") == 2
 
 

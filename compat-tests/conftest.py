@@ -13,6 +13,7 @@ from harness.brokers import BROKERS, Broker
 from harness.clients import (
     LIBRARIES,
     OTHER_CLIENTS,
+    OTHERS_ONLY,
     PYTHON_CLIENTS,
     ClientProcess,
     Library,
@@ -33,11 +34,6 @@ _broker_logs = pytest.StashKey[list[Broker]]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--broker", choices=sorted(BROKERS), default="kbroker")
-    parser.addoption(
-        "--others",
-        action="store_true",
-        help="every test with the clients that are not Python's, instead of the marked ones",
-    )
     parser.addoption("--bless", action="store_true", help="write the answers into transcripts")
 
 
@@ -53,7 +49,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "client" not in metafunc.fixturenames:
         return
     marks = list(metafunc.definition.iter_markers())
-    if metafunc.config.getoption("--others"):
+    if OTHERS_ONLY:
         able = OTHER_CLIENTS
     elif any(mark.name == "everyone" for mark in marks):
         able = PYTHON_CLIENTS + OTHER_CLIENTS

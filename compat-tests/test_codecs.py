@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from harness.clients import LIBRARIES, PYTHON_CLIENTS, ClientProcess, Library
+from harness.clients import LIBRARIES, OTHERS_ONLY, PYTHON_CLIENTS, ClientProcess, Library
 from harness.codecs import RECORDS, WRITERS, read_through, records_of, topic_of
 
 CLIENT = "codec matrix"
@@ -14,24 +14,24 @@ REFERENCE = "confluent-kafka"
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Pairs of a reader and a writer: all by --others, else all of Python's.
+    """Pairs of a reader and a writer: all of Python's, and by soak all.
 
     Another client reads its own records and those of the reference, which reads them as well.
     """
     if "reader" not in metafunc.fixturenames:
         return
-    everything = metafunc.config.getoption("--others")
     metafunc.parametrize(
         ("reader", "writer", "codec"),
         [
             pytest.param(reader, writer, codec, id=f"{reader.name}-{writer.name}-{codec}")
             for reader in LIBRARIES.values()
             for writer, codec in WRITERS
-            if everything
+            if OTHERS_ONLY
             or set(PYTHON_CLIENTS) >= {reader, writer}
             or reader is writer
             or REFERENCE in (reader.name, writer.name)
             if codec in reader.codecs
+            if reader.reads_null_headers or not writer.null_headers
         ],
     )
 

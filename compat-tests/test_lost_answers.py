@@ -56,6 +56,7 @@ def test_idempotent_producer_writes_once(
     assert proxy.dropped[PRODUCE] == LOST
 
 
+@pytest.mark.needs("asks_again")
 @pytest.mark.needs("idempotent")
 def test_lost_producer_id(
     worker: ClientProcess, proxy: LossyProxy, unique: Callable[[str], str]
@@ -79,6 +80,7 @@ def test_plain_producer_loses_nothing(
     assert held.total() > len(VALUES), "an answer was lost, so something must stand there twice"
 
 
+@pytest.mark.needs("groups")
 @pytest.mark.parametrize("api", [JOIN_GROUP, SYNC_GROUP], ids=["join", "sync"])
 def test_member_gets_in_after_a_lost_answer(
     worker: ClientProcess, proxy: LossyProxy, unique: Callable[[str], str], api: int
@@ -95,6 +97,8 @@ def test_member_gets_in_after_a_lost_answer(
     assert proxy.dropped[api] == 1
 
 
+@pytest.mark.needs("commits_again")
+@pytest.mark.needs("groups")
 def test_commit_after_a_lost_answer(
     worker: ClientProcess, proxy: LossyProxy, unique: Callable[[str], str]
 ) -> None:

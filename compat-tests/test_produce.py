@@ -21,6 +21,7 @@ def worker(client: Library, workers: Callable[[str], ClientProcess]) -> ClientPr
     return workers(client.name)
 
 
+@pytest.mark.needs("chooses")
 @pytest.mark.everyone
 @pytest.mark.parametrize("acks", [0, 1, "all"])
 def test_acks(worker: ClientProcess, unique: Unique, acks: int | str) -> None:
@@ -34,6 +35,7 @@ def test_acks(worker: ClientProcess, unique: Unique, acks: int | str) -> None:
     assert [row["value"] for row in rows] == [str(i) for i in range(20)]
 
 
+@pytest.mark.needs("chooses")
 @pytest.mark.everyone
 def test_missing_topic_is_created(
     client: Library, broker: Broker, worker: ClientProcess, unique: Unique
@@ -52,6 +54,7 @@ def test_missing_topic_is_created(
     )
 
 
+@pytest.mark.needs("chooses")
 @pytest.mark.everyone
 def test_same_key_same_partition(broker: Broker, worker: ClientProcess, unique: Unique) -> None:
     topic = unique("topic")
@@ -70,6 +73,8 @@ def test_same_key_same_partition(broker: Broker, worker: ClientProcess, unique: 
         assert values == sorted(values)
 
 
+@pytest.mark.needs("append_time")
+@pytest.mark.needs("configs")
 def test_log_append_time(worker: ClientProcess, unique: Unique) -> None:
     topic, before = unique("topic"), int(time.time() * 1000)
     worker.admin("create_topic", name=topic, configs={"message.timestamp.type": "LogAppendTime"})
@@ -105,6 +110,7 @@ def test_waiting_fetch_is_woken(
     assert time.monotonic() - began < SOON_SECONDS
 
 
+@pytest.mark.needs("isolation")
 def test_read_committed_without_transactions(worker: ClientProcess, unique: Unique) -> None:
     topic = unique("topic")
     worker.admin("create_topic", name=topic)

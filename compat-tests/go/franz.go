@@ -289,7 +289,9 @@ func (m *franzMember) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		if err := fetches.Err(); err != nil {
+		// What no broker said is a lost connection: the library goes on by itself.
+		var known *kerr.Error
+		if err := fetches.Err(); errors.As(err, &known) {
 			m.inbox.fail(err)
 		}
 		m.inbox.add(franzRows(fetches)...)

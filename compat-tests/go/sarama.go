@@ -300,9 +300,8 @@ func (s *saramaClient) join(o joinOptions) (member, error) {
 	go one.run(ctx)
 	go func() {
 		for err := range group.Errors() {
-			select {
-			case one.refused <- err:
-			default:
+			if s.errorCode(err) != nil {
+				one.refused <- err
 			}
 		}
 	}()
@@ -312,9 +311,14 @@ func (s *saramaClient) join(o joinOptions) (member, error) {
 func (m *saramaMember) run(ctx context.Context) {
 	defer close(m.ended)
 	for ctx.Err() == nil {
-		if err := m.group.Consume(ctx, m.topics, m); err != nil {
+		err := m.group.Consume(ctx, m.topics, m)
+		var known sarama.KError
+		if errors.As(err, &known) {
 			m.inbox.fail(err)
 			return
+		}
+		if err != nil {
+			time.Sleep(100 * time.Millisecond)
 		}
 	}
 }

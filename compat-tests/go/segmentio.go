@@ -141,15 +141,13 @@ func (s *segmentio) read(o readOptions, deadline time.Time, more func(...row) bo
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	messages := make(chan kafka.Message)
 	failed := make(chan error)
-	var all sync.WaitGroup
-	defer all.Wait()
 	defer cancel()
 	for number, at := range o.starts {
 		reader := s.reader(o.Topic, number, o)
 		if err := reader.SetOffset(at); err != nil {
 			return err
 		}
-		all.Go(func() { readAll(ctx, reader, messages, failed) })
+		go readAll(ctx, reader, messages, failed)
 	}
 	for {
 		select {
@@ -165,7 +163,8 @@ func (s *segmentio) read(o readOptions, deadline time.Time, more func(...row) bo
 	}
 }
 
-// readAll hands on what a reader brings until the context ends, then closes it.
+// readAll hands on what a reader brings until the context ends, then closes it, which takes as
+// long as the broker holds its last fetch.
 func readAll(
 	ctx context.Context, reader *kafka.Reader, messages chan<- kafka.Message, failed chan<- error,
 ) {
@@ -329,10 +328,10 @@ func (m *segmentioMember) run(ctx context.Context, s *segmentio) {
 	}
 }
 
-// missed keeps what the coordinator refused for good; the library itself tries again.
+// missed keeps what the coordinator refuses for good; after all else the library tries again.
 func (m *segmentioMember) missed(err error) {
-	var known kafka.Error
-	if errors.As(err, &known) && !known.Temporary() {
+	if errors.Is(err, kafka.InvalidSessionTimeout) ||
+		errors.Is(err, kafka.InconsistentGroupProtocol) {
 		m.inbox.fail(err)
 	}
 }
@@ -364,9 +363,14 @@ func (m *segmentioMember) consume(
 		if ctx.Err() != nil || errors.Is(err, io.EOF) {
 			return
 		}
-		if err != nil {
+		var known kafka.Error
+		if errors.As(err, &known) {
 			m.inbox.fail(err)
 			return
+		}
+		if err != nil {
+			time.Sleep(100 * time.Millisecond)
+			continue
 		}
 		m.inbox.add(segmentioRow(message))
 		m.mark(message)

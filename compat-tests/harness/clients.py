@@ -20,6 +20,8 @@ VERB_SECONDS = 60.0
 COORDINATOR_MOVES = frozenset({14, 15, 16})
 """Loading, not available, not coordinator: an application asks again."""
 UNKNOWN_TOPIC = frozenset({3})
+OTHERS_ONLY = bool(os.environ.get("KBROKER_COMPAT_OTHERS"))
+"""The soak part: every test with the clients that are not Python's, instead of the marked ones."""
 ALL_CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
@@ -30,20 +32,33 @@ class Library:
     name: str
     driver: tuple[str, ...]
     """What runs it: ("python", its adapter), ("go",), ("node", its adapter), ("rust",)."""
+    by_soak: bool = False
+    """Takes long to build, so only the soak part runs it."""
     codecs: tuple[str, ...] = ALL_CODECS
     headers: str = "list"
     """A "list" of pairs; "grouped" by name (their order is lost); or a "map" (last one wins)."""
     null_headers: bool = True
     far_timestamps: bool = True
     """Writes times right that are months away from the first one of the batch."""
+    reads_null_headers: bool = True
+    append_time: bool = True
+    """Hands out the broker's time where the topic says so."""
     reads_empty: bool = True
     """Tells an empty key, value or header from a null one."""
+    chooses: bool = True
+    """Chooses partitions, waits for as many acks as asked, has topics created."""
+    isolation: bool = True
+    """Reads committed records only, when told to."""
     idempotent: bool = True
+    asks_again: bool = True
+    """Asks again when the answer to its question for a producer id is lost."""
     transactional: bool = True
     groups: bool = True
     strategy: str = "range"
     """What its members use when a test asks for nothing else."""
     describes_strategy: bool = True
+    commits_again: bool = True
+    """Commits again when the answer to a commit is lost."""
     exact: bool = True
     """No record comes twice when members join and leave and all positions are committed."""
     patterns: bool = True
@@ -58,6 +73,8 @@ class Library:
     """How old the metadata may be that it answers with."""
     admin: bool = True
     """Describes topics, brokers and groups; False: creates, deletes and lists topics only."""
+    configs: bool = True
+    """Gives a new topic configs."""
     alters_configs: bool = True
     replaces_configs: bool = False
     """Altering sets all configs of a topic anew (AlterConfigs), not only the named ones."""
@@ -108,15 +125,18 @@ PYTHON_CLIENTS = (
     ),
 )
 
-OTHER_CLIENTS = (
-    Library("franz-go", ("go",), scripts=False),
-    Library("sarama", ("go",), scripts=False, patterns=False),
+_OTHER_CLIENTS = (
+    Library("franz-go", ("go",), scripts=False, asks_again=False),
+    # sarama rebalances cooperatively, but does not tell what was revoked.
+    Library("sarama", ("go",), scripts=False, patterns=False, cooperative=False),
     Library(
         "kafka-go",
         ("go",),
         scripts=False,
         describes_strategy=False,
         reads_empty=False,
+        append_time=False,
+        commits_again=False,
         cache_seconds=2.0,
         idempotent=False,
         transactional=False,
@@ -134,6 +154,7 @@ OTHER_CLIENTS = (
         headers="grouped",
         null_headers=False,
         strategy="RoundRobinAssigner",
+        asks_again=False,
         replaces_configs=True,
         patterns=False,
         static=False,
@@ -147,11 +168,31 @@ OTHER_CLIENTS = (
         scripts=False,
         strategy="roundrobin",
         far_timestamps=False,
+        append_time=False,
+        fencing=False,
+        cooperative=False,
         exact=False,
         patterns=False,
     ),
+    Library(
+        "rskafka",
+        ("rust",),
+        by_soak=True,
+        scripts=False,
+        headers="map",
+        null_headers=False,
+        reads_null_headers=False,
+        chooses=False,
+        isolation=False,
+        groups=False,
+        idempotent=False,
+        transactional=False,
+        admin=False,
+        configs=False,
+    ),
 )
 
+OTHER_CLIENTS = tuple(one for one in _OTHER_CLIENTS if OTHERS_ONLY or not one.by_soak)
 LIBRARIES = {one.name: one for one in PYTHON_CLIENTS + OTHER_CLIENTS}
 
 

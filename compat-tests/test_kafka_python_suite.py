@@ -1,0 +1,80 @@
+"""kafka-python's own integration tests, as they come with its source distribution.
+
+The stand-in for the files that the distribution lacks is kafka_python/service.py. Tests that
+start a broker of their own (with TLS and SASL listeners) cannot run against one that is there.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from xml.etree import ElementTree
+
+from harness.brokers import Broker, free_port
+from harness.places import environment, environment_python
+
+CLIENT = "kafka-python's own"
+ENVIRONMENT = "kafka-python-tests"
+VERSION = "4.3"
+TESTS = 55
+OTHER_LISTENERS = ("test_ssl_integration.py", "test_sasl_integration.py")
+NOT_YET = {
+    "test_create_describe_delete_acls",
+    "test_transactional_producer_messages",
+    "test_transactional_producer_offsets",
+}
+"""What kbroker cannot do yet; a test that passes must leave this list."""
+
+
+def run_suite(address: str, folder: Path) -> dict[str, str]:
+    """Run it all; what became of each test: "passed", "failed" or "skipped"."""
+    source = environment(ENVIRONMENT) / "source"
+    (folder / "kafka").mkdir()
+    report = folder / "report.xml"
+    ignored = [f"--ignore=test/integration/{name}" for name in OTHER_LISTENERS]
+    with (folder / "suite.log").open("wb") as log:
+        subprocess.run(
+            [
+                *(str(environment_python(ENVIRONMENT)), "-W", "ignore", "-m", "pytest"),
+                *("test/integration", "-q", "-p", "no:cacheprovider", "--timeout=60"),
+                *(*ignored, f"--junitxml={report}"),
+            ],
+            cwd=source,
+            env={
+                **{key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
+                "KAFKA_VERSION": VERSION,
+                "KAFKA_ROOT": str(folder / "kafka"),
+                "KAFKA_URI": f"kafka://{address}",
+            },
+            stdout=log,
+            stderr=log,
+            timeout=300,
+            check=False,
+        )
+    cases = ElementTree.parse(report).getroot().iter("testcase")
+    return {case.attrib["name"]: _verdict(case) for case in cases}
+
+
+def _verdict(case: ElementTree.Element) -> str:
+    if case.find("skipped") is not None:
+        return "skipped"
+    return "passed" if case.find("failure") is None and case.find("error") is None else "failed"
+
+
+def test_its_integration_tests(make_broker: Callable[..., Broker], tmp_path: Path) -> None:
+    broker = make_broker("kafka-python", {"node.id": "0", "num.partitions": "4"})
+    if broker.name == "kbroker":
+        # As the tests' own broker has it: an address that the configuration advertises.
+        broker.port = free_port()
+        broker.advertise = broker.address
+    broker.start()
+    verdicts = run_suite(broker.address, tmp_path)
+    broker.stop()
+    failed = {name for name, verdict in verdicts.items() if verdict == "failed"}
+    passed = sum(verdict == "passed" for verdict in verdicts.values())
+    print(f"figures: kafka-python's own tests on {broker.name}: {passed} of {TESTS}")
+    log = (tmp_path / "suite.log").read_text(errors="replace")
+    assert failed == (NOT_YET if broker.name == "kbroker" else set()), log[-20_000:]
+    assert passed + len(failed) == TESTS

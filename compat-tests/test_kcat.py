@@ -1,0 +1,253 @@
+"""kcat, the command line tool on librdkafka, as people use it in a shell."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from harness.brokers import Broker
+from harness.clients import ALL_CODECS, ClientProcess, eventually
+
+CLIENT = "kcat"
+SECONDS = 30.0
+BASE_MS = 1_700_000_000_000
+QUICK = ("-X", "session.timeout.ms=3000", "-X", "heartbeat.interval.ms=200")
+
+Unique = Callable[[str], str]
+Kcat = Callable[..., str]
+
+
+def program() -> str:
+    """Where kcat is; fails with the command that helps."""
+    found = shutil.which("kcat")
+    assert found, "kcat is missing: run `make system-packages` (Debian: apt-get install kcat)"
+    return found
+
+
+@pytest.fixture
+def kcat(broker: Broker) -> Kcat:
+    """Run kcat against the broker until it ends; answers what it printed, stderr last."""
+
+    def run(*arguments: str, stdin: str = "", ok: bool = True, address: str = "") -> str:
+        done = subprocess.run(
+            [program(), "-b", address or broker.address, *arguments],
+            input=stdin.encode("latin-1"),
+            capture_output=True,
+            timeout=SECONDS,
+            check=False,
+        )
+        said = (done.stdout + done.stderr).decode("latin-1")
+        assert (done.returncode == 0) is ok, said
+        return said
+
+    return run
+
+
+@pytest.fixture
+def admin(workers: Callable[[str], ClientProcess]) -> ClientProcess:
+    """kcat has no administration, so another client makes topics and describes groups."""
+    return workers("confluent-kafka")
+
+
+class Member:
+    """`kcat -G` in the background; its records as lines of JSON, its rebalances on stderr."""
+
+    def __init__(self, broker: Broker, folder: Any, group: str, topic: str) -> None:
+        self.records, self.told = folder / "records", folder / "told"
+        folder.mkdir()
+        with self.records.open("wb") as out, self.told.open("wb") as err:
+            self.process = subprocess.Popen(
+                [
+                    *(program(), "-b", broker.address, *QUICK),
+                    *("-X", "auto.offset.reset=earliest", "-J", "-u", "-G", group, topic),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+            )
+
+    def values(self) -> list[str]:
+        """What came so far, whole lines only."""
+        lines = self.records.read_text().split("\n")[:-1]
+        return [json.loads(line)["payload"] for line in lines]
+
+    def share(self) -> int:
+        """How many partitions its last assignment names."""
+        said = self.told.read_text().splitlines()
+        assigned = [line for line in said if "assigned:" in line]
+        return assigned[-1].count("[") if assigned else 0
+
+    def leave(self) -> None:
+        """End as by Ctrl+C: kcat commits and leaves."""
+        self.process.terminate()
+        self.process.wait(SECONDS)
+
+
+@pytest.fixture
+def join(broker: Broker, tmp_path: Any) -> Iterator[Callable[[str, str], Member]]:
+    """Start members of a group; all end with the test."""
+    members: list[Member] = []
+
+    def start(group: str, topic: str) -> Member:
+        members.append(Member(broker, tmp_path / f"member-{len(members)}", group, topic))
+        return members[-1]
+
+    yield start
+    for one in members:
+        one.process.kill()
+        one.process.wait()
+
+
+def read(kcat: Kcat, topic: str, *arguments: str) -> list[dict[str, Any]]:
+    """All records of a topic, as kcat's JSON has them."""
+    said = kcat("-C", "-t", topic, "-e", "-q", "-J", *arguments)
+    return [json.loads(line) for line in said.splitlines()]
+
+
+@pytest.mark.parametrize("codec", ALL_CODECS)
+def test_codecs(kcat: Kcat, admin: ClientProcess, unique: Unique, codec: str) -> None:
+    topic = unique("topic")
+    admin.admin("create_topic", name=topic)
+    lines = [f"key {i}|value {i} {'x' * 200}" for i in range(100)]
+    kcat("-P", "-t", topic, "-z", codec, "-K|", "-X", "linger.ms=100", stdin="\n".join(lines))
+    wanted = [tuple(line.split("|")) for line in lines]
+    assert [(row["key"], row["payload"]) for row in read(kcat, topic)] == wanted
+    rows = admin("read", topic=topic, count=100)
+    assert [(row["key"], row["value"]) for row in rows] == wanted
+
+
+@pytest.mark.parametrize("codec", ALL_CODECS)
+def test_reads_what_another_client_wrote(
+    kcat: Kcat, admin: ClientProcess, unique: Unique, codec: str
+) -> None:
+    topic = unique("topic")
+    admin.admin("create_topic", name=topic)
+    records = [{"key": f"key {i}", "value": f"value {i} " * 20, "partition": 0} for i in range(100)]
+    admin("produce", topic=topic, records=records, codec=None if codec == "none" else codec)
+    rows = read(kcat, topic)
+    assert [(row["key"], row["payload"]) for row in rows] == [
+        (record["key"], record["value"]) for record in records
+    ]
+
+
+def test_headers_and_null_values(kcat: Kcat, admin: ClientProcess, unique: Unique) -> None:
+    topic = unique("topic")
+    admin.admin("create_topic", name=topic)
+    kcat("-P", "-t", topic, "-K|", "-Z", "-H", "a=1", "-H", "b=", "-H", "a=2", stdin="gone|")
+    (row,) = admin("read", topic=topic)
+    assert (row["key"], row["value"]) == ("gone", None)
+    assert row["headers"] == [["a", "1"], ["b", ""], ["a", "2"]]
+    (row,) = read(kcat, topic)
+    assert (row["key"], row["payload"]) == ("gone", None)
+    assert row["headers"] == ["a", "1", "b", "", "a", "2"]
+
+
+def test_format_offsets_and_times(kcat: Kcat, admin: ClientProcess, unique: Unique) -> None:
+    topic = unique("topic")
+    admin.admin("create_topic", name=topic)
+    records = [
+        {"value": str(i), "partition": 0, "timestamp": BASE_MS + 1000 * i} for i in range(20)
+    ]
+    admin("produce", topic=topic, records=records)
+    whole = kcat("-C", "-t", topic, "-e", "-q", "-f", r"%t %p %o %T %S %s\n")
+    assert whole.splitlines()[7] == f"{topic} 0 7 {BASE_MS + 7000} 1 7"
+    assert len(whole.splitlines()) == 20
+    for arguments, values in {
+        ("-o", "15"): range(15, 20),
+        ("-o", "-3"): range(17, 20),
+        ("-o", "beginning", "-c", "2"): range(2),
+        ("-o", f"s@{BASE_MS + 5000}", "-o", f"e@{BASE_MS + 8000}"): range(5, 8),
+    }.items():
+        assert [row["payload"] for row in read(kcat, topic, *arguments)] == [*map(str, values)]
+    asked = kcat("-Q", "-t", f"{topic}:0:{BASE_MS + 9_001}")
+    assert asked.split() == [topic, "[0]", "offset", "10"]
+
+
+def test_metadata(broker: Broker, kcat: Kcat, admin: ClientProcess, unique: Unique) -> None:
+    topic = unique("topic")
+    admin.admin("create_topic", name=topic, partitions=3)
+    said = eventually(
+        lambda: json.loads(kcat("-L", "-J", "-t", topic)),
+        lambda seen: len(seen["topics"][0]["partitions"]) == 3,
+        "metadata",
+        broker.settle_seconds,
+    )
+    (node,) = (one["id"] for one in said["brokers"])
+    assert said["brokers"][0]["name"].endswith(f":{broker.port}")
+    assert said["controllerid"] == node
+    for partition in said["topics"][0]["partitions"]:
+        assert partition["leader"] == node
+        assert partition["replicas"] == partition["isrs"] == [{"id": node}]
+
+
+def test_a_topic_is_made_when_it_is_written_to(kcat: Kcat, unique: Unique) -> None:
+    topic = unique("topic")
+    kcat("-P", "-t", topic, stdin="first")
+    assert [row["payload"] for row in read(kcat, topic)] == ["first"]
+
+
+def test_idempotent_producer(kcat: Kcat, admin: ClientProcess, unique: Unique) -> None:
+    topic = unique("topic")
+    admin.admin("create_topic", name=topic)
+    kcat("-P", "-t", topic, "-X", "enable.idempotence=true", stdin="\n".join(map(str, range(50))))
+    assert [row["payload"] for row in read(kcat, topic)] == [str(i) for i in range(50)]
+
+
+def test_group(
+    kcat: Kcat, admin: ClientProcess, unique: Unique, join: Callable[[str, str], Member]
+) -> None:
+    """Two members share a topic; one leaves; a third goes on where the group stopped."""
+    topic, group = unique("topic"), unique("group")
+    admin.admin("create_topic", name=topic, partitions=4)
+    first = join(group, topic)
+    eventually(first.share, lambda seen: seen == 4, "all partitions")
+    second = join(group, topic)
+    eventually(
+        lambda: [first.share(), second.share()], lambda seen: seen == [2, 2], "half of them each"
+    )
+    for number in range(4):
+        values = [f"{number}-{i}" for i in range(5)]
+        kcat("-P", "-t", topic, "-p", str(number), stdin="\n".join(values))
+    wanted = sorted(f"{number}-{i}" for number in range(4) for i in range(5))
+    eventually(
+        lambda: sorted(first.values() + second.values()), lambda seen: seen == wanted, "records"
+    )
+    assert len(first.values()) == len(second.values()) == 10
+    second.leave()
+    eventually(first.share, lambda seen: seen == 4, "what the other left")
+    first.leave()
+    assert admin("committed", group=group, topic=topic) == dict.fromkeys("0123", 5)
+    kcat("-P", "-t", topic, "-p", "1", stdin="later")
+    third = join(group, topic)
+    eventually(third.values, bool, "the new record")
+    time.sleep(0.5)
+    assert third.values() == ["later"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (("-C", "-t", "no-such-topic", "-e"), "Unknown topic or partition"),
+        (("-C", "-t", "{topic}", "-o", "1000", "-e", "-X", "auto.offset.reset=error"), "range"),
+        (("-P", "-t", "not a name"), "Invalid topic"),
+    ],
+    ids=["unknown-topic", "beyond-the-end", "invalid-name"],
+)
+def test_errors(
+    kcat: Kcat, admin: ClientProcess, unique: Unique, arguments: tuple[str, ...], word: str
+) -> None:
+    topic = unique("topic")
+    admin.admin("create_topic", name=topic)
+    allowed = ("-X", "allow.auto.create.topics=false") if "-C" in arguments else ()
+    said = kcat(*(one.format(topic=topic) for one in arguments), *allowed, stdin="x", ok=False)
+    assert word in said
+
+
+def test_a_port_where_nobody_listens(kcat: Kcat) -> None:
+    said = kcat("-L", "-m", "1", address="127.0.0.1:9", ok=False)
+    assert "Connection refused" in said

@@ -11,6 +11,7 @@ from harness.clients import UNKNOWN_TOPIC, ClientError, ClientProcess, Library, 
 
 Unique = Callable[[str], str]
 ROUNDS = 20
+TOO_LARGE, INVALID_CONFIG, SUBSCRIBED = 10, 40, 86
 TOPIC_DEFAULTS = {
     "cleanup.policy": "delete",
     "compression.gzip.level": "-1",
@@ -121,6 +122,35 @@ def test_topic_configs(worker: ClientProcess, unique: Unique) -> None:
     assert found == {**TOPIC_DEFAULTS, **wanted}
 
 
+@pytest.mark.needs("alters_configs")
+@pytest.mark.everyone
+def test_topic_configs_are_altered(
+    client: Library, worker: ClientProcess, unique: Unique, settled: Callable[..., Any]
+) -> None:
+    """A new limit acts at once and goes again; others stay, unless the client sets all anew."""
+    topic = unique("topic")
+    worker.admin("create_topic", name=topic, configs={"retention.ms": "123456"})
+    kept = {} if client.replaces_configs else {"retention.ms": "123456"}
+    large = {"value": "x" * 5_000, "partition": 0}
+    limit = {"max.message.bytes": "2000"}
+    worker.admin("alter_topic_configs", name=topic, configs=limit)
+    settled(
+        lambda: worker.admin("topic_configs", name=topic),
+        lambda seen: seen == {**TOPIC_DEFAULTS, **kept, **limit},
+    )
+    (answer,) = worker("produce", topic=topic, records=[large], retries=0)
+    assert answer["error"]["code"] == TOO_LARGE
+    worker.admin("alter_topic_configs", name=topic, configs={"max.message.bytes": None})
+    settled(
+        lambda: worker.admin("topic_configs", name=topic),
+        lambda seen: seen == {**TOPIC_DEFAULTS, **kept},
+    )
+    assert worker("produce", topic=topic, records=[large]) == [{"partition": 0, "offset": 0}]
+    wrong = {"retention.ms": "soon"}
+    refused = error_of(lambda: worker.admin("alter_topic_configs", name=topic, configs=wrong))
+    assert refused == INVALID_CONFIG
+
+
 @pytest.mark.needs("admin")
 @pytest.mark.everyone
 def test_broker_configs(worker: ClientProcess) -> None:
@@ -168,7 +198,7 @@ def used_group(
     worker("produce", topic=topic, records=records)
     member = spawn(client)
     member("join", member="me", topics=[topic], group=group)
-    eventually(lambda: member("state", member="me")["count"], lambda seen: seen == 10, "records")
+    eventually(lambda: member("state", member="me")["count"], lambda seen: seen >= 10, "records")
     member("commit", member="me")
     return topic, group, member
 
@@ -188,6 +218,19 @@ def test_groups_are_described(
     described = worker.admin("describe_group", group=group)
     assert (described["state"], described["members"]) == ("Empty", 0)
     assert worker.admin("group_offsets", group=group, topic=topic) == {"0": 5, "1": 5}
+
+
+@pytest.mark.needs("deletes_offsets")
+@pytest.mark.everyone
+def test_offsets_of_a_group_are_deleted(
+    worker: ClientProcess, used_group: tuple[str, str, ClientProcess]
+) -> None:
+    topic, group, member = used_group
+    one = {"group": group, "topic": topic, "partition": 0}
+    assert error_of(lambda: worker.admin("delete_offsets", **one)) == SUBSCRIBED
+    member("leave", member="me")
+    worker.admin("delete_offsets", **one)
+    assert worker("committed", group=group, topic=topic) == {"0": None, "1": 5}
 
 
 @pytest.mark.needs("admin")

@@ -225,7 +225,9 @@ def test_pattern_finds_a_topic_made_later(
 
 def test_members_of_all_clients_share_one_group(workers: Any, spawn: Spawn, unique: Unique) -> None:
     topic, group = unique("topic"), unique("group")
-    alike = [one for one in LIBRARIES.values() if one.groups and one.strategy == "range"]
+    alike = [
+        one for one in LIBRARIES.values() if one.groups and one.mixes and one.strategy == "range"
+    ]
     make_topic(workers, topic, len(alike))
     members = [join(spawn(library), topic, group) for library in alike]
     shares([1] * len(alike), *members, seconds=60)
@@ -260,6 +262,7 @@ def restartable(restartable_broker: Broker) -> Broker:
     return restartable_broker
 
 
+@pytest.mark.needs("survives")
 @pytest.mark.parametrize("how", ["stop", "kill"])
 def test_members_go_on_after_a_broker_restart(
     client: Library, restartable: Broker, spawn: Spawn, unique: Unique, how: str
@@ -289,4 +292,5 @@ def test_members_go_on_after_a_broker_restart(
     for member in members:
         member("commit", member="me")
     assert after("committed", group=group, topic=topic) == {"0": 20, "1": 20}
-    assert [member("state", member="me")["events"] for member in members] == told
+    if client.stays:
+        assert [member("state", member="me")["events"] for member in members] == told

@@ -123,6 +123,9 @@ OTHERWISE: dict[tuple[str, str], int | None] = {
     # 87 is younger than their error tables.
     ("kafka-python-2", "no key in a compacted topic"): -1,
     ("aiokafka", "no key in a compacted topic"): -1,
+    # Reports the number of one record's error as -1.
+    ("platformatic", "no key in a compacted topic"): -1,
+    ("platformatic", "timestamp in the future"): -1,
     # Turned into an exception of their own.
     ("kafka-python-2", "commit into an active group"): NO_BROKER_ERROR,
     ("confluent-kafka", "read beyond the end"): NO_BROKER_ERROR,

@@ -268,6 +268,13 @@ class Aiokafka(Client):
     def topic_configs(self, name: str) -> dict[str, str | None]:
         return self._configs(ConfigResourceType.TOPIC, name)
 
+    def alter_topic_configs(self, name: str, configs: dict[str, str | None]) -> None:
+        kept = {key: value for key, value in configs.items() if value is not None}
+        resource = ConfigResource(ConfigResourceType.TOPIC, name, kept)
+        (answer,) = self._admin(lambda admin: admin.alter_configs([resource]))
+        for code, message, _, _ in answer.resources:
+            _raise(code, message)
+
     def broker_configs(self, node: int) -> dict[str, str | None]:
         return self._configs(ConfigResourceType.BROKER, str(node))
 

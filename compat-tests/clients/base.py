@@ -131,6 +131,13 @@ class Client(ABC):
     def topic_configs(self, name: str) -> dict[str, str | None]: ...
 
     @abstractmethod
+    def alter_topic_configs(self, name: str, configs: dict[str, str | None]) -> None:
+        """Set configs of a topic, None: back to the default.
+
+        Libraries without IncrementalAlterConfigs set all configs of the topic anew.
+        """
+
+    @abstractmethod
     def broker_configs(self, node: int) -> dict[str, str | None]: ...
 
     @abstractmethod

@@ -18,6 +18,8 @@ from confluent_kafka import (
 from confluent_kafka import Consumer as LibConsumer
 from confluent_kafka.admin import (
     AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
     ConfigResource,
     NewPartitions,
     NewTopic,
@@ -235,6 +237,20 @@ class Confluent(Client):
 
     def topic_configs(self, name: str) -> dict[str, str | None]:
         return self._configs(ConfigResource(ConfigResource.Type.TOPIC, name))
+
+    def alter_topic_configs(self, name: str, configs: dict[str, str | None]) -> None:
+        changes = [
+            ConfigEntry(
+                key,
+                value,
+                incremental_operation=(
+                    AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
+                ),
+            )
+            for key, value in configs.items()
+        ]
+        resource = ConfigResource(ConfigResource.Type.TOPIC, name, incremental_configs=changes)
+        self._admin.incremental_alter_configs([resource])[resource].result(CALL_SECONDS)
 
     def broker_configs(self, node: int) -> dict[str, str | None]:
         return self._configs(ConfigResource(ConfigResource.Type.BROKER, str(node)))

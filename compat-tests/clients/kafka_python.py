@@ -251,6 +251,23 @@ class KafkaPython(Client):
     def topic_configs(self, name: str) -> dict[str, str | None]:
         return self._configs("TOPIC", name)
 
+    def alter_topic_configs(self, name: str, configs: dict[str, str | None]) -> None:
+        kind = kafka.admin.ConfigResourceType.TOPIC
+        if MODERN:
+            changes = {
+                key: ("DELETE", None) if value is None else ("SET", value)
+                for key, value in configs.items()
+            }
+            answers = self._admin.alter_configs([kafka.admin.ConfigResource(kind, name, changes)])
+            if isinstance(answers["topic"][name], Exception):
+                raise answers["topic"][name]
+            return
+        kept = {key: value for key, value in configs.items() if value is not None}
+        answer = self._admin.alter_configs([kafka.admin.ConfigResource(kind, name, kept)])
+        for code, message, _, _ in answer.resources:
+            if code:
+                raise kafka.errors.for_code(code)(message)
+
     def broker_configs(self, node: int) -> dict[str, str | None]:
         return self._configs("BROKER", str(node))
 

@@ -61,6 +61,12 @@ class Library:
     """Commits again when the answer to a commit is lost."""
     exact: bool = True
     """No record comes twice when members join and leave and all positions are committed."""
+    stays: bool = True
+    """Goes on as the same member when the broker comes back."""
+    survives: bool = True
+    """Gets records again at all when the broker comes back."""
+    mixes: bool = True
+    """Its subscription can be read by other libraries that lead the group."""
     patterns: bool = True
     static: bool = True
     fencing: bool = True
@@ -79,7 +85,7 @@ class Library:
     replaces_configs: bool = False
     """Altering sets all configs of a topic anew (AlterConfigs), not only the named ones."""
     deletes_groups: bool = True
-    deletes_offsets: bool = True
+    deletes_offsets: bool = False
     deletes_records: bool = True
 
     def command(self, bootstrap: str) -> list[str]:
@@ -126,9 +132,17 @@ PYTHON_CLIENTS = (
 )
 
 _OTHER_CLIENTS = (
-    Library("franz-go", ("go",), scripts=False, asks_again=False),
+    Library("franz-go", ("go",), scripts=False, asks_again=False, deletes_offsets=True),
     # sarama rebalances cooperatively, but does not tell what was revoked.
-    Library("sarama", ("go",), scripts=False, patterns=False, cooperative=False),
+    Library(
+        "sarama",
+        ("go",),
+        scripts=False,
+        stays=False,
+        patterns=False,
+        cooperative=False,
+        deletes_offsets=True,
+    ),
     Library(
         "kafka-go",
         ("go",),
@@ -137,6 +151,8 @@ _OTHER_CLIENTS = (
         reads_empty=False,
         append_time=False,
         commits_again=False,
+        stays=False,
+        mixes=False,
         cache_seconds=2.0,
         idempotent=False,
         transactional=False,
@@ -145,6 +161,7 @@ _OTHER_CLIENTS = (
         fencing=False,
         cooperative=False,
         auto_commit=False,
+        deletes_offsets=True,
         deletes_records=False,
     ),
     Library(
@@ -154,19 +171,21 @@ _OTHER_CLIENTS = (
         headers="grouped",
         null_headers=False,
         strategy="RoundRobinAssigner",
+        stays=False,
         asks_again=False,
         replaces_configs=True,
         patterns=False,
         static=False,
         fencing=False,
         cooperative=False,
-        deletes_offsets=False,
     ),
     Library(
         "platformatic",
         ("node", "platformatic"),
         scripts=False,
         strategy="roundrobin",
+        survives=False,
+        deletes_offsets=True,
         far_timestamps=False,
         append_time=False,
         fencing=False,
@@ -189,6 +208,7 @@ _OTHER_CLIENTS = (
         transactional=False,
         admin=False,
         configs=False,
+        alters_configs=False,
     ),
 )
 

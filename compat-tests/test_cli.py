@@ -218,12 +218,18 @@ def test_all_commands_say_the_same(answers: list[tuple[tuple[str, ...], int, Sai
     assert not different, "\n".join(different)
 
 
-def test_log_folders(apache: Broker) -> None:
-    said = ask(apache, "cluster", "logdirs", *JSON)
-    assert said.status == 0, said
-    (row,) = json.loads(said.out)
-    assert row["folder"] == str(apache.data_dir)
-    assert {each["partition"] for each in row["partitions"]} >= {"orders-0", "orders-1"}
+def test_log_folders(
+    apache: Broker, ours: Broker, answers: list[tuple[tuple[str, ...], int, Said, Said]]
+) -> None:
+    """How many bytes records take is the broker's business; where they lie is not."""
+    for broker in (apache, ours):
+        said = ask(broker, "cluster", "logdirs", *JSON)
+        assert said.status == 0, said
+        (row,) = json.loads(said.out)
+        assert row["folder"] == str(broker.data_dir)
+        assert row["error"] is None
+        assert 0 < row["usable_bytes"] < row["total_bytes"]
+        assert {each["partition"] for each in row["partitions"]} >= {"orders-0", "orders-1"}
 
 
 def test_json_goes_from_one_to_the_other(apache: Broker, ours: Broker) -> None:

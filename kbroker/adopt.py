@@ -388,8 +388,12 @@ async def adopt(
     """Make a data folder for node `node_id` out of a plan.
 
     Parameters: `data_dir` is the one of the plan; `progress` is told how many bytes are there.
-    Raises OSError or StorageError; plan again and call again, and it goes on where it stopped.
+    Raises AdoptError; OSError or StorageError: plan again and call again, and it goes on where it
+    stopped.
     """
+    if transfer == Transfer.LINK and not what.is_clean:
+        # The first start may cut a segment, and a link would cut Kafka's file too.
+        raise AdoptError("--link needs a Kafka that was stopped properly; copy the files instead")
     files = OsFiles()
     _make_folder(data_dir)
     lock = files.lock(str(data_dir / LOCK))

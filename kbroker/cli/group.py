@@ -7,7 +7,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from .completion import complete_groups
+from .completion import complete_groups, complete_topics
 from .output import Column, format_options, show, table
 from .target import Target, fail, run, target_options
 from .units import DURATION
@@ -213,6 +213,7 @@ async def _bounds(
     "topics",
     multiple=True,
     metavar="NAME[:0,1]",
+    shell_complete=complete_topics,
     help="These partitions.  [default: all that the group has committed]",
 )
 @click.option("--dry-run", is_flag=True, help="Only show what would change.")

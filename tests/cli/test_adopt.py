@@ -166,6 +166,21 @@ def test_links_are_for_segments_that_nobody_writes_to(kafka: Path, tmp_path: Pat
     assert not (target / "users-0" / active.name).samefile(active)
 
 
+async def test_a_kafka_that_was_killed(cli: Cli, kafka: Path, tmp_path: Path) -> None:
+    """The first start looks through all logs; links would let it cut Kafka's own files."""
+    (kafka / ".kafka_cleanshutdown").unlink()
+    with (kafka / "orders-0" / "00000000000000000000.log").open("ab") as segment:
+        segment.write(b"torn")
+    target = tmp_path / "new"
+    refused = await cli("log", "adopt", str(kafka), "--data-dir", str(target), "--link", status=1)
+    assert "--link needs a Kafka that was stopped properly" in refused.stderr
+    said = await cli("log", "adopt", str(kafka), "--data-dir", str(target))
+    assert "was not stopped properly" in said.stderr
+    async with started(target) as broker:
+        assert not broker.node.logs.clean
+        assert broker.node.named_replica("orders", 0).log.log_end_offset == 3
+
+
 @pytest.mark.parametrize("transfer", Transfer)
 async def test_an_interrupted_run_is_continued(
     kafka: Path, tmp_path: Path, transfer: Transfer

@@ -37,3 +37,18 @@ async def test_health_names_a_damaged_partition(cli: Cli, tmp_path: Path) -> Non
         assert "KAFKA_STORAGE_ERROR" in said.stdout
         assert "kbroker log repair" in said.stdout
         assert "t-0" not in said.stdout
+
+
+async def test_logdirs(cli: Cli, read_json: ReadJson, tmp_path: Path) -> None:
+    async with started(tmp_path) as broker:
+        address = ("-b", broker.bootstrap_servers)
+        await cli("topic", "create", "t", "u", *address)
+        await cli("topic", "produce", "t", "x" * 1000, *address)
+        (row,) = await read_json("cluster", "logdirs", *address)
+        assert (row["broker"], row["folder"], row["error"]) == (1, str(tmp_path), None)
+        sizes = {each["partition"]: each["bytes"] for each in row["partitions"]}
+        assert sizes["t-0"] > 1000
+        (only,) = await read_json("cluster", "logdirs", "--topic", "u", *address)
+        assert [each["partition"] for each in only["partitions"]] == ["u-0"]
+        wide = (await cli("cluster", "logdirs", "-o", "wide", *address)).stdout
+        assert wide.count("t-0") == 1

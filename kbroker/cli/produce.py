@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from kbroker.client.ndjson import Line
     from kbroker.client.producer import Written
 
+    from .record_format import Printer
+
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+OUTPUT_FORMAT = r"Produced to partition %p at offset %o with timestamp %d.\n"
 READ_BYTES = 1 << 20
 LINE_BYTES_MAX = 64 << 20
 
@@ -53,6 +56,12 @@ LINE_BYTES_MAX = 64 << 20
 )
 @click.option("--json", "as_json", is_flag=True, help="Lines are what `consume --json` prints.")
 @click.option("-q", "--quiet", is_flag=True, help="Do not say where each record went.")
+@click.option(
+    "--output-format",
+    metavar="FORMAT",
+    default=OUTPUT_FORMAT,
+    help="What to say of each record (not with --json), as in `consume -f`.",
+)
 @click.option("--file", "file", type=click.File("rb", lazy=False), help="Read this, not the input.")
 @target_options
 def produce(target: Target, name: str | None, file: Any, acks: str, **asked: Any) -> None:
@@ -73,7 +82,10 @@ def produce(target: Target, name: str | None, file: Any, acks: str, **asked: Any
 
 @dataclass(slots=True)
 class Choices:
-    """What the command line says about every record; `timestamp_ms` None is now."""
+    """What the command line says about every record.
+
+    `timestamp_ms` None is now; `printer` None says nothing of single records.
+    """
 
     name: str | None
     values: list[bytes]
@@ -86,11 +98,13 @@ class Choices:
     compression: str
     as_json: bool
     quiet: bool
+    printer: Printer | None
 
 
 def _choices(**asked: Any) -> Choices:
     """Check what excludes each other, and read texts."""
     from .offsets import BadPlace, parse_time
+    from .record_format import BadFormat, template_printer
 
     if asked["name"] is None and not asked["as_json"]:
         raise click.UsageError("name a topic: kbroker topic produce NAME")
@@ -104,6 +118,12 @@ def _choices(**asked: Any) -> Choices:
         asked["timestamp_ms"] = None if timestamp is None else parse_time(timestamp, now_ms)
     except BadPlace as error:
         raise click.BadParameter(str(error), param_hint="--timestamp") from None
+    template = asked.pop("output_format")
+    try:
+        printer = template_printer(template)
+    except BadFormat as error:
+        raise click.BadParameter(str(error), param_hint="--output-format") from None
+    asked["printer"] = None if asked["quiet"] or asked["as_json"] else printer
     asked["headers"] = [_header(text) for text in asked["headers"]]
     asked["key"] = None if asked["key"] is None else os.fsencode(asked["key"])
     asked["values"] = [os.fsencode(value) for value in asked["values"]]
@@ -227,15 +247,15 @@ class _Job:
         return line._replace(topic=topic, record=record)
 
     def _report(self, written: Sequence[Written]) -> None:
+        from kbroker.client.consumer import Read
+
         choices = self._choices
+        out = sys.stdout.buffer
         for batch in written:
-            self.count += len(batch.records)
-            if choices.quiet or choices.as_json:
-                continue
-            for index, record in enumerate(batch.records):
-                offset = "unknown" if batch.offset < 0 else batch.offset + index
-                click.echo(
-                    f"Produced to partition {batch.partition[1]} at offset {offset} "
-                    f"with timestamp {record.timestamp}."
-                )
+            for record in batch.records:
+                if choices.printer is not None:
+                    read = Read(batch.partition, record, batch.header, -1, -1)
+                    out.write(choices.printer(read, self.count))
+                self.count += 1
+        out.flush()
         self.progress.show(self.count, None, time.monotonic())

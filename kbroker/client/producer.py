@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import repeat
 from typing import NamedTuple
 
 import trio
@@ -11,7 +12,7 @@ import trio
 from kbroker.protocol.compression import Codec
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.produce import ProduceRequest, ProduceResponse
-from kbroker.protocol.records import Record, encode_batch
+from kbroker.protocol.records import BatchHeader, Record, encode_batch, read_header
 
 from .cluster import ClusterClient
 from .errors import ClientError, error_code
@@ -31,11 +32,11 @@ ANY_PARTITION = -1
 
 
 class Written(NamedTuple):
-    """Where a batch went. `offset` is that of its first record, -1 with acks=0."""
+    """Where a batch went; offsets of its records are -1 with acks=0."""
 
     partition: Partition
-    offset: int
     records: list[Record]
+    header: BatchHeader
 
 
 class Producer:
@@ -92,7 +93,7 @@ class Producer:
             row = await self._send(partition, batch)
             code = error_code(row.error_code)
             if not code:
-                return Written(partition, row.base_offset, records)
+                return _written(partition, records, batch, row.base_offset)
             if code not in _NOT_WRITTEN or trio.current_time() > deadline:
                 raise KafkaError(code, _why(row))
             await trio.sleep(RETRY_PAUSE_SECONDS)
@@ -133,6 +134,14 @@ _ADVICE = {
     ErrorCode.NOT_ENOUGH_REPLICAS: "`kbroker cluster health` shows which brokers are missing",
     ErrorCode.KAFKA_STORAGE_ERROR: "the broker's log says what is wrong with its disk",
 }
+
+
+def _written(
+    partition: Partition, records: list[Record], batch: bytes, base_offset: int
+) -> Written:
+    offsets = range(base_offset, base_offset + len(records)) if base_offset >= 0 else repeat(-1)
+    placed = [record._replace(offset=at) for record, at in zip(records, offsets, strict=False)]
+    return Written(partition, placed, read_header(batch))
 
 
 def _why(row: ProduceResponse.Partition) -> str | None:

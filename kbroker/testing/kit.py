@@ -173,7 +173,7 @@ class Kit:
             topic, record, ANY_PARTITION if partition is None else partition
         )
         (written,) = await producer.write({place: [record]})
-        return _received(written.partition, record._replace(offset=written.offset))
+        return _received(written.partition, written.records[0])
 
     async def partitions(self, topic: str) -> list[Partition]:
         """The partitions of a topic; none when it does not exist."""

@@ -199,3 +199,51 @@ async def test_a_record_that_is_too_large(cli: Cli) -> None:
     said = await cli("topic", "produce", "t", "x" * 2000, status=1)
     assert "MESSAGE_TOO_LARGE" in said.stderr
     assert "--set max.message.bytes" in said.stderr
+
+
+async def test_what_is_said_of_a_record(cli: Cli) -> None:
+    await cli("topic", "create", "t")
+    said = await cli(
+        *("topic", "produce", "t", "a", "b", "-k", "k", "-t", "1700000000000"),
+        *("--output-format", r"%t/%p@%o %k=%v{hex} %d %i\n"),
+    )
+    assert said.stdout == "t/0@0 k=61 1700000000000 0\nt/0@1 k=62 1700000000000 1\n"
+    unknown = await cli("topic", "produce", "t", "c", "--acks", "0", "--output-format", "%o")
+    assert unknown.stdout == "-1"
+    await cli("topic", "produce", "t", "c", "--output-format", "%?", status=2)
+
+
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        ("%?", "unknown field %?"),
+        (r"\q", "unknown escape"),
+        ("%v{rot13}", "unknown encoding"),
+        ("%p{big8}", "unknown form of a number"),
+        ("%d{go[2006]}", "unknown form of a time"),
+        ("%a{x}", "%a takes one of"),
+        ("%v{hex", "is not closed"),
+        ("%h", "unknown field %h"),
+    ],
+)
+async def test_templates_that_cannot_be_read(cli: Cli, template: str, words: str) -> None:
+    await cli("topic", "create", "t")
+    assert words in (await cli("topic", "consume", "t", "-f", template, status=2)).stderr
+
+
+async def test_every_field_of_a_template(cli: Cli) -> None:
+    await cli("topic", "create", "t")
+    await cli(
+        *("topic", "produce", "t", "-k", "key", "val", "-t", "1700000000000", "-H", "a:1"),
+        *("-H", "b:2", "-z", "gzip", "-q"),
+    )
+    template = (
+        r"%t %T|%p %o %e|%k %K|%v %V|%d %d{strftime[%F %T]}|%x %y|%h{<%k=%v{hex}>} %H|"
+        r"%a{compression} %a{timestamp-type} %a{transactional-bit} %a{control-bit}|%[ %]|%i|"
+        r"%k{hex} %v{base64} %v{base64raw} %V{hex}|%% %{ %}|\t\x41\\\n"
+    )
+    read = await cli("topic", "consume", "t", "-o", ":end", "-f", template)
+    assert read.stdout == (
+        "t 1|0 0 0|key 3|val 3|1700000000000 2023-11-14 22:13:20|-1 -1|<a=31><b=32> 2|"
+        "gzip CreateTime 0 0|0 1|0|6b6579 dmFs dmFs 3|% { }|\tA\\\n"
+    )

@@ -34,6 +34,7 @@ from .moves import ReplicaMoves
 from .producer_ids import ProducerIds
 from .replica import Replica
 from .request_memory import RequestMemory
+from .scrubber import Scrubber
 from .slices import Slices
 from .topics import NewTopic, create_topic
 
@@ -76,6 +77,7 @@ class Node:
         self.request_memory = RequestMemory(config.queued_max_request_bytes)
         self.heavy_work = HeavyWork()
         self.cleaner = Cleaner(self)
+        self.scrubber = Scrubber(self)
         self.moves = ReplicaMoves(self)
         self.stopping = False
         self._trash = trio.Event()
@@ -114,6 +116,8 @@ class Node:
             nursery.start_soon(self._apply_retention_regularly)
             if self.config.log_cleaner_enable:
                 nursery.start_soon(self.cleaner.run)
+            if not self.in_memory:
+                nursery.start_soon(self.scrubber.run)
             if not self.logs.clean and self.logs.folders():
                 nursery.start_soon(self._recover)
 
@@ -309,6 +313,7 @@ class Node:
             return
         self.config = self._with_dynamic_settings()
         self.cleaner.look_again()
+        self.scrubber.look_again()
         for notice in self.config.notices:
             if notice.level == "warning" and self.is_news(notice.text):
                 logger.warning("%s", notice.text)

@@ -350,6 +350,8 @@ class Log:
             self._announce(segment)
         self.log_end_offset = last + 1
         self.appended_bytes += length
+        if header.max_timestamp < 0:
+            segment.seen_ms = now_ms
         if producer_id >= 0:
             if marker is None:
                 self.producers.update(header, base, now_ms)
@@ -410,6 +412,8 @@ class Log:
             self._announce(segment)
         self.log_end_offset = last + 1
         self.appended_bytes += length
+        if header.max_timestamp < 0:
+            segment.seen_ms = now_ms
         self._replay(segment, batch, header, now_ms)
 
     def _segment_for(self, length: int, last_offset: int, max_timestamp: int) -> Segment:
@@ -813,12 +817,29 @@ class Log:
         Raises CorruptLogError, and the log goes offline.
         """
         self._check_online()
+        segment = self._first_unchecked()
+        if segment is None:
+            return 0
+        if segment is not self.active:
+            self._keep_indexes(segment)
         with self._damage_noted():
-            for segment in self._segments:
-                checked = segment.scrub(bytes_max, self.epochs)
-                if checked:
-                    return checked
-        return 0
+            return segment.scrub(bytes_max, self.epochs)
+
+    def _first_unchecked(self) -> Segment | None:
+        return next((it for it in self._segments if it.first_unchecked is not None), None)
+
+    def next_to_scrub(self) -> tuple[str, int] | None:
+        """Path and position of what `scrub` checks next; None when nothing is left."""
+        segment = self._first_unchecked()
+        if segment is None or segment.first_unchecked is None:
+            return None
+        return segment.log_path, segment.first_unchecked[0]
+
+    def scrub_again(self) -> None:
+        """Let `scrub` check everything in sealed segments once more: disks forget."""
+        for segment in self._segments:
+            if segment is not self.active:
+                segment.distrust()
 
     # --- compaction (see storage.cleaning) ------------------------------------------------------
 
@@ -849,6 +870,7 @@ class Log:
         """
         index = self._segments.index(old[0])
         new.take_place()
+        new.seen_ms = max(segment.seen_ms for segment in old)
         end = index + len(old)
         for segment in old:
             segment.close()
@@ -897,7 +919,7 @@ class Log:
         if "delete" not in self.config.cleanup_policy:
             return 0
         count = expired_segments(
-            [(it.size, it.max_timestamp) for it in self._segments],
+            [(it.size, it.latest_ms) for it in self._segments],
             now_ms=now_ms,
             retention_ms=self.config.retention_ms,
             retention_bytes=self.config.retention_bytes,

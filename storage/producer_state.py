@@ -23,6 +23,7 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Iterator
+from heapq import nsmallest
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -31,6 +32,9 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.records import BatchHeader, Marker
 
 BATCHES_KEPT = 5
+PRODUCERS_MAX = 50_000
+"""Producers that one partition remembers, at about 1 kB each; beyond it the silent ones go first."""
+_FORGOTTEN_AT_ONCE = PRODUCERS_MAX // 10
 _SEQUENCE_MASK = 0x7FFFFFFF
 _SNAPSHOT_VERSION = 1
 _SNAPSHOT_HEAD = struct.Struct(">hIi")
@@ -172,7 +176,7 @@ class ProducerStates:
         epoch = header.producer_epoch
         producer = self._producers.get(producer_id)
         if producer is None:
-            producer = self._producers[producer_id] = Producer(epoch, now_ms)
+            producer = self._add(producer_id, epoch, now_ms)
         elif epoch != producer.epoch:
             producer.epoch = epoch
             producer.batches.clear()
@@ -223,7 +227,7 @@ class ProducerStates:
         producer_id = header.producer_id
         producer = self._producers.get(producer_id)
         if producer is None:
-            producer = self._producers[producer_id] = Producer(header.producer_epoch, now_ms)
+            producer = self._add(producer_id, header.producer_epoch, now_ms)
         elif header.producer_epoch != producer.epoch:
             producer.epoch = header.producer_epoch
             producer.batches.clear()
@@ -238,6 +242,18 @@ class ProducerStates:
         del self._transactions[producer_id]
         self.ended[start] = base_offset
         return CompletedTransaction(producer_id, start, base_offset, not marker.commit)
+
+    def _add(self, producer_id: int, epoch: int, now_ms: int) -> Producer:
+        if len(self._producers) >= PRODUCERS_MAX:
+            self._make_room()
+        producer = self._producers[producer_id] = Producer(epoch, now_ms)
+        return producer
+
+    def _make_room(self) -> None:
+        """Forget those who were silent for longest; with an open transaction nobody is."""
+        idle = [(it.seen_ms, key) for key, it in self if it.transaction_start < 0]
+        for _, producer_id in nsmallest(_FORGOTTEN_AT_ONCE, idle):
+            del self._producers[producer_id]
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
         """Forget producers that were idle for `expiration_ms`; returns how many.

@@ -101,6 +101,8 @@ def load_log(
     folder = _Folder(files, log.folder, log.segment_rules)
     folder.tidy(known.log_start)
     segments = [Segment.load(files, log.folder, base, log.segment_rules) for base in folder.bases]
+    for segment in segments:
+        segment.seen_ms = now_ms  # when its file was written nobody knows
     snapshots = Snapshots(files, log.folder, folder.snapshots)
     with segments[-1].held_open() if segments else nullcontext():
         end = _take_over(

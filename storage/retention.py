@@ -16,11 +16,11 @@ def expired_segments(
 
     By age a segment goes when its greatest timestamp is older than `retention_ms`, the newest
     segment included. By size the oldest go as long as at least `retention_bytes` stay; the newest
-    stays. A segment without timestamps (-1) does not age. A clock that jumps back makes everything
-    younger and so removes nothing.
+    stays. A segment of unknown age (-1) stays, and so does what comes after it. A clock that jumps
+    back makes everything younger and so removes nothing.
 
     Args:
-        segments: (bytes, greatest timestamp in ms) of each, oldest first.
+        segments: (bytes, ms since the epoch that its age counts from) of each, oldest first.
         now_ms: log clock.
         retention_ms: -1 for ever.
         retention_bytes: -1 for any size.

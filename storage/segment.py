@@ -80,7 +80,8 @@ class Segment:
 
     `size` is in bytes; `end_offset` is behind the last record; `max_timestamp` is the greatest of
     all batches (ms, -1 for none) and stands in the batch whose last record is
-    `max_timestamp_offset`; a batch with a time after `roll_at_ms` belongs into another segment.
+    `max_timestamp_offset`; `seen_ms` is when this broker last had to do with it, kept where there are
+    no timestamps; a batch with a time after `roll_at_ms` belongs into another segment.
     `dirty` says that bytes were appended after the last sync began.
     """
 
@@ -110,6 +111,7 @@ class Segment:
         "max_timestamp",
         "max_timestamp_offset",
         "roll_at_ms",
+        "seen_ms",
         "size",
     )
 
@@ -146,6 +148,7 @@ class Segment:
         self.max_timestamp = -1
         self.max_timestamp_offset = base_offset
         self.roll_at_ms = NEVER
+        self.seen_ms = -1
         self.dirty = False
 
     @classmethod
@@ -196,6 +199,11 @@ class Segment:
 
     def _name(self, kind: str) -> str:
         return self._path + kind + self._suffix
+
+    @property
+    def latest_ms(self) -> int:
+        """How young the segment is: its greatest timestamp, or when it was seen without one."""
+        return self.max_timestamp if self.max_timestamp >= 0 else self.seen_ms
 
     @property
     def offsets(self) -> OffsetIndex:
@@ -655,6 +663,15 @@ class Segment:
     def checked(self, start: int, end: int) -> None:
         """Take note that somebody else looked for damage between two borders."""
         self._unchecked.remove(start, end)
+
+    def distrust(self) -> None:
+        """Let all of a sealed segment be looked through once more."""
+        self._unchecked = Intervals(self.size)
+
+    @property
+    def first_unchecked(self) -> tuple[int, int] | None:
+        """The first positions between which nobody looked for damage; None without any."""
+        return self._unchecked.first if self._unchecked else None
 
     def scrub(self, bytes_max: int, epochs: LeaderEpochs) -> int:
         """Look for damage in about `bytes_max` bytes that nobody looked at; returns how many."""

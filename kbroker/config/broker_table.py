@@ -514,6 +514,25 @@ _LOGS = (
         dynamic=False,
     ),
     Property(
+        "log.scrub.bytes.per.second",
+        Type.LONG,
+        "4194304",
+        "How fast the records on disk are read again and compared with their checksums, in the "
+        "background; 0 never does it. A partition with damage goes offline.",
+        unit="bytes",
+        minimum=0,
+        own=True,
+    ),
+    Property(
+        "log.scrub.interval.ms",
+        Type.LONG,
+        "604800000",
+        "Time from the begin of one such reading of everything to the begin of the next.",
+        unit="ms",
+        minimum=1,
+        own=True,
+    ),
+    Property(
         "log.cleaner.backoff.ms",
         Type.LONG,
         "15000",
@@ -639,7 +658,8 @@ _TRANSACTIONS = (
         "producer.id.expiration.ms",
         Type.INT,
         "86400000",
-        "How long a partition remembers the sequence numbers of a producer that stays silent.",
+        "How long a partition remembers the sequence numbers of a producer that stays silent. It "
+        "remembers 50,000 producers at most; beyond that the ones silent for longest go first.",
         unit="ms",
         minimum=1,
     ),

@@ -279,6 +279,8 @@ class BrokerConfig(Settings):
     log_cleaner_backoff_ms = _Integer("log.cleaner.backoff.ms")
     log_cleaner_dedupe_buffer_bytes = _Integer("log.cleaner.dedupe.buffer.size")
     log_cleaner_enable = _Boolean("log.cleaner.enable")
+    log_scrub_bytes_per_second = _Integer("log.scrub.bytes.per.second")
+    log_scrub_interval_ms = _Integer("log.scrub.interval.ms")
     max_connection_creation_rate = _Integer("max.connection.creation.rate")
     max_connections = _Integer("max.connections")
     max_connections_per_ip = _Integer("max.connections.per.ip")

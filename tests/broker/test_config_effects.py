@@ -416,6 +416,35 @@ async def a_smaller_key_map_takes_more_runs(trial: Trial) -> None:
         assert await trial.broker.node.cleaner.clean_all() == runs
 
 
+@effect_of("log.scrub.bytes.per.second")
+async def records_are_read_again_at_a_rate(trial: Trial) -> None:
+    log = await _compacted_topic(trial)
+    scrub = trial.broker.node.scrubber.scrub_all
+    await trial.set_broker("log.scrub.bytes.per.second", "0")
+    assert await scrub() == 0
+    await trial.set_broker("log.scrub.bytes.per.second", "10000")
+    began = time.perf_counter()
+    size = await scrub()
+    assert size == sum(it.size for it in log.segments[:-1])
+    assert time.perf_counter() - began >= size / 10_000
+
+
+@effect_of("log.scrub.interval.ms")
+async def records_are_read_again_as_often_as_wanted(trial: Trial) -> None:
+    log = await _compacted_topic(trial)
+    _rot(Path(log.segments[0].log_path))
+    await trio.sleep(0.1)
+    assert log.offline is None
+    await trial.set_broker("log.scrub.interval.ms", "1")
+    await until(lambda: log.offline is not None)
+
+
+def _rot(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
 @effect_of("max.connections")
 async def connections_are_refused_by_their_number(trial: Trial) -> None:
     for value, admitted in (("1", False), ("2", True), ("1", False), (None, True)):

@@ -500,6 +500,32 @@ class TestRetention:
         assert (log.log_start_offset, log.log_end_offset) == (1, 1)
         assert append(log, b"a", producer_id=3, epoch=0, sequence=0).duplicate
 
+    def test_segments_without_timestamps_age_since_they_were_written(
+        self, manager: LogManager, place: Place
+    ) -> None:
+        config = LogConfig(segment_bytes=200, retention_ms=1000)
+        log = open_log(manager, config=config)
+        for number in range(10):
+            append(log, b"value %d" % number, timestamp=-1)
+        commit(log)
+        assert log.apply_retention(NOW + 1000) == 0
+        manager.close(now_ms=NOW)
+        # After a restart nobody knows when that was, so it counts from there.
+        manager = open_manager(*place)
+        log = open_log(manager, config=config, now_ms=NOW + 5000)
+        assert log.apply_retention(NOW + 6000) == 0
+        assert log.apply_retention(NOW + 6001) > 0
+        assert log.log_start_offset == log.log_end_offset
+
+    def test_a_time_in_the_future_holds_back_what_comes_after(self, manager: LogManager) -> None:
+        log = open_log(manager, config=LogConfig(segment_bytes=100, retention_ms=1000))
+        append(log, b"x", timestamp=NOW - 5000)
+        append(log, b"x", timestamp=NOW + 5000)
+        append(log, b"x", timestamp=NOW - 5000)
+        commit(log)
+        assert log.apply_retention(NOW) == 1
+        assert log.apply_retention(NOW + 6001) == 2
+
     def test_compacted_logs_are_left_alone(self, manager: LogManager) -> None:
         config = dataclasses.replace(
             SMALL, retention_ms=0, retention_bytes=0, cleanup_policy=frozenset({"compact"})

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.records import BatchHeader, Marker
+from kbroker.protocol.records import TRANSACTIONAL_BIT, BatchHeader, Marker
+from kbroker.storage import producer_state
 from kbroker.storage.producer_state import Batch, ProducerStates
 
 NOW = 1000
@@ -222,3 +223,19 @@ class TestSnapshot:
         for end in range(len(KAFKA_SNAPSHOT)):
             assert ProducerStates.from_bytes(KAFKA_SNAPSHOT[:end], NOW) is None
         assert ProducerStates.from_bytes(KAFKA_SNAPSHOT + b"\0", NOW) is None
+
+
+def test_the_number_of_producers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond the limit those go that were silent for longest, but none with an open transaction."""
+    monkeypatch.setattr(producer_state, "PRODUCERS_MAX", 100)
+    monkeypatch.setattr(producer_state, "_FORGOTTEN_AT_ONCE", 10)
+    states = ProducerStates()
+    for producer_id in range(1000):
+        data = header(0, producer_id=producer_id)
+        if producer_id == 3:
+            data = data._replace(attributes=TRANSACTIONAL_BIT)
+        states.update(data, producer_id, producer_id)
+        assert len(states) <= 100
+    known = {producer_id for producer_id, _ in states}
+    assert known == {3, *range(min(known - {3}), 1000)}
+    assert len(known) > 90

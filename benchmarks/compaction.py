@@ -1,0 +1,183 @@
+"""Does compaction keep up, and what do clients notice? `python -m benchmarks.compaction [rates...]`
+
+Two measurements of kbroker on disk:
+
+* A million commits of a thousand offsets: how long compacting them takes, and how long a start loads
+  them before and after.
+* Updates of 1 kB at each rate (MB/s) for half a minute over 50,000 keys, with and without compaction:
+  what another producer waits for an answer, and how much is left to compact at the end.
+"""
+
+from __future__ import annotations
+
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import trio
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from kbroker.broker import Broker, open_broker
+from kbroker.config import BrokerConfig
+from kbroker.coordinator.records import offset_record
+from kbroker.protocol.group_metadata import OffsetCommitValue
+from kbroker.protocol.records import Record, encode_batch, read_header
+from kbroker.protocol.schema import ZERO_UUID
+from kbroker.server import Listener
+
+COMMITS, OFFSETS = 1_000_000, 1000
+SECONDS = 30
+KEYS = 50_000
+PROBE_SECONDS = 0.005
+SEGMENT_BYTES = 64 << 20
+
+
+def main() -> None:
+    rates = [int(text) for text in sys.argv[1:]] or [20]
+    with tempfile.TemporaryDirectory() as folder:
+        trio.run(measure_commits, folder)
+    for rate in rates:
+        for is_on in (False, True):
+            with tempfile.TemporaryDirectory() as folder:
+                measure_updates(folder, rate, compacts=is_on)
+
+
+# --- committed offsets --------------------------------------------------------------------------
+
+
+async def measure_commits(folder: str) -> None:
+    options = {
+        "offsets.topic.num.partitions": "1",
+        "flush.policy": "os",
+        "log.cleaner.enable": "false",
+    }
+    config = BrokerConfig.load(options=options)
+    listeners = [Listener("PLAINTEXT", "127.0.0.1", 0)]
+    async with open_broker(config, data_dir=folder, listeners=listeners) as broker:
+        await broker.node.groups.create_offsets_topic()
+        replica = broker.node.named_replica("__consumer_offsets", 0)
+        for number in range(COMMITS):
+            value = OffsetCommitValue(
+                offset=number,
+                leader_epoch=-1,
+                metadata="",
+                commit_timestamp=broker.node.clock.log_ms(),
+                expire_timestamp=-1,
+                topic_id=ZERO_UUID,
+            )
+            record = offset_record(f"group-{number % 50}", "topic", number % OFFSETS, value)
+            batch = encode_batch([Record(record.key, record.value, 0)])
+            replica.append(memoryview(batch), read_header(batch), 0)
+            if number % 1000 == 0:
+                await trio.lowlevel.checkpoint()
+        replica.log.roll()
+        await broker.node.flusher.sync_now()
+    for name in ("before", "after"):
+        async with open_broker(config, data_dir=folder, listeners=listeners) as broker:
+            await measure_load(broker, name)
+            if name == "before":
+                began = time.perf_counter()
+                await broker.node.cleaner.clean_all()
+                print(f"compacted in {time.perf_counter() - began:.1f} s", flush=True)
+
+
+async def measure_load(broker: Broker, name: str) -> None:
+    """Load all groups once more, as a start does."""
+    broker.node.groups.stop()
+    began = time.perf_counter()
+    await broker.node.groups.load()
+    seconds = time.perf_counter() - began
+    size = broker.node.named_replica("__consumer_offsets", 0).log.size
+    print(
+        f"{COMMITS:,} commits of {OFFSETS:,} offsets {name} compaction: {size / 1e6:.1f} MB, "
+        f"loaded in {seconds:.2f} s",
+        flush=True,
+    )
+
+
+# --- updates ------------------------------------------------------------------------------------
+
+
+@contextmanager
+def served(folder: str, *, compacts: bool) -> Iterator[str]:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    settings = [
+        "log.cleaner.backoff.ms=1000",
+        f"log.cleaner.enable={str(compacts).lower()}",
+        f"log.segment.bytes={SEGMENT_BYTES}",
+    ]
+    command = [sys.executable, "-m", "kbroker", "serve", "--port", str(port), "--data-dir", folder]
+    for setting in settings:
+        command += ["-o", setting]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def measure_updates(folder: str, rate: int, *, compacts: bool) -> None:
+    data = Path(folder) / "data"
+    with served(str(data), compacts=compacts) as bootstrap:
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        topics = [
+            NewTopic("updates", 1, 1, config={"cleanup.policy": "compact"}),
+            NewTopic("probe", 1, 1),
+        ]
+        for created in admin.create_topics(topics, operation_timeout=20).values():
+            created.result(20)
+        waits, sent_mb = _update(bootstrap, rate)
+        size = sum(path.stat().st_size for path in data.glob("updates-0/*.log"))
+    cuts = statistics.quantiles(waits, n=1000)
+    print(
+        f"{rate} MB/s of 1 kB updates, compaction {'on' if compacts else 'off'}: "
+        f"sent {sent_mb / SECONDS:.1f} MB/s; probe p50 {cuts[499] * 1e3:.2f} ms, "
+        f"p99 {cuts[989] * 1e3:.2f} ms, p99.9 {cuts[998] * 1e3:.2f} ms; "
+        f"{size / 1e6:.0f} MB of {sent_mb:.0f} MB are on disk",
+        flush=True,
+    )
+
+
+def _update(bootstrap: str, rate: int) -> tuple[list[float], float]:
+    """Update keys at a rate (MB/s); returns what each probe waited (s), and the MB sent."""
+    updates = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, "acks": 1})
+    probe = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, "acks": "all"})
+    waits: list[float] = []
+    value = bytes(1000)
+    sent = 0
+    began = last_probe = time.perf_counter()
+    while (now := time.perf_counter()) - began < SECONDS:
+        while sent < (now - began) * rate * 1000:
+            try:
+                updates.produce("updates", key=b"key %d" % (sent * 7919 % KEYS), value=value)
+            except BufferError:
+                break
+            sent += 1
+            if sent % 200 == 0:
+                break
+        updates.poll(0)
+        if now - last_probe > PROBE_SECONDS:
+            last_probe = now
+            probe.produce("probe", b"x", callback=_noted(waits, now))
+        probe.poll(0.0005)
+    updates.flush(30)
+    probe.flush(30)
+    return waits, sent / 1000
+
+
+def _noted(waits: list[float], began: float) -> Any:
+    return lambda error, message: waits.append(time.perf_counter() - began)
+
+
+if __name__ == "__main__":
+    main()

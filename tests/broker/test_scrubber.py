@@ -62,7 +62,7 @@ async def test_logs_that_nobody_opened_are_read(tmp_path: Path) -> None:
     rot(path)
     async with started(tmp_path, log_scrub_interval_ms=100) as broker:
         await until(lambda: broker.node.open_replicas())
-        await until(lambda: broker.node.named_replica("t", 0).log.offline)
+        await until(lambda: broker.node.open_replicas()[0].log.offline)
 
 
 async def test_a_segment_that_goes_meanwhile(tmp_path: Path) -> None:

@@ -67,7 +67,8 @@ class LogFolders:
         self.files = files
         self.managers = list(managers)
         self._by_path = {manager.data_dir: manager for manager in managers}
-        self._placed: dict[Partition, LogManager] = {}
+        self._placed: dict[Partition, LogManager] = {}  # partitions without a log
+        self._placed_in: Counter[str] = Counter()  # how many of them, by folder
         self._futures: dict[Partition, FutureLog] = {}
         self.interrupted: list[tuple[Partition, str]] = []
         self._check_owners()
@@ -132,14 +133,19 @@ class LogFolders:
         manager = self._holder(key) or self._placed.get(key)
         if manager is None:
             manager = self._placed[key] = self._emptiest()
+            self._placed_in[manager.data_dir] += 1
         return manager
 
+    def _forget_place(self, key: Partition) -> None:
+        manager = self._placed.pop(key, None)
+        if manager is not None:
+            self._placed_in[manager.data_dir] -= 1
+
     def _emptiest(self) -> LogManager:
-        placed = Counter(manager.data_dir for manager in self._placed.values())
         working = [manager for manager in self.managers if manager.failed is None]
         if not working:
             raise StorageError(self.managers[0].failed or "all data folders are offline")
-        return min(working, key=lambda each: len(each) + placed[each.data_dir])
+        return min(working, key=lambda each: len(each) + self._placed_in[each.data_dir])
 
     def manager_at(self, path: str) -> LogManager | None:
         """The folder at `path`; None when it is not one of this node's."""
@@ -173,14 +179,14 @@ class LogFolders:
         """As `LogManager.open_log`, in the folder where the log is or will be."""
         manager = self.where(topic, partition)
         log = manager.open_log(topic, topic_id, partition, config, now_ms=now_ms)
-        self._placed.pop((topic, partition), None)
+        self._forget_place((topic, partition))
         return log
 
     def delete_logs(self, partitions: Iterable[Partition]) -> None:
         """As `LogManager.delete_logs`; copies that are being made go as well."""
         keys = list(partitions)
         for key in keys:
-            self._placed.pop(key, None)
+            self._forget_place(key)
             self.drop_future(key)
         for manager in self.managers:
             manager.delete_logs(keys)

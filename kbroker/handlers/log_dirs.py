@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import trio
-
 from kbroker.context import Context
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -16,6 +14,7 @@ from kbroker.protocol.messages.log_dirs import (
     DescribeLogDirsResponse,
 )
 from kbroker.registry import handles
+from kbroker.slices import Slices
 from kbroker.storage.manager import LogManager
 
 Row = DescribeLogDirsResponse.Partition
@@ -32,8 +31,9 @@ async def describe_log_dirs(
     new partitions (KIP-1066): none.
     """
     rows: dict[str, dict[str, list[Row]]] = {each.data_dir: {} for each in ctx.node.logs.managers}
+    slices = Slices()
     for name, index in _asked(ctx, request):
-        await trio.lowlevel.checkpoint()
+        await slices.pause()
         for path, row in _places(ctx, name, index):
             rows[path].setdefault(name, []).append(row)
     return DescribeLogDirsResponse(

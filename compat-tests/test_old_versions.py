@@ -1,4 +1,7 @@
-"""Clients of message formats 0 and 1: kafka-python pinned to 0.8 to 0.11, Java's of 0.9 and 0.10."""
+"""Clients of message formats 0 and 1.
+
+kafka-python and sarama pinned to versions from 0.8 to 0.11, Java's clients of 0.9 and 0.10.
+"""
 
 from __future__ import annotations
 
@@ -45,6 +48,12 @@ def old(workers: Workers) -> ClientProcess:
     return workers(CLIENT)
 
 
+@pytest.fixture(params=[CLIENT, "sarama"])
+def any_old(request: pytest.FixtureRequest, workers: Workers) -> ClientProcess:
+    """A library that speaks like a client of any version."""
+    return workers(request.param)
+
+
 def _read(client: ClientProcess, topic: str, **options: Any) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = client("read", topic=topic, count=len(RECORDS), **options)
     assert [row["offset"] for row in rows] == list(range(len(RECORDS)))
@@ -57,18 +66,20 @@ def _content(rows: list[dict[str, Any]]) -> list[tuple[Any, Any]]:
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_there_and_back(
-    old: ClientProcess,
+    any_old: ClientProcess,
     workers: Workers,
     unique: Callable[[str], str],
     version: str,
     codec: str,
 ) -> None:
     """What an old client writes, it and a modern one read; and the other way round."""
+    if (any_old.name, codec, FORMATS[version]) == ("sarama", "lz4", 0):
+        return  # sarama begins with lz4 at 0.10
     codec_name = None if codec == "none" else codec
     theirs, ours = unique("old"), unique("new")
     sent = RECORDS if FORMATS[version] == 0 else STAMPED
     for client, topic, records, options in (
-        (old, theirs, sent, {"version": version}),
+        (any_old, theirs, sent, {"version": version}),
         (workers(MODERN), ours, STAMPED, {}),
     ):
         workers(MODERN).admin("create_topic", name=topic)
@@ -77,7 +88,7 @@ def test_there_and_back(
         assert [one.get("offset") for one in answers] == list(range(len(RECORDS))), answers
     times = [record["timestamp"] for record in STAMPED]
     for topic in (theirs, ours):
-        rows = _read(old, topic, version=version)
+        rows = _read(any_old, topic, version=version)
         assert _content(rows) == _content(RECORDS)
         expected = times if FORMATS[version] else [None] * len(RECORDS)
         assert [row["timestamp"] for row in rows] == expected
@@ -88,12 +99,12 @@ def test_there_and_back(
 
 
 def test_acks_0_and_a_waiting_fetch(
-    old: ClientProcess, workers: Workers, unique: Callable[[str], str], version: str
+    any_old: ClientProcess, workers: Workers, unique: Callable[[str], str], version: str
 ) -> None:
     topic = unique("topic")
     workers(MODERN).admin("create_topic", name=topic)
-    old("produce", topic=topic, records=[{"value": "x"}] * 50, acks=0, version=version)
-    rows = old("read", topic=topic, count=50, version=version)
+    any_old("produce", topic=topic, records=[{"value": "x"}] * 50, acks=0, version=version)
+    rows = any_old("read", topic=topic, count=50, version=version)
     assert [row["offset"] for row in rows] == list(range(50))
 
 

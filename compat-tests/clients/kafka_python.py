@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cached_property
 from typing import Any
 
@@ -259,8 +260,9 @@ class KafkaPython(Client):
                 for key, value in configs.items()
             }
             answers = self._admin.alter_configs([kafka.admin.ConfigResource(kind, name, changes)])
-            if isinstance(answers["topic"][name], Exception):
-                raise answers["topic"][name]
+            # An error is handed out as its text.
+            if refused := re.match(r"\[Error (\d+)\]", answers["topic"][name]):
+                raise kafka.errors.for_code(int(refused[1]))(answers["topic"][name])
             return
         kept = {key: value for key, value in configs.items() if value is not None}
         answer = self._admin.alter_configs([kafka.admin.ConfigResource(kind, name, kept)])

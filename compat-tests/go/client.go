@@ -112,10 +112,19 @@ type row struct {
 	Topic     string   `json:"topic"`
 	Partition int32    `json:"partition"`
 	Offset    int64    `json:"offset"`
-	Timestamp int64    `json:"timestamp"`
+	Timestamp *int64   `json:"timestamp"`
 	Key       text     `json:"key"`
 	Value     text     `json:"value"`
 	Headers   []header `json:"headers"`
+}
+
+// milliseconds is a time of a record, nil where its format has none.
+func milliseconds(of time.Time) *int64 {
+	if of.IsZero() {
+		return nil
+	}
+	since := of.UnixMilli()
+	return &since
 }
 
 // position is "earliest", "latest" or a time in ms.
@@ -143,6 +152,7 @@ type produceOptions struct {
 	LingerMs         int `json:"linger_ms"`
 	Retries          *int
 	RequestTimeoutMs int `json:"request_timeout_ms"`
+	Version          string
 }
 
 // manual says whether the records name their partitions.
@@ -158,6 +168,7 @@ type readOptions struct {
 	Seconds        float64
 	Isolation      string
 	Reset          string
+	Version        string
 	FetchWaitMs    int   `json:"fetch_wait_ms"`
 	PartitionBytes int32 `json:"partition_bytes"`
 

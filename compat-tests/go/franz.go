@@ -165,7 +165,7 @@ func franzRows(fetches kgo.Fetches) []row {
 			headers = append(headers, header{each.Key, each.Value})
 		}
 		rows = append(rows, row{
-			one.Topic, one.Partition, one.Offset, one.Timestamp.UnixMilli(),
+			one.Topic, one.Partition, one.Offset, milliseconds(one.Timestamp),
 			one.Key, one.Value, headers,
 		})
 	})

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -22,7 +23,8 @@ type saramaClient struct {
 func newSarama(bootstrap string) client {
 	made := &saramaClient{bootstrap: []string{bootstrap}}
 	var err error
-	if made.client, err = sarama.NewClient(made.bootstrap, saramaConfig()); err == nil {
+	config, _ := saramaConfig("")
+	if made.client, err = sarama.NewClient(made.bootstrap, config); err == nil {
 		made.cluster, err = sarama.NewClusterAdminFromClient(made.client)
 	}
 	if err != nil {
@@ -31,11 +33,18 @@ func newSarama(bootstrap string) client {
 	return made
 }
 
-func saramaConfig() *sarama.Config {
+// saramaConfig is for the protocol of a version like "0.8.2" or "0.10", by default the newest.
+func saramaConfig(version string) (*sarama.Config, error) {
 	config := sarama.NewConfig()
 	config.Version = sarama.MaxVersion
 	config.Metadata.AllowAutoTopicCreation = false
-	return config
+	if version == "" {
+		return config, nil
+	}
+	parts := append(strings.Split(version, "."), "0", "0")
+	var err error
+	config.Version, err = sarama.ParseKafkaVersion(strings.Join(parts[:4], "."))
+	return config, err
 }
 
 func (s *saramaClient) errorCode(err error) *int {
@@ -96,7 +105,10 @@ func saramaProducerConfig(o produceOptions) (*sarama.Config, error) {
 	if !there {
 		return nil, fmt.Errorf("%w: codec %s", errUnknown, o.Codec)
 	}
-	config := saramaConfig()
+	config, err := saramaConfig(o.Version)
+	if err != nil {
+		return nil, err
+	}
 	config.Metadata.AllowAutoTopicCreation = true
 	config.Producer.Compression = codec
 	config.Producer.Return.Successes = true
@@ -139,7 +151,10 @@ func saramaMessage(topic string, one record) *sarama.ProducerMessage {
 }
 
 func (s *saramaClient) read(o readOptions, deadline time.Time, more func(...row) bool) error {
-	config := saramaConfig()
+	config, err := saramaConfig(o.Version)
+	if err != nil {
+		return err
+	}
 	config.Consumer.Return.Errors = true
 	config.Consumer.MaxWaitTime = time.Duration(o.FetchWaitMs) * time.Millisecond
 	config.Consumer.Fetch.Default = o.PartitionBytes
@@ -213,7 +228,7 @@ func saramaRow(message *sarama.ConsumerMessage) row {
 		headers = append(headers, header{string(each.Key), each.Value})
 	}
 	return row{
-		message.Topic, message.Partition, message.Offset, message.Timestamp.UnixMilli(),
+		message.Topic, message.Partition, message.Offset, milliseconds(message.Timestamp),
 		message.Key, message.Value, headers,
 	}
 }
@@ -276,7 +291,10 @@ func (s *saramaClient) join(o joinOptions) (member, error) {
 	if o.Pattern != "" {
 		return nil, fmt.Errorf("%w: patterns", errUnknown)
 	}
-	config := saramaConfig()
+	config, err := saramaConfig("")
+	if err != nil {
+		return nil, err
+	}
 	config.Consumer.Return.Errors = true
 	config.Consumer.Group.Rebalance.GroupStrategies = []sarama.BalanceStrategy{
 		strategies[o.Strategy],
@@ -540,7 +558,10 @@ func (s *saramaClient) deleteRecords(topic string, partition int32, before int64
 }
 
 func (s *saramaClient) transaction(identity, topic string) error {
-	config := saramaConfig()
+	config, err := saramaConfig("")
+	if err != nil {
+		return err
+	}
 	config.Producer.Return.Successes = true
 	config.Producer.Idempotent = true
 	config.Producer.RequiredAcks = sarama.WaitForAll

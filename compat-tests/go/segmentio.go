@@ -192,7 +192,7 @@ func segmentioRow(message kafka.Message) row {
 		headers = append(headers, header{each.Key, each.Value})
 	}
 	return row{
-		message.Topic, int32(message.Partition), message.Offset, message.Time.UnixMilli(),
+		message.Topic, int32(message.Partition), message.Offset, milliseconds(message.Time),
 		message.Key, message.Value, headers,
 	}
 }

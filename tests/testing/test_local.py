@@ -214,6 +214,31 @@ def test_a_fetch_of_a_session_is_hit_by_the_topic_that_it_does_not_name(
     client.close()
 
 
+@pytest.mark.parametrize(
+    ("effect", "at"), [("delay", "before"), ("delay", "after"), ("throttle", "after")]
+)
+def test_faults_on_requests_that_are_converted_first(
+    broker: LocalBroker, effect: str, at: str
+) -> None:
+    """Message sets of old clients: their order holds, and the fault hits the answer."""
+    fault = broker.fault("Produce", at=at)
+    getattr(fault, effect)(100)
+    client = producer(
+        broker,
+        api_version=(0, 10),
+        enable_idempotence=False,
+        max_in_flight_requests_per_connection=5,
+    )
+    sent = []
+    for number in range(5):
+        sent.append(client.send("orders", b"%d" % number, partition=0))
+        time.sleep(0.01)
+    assert [each.get(10).offset for each in sent] == [0, 1, 2, 3, 4]
+    assert [record.text for record in broker.records("orders")] == list("01234")
+    assert fault.hits == 1
+    client.close()
+
+
 def test_throttling_is_told(broker: LocalBroker) -> None:
     fault = broker.fault("Produce").throttle(50)
     assert send(broker) == 0

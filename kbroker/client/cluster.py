@@ -53,7 +53,7 @@ class ClusterClient:
     async def any(self) -> Connection:
         """A connection to the first bootstrap address that answers. Raises CannotConnect."""
         async with self._dialling:
-            if self._any is None:
+            if self._any is None or self._any.broken:
                 self._any = await self._first_that_answers()
             return self._any
 
@@ -86,9 +86,10 @@ class ClusterClient:
         if node_id not in self.endpoints:
             await self.metadata([])
         async with self._dialling:
-            if node_id not in self._nodes:
-                self._nodes[node_id] = await self.dial(node_id)
-            return self._nodes[node_id]
+            known = self._nodes.get(node_id)
+            if known is None or known.broken:
+                known = self._nodes[node_id] = await self.dial(node_id)
+            return known
 
     async def dial(self, node_id: int) -> Connection:
         """One more connection to a broker. Raises as `node`."""

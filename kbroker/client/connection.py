@@ -29,7 +29,8 @@ class Connection:
     """A connection to a broker. Get one from `connect`.
 
     `versions` are what the broker serves by API key, first and last; empty before `negotiate`.
-    Requests of several tasks wait for each other.
+    Requests of several tasks wait for each other. `broken` says that a request was not answered, so
+    that no other one can be.
     """
 
     def __init__(self, stream: trio.SocketStream, client_id: str = CLIENT_ID) -> None:
@@ -37,6 +38,7 @@ class Connection:
         self._client_id = client_id
         self._correlation_id = 0
         self._turn = trio.Lock()
+        self.broken = False
         self.versions: dict[int, tuple[int, int]] = {}
 
     async def request(self, key: ApiKey, version: int, message: Any) -> Any:
@@ -46,11 +48,13 @@ class Connection:
         makes no sense.
         """
         async with self._turn:
+            self.broken = True  # until the answer is here
             await self._send(key, version, message)
             frame = await self._receive_frame()
             correlation_id, response = decode_response(messages.response_class(key), frame, version)
             if correlation_id != self._correlation_id:
                 raise OSError(f"answer {correlation_id} to request {self._correlation_id}")
+            self.broken = False
             return response
 
     async def _receive_frame(self) -> bytes:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+import logging
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -15,13 +16,17 @@ from kbroker.protocol.records import BatchHeader, Record, iter_headers, read_mar
 
 from .cluster import ClusterClient
 from .connection import Connection
-from .errors import ClientError, check, error_code
+from .errors import CannotConnect, ClientError, NotReachable, check, error_code
 from .topics import Partition, by_leader
+
+logger = logging.getLogger(__name__)
 
 FETCH_BYTES_MAX = 16 * 1024 * 1024
 PARTITION_BYTES_MAX = 4 * 1024 * 1024
 WAIT_MS = 500
 RETRY_SECONDS = 0.1
+AWAY_SECONDS = 30
+"""How long a cluster may be away, to be restarted for example."""
 TOPIC_BY_NAME = 12
 """The last version of Fetch that names topics."""
 FOREVER = 1 << 62
@@ -80,19 +85,33 @@ async def _read_all(
     committed: bool,
     control: bool,
 ) -> None:
-    """One task per leader; when leaders change, begin again with what is left."""
+    """One task per leader; when leaders change or go away, begin again with what is left."""
     # Not `async with`: its checkpoint would lose an error when the reader of the channel leaves.
     with send:
-        while left := [position for position in positions if not position.done]:
-            at = {position.partition: position for position in left}
-            owners = await by_leader(cluster, at)
+        seen_at = trio.current_time()
+        while left := {each.partition: each for each in positions if not each.done}:
+            try:
+                leaders = await _connect(cluster, left)
+            except (OSError, CannotConnect, NotReachable):
+                if trio.current_time() > seen_at + AWAY_SECONDS:
+                    raise
+                leaders = []
             async with trio.open_nursery() as nursery:
-                for node_id, owned in owners.items():
-                    if node_id < 0:
-                        continue
-                    reader = _Reader([at[one] for one in owned], send, committed, control)
-                    nursery.start_soon(reader.run, await cluster.dial(node_id))
-            await trio.sleep(RETRY_SECONDS if any(not one.done for one in left) else 0)
+                for connection, owned in leaders:
+                    reader = _Reader([left[one] for one in owned], send, committed, control)
+                    nursery.start_soon(reader.run, connection)
+            if leaders:
+                seen_at = trio.current_time()
+            if not all(each.done for each in left.values()):
+                await trio.sleep(RETRY_SECONDS)
+
+
+async def _connect(
+    cluster: ClusterClient, partitions: Iterable[Partition]
+) -> list[tuple[Connection, list[Partition]]]:
+    """A connection to each leader, with its partitions; those without a leader are left out."""
+    owners = await by_leader(cluster, partitions)
+    return [(await cluster.dial(node), owned) for node, owned in owners.items() if node >= 0]
 
 
 class _Reader:
@@ -111,7 +130,16 @@ class _Reader:
         self._control = control
 
     async def run(self, connection: Connection) -> None:
-        """Read until the ends are reached or the leader says that it is none."""
+        """Read until the ends are reached, or the leader says that it is none or goes away."""
+        try:
+            await self._read(connection)
+        except OSError as error:
+            logger.debug("a leader went away: %s", error)
+        finally:
+            with trio.CancelScope(shield=True):
+                await connection.aclose()
+
+    async def _read(self, connection: Connection) -> None:
         while any(not position.done for position in self._positions):
             # In turn, because a broker fills its answer from the front.
             self._positions.append(self._positions.pop(0))

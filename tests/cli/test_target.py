@@ -76,21 +76,43 @@ def test_a_broker_that_stops_answering(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "no answer to Metadata within 0.2 s" in said
 
 
-async def test_a_broker_that_goes_away(cli: Cli) -> None:
-    async with started() as other:
-        await cli("topic", "create", "t", "-b", other.bootstrap_servers)
-        async with trio.open_nursery() as nursery:
-            work = ("topic", "consume", "t", "-b", other.bootstrap_servers)
-            said: list[str] = []
+async def test_reading_goes_on_when_a_broker_comes_back(cli: Cli, tmp_path: Path) -> None:
+    said: list[str] = []
+    async with trio.open_nursery() as nursery:
+        async with started(tmp_path) as broker:
+            address = broker.endpoint
+            await cli("topic", "create", "t", "-b", str(address))
 
             async def consume() -> None:
-                said.append((await cli(*work, status=1)).stderr)
+                read = ("topic", "consume", "t", "-b", str(address), "-n", "1", "-f", "%v")
+                said.append((await cli(*read)).stdout)
 
             nursery.start_soon(consume)
-            await until(lambda: other.server.connections)
-            await trio.sleep(0.3)
-            other.server.close_connections()
-    assert "kbroker health" in said[0]
+            await until(lambda: len(broker.server.connections) > 1)
+            await trio.sleep(0.2)
+        listener = Listener("PLAINTEXT", *address)
+        async with open_broker(
+            BrokerConfig(), data_dir=str(tmp_path), listeners=[listener]
+        ) as again:
+            await cli("topic", "produce", "t", "back", "-b", again.bootstrap_servers)
+            await until(lambda: said)
+    assert said == ["back"]
+
+
+async def test_a_broker_that_stays_away(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kbroker.client.consumer.AWAY_SECONDS", 0.3)
+    said: list[str] = []
+    async with trio.open_nursery() as nursery, started() as broker:
+        address = str(broker.endpoint)
+        await cli("topic", "create", "t", "-b", address)
+
+        async def consume() -> None:
+            said.append((await cli("topic", "consume", "t", "-b", address, status=1)).stderr)
+
+        nursery.start_soon(consume)
+        await until(lambda: len(broker.server.connections) > 1)
+        await trio.sleep(0.2)
+    assert "refuses the connection" in said[0]
 
 
 async def test_an_advertised_address_that_cannot_be_reached(

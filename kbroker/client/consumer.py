@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ AWAY_SECONDS = 30
 """How long a cluster may be away, to be restarted for example."""
 TOPIC_BY_NAME = 12
 """The last version of Fetch that names topics."""
+DAMAGE_SECONDS = 3
+"""How long a partition may have a storage error: one that stops has it for a moment."""
 FOREVER = 1 << 62
 """An end offset that is never reached."""
 
@@ -88,20 +91,23 @@ async def _read_all(
     """One task per leader; when leaders change or go away, begin again with what is left."""
     # Not `async with`: its checkpoint would lose an error when the reader of the channel leaves.
     with send:
-        seen_at = trio.current_time()
+        good_at = trio.current_time()
         while left := {each.partition: each for each in positions if not each.done}:
             try:
                 leaders = await _connect(cluster, left)
             except (OSError, CannotConnect, NotReachable):
-                if trio.current_time() > seen_at + AWAY_SECONDS:
+                if trio.current_time() > good_at + AWAY_SECONDS:
                     raise
                 leaders = []
+            readers = []
             async with trio.open_nursery() as nursery:
                 for connection, owned in leaders:
                     reader = _Reader([left[one] for one in owned], send, committed, control)
+                    readers.append(reader)
                     nursery.start_soon(reader.run, connection)
-            if leaders:
-                seen_at = trio.current_time()
+            good_at = max([good_at, *(reader.good_at for reader in readers)])
+            for reader in readers:
+                reader.check_refusal(good_at)
             if not all(each.done for each in left.values()):
                 await trio.sleep(RETRY_SECONDS)
 
@@ -128,6 +134,9 @@ class _Reader:
         self._send = send
         self._committed = committed
         self._control = control
+        self._refusal: tuple[Partition, ErrorCode] | None = None
+        self.good_at = -math.inf
+        """When the last answer came that had no error."""
 
     async def run(self, connection: Connection) -> None:
         """Read until the ends are reached, or the leader says that it is none or goes away."""
@@ -151,6 +160,7 @@ class _Reader:
                     position = at[topic.topic, row.partition_index]
                     if not self._is_readable(position, row):
                         return
+                    self.good_at = trio.current_time()
                     found = list(self._records(position, row))
                     if found:
                         await self._send.send(found)
@@ -185,12 +195,19 @@ class _Reader:
                 f"partition {index} of {name} does not have offset {position.offset}; `-o start` "
                 f"begins with what there is, `kbroker topic describe {name}` shows it"
             )
-        if code == ErrorCode.KAFKA_STORAGE_ERROR or not code.retriable:
-            raise ClientError(
-                f"partition {index} of {name} cannot be read ({code.name}); "
-                "`kbroker cluster health` says more"
-            )
+        if not code.retriable:
+            raise _unreadable(position.partition, code)
+        self._refusal = position.partition, code
         return False
+
+    def check_refusal(self, good_at: float) -> None:
+        """Raise ClientError for an error that has not passed since `good_at`."""
+        if self._refusal is None:
+            return
+        partition, code = self._refusal
+        is_damage = code == ErrorCode.KAFKA_STORAGE_ERROR
+        if trio.current_time() > good_at + (DAMAGE_SECONDS if is_damage else AWAY_SECONDS):
+            raise _unreadable(partition, code)
 
     def _records(self, position: Position, row: FetchResponse.Partition) -> Iterator[Read]:
         """The records of one partition that are due, moving its position."""
@@ -222,3 +239,11 @@ class _Reader:
             return self._control
         is_aborted = bool(aborted) and min(aborted) <= header.base_offset
         return not (self._committed and header.is_transactional and is_aborted)
+
+
+def _unreadable(partition: Partition, code: ErrorCode) -> ClientError:
+    name, index = partition
+    return ClientError(
+        f"partition {index} of {name} cannot be read ({code.name}); "
+        "`kbroker cluster health` says more"
+    )

@@ -37,6 +37,9 @@ async def test_health_names_a_damaged_partition(cli: Cli, tmp_path: Path) -> Non
         assert "KAFKA_STORAGE_ERROR" in said.stdout
         assert "kbroker log repair" in said.stdout
         assert "t-0" not in said.stdout
+        read = ("topic", "consume", "t", "--from-beginning", "-p", "1", "-n", "1")
+        refused = await cli(*read, "-b", broker.bootstrap_servers, status=1)
+        assert "cannot be read" in refused.stderr
 
 
 async def test_logdirs(cli: Cli, read_json: ReadJson, tmp_path: Path) -> None:

@@ -109,8 +109,7 @@ class ProcessCompactor:
     async def _ask(self, task: CompactionTask) -> Compacted | _Failure:
         if self._process is None:
             self._process = await trio.lowlevel.open_process(
-                # Not with -m: pickles name the module where a class is from.
-                [sys.executable, "-c", "from kbroker.compactor import main; main()"],
+                [sys.executable, "-c", _program()],
                 stdin=PIPE,
                 stdout=PIPE,
                 start_new_session=True,  # a Ctrl-C in the terminal is for the broker alone
@@ -136,6 +135,14 @@ class ProcessCompactor:
                 for stream in (process.stdin, process.stdout):
                     if stream is not None:
                         await stream.aclose()
+
+
+def _program() -> str:
+    """What the process runs, with modules from where this process has them: it may be embedded.
+
+    Not `-m`, because pickles name the module where a class is from.
+    """
+    return f"import sys; sys.path[:] = {sys.path!r}; from kbroker.compactor import main; main()"
 
 
 async def _receive(stream: trio.abc.ReceiveStream, size: int) -> bytes:

@@ -89,10 +89,12 @@ class RunningBroker(Kit):
     # -- time
 
     async def advance(self, span_ms: int) -> None:
-        """Move the log's clock; returns when retention and expiry have done what is due by then."""
+        """Move the log's clock; returns when retention, expiry and compaction have done what is due
+        by then."""
         self.clock.log.add(span_ms)
         await self.broker.node.apply_retention_now()
         self.broker.node.groups.expire_offsets()
+        await self.broker.node.cleaner.clean_all()
 
     async def advance_coordinator(self, span_ms: int, *, keep_members: bool) -> None:
         """Move the coordinators' clock; returns when the time-outs due by then were acted on."""

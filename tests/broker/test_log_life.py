@@ -1,0 +1,271 @@
+"""How logs age: on a clock that the test moves, and once in real time before a real client."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import trio
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from kbroker.broker import Broker, open_broker
+from kbroker.config import BrokerConfig
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.messages.offsets import OffsetCommitRequest
+from kbroker.protocol.records import Record, read_records
+from kbroker.testing.clock import MovableClock
+
+from ..brokers import LOOPBACK, started
+from ..wire import (
+    EARLIEST,
+    Topic,
+    Wire,
+    batch,
+    connected,
+    create_topic,
+    fetch,
+    list_offset,
+    produce,
+)
+from .test_cleaner import committed
+
+T = Topic("t")
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
+
+
+@asynccontextmanager
+async def timed(
+    folder: Path, **properties: str
+) -> AsyncIterator[tuple[Broker, Wire, MovableClock]]:
+    """A broker on disk whose log time the test moves."""
+    clock = MovableClock()
+    clock.log.freeze()
+    options = {name.replace("_", "."): value for name, value in properties.items()}
+    config = BrokerConfig.load(options=options)
+    async with (
+        open_broker(config, data_dir=str(folder), listeners=[LOOPBACK], clock=clock) as broker,
+        connected(broker.endpoint) as wire,
+    ):
+        yield broker, wire, clock
+        assert broker.node.unhandled_errors == 0
+
+
+async def put(wire: Wire, clock: MovableClock, value: bytes | None, **fields: Any) -> int:
+    row = await produce(wire, T, batch([Record(b"key", value, clock.log_ms())], **fields))
+    assert row.error_code == 0
+    assert isinstance(row.base_offset, int)
+    return row.base_offset
+
+
+async def start_of(wire: Wire) -> int:
+    row = await list_offset(wire, T, EARLIEST)
+    assert isinstance(row.offset, int)
+    return row.offset
+
+
+class TestOnTheClock:
+    async def test_retention_by_time(self, tmp_path: Path) -> None:
+        async with timed(tmp_path) as (broker, wire, clock):
+            settings = {"retention.ms": str(3 * HOUR_MS), "segment.ms": str(HOUR_MS)}
+            await create_topic(wire, "t", configs=settings)
+            for hours in range(6):
+                await put(wire, clock, b"hour %d" % hours)
+                clock.log.add(HOUR_MS + 1)
+            await broker.node.apply_retention_now()
+            left = await start_of(wire)
+            assert 0 < left < 5
+            clock.log.add(-4 * HOUR_MS)  # a clock that jumps back removes nothing
+            await broker.node.apply_retention_now()
+            assert await start_of(wire) == left
+            clock.log.add(DAY_MS)
+            await broker.node.apply_retention_now()
+            assert await start_of(wire) == 6
+
+    async def test_a_time_in_the_future_is_refused_so_that_retention_goes_on(
+        self, tmp_path: Path
+    ) -> None:
+        async with timed(tmp_path) as (_, wire, clock):
+            await create_topic(wire, "t")
+            ahead = batch([Record(b"key", b"x", clock.log_ms() + HOUR_MS + 1)])
+            assert (await produce(wire, T, ahead)).error_code != 0
+
+    async def test_producers_are_forgotten(self, tmp_path: Path) -> None:
+        async with timed(tmp_path, producer_id_expiration_ms=str(HOUR_MS)) as (broker, wire, clock):
+            await create_topic(wire, "t")
+            mine = {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0}
+            assert [await put(wire, clock, b"x", **mine) for _ in range(2)] == [0, 0]
+            clock.log.add(HOUR_MS - 1)
+            await broker.node.apply_retention_now()
+            assert await put(wire, clock, b"x", **mine) == 0
+            clock.log.add(HOUR_MS)
+            await broker.node.apply_retention_now()
+            assert await put(wire, clock, b"x", **mine) == 1
+
+    async def test_committed_offsets_expire(self, tmp_path: Path) -> None:
+        async with timed(tmp_path, offsets_retention_minutes="60") as (broker, wire, clock):
+            await create_topic(wire, "t", partitions=4)
+            await broker.node.groups.create_offsets_topic()
+            await commit(wire, "g")
+            clock.log.add(HOUR_MS - 1)
+            broker.node.groups.expire_offsets()
+            assert await committed(wire, "g") == [7] * 4
+            clock.log.add(1)
+            broker.node.groups.expire_offsets()
+            assert await committed(wire, "g") == [-1] * 4
+
+    async def test_compaction_and_tombstones(self, tmp_path: Path) -> None:
+        async with timed(tmp_path) as (broker, wire, clock):
+            settings = {
+                "cleanup.policy": "compact",
+                "internal.segment.bytes": "100",
+                "min.compaction.lag.ms": str(HOUR_MS),
+                "min.cleanable.dirty.ratio": "0",
+                "delete.retention.ms": str(DAY_MS),
+            }
+            await create_topic(wire, "t", configs=settings)
+            for value in (b"1", b"2", None):
+                await put(wire, clock, value)
+            for _ in range(2):
+                await seal(wire, clock)
+            assert await broker.node.cleaner.clean_all() == 0
+            clock.log.add(HOUR_MS)
+            assert await broker.node.cleaner.clean_all() > 0
+            assert await values_of_key(wire) == [None]
+            for passed_ms, expected in ((DAY_MS - 1, [None]), (1, [])):
+                clock.log.add(passed_ms)
+                for _ in range(2):
+                    await seal(wire, clock)
+                clock.log.add(HOUR_MS if passed_ms == 1 else 0)
+                await broker.node.cleaner.clean_all()
+                assert await values_of_key(wire) == expected
+
+
+async def seal(wire: Wire, clock: MovableClock) -> None:
+    """One more record of another key, in a segment of its own."""
+    row = await produce(wire, T, batch([Record(b"other", bytes(20), clock.log_ms())]))
+    assert row.error_code == 0
+
+
+async def values_of_key(wire: Wire) -> list[bytes | None]:
+    found: list[bytes | None] = []
+    offset = 0
+    while (row := await fetch(wire, T, offset)).records or offset < row.high_watermark:
+        listed = list(read_records(row.records))
+        found += [record.value for record in listed if record.key == b"key"]
+        offset = listed[-1].offset + 1 if listed else offset + 1
+    return found
+
+
+async def commit(wire: Wire, group: str, retention_time_ms: int = -1) -> None:
+    cls = OffsetCommitRequest
+    rows = [cls.Partition(partition_index=index, committed_offset=7) for index in range(4)]
+    ask = cls(
+        group_id=group,
+        retention_time_ms=retention_time_ms,
+        topics=[cls.Topic(name="t", partitions=rows)],
+    )
+    answer = await wire.ask(ApiKey.OFFSET_COMMIT, 4, ask)
+    assert {row.error_code for row in answer.topics[0].partitions} == {0}
+
+
+async def test_in_real_time(tmp_path: Path) -> None:
+    """Everything at once, with short times, as librdkafka sees it."""
+    async with started(
+        tmp_path,
+        log_retention_check_interval_ms=100,
+        log_cleaner_backoff_ms=100,
+        offsets_retention_check_interval_ms=100,
+        producer_id_expiration_ms=300,
+    ) as broker:
+        client = partial(trio.to_thread.run_sync, abandon_on_cancel=False)
+        servers = {"bootstrap.servers": broker.bootstrap_servers, "log_level": 0}
+        await client(make_topics, servers)
+        await client(write_for_a_while, servers)
+        async with connected(broker.endpoint) as wire:
+            await create_topic(wire, "t", partitions=4)
+            await broker.node.groups.create_offsets_topic()
+            await commit(wire, "g", retention_time_ms=200)
+            with trio.fail_after(20):
+                while await committed(wire, "g") != [-1] * 4:  # noqa: ASYNC110
+                    await trio.sleep(0.05)
+        low = await client(wait_for, partial(low_watermark, servers, "aging"), lambda it: it == 30)
+        assert low == 30
+        kept = await client(
+            wait_for,
+            partial(read_all, servers, "compacted"),
+            lambda found: len(found) < 15 and (b"key 0", None) not in found,
+        )
+        assert dict(kept)[b"key 1"] == b"29"
+        assert b"key 0" not in dict(kept)
+        log = broker.node.named_replica("aging", 0).log
+        with trio.fail_after(20):
+            while len(log.producers):  # noqa: ASYNC110
+                await trio.sleep(0.05)
+
+
+def make_topics(servers: dict[str, Any]) -> None:
+    compacted = {
+        "cleanup.policy": "compact",
+        "internal.segment.bytes": "500",
+        "min.cleanable.dirty.ratio": "0.01",
+        "delete.retention.ms": "100",
+    }
+    aging = {"retention.ms": "300", "segment.ms": "100"}
+    topics = [
+        NewTopic("compacted", 1, 1, config=compacted),
+        NewTopic("aging", 1, 1, config=aging),
+    ]
+    admin = AdminClient(servers)
+    for created in admin.create_topics(topics).values():
+        created.result(20)
+
+
+def write_for_a_while(servers: dict[str, Any]) -> None:
+    producer = Producer(servers | {"enable.idempotence": True, "linger.ms": 0})
+    for number in range(30):
+        for topic in ("compacted", "aging"):
+            producer.produce(topic, key=b"key %d" % (number % 3), value=b"%d" % (number + 1))
+        producer.flush(20)
+    producer.produce("compacted", key=b"key 0", value=None)
+    producer.flush(20)
+    for number in range(12):  # later than the horizon of the tombstone
+        time.sleep(0.05)
+        producer.produce("compacted", key=b"later", value=b"%d" % number + bytes(300))
+        producer.flush(20)
+
+
+def wait_for(look: Callable[[], Any], is_reached: Callable[[Any], bool]) -> Any:
+    deadline = time.monotonic() + 20
+    while not is_reached(found := look()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return found
+
+
+def low_watermark(servers: dict[str, Any], topic: str) -> int:
+    consumer = Consumer(servers | {"group.id": "watch"})
+    try:
+        low, _ = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=10)
+        assert isinstance(low, int)
+        return low
+    finally:
+        consumer.close()
+
+
+def read_all(servers: dict[str, Any], topic: str) -> list[tuple[bytes | None, bytes | None]]:
+    """Keys and values from the start to the end, by a consumer of its own."""
+    settings = {"group.id": "read", "enable.partition.eof": True, "enable.auto.commit": False}
+    consumer = Consumer(servers | settings)
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    found = []
+    try:
+        while (message := consumer.poll(10)) is not None and not message.error():
+            found.append((message.key(), message.value()))
+        return found
+    finally:
+        consumer.close()

@@ -151,17 +151,17 @@ class Connection:
 
     async def _handle_frames(self) -> None:
         for frame in self._frames:
-            self._release_memory()
             header, offset = decode_request_header(frame)
             self.requests += 1
             api = self._apis.get(header.api_key)
             if api is None or header.api_version not in api.versions:
                 self._refuse_or_answer(header)
-                continue
-            request, _ = decode(api.request_class, frame, header.api_version, offset)
-            if self._traced:
-                wire_logger.debug("%s > %s %s", self.peer.host, header, request)
-            await self._handle(api, header, request)
+            else:
+                request, _ = decode(api.request_class, frame, header.api_version, offset)
+                if self._traced:
+                    wire_logger.debug("%s > %s %s", self.peer.host, header, request)
+                await self._handle(api, header, request)
+            self._release_memory()
 
     async def _handle(self, api: Api, header: RequestHeader, request: Any) -> None:
         """Do the ordered work of one request, and give its answer a place in the queue."""
@@ -193,7 +193,7 @@ class Connection:
                 self._more_replies.set()
 
     def _release_memory(self) -> None:
-        """A large frame is complete (or never will be): its bytes no longer count."""
+        """A large frame is done with (or never will be complete): its bytes no longer count."""
         if self._claimed:
             self._node.request_memory.release(self._claimed)
             self._claimed = 0

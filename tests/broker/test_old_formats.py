@@ -297,6 +297,20 @@ async def test_a_request_that_is_converted_is_not_idle(
     await until(lambda: not connection.owes_answers)
 
 
+async def test_a_large_request_counts_until_it_is_converted(
+    broker: Broker, wire: Wire, held: HeldWork
+) -> None:
+    """Else many of them could wait for their turn, and no limit would see their memory."""
+    topic = await create_topic(wire, "t")
+    data = message(bytes(900_000))
+    await wire.send(ApiKey.PRODUCE, 2, produce_request(topic, data))
+    await until(lambda: held.begun)
+    assert broker.node.request_memory.used > 500_000
+    held.released.set()
+    assert (await wire.receive()).responses[0].partition_responses[0].error_code == 0
+    assert broker.node.request_memory.used == 0
+
+
 async def test_a_client_that_goes_while_its_messages_are_converted(
     broker: Broker, held: HeldWork
 ) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 
 import trio
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from kbroker.broker import Broker, open_broker
 from kbroker.config import BrokerConfig

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import trio
@@ -18,6 +17,7 @@ from kbroker.protocol.records import BatchHeader, Record, iter_headers, read_mar
 from .cluster import ClusterClient
 from .connection import Connection
 from .errors import CannotConnect, ClientError, NotReachable, check, error_code
+from .list_offsets import NO_LEADER
 from .topics import Partition, by_leader
 
 logger = logging.getLogger(__name__)
@@ -48,15 +48,30 @@ class Read(NamedTuple):
 
 @dataclass(slots=True)
 class Position:
-    """Where reading goes on in one partition, and the offset at which it ends."""
+    """Where reading goes on in one partition, and the offset at which it ends.
+
+    `good_at` is when its leader last answered without an error.
+    """
 
     partition: Partition
     offset: int
     end: int = FOREVER
+    good_at: float = field(default_factory=trio.current_time)
 
     @property
     def done(self) -> bool:
         return self.offset >= self.end
+
+    def refused(self, code: ErrorCode) -> None:
+        """Take note of an error. Raises ClientError when it does not pass, or not for long."""
+        is_damage = code == ErrorCode.KAFKA_STORAGE_ERROR
+        away = trio.current_time() - self.good_at
+        if not code.retriable or away > (DAMAGE_SECONDS if is_damage else AWAY_SECONDS):
+            name, index = self.partition
+            raise ClientError(
+                f"partition {index} of {name} cannot be read ({code.name}); "
+                "`kbroker cluster health` says more"
+            )
 
 
 @asynccontextmanager
@@ -91,79 +106,79 @@ async def _read_all(
     """One task per leader; when leaders change or go away, begin again with what is left."""
     # Not `async with`: its checkpoint would lose an error when the reader of the channel leaves.
     with send:
-        good_at = trio.current_time()
-        while left := {each.partition: each for each in positions if not each.done}:
+        while left := [position for position in positions if not position.done]:
             try:
                 leaders = await _connect(cluster, left)
             except (OSError, CannotConnect, NotReachable):
-                if trio.current_time() > good_at + AWAY_SECONDS:
+                if trio.current_time() > max(each.good_at for each in left) + AWAY_SECONDS:
                     raise
                 leaders = []
-            readers = []
+            stop = trio.Event()
             async with trio.open_nursery() as nursery:
                 for connection, owned in leaders:
-                    reader = _Reader([left[one] for one in owned], send, committed, control)
-                    readers.append(reader)
+                    reader = _Reader(owned, send, stop, committed, control)
                     nursery.start_soon(reader.run, connection)
-            good_at = max([good_at, *(reader.good_at for reader in readers)])
-            for reader in readers:
-                reader.check_refusal(good_at)
-            if not all(each.done for each in left.values()):
+            if not all(position.done for position in left):
                 await trio.sleep(RETRY_SECONDS)
 
 
 async def _connect(
-    cluster: ClusterClient, partitions: Iterable[Partition]
-) -> list[tuple[Connection, list[Partition]]]:
-    """A connection to each leader, with its partitions; those without a leader are left out."""
-    owners = await by_leader(cluster, partitions)
-    return [(await cluster.dial(node), owned) for node, owned in owners.items() if node >= 0]
+    cluster: ClusterClient, positions: Iterable[Position]
+) -> list[tuple[Connection, list[Position]]]:
+    """A connection to each leader, with its partitions. Raises ClientError where there is none."""
+    at = {position.partition: position for position in positions}
+    owners = await by_leader(cluster, at)
+    for partition in owners.pop(NO_LEADER, ()):
+        at[partition].refused(ErrorCode.LEADER_NOT_AVAILABLE)
+    return [
+        (await cluster.dial(node), [at[one] for one in owned]) for node, owned in owners.items()
+    ]
 
 
 class _Reader:
-    """Reads the partitions of one leader."""
+    """Reads the partitions of one leader, until `stop`, which it sets when it cannot go on."""
 
     def __init__(
         self,
         positions: list[Position],
         send: trio.MemorySendChannel[list[Read]],
+        stop: trio.Event,
         committed: bool,
         control: bool,
     ) -> None:
         self._positions = positions
         self._send = send
+        self._stop = stop
         self._committed = committed
         self._control = control
-        self._refusal: tuple[Partition, ErrorCode] | None = None
-        self.good_at = -math.inf
-        """When the last answer came that had no error."""
 
     async def run(self, connection: Connection) -> None:
-        """Read until the ends are reached, or the leader says that it is none or goes away."""
+        """Read until the ends are reached, or a leader says that it is none or goes away."""
         try:
-            await self._read(connection)
+            while not self._stop.is_set() and any(not each.done for each in self._positions):
+                await self._read(connection)
         except OSError as error:
             logger.debug("a leader went away: %s", error)
+            self._stop.set()
         finally:
             with trio.CancelScope(shield=True):
                 await connection.aclose()
 
     async def _read(self, connection: Connection) -> None:
-        while any(not position.done for position in self._positions):
-            # In turn, because a broker fills its answer from the front.
-            self._positions.append(self._positions.pop(0))
-            answer = await connection.ask(self._request(), oldest=4, newest=TOPIC_BY_NAME)
-            check(answer.error_code)
-            at = {position.partition: position for position in self._positions}
-            for topic in answer.responses:
-                for row in topic.partitions:
-                    position = at[topic.topic, row.partition_index]
-                    if not self._is_readable(position, row):
-                        return
-                    self.good_at = trio.current_time()
-                    found = list(self._records(position, row))
-                    if found:
-                        await self._send.send(found)
+        # In turn, because a broker fills its answer from the front.
+        self._positions.append(self._positions.pop(0))
+        answer = await connection.ask(self._request(), oldest=4, newest=TOPIC_BY_NAME)
+        check(answer.error_code)
+        at = {position.partition: position for position in self._positions}
+        for topic in answer.responses:
+            for row in topic.partitions:
+                position = at[topic.topic, row.partition_index]
+                if not self._is_readable(position, row):
+                    self._stop.set()
+                    continue
+                found = list(self._records(position, row))
+                if found:
+                    await self._send.send(found)
 
     def _request(self) -> FetchRequest:
         rows: dict[str, list[FetchRequest.Partition]] = {}
@@ -187,27 +202,17 @@ class _Reader:
     def _is_readable(self, position: Position, row: FetchResponse.Partition) -> bool:
         """Whether the answer has records; False when leaders must be looked up anew."""
         code = error_code(row.error_code)
-        if not code:
-            return True
-        name, index = position.partition
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            name, index = position.partition
             raise ClientError(
                 f"partition {index} of {name} does not have offset {position.offset}; `-o start` "
                 f"begins with what there is, `kbroker topic describe {name}` shows it"
             )
-        if not code.retriable:
-            raise _unreadable(position.partition, code)
-        self._refusal = position.partition, code
-        return False
-
-    def check_refusal(self, good_at: float) -> None:
-        """Raise ClientError for an error that has not passed since `good_at`."""
-        if self._refusal is None:
-            return
-        partition, code = self._refusal
-        is_damage = code == ErrorCode.KAFKA_STORAGE_ERROR
-        if trio.current_time() > good_at + (DAMAGE_SECONDS if is_damage else AWAY_SECONDS):
-            raise _unreadable(partition, code)
+        if code:
+            position.refused(code)
+            return False
+        position.good_at = trio.current_time()
+        return True
 
     def _records(self, position: Position, row: FetchResponse.Partition) -> Iterator[Read]:
         """The records of one partition that are due, moving its position."""
@@ -239,11 +244,3 @@ class _Reader:
             return self._control
         is_aborted = bool(aborted) and min(aborted) <= header.base_offset
         return not (self._committed and header.is_transactional and is_aborted)
-
-
-def _unreadable(partition: Partition, code: ErrorCode) -> ClientError:
-    name, index = partition
-    return ClientError(
-        f"partition {index} of {name} cannot be read ({code.name}); "
-        "`kbroker cluster health` says more"
-    )

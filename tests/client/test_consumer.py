@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 import trio
 
-from kbroker.client.consumer import FOREVER, Position, Read, _Reader
+from kbroker.client.consumer import (
+    AWAY_SECONDS,
+    DAMAGE_SECONDS,
+    FOREVER,
+    Position,
+    Read,
+    _Reader,
+)
+from kbroker.client.errors import ClientError
+from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchResponse
 from kbroker.protocol.records import Marker, Record, encode_batch, end_transaction_marker
 
@@ -41,7 +53,7 @@ def given_out(
 ) -> list[int]:
     """The offsets of the records that come out of one answer."""
     send, _ = trio.open_memory_channel[list[Read]](1)
-    reader = _Reader([position], send, committed, control)
+    reader = _Reader([position], send, trio.Event(), committed, control)
     rows = [
         FetchResponse.AbortedTransaction(producer_id=pid, first_offset=first)
         for pid, first in aborted or []
@@ -63,31 +75,104 @@ LOG = (
 )
 
 
-def test_aborted_transactions_are_left_out() -> None:
+async def test_aborted_transactions_are_left_out() -> None:
     position = Position(("t", 0), 0)
     found = given_out(position, *LOG, aborted=[(1, 0), (1, 7)], committed=True)
     assert found == [1, 2, 4]
     assert position.offset == 9
 
 
-def test_reading_goes_on_within_an_aborted_transaction() -> None:
+async def test_reading_goes_on_within_an_aborted_transaction() -> None:
     """The answer names it again, although its first record was read before."""
     position = Position(("t", 0), 8)
     batches = (data(7, 1, count=3), marker(10, 1, commit=False), data(11))
     assert given_out(position, *batches, aborted=[(1, 2)], committed=True) == [11]
 
 
-def test_without_isolation_all_records_come() -> None:
+async def test_without_isolation_all_records_come() -> None:
     assert given_out(Position(("t", 0), 0), *LOG) == [0, 1, 2, 4, 7]
 
 
-def test_control_records_come_when_asked_for() -> None:
+async def test_control_records_come_when_asked_for() -> None:
     assert given_out(Position(("t", 0), 0), *LOG, control=True) == list(range(9))
 
 
-def test_only_the_range_is_given_out() -> None:
+async def test_only_the_range_is_given_out() -> None:
     """A broker answers with whole batches."""
     position = Position(("t", 0), 2, 4)
     assert given_out(position, data(0, count=6)) == [2, 3]
     assert position.done
     assert Position(("t", 0), 5).end == FOREVER
+
+
+def row(**fields: object) -> FetchResponse.Partition:
+    return FetchResponse.Partition(**fields)  # type: ignore[arg-type]
+
+
+class Leader:
+    """A connection whose answers are made beforehand, by partition."""
+
+    def __init__(self, *answers: list[FetchResponse.Partition]) -> None:
+        self.answers = list(answers)
+        self.closed = False
+
+    async def ask(self, _request: object, **_versions: int) -> FetchResponse:
+        await trio.lowlevel.checkpoint()
+        if not self.answers:
+            raise OSError("the broker closed the connection")
+        topic = FetchResponse.Topic(topic="t", partitions=self.answers.pop(0))
+        return FetchResponse(responses=[topic])
+
+    async def aclose(self) -> None:
+        self.closed = True
+
+
+async def read_from(leader: Leader, *positions: Position) -> tuple[list[int], bool]:
+    """The offsets that a reader gives out, and whether it said that leaders have to be found."""
+    send, receive = trio.open_memory_channel[list[Read]](100)
+    stop = trio.Event()
+    reader = _Reader(list(positions), send, stop, False, False)
+    connection: Any = leader
+    await reader.run(connection)
+    assert leader.closed
+    send.close()
+    return [read.record.offset async for found in receive for read in found], stop.is_set()
+
+
+async def test_one_partition_that_moved_does_not_hold_up_the_others() -> None:
+    moved, kept = Position(("t", 0), 0, 1), Position(("t", 1), 5, 6)
+    error = row(partition_index=0, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    leader = Leader([error, row(partition_index=1, records=data(5))])
+    assert await read_from(leader, moved, kept) == ([5], True)
+    assert (moved.offset, kept.offset) == (0, 6)
+
+
+async def test_a_leader_that_goes_away() -> None:
+    position = Position(("t", 0), 0, 9)
+    leader = Leader([row(partition_index=0, records=data(0))])
+    assert await read_from(leader, position) == ([0], True)
+    assert await read_from(Leader([row(records=data(1, count=8))]), position) == (
+        list(range(1, 9)),
+        False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "seconds"),
+    [
+        (ErrorCode.TOPIC_AUTHORIZATION_FAILED, -1.0),
+        (ErrorCode.KAFKA_STORAGE_ERROR, DAMAGE_SECONDS),
+        (ErrorCode.LEADER_NOT_AVAILABLE, AWAY_SECONDS),
+    ],
+)
+async def test_errors_may_last_so_long(
+    code: ErrorCode, seconds: float, autojump_clock: object
+) -> None:
+    position = Position(("t", 0), 0)
+    if seconds > 0:
+        position.refused(code)
+        await trio.sleep(seconds)
+        position.refused(code)
+        await trio.sleep(0.1)
+    with pytest.raises(ClientError, match=f"partition 0 of t cannot be read .{code.name}"):
+        position.refused(code)

@@ -141,15 +141,15 @@ async def _open_node(
         store = LocalStore(files, f"{paths[0]}/{METADATA_JOURNAL}")
         cluster = await Cluster.open(store, cluster_id=logs.meta.cluster_id)
         _check_none_missing(logs, cluster, config)
+        flusher = Flusher(
+            config.flush_policy if data_dirs else "os",
+            logs.sync,
+            interval_ms=config.flush_interval_ms,
+        )
+        return Node(cluster, logs, flusher, config, clock, in_memory=not data_dirs)
     except BaseException:
         logs.close(clean=logs.clean)
         raise
-    flusher = Flusher(
-        config.flush_policy if data_dirs else "os",
-        logs.sync,
-        interval_ms=config.flush_interval_ms,
-    )
-    return Node(cluster, logs, flusher, config, clock, in_memory=not data_dirs)
 
 
 def _check_none_missing(logs: LogFolders, cluster: Cluster, config: BrokerConfig) -> None:

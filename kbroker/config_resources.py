@@ -136,7 +136,8 @@ class BrokerResource(StoredResource):
     def check(self, values: Mapping[str, str]) -> None:
         source = dict(self.node.dynamic_resources())[self.resource]
         try:
-            self.node.config.overlay(values, origin="set by clients", source=source)
+            config = self.node.config.overlay(values, origin="set by clients", source=source)
+            self.node.cordoned_folders(config)
         except ConfigError as error:
             raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from None
 

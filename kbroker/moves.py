@@ -39,8 +39,8 @@ class ReplicaMoves:
     def begin(self, name: str, index: int, path: str) -> None:
         """Move a replica to the data folder at `path`; to the one where it is: let it stay there.
 
-        Raises KafkaError: LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR for a folder that is offline, and
-        what `Node.named_replica` raises.
+        Raises KafkaError: LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR for a folder that is offline,
+        INVALID_REPLICA_ASSIGNMENT for one that is cordoned, and what `Node.named_replica` raises.
         """
         logs = self._node.logs
         folder = logs.manager_at(path)
@@ -48,6 +48,10 @@ class ReplicaMoves:
             raise KafkaError(ErrorCode.LOG_DIR_NOT_FOUND)
         if folder.failed is not None:
             raise StorageError(folder.failed)
+        if path in logs.cordoned:
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{path} is in cordoned.log.dirs"
+            )
         replica = self._node.named_replica(name, index)
         future = logs.future(name, index)
         if logs.where(name, index) is folder:

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import uuid
 from collections.abc import Mapping
+from pathlib import Path
 
 import trio
 
@@ -20,7 +21,7 @@ from kbroker.cluster import (
 )
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.storage.errors import StorageError
-from kbroker.storage.folders import LogFolders
+from kbroker.storage.folders import EVERY_FOLDER, LogFolders
 
 from .cleaner import Cleaner
 from .clock import Clock
@@ -68,6 +69,8 @@ class Node:
         self.config = self._with_dynamic_settings()
         self.clock = clock
         self.logs = logs
+        self.cordoned_folders(config)  # what this node was started with is right, or it does not
+        self._cordon()
         self.in_memory = in_memory
         self.flusher = flusher
         self.changes = flusher.changes
@@ -103,6 +106,26 @@ class Node:
         )
         await self.groups.load()
         self.moves.resume()
+
+    def cordoned_folders(self, config: BrokerConfig) -> set[str]:
+        """The folders that `config` lets take no new partitions. Raises ConfigError."""
+        paths = [
+            each if each == EVERY_FOLDER else Path(each).absolute().as_posix()
+            for each in config.cordoned_log_dirs
+        ]
+        try:
+            return self.logs.named(paths)
+        except ValueError as error:
+            raise ConfigError(f"cordoned.log.dirs: {error}") from None
+
+    def _cordon(self) -> None:
+        """Obey cordoned.log.dirs; what clients gave it may name a folder that is gone since."""
+        try:
+            self.logs.cordoned = self.cordoned_folders(self.config)
+        except ConfigError as error:
+            logger.error("%s", error)
+        takes_none = len(self.logs.cordoned) == len(self.logs.managers)
+        self.cluster.cordoned_nodes = {self.id} if takes_none else set()
 
     async def run(self) -> None:
         """Background work, until cancelled."""
@@ -312,6 +335,7 @@ class Node:
         if resource not in (each for each, _ in self.dynamic_resources()):
             return
         self.config = self._with_dynamic_settings()
+        self._cordon()
         self.cleaner.look_again()
         self.scrubber.look_again()
         for notice in self.config.notices:

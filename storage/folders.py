@@ -27,6 +27,8 @@ from .future import FutureLog
 from .log import Log, LogConfig
 from .manager import CheckpointJob, LogManager, sync_logs
 
+EVERY_FOLDER = "*"
+
 
 class FolderJobs:
     """One checkpoint of each folder; see `CheckpointJob`."""
@@ -70,6 +72,8 @@ class LogFolders:
         self._placed: dict[Partition, LogManager] = {}  # partitions without a log
         self._placed_in: Counter[str] = Counter()  # how many of them, by folder
         self._futures: dict[Partition, FutureLog] = {}
+        self.cordoned: set[str] = set()
+        """Folders that take no new partitions as long as others do."""
         self.interrupted: list[tuple[Partition, str]] = []
         self._check_owners()
         self._check_twice()
@@ -141,11 +145,26 @@ class LogFolders:
         if manager is not None:
             self._placed_in[manager.data_dir] -= 1
 
+    def named(self, paths: Iterable[str]) -> set[str]:
+        """The folders that `paths` name; `*` stands for all. Raises ValueError for an unknown."""
+        wanted = set(paths)
+        if wanted == {EVERY_FOLDER}:
+            return set(self._by_path)
+        unknown = sorted(wanted - set(self._by_path))
+        if unknown:
+            known = ", ".join(self._by_path)
+            raise ValueError(f"there is no data folder {unknown[0]}; there are {known}")
+        return wanted
+
     def _emptiest(self) -> LogManager:
         working = [manager for manager in self.managers if manager.failed is None]
         if not working:
             raise StorageError(self.managers[0].failed or "all data folders are offline")
-        return min(working, key=lambda each: len(each) + self._placed_in[each.data_dir])
+        open_ones = [each for each in working if each.data_dir not in self.cordoned]
+        # A partition that exists has to go somewhere.
+        return min(
+            open_ones or working, key=lambda each: len(each) + self._placed_in[each.data_dir]
+        )
 
     def manager_at(self, path: str) -> LogManager | None:
         """The folder at `path`; None when it is not one of this node's."""

@@ -536,6 +536,59 @@ def log_dirs() -> Iterator[Call]:
     yield ask("folders: still there", key, topics=asked)
 
 
+def cordons() -> Iterator[Call]:
+    """Folders that take no new partitions (KIP-1066)."""
+    key = ApiKey.INCREMENTAL_ALTER_CONFIGS
+    name = "cordoned.log.dirs"
+
+    def cordon(what: str, value: Callable[[World], str | None], operation: int = SET) -> Call:
+        return Call(
+            f"cordon: {what}",
+            key,
+            lambda world, version: request(
+                key, resources=[_settings(key, BROKER, "1", (name, operation, value(world)))]
+            ),
+        )
+
+    def described(when: str) -> Call:
+        rows = [of(ApiKey.DESCRIBE_LOG_DIRS, "Topic", topic="one4", partitions=[0])]
+        return ask(f"folders: {when}", ApiKey.DESCRIBE_LOG_DIRS, topics=rows)
+
+    def move(when: str) -> Call:
+        alter = ApiKey.ALTER_REPLICA_LOG_DIRS
+        topics = [of(alter, "Topic", name="one4", partitions=[0])]
+        return Call(
+            f"move: into a cordoned folder, {when}",
+            alter,
+            lambda world, version: request(
+                alter, dirs=[of(alter, "Dir", path=world.folders[1], topics=topics)]
+            ),
+        )
+
+    yield cordon("one", lambda world: world.folders[1])
+    yield described("one is cordoned")
+    yield move("one")
+    stays = of(ApiKey.ALTER_REPLICA_LOG_DIRS, "Topic", name="one3", partitions=[0])
+    yield Call(
+        "move: to where it is, which is cordoned",
+        ApiKey.ALTER_REPLICA_LOG_DIRS,
+        lambda world, version: request(
+            ApiKey.ALTER_REPLICA_LOG_DIRS,
+            dirs=[of(ApiKey.ALTER_REPLICA_LOG_DIRS, "Dir", path=world.folders[1], topics=[stays])],
+        ),
+    )
+    yield _create("beside a cordoned folder", _new("beside{v}", 2))
+    yield cordon("unknown folder", lambda world: "/no/such/folder")
+    yield cordon("both", lambda world: ",".join(world.folders))
+    yield described("both are cordoned")
+    yield _create("all folders cordoned", _new("nowhere{v}", 2))
+    yield _grow("all folders cordoned", "one4", 4)
+    yield cordon("all", lambda world: "*")
+    yield described("all are cordoned")
+    yield cordon("none", lambda world: None, DELETE)
+    yield described("none is cordoned")
+
+
 # --- settings
 
 TOPIC, BROKER, LOGGER, METRICS, GROUP = 2, 4, 8, 16, 32
@@ -804,6 +857,7 @@ def all_calls() -> Iterator[Call]:
     yield from features()
     yield from settings()
     yield from log_dirs()
+    yield from cordons()
     yield from groups()
     yield from deletions()
     hello = {"client_software_name": "differential", "client_software_version": "1.0"}

@@ -67,6 +67,8 @@ class Cluster:
         self.topics_by_id: dict[uuid.UUID, Topic] = {}
         self.configs: dict[ConfigResource, StoredConfigs] = {}
         self.node_ids: list[int] = []
+        self.cordoned_nodes: set[int] = set()
+        """Nodes that take no new partitions (KIP-1066)."""
         self.directories: dict[int, dict[str, str]] = {}
         """The data folders of each node: where each directory id was at the last start."""
         self.controller_epoch = 0
@@ -215,13 +217,19 @@ class Cluster:
         self, count: int, replication_factor: int, first: int = 0
     ) -> list[list[int]]:
         """Spread `count` partitions over the nodes. Raises INVALID_REPLICATION_FACTOR."""
-        if not 1 <= replication_factor <= len(self.node_ids):
+        nodes = [each for each in self.node_ids if each not in self.cordoned_nodes]
+        if not nodes:
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICATION_FACTOR,
+                "all data folders are cordoned; take one out of cordoned.log.dirs",
+            )
+        if not 1 <= replication_factor <= len(nodes):
             raise KafkaError(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
                 f"replication factor {replication_factor} needs as many nodes, this cluster has "
-                f"{len(self.node_ids)}; replication.factor.clamp=true lowers it instead",
+                f"{len(nodes)}; replication.factor.clamp=true lowers it instead",
             )
-        return place(self.node_ids, count, replication_factor, first=first)
+        return place(nodes, count, replication_factor, first=first)
 
     async def delete_topic(self, name: str, *, cause: str) -> None:
         """Delete a topic; its name is free again when this returns."""

@@ -114,6 +114,12 @@ _STORAGE = (
         kafka_default="/tmp/kafka-logs",
     ),
     Property(
+        "cordoned.log.dirs",
+        Type.LIST,
+        "",
+        "Folders of `log.dirs` that take no new partitions; `*` stands for all of them (KIP-1066).",
+    ),
+    Property(
         "log.dirs.lost",
         Type.LIST,
         None,

@@ -194,7 +194,6 @@ socket.connection.setup.timeout.ms
 
 _NONE_DYNAMIC = """
 config.providers
-cordoned.log.dirs
 follower.fetch.last.tiered.offset.enable
 group.coordinator.cached.buffer.max.bytes
 metric.reporters

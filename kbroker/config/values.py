@@ -242,6 +242,11 @@ class BrokerConfig(Settings):
         return self.items("log.dirs") or self.items("log.dir")
 
     @property
+    def cordoned_log_dirs(self) -> tuple[str, ...]:
+        """Folders that take no new partitions; ``*`` alone stands for all."""
+        return self.items("cordoned.log.dirs")
+
+    @property
     def lost_log_dirs(self) -> tuple[str, ...]:
         """Ids of data folders that may be missing."""
         return self.items("log.dirs.lost")

@@ -28,7 +28,7 @@ async def describe_log_dirs(
     left out. A replica that moves stands in both folders, as a future one where it goes.
 
     Versions: 3 has an error code, 4 the room on the disk (KIP-827), 5 says which folders take no
-    new partitions (KIP-1066): none.
+    new partitions (KIP-1066).
     """
     rows: dict[str, dict[str, list[Row]]] = {each.data_dir: {} for each in ctx.node.logs.managers}
     slices = Slices()
@@ -76,7 +76,9 @@ def _places(ctx: Context, name: str, index: int) -> Iterable[tuple[str, Row]]:
 def _folder(
     ctx: Context, folder: LogManager, rows: dict[str, list[Row]]
 ) -> DescribeLogDirsResponse.Dir:
-    answer = DescribeLogDirsResponse.Dir(log_dir=folder.data_dir)
+    answer = DescribeLogDirsResponse.Dir(
+        log_dir=folder.data_dir, is_cordoned=folder.data_dir in ctx.node.logs.cordoned
+    )
     try:
         answer.total_bytes, answer.usable_bytes = folder.usage()
     except KafkaError as error:

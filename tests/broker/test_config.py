@@ -156,6 +156,7 @@ DERIVED = {
     "log.dir": "log_dirs",
     "max.connections.per.ip": "connections_max_from",
     "max.connections.per.ip.overrides": "connections_max_from",
+    "cordoned.log.dirs": "cordoned_log_dirs",
     "log.dirs": "log_dirs",
     "log.dirs.lost": "lost_log_dirs",
     "segment.bytes": "segment_bytes",

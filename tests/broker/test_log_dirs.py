@@ -11,9 +11,12 @@ import pytest
 import trio
 
 from kbroker.broker import Broker
+from kbroker.config import ConfigError
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.configs import IncrementalAlterConfigsRequest
 from kbroker.protocol.messages.log_dirs import AlterReplicaLogDirsRequest, DescribeLogDirsRequest
+from kbroker.protocol.messages.topics import CreateTopicsRequest
 from kbroker.storage.checkpoints import MetaProperties
 from kbroker.storage.errors import StorageError
 
@@ -217,6 +220,70 @@ async def test_a_folder_that_is_missing_is_asked_for(folders: list[Path]) -> Non
         assert found == [[b"0"], []]
     async with started(folders[0]):
         pass  # it is forgotten now
+
+
+# -- cordons
+
+
+async def cordon(wire: Wire, value: str) -> int:
+    cls = IncrementalAlterConfigsRequest
+    row = cls.Config(name="cordoned.log.dirs", config_operation=0, value=value)
+    ask = cls(resources=[cls.Resource(resource_type=4, resource_name="1", configs=[row])])
+    (answer,) = (await wire.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, ask)).responses
+    return int(answer.error_code)
+
+
+async def cordoned(wire: Wire) -> list[bool]:
+    return [folder.is_cordoned for folder in await describe(wire)]
+
+
+async def test_a_cordoned_folder_takes_nothing_new(client: Wire, folders: list[Path]) -> None:
+    await create_topic(client, "old", 2)
+    assert sorted((await places(client)).values()) == [("one", 0), ("two", 0)]
+    assert await cordon(client, str(folders[0])) == 0
+    assert await cordoned(client) == [True, False]
+    topic = await create_topic(client, "new", 3)
+    for index in range(3):
+        assert (await produce(client, topic, batch(), partition=index)).error_code == 0
+    found = await places(client)
+    assert {found["new", index][0] for index in range(3)} == {"two"}
+    assert await move(client, folders[0], ("new", [0])) == [ErrorCode.INVALID_REPLICA_ASSIGNMENT]
+    assert await cordon(client, "") == 0
+    assert await cordoned(client) == [False, False]
+    assert await move(client, folders[0], ("new", [0])) == [0]
+    await moved(client, ("new", 0), folders[0])
+
+
+async def test_nothing_is_created_when_all_folders_are_cordoned(
+    client: Wire, folders: list[Path]
+) -> None:
+    old = await create_topic(client, "old", 2)
+    for value in ("*", f"{folders[0]},{folders[1]}"):
+        assert await cordon(client, value) == 0
+        assert await cordoned(client) == [True, True]
+        row = CreateTopicsRequest.Topic(name="new", num_partitions=1, replication_factor=1)
+        answer = await client.ask(ApiKey.CREATE_TOPICS, 7, CreateTopicsRequest(topics=[row]))
+        assert answer.topics[0].error_code == ErrorCode.INVALID_REPLICATION_FACTOR
+        assert "cordoned" in answer.topics[0].error_message
+    for index in range(2):  # they exist, though nothing was ever written
+        assert (await produce(client, old, batch(), partition=index)).error_code == 0
+
+
+async def test_cordons_name_folders_that_exist(
+    two: Broker, client: Wire, folders: list[Path], tmp_path: Path
+) -> None:
+    assert await cordon(client, str(tmp_path)) == ErrorCode.INVALID_REQUEST
+    assert two.node.logs.cordoned == set()
+    with pytest.raises(ConfigError, match="there is no data folder"):
+        async with started(tmp_path / "other", cordoned_log_dirs="/nowhere"):
+            raise AssertionError("it started")
+
+
+async def test_cordons_last(folders: list[Path]) -> None:
+    async with started(folders) as broker, connected(broker.endpoint) as wire:
+        assert await cordon(wire, str(folders[1])) == 0
+    async with started(folders) as broker, connected(broker.endpoint) as wire:
+        assert await cordoned(wire) == [False, True]
 
 
 # -- moves

@@ -73,7 +73,7 @@ def make_broker(
     kind = BROKERS[request.config.getoption("--broker")]
     made = request.config.stash[_broker_logs]
 
-    def make(name: str, properties: dict[str, str] | None = None, **more: str) -> Broker:
+    def make(name: str, properties: dict[str, str] | None = None, **more: Any) -> Broker:
         settings = {**PROPERTIES, **(properties or {})}
         made.append(kind(tmp_path_factory.mktemp(name), settings, **more))
         return made[-1]

@@ -22,10 +22,11 @@ def shells(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> dict[str, Shell]:
     """By version of the tools, on a broker that only transcripts use: what it lists is known."""
-    broker = make_broker("tools")
+    broker = make_broker("tools", data_dirs=2)
     broker.start()
     folder = tmp_path_factory.mktemp("transcripts")
-    variables = {"BROKER": broker.address, "DATA": str(broker.data_dir), "TMP": str(folder)}
+    data, other = map(str, broker.data_dirs)
+    variables = {"BROKER": broker.address, "OTHER": other, "DATA": data, "TMP": str(folder)}
     return {
         "4.3": Shell(tools, broker.name, variables),
         "3.9": Shell(old_tools, broker.name, variables),

@@ -172,13 +172,10 @@ async def ping(wire: Wire) -> float:
     return time.perf_counter() - began
 
 
-async def side_by_side(
-    first: Wire, second: Wire, seconds: float
-) -> tuple[list[float], list[float]]:
+async def side_by_side(first: Wire, second: Wire, count: int) -> tuple[list[float], list[float]]:
     """Pings of two servers in turns, so that what else the machine does hits both alike."""
     took: tuple[list[float], list[float]] = ([], [])
-    ends = trio.current_time() + seconds
-    while trio.current_time() < ends:
+    for _ in range(count):
         for wire, times in zip((first, second), took, strict=True):
             times.append(await ping(wire))
             await trio.sleep(0.001)

@@ -14,6 +14,7 @@ import click
 if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
     from kbroker.context import Endpoint
+    from kbroker.protocol.errors import ErrorCode
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Result = TypeVar("Result")
@@ -117,9 +118,6 @@ def run(target: Target, work: Callable[[ClusterClient], Awaitable[Result]]) -> R
     import trio
 
     from kbroker.client.cluster import open_cluster
-    from kbroker.client.errors import ClientError
-    from kbroker.protocol.errors import KafkaError
-    from kbroker.protocol.primitives import DecodeError
 
     async def main() -> Result:
         async with open_cluster(target.bootstrap, target.client_id) as cluster:
@@ -127,12 +125,10 @@ def run(target: Target, work: Callable[[ClusterClient], Awaitable[Result]]) -> R
 
     try:
         return trio.run(main, strict_exception_groups=True)
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except (ClientError, KafkaError, DecodeError, OSError) as error:
-        _end(error)
     except BaseExceptionGroup as group:
         _end(_first(group))
+    except (Exception, KeyboardInterrupt) as error:
+        _end(error)
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
@@ -158,7 +154,17 @@ def _end(error: BaseException) -> NoReturn:
     message = str(error)
     if isinstance(error, OSError) and error.errno is None:
         message += "; does the broker still run? `kbroker health` asks it"
+    elif isinstance(error, KafkaError):
+        message = refusal(error.code, message)
     fail(message, TIMED_OUT if isinstance(error, TimedOut) else FAILED)
+
+
+def refusal(code: ErrorCode, message: str | None) -> str:
+    """What a broker said, or the name of its error, and what to do about it."""
+    from kbroker.client.errors import next_action
+
+    said, action = message or code.name, next_action(code)
+    return f"{said.rstrip('.')}; {action}" if action else said
 
 
 def fail(message: str, status: int = FAILED) -> NoReturn:

@@ -12,7 +12,7 @@ import click
 from .completion import complete_topics
 from .lazy import LazyGroup
 from .output import Column, format_options, show, table
-from .target import Target, fail, run, target_options
+from .target import Target, fail, refusal, run, target_options
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
@@ -116,7 +116,7 @@ def _asked_topics(
 def _report(refused: Mapping[str, tuple[ErrorCode, str | None]]) -> None:
     """Print why topics were refused, and exit if any was."""
     for name, (code, message) in refused.items():
-        click.echo(f"kbroker: {name}: {message or code.name}", err=True)
+        click.echo(f"kbroker: {name}: {refusal(code, message)}", err=True)
     if refused:
         raise SystemExit(1)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from kbroker.context import Endpoint
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
@@ -35,6 +38,27 @@ class NoSuchGroup(ClientError):
 
 class TimedOut(ClientError):
     """What was waited for did not happen in time."""
+
+
+_NEXT_ACTIONS: Mapping[ErrorCode, str] = MappingProxyType(
+    {
+        ErrorCode.TOPIC_ALREADY_EXISTS: "--if-not-exists leaves it as it is",
+        ErrorCode.INVALID_REPLICATION_FACTOR: "`kbroker cluster info` shows how many brokers there are",
+        ErrorCode.INVALID_CONFIG: "`kbroker config explain NAME` says what a setting takes",
+        ErrorCode.MESSAGE_TOO_LARGE: "raise the topic's max.message.bytes with "
+        "`kbroker topic alter-config TOPIC --set max.message.bytes=BYTES`",
+        ErrorCode.NOT_ENOUGH_REPLICAS: "`kbroker cluster health` shows which brokers are missing",
+        ErrorCode.KAFKA_STORAGE_ERROR: "the broker's log says what is wrong with its disk",
+        ErrorCode.REQUEST_TIMED_OUT: "`kbroker cluster health` shows whether all brokers are there",
+        ErrorCode.UNSUPPORTED_VERSION: "Apache Kafka 3.0 is the oldest one that serves them all",
+        ErrorCode.OFFSET_OUT_OF_RANGE: "`kbroker topic describe TOPIC` shows what there is",
+    }
+)
+
+
+def next_action(code: ErrorCode) -> str | None:
+    """What to do about an error that a broker answered, where that can be said in general."""
+    return _NEXT_ACTIONS.get(code)
 
 
 def check(code: int, message: str | None = None) -> None:

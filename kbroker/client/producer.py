@@ -128,13 +128,6 @@ _NOT_WRITTEN = frozenset(
 )
 """Refusals after which nothing was written, and which pass by themselves."""
 
-_ADVICE = {
-    ErrorCode.MESSAGE_TOO_LARGE: "raise the topic's max.message.bytes with "
-    "`kbroker topic alter-config TOPIC --set max.message.bytes=BYTES`",
-    ErrorCode.NOT_ENOUGH_REPLICAS: "`kbroker cluster health` shows which brokers are missing",
-    ErrorCode.KAFKA_STORAGE_ERROR: "the broker's log says what is wrong with its disk",
-}
-
 
 def _written(
     partition: Partition, records: list[Record], batch: bytes, base_offset: int
@@ -145,11 +138,9 @@ def _written(
 
 
 def _why(row: ProduceResponse.Partition) -> str | None:
-    """The broker's words about a batch or its first bad record, and what to do."""
+    """The broker's words about a batch or its first bad record."""
     words = [each.batch_index_error_message for each in row.record_errors[:1]]
-    said = next((word for word in (*words, row.error_message) if word), None)
-    advice = _ADVICE.get(error_code(row.error_code))
-    return "; ".join(word for word in (said, advice) if word) or None
+    return next((word for word in (*words, row.error_message) if word), None)
 
 
 def _batches(records: Sequence[Record]) -> Iterator[list[Record]]:

@@ -69,10 +69,13 @@ async def test_refusals_name_the_topic_and_are_status_1(cli: Cli) -> None:
     await cli("topic", "create", "orders")
     again = await cli("topic", "create", "orders", "fresh", status=1)
     assert "fresh: created" in again.stdout
-    assert "orders: Topic 'orders' already exists." in again.stderr
+    assert "orders: Topic 'orders' already exists; --if-not-exists" in again.stderr
     assert (await cli("topic", "create", "orders", "--if-not-exists")).stdout == "orders: exists\n"
     wrong = await cli("topic", "create", "x", "-c", "retentoin.ms=1", status=1)
     assert "retention.ms" in wrong.stderr
+    assert "kbroker config explain" in wrong.stderr
+    many = await cli("topic", "create", "x", "-r", "3", status=1)
+    assert "kbroker cluster info" in many.stderr
     await cli("topic", "create", "y", "--dry-run")
     await cli("topic", "describe", "y", status=1)
     assert (await cli("topic", "delete", "y", "--if-exists")).stdout == ""

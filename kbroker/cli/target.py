@@ -127,7 +127,7 @@ def run(target: Target, work: Callable[[ClusterClient], Awaitable[Result]]) -> R
         return trio.run(main, strict_exception_groups=True)
     except BaseExceptionGroup as group:
         _end(_first(group))
-    except (Exception, KeyboardInterrupt) as error:
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001  # `_end` raises what is a bug
         _end(error)
 
 

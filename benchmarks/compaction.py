@@ -1,10 +1,10 @@
-"""Does compaction keep up, and what do clients notice? `python -m benchmarks.compaction [rates...]`
+"""Does compaction keep up, and what do clients notice? `python -m benchmarks.compaction commits 20 40`
 
-Two measurements of kbroker on disk:
+Two kinds of measurements of kbroker on disk, each named by an argument:
 
-* A million commits of a thousand offsets: how long compacting them takes, and how long a start loads
+* `commits`: a million commits of a thousand offsets: how long compacting them takes, and how long a start loads
   them before and after.
-* Updates of 1 kB at each rate (MB/s) for half a minute over 50,000 keys, with and without compaction:
+* A number: updates of 1 kB at that rate (MB/s) for half a minute over 50,000 keys, with and without compaction:
   what another producer waits for an answer, and how much is left to compact at the end.
 """
 
@@ -42,13 +42,14 @@ SEGMENT_BYTES = 64 << 20
 
 
 def main() -> None:
-    rates = [int(text) for text in sys.argv[1:]] or [20]
-    with tempfile.TemporaryDirectory() as folder:
-        trio.run(measure_commits, folder)
-    for rate in rates:
+    for what in sys.argv[1:] or ["commits", "20"]:
+        if what == "commits":
+            with tempfile.TemporaryDirectory() as folder:
+                trio.run(measure_commits, folder)
+            continue
         for is_on in (False, True):
             with tempfile.TemporaryDirectory() as folder:
-                measure_updates(folder, rate, compacts=is_on)
+                measure_updates(folder, int(what), compacts=is_on)
 
 
 # --- committed offsets --------------------------------------------------------------------------
@@ -130,7 +131,7 @@ def served(folder: str, *, compacts: bool) -> Iterator[str]:
 def measure_updates(folder: str, rate: int, *, compacts: bool) -> None:
     data = Path(folder) / "data"
     with served(str(data), compacts=compacts) as bootstrap:
-        admin = AdminClient({"bootstrap.servers": bootstrap})
+        admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
         topics = [
             NewTopic("updates", 1, 1, config={"cleanup.policy": "compact"}),
             NewTopic("probe", 1, 1),
@@ -151,8 +152,9 @@ def measure_updates(folder: str, rate: int, *, compacts: bool) -> None:
 
 def _update(bootstrap: str, rate: int) -> tuple[list[float], float]:
     """Update keys at a rate (MB/s); returns what each probe waited (s), and the MB sent."""
-    updates = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, "acks": 1})
-    probe = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, "acks": "all"})
+    common = {"bootstrap.servers": bootstrap, "log_level": 0}
+    updates = Producer(common | {"linger.ms": 5, "acks": 1})
+    probe = Producer(common | {"linger.ms": 0, "acks": "all"})
     waits: list[float] = []
     value = bytes(1000)
     sent = 0

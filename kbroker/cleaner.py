@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -66,9 +67,10 @@ class Cleaner:
         for replica in self._node.open_replicas():
             log = replica.log
             if log.config.compacted and log.offline is None:
-                dirtiness = measure(log, now_ms)
-                if is_due(log, dirtiness):
-                    due.append((dirtiness.ratio, replica))
+                with suppress(StorageError):  # whoever needs the records will say so
+                    dirtiness = measure(log, now_ms)
+                    if is_due(log, dirtiness):
+                        due.append((dirtiness.ratio, replica))
                 await slices.pause()
         due.sort(key=lambda item: item[0], reverse=True)
         return sum([await self._clean(replica) for _, replica in due])
@@ -76,34 +78,36 @@ class Cleaner:
     async def _clean(self, replica: Replica) -> bool:
         """Compact one log; returns whether it is cleaner than before."""
         log = replica.log
-        if log.wants_checkpoint:
-            await self._node.checkpoint()
-        config = self._node.config
-        task = None
-        if log.offline is None:
-            task = plan(
-                log,
-                self._node.clock.log_ms(),
-                key_map_bytes=config.log_cleaner_dedupe_buffer_bytes,
-                decompressed_max=config.decompressed_batch_max_bytes,
-            )
-        if task is None:
-            return False
-        began = trio.current_time()
         try:
+            if log.wants_checkpoint:
+                await self._node.checkpoint()
+            task = self._plan(log)
+            if task is None:
+                return False
+            began = trio.current_time()
             result = await self._compactor.compact(task)
-            is_in_place = await self._put_in_place(log, task, result)
+            if not await self._put_in_place(log, task, result):
+                return False
         except CompactionFailed as failure:
-            self._report(replica, failure)
+            self._report(replica, str(failure), is_damage=failure.is_damage)
             return False
         except StorageError as error:
-            logger.warning("%s is not compacted: %s", log.folder, error.message)
-            return False
-        if not is_in_place:
+            self._report(replica, error.message or str(error))
             return False
         await self._node.checkpoint()
         _report_success(log, task, result, trio.current_time() - began)
         return result.end_offset > task.first_dirty_offset
+
+    def _plan(self, log: Log) -> CompactionTask | None:
+        if log.offline is not None:
+            return None
+        config = self._node.config
+        return plan(
+            log,
+            self._node.clock.log_ms(),
+            key_map_bytes=config.log_cleaner_dedupe_buffer_bytes,
+            decompressed_max=config.decompressed_batch_max_bytes,
+        )
 
     async def _put_in_place(self, log: Log, task: CompactionTask, result: Compacted) -> bool:
         files, logs = self._node.logs.files, self._node.logs
@@ -118,13 +122,15 @@ class Cleaner:
             await trio.to_thread.run_sync(partial(discard, files, task, result))
         return is_in_place
 
-    def _report(self, replica: Replica, failure: CompactionFailed) -> None:
-        if failure.is_damage:
-            replica.log.fail(str(failure))
-            error = StorageError(str(failure))
+    def _report(self, replica: Replica, message: str, *, is_damage: bool = False) -> None:
+        if is_damage:
+            replica.log.fail(message)
+            error = StorageError(message)
             self._node.report_storage_error(replica.topic, replica.index, error)
-        elif not replica.log.deleted:
-            logger.warning("%s is not compacted: %s", replica.log.folder, failure)
+            return
+        text = f"{replica.log.folder} is not compacted: {message}"
+        if not replica.log.deleted and self._node.is_news(text):
+            logger.warning("%s", text)
 
 
 def _report_success(log: Log, task: CompactionTask, result: Compacted, seconds: float) -> None:

@@ -31,7 +31,7 @@ from .slices import Slices
 
 STEPS_PER_LOOK = 100
 """Batches between two looks whether somebody still waits for the result."""
-NICENESS = 10
+NICENESS = 19
 _LENGTH = struct.Struct(">I")
 
 

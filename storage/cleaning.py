@@ -160,14 +160,18 @@ def _prepared(files: Files, task: CompactionTask, cleaned: CleanedSegment) -> Se
         segment.load_cleaned(
             cleaned.end_offset, cleaned.max_timestamp, cleaned.max_timestamp_offset
         )
+        if segment.size != cleaned.size:
+            raise StorageError(f"{segment.log_path} has {segment.size} bytes, not {cleaned.size}")
+        if len(cleaned.sources) > 1:
+            path = f"{task.folder}/{file_name(base, REPLACES)}"
+            files.write_atomic(path, replaced_to_bytes(cleaned))
     except FileNotFoundError as error:
-        raise StorageError(f"the compacted segment {error.filename} is gone") from None
-    if segment.size != cleaned.size:
-        raise StorageError(f"{segment.log_path} has {segment.size} bytes, not {cleaned.size}")
-    if len(cleaned.sources) > 1:
-        path = f"{task.folder}/{file_name(base, REPLACES)}"
-        files.write_atomic(path, replaced_to_bytes(cleaned))
+        raise _gone(error) from None
     return segment
+
+
+def _gone(error: FileNotFoundError) -> StorageError:
+    return StorageError(f"the compacted segment {error.filename} is gone")
 
 
 def install(log: Log, task: CompactionTask, result: Compacted, segments: Sequence[Segment]) -> bool:
@@ -182,9 +186,12 @@ def install(log: Log, task: CompactionTask, result: Compacted, segments: Sequenc
     old = [_sources_in(log, cleaned.sources) for cleaned in result.segments]
     if log.offline is not None or any(found is None for found in old):
         return False
-    for segment, replaced in zip(segments, old, strict=True):
-        assert replaced is not None
-        log.replace(replaced, segment)
+    try:
+        for segment, replaced in zip(segments, old, strict=True):
+            assert replaced is not None
+            log.replace(replaced, segment)
+    except FileNotFoundError as error:
+        raise _gone(error) from None
     log.first_dirty_offset = max(log.first_dirty_offset, result.end_offset)
     return True
 

@@ -26,6 +26,7 @@ map is full, the run ends with the batches that it covers, and the rest stays di
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import NamedTuple
@@ -50,6 +51,8 @@ KEY_BYTES = 160
 """Memory for one key of the map: digest, offset and their place in a dict, rounded up."""
 _DIGEST_BYTES = 16
 NO_OFFSET = -1
+SYNC_EVERY_BYTES = 2 * 1024 * 1024
+"""New segments are made durable in small steps: acks wait for the same disk."""
 _INT64_MAX = (1 << 63) - 1
 
 
@@ -190,7 +193,7 @@ Batch = tuple[Buffer, BatchHeader]
 class _Output:
     """A new segment while it is being written; it takes in one source after the other."""
 
-    __slots__ = ("_gone", "_segment_bytes", "changed", "segment", "sources")
+    __slots__ = ("_gone", "_segment_bytes", "_synced_bytes", "changed", "segment", "sources")
 
     def __init__(self, files: Files, task: CompactionTask, base_offset: int) -> None:
         self.segment = Segment.create(files, task.folder, base_offset, task.rules, suffix=CLEANED)
@@ -198,6 +201,7 @@ class _Output:
         self.sources: list[Source] = []
         self.changed = False
         self._segment_bytes = task.segment_bytes
+        self._synced_bytes = 0
         self._gone: Batch | None = None
 
     def has_room_for(self, source: Source) -> bool:
@@ -216,7 +220,11 @@ class _Output:
             self.changed = self.changed or kept[1] is not header
 
     def _append(self, batch: Buffer, header: BatchHeader) -> None:
-        self.segment.append([batch], header.size, header.last_offset, header.max_timestamp)
+        segment = self.segment
+        segment.append([batch], header.size, header.last_offset, header.max_timestamp)
+        if segment.size - self._synced_bytes >= SYNC_EVERY_BYTES:
+            self._synced_bytes = segment.size
+            segment.sync()
 
     def close(self) -> None:
         """Let the segment say how far it reaches, and make its records durable."""
@@ -441,6 +449,8 @@ class Compaction:
 
 
 def _marker_of(batch: memoryview) -> Marker | None:
-    for record in read_records(batch):
-        return read_marker(record)
+    """The transaction marker in a control batch; None for one that cannot be read, which stays."""
+    with suppress(KafkaError):
+        for record in read_records(batch):
+            return read_marker(record)
     return None

@@ -208,6 +208,32 @@ async def test_a_full_memory(caplog: pytest.LogCaptureFixture) -> None:
     assert "is not compacted" in caplog.text
 
 
+async def test_files_that_vanish_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing that happens to the files of a run ends the broker."""
+    async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "t", configs=COMPACTED)
+        await update(wire, topic, 0, 100)
+        before = await contents(wire, topic)
+        compactor = broker.node.cleaner._compactor
+        compact = compactor.compact
+
+        async def compact_and_lose(task: CompactionTask) -> object:
+            result = await compact(task)
+            for path in leftovers(tmp_path):
+                os.unlink(path)
+            return result
+
+        monkeypatch.setattr(compactor, "compact", compact_and_lose)
+        for _ in range(2):
+            assert await broker.node.cleaner.clean_all() == 0
+        assert await contents(wire, topic) == before
+        monkeypatch.setattr(compactor, "compact", compact)
+        assert await broker.node.cleaner.clean_all() > 0
+    assert caplog.text.count("is gone") == 1
+
+
 def some_task(folder: Path) -> CompactionTask:
     return CompactionTask(
         folder=str(folder),

@@ -384,6 +384,18 @@ class TestTransactions:
         assert (0, b"kept") in self.committed(log)
         assert all(value != b"aborted" for _, value in self.committed(log))
 
+    def test_a_marker_of_an_unknown_kind_stays(
+        self, files: Files, manager: LogManager, log: Log
+    ) -> None:
+        kind = Record(b"\0\0\0\7", bytes(6), NOW)
+        data = encode_batch([kind], producer_id=4, producer_epoch=0, control=True)
+        log.append(memoryview(data), read_header(data), leader_epoch=0, now_ms=NOW)
+        put(log, (b"a", b"1"))
+        log.producers.expire(NOW + 10, 10)
+        for _ in range(3):
+            compact(files, manager, log)
+        assert [header.is_control for header, _ in batches(log)] == [True, False]
+
     def test_nothing_from_an_open_transaction_on(
         self, files: Files, manager: LogManager, log: Log
     ) -> None:

@@ -77,7 +77,9 @@ class ReplicaMoves:
             try:
                 await self._move(future)
             except KafkaError as error:
-                self._give_up(future, error)
+                self._give_up(future, error.message or str(error))
+            except FileNotFoundError as error:
+                self._give_up(future, f"{error.filename} is gone")
 
     async def _move(self, future: FutureLog) -> None:
         """Copy, then swap, unless somebody gives the move up meanwhile."""
@@ -108,15 +110,18 @@ class ReplicaMoves:
         logger.info("%s-%d moved to %s", source.topic, source.partition, future.data_dir)
         return True
 
-    def _give_up(self, future: FutureLog, error: KafkaError) -> None:
+    def _give_up(self, future: FutureLog, reason: str) -> None:
+        """Remove a copy that nobody needs; one that is the log already stays for the next start."""
         source = future.source
+        name = f"{source.topic}-{source.partition}"
         if self._is_wanted(future):
-            logger.error(
-                "%s-%d stays where it is, it cannot move to %s: %s",
-                source.topic,
-                source.partition,
-                future.data_dir,
-                error.message or error,
-            )
+            logger.error("%s cannot move to %s and stays: %s", name, future.data_dir, reason)
             with contextlib.suppress(StorageError):
                 self._node.logs.drop_future((source.topic, source.partition))
+        elif self._node.cluster.partition(source.topic, source.partition) is not None:
+            logger.error(
+                "%s is offline until the node starts again: its move to %s was not finished: %s",
+                name,
+                future.data_dir,
+                reason,
+            )

@@ -271,7 +271,7 @@ class LogFolders:
         here, there = self.where(*key), self._by_path[future.data_dir]
         offsets = future.finish()
         there.expect(key, offsets)
-        del self._futures[key]
+        del self._futures[key]  # from here on the copy must not be given up
         here.delete_logs([key])
         there.take_over(key, future.folder.rpartition("/")[2])
         return there.open_log(

@@ -439,3 +439,39 @@ async def test_a_copy_that_fails_is_given_up(
     await until(lambda: two.node.logs.future("t", 0) is None)
     assert values_of(await fetch(client, topic)) == [b"a"]
     assert (await produce(client, topic, batch([b"b"]))).error_code == 0
+
+
+async def test_a_move_that_fails_between_the_names_is_finished_by_the_next_start(
+    folders: list[Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(self: Any, key: Any, name: str) -> None:
+        raise StorageError("the disk is gone")
+
+    async with started(folders) as broker, connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "t")
+        await produce(wire, topic, batch([b"a"]))
+        with monkeypatch.context() as patch:
+            patch.setattr("kbroker.storage.manager.LogManager.take_over", refuse)
+            assert await move(wire, folders[1], ("t", [0])) == [0]
+            await until(lambda: "until the node starts again" in caplog.text)
+        row = await produce(wire, topic, batch([b"b"]))
+        assert row.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    async with started(folders) as broker, connected(broker.endpoint) as wire:
+        assert (await places(wire))["t", 0][0] == "two"
+        assert values_of(await fetch(wire, topic)) == [b"a"]
+        assert (await produce(wire, topic, batch([b"b"]))).error_code == 0
+
+
+async def test_a_copy_whose_folder_is_gone_is_given_up(
+    two: Broker, client: Wire, folders: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = await create_topic(client, "t")
+    await produce(client, topic, batch([b"a"]))
+
+    def refuse(self: Any) -> None:
+        raise FileNotFoundError(2, "no such file", "somewhere")
+
+    monkeypatch.setattr("kbroker.storage.future.FutureLog.finish", refuse)
+    assert await move(client, folders[1], ("t", [0])) == [0]
+    await until(lambda: two.node.logs.future("t", 0) is None)
+    assert values_of(await fetch(client, topic)) == [b"a"]

@@ -203,8 +203,8 @@ class Node:
     async def _empty_trash(self) -> None:
         """Remove the files of deleted partitions, off the event loop."""
         while True:
+            self._trash = trio.Event()  # first, so that what comes meanwhile is not missed
             await trio.to_thread.run_sync(self.logs.empty_trash)
-            self._trash = trio.Event()
             await self._trash.wait()
 
     def empty_trash_soon(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ from ..wire import (
     until,
     values_of,
 )
+from .test_server import commit, committed
 
 
 @pytest.fixture
@@ -169,6 +171,27 @@ async def test_a_deleted_topic_leaves_all_folders(client: Wire, folders: list[Pa
         await produce(client, topic, batch(), partition=index)
     await delete_topic(client, "t")
     await until(lambda: not [p for each in folders for p in each.glob("t-*")])
+
+
+async def test_what_is_deleted_while_others_are_removed_goes_too(
+    two: Broker, client: Wire, folders: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs, go_on = [], threading.Event()
+    remove = two.node.logs.empty_trash
+
+    def slowly() -> None:
+        remove()
+        runs.append(1)
+        go_on.wait(5)
+
+    for name in ("a", "b"):
+        await produce(client, await create_topic(client, name), batch())
+    monkeypatch.setattr(two.node.logs, "empty_trash", slowly)
+    await delete_topic(client, "a")
+    await until(lambda: runs)
+    await delete_topic(client, "b")
+    go_on.set()
+    await until(lambda: not [p for each in folders for p in each.glob("b-0*")])
 
 
 async def test_a_disk_that_fails_takes_its_own_partitions(
@@ -361,22 +384,22 @@ async def test_a_move_that_a_stop_broke_off_goes_on(folders: list[Path]) -> None
         assert values_of(await fetch(wire, topic)) == [b"a"]
 
 
-async def test_groups_go_on_when_their_offsets_move(
-    two: Broker, client: Wire, folders: list[Path]
-) -> None:
-    from .test_server import commit, committed
-
-    await create_topic(client, "t")
-    await commit(client, "g", "t", 5)
+async def test_groups_go_on_when_their_offsets_move(folders: list[Path]) -> None:
     name = "__consumer_offsets"
-    for index in range(len(two.node.cluster.topics[name].partitions)):
-        here = (await places(client))[name, index][0]
-        target = folders[here == "one"]
-        assert await move(client, target, (name, [index])) == [0]
-        await moved(client, (name, index), target)
-    assert await committed(client, "g", "t") == 5
-    await commit(client, "g", "t", 6)
-    assert await committed(client, "g", "t") == 6
+    async with (
+        started(folders, offsets_topic_num_partitions=3) as broker,
+        connected(broker.endpoint) as wire,
+    ):
+        await create_topic(wire, "t")
+        await commit(wire, "g", "t", 5)
+        for index in range(3):
+            here = (await places(wire))[name, index][0]
+            target = folders[here == "one"]
+            assert await move(wire, target, (name, [index])) == [0]
+            await moved(wire, (name, index), target)
+        assert await committed(wire, "g", "t") == 5
+        await commit(wire, "g", "t", 6)
+        assert await committed(wire, "g", "t") == 6
 
 
 async def test_deleting_records_and_topics_while_they_move(
@@ -392,7 +415,7 @@ async def test_deleting_records_and_topics_while_they_move(
     assert (await list_offset(client, topic, EARLIEST)).offset == 3
     assert await move(client, folders[0], ("t", [0])) == [0]
     await delete_topic(client, "t")
-    await until(lambda: not [p for each in folders for p in each.glob("t-0*")])
+    await until(lambda: not [p.name for each in folders for p in each.glob("t-0*")])
     assert await client.works()
 
 

@@ -8,7 +8,8 @@ brings the pass forward.
 
 A pass runs in the event loop while the disk is fast and in a worker thread when it is not: on a fast
 disk the hand-over to a thread and back costs a busy loop more than the sync itself, on a slow one the
-sync would hold up every connection. What recent passes took decides.
+sync would hold up every connection. What recent passes took decides, and whether somebody else has the
+disk sync just then.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import trio
@@ -64,6 +66,7 @@ class Flusher:
         self.no_pass = trio.Lock()
         """Held by whoever syncs; while another one holds it, nothing becomes durable."""
         self._average_seconds = 0.0
+        self._others = 0
 
     def appended(self, replica: Replica) -> None:
         """`replica` has a new batch at its end."""
@@ -119,6 +122,16 @@ class Flusher:
         async with self.no_pass:
             await self._pass()
 
+    @contextmanager
+    def beside_another(self) -> Iterator[None]:
+        """Somebody else syncs meanwhile, and the disk does one after the other: passes may be long
+        and go to a thread, so that they hold up only those who wait for them."""
+        self._others += 1
+        try:
+            yield
+        finally:
+            self._others -= 1
+
     async def _pass(self) -> None:
         """Sync all that waits. A failed sync takes the logs offline for good.
 
@@ -129,7 +142,7 @@ class Flusher:
         self._dirty.clear()
         if not replicas:
             return
-        if not self._waits_for_disk or self._average_seconds > INLINE_SECONDS_MAX:
+        if not self._waits_for_disk or self._others or self._average_seconds > INLINE_SECONDS_MAX:
             ends = await trio.to_thread.run_sync(self._timed_sync, list(replicas))
         else:
             ends = self._timed_sync(list(replicas))

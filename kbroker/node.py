@@ -147,7 +147,8 @@ class Node:
     async def _recover(self) -> None:
         """Look at every log soon after a crash."""
         began = trio.current_time()
-        with contextlib.suppress(StorageError):  # then each log is synced when it is opened
+        # Where it fails each log is synced when it is opened.
+        with contextlib.suppress(StorageError), self.flusher.beside_another():
             await trio.to_thread.run_sync(self.logs.settle)
         await self._open_all()
         logger.info(
@@ -196,7 +197,8 @@ class Node:
         async with self.no_checkpoint:
             try:
                 job = self.logs.checkpoint(self.clock.log_ms())
-                await trio.to_thread.run_sync(job.run)
+                with self.flusher.beside_another():
+                    await trio.to_thread.run_sync(job.run)
             except StorageError as error:
                 logger.error("checkpoint failed: %s", error.message)
 

@@ -8,8 +8,13 @@ import pytest
 
 from kbroker.registry import load_apis
 
+from .pages import commands_of, run_page
+
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "compat-tests/README.md"]
+
+RUN = ["quickstart", "concepts", "operating", "performance"]
+"""Pages whose commands are run here; tests/cli runs cli.md, compat-tests moving.md."""
 
 
 def test_the_readme_lists_exactly_the_served_apis() -> None:
@@ -29,6 +34,31 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
     links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())
     missing = [link for link in links if not (page.parent / link).exists()]
     assert not missing
+
+
+@pytest.mark.parametrize("name", RUN)
+def test_the_commands_of_a_page_do_what_it_says(name: str, tmp_path: Path) -> None:
+    folder = tmp_path / "page"
+    folder.mkdir()
+    page = (ROOT / "docs" / f"{name}.md").read_text()
+    assert len(commands_of(page)) >= 5
+    wrong = run_page(page, folder)
+    assert not wrong, "\n\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    ("block", "said"),
+    [
+        ("```console\n$ echo one two\none three\n```\n", "one two"),
+        ("```console\n$ no-such-command\n```\n", "not found"),
+        ("```sh\necho begun\nfalse\necho never\n```\n", "begun"),
+        ("```python\nprint('begun')\nraise SystemExit(1)\n```\n", "begun"),
+    ],
+)
+def test_a_page_that_is_wrong_is_reported(block: str, said: str, tmp_path: Path) -> None:
+    (wrong,) = run_page(f"{block}```sh\ntrue\n```\n", tmp_path)
+    assert said in wrong.partition("\n")[2]
+    assert "never" not in wrong.partition("failed:")[2]
 
 
 def test_every_make_target_of_the_readme_exists() -> None:

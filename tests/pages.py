@@ -1,0 +1,106 @@
+"""Run the commands of a documentation page: what stands there is what happens.
+
+The blocks of a page run in order in one shell and one empty folder. `sh` blocks must succeed, `python`
+blocks too, and each command of a `console` block (after `$ `) must print what stands below it, where
+`...` is anything. `text` blocks are not run. `localhost:9092` is the port of the test.
+"""
+
+from __future__ import annotations
+
+import doctest
+import os
+import re
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+FENCE = re.compile(r"^```(sh|console|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+MARK = "@@@"
+PREAMBLE = "set -m\ntrap 'kill $(jobs -p) 2>/dev/null' EXIT\nexec 2>&1\n"
+SECONDS = 120
+FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command, and what it must print; None when it only has to succeed."""
+
+    text: str
+    expected: str | None
+
+    def script(self, number: int) -> str:
+        """Lines for the shell: it says which command begins, and stops at one that fails."""
+        must_succeed = "set -e" if self.expected is None else "set +e"
+        return f"set +e\nprintf '\\n{MARK}%d\\n' {number}\n{must_succeed}\n{self.text}\n"
+
+
+def commands_of(page: str) -> list[Command]:
+    """The commands of a page, in order."""
+    found = []
+    for kind, block in FENCE.findall(page):
+        if kind == "sh":
+            found.append(Command(block, None))
+        elif kind == "python":
+            found.append(Command(f"python - <<'END_OF_BLOCK'\n{block}END_OF_BLOCK", None))
+        else:
+            for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+                command, _, expected = part.partition("\n")
+                found.append(Command(command, expected))
+    return found
+
+
+def run_page(page: str, folder: Path) -> list[str]:
+    """Run the commands of a page; returns what was wrong, in words."""
+    port = _free_port()
+    commands = commands_of(page.replace("localhost:9092", f"localhost:{port}"))
+    script = PREAMBLE + "".join(one.script(number) for number, one in enumerate(commands))
+    done = subprocess.run(
+        ["bash", "-c", script + f"set +e\nprintf '\\n{MARK}{len(commands)}\\n'"],
+        cwd=folder,
+        env=_environ(folder, port),
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    printed = re.split(rf"^{MARK}\d+\n", done.stdout, flags=re.MULTILINE)[1:]
+    wrong = [
+        f"$ {one.text}\n{got}--- expected:\n{one.expected}"
+        for one, got in zip(commands, printed, strict=False)
+        if one.expected is not None and not _is_as_expected(one.expected, got)
+    ]
+    if len(printed) <= len(commands):
+        wrong.append(f"$ {commands[len(printed) - 1].text}\nfailed:\n{printed[-1]}")
+    return wrong
+
+
+def _is_as_expected(expected: str, got: str) -> bool:
+    # The shell may say here that a job has ended.
+    got = re.sub(r"^\[\d+\].*\n", "", got, flags=re.MULTILINE)
+    return doctest.OutputChecker().check_output(expected.strip(), got.strip(), FLAGS)
+
+
+def _environ(folder: Path, port: int) -> dict[str, str]:
+    """Where `kbroker` and `python` are this checkout's, and brokers end with the shell."""
+    programs = folder.parent / f"{folder.name}-bin"
+    programs.mkdir()
+    for name, words in (("kbroker", "-m kbroker"), ("python", "")):
+        path = programs / name
+        path.write_text(f'#!/bin/sh\nexec {sys.executable} {words} "$@"\n')
+        path.chmod(0o755)
+    return os.environ | {
+        "PATH": f"{programs}:{os.environ['PATH']}",
+        "PYTHONWARNINGS": "ignore",
+        "KBROKER_PORT": str(port),
+        "KBROKER_BOOTSTRAP": f"localhost:{port}",
+        "KBROKER_PROFILES": str(programs / "profiles.toml"),
+        "KBROKER_EXIT_WITH_PARENT": "1",
+    }
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+        return port

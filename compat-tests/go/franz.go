@@ -214,7 +214,9 @@ func (f *franz) offsets(topic string, at position, isolation string) (map[int32]
 }
 
 // offsetsAfter tells a found time from none: kadm answers the end of the log for none.
-func (f *franz) offsetsAfter(ctx context.Context, topic string, at int64) (map[int32]*int64, error) {
+func (f *franz) offsetsAfter(
+	ctx context.Context, topic string, at int64,
+) (map[int32]*int64, error) {
 	found, err := f.admin.ListOffsetsAfterMilli(ctx, at, topic)
 	if err == nil {
 		err = found.Error()

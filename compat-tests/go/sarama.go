@@ -318,8 +318,9 @@ func (s *saramaClient) join(o joinOptions) (member, error) {
 	go one.run(ctx)
 	go func() {
 		for err := range group.Errors() {
-			if s.errorCode(err) != nil {
-				one.refused <- err
+			select {
+			case one.refused <- err:
+			default:
 			}
 		}
 	}()
@@ -383,18 +384,34 @@ func (m *saramaMember) assigned() []pair {
 	return []pair{}
 }
 
-// commit waits for the answer; what was refused comes by the group's channel of errors.
+// commit waits for the answer; what was refused comes by the group's channel of errors. After a
+// lost connection it asks again, as an application has to.
 func (m *saramaMember) commit() error {
-	session := m.current()
-	if session == nil {
-		return sarama.ErrRebalanceInProgress
+	var lost error
+	for range 3 {
+		session := m.current()
+		if session == nil {
+			return sarama.ErrRebalanceInProgress
+		}
+		m.forget()
+		session.Commit()
+		select {
+		case lost = <-m.refused:
+			var known sarama.KError
+			if errors.As(lost, &known) {
+				return lost
+			}
+		case <-time.After(20 * time.Millisecond):
+			return nil
+		}
 	}
-	session.Commit()
-	select {
-	case err := <-m.refused:
-		return err
-	default:
-		return nil
+	return lost
+}
+
+// forget drops what came before, such as connections that were lost while reading.
+func (m *saramaMember) forget() {
+	for len(m.refused) > 0 {
+		<-m.refused
 	}
 }
 
@@ -543,7 +560,9 @@ func (s *saramaClient) describeGroup(group string) (groupDescription, error) {
 	return groupDescription{one.State, len(one.Members), &one.Protocol}, orNil(one.Err)
 }
 
-func (s *saramaClient) deleteGroup(group string) error { return s.cluster.DeleteConsumerGroup(group) }
+func (s *saramaClient) deleteGroup(group string) error {
+	return s.cluster.DeleteConsumerGroup(group)
+}
 
 func (s *saramaClient) deleteOffsets(group, topic string, partition int32) error {
 	return s.cluster.DeleteConsumerGroupOffset(group, topic, partition)

@@ -132,7 +132,9 @@ PYTHON_CLIENTS = (
 )
 
 _OTHER_CLIENTS = (
-    Library("franz-go", ("go",), scripts=False, asks_again=False, deletes_offsets=True),
+    Library(
+        "franz-go", ("go",), scripts=False, asks_again=False, stays=False, deletes_offsets=True
+    ),
     # sarama rebalances cooperatively, but does not tell what was revoked.
     Library(
         "sarama",

@@ -1,10 +1,12 @@
 // What the adapters share: texts and bytes, rows, members and their records.
 
-export const encode = text => (text === null || text === undefined ? null : Buffer.from(text, 'latin1'))
-const decode = raw => (raw === null || raw === undefined ? null : Buffer.from(raw).toString('latin1'))
+export const encode = (text) =>
+  text === null || text === undefined ? null : Buffer.from(text, 'latin1')
+const decode = (raw) =>
+  raw === null || raw === undefined ? null : Buffer.from(raw).toString('latin1')
 
 // A row as the tests know it. headers: [name, value] pairs.
-export function toRow (topic, partition, message, headers) {
+export function toRow(topic, partition, message, headers) {
   return {
     topic,
     partition,
@@ -23,46 +25,48 @@ export class Inbox {
   failure = null
   #assigned = []
 
-  assign (pairs) {
+  assign(pairs) {
     this.#assigned = pairs.sort()
     this.events.push(['assigned', this.#assigned])
   }
 
-  revoke () {
+  revoke() {
     this.events.push(['revoked', this.#assigned])
     this.#assigned = []
   }
 
   // The next offset of each partition held: what a commit says.
-  positions () {
+  positions() {
     const next = new Map()
     for (const row of this.rows) {
-      if (this.#assigned.some(([topic, number]) => topic === row.topic && number === row.partition)) {
+      if (
+        this.#assigned.some(([topic, number]) => topic === row.topic && number === row.partition)
+      ) {
         next.set(`${row.topic} ${row.partition}`, row)
       }
     }
     return [...next.values()]
   }
 
-  state () {
+  state() {
     return { assigned: this.#assigned, events: this.events, count: this.rows.length }
   }
 }
 
 // Collects rows until there are enough or the time is over; add() answers whether to go on.
 export class Collector {
-  constructor ({ count, seconds }) {
+  constructor({ count, seconds }) {
     this.rows = []
     this.done = new Promise((resolve, reject) => {
       const timer = setTimeout(resolve, seconds * 1000)
-      this.add = row => {
+      this.add = (row) => {
         this.rows.push(row)
         if (this.rows.length >= count) {
           clearTimeout(timer)
           resolve()
         }
       }
-      this.fail = error => {
+      this.fail = (error) => {
         clearTimeout(timer)
         reject(error)
       }

@@ -8,8 +8,13 @@ import { createInterface } from 'node:readline'
 const DEFAULTS = {
   produce: { acks: 'all', request_timeout_ms: 15_000 },
   read: {
-    start: 'earliest', count: 1, seconds: 20, reset: 'earliest', isolation: 'read_uncommitted',
-    fetch_wait_ms: 500, partition_bytes: 1 << 20,
+    start: 'earliest',
+    count: 1,
+    seconds: 20,
+    reset: 'earliest',
+    isolation: 'read_uncommitted',
+    fetch_wait_ms: 500,
+    partition_bytes: 1 << 20,
   },
   offsets: { isolation: 'read_uncommitted' },
   join: { session_ms: 10_000, auto_commit: false },
@@ -18,11 +23,11 @@ const DEFAULTS = {
 class Driver {
   #members = new Map()
 
-  constructor (client) {
+  constructor(client) {
     this.client = client
   }
 
-  async obey ({ verb, arguments: given }) {
+  async obey({ verb, arguments: given }) {
     const wanted = { ...DEFAULTS[verb], ...given }
     switch (verb) {
       case 'produce':
@@ -45,7 +50,7 @@ class Driver {
     }
   }
 
-  async #produce (wanted) {
+  async #produce(wanted) {
     try {
       return await this.client.produce(wanted)
     } catch (error) {
@@ -54,24 +59,25 @@ class Driver {
   }
 
   // {partition: offset, "earliest" or "latest"} of all partitions.
-  async #positions ({ topic, start }) {
-    if (typeof start !== 'string') return new Map(Object.entries(start).map(([n, at]) => [Number(n), at]))
+  async #positions({ topic, start }) {
+    if (typeof start !== 'string')
+      return new Map(Object.entries(start).map(([n, at]) => [Number(n), at]))
     const numbers = await this.client.partitions(topic)
-    return new Map(numbers.map(number => [number, start]))
+    return new Map(numbers.map((number) => [number, start]))
   }
 
-  async #committed ({ group, topic }) {
+  async #committed({ group, topic }) {
     const found = new Map(await this.client.committed(group, topic))
     const numbers = await this.client.partitions(topic)
-    return Object.fromEntries(numbers.map(number => [number, found.get(number) ?? null]))
+    return Object.fromEntries(numbers.map((number) => [number, found.get(number) ?? null]))
   }
 
-  async #admin ({ call, ...given }) {
+  async #admin({ call, ...given }) {
     const answer = await this.client.admin[call](given)
     return answer ?? null
   }
 
-  async #member (verb, name) {
+  async #member(verb, name) {
     const member = this.#members.get(name)
     if (verb === 'leave') {
       this.#members.delete(name)
@@ -87,7 +93,7 @@ class Driver {
     return member.inbox.state()
   }
 
-  failure (error) {
+  failure(error) {
     return {
       code: this.client.errorCode(error) ?? null,
       type: error.name,
@@ -97,14 +103,14 @@ class Driver {
   }
 }
 
-async function main () {
+async function main() {
   const [library, bootstrap] = process.argv.slice(2)
   const { make } = await import(`./${library}.mjs`)
   const driver = new Driver(await make(bootstrap))
   for await (const line of createInterface({ input: process.stdin })) {
     let answer
     try {
-      answer = { result: await driver.obey(JSON.parse(line)) ?? null }
+      answer = { result: (await driver.obey(JSON.parse(line))) ?? null }
     } catch (error) {
       answer = { error: driver.failure(error) }
     }

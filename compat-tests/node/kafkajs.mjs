@@ -7,24 +7,30 @@ import snappy from 'kafkajs-snappy'
 import lz4 from 'lz4-napi'
 import { Collector, encode, Inbox, toRow } from './common.mjs'
 
-const { CompressionCodecs, CompressionTypes, ConfigResourceTypes, Kafka, logLevel, Partitioners } = kafkajs
+const { CompressionCodecs, CompressionTypes, ConfigResourceTypes, Kafka, logLevel, Partitioners } =
+  kafkajs
 
 CompressionCodecs[CompressionTypes.Snappy] = snappy
 CompressionCodecs[CompressionTypes.LZ4] = () => ({
-  compress: encoder => lz4.compressFrame(encoder.buffer),
-  decompress: buffer => lz4.decompressFrame(buffer),
+  compress: (encoder) => lz4.compressFrame(encoder.buffer),
+  decompress: (buffer) => lz4.decompressFrame(buffer),
 })
 CompressionCodecs[CompressionTypes.ZSTD] = () => ({
-  compress: async encoder => zstdCompressSync(encoder.buffer),
-  decompress: async buffer => zstdDecompressSync(buffer),
+  compress: async (encoder) => zstdCompressSync(encoder.buffer),
+  decompress: async (buffer) => zstdDecompressSync(buffer),
 })
 
-const CODECS = { gzip: CompressionTypes.GZIP, snappy: CompressionTypes.Snappy, lz4: CompressionTypes.LZ4, zstd: CompressionTypes.ZSTD }
+const CODECS = {
+  gzip: CompressionTypes.GZIP,
+  snappy: CompressionTypes.Snappy,
+  lz4: CompressionTypes.LZ4,
+  zstd: CompressionTypes.ZSTD,
+}
 const STALE_MS = 1000
 const TOPIC_ALREADY_EXISTS = 36
 
 // {name: value or [values]} and back: kafkajs groups repeated headers by their name.
-function grouped (pairs = []) {
+function grouped(pairs = []) {
   const headers = {}
   for (const [name, value] of pairs) {
     headers[name] = name in headers ? [headers[name], encode(value)].flat() : encode(value)
@@ -32,25 +38,43 @@ function grouped (pairs = []) {
   return headers
 }
 
-function ungrouped (headers = {}) {
-  return Object.entries(headers).flatMap(([name, values]) => [values].flat().map(value => [Buffer.from(name), value]))
+function ungrouped(headers = {}) {
+  return Object.entries(headers).flatMap(([name, values]) =>
+    [values].flat().map((value) => [Buffer.from(name), value]),
+  )
 }
 
+// The error that another one wraps, in all the ways that kafkajs does it.
+const inner = (error) =>
+  error.cause ??
+  error.originalError ??
+  error.errors?.[0] ??
+  error.groups?.[0]?.error ??
+  error.partitions?.[0]?.error
+
 class KafkaJS {
-  constructor (bootstrap, admin) {
+  constructor(bootstrap, connected) {
     this.bootstrap = bootstrap
-    this.admin = admin.calls
-    this.connected = admin
+    this.connected = connected
+    this.admin = calls(connected, bootstrap)
   }
 
-  errorCode (error) {
-    for (let one = error; one; one = one.cause ?? one.originalError ?? one.errors?.[0] ?? one.groups?.[0]?.error ?? one.partitions?.[0]?.error) {
+  errorCode(error) {
+    for (let one = error; one; one = inner(one)) {
       if (typeof one.code === 'number' && one.type) return one.code
     }
     return null
   }
 
-  async produce ({ topic, records, codec, acks, idempotent = false, retries, request_timeout_ms: timeout }) {
+  async produce({
+    topic,
+    records,
+    codec,
+    acks,
+    idempotent = false,
+    retries,
+    request_timeout_ms: timeout,
+  }) {
     const places = new Map()
     const producer = client(this.bootstrap).producer({
       idempotent,
@@ -58,14 +82,14 @@ class KafkaJS {
       ...(retries !== undefined && { retry: { retries } }),
       createPartitioner: () => {
         const choose = Partitioners.DefaultPartitioner()
-        return given => {
+        return (given) => {
           const place = choose(given)
           places.set(given.message, place)
           return place
         }
       },
     })
-    const messages = records.map(record => ({
+    const messages = records.map((record) => ({
       key: encode(record.key),
       value: encode(record.value),
       headers: grouped(record.headers),
@@ -74,9 +98,15 @@ class KafkaJS {
     }))
     await producer.connect()
     try {
-      const answers = await producer.send({ topic, messages, timeout, acks: acks === 'all' ? -1 : acks, compression: CODECS[codec] })
-      const next = new Map((answers ?? []).map(one => [one.partition, Number(one.baseOffset)]))
-      return messages.map(message => {
+      const answers = await producer.send({
+        topic,
+        messages,
+        timeout,
+        acks: acks === 'all' ? -1 : acks,
+        compression: CODECS[codec],
+      })
+      const next = new Map((answers ?? []).map((one) => [one.partition, Number(one.baseOffset)]))
+      return messages.map((message) => {
         const partition = places.get(message)
         const offset = next.get(partition) ?? -1
         next.set(partition, offset + 1)
@@ -88,7 +118,7 @@ class KafkaJS {
   }
 
   // kafkajs reads as a member of a group only; positions are sought once it has joined.
-  async read ({ topic, start, isolation, fetch_wait_ms: wait, partition_bytes: bytes, ...limits }) {
+  async read({ topic, start, isolation, fetch_wait_ms: wait, partition_bytes: bytes, ...limits }) {
     const collector = new Collector(limits)
     const consumer = client(this.bootstrap).consumer({
       groupId: `read-${randomUUID()}`,
@@ -96,13 +126,14 @@ class KafkaJS {
       maxBytesPerPartition: bytes,
       readUncommitted: isolation === 'read_uncommitted',
     })
-    const fromBeginning = [...start.values()].every(at => at === 'earliest')
+    const fromBeginning = [...start.values()].every((at) => at === 'earliest')
     await consumer.connect()
     await consumer.subscribe({ topics: [topic], fromBeginning })
     consumer.on(consumer.events.CRASH, ({ payload }) => collector.fail(payload.error))
     await consumer.run({
       autoCommit: false,
-      eachMessage: async ({ partition, message }) => collector.add(toRow(topic, partition, message, ungrouped(message.headers))),
+      eachMessage: async ({ partition, message }) =>
+        collector.add(toRow(topic, partition, message, ungrouped(message.headers))),
     })
     for (const [partition, offset] of start) {
       if (typeof offset === 'number') consumer.seek({ topic, partition, offset: String(offset) })
@@ -115,32 +146,40 @@ class KafkaJS {
     }
   }
 
-  async partitions (topic) {
+  async partitions(topic) {
     const found = await this.connected.fetchTopicMetadata({ topics: [topic] })
-    return found.topics[0].partitions.map(one => one.partitionId).sort((a, b) => a - b)
+    return found.topics[0].partitions.map((one) => one.partitionId).sort((a, b) => a - b)
   }
 
-  async offsets ({ topic, at }) {
+  async offsets({ topic, at }) {
     const now = await this.connected.fetchTopicOffsets(topic)
-    if (at === 'earliest') return now.map(one => [one.partition, Number(one.low)])
-    if (at === 'latest') return now.map(one => [one.partition, Number(one.high)])
+    if (at === 'earliest') return now.map((one) => [one.partition, Number(one.low)])
+    if (at === 'latest') return now.map((one) => [one.partition, Number(one.high)])
     // It answers the end of the log where the broker says that there is no such record.
-    const ends = new Map(now.map(one => [one.partition, one.high]))
+    const ends = new Map(now.map((one) => [one.partition, one.high]))
     const found = await this.connected.fetchTopicOffsetsByTimestamp(topic, at)
-    return found.map(one => [one.partition, one.offset === ends.get(one.partition) ? null : Number(one.offset)])
+    return found.map((one) => [
+      one.partition,
+      one.offset === ends.get(one.partition) ? null : Number(one.offset),
+    ])
   }
 
-  async committed (group, topic) {
+  async committed(group, topic) {
     const [found] = await this.connected.fetchOffsets({ groupId: group, topics: [topic] })
-    return found.partitions.map(one => [one.partition, Number(one.offset)]).filter(([, offset]) => offset >= 0)
+    return found.partitions
+      .map((one) => [one.partition, Number(one.offset)])
+      .filter(([, offset]) => offset >= 0)
   }
 
-  async commitAs (group, topic, offsets) {
-    const partitions = offsets.map(([partition, offset]) => ({ partition: Number(partition), offset: String(offset) }))
+  async commitAs(group, topic, offsets) {
+    const partitions = offsets.map(([partition, offset]) => ({
+      partition: Number(partition),
+      offset: String(offset),
+    }))
     await this.connected.setOffsets({ groupId: group, topic, partitions })
   }
 
-  async join ({ group, topics, session_ms: session, auto_commit: autoCommit }) {
+  async join({ group, topics, session_ms: session, auto_commit: autoCommit }) {
     const consumer = client(this.bootstrap).consumer({
       groupId: group,
       sessionTimeout: session,
@@ -151,7 +190,9 @@ class KafkaJS {
     })
     const inbox = new Inbox()
     consumer.on(consumer.events.GROUP_JOIN, ({ payload }) => {
-      const pairs = Object.entries(payload.memberAssignment).flatMap(([topic, numbers]) => numbers.map(number => [topic, number]))
+      const pairs = Object.entries(payload.memberAssignment).flatMap(([topic, numbers]) =>
+        numbers.map((number) => [topic, number]),
+      )
       inbox.assign(pairs)
     })
     consumer.on(consumer.events.REBALANCING, () => inbox.revoke())
@@ -169,75 +210,107 @@ class KafkaJS {
     })
     return {
       inbox,
-      commit: () => consumer.commitOffsets(inbox.positions().map(row => ({
-        topic: row.topic, partition: row.partition, offset: String(row.offset + 1),
-      }))),
+      commit: () =>
+        consumer.commitOffsets(
+          inbox.positions().map((row) => ({
+            topic: row.topic,
+            partition: row.partition,
+            offset: String(row.offset + 1),
+          })),
+        ),
       leave: () => consumer.disconnect(),
     }
   }
 }
 
-function client (bootstrap) {
+function client(bootstrap) {
   return new Kafka({ clientId: 'kafkajs', brokers: [bootstrap], logLevel: logLevel.WARN })
 }
 
-function calls (admin, bootstrap) {
+function calls(admin, bootstrap) {
   const configs = async (type, name) => {
-    const found = await admin.describeConfigs({ includeSynonyms: false, resources: [{ type, name: String(name) }] })
-    return Object.fromEntries(found.resources[0].configEntries.map(one => [one.configName, one.configValue]))
+    const found = await admin.describeConfigs({
+      includeSynonyms: false,
+      resources: [{ type, name: String(name) }],
+    })
+    return Object.fromEntries(
+      found.resources[0].configEntries.map((one) => [one.configName, one.configValue]),
+    )
   }
   return {
     create_topic: async ({ name, partitions = 1, replication = 1, configs = {} }) => {
       const configEntries = Object.entries(configs).map(([name, value]) => ({ name, value }))
-      const topics = [{ topic: name, numPartitions: partitions, replicationFactor: replication, configEntries }]
+      const topics = [
+        { topic: name, numPartitions: partitions, replicationFactor: replication, configEntries },
+      ]
       // Its way to say that the topic exists.
-      if (!await admin.createTopics({ topics })) {
-        throw Object.assign(new Error('createTopics answered false'), { type: 'exists', code: TOPIC_ALREADY_EXISTS })
+      if (!(await admin.createTopics({ topics }))) {
+        throw Object.assign(new Error('createTopics answered false'), {
+          type: 'exists',
+          code: TOPIC_ALREADY_EXISTS,
+        })
       }
     },
     delete_topic: ({ name }) => admin.deleteTopics({ topics: [name] }),
     topics: () => admin.listTopics(),
     describe_topic: async ({ name }) => {
       const found = await admin.fetchTopicMetadata({ topics: [name] })
-      const partitions = found.topics[0].partitions.map(one => ({
-        number: one.partitionId, leader: one.leader, replicas: one.replicas, isr: one.isr,
+      const partitions = found.topics[0].partitions.map((one) => ({
+        number: one.partitionId,
+        leader: one.leader,
+        replicas: one.replicas,
+        isr: one.isr,
       }))
       return { internal: null, partitions: partitions.sort((a, b) => a.number - b.number) }
     },
     topic_configs: ({ name }) => configs(ConfigResourceTypes.TOPIC, name),
     broker_configs: ({ node }) => configs(ConfigResourceTypes.BROKER, node),
-    alter_topic_configs: ({ name, configs }) => admin.alterConfigs({
-      validateOnly: false,
-      resources: [{
-        type: ConfigResourceTypes.TOPIC,
-        name,
-        configEntries: Object.entries(configs).filter(([, value]) => value !== null).map(([name, value]) => ({ name, value })),
-      }],
-    }).then(() => null),
-    add_partitions: ({ name, total }) => admin.createPartitions({ topicPartitions: [{ topic: name, count: total }] }).then(() => null),
+    alter_topic_configs: ({ name, configs }) =>
+      admin
+        .alterConfigs({
+          validateOnly: false,
+          resources: [
+            {
+              type: ConfigResourceTypes.TOPIC,
+              name,
+              configEntries: Object.entries(configs)
+                .filter(([, value]) => value !== null)
+                .map(([name, value]) => ({ name, value })),
+            },
+          ],
+        })
+        .then(() => null),
+    add_partitions: ({ name, total }) =>
+      admin.createPartitions({ topicPartitions: [{ topic: name, count: total }] }).then(() => null),
     describe_cluster: async () => {
       const found = await admin.describeCluster()
-      return { nodes: found.brokers.map(one => one.nodeId).sort(), controller: found.controller }
+      return { nodes: found.brokers.map((one) => one.nodeId).sort(), controller: found.controller }
     },
-    groups: async () => (await admin.listGroups()).groups.map(one => one.groupId),
+    groups: async () => (await admin.listGroups()).groups.map((one) => one.groupId),
     describe_group: async ({ group }) => {
-      const { groups: [found] } = await admin.describeGroups([group])
+      const {
+        groups: [found],
+      } = await admin.describeGroups([group])
       return { state: found.state, members: found.members.length, strategy: found.protocol }
     },
     delete_group: ({ group }) => admin.deleteGroups([group]).then(() => null),
     group_offsets: async ({ group, topic }) => {
       const [found] = await admin.fetchOffsets({ groupId: group, topics: [topic] })
-      return Object.fromEntries(found.partitions.map(one => [one.partition, Number(one.offset)]))
+      return Object.fromEntries(found.partitions.map((one) => [one.partition, Number(one.offset)]))
     },
     delete_records: async ({ topic, partition, before }) => {
       // It finds leaders only of topics that it was asked about before.
       await admin.fetchTopicOffsets(topic)
       await admin.deleteTopicRecords({ topic, partitions: [{ partition, offset: String(before) }] })
       const now = await admin.fetchTopicOffsets(topic)
-      return Number(now.find(one => one.partition === partition).low)
+      return Number(now.find((one) => one.partition === partition).low)
     },
     transaction: async ({ identity, topic }) => {
-      const producer = client(bootstrap).producer({ transactionalId: identity, idempotent: true, maxInFlightRequests: 1 })
+      const producer = client(bootstrap).producer({
+        transactionalId: identity,
+        idempotent: true,
+        maxInFlightRequests: 1,
+      })
       await producer.connect()
       try {
         const transaction = await producer.transaction()
@@ -250,8 +323,8 @@ function calls (admin, bootstrap) {
   }
 }
 
-export async function make (bootstrap) {
+export async function make(bootstrap) {
   const admin = client(bootstrap).admin()
   await admin.connect()
-  return new KafkaJS(bootstrap, Object.assign(admin, { calls: calls(admin, bootstrap) }))
+  return new KafkaJS(bootstrap, admin)
 }

@@ -1,23 +1,31 @@
 // @platformatic/kafka.
 
 import { randomUUID } from 'node:crypto'
-import { Admin, ConfigResourceTypes, Consumer, defaultPartitioner, FetchIsolationLevels, IncrementalAlterConfigOperationTypes, Producer } from '@platformatic/kafka'
+import {
+  Admin,
+  ConfigResourceTypes,
+  Consumer,
+  defaultPartitioner,
+  FetchIsolationLevels,
+  IncrementalAlterConfigOperationTypes,
+  Producer,
+} from '@platformatic/kafka'
 import { Collector, encode, Inbox, toRow } from './common.mjs'
 
 const POSITIONS = { earliest: -2n, latest: -1n }
 const STRATEGIES = { roundrobin: 'roundrobin', cooperative: 'cooperative-sticky' }
 
-const isolationOf = name => FetchIsolationLevels[name.toUpperCase()]
-const rowOf = message => toRow(message.topic, message.partition, message, message.headerEntries)
+const isolationOf = (name) => FetchIsolationLevels[name.toUpperCase()]
+const rowOf = (message) => toRow(message.topic, message.partition, message, message.headerEntries)
 
 class Platformatic {
-  constructor (bootstrap) {
+  constructor(bootstrap) {
     this.base = { clientId: 'platformatic', bootstrapBrokers: [bootstrap] }
     this.cluster = new Admin(this.base)
     this.admin = calls(this)
   }
 
-  errorCode (error) {
+  errorCode(error) {
     for (const one of [error, error.cause, ...(error.errors ?? [])]) {
       if (one && typeof one.apiCode === 'number') return one.apiCode
       if (one && one !== error && this.errorCode(one) !== null) return this.errorCode(one)
@@ -25,14 +33,28 @@ class Platformatic {
     return null
   }
 
-  async produce ({ topic, records, codec = 'none', acks, idempotent = false, retries, request_timeout_ms: timeout }) {
+  async produce({
+    topic,
+    records,
+    codec = 'none',
+    acks,
+    idempotent = false,
+    retries,
+    request_timeout_ms: timeout,
+  }) {
     const places = new Map()
-    const producer = new Producer({ ...this.base, timeout, ...(retries !== undefined && { retries }) })
+    const producer = new Producer({
+      ...this.base,
+      timeout,
+      ...(retries !== undefined && { retries }),
+    })
     const messages = records.map((record, index) => ({
       topic,
       key: encode(record.key),
       value: encode(record.value),
-      headers: new Map((record.headers ?? []).map(([name, value]) => [Buffer.from(name, 'latin1'), encode(value)])),
+      headers: new Map(
+        (record.headers ?? []).map(([name, value]) => [Buffer.from(name, 'latin1'), encode(value)]),
+      ),
       timestamp: record.timestamp === undefined ? undefined : BigInt(record.timestamp),
       metadata: { index, partition: record.partition },
     }))
@@ -47,9 +69,14 @@ class Platformatic {
         return chosen
       }
       const answer = await producer.send({
-        messages, partitioner, idempotent, compression: codec, acks: acks === 'all' ? -1 : acks, autocreateTopics: true,
+        messages,
+        partitioner,
+        idempotent,
+        compression: codec,
+        acks: acks === 'all' ? -1 : acks,
+        autocreateTopics: true,
       })
-      const next = new Map((answer.offsets ?? []).map(one => [one.partition, Number(one.offset)]))
+      const next = new Map((answer.offsets ?? []).map((one) => [one.partition, Number(one.offset)]))
       return records.map((_, index) => {
         const partition = places.get(index)
         const offset = next.get(partition) ?? -1
@@ -61,13 +88,29 @@ class Platformatic {
     }
   }
 
-  async read ({ topic, start, reset, isolation, fetch_wait_ms: wait, partition_bytes: bytes, ...limits }) {
+  async read({
+    topic,
+    start,
+    reset,
+    isolation,
+    fetch_wait_ms: wait,
+    partition_bytes: bytes,
+    ...limits
+  }) {
     const collector = new Collector(limits)
     const consumer = new Consumer({ ...this.base, groupId: `read-${randomUUID()}` })
     const first = [...start.values()][0]
-    const where = typeof first === 'string'
-      ? { mode: first }
-      : { mode: 'manual', offsets: [...start].map(([partition, offset]) => ({ topic, partition, offset: BigInt(offset) })) }
+    const where =
+      typeof first === 'string'
+        ? { mode: first }
+        : {
+            mode: 'manual',
+            offsets: [...start].map(([partition, offset]) => ({
+              topic,
+              partition,
+              offset: BigInt(offset),
+            })),
+          }
     try {
       const stream = await consumer.consume({
         topics: [topic],
@@ -78,8 +121,8 @@ class Platformatic {
         maxBytesPerPartition: bytes,
         ...where,
       })
-      stream.on('data', message => collector.add(rowOf(message)))
-      stream.on('error', error => collector.fail(error))
+      stream.on('data', (message) => collector.add(rowOf(message)))
+      stream.on('error', (error) => collector.fail(error))
       await collector.done
       return collector.rows
     } finally {
@@ -87,33 +130,56 @@ class Platformatic {
     }
   }
 
-  async partitions (topic) {
+  async partitions(topic) {
     const found = await this.cluster.metadata({ topics: [topic], forceUpdate: true })
     return [...Array(found.topics.get(topic).partitionsCount).keys()]
   }
 
-  async offsets ({ topic, at, isolation }) {
+  async offsets({ topic, at, isolation }) {
     const timestamp = POSITIONS[at] ?? BigInt(at)
     const numbers = await this.partitions(topic)
     const [found] = await this.cluster.listOffsets({
-      topics: [{ name: topic, partitions: numbers.map(partitionIndex => ({ partitionIndex, timestamp })) }],
+      topics: [
+        {
+          name: topic,
+          partitions: numbers.map((partitionIndex) => ({ partitionIndex, timestamp })),
+        },
+      ],
       isolationLevel: isolationOf(isolation),
     })
-    return found.partitions.map(one => [one.partitionIndex, one.offset < 0n ? null : Number(one.offset)])
+    return found.partitions.map((one) => [
+      one.partitionIndex,
+      one.offset < 0n ? null : Number(one.offset),
+    ])
   }
 
-  async committed (group, topic) {
+  async committed(group, topic) {
     const [found] = await this.cluster.listConsumerGroupOffsets({ groups: [group] })
-    const partitions = found.topics.find(one => one.name === topic)?.partitions ?? []
-    return partitions.map(one => [one.partitionIndex, Number(one.committedOffset)]).filter(([, offset]) => offset >= 0)
+    const partitions = found.topics.find((one) => one.name === topic)?.partitions ?? []
+    return partitions
+      .map((one) => [one.partitionIndex, Number(one.committedOffset)])
+      .filter(([, offset]) => offset >= 0)
   }
 
-  async commitAs (group, topic, offsets) {
-    const partitionOffsets = offsets.map(([partition, offset]) => ({ partition: Number(partition), offset: BigInt(offset) }))
-    await this.cluster.alterConsumerGroupOffsets({ groupId: group, topics: [{ name: topic, partitionOffsets }] })
+  async commitAs(group, topic, offsets) {
+    const partitionOffsets = offsets.map(([partition, offset]) => ({
+      partition: Number(partition),
+      offset: BigInt(offset),
+    }))
+    await this.cluster.alterConsumerGroupOffsets({
+      groupId: group,
+      topics: [{ name: topic, partitionOffsets }],
+    })
   }
 
-  async join ({ group, topics, session_ms: session, auto_commit: autoCommit, strategy = 'roundrobin', instance }) {
+  async join({
+    group,
+    topics,
+    session_ms: session,
+    auto_commit: autoCommit,
+    strategy = 'roundrobin',
+    instance,
+  }) {
     const inbox = new Inbox()
     const consumer = new Consumer({
       ...this.base,
@@ -127,31 +193,46 @@ class Platformatic {
       ...(instance && { groupInstanceId: instance }),
     })
     consumer.on('consumer:group:join', ({ assignments }) => {
-      inbox.assign((assignments ?? []).flatMap(one => one.partitions.map(number => [one.topic, number])))
+      inbox.assign(
+        (assignments ?? []).flatMap((one) => one.partitions.map((number) => [one.topic, number])),
+      )
     })
     consumer.on('consumer:group:rebalance', () => inbox.revoke())
     const stream = await consumer.consume({
-      topics, mode: 'committed', fallbackMode: 'earliest', autocommit: autoCommit ? 100 : false,
+      topics,
+      mode: 'committed',
+      fallbackMode: 'earliest',
+      autocommit: autoCommit ? 100 : false,
     })
-    stream.on('data', message => inbox.rows.push({ ...rowOf(message), epoch: message.leaderEpoch }))
-    stream.on('error', error => { inbox.failure = error })
+    stream.on('data', (message) =>
+      inbox.rows.push({ ...rowOf(message), epoch: message.leaderEpoch }),
+    )
+    stream.on('error', (error) => {
+      inbox.failure = error
+    })
     return {
       inbox,
-      commit: () => consumer.commit({
-        offsets: inbox.positions().map(row => ({
-          topic: row.topic, partition: row.partition, offset: BigInt(row.offset + 1), leaderEpoch: row.epoch,
-        })),
-      }),
+      commit: () =>
+        consumer.commit({
+          offsets: inbox.positions().map((row) => ({
+            topic: row.topic,
+            partition: row.partition,
+            offset: BigInt(row.offset + 1),
+            leaderEpoch: row.epoch,
+          })),
+        }),
       leave: () => consumer.close(true),
     }
   }
 }
 
-function calls (client) {
+function calls(client) {
   const { cluster } = client
   const configs = async (resourceType, name) => {
-    const [found] = await cluster.describeConfigs({ resources: [{ resourceType, resourceName: String(name) }] })
-    return Object.fromEntries(found.configs.map(one => [one.name, one.value]))
+    const [found] = await cluster.describeConfigs({
+      resources: [{ resourceType, resourceName: String(name) }],
+    })
+    return Object.fromEntries(found.configs.map((one) => [one.name, one.value]))
   }
   return {
     create_topic: async ({ name, partitions = 1, replication = 1, configs = {} }) => {
@@ -167,22 +248,31 @@ function calls (client) {
     describe_topic: async ({ name }) => {
       const found = await cluster.metadata({ topics: [name], forceUpdate: true })
       const partitions = found.topics.get(name).partitions.map((one, number) => ({
-        number, leader: one.leader, replicas: one.replicas, isr: one.isr,
+        number,
+        leader: one.leader,
+        replicas: one.replicas,
+        isr: one.isr,
       }))
       return { internal: null, partitions }
     },
     topic_configs: ({ name }) => configs(ConfigResourceTypes.TOPIC, name),
     broker_configs: ({ node }) => configs(ConfigResourceTypes.BROKER, node),
-    alter_topic_configs: ({ name, configs }) => cluster.incrementalAlterConfigs({
-      resources: [{
-        resourceType: ConfigResourceTypes.TOPIC,
-        resourceName: name,
-        configs: Object.entries(configs).map(([name, value]) => value === null
-          ? { name, configOperation: IncrementalAlterConfigOperationTypes.DELETE }
-          : { name, value, configOperation: IncrementalAlterConfigOperationTypes.SET }),
-      }],
-    }),
-    add_partitions: ({ name, total }) => cluster.createPartitions({ topics: [{ name, count: total, assignments: null }] }),
+    alter_topic_configs: ({ name, configs }) =>
+      cluster.incrementalAlterConfigs({
+        resources: [
+          {
+            resourceType: ConfigResourceTypes.TOPIC,
+            resourceName: name,
+            configs: Object.entries(configs).map(([name, value]) =>
+              value === null
+                ? { name, configOperation: IncrementalAlterConfigOperationTypes.DELETE }
+                : { name, value, configOperation: IncrementalAlterConfigOperationTypes.SET },
+            ),
+          },
+        ],
+      }),
+    add_partitions: ({ name, total }) =>
+      cluster.createPartitions({ topics: [{ name, count: total, assignments: null }] }),
     describe_cluster: async () => {
       const found = await cluster.metadata({ topics: [], forceUpdate: true })
       return { nodes: [...found.brokers.keys()].sort(), controller: found.controllerId }
@@ -190,14 +280,21 @@ function calls (client) {
     groups: async () => [...(await cluster.listGroups()).keys()],
     describe_group: async ({ group }) => {
       const found = (await cluster.describeGroups({ groups: [group] })).get(group)
-      const state = found.state.toLowerCase().replace(/(^|_)(\w)/g, (_, __, letter) => letter.toUpperCase())
+      const state = found.state
+        .toLowerCase()
+        .replace(/(^|_)(\w)/g, (_, __, letter) => letter.toUpperCase())
       return { state, members: found.members.size, strategy: found.protocol }
     },
     delete_group: ({ group }) => cluster.deleteGroups({ groups: [group] }),
-    group_offsets: async ({ group, topic }) => Object.fromEntries(await client.committed(group, topic)),
-    delete_offsets: ({ group, topic, partition }) => cluster.deleteConsumerGroupOffsets({
-      groupId: group, topics: [{ name: topic, partitionIndexes: [partition] }],
-    }).then(() => null),
+    group_offsets: async ({ group, topic }) =>
+      Object.fromEntries(await client.committed(group, topic)),
+    delete_offsets: ({ group, topic, partition }) =>
+      cluster
+        .deleteConsumerGroupOffsets({
+          groupId: group,
+          topics: [{ name: topic, partitionIndexes: [partition] }],
+        })
+        .then(() => null),
     delete_records: async ({ topic, partition, before }) => {
       const [found] = await cluster.deleteRecords({
         topics: [{ name: topic, partitions: [{ partition, offset: BigInt(before) }] }],
@@ -217,6 +314,6 @@ function calls (client) {
   }
 }
 
-export async function make (bootstrap) {
+export async function make(bootstrap) {
   return new Platformatic(bootstrap)
 }

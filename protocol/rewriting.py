@@ -12,7 +12,7 @@ are counted from there then.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from .compression import Codec, OutputLimitError, compress, decompress
@@ -31,6 +31,7 @@ from .records import (
 )
 
 _MAGIC_AT, _CODEC_AT = 16, 22
+_INT64_MAX = (1 << 63) - 1
 
 
 class RawRecord(NamedTuple):
@@ -139,7 +140,7 @@ def _malformed(message: str) -> KafkaError:
 def with_records(
     header: BatchHeader,
     data: bytes,
-    kept: Sequence[RawRecord],
+    kept: Iterable[RawRecord],
     *,
     delete_horizon: int | None = None,
 ) -> tuple[bytes, BatchHeader]:
@@ -148,26 +149,25 @@ def with_records(
     Args:
         header: of the batch as it was.
         data: its uncompressed records.
-        kept: which of them stay, in order; at least one.
+        kept: which of them stay, in order; at least one. Gone through once.
         delete_horizon: time (ms) until which tombstones are kept, for a batch without one.
     """
     base = header.base_timestamp if delete_horizon is None else delete_horizon
-    if base == header.base_timestamp:
-        payload = b"".join([data[record.start : record.end] for record in kept])
-    else:
-        earlier = header.base_timestamp - base
-        payload = b"".join([_moved(data, record, earlier) for record in kept])
+    earlier = header.base_timestamp - base
+    payload = bytearray()
+    latest_delta, count = -_INT64_MAX, 0
+    for record in kept:
+        payload += _moved(data, record, earlier) if earlier else data[record.start : record.end]
+        latest_delta = max(latest_delta, record.timestamp_delta)
+        count += 1
     latest = header.max_timestamp
     if not header.is_log_append_time:
-        latest = header.base_timestamp + max(record.timestamp_delta for record in kept)
+        latest = header.base_timestamp + latest_delta
     attributes = header.attributes
     if delete_horizon is not None:
         attributes |= DELETE_HORIZON_BIT
     changed = header._replace(
-        attributes=attributes,
-        base_timestamp=base,
-        max_timestamp=latest,
-        record_count=len(kept),
+        attributes=attributes, base_timestamp=base, max_timestamp=latest, record_count=count
     )
     return with_payload(changed, compress(header.codec, payload))
 

@@ -25,7 +25,8 @@ map is full, the run ends with the batches that it covers, and the rest stays di
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -51,6 +52,7 @@ KEY_BYTES = 160
 """Memory for one key of the map: digest, offset and their place in a dict, rounded up."""
 _DIGEST_BYTES = 16
 NO_OFFSET = -1
+LISTED_RECORDS_MAX = 10_000
 SYNC_EVERY_BYTES = 2 * 1024 * 1024
 """New segments are made durable in small steps: acks wait for the same disk."""
 _INT64_MAX = (1 << 63) - 1
@@ -131,16 +133,16 @@ class KeyMap:
     `latest_offset` are in the map.
     """
 
-    __slots__ = ("_keys_max", "latest_offset", "offsets")
+    __slots__ = ("keys_max", "latest_offset", "offsets")
 
     def __init__(self, bytes_max: int, first_offset: int) -> None:
-        self._keys_max = max(1, bytes_max // KEY_BYTES)
+        self.keys_max = max(1, bytes_max // KEY_BYTES)
         self.offsets: dict[bytes, int] = {}
         self.latest_offset = first_offset - 1
 
     @property
     def is_full(self) -> bool:
-        return len(self.offsets) >= self._keys_max
+        return len(self.offsets) >= self.keys_max
 
 
 def digest(key: bytes) -> bytes:
@@ -188,6 +190,40 @@ class _Transactions:
 
 
 Batch = tuple[Buffer, BatchHeader]
+
+
+class _Opened:
+    """The uncompressed records of a batch, in `data`.
+
+    Many small records take far more memory one by one than together. So `records`, which can be
+    gone through several times, is a list for most batches, and read anew each time for a large one.
+
+    Raises KafkaError: CORRUPT_MESSAGE.
+    """
+
+    __slots__ = ("data", "records")
+
+    def __init__(self, header: BatchHeader, data: bytes) -> None:
+        self.data = data
+        self.records: Iterable[RawRecord]
+        if header.record_count <= LISTED_RECORDS_MAX:
+            self.records = list(raw_records(data, header))
+        else:
+            self.records = _RawRecords(data, header)
+            deque(self.records, maxlen=0)  # all of them can be read
+
+
+class _RawRecords:
+    """The records of a batch, read each time that they are gone through."""
+
+    __slots__ = ("_data", "_header")
+
+    def __init__(self, data: bytes, header: BatchHeader) -> None:
+        self._data = data
+        self._header = header
+
+    def __iter__(self) -> Iterator[RawRecord]:
+        return raw_records(self._data, self._header)
 
 
 class _Output:
@@ -315,18 +351,21 @@ class Compaction:
             key_map.latest_offset = source.end_offset - 1
 
     def _map_batch(self, header: BatchHeader, batch: memoryview) -> None:
-        offsets, first = self._map.offsets, self._task.first_dirty_offset
+        """Keys for which there is no room any more are not compacted until they come again."""
+        offsets, keys_max = self._map.offsets, self._map.keys_max
+        first = self._task.first_dirty_offset
         opened = self._open(header, batch)
         if opened is not None:
-            for record in opened[1]:
+            for record in opened.records:
                 if record.key is not None and record.offset >= first:
-                    offsets[digest(record.key)] = record.offset
+                    key = digest(record.key)
+                    if len(offsets) < keys_max or key in offsets:
+                        offsets[key] = record.offset
 
-    def _open(self, header: BatchHeader, batch: memoryview) -> tuple[bytes, list[RawRecord]] | None:
-        """The uncompressed records of a batch; None when it cannot be opened."""
+    def _open(self, header: BatchHeader, batch: memoryview) -> _Opened | None:
+        """A batch with its records uncompressed; None when it cannot be opened."""
         try:
-            data = unpacked_records(batch, header, self._task.decompressed_max)
-            return data, list(raw_records(data, header))
+            return _Opened(header, unpacked_records(batch, header, self._task.decompressed_max))
         except KafkaError:
             return None
 
@@ -401,7 +440,9 @@ class Compaction:
         if horizon is not None:
             return None if horizon <= self._task.now_ms else (batch, header)
         opened = self._open(header, batch)
-        return with_records(header, *opened, delete_horizon=self._horizon) if opened else None
+        if opened is None:
+            return batch, header
+        return with_records(header, opened.data, opened.records, delete_horizon=self._horizon)
 
     @property
     def _horizon(self) -> int:
@@ -412,31 +453,37 @@ class Compaction:
         if opened is None:
             self._unreadable += 1
             return batch, header
-        data, records = opened
         horizon = header.delete_horizon
-        kept = self._live(records, keep_deletes=horizon is None or self._task.now_ms < horizon)
-        if not kept:
+        is_live = self._live_test(keep_deletes=horizon is None or self._task.now_ms < horizon)
+        count, has_tombstones = 0, False
+        for record in opened.records:
+            if is_live(record):
+                count += 1
+                has_tombstones = has_tombstones or not record.has_value
+        if not count:
             return None
-        has_tombstones = not all(record.has_value for record in kept)
-        if has_tombstones and horizon is None:
-            return with_records(header, data, kept, delete_horizon=self._horizon)
-        if len(kept) == len(records):
+        needs_horizon = has_tombstones and horizon is None
+        if count == header.record_count and not needs_horizon:
             return batch, header
-        return with_records(header, data, kept)
+        return with_records(
+            header,
+            opened.data,
+            filter(is_live, opened.records),
+            delete_horizon=self._horizon if needs_horizon else None,
+        )
 
-    def _live(self, records: list[RawRecord], *, keep_deletes: bool) -> list[RawRecord]:
-        """The records that no later one replaces."""
+    def _live_test(self, *, keep_deletes: bool) -> Callable[[RawRecord], bool]:
+        """Tells of a record whether no later one replaces it."""
         latest, find = self._map.latest_offset, self._map.offsets.get
-        return [
-            record
-            for record in records
-            if record.offset > latest
-            or (
+
+        def is_live(record: RawRecord) -> bool:
+            return record.offset > latest or (
                 record.key is not None
                 and record.offset >= find(digest(record.key), NO_OFFSET)
                 and (record.has_value or keep_deletes)
             )
-        ]
+
+        return is_live
 
     def _is_last_entry(self, header: BatchHeader) -> bool:
         """Whether the producer's state is rebuilt from this batch."""

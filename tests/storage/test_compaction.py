@@ -225,6 +225,35 @@ class TestWhatStays:
         assert [record.value for record in records(log)] == [b"2" * 1000, b"3", b"4"]
         assert big.record_count == 2
 
+    def test_a_large_batch(
+        self, files: Files, manager: LogManager, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Records beyond the limit are not listed, and give the same."""
+        monkeypatch.setattr("kbroker.storage.compaction.LISTED_RECORDS_MAX", 10)
+        log = open_log(manager, config=replace(KEYED, segment_bytes=100_000))
+        for number in range(3):
+            pairs = [(b"%d" % key, b"%d" % number) for key in range(number * 10, 50)]
+            put(log, *pairs, (b"deleted", None))
+        compact(files, manager, log)
+        assert latest(records(log)) == {
+            **{b"%d" % key: b"%d" % min(key // 10, 2) for key in range(50)},
+            b"deleted": None,
+        }
+        assert [len(found) for _, found in batches(log)] == [10, 10, 31]
+
+    def test_a_batch_with_more_keys_than_the_map_takes(
+        self, files: Files, manager: LogManager, log: Log
+    ) -> None:
+        """Keys without room stay as they are."""
+        for number in range(2):
+            put(log, *[(b"%d" % key, b"%d" % number) for key in range(20)])
+        result = compact(files, manager, log, key_map_bytes=5 * KEY_BYTES)
+        assert result is not None
+        assert result.end_offset == 20
+        compact_sealed(files, manager, log, key_map_bytes=5 * KEY_BYTES)
+        assert log.first_dirty_offset == 40
+        assert [len(found) for _, found in batches(log)] == [15, 20]
+
     def test_damage_is_not_given_a_new_checksum(self, place: tuple[Files, str]) -> None:
         files, data_dir = place
         manager = open_manager(files, data_dir)

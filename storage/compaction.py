@@ -43,6 +43,7 @@ from kbroker.protocol.rewriting import (
 )
 
 from .batches import read_batches
+from .errors import StorageError
 from .files import Buffer, Files
 from .index import AbortedTransaction
 from .naming import CLEANED, LOG, file_name
@@ -139,10 +140,6 @@ class KeyMap:
         self.keys_max = max(1, bytes_max // KEY_BYTES)
         self.offsets: dict[bytes, int] = {}
         self.latest_offset = first_offset - 1
-
-    @property
-    def is_full(self) -> bool:
-        return len(self.offsets) >= self.keys_max
 
 
 def digest(key: bytes) -> bytes:
@@ -340,18 +337,21 @@ class Compaction:
             if source.end_offset <= first:
                 continue
             for header, batch in self._batches(source):
-                if key_map.is_full:
-                    return
                 if header.is_control:
                     self._transactions.end(header, _marker_of(batch))
-                elif not self._transactions.is_aborted(header) and header.last_offset >= first:
-                    self._map_batch(header, batch)
+                elif (
+                    not self._transactions.is_aborted(header)
+                    and header.last_offset >= first
+                    and not self._map_batch(header, batch)
+                ):
+                    self._check_progress(header)
+                    return
                 key_map.latest_offset = header.last_offset
                 yield
             key_map.latest_offset = source.end_offset - 1
 
-    def _map_batch(self, header: BatchHeader, batch: memoryview) -> None:
-        """Keys for which there is no room any more are not compacted until they come again."""
+    def _map_batch(self, header: BatchHeader, batch: memoryview) -> bool:
+        """Take in the keys of a batch; False when there is not room for all of them."""
         offsets, keys_max = self._map.offsets, self._map.keys_max
         first = self._task.first_dirty_offset
         opened = self._open(header, batch)
@@ -359,8 +359,20 @@ class Compaction:
             for record in opened.records:
                 if record.key is not None and record.offset >= first:
                     key = digest(record.key)
-                    if len(offsets) < keys_max or key in offsets:
-                        offsets[key] = record.offset
+                    if len(offsets) >= keys_max and key not in offsets:
+                        return False
+                    offsets[key] = record.offset
+        return True
+
+    def _check_progress(self, header: BatchHeader) -> None:
+        """Raise StorageError when the first batch has more keys than the map has room for: it
+        cannot be compacted in part, for a tombstone in it may be all that hides an older value."""
+        if self._map.latest_offset < self._task.first_dirty_offset:
+            room = self._map.keys_max
+            raise StorageError(
+                f"the batch at offset {header.base_offset} has more keys than fit into the memory "
+                f"for them ({room}); raise log.cleaner.dedupe.buffer.size"
+            )
 
     def _open(self, header: BatchHeader, batch: memoryview) -> _Opened | None:
         """A batch with its records uncompressed; None when it cannot be opened."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -11,7 +12,7 @@ from harness.admin_calls import World, all_calls, request
 from harness.brokers import Broker, FixedQuorumBroker, KbrokerBroker
 from harness.compare import Comparison, Difference
 from harness.differences import DIFFERENCES, NOT_ADMIN, NOT_COMPARED, to_markdown
-from harness.differential import Side, never_compared, run
+from harness.differential import SETTLE_SECONDS, Side, never_compared, run
 from harness.places import ROOT
 
 from kbroker.protocol import messages
@@ -74,20 +75,26 @@ def test_every_admin_api_version_and_field_was_compared(outcome: Outcome) -> Non
 
 def test_each_partition_is_in_one_folder(outcome: Outcome) -> None:
     """Which one it is may differ, so this is not compared row by row."""
-    found = []
-    for each in (outcome.ours, outcome.theirs):
-        everything = request(ApiKey.DESCRIBE_LOG_DIRS, topics=None)
-        answer = each.ask(ApiKey.DESCRIBE_LOG_DIRS, 4, everything)
-        found.append(
-            sorted(
-                (topic.name, row.partition_index)
-                for folder in answer.results
-                for topic in folder.topics
-                for row in topic.partitions
-            )
-        )
-    assert found[0] == found[1]
-    assert len(found[0]) > 20
+    deadline = time.monotonic() + SETTLE_SECONDS
+    while True:
+        ours, theirs = partitions_in_folders(outcome.ours), partitions_in_folders(outcome.theirs)
+        # Kafka takes a moment to remove what was deleted.
+        if ours == theirs or time.monotonic() > deadline:
+            break
+        time.sleep(0.1)
+    assert ours == theirs
+    assert len(ours) > 20
+
+
+def partitions_in_folders(broker: Side) -> list[tuple[str, int]]:
+    everything = request(ApiKey.DESCRIBE_LOG_DIRS, topics=None)
+    answer = broker.ask(ApiKey.DESCRIBE_LOG_DIRS, 4, everything)
+    return sorted(
+        (topic.name, row.partition_index)
+        for folder in answer.results
+        for topic in folder.topics
+        for row in topic.partitions
+    )
 
 
 def test_every_allowed_difference_is_there(outcome: Outcome) -> None:

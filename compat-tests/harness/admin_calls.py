@@ -626,6 +626,10 @@ def _describe(what: str, *resources: tuple[int, str, list[str] | None], **more: 
 
 
 def settings() -> Iterator[Call]:
+    yield _describe("every setting of the broker", (BROKER, "1", None), include_synonyms=True)
+    yield _describe("every setting of a group", (GROUP, "g", None), include_synonyms=True)
+    yield _describe("metrics", (METRICS, "m", None))
+    yield _describe("loggers", (LOGGER, "1", None))
     yield from described_settings("at first")
     yield _alter("topic", (TOPIC, "one7", ("retention.ms", "1000"), ("segment.ms", "5000")))
     yield _alter("only checked", (TOPIC, "one7", ("retention.ms", "9")), validate_only=True)

@@ -17,6 +17,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 from uuid import UUID
 
+from kbroker.config.elsewhere import elsewhere
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.schema import Field, Struct, fields
 
@@ -124,6 +125,21 @@ def higher(comparison: Comparison, ours: Any, theirs: Any) -> bool:
 def close(comparison: Comparison, ours: Any, theirs: Any) -> bool:
     """The same to a tenth."""
     return bool(abs(ours - theirs) <= max(ours, theirs) / 10)
+
+
+def both_some(comparison: Comparison, ours: Any, theirs: Any) -> bool:
+    """Lists of each broker's own, neither empty."""
+    return bool(ours and theirs)
+
+
+def own_settings(comparison: Comparison, ours: Any, theirs: Any) -> bool:
+    """kbroker lacks only settings that it knows to mean nothing to it."""
+    return all(elsewhere(name) is not None for name in set(theirs) - set(ours))
+
+
+def unlike(comparison: Comparison, ours: Any, theirs: Any) -> bool:
+    """Whatever each broker was started with."""
+    return True
 
 
 def made_up_id(comparison: Comparison, ours: Any, theirs: Any) -> bool:

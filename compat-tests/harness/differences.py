@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from kbroker.config import BROKER_PROPERTIES
 from kbroker.protocol.api_keys import ApiKey
 
 from .compare import (
     Rule,
     any_order,
+    both_some,
     close,
     exactly,
     higher,
     lower,
     made_up_id,
+    own_settings,
     paired,
     positive,
     recent,
     some_missing,
     texts,
+    unlike,
 )
 
 OWN = "Each broker makes its own."
@@ -31,7 +35,85 @@ ELR = (
 QUORUM = "kbroker keeps metadata in one journal; offsets count its transactions."
 FLOOR = "kbroker goes on serving the versions that Kafka 4.0 dropped (KIP-896), for older clients."
 
+STARTED_WITH = (
+    "advertised.listeners",
+    "broker.id",
+    "controller.listener.names",
+    "controller.quorum.voters",
+    "group.initial.rebalance.delay.ms",
+    "listeners",
+    "log.dirs",
+    "node.id",
+    "offsets.topic.replication.factor",
+    "process.roles",
+    "transaction.state.log.min.isr",
+    "transaction.state.log.replication.factor",
+)
+"""Settings that the test has to give Apache Kafka, or gives each broker for itself."""
+
+OTHER_DEFAULTS = (
+    "log.dir",
+    "max.connection.creation.rate",
+    "max.connections",
+    "max.connections.per.ip",
+    "queued.max.request.bytes",
+)
+"""Settings whose defaults are kbroker's own."""
+
+SETTINGS = (
+    *(
+        Rule(
+            "DescribeConfigs",
+            "results.configs*",
+            "nothing, for what each broker was started with: "
+            + ", ".join(f"`{each}`" for each in STARTED_WITH),
+            "Kafka cannot start without them.",
+            unlike,
+            call="configs: every *",
+            row=f"*<{name}>*",
+        )
+        for name in STARTED_WITH
+    ),
+    *(
+        Rule(
+            "DescribeConfigs",
+            "results.configs*value",
+            f"`{name}`: kbroker {BROKER_PROPERTIES[name].default}, "
+            f"Kafka {BROKER_PROPERTIES[name].kafka_default}",
+            "Safer or handier defaults (configuration.md).",
+            exactly(BROKER_PROPERTIES[name].default, BROKER_PROPERTIES[name].kafka_default),
+            row=f"*<{name}>*",
+        )
+        for name in OTHER_DEFAULTS
+    ),
+    Rule(
+        "DescribeConfigs",
+        "results.configs.read_only",
+        "kbroker: read-only; Kafka: not",
+        "kbroker's listeners are fixed while it runs.",
+        exactly(True, False),
+        row="*<listener*",
+    ),
+    Rule(
+        "DescribeConfigs",
+        "results.configs.order",
+        "kbroker has all of Kafka's but those that mean nothing to it",
+        "configuration.md names them; kbroker has some of its own.",
+        own_settings,
+        call="configs: every setting of the broker",
+    ),
+    Rule(
+        "DescribeConfigs",
+        "results.configs.order",
+        "both have some",
+        "Loggers have the names of each program's modules.",
+        both_some,
+        call="configs: loggers",
+    ),
+)
+
 DIFFERENCES = (
+    *SETTINGS,
     Rule(
         "*",
         "*error_message",

@@ -785,12 +785,17 @@ class Log:
     def max_timestamp_offset(self) -> FoundRecord | None:
         """The first record with the greatest time; None without records or times."""
         self._check_online()
-        segment = max(self._segments, key=lambda it: it.max_timestamp, default=None)
-        if segment is None or segment.max_timestamp < 0:
-            return None
-        self._keep_indexes(segment)
-        with self._damage_noted():
-            return segment.latest_record(self.epochs)
+        # The latest batch of a segment may be one that compaction has emptied.
+        latest: FoundRecord | None = None
+        for segment in sorted(self._segments, key=lambda it: it.max_timestamp, reverse=True):
+            if segment.max_timestamp <= (latest.timestamp if latest is not None else -1):
+                break
+            self._keep_indexes(segment)
+            with self._damage_noted():
+                found = segment.latest_record(self.epochs)
+            if found is not None and (latest is None or found.timestamp > latest.timestamp):
+                latest = found
+        return latest
 
     def aborted_transactions(self, offset: int, end_offset: int) -> list[tuple[int, int]]:
         """Aborted transactions with records from `offset` and before `end_offset`, as pairs of

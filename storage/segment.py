@@ -602,10 +602,14 @@ class Segment:
         if self.max_timestamp < 0:
             return None
         start, _ = self.find(self.max_timestamp_offset)
-        for position, header in self.headers(start):
-            found = self._records(position, header, epochs)
-            return max(found, key=lambda record: record.timestamp, default=None)
-        return None
+        place = next(self.headers(start), None)
+        if place is not None and not place[1].record_count:
+            filled = (place for place in self.headers() if place[1].record_count)
+            place = max(filled, key=lambda place: place[1].max_timestamp, default=None)
+        if place is None:
+            return None
+        found = self._records(*place, epochs)
+        return max(found, key=lambda record: record.timestamp, default=None)
 
     def _records(
         self, position: int, header: BatchHeader, epochs: LeaderEpochs

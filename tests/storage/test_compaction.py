@@ -328,6 +328,22 @@ class TestProducers:
         assert producer is not None
         assert (producer.epoch, producer.next_sequence) == (1, 3)
 
+    def test_an_emptied_batch_is_not_the_latest_record(
+        self, files: Files, manager: LogManager, log: Log
+    ) -> None:
+        put(log, (b"b", b"1"), timestamp=NOW + 1)
+        mine = {"producer_id": 7, "producer_epoch": 1, "base_sequence": 0}
+        put(log, (b"a", b"1"), timestamp=NOW + 5, **mine)
+        put(log, (b"a", b"2"), timestamp=NOW + 2)
+        compact(files, manager, log)
+        put(log, (b"c", b"1"), timestamp=NOW)
+        assert [len(found) for _, found in batches(log)] == [1, 0, 1, 1]
+        found = log.max_timestamp_offset()
+        assert found is not None
+        assert (found.offset, found.timestamp) == (2, NOW + 2)
+        later = log.offset_for_timestamp(NOW + 3, limit=log.log_end_offset)
+        assert later is None
+
     def test_a_forgotten_producer_leaves_nothing(
         self, files: Files, manager: LogManager, log: Log
     ) -> None:

@@ -22,9 +22,6 @@ TESTS = 55
 OTHER_LISTENERS = ("test_ssl_integration.py", "test_sasl_integration.py")
 NOT_YET = {
     "test_create_describe_delete_acls",
-    "test_describe_log_dirs",
-    "test_alter_replica_log_dirs",
-    "test_kafka_version_infer",  # from DescribeLogDirs 5
     "test_transactional_producer_messages",
     "test_transactional_producer_offsets",
 }

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
 
+import pytest
 from harness.brokers import Broker, free_port
 from harness.places import environment, environment_python
 
@@ -28,8 +29,16 @@ NOT_YET = {
 """What kbroker cannot do yet; a test that passes must leave this list."""
 
 
-def run_suite(address: str, folder: Path) -> dict[str, str]:
-    """Run it all; what became of each test: "passed", "failed" or "skipped"."""
+AUTHORIZER = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "allow.everyone.if.no.acl.found": "true",
+}
+"""What Apache Kafka needs for the test of ACLs."""
+
+
+def run_suite(address: str, folder: Path, *options: str) -> dict[str, str]:
+    """Run it, in a new folder; what became of each test: "passed", "failed" or "skipped"."""
+    folder.mkdir()
     source = environment(ENVIRONMENT) / "source"
     (folder / "kafka").mkdir()
     report = folder / "report.xml"
@@ -39,7 +48,7 @@ def run_suite(address: str, folder: Path) -> dict[str, str]:
             [
                 *(str(environment_python(ENVIRONMENT)), "-W", "ignore", "-m", "pytest"),
                 *("test/integration", "-q", "-p", "no:cacheprovider", "--timeout=60"),
-                *(*ignored, f"--junitxml={report}"),
+                *(*ignored, f"--junitxml={report}", *options),
             ],
             cwd=source,
             env={
@@ -63,18 +72,25 @@ def _verdict(case: ElementTree.Element) -> str:
     return "passed" if case.find("failure") is None and case.find("error") is None else "failed"
 
 
-def test_its_integration_tests(make_broker: Callable[..., Broker], tmp_path: Path) -> None:
-    broker = make_broker("kafka-python", {"node.id": "0", "num.partitions": "4"})
-    if broker.name == "kbroker":
+def test_its_integration_tests(
+    request: pytest.FixtureRequest, make_broker: Callable[..., Broker], tmp_path: Path
+) -> None:
+    kbroker = request.config.getoption("--broker") == "kbroker"
+    properties = {"node.id": "0", "num.partitions": "4"} | ({} if kbroker else AUTHORIZER)
+    broker = make_broker("kafka-python", properties)
+    if kbroker:
         # As the tests' own broker has it: an address that the configuration advertises.
         broker.port = free_port()
         broker.advertise = broker.address
     broker.start()
-    verdicts = run_suite(broker.address, tmp_path)
-    broker.stop()
+    verdicts = run_suite(broker.address, tmp_path / "first")
+    assert len(verdicts) - list(verdicts.values()).count("skipped") == TESTS
     failed = {name for name, verdict in verdicts.items() if verdict == "failed"}
-    passed = sum(verdict == "passed" for verdict in verdicts.values())
-    print(f"figures: kafka-python's own tests on {broker.name}: {passed} of {TESTS}")
-    log = (tmp_path / "suite.log").read_text(errors="replace")
-    assert failed == (NOT_YET if broker.name == "kbroker" else set()), log[-5_000:]
-    assert passed + len(failed) == TESTS
+    if failed:
+        # Some wait for a second or two only: what fails on a busy machine is tried once more.
+        again = run_suite(broker.address, tmp_path / "again", "-k", " or ".join(sorted(failed)))
+        failed = {name for name in failed if again[name] == "failed"}
+    broker.stop()
+    print(f"figures: on {broker.name} {TESTS - len(failed)} of {TESTS}")
+    log = (tmp_path / "first" / "suite.log").read_text(errors="replace")
+    assert failed == (NOT_YET if kbroker else set()), log[-5_000:]

@@ -105,6 +105,7 @@ async def open_broker(
                 with trio.CancelScope(shield=True):
                     await _stop(node, server, grace_seconds)
             finally:
+                close_all(bound)  # also when the server did not come to that
                 work.cancel()
 
 

@@ -17,6 +17,7 @@ import trio
 from kbroker.broker import open_broker
 from kbroker.config import BrokerConfig
 from kbroker.context import Endpoint
+from kbroker.node import Node
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
 from kbroker.server import CannotListen, Listener, bind_all
@@ -355,3 +356,26 @@ async def test_latest_offset_is_answered_while_others_write(start: Start) -> Non
                 await wire.receive()
             assert seen == sorted(seen)
             assert (await list_offset(reader, topic, LATEST)).offset == 30
+
+
+async def test_a_start_that_fails_leaves_no_listener_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def fails(node: Node) -> None:
+        raise OSError("planted")
+
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    monkeypatch.setattr(Node, "start", fails)
+    with pytest.raises(ExceptionGroup, match="nursery"):
+        async with open_broker(
+            BrokerConfig.load(options={}),
+            data_dir=None,
+            listeners=[Listener("PLAINTEXT", "127.0.0.1", port)],
+        ):
+            pass
+    with (
+        pytest.raises(OSError, match="refused|connect"),
+        socket.create_connection(("127.0.0.1", port)),
+    ):
+        pass

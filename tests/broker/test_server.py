@@ -375,7 +375,7 @@ async def test_a_start_that_fails_leaves_no_listener_behind(
         ):
             pass
     with (
-        pytest.raises(OSError, match="refused|connect"),
+        pytest.raises(OSError, match=r"refused|connect"),
         socket.create_connection(("127.0.0.1", port)),
     ):
         pass

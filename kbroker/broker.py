@@ -75,8 +75,8 @@ async def open_broker(
 ) -> AsyncIterator[Broker]:
     """Start a broker, yield it ready, stop it gracefully at the end.
 
-    Parameters: `data_dir` is the data folder, or several over which partitions are spread (the
-    first one has the metadata too); None keeps everything in memory; `files` is where
+    Parameters: `data_dir` is the data folder, or several over which partitions are spread (one
+    of them has the metadata too); None keeps everything in memory; `files` is where
     that folder is, to be handed in when it must outlive a broker in memory; `grace_seconds` bounds
     the stop; `cluster_id` is the id of a cluster that does not exist yet, by default a random one;
     `connection_class` serves each client. Several brokers can run in one process.
@@ -139,7 +139,7 @@ async def _open_node(
     paths = data_dirs or [MEMORY_FOLDER]
     logs = _open_folders(files, paths, config.node_id, cluster_id or random_cluster_id())
     try:
-        store = LocalStore(files, f"{paths[0]}/{METADATA_JOURNAL}")
+        store = _open_store(files, paths, logs)
         cluster = await Cluster.open(store, cluster_id=logs.meta.cluster_id)
         _check_none_missing(logs, cluster, config)
         flusher = Flusher(
@@ -151,6 +151,27 @@ async def _open_node(
     except BaseException:
         logs.close(clean=logs.clean)
         raise
+
+
+def _open_store(files: Files, paths: Sequence[str], logs: LogFolders) -> LocalStore:
+    """Open the journal of the folder that has one, whatever their order; else in the first one.
+
+    Raises StorageError: it is damaged, there are two, or there is none but partitions. Those would
+    belong to no topic then, and a node removes what belongs to none.
+    """
+    journals = [f"{path}/{METADATA_JOURNAL}" for path in paths]
+    there = [path for path in journals if files.exists(path) and files.size(path)]
+    if len(there) > 1:
+        raise StorageError(
+            f"metadata is in {' and in '.join(there)}; move all but one of them away"
+        )
+    if not there and logs.folders():
+        raise StorageError(
+            f"{' and '.join(paths)}: there are {len(logs.folders())} partitions, but no "
+            f"{METADATA_JOURNAL} that knows their topics; add the folder that has it to log.dirs, "
+            "or restore it from a copy"
+        )
+    return LocalStore(files, there[0] if there else journals[0])
 
 
 def _check_none_missing(logs: LogFolders, cluster: Cluster, config: BrokerConfig) -> None:

@@ -117,7 +117,7 @@ class LogFolders:
 
     @property
     def meta(self) -> MetaProperties:
-        """Of the first folder, where metadata lies too."""
+        """Of the first folder; cluster and node are those of all."""
         return self.managers[0].meta
 
     @property

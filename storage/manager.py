@@ -232,7 +232,8 @@ class LogManager:
             return fresh
         if meta.node_id != fresh.node_id:
             raise StorageError(
-                f"{self.data_dir} belongs to node {meta.node_id}, this is node {fresh.node_id}"
+                f"{self.data_dir} belongs to node {meta.node_id}, this is node {fresh.node_id}; "
+                f"start with node.id={meta.node_id}, or choose another folder"
             )
         return meta
 

@@ -85,8 +85,9 @@ class LocalStore:
     """Metadata of a cluster that lives in one process: a journal file, replayed at start.
 
     Format: one line a transaction, `crc32-in-hex SP json LF`. A line is synced before the
-    transaction answers. Crash policy: reading ends at the first line that is torn or whose
-    checksum is wrong; only a transaction that was never answered can be there, so the rest is cut.
+    transaction answers. Crash policy: what a crash tears can only be the last line, that of a
+    transaction that was never answered, so it is cut. A bad line that sound ones follow is damage:
+    StorageError, and the file is left as it is.
     At open, a journal that is mostly history is rewritten without it (temporary file, rename).
     """
 
@@ -104,9 +105,11 @@ class LocalStore:
     def _load(self) -> File:
         text = self._files.read_bytes(self._path) if self._files.exists(self._path) else b""
         good = replayed = 0
-        for line in text.splitlines(keepends=True):
+        lines = text.splitlines(keepends=True)
+        for number, line in enumerate(lines, 1):
             record = _parse_line(line)
             if record is None:
+                self._check_torn(number, lines[number:])
                 break
             self._apply(record["revision"], record["entries"])
             good += len(line)
@@ -121,6 +124,15 @@ class LocalStore:
         if created:
             self._files.sync_dir(_parent(self._path))
         return journal
+
+    def _check_torn(self, number: int, behind: list[bytes]) -> None:
+        """Raise StorageError when a crash cannot have left a bad line `number`."""
+        sound = sum(_parse_line(line) is not None for line in behind)
+        if sound:
+            raise StorageError(
+                f"{self._path}: line {number} is damaged, and {sound} sound ones follow; restore "
+                "the file from a copy"
+            )
 
     def _snapshot_lines(self) -> bytes:
         """All entries, one line for each revision that is still the newest of some key."""

@@ -245,6 +245,42 @@ async def test_a_folder_that_is_missing_is_asked_for(folders: list[Path]) -> Non
         pass  # it is forgotten now
 
 
+async def test_the_order_of_folders_does_not_matter(folders: list[Path]) -> None:
+    async with started(folders) as broker, connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "t", 2)
+        for index in range(2):
+            await produce(wire, topic, batch([b"%d" % index]), partition=index)
+    async with started(folders[::-1]) as broker, connected(broker.endpoint) as wire:
+        found = [values_of(await fetch(wire, topic, partitions=[index])) for index in range(2)]
+        assert found == [[b"0"], [b"1"]]
+
+
+async def test_partitions_without_metadata_are_left_alone(folders: list[Path]) -> None:
+    """Of the folder alone that has no metadata, and of one whose metadata is gone."""
+    async with started(folders) as broker, connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "t", 2)
+        for index in range(2):
+            await produce(wire, topic, batch([b"%d" % index]), partition=index)
+    (folders[0] / "cluster.journal").rename(folders[0] / "away")
+    for given in (folders, folders[1]):
+        with pytest.raises(StorageError, match=r"no cluster\.journal .* log\.dirs, or restore it"):
+            async with started(given):
+                raise AssertionError("it started")
+    (folders[0] / "away").rename(folders[0] / "cluster.journal")
+    async with started(folders) as broker, connected(broker.endpoint) as wire:
+        found = [values_of(await fetch(wire, topic, partitions=[index])) for index in range(2)]
+        assert found == [[b"0"], [b"1"]]
+
+
+async def test_metadata_in_two_folders_is_refused(folders: list[Path]) -> None:
+    async with started(folders):
+        pass
+    (folders[1] / "cluster.journal").write_bytes((folders[0] / "cluster.journal").read_bytes())
+    with pytest.raises(StorageError, match="move all but one of them away"):
+        async with started(folders):
+            raise AssertionError("it started")
+
+
 # -- cordons
 
 

@@ -67,6 +67,20 @@ async def test_a_torn_last_line_is_cut_and_the_rest_kept(files: MemFiles) -> Non
     assert set(await LocalStore(files, PATH).range("")) == {"a", "c"}
 
 
+async def test_a_bad_line_that_sound_ones_follow_is_damage_and_nothing_is_cut(
+    files: MemFiles,
+) -> None:
+    store = LocalStore(files, PATH)
+    await put(store, "a", 1)
+    await put(store, "b", 2)
+    await store.aclose()
+    damaged = b"?" + files.read_bytes(PATH)[1:]
+    files.write_atomic(PATH, damaged)
+    with pytest.raises(StorageError, match="line 1 is damaged, and 1 sound ones follow; restore"):
+        LocalStore(files, PATH)
+    assert files.read_bytes(PATH) == damaged
+
+
 async def test_a_long_history_is_rewritten_without_losing_anything(
     files: MemFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -311,3 +313,43 @@ async def test_the_dirtiest_log_comes_first(start: Start, caplog: pytest.LogCapt
     folders = [record.getMessage().split("/")[-1] for record in caplog.records]
     assert folders[0].startswith("whole-0: compacted")
     assert any(text.startswith("half-0: compacted") for text in folders)
+
+
+async def test_the_process_ends_with_a_broker_that_is_killed(tmp_path: Path) -> None:
+    """A second broker on the same folder must not meet it."""
+    script = (
+        "import trio, sys\n"
+        "from pathlib import Path\n"
+        "from kbroker.compactor import CompactionFailed, ProcessCompactor\n"
+        "from tests.broker.test_cleaner import some_task\n"
+        "async def main():\n"
+        "    compactor = ProcessCompactor()\n"
+        "    try:\n"
+        "        await compactor.compact(some_task(Path(sys.argv[1])))\n"
+        "    except CompactionFailed:\n"
+        "        print(compactor._process.pid, flush=True)\n"
+        "    await trio.sleep_forever()\n"
+        "trio.run(main)\n"
+    )
+    root = str(Path(__file__).parents[2])
+    parent = await trio.lowlevel.open_process(
+        [sys.executable, "-c", script, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": root},
+    )
+    assert parent.stdout is not None
+    async with parent.stdout:
+        pid = int((await parent.stdout.receive_some(100)).split()[0])
+        assert is_running(pid)
+        parent.kill()
+        await parent.wait()
+    await until(lambda: not is_running(pid), 20)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    status = Path(f"/proc/{pid}/stat")
+    return not status.exists() or status.read_text().rpartition(")")[2].split()[0] != "Z"

@@ -17,6 +17,7 @@ from kbroker.storage.errors import StorageError
 from kbroker.storage.files import Files, MemFiles, OsFiles
 from kbroker.storage.folders import LogFolders
 from kbroker.storage.manager import LogManager
+from kbroker.storage.naming import META_PROPERTIES
 
 from .clock import Clock, SystemClock
 from .config import BrokerConfig
@@ -187,13 +188,17 @@ def _check_none_missing(logs: LogFolders, cluster: Cluster, config: BrokerConfig
 
 
 def _open_folders(files: Files, paths: Sequence[str], node_id: int, cluster_id: str) -> LogFolders:
-    """Open data folders; new ones become part of the cluster that the first one belongs to."""
+    """Open data folders; new ones become part of the cluster that the others belong to."""
+    metas = [f"{path}/{META_PROPERTIES}" for path in paths]
+    known = next((meta for meta in metas if files.exists(meta)), None)
+    if known is not None:
+        cluster_id = MetaProperties.from_bytes(files.read_bytes(known), known).cluster_id
     managers: list[LogManager] = []
     try:
         for path in paths:
             fresh = MetaProperties(
                 node_id=node_id,
-                cluster_id=managers[0].meta.cluster_id if managers else cluster_id,
+                cluster_id=cluster_id,
                 directory_id=random_cluster_id(),
             )
             manager = LogManager(

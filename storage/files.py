@@ -269,7 +269,10 @@ class OsFile:
                 self._write_rest(b"".join(parts))
         except OSError as error:
             self._cut_back(position)
-            raise StorageError(f"cannot append to {self.path}: {error.strerror}") from error
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            advice = "; free some space there" if full else ""
+            text = f"cannot append to {self.path}: {error.strerror}{advice}"
+            raise StorageError(text) from error
         self.size = position + total
         return position
 

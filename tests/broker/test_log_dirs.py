@@ -255,6 +255,14 @@ async def test_the_order_of_folders_does_not_matter(folders: list[Path]) -> None
         assert found == [[b"0"], [b"1"]]
 
 
+async def test_a_new_folder_may_stand_before_the_others(folders: list[Path]) -> None:
+    async with started(folders[1]) as broker, connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "t")
+        await produce(wire, topic, batch([b"kept"]))
+    async with started(folders) as broker, connected(broker.endpoint) as wire:
+        assert values_of(await fetch(wire, topic)) == [b"kept"]
+
+
 async def test_partitions_without_metadata_are_left_alone(folders: list[Path]) -> None:
     """Of the folder alone that has no metadata, and of one whose metadata is gone."""
     async with started(folders) as broker, connected(broker.endpoint) as wire:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import os
 import resource
@@ -223,6 +224,17 @@ class TestDisk:
                 file.append([b"01234", b"567890"])
         assert file.append([b"after"]) == (6 if room < 11 else 17)
         assert os.path.getsize(tmp_path / "a") == file.size
+
+    def test_a_full_disk_names_what_helps(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(*_: object) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        file = OsFiles().open((tmp_path / "a").as_posix(), create=True)
+        monkeypatch.setattr(files_module, "_writev", refuse)
+        with pytest.raises(StorageError, match="No space left on device; free some space"):
+            file.append([b"x"])
 
     def test_a_file_that_cannot_be_cut_takes_no_more(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -188,6 +188,7 @@ class LocalStore:
             self._journal.sync()
         except StorageError as error:
             self._failed = f"{self._path} cannot be written ({error.message}); restart the server"
+            logger.error("%s", self._failed)
             raise
 
     def watch(self, watcher: Watcher) -> None:

@@ -130,7 +130,7 @@ class LostDisk:
 
 
 async def test_after_a_failed_write_nothing_more_is_written(
-    files: MemFiles, monkeypatch: pytest.MonkeyPatch
+    files: MemFiles, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = LocalStore(files, PATH)
     await put(store, "a", 1)
@@ -140,4 +140,6 @@ async def test_after_a_failed_write_nothing_more_is_written(
             await put(store, "b", 2)
     with pytest.raises(StorageError, match="restart the server"):
         await put(store, "c", 3)
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    assert "the disk is gone); restart the server" in caplog.text
     assert set(await store.range("")) == {"a"}

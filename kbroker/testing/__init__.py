@@ -10,11 +10,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .async_broker import RunningBroker, UnfiredFault, open_test_broker
     from .fault import Fault
     from .host import BrokerThread
     from .kit import KafkaRecord, WaitTimeout
     from .local import ExternalKafka, LocalBroker
-    from .running import RunningBroker, UnfiredFault, open_test_broker
     from .snapshot import Snapshot
 
 __all__ = [
@@ -37,10 +37,10 @@ _MODULES = {
     "KafkaRecord": "kit",
     "LocalBroker": "local",
     "Snapshot": "snapshot",
-    "RunningBroker": "running",
-    "UnfiredFault": "running",
+    "RunningBroker": "async_broker",
+    "UnfiredFault": "async_broker",
     "WaitTimeout": "kit",
-    "open_test_broker": "running",
+    "open_test_broker": "async_broker",
 }
 
 

@@ -25,12 +25,12 @@ from kbroker.client.errors import ClientError
 from kbroker.context import Endpoint
 from kbroker.protocol.errors import KafkaError
 
+from .async_broker import RunningBroker, check_faults
 from .clock import MovableClock, milliseconds
 from .fault import api_key, new_rule
-from .faults import Effect, Faults, Rule
 from .faulty_connection import FaultyConnection
 from .kit import CLIENT_ID, WAIT_SECONDS
-from .running import RunningBroker, check_faults
+from .rules import Effect, Faults, Rule
 
 logger = logging.getLogger(__name__)
 

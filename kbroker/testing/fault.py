@@ -10,7 +10,7 @@ from typing import Any
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 
-from .faults import Effect, Faults, Hook, Rule, Target
+from .rules import Effect, Faults, Hook, Rule, Target
 
 
 class Fault:

@@ -21,7 +21,8 @@ from kbroker.registry import Api
 from kbroker.waiters import Pending, Preparation
 
 from .error_answers import error_answer
-from .faults import (
+from .kit import CLIENT_ID
+from .rules import (
     Asked,
     Effect,
     Faults,
@@ -32,7 +33,6 @@ from .faults import (
     topic_of,
     topic_rows,
 )
-from .kit import CLIENT_ID
 
 
 class Mangled(NamedTuple):

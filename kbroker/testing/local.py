@@ -17,14 +17,14 @@ from kbroker.context import Endpoint
 from kbroker.storage.crash_files import Mode
 from kbroker.storage.files import MemFiles
 
+from .async_broker import RunningBroker, check_faults, run_broker
 from .clock import MovableClock, milliseconds
 from .disk import FOLDER, Disk
 from .expectation import Expectation
 from .fault import Fault, api_key, new_rule
-from .faults import Faults, Hook, Rule
 from .host import BrokerThread, Held
 from .kit import CLIENT_ID, WAIT_SECONDS, KafkaRecord, Kit, Pauses, Value, WaitTimeout
-from .running import RunningBroker, check_faults, run_broker
+from .rules import Faults, Hook, Rule
 from .snapshot import Snapshot
 
 P = ParamSpec("P")

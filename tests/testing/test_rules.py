@@ -12,7 +12,7 @@ from kbroker.protocol.messages.fetch import FetchRequest
 from kbroker.protocol.messages.groups import DeleteGroupsRequest, HeartbeatRequest
 from kbroker.protocol.messages.produce import ProduceRequest
 from kbroker.testing.fault import new_rule
-from kbroker.testing.faults import Asked, Faults, Rule, Target, asked_of
+from kbroker.testing.rules import Asked, Faults, Rule, Target, asked_of
 
 TOPIC_ID = UUID(int=7)
 

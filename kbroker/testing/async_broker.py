@@ -17,9 +17,9 @@ from kbroker.storage.files import Files, MemFiles
 from kbroker.storage.log import Log
 
 from .clock import MovableClock
-from .faults import Faults, Rule
 from .faulty_connection import FaultyConnection
 from .kit import CLIENT_ID, WAIT_SECONDS, Kit
+from .rules import Faults, Rule
 from .settling import unrest
 from .snapshot import Snapshot
 

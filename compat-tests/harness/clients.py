@@ -64,7 +64,7 @@ class Library:
     stays: bool = True
     """Goes on as the same member when the broker comes back."""
     survives: bool = True
-    """Gets records again at all when the broker comes back."""
+    """Gets records, and commits them, when the broker comes back, with no help of its user."""
     mixes: bool = True
     """Its subscription can be read by other libraries that lead the group."""
     patterns: bool = True
@@ -153,7 +153,7 @@ _OTHER_CLIENTS = (
         reads_empty=False,
         append_time=False,
         commits_again=False,
-        stays=False,
+        survives=False,
         mixes=False,
         cache_seconds=2.0,
         idempotent=False,

@@ -95,15 +95,20 @@ class Node:
     # -- life
 
     async def start(self) -> None:
-        """Take leadership, drop what belongs to no topic, load the coordinators."""
+        """Take leadership, set aside what belongs to no topic, load the coordinators."""
         folders = {each.meta.directory_id: each.data_dir for each in self.logs.managers}
         await self.cluster.register_node(self.id, folders)
         # A folder that belongs to an earlier topic of the same name is put aside when it is opened.
-        self.logs.delete_logs(
+        for folder in self.logs.set_aside(
             (name, index)
             for name, index in self.logs.folders()
             if self.cluster.partition(name, index) is None
-        )
+        ):
+            logger.warning(
+                "the partition in %s belongs to no topic of this cluster: it is kept there and not "
+                "served; remove the folder when you do not miss its records",
+                folder,
+            )
         await self.groups.load()
         self.moves.resume()
 

@@ -210,6 +210,13 @@ class LogFolders:
         for manager in self.managers:
             manager.delete_logs(keys)
 
+    def set_aside(self, partitions: Iterable[Partition]) -> list[str]:
+        """As `LogManager.set_aside`."""
+        keys = list(partitions)
+        for key in keys:
+            self._forget_place(key)
+        return [folder for manager in self.managers for folder in manager.set_aside(keys)]
+
     def empty_trash(self) -> None:
         """Remove the bytes of deleted partitions. Blocks; a worker thread may call it."""
         for manager in self.managers:

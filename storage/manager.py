@@ -13,8 +13,9 @@ The owner calls, from its event loop:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
+from itertools import count
 from typing import NamedTuple
 from uuid import UUID
 
@@ -41,6 +42,7 @@ from .naming import (
     folder_name,
     parse_folder_name,
     parse_future_folder_name,
+    stray_folder_name,
 )
 from .open_segments import OpenSegments
 from .recovery import load_log
@@ -431,20 +433,44 @@ class LogManager:
 
         Ranges that are being sent stay readable. Raises StorageError.
         """
+        self._trash += self._take_out(partitions, self._deleted_folder)
+
+    def set_aside(self, partitions: Iterable[Partition]) -> list[str]:
+        """Take partitions out of service that belong to no topic, and keep what they hold.
+
+        As Kafka does: metadata that is older than the records must not cost the records. Returns
+        the folders in which they are from now on. Raises StorageError.
+        """
+        return self._take_out(partitions, self._stray_folder)
+
+    def _deleted_folder(self, key: Partition, topic_id: UUID) -> str:
+        folder = f"{self.data_dir}/{deleted_folder_name(*key, topic_id)}"
+        self._files.rmtree(folder)
+        return folder
+
+    def _stray_folder(self, key: Partition, topic_id: UUID) -> str:
+        names = (stray_folder_name(*key, topic_id, number) for number in count())
+        folders = (f"{self.data_dir}/{name}" for name in names)
+        return next(folder for folder in folders if not self._files.exists(folder))
+
+    def _take_out(
+        self, partitions: Iterable[Partition], name: Callable[[Partition, UUID], str]
+    ) -> list[str]:
+        """Rename the folders of partitions; returns the new names of those that were there."""
         gone = [key for key in partitions if key in self._folders]
         if not gone:
-            return
+            return []
         # Before the names go: a later topic of this name must not be measured by these offsets.
         for key in gone:
             if log := self._logs.get(key):
                 log.deleted = True
         self._checkpoints.forget(gone)
         with self._checkpoints.guard:
-            for key in gone:
-                self._put_aside(key)
+            renamed = [self._put_aside(key, name) for key in gone]
         self._files.sync_dir(self.data_dir)
+        return [folder for folder in renamed if folder is not None]
 
-    def _put_aside(self, key: Partition) -> None:
+    def _put_aside(self, key: Partition, name: Callable[[Partition, UUID], str]) -> str | None:
         path = f"{self.data_dir}/{folder_name(*key)}"
         topic_id = self._topic_id(key) or _NO_ID
         log = self._logs.pop(key, None)
@@ -452,13 +478,13 @@ class LogManager:
             log.close(clean=False)
             self._changed.discard(log)
             self._checkpointed_bytes.pop(log, None)
-        if self._files.exists(path):
-            aside = f"{self.data_dir}/{deleted_folder_name(*key, topic_id)}"
-            self._files.rmtree(aside)
-            self._files.rename(path, aside)
-            self._trash.append(aside)
         self._folders.discard(key)
         self._unopened.discard(key)
+        if not self._files.exists(path):
+            return None
+        aside = name(key, topic_id)
+        self._files.rename(path, aside)
+        return aside
 
     def empty_trash(self) -> None:
         """Remove the bytes of deleted partitions. Blocks; a worker thread may call it."""

@@ -34,6 +34,7 @@ REPLACES = ".replaces"
 CLEANED = ".cleaned"
 SWAP = ".swap"
 DELETED_FOLDER = "-delete"
+STRAY_FOLDER = "-stray"
 FUTURE_FOLDER = "-future"
 
 META_PROPERTIES = "meta.properties"
@@ -80,6 +81,15 @@ def deleted_folder_name(topic: str, partition: int, topic_id: UUID) -> str:
     topic names are cut, because a folder name has at most 255 bytes.
     """
     ending = f"-{partition}.{topic_id.hex}{DELETED_FOLDER}"
+    return topic[: _FOLDER_NAME_MAX - len(ending)] + ending
+
+
+def stray_folder_name(topic: str, partition: int, topic_id: UUID, number: int) -> str:
+    """The name under which a partition that belongs to no topic is kept, as in Kafka.
+
+    `number` tells apart what was found more than once; 0 is left out.
+    """
+    ending = f"-{partition}.{topic_id.hex}{f'.{number}' if number else ''}{STRAY_FOLDER}"
     return topic[: _FOLDER_NAME_MAX - len(ending)] + ending
 
 

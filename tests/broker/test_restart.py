@@ -351,3 +351,25 @@ async def test_memory_is_given_back_when_a_topic_goes() -> None:
             topic = await create_topic(wire, f"t{i}")
             assert (await produce(wire, topic, batch([bytes(900_000)]))).error_code == 0
             await delete_topic(wire, topic.name)
+
+
+async def test_records_that_belong_to_no_topic_are_kept(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Metadata that was restored from before the topic must not cost its records."""
+    data = tmp_path / "data"
+    async with started(data) as broker, connected(broker.endpoint) as wire:
+        await create_topic(wire, "old")
+    before = (data / "cluster.journal").read_bytes()
+    for _ in range(2):
+        async with started(data) as broker, connected(broker.endpoint) as wire:
+            await produce(wire, await create_topic(wire, "young"), batch([b"precious"]))
+        (data / "cluster.journal").write_bytes(before)
+    async with started(data) as broker:
+        assert list(broker.node.cluster.topics) == ["old"]
+    strays = sorted(data.glob("young-0.*-stray"))
+    assert len(strays) == 2
+    assert all(b"precious" in next(stray.glob("*.log")).read_bytes() for stray in strays)
+    assert str(strays[0]) in caplog.text
+    async with started(data):
+        assert sorted(data.glob("young-0.*-stray")) == strays

@@ -443,6 +443,9 @@ class Log:
             return old
         if not self._folder_exists:
             self._create_folder()
+        if len(self._segments) == 1 and self.synced_offset <= self._bases[0]:
+            # Or a power cut may keep the new name and lose this one, and the log begins too late.
+            self.sync_folder()
         segment = Segment.create(
             self._files,
             self.folder,

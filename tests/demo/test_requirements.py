@@ -77,7 +77,7 @@ def test_missing_modules_are_named_with_the_command(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name == "pyspark" else real(name)
     )
-    with pytest.raises(StartError, match=r"needs pyspark.*pip install 'kbroker\[demo\]'"):
+    with pytest.raises(StartError, match=r"\(pyspark.*pip install '\.\[demo\]'"):
         requirements.check()
 
 

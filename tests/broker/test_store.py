@@ -129,7 +129,7 @@ class LostDisk:
         raise StorageError("the disk is gone")
 
 
-async def test_after_a_failed_write_nothing_more_is_written(
+async def test_after_a_failed_sync_nothing_more_is_written(
     files: MemFiles, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = LocalStore(files, PATH)
@@ -143,3 +143,15 @@ async def test_after_a_failed_write_nothing_more_is_written(
     assert [record.levelname for record in caplog.records] == ["ERROR"]
     assert "the disk is gone); restart the server" in caplog.text
     assert set(await store.range("")) == {"a"}
+
+
+async def test_a_disk_that_was_full_takes_metadata_again(caplog: pytest.LogCaptureFixture) -> None:
+    files = MemFiles(limit=200)
+    files.mkdir("data")
+    store = LocalStore(files, PATH)
+    await put(store, "a", 1)
+    with pytest.raises(StorageError):
+        await put(store, "b" * 300, 2)
+    assert "metadata could not be written: memory storage is full" in caplog.text
+    await put(store, "c", 3)
+    assert set(await store.range("")) == set(await LocalStore(files, PATH).range("")) == {"a", "c"}

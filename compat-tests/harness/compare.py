@@ -53,6 +53,7 @@ class Rule:
     check: the demand.
     call: pattern of the calls that it is about.
     row: pattern of the whole place, row names included.
+    may_be_equal: the values are the same now and then.
     """
 
     api: str
@@ -62,6 +63,7 @@ class Rule:
     check: Check
     call: str = "*"
     row: str = "*"
+    may_be_equal: bool = False
 
     def covers(self, api: str, call: str, place: str, row: str) -> bool:
         return (

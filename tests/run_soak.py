@@ -61,14 +61,17 @@ def _run(command: str) -> tuple[int, list[str]]:
 
 
 def _commit() -> str:
+    """The commit that was run, with "-dirty" when files are not as in it; rows do not count."""
+    head = _git("rev-parse", "--short", "HEAD") or "unknown"
+    changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs/soak.md")
+    return f"{head}-dirty" if changed else head
+
+
+def _git(*arguments: str) -> str:
     finished = subprocess.run(
-        ["git", "describe", "--always", "--dirty"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
+        ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
     )
-    return finished.stdout.strip() or "unknown"
+    return finished.stdout.strip()
 
 
 def _write_row(part: str, row: str) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from types import CoroutineType
 from typing import Any, NamedTuple
 
@@ -160,20 +160,28 @@ class Connection:
                 request, _ = decode(api.request_class, frame, header.api_version, offset)
                 if self._traced:
                     wire_logger.debug("%s > %s %s", self.peer.host, header, request)
-                await self._handle(api, header, request)
+                unfinished = self._handle(api, header, request)
+                if unfinished is not None:
+                    await unfinished
             self._release_memory()
 
-    async def _handle(self, api: Api, header: RequestHeader, request: Any) -> None:
-        """Do the ordered work of one request, and give its answer a place in the queue."""
-        result = await self._ordered_work(api, header, request)
-        if result is not None:
-            self._reply(header, result)
+    def _handle(self, api: Api, header: RequestHeader, request: Any) -> Awaitable[None] | None:
+        """Do the ordered work of one request, and give its answer a place in the queue.
 
-    async def _ordered_work(self, api: Api, header: RequestHeader, request: Any) -> Any:
-        """Call the handler; what it returns is the answer, or stands for it."""
+        Returns None when that is done, as it mostly is, or what is to be awaited for it.
+        """
         context = Context(self._node, self._apis, self.peer, header.client_id, header.api_version)
         result = api.handler(context, request)
-        return await self._prepare(result) if isinstance(result, Preparation) else result
+        if isinstance(result, Preparation):
+            return self._reply_prepared(header, result)
+        if result is not None:
+            self._reply(header, result)
+        return None
+
+    async def _reply_prepared(self, header: RequestHeader, preparation: Preparation[Any]) -> None:
+        result = await self._prepare(preparation)
+        if result is not None:
+            self._reply(header, result)
 
     async def _prepare(self, preparation: Preparation[Any]) -> Any:
         """Finish a request's ordered work before the next request is looked at."""

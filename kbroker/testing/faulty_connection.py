@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import trio
 
 from kbroker.connection import Connection, Reply
-from kbroker.context import Refused
+from kbroker.context import Context, Refused
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.headers import RequestHeader
@@ -65,7 +65,7 @@ class FaultyConnection(Connection):
 
     async def _handle(self, api: Api, header: RequestHeader, request: Any) -> None:
         if header.client_id == CLIENT_ID:
-            await super()._handle(api, header, request)
+            await self._serve_plainly(api, header, request)
             return
         if api.key == ApiKey.FETCH and self._names_too_little(request):
             self._reply(header, FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND))
@@ -75,12 +75,23 @@ class FaultyConnection(Connection):
         )
         rule = self._faults.take(asked)
         if rule is None:
-            await super()._handle(api, header, request)
+            await self._serve_plainly(api, header, request)
         elif rule.effect is Effect.DELAY and not rule.after:
             await self._prepare(Preparation(partial(trio.sleep, rule.milliseconds / 1000)))
-            await super()._handle(api, header, request)
+            await self._serve_plainly(api, header, request)
         else:
             await self._hit(rule, asked, Asking(api, header, request))
+
+    async def _serve_plainly(self, api: Api, header: RequestHeader, request: Any) -> None:
+        result = await self._ordered_work(api, header, request)
+        if result is not None:
+            self._reply(header, result)
+
+    async def _ordered_work(self, api: Api, header: RequestHeader, request: Any) -> Any:
+        """Call the handler; what it returns is the answer, or stands for it."""
+        context = Context(self._node, self._apis, self.peer, header.client_id, header.api_version)
+        result = api.handler(context, request)
+        return await self._prepare(result) if isinstance(result, Preparation) else result
 
     def _names_too_little(self, request: FetchRequest) -> bool:
         """A fetch of a session does not name its partitions (KIP-227), and a rule has to know them.
@@ -102,7 +113,7 @@ class FaultyConnection(Connection):
             await self._refuse(rule, asking)
         elif effect is Effect.CORRUPT_BATCH and api.key == ApiKey.PRODUCE:
             self._change_rows(rule, request, _flip)
-            await super()._handle(api, header, request)
+            await self._serve_plainly(api, header, request)
         elif effect is Effect.DISCONNECT and not rule.after:
             raise Refused(f"fault: {rule}")
         elif effect is Effect.BLACKHOLE and not rule.after:

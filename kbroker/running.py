@@ -13,7 +13,7 @@ from functools import partial
 import trio
 
 from .broker import Broker, open_broker
-from .declared import declare_topics, write_seed
+from .declared import declare
 from .server import Listener
 from .serving import ServeOptions, load_config
 from .topics import NewTopic
@@ -51,9 +51,7 @@ async def _run(options: RunOptions) -> int:
     listener = Listener("PLAINTEXT", "127.0.0.1", 0)
     opened = partial(open_broker, config, data_dir=options.data_dir, listeners=[listener])
     async with _controlled(opened) if options.control else _plain(opened) as (broker, more):
-        await declare_topics(broker, options.topics)
-        for path in options.seeds:
-            await write_seed(broker, path)
+        await declare(broker, options.topics, options.seeds)
         names = (*ADDRESS_VARIABLES, *options.variables)
         environment = os.environ | dict.fromkeys(names, broker.bootstrap_servers) | more
         return await _run_child(options.command, environment)

@@ -24,7 +24,7 @@ from .broker import Broker, open_broker
 from .client import check_round_trip
 from .config import BrokerConfig, ConfigError
 from .context import Endpoint
-from .declared import StartFailed, declare_topics, write_seed
+from .declared import StartFailed, declare
 from .descriptors import raise_limit
 from .listeners import configured_listeners
 from .logs import set_up_logging
@@ -167,10 +167,7 @@ class _Serving:
                     options.cluster_id,
                     broker.node.cluster.id,
                 )
-            await declare_topics(broker, options.topics)
-            for path in options.seeds:
-                written = await write_seed(broker, path)
-                logger.info("%d records of %s written", written, path)
+            await declare(broker, options.topics, options.seeds)
             yield broker
 
     @property

@@ -417,7 +417,7 @@ def _inspect(buffer: Buffer, header: BatchHeader, now_ms: int, rules: ProduceRul
     code = ErrorCode.INVALID_RECORD
     errors: list[RecordError] = []
     max_timestamp = NO_TIMESTAMP
-    with _errors_as(ErrorCode.INVALID_RECORD):
+    with errors_as(ErrorCode.INVALID_RECORD):
         for index, record in enumerate(_records(buffer, 0, header, rules.max_decompressed)):
             timestamp = record.timestamp
             if record.offset != index:
@@ -460,7 +460,7 @@ def read_records(
             `max_decompressed`. Records before the bad place have been given out by then.
     """
     for position, header in iter_headers(buffer):
-        with _errors_as(ErrorCode.CORRUPT_MESSAGE):
+        with errors_as(ErrorCode.CORRUPT_MESSAGE):
             yield from _records(buffer, position, header, max_decompressed)
 
 
@@ -479,7 +479,7 @@ def first_record_at_or_after(
     for position, header in iter_headers(buffer):
         if header.max_timestamp < timestamp or header.last_offset < start_offset:
             continue
-        with _errors_as(ErrorCode.CORRUPT_MESSAGE):
+        with errors_as(ErrorCode.CORRUPT_MESSAGE):
             for record in _records(buffer, position, header, max_decompressed):
                 if record.timestamp >= timestamp and record.offset >= start_offset:
                     return FoundRecord(record.offset, record.timestamp, header.leader_epoch)
@@ -497,7 +497,7 @@ def max_timestamp_record(
     if newest is None:
         return None
     position, header = newest
-    with _errors_as(ErrorCode.CORRUPT_MESSAGE):
+    with errors_as(ErrorCode.CORRUPT_MESSAGE):
         records = _records(buffer, position, header, max_decompressed)
         latest = max(records, key=lambda record: record.timestamp, default=None)
     if latest is None:
@@ -505,12 +505,12 @@ def max_timestamp_record(
     return FoundRecord(latest.offset, latest.timestamp, header.leader_epoch)
 
 
-class _MalformedError(ValueError):
+class MalformedError(ValueError):
     """The records of a batch do not have the form that they should have."""
 
 
 @contextmanager
-def _errors_as(code: ErrorCode) -> Iterator[None]:
+def errors_as(code: ErrorCode) -> Iterator[None]:
     """Turn what the parser and the decompressors raise into a KafkaError."""
     try:
         yield
@@ -546,26 +546,26 @@ def _parse(data: bytes, header: BatchHeader) -> Iterator[Record]:
             raw = data[position]
             position += 1
             if raw > 0x7F:
-                raw, position = _long_varint(data, position, raw)
+                raw, position = long_varint(data, position, raw)
             record_end = position + (raw >> 1)
             if raw & 1:
                 _bad_length(raw)
             raw = data[position + 1]  # one byte of record attributes, none of them in use
             position += 2
             if raw > 0x7F:
-                raw, position = _long_varint(data, position, raw)
+                raw, position = long_varint(data, position, raw)
             timestamp = base_timestamp + ((raw >> 1) ^ -(raw & 1))
             raw = data[position]
             position += 1
             if raw > 0x7F:
-                raw, position = _long_varint(data, position, raw)
+                raw, position = long_varint(data, position, raw)
             delta = raw >> 1
             if raw & 1 or delta > last_offset_delta or not -_INT64_MAX <= timestamp <= _INT64_MAX:
-                raise _MalformedError(f"offset delta {delta}, timestamp {timestamp}")
+                raise MalformedError(f"offset delta {delta}, timestamp {timestamp}")
             raw = data[position]
             position += 1
             if raw > 0x7F:
-                raw, position = _long_varint(data, position, raw)
+                raw, position = long_varint(data, position, raw)
             if raw & 1:
                 key = None if raw == 1 else _bad_length(raw)
             else:
@@ -574,7 +574,7 @@ def _parse(data: bytes, header: BatchHeader) -> Iterator[Record]:
             raw = data[position]
             position += 1
             if raw > 0x7F:
-                raw, position = _long_varint(data, position, raw)
+                raw, position = long_varint(data, position, raw)
             if raw & 1:
                 value = None if raw == 1 else _bad_length(raw)
             else:
@@ -586,36 +586,36 @@ def _parse(data: bytes, header: BatchHeader) -> Iterator[Record]:
             else:
                 position += 1
             if position != record_end:
-                raise _MalformedError(f"a record ends at byte {position}, not at {record_end}")
+                raise MalformedError(f"a record ends at byte {position}, not at {record_end}")
             if log_append_time is not None:
                 timestamp = log_append_time
             yield new(Record, (key, value, timestamp, headers, base_offset + delta))
     except IndexError:
-        raise _MalformedError("the records are truncated") from None
+        raise MalformedError("the records are truncated") from None
     if position != end:
-        raise _MalformedError(f"{end - position} bytes after the last record")
+        raise MalformedError(f"{end - position} bytes after the last record")
 
 
 def _parse_headers(data: bytes, position: int, headers: list[tuple[str, bytes | None]]) -> int:
     """Append the headers of one record, whose count is at `position`; returns their end."""
     count, position = read_varint(data, position)
     if count < 0:
-        raise _MalformedError(f"{count} record headers")
+        raise MalformedError(f"{count} record headers")
     for _ in range(count):
         size, position = read_varint(data, position)
         if size < 0:
-            raise _MalformedError("a record header without a key")
+            raise MalformedError("a record header without a key")
         key = data[position : position + size].decode(errors="surrogateescape")
         position += size
         size, position = read_varint(data, position)
         if size < -1:
-            raise _MalformedError(f"length {size}")
+            raise MalformedError(f"length {size}")
         headers.append((key, None if size < 0 else data[position : position + size]))
         position += max(size, 0)
     return position
 
 
-def _long_varint(data: bytes, position: int, raw: int) -> tuple[int, int]:
+def long_varint(data: bytes, position: int, raw: int) -> tuple[int, int]:
     """The rest of a varint whose first byte said that there is more; still in zigzag form."""
     byte = data[position]
     if byte < 0x80:  # two bytes are by far the most frequent case
@@ -627,12 +627,12 @@ def _long_varint(data: bytes, position: int, raw: int) -> tuple[int, int]:
         raw |= (byte & 0x7F) << shift
         if byte < 0x80:
             return raw, position
-    raise _MalformedError("a varint of more than ten bytes")
+    raise MalformedError("a varint of more than ten bytes")
 
 
 def _bad_length(raw: int) -> NoReturn:
     """Only -1 stands for null."""
-    raise _MalformedError(f"length {(raw >> 1) ^ -1}")
+    raise MalformedError(f"length {(raw >> 1) ^ -1}")
 
 
 # --- building batches -------------------------------------------------------------------------

@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from .compression import Codec, OutputLimitError, compress, decompress
-from .errors import ErrorCode, KafkaError
+from .compression import Codec, compress, decompress
+from .errors import ErrorCode
 from .primitives import Buffer, write_varint
 from .records import (
     CODEC_MASK,
@@ -25,7 +25,10 @@ from .records import (
     MAGIC,
     NO_TIMESTAMP,
     BatchHeader,
+    MalformedError,
     ProduceRules,
+    errors_as,
+    long_varint,
     validate_produced,
     with_payload,
 )
@@ -57,22 +60,26 @@ def unpacked_records(buffer: Buffer, header: BatchHeader, max_decompressed: int)
         KafkaError: CORRUPT_MESSAGE for a damaged stream, MESSAGE_TOO_LARGE above
             `max_decompressed` bytes.
     """
+    with errors_as(ErrorCode.CORRUPT_MESSAGE):
+        return _decompressed(buffer, header, max_decompressed)
+
+
+def _decompressed(buffer: Buffer, header: BatchHeader, max_decompressed: int) -> bytes:
     payload = memoryview(buffer)[HEADER_SIZE : header.size]
-    try:
-        return decompress(header.codec, payload, max_decompressed)
-    except OutputLimitError as error:
-        raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, f"the batch {error}") from None
-    except ValueError as error:
-        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, str(error)) from None
+    return decompress(header.codec, payload, max_decompressed)
 
 
 def raw_records(data: bytes, header: BatchHeader) -> Iterator[RawRecord]:
     """The records in `data`, which is all of a batch's uncompressed records.
 
-    Varints of one byte are read inline: compaction sees every record of a topic here.
-
     Raises KafkaError: CORRUPT_MESSAGE where they do not have the form of records.
     """
+    with errors_as(ErrorCode.CORRUPT_MESSAGE):
+        yield from _raw_records(data, header)
+
+
+def _raw_records(data: bytes, header: BatchHeader) -> Iterator[RawRecord]:
+    """Varints of one byte are read inline: compaction sees every record of a topic here."""
     base_offset, last_offset_delta = header.base_offset, header.last_offset_delta
     new = tuple.__new__
     end = 0
@@ -81,26 +88,26 @@ def raw_records(data: bytes, header: BatchHeader) -> Iterator[RawRecord]:
             start, body = end, end + 1
             raw = data[start]
             if raw > 0x7F:
-                raw, body = _long_varint(data, body, raw)
+                raw, body = long_varint(data, body, raw)
             end = body + (raw >> 1)
             if raw & 1:
-                raise _malformed("a negative length")
+                raise MalformedError("a negative length")
             raw = data[body + 1]
             offset_start = body + 2
             if raw > 0x7F:
-                raw, offset_start = _long_varint(data, offset_start, raw)
+                raw, offset_start = long_varint(data, offset_start, raw)
             timestamp_delta = (raw >> 1) ^ -(raw & 1)
             raw = data[offset_start]
             position = offset_start + 1
             if raw > 0x7F:
-                raw, position = _long_varint(data, position, raw)
+                raw, position = long_varint(data, position, raw)
             delta = raw >> 1
             if raw & 1 or delta > last_offset_delta:
-                raise _malformed(f"offset delta {delta}")
+                raise MalformedError(f"offset delta {delta}")
             raw = data[position]
             position += 1
             if raw > 0x7F:
-                raw, position = _long_varint(data, position, raw)
+                raw, position = long_varint(data, position, raw)
             key = None
             if not raw & 1:
                 key = data[position : position + (raw >> 1)]
@@ -108,33 +115,17 @@ def raw_records(data: bytes, header: BatchHeader) -> Iterator[RawRecord]:
             raw = data[position]
             position += 1
             if raw > 0x7F:
-                raw, position = _long_varint(data, position, raw)
+                raw, position = long_varint(data, position, raw)
             has_value = not raw & 1
             if position + (raw >> 1 if has_value else 0) >= end:
-                raise _malformed("a record that is longer than it says")
+                raise MalformedError("a record that is longer than it says")
             offset = base_offset + delta
             fields = (start, body, offset_start, end, offset, timestamp_delta, key, has_value)
             yield new(RawRecord, fields)
     except IndexError:
-        raise _malformed("the records are truncated") from None
+        raise MalformedError("the records are truncated") from None
     if end != len(data):
-        raise _malformed(f"{len(data) - end} bytes after the last record")
-
-
-def _long_varint(data: bytes, position: int, raw: int) -> tuple[int, int]:
-    """The rest of a varint whose first byte said that there is more; still in zigzag form."""
-    raw &= 0x7F
-    for shift in range(7, 70, 7):
-        byte = data[position]
-        position += 1
-        raw |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return raw, position
-    raise _malformed("a varint of more than ten bytes")
-
-
-def _malformed(message: str) -> KafkaError:
-    return KafkaError(ErrorCode.CORRUPT_MESSAGE, message)
+        raise MalformedError(f"{len(data) - end} bytes after the last record")
 
 
 def with_records(
@@ -233,14 +224,10 @@ def recompressed(
         KafkaError: INVALID_RECORD for records that cannot be read, MESSAGE_TOO_LARGE above
             `max_decompressed` bytes.
     """
-    try:
-        data = unpacked_records(buffer, header, max_decompressed)
-        for index, record in enumerate(raw_records(data, header)):
+    with errors_as(ErrorCode.INVALID_RECORD):
+        data = _decompressed(buffer, header, max_decompressed)
+        for index, record in enumerate(_raw_records(data, header)):
             if record.offset != header.base_offset + index:
-                raise _malformed(f"record {index} has offset {record.offset}")
-    except KafkaError as error:
-        if error.code == ErrorCode.CORRUPT_MESSAGE:
-            raise KafkaError(ErrorCode.INVALID_RECORD, error.message) from None
-        raise
+                raise MalformedError(f"record {index} has offset {record.offset}")
     changed = header._replace(attributes=header.attributes & ~CODEC_MASK | codec)
     return with_payload(changed, compress(codec, data, level))

@@ -122,7 +122,6 @@ class Compacted(NamedTuple):
     end_offset: int
     records_read: int
     records_kept: int
-    bytes_read: int
     bytes_kept: int
     unreadable: int
 
@@ -298,7 +297,7 @@ class Compaction:
         self._written: list[Segment] = []
         self._cleaned: list[CleanedSegment] = []
         self._records_read = self._records_kept = 0
-        self._bytes_read = self._bytes_kept = 0
+        self._bytes_kept = 0
         self._unreadable = 0
 
     def steps(self) -> Iterator[None]:
@@ -314,7 +313,6 @@ class Compaction:
             self._end_offset,
             self._records_read,
             self._records_kept,
-            self._bytes_read,
             self._bytes_kept,
             self._unreadable,
         )
@@ -416,7 +414,6 @@ class Compaction:
 
     def _count(self, header: BatchHeader, kept: Batch | None) -> None:
         self._records_read += header.record_count
-        self._bytes_read += header.size
         if kept is not None:
             self._records_kept += kept[1].record_count
             self._bytes_kept += kept[1].size

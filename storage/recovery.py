@@ -47,6 +47,7 @@ from .naming import (
 from .open_segments import OpenSegments
 from .segment import RELATIVE_OFFSET_MAX, Segment, SegmentRules
 from .snapshots import Snapshots
+from .sync import sync_file
 
 logger = logging.getLogger(__name__)
 
@@ -391,7 +392,7 @@ class _Recovery:
                 break
         if cut or (end > self._point and not self._durable):
             for segment in self._segments[first:]:
-                _sync_file(self._files, segment.log_path)
+                sync_file(self._files, segment.log_path)
             self._files.sync_dir(self._log.folder)
             self._files.sync_dir(self._log.folder.rpartition("/")[0])
         return end
@@ -495,14 +496,6 @@ class _Recovery:
             )
         elif tail:
             logger.info("%s: %d torn bytes cut at offset %d", self._log.folder, len(tail), end)
-
-
-def _sync_file(files: Files, path: str) -> None:
-    file = files.open(path)
-    try:
-        file.sync()
-    finally:
-        file.close()
 
 
 def _read_from(files: Files, path: str, position: int) -> bytes:

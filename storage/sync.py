@@ -77,7 +77,7 @@ class FileSync(_Settled):
 
     def sync(self) -> None:
         with suppress(FileNotFoundError):  # it may have been deleted since
-            _sync_file(self._files, self._path)
+            sync_file(self._files, self._path)
 
 
 class FileWrite(_Settled):
@@ -96,7 +96,7 @@ class FileWrite(_Settled):
         _write(self._files, self._path, self._position, self._data)
 
     def sync(self) -> None:
-        _sync_file(self._files, self._path)
+        sync_file(self._files, self._path)
 
 
 class AtomicWrite:
@@ -113,7 +113,7 @@ class AtomicWrite:
         _write(self._files, self._temporary, 0, self._data)
 
     def sync(self) -> None:
-        _sync_file(self._files, self._temporary)
+        sync_file(self._files, self._temporary)
         self.settle()
         self._files.sync_dir(self._path.rpartition("/")[0])
 
@@ -158,7 +158,8 @@ def _write(files: Files, path: str, position: int, data: bytes) -> None:
         file.close()
 
 
-def _sync_file(files: Files, path: str) -> None:
+def sync_file(files: Files, path: str) -> None:
+    """Make the bytes of a file durable. Raises StorageError, or FileNotFoundError."""
     file = files.open(path)
     try:
         file.sync()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import time
@@ -137,7 +138,7 @@ class Transcript:
     expected of that broker only. Lines of `#` and empty lines are comments.
 
     `$NAME` stands for a variable. Blanks of any number count as one; stack traces and lines of
-    logging are left out. What differs from run to run is TIME or ID. A command may end in
+    logging are left out, and the names in a line of JSON are sorted. What differs from run to run is TIME or ID. A command may end in
     `| sort [-u]` or `| grep [-o] PATTERN`, and `write FILE` writes its stdin to a file.
     """
 
@@ -215,9 +216,10 @@ class Shell:
     def _cleaned(self, text: str) -> list[str]:
         for name, value in self.variables.items():
             text = text.replace(value, f"${name}")
+        text = "\n".join(_in_order(line) for line in text.splitlines() if not _NOISE.match(line))
         for pattern, word in _VOLATILE:
             text = pattern.sub(word, text)
-        lines = [" ".join(line.split()) for line in text.splitlines() if not _NOISE.match(line)]
+        lines = [" ".join(line.split()) for line in text.splitlines()]
         return [line for line in lines if line]
 
 
@@ -229,6 +231,16 @@ _VOLATILE = (
     (re.compile(r"console-consumer-[\da-f-]+"), "console-consumer-ID"),
 )
 """What differs from run to run, and the word that stands for it."""
+
+
+def _in_order(line: str) -> str:
+    """A line that is an object of JSON with its names in order: in Java it differs by JVM."""
+    if not line.startswith("{"):
+        return line
+    try:
+        return json.dumps(json.loads(line), sort_keys=True, separators=(",", ":"))
+    except ValueError:
+        return line
 
 
 def _filtered(lines: list[str], command: str, *arguments: str) -> list[str]:

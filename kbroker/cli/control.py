@@ -19,9 +19,10 @@ CONTROL = click.option(
 
 def ask(control: str, **order: Any) -> dict[str, Any]:
     """Send one order; returns the answer, or ends the command with what went wrong."""
-    host, _, port = control.rpartition(":")
+    from kbroker.context import Endpoint
+
     try:
-        with socket.create_connection((host, int(port))) as stream:
+        with socket.create_connection(Endpoint.parse(control)) as stream:
             stream.sendall(json.dumps(order).encode() + b"\n")
             with stream.makefile() as lines:
                 answer: dict[str, Any] = json.loads(lines.readline())

@@ -10,7 +10,6 @@ import click
 from .units import DURATION
 
 RETRY_SECONDS = 0.1
-PORT_MAX = 65535
 
 
 @click.command()
@@ -35,17 +34,19 @@ def health(bootstrap: str, wait_seconds: float) -> None:
     import trio
 
     from kbroker.client import check_round_trip
+    from kbroker.context import Endpoint
     from kbroker.protocol.compile import DecodeError
 
-    host, _, port = bootstrap.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > PORT_MAX:
+    try:
+        endpoint = Endpoint.parse(bootstrap)
+    except ValueError as error:
         # Not the usual 2 of a wrong option: containers reserve that status.
-        click.echo(f"--bootstrap {bootstrap!r} is not HOST:PORT", err=True)
+        click.echo(f"--bootstrap: {error}", err=True)
         sys.exit(1)
     give_up_at = time.monotonic() + wait_seconds
     while True:
         try:
-            metadata = trio.run(check_round_trip, host.strip("[]"), int(port))
+            metadata = trio.run(check_round_trip, *endpoint)
         except (OSError, DecodeError) as error:
             if time.monotonic() < give_up_at:
                 time.sleep(RETRY_SECONDS)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 Result = TypeVar("Result")
 
-FAILED, USAGE, TIMED_OUT = 1, 2, 4
+FAILED, TIMED_OUT = 1, 4
 """Exit codes; 2 is click's own for what cannot be understood."""
 
 BROKERS, CLIENT_ID = "brokers", "client.id"
@@ -104,13 +104,10 @@ def resolve(given: Mapping[str, str]) -> Target:
 def _parse_addresses(text: str) -> list[Endpoint]:
     from kbroker.context import Endpoint
 
-    endpoints = []
-    for address in text.split(","):
-        host, _, port = address.strip().rpartition(":")
-        if not host or not port.isdecimal() or not 0 < int(port) <= 65535:
-            raise click.BadParameter(f"{address!r} is not HOST:PORT", param_hint="--bootstrap")
-        endpoints.append(Endpoint(host.strip("[]"), int(port)))
-    return endpoints
+    try:
+        return [Endpoint.parse(address) for address in text.split(",")]
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--bootstrap") from None
 
 
 def run(target: Target, work: Callable[[ClusterClient], Awaitable[Result]]) -> Result:

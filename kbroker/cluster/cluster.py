@@ -482,10 +482,6 @@ class Cluster:
             self.configs[resource] = StoredConfigs(dict(entry.value["values"]), entry.revision)
         return resource
 
-    def _put_producer_ids(self, entry: Entry) -> None:
-        self._next_producer_id = int(entry.value["next"])
-        self._producer_ids_revision = entry.revision
-
     def _put_single(self, key: str, entry: Entry) -> None:
         """Take over an entry that stands alone under its key."""
         if key == PRODUCER_IDS:

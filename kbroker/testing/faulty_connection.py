@@ -83,9 +83,9 @@ class FaultyConnection(Connection):
             await self._hit(rule, asked, Asking(api, header, request))
 
     async def _serve_plainly(self, api: Api, header: RequestHeader, request: Any) -> None:
-        result = await self._ordered_work(api, header, request)
-        if result is not None:
-            self._reply(header, result)
+        unfinished = super()._handle(api, header, request)
+        if unfinished is not None:
+            await unfinished
 
     async def _ordered_work(self, api: Api, header: RequestHeader, request: Any) -> Any:
         """Call the handler; what it returns is the answer, or stands for it."""

@@ -16,7 +16,7 @@ import trio
 
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.consumer import reading
-from kbroker.client.errors import NoSuchGroup, check
+from kbroker.client.errors import NoSuchGroup, NoSuchTopic, check
 from kbroker.client.groups import Group, committed_offsets, describe_group
 from kbroker.client.list_offsets import EARLIEST, LATEST, offsets_at
 from kbroker.client.producer import ANY_PARTITION, Producer
@@ -160,8 +160,6 @@ class Kit:
         Parameters: `partition` None places it by its key as Java's client does; `timestamp` is in
         ms, None stands for now. A topic that does not exist is created.
         """
-        if topic not in await self.topics():
-            await self.create_topic(topic, -1)
         record = Record(
             to_bytes(key),
             to_bytes(value),
@@ -169,9 +167,12 @@ class Kit:
             tuple(headers),
         )
         producer = Producer(self._cluster)
-        place = await producer.place(
-            topic, record, ANY_PARTITION if partition is None else partition
-        )
+        wanted = ANY_PARTITION if partition is None else partition
+        try:
+            place = await producer.place(topic, record, wanted)
+        except NoSuchTopic:
+            await self.create_topic(topic, -1)
+            place = await producer.place(topic, record, wanted)
         (written,) = await producer.write({place: [record]})
         return _received(written.partition, written.records[0])
 

@@ -157,7 +157,7 @@ class ExternalKafka(KafkaHandle):
 
     @contextlib.asynccontextmanager
     async def _open(self) -> AsyncIterator[Kit]:
-        endpoints = [_endpoint(text) for text in self._bootstrap.split(",")]
+        endpoints = [Endpoint.parse(text) for text in self._bootstrap.split(",")]
         async with open_cluster(endpoints, CLIENT_ID) as cluster:
             yield Kit(cluster, Pauses(), SystemClock().log_ms)
 
@@ -506,8 +506,3 @@ class CoordinatorClock:
         self._broker.run_in_broker(
             lambda broker: broker.advance_coordinator(span_ms, keep_members=keep_members)
         )
-
-
-def _endpoint(text: str) -> Endpoint:
-    host, _, port = text.strip().rpartition(":")
-    return Endpoint(host.strip("[]"), int(port))

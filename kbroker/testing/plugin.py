@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
@@ -60,7 +60,8 @@ def kbroker_factory(
     request: pytest.FixtureRequest, kbroker_thread: BrokerThread
 ) -> Iterator[Callable[..., LocalBroker]]:
     """Makes brokers: `kbroker_factory(topics={"orders": 3}, config={...})`."""
-    _refuse_external(request)
+    if request.config.getoption("kbroker_bootstrap"):
+        _skip_with_external()
     from .local import LocalBroker
 
     made: list[LocalBroker] = []
@@ -146,16 +147,15 @@ def _wanted(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 def _prepare_external(broker: KafkaHandle, wanted: dict[str, Any]) -> None:
     if wanted.keys() & {"config", "persist", "disk"}:
-        pytest.skip("this test needs a broker of its own, and --kbroker-bootstrap names another")
+        _skip_with_external()
     for name, partitions in wanted.get("topics", {}).items():
         if name in broker.topics():
             broker.delete_topic(name)
         broker.create_topic(name, partitions)
 
 
-def _refuse_external(request: pytest.FixtureRequest) -> None:
-    if request.config.getoption("kbroker_bootstrap"):
-        pytest.skip("this test needs a broker of its own, and --kbroker-bootstrap names another")
+def _skip_with_external() -> NoReturn:
+    pytest.skip("this test needs a broker of its own, and --kbroker-bootstrap names another")
 
 
 def _brokers_of(item: pytest.Item) -> list[LocalBroker]:

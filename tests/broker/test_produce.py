@@ -234,17 +234,17 @@ async def test_a_duplicate_has_its_first_time_with_log_append_time(wire: Wire) -
 
 
 @pytest.mark.parametrize(
-    ("case", "data", "code"),
+    ("data", "code"),
     [
-        ("gap", numbered(5, epoch=1), 45),
-        ("same first, other last", numbered(2, [b"2", b"3"], epoch=1), 45),
-        ("overlap", numbered(1, [b"1", b"2", b"3"], epoch=1), 45),
-        ("new epoch not at 0", numbered(3, epoch=2), 45),
-        ("lower epoch", numbered(3, epoch=0), 47),
-        ("lower epoch of a duplicate", numbered(2, epoch=0), 47),
+        pytest.param(numbered(5, epoch=1), 45, id="gap"),
+        pytest.param(numbered(2, [b"2", b"3"], epoch=1), 45, id="same first, other last"),
+        pytest.param(numbered(1, [b"1", b"2", b"3"], epoch=1), 45, id="overlap"),
+        pytest.param(numbered(3, epoch=2), 45, id="new epoch not at 0"),
+        pytest.param(numbered(3, epoch=0), 47, id="lower epoch"),
+        pytest.param(numbered(2, epoch=0), 47, id="lower epoch of a duplicate"),
     ],
 )
-async def test_what_does_not_follow(wire: Wire, case: str, data: bytes, code: int) -> None:
+async def test_what_does_not_follow(wire: Wire, data: bytes, code: int) -> None:
     topic = await create_topic(wire, "t")
     for i in range(3):
         assert (await produce(wire, topic, numbered(i, epoch=1))).error_code == 0

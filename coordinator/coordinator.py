@@ -159,6 +159,10 @@ class GroupCoordinator:
         while (key := self._rebalances.timers.pop_due(now.coordinator_ms)) is not None:
             yield self._rebalances.expire(key, now)
 
+    def end_session(self, group_id: str, member_id: str, now: Now) -> None:
+        """A member is not heard of any more: its session is over the next time `due` is called."""
+        self._rebalances.expect(group_id, member_id, 0, now)
+
     def renew_sessions(self, now: Now) -> None:
         """All members were just heard of: for a clock that jumps while its clients do not."""
         for group in self._state.groups.values():

@@ -129,6 +129,18 @@ class GroupService:
         """All coordinators that have groups or offsets."""
         return list(self._shards.values())
 
+    def reload(self, group_id: str) -> None:
+        """Rebuild the coordinator of a group, as when its partition gets another leader.
+
+        Members that wait for it are told NOT_COORDINATOR.
+        """
+        topic = self._node.cluster.topics.get(OFFSETS_TOPIC)
+        if topic is not None:
+            index = group_partition(group_id, len(topic.partitions))
+            if index in self._shards:
+                self._lose(self._shards[index])
+            self._open_shard(topic, index)
+
     async def load(self) -> None:
         """Rebuild every coordinator from its partition."""
         topic = self._node.cluster.topics.get(OFFSETS_TOPIC)

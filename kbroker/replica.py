@@ -154,6 +154,15 @@ class Replica:
         self.log.delete_records_before(offset)
         self.wake()
 
+    def restart_at(self, offset: int, now_ms: int) -> None:
+        """Lose all records; the next one has `offset`. Nothing may be waiting for a sync.
+
+        Raises StorageError.
+        """
+        self.log.restart_at(offset, now_ms=now_ms)
+        self._segment = self.log.active
+        self.wake()
+
     def failure(self) -> ErrorCode:
         """Why something that was appended will not be committed here."""
         if self._deleted:

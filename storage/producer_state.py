@@ -195,6 +195,17 @@ class ProducerStates:
             producer.transaction_start = base_offset
             self._transactions[producer_id] = base_offset
 
+    def fence(self, producer_id: int) -> None:
+        """Refuse what a producer writes from now on, as if another one had its id and a new epoch.
+
+        Nothing happens when it never wrote here.
+        """
+        producer = self._producers.get(producer_id)
+        if producer is not None:
+            producer.epoch += 1
+            producer.batches.clear()
+            producer.next_sequence = 0
+
     def check_marker(self, header: BatchHeader, marker: Marker) -> None:
         """Refuse a transaction marker of a fenced producer or coordinator.
 

@@ -317,6 +317,15 @@ class Cluster:
         changed = {"leader": leader, "isr": isr, "leader_epoch": partition.leader_epoch + 1}
         await self._change_partition(topic, partition, changed, cause=cause)
 
+    async def renew_leader(self, name: str, index: int, *, cause: str) -> None:
+        """Let a partition's leader begin a new epoch, as one that lost it and was elected again.
+
+        Raises KafkaError: UNKNOWN_TOPIC_OR_PARTITION.
+        """
+        topic, partition = self.existing(name, index)
+        changed = {"leader_epoch": partition.leader_epoch + 1}
+        await self._change_partition(topic, partition, changed, cause=cause)
+
     async def reassign(
         self,
         name: str,

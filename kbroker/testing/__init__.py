@@ -10,8 +10,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .async_broker import RunningBroker, UnfiredFault, open_test_broker
-    from .fault import Fault
+    from .async_broker import RunningBroker, open_test_broker
+    from .fault import Fault, UnfiredFault
     from .host import BrokerThread
     from .kit import KafkaRecord, WaitTimeout
     from .local import ExternalKafka, LocalBroker
@@ -38,7 +38,7 @@ _MODULES = {
     "LocalBroker": "local",
     "Snapshot": "snapshot",
     "RunningBroker": "async_broker",
-    "UnfiredFault": "async_broker",
+    "UnfiredFault": "fault",
     "WaitTimeout": "kit",
     "open_test_broker": "async_broker",
 }

@@ -25,11 +25,12 @@ from kbroker.client.errors import ClientError
 from kbroker.context import Endpoint
 from kbroker.protocol.errors import KafkaError
 
-from .async_broker import RunningBroker, check_faults
+from .async_broker import RunningBroker
 from .clock import MovableClock, milliseconds
-from .fault import api_key, new_rule
+from .fault import check_faults, new_rule
 from .faulty_connection import FaultyConnection
 from .kit import CLIENT_ID, WAIT_SECONDS
+from .names import api_key
 from .rules import Effect, Faults, Rule
 
 logger = logging.getLogger(__name__)

@@ -4,93 +4,126 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, TypeVar
 
+from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
-from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.schema import fields
 
+from .names import api_key, error_named
 from .rules import Effect, Faults, Hook, Rule, Target
 
+Waited = TypeVar("Waited")
+"""What waiting gives: None, and in an async program something to await."""
 
-class Fault:
+WITH_BATCHES = {ApiKey.PRODUCE, ApiKey.FETCH}
+
+
+class UnfiredFault(AssertionError):
+    """A fault was armed and hit nothing: the test did not test what it says."""
+
+
+class Fault(Generic[Waited]):
     """One armed fault; what is called on it says more of it, and returns it again.
 
     Unless told otherwise it hits the next matching request, once.
     """
 
-    def __init__(self, faults: Faults, rule: Rule, wait: Callable[[Rule, int, float], None]):
+    def __init__(
+        self, faults: Faults, rule: Rule, wait: Callable[[Rule, int, float], Waited]
+    ) -> None:
         self._faults = faults
         self._rule = rule
         self._wait = wait
 
     # -- schedule
 
-    def once(self) -> Fault:
+    def once(self) -> Fault[Waited]:
         """Hit the next matching request only."""
         return self.times(1)
 
-    def on_call(self, number: int) -> Fault:
+    def on_call(self, number: int) -> Fault[Waited]:
         """Let matching requests pass until number `number` (from 1), and hit that one."""
         self._rule.first = number
         return self
 
-    def times(self, count: int) -> Fault:
+    def times(self, count: int) -> Fault[Waited]:
         """Hit so many matching requests."""
         self._rule.count = count
         return self
 
-    def every_time(self) -> Fault:
+    def every_time(self) -> Fault[Waited]:
         """Hit all matching requests."""
         self._rule.count = math.inf
         return self
 
-    def with_probability(self, probability: float, seed: int = 0) -> Fault:
+    def until(self, api: str) -> Fault[Waited]:
+        """Hit all matching requests of a client until it has sent a request of `api`.
+
+        `until("Metadata")` is a leader that has moved: who looks again finds it.
+        """
+        self._rule.until = api_key(api)
+        return self.every_time()
+
+    def with_probability(self, probability: float, seed: int = 0) -> Fault[Waited]:
         """Hit each matching request with this probability; it may hit none."""
         self._rule.probability = probability
         self._rule.random = random.Random(seed)
         return self.every_time().maybe()
 
-    def maybe(self) -> Fault:
+    def maybe(self) -> Fault[Waited]:
         """A test may pass without this one having hit anything."""
         self._rule.may_stay_unfired = True
         return self
 
     # -- effect
 
-    def disconnect(self) -> Fault:
+    def disconnect(self) -> Fault[Waited]:
         """Close the connection."""
         return self._does(Effect.DISCONNECT)
 
-    def delay(self, milliseconds: float) -> Fault:
+    def delay(self, milliseconds: float) -> Fault[Waited]:
         """Take that much longer; later requests of the same connection wait too."""
         return self._does(Effect.DELAY, milliseconds=milliseconds)
 
-    def throttle(self, milliseconds: float) -> Fault:
+    def throttle(self, milliseconds: float) -> Fault[Waited]:
         """Answer, and tell the client to pause (KIP-219)."""
         return self._does(Effect.THROTTLE, milliseconds=milliseconds)
 
-    def blackhole(self) -> Fault:
+    def blackhole(self) -> Fault[Waited]:
         """Never answer, and keep the connection open."""
         return self._does(Effect.BLACKHOLE)
 
-    def half_frame(self) -> Fault:
-        """Send the first half of the answer, then close."""
+    def half_frame(self) -> Fault[Waited]:
+        """Do the work, send the first half of the answer, then close."""
         return self._does(Effect.HALF_FRAME)
 
-    def answer_twice(self) -> Fault:
+    def answer_twice(self) -> Fault[Waited]:
         """Send the answer two times."""
         return self._does(Effect.ANSWER_TWICE)
 
-    def corrupt_batch(self, bit: int = 0) -> Fault:
-        """Flip a bit of the records that a Produce brings or a Fetch gets, counted from the end of
-        the batch's header."""
+    def corrupt_batch(self, bit: int = 0) -> Fault[Waited]:
+        """Flip a bit of the records that a Produce brings or a Fetch gets.
+
+        Bits are counted from the end of the batch's header; behind the last one they begin again.
+        Requests and answers without records do not count.
+        """
         return self._does(Effect.CORRUPT_BATCH, bit=bit)
 
-    def _does(self, effect: Effect, **settings: Any) -> Fault:
+    def hook(self, function: Hook) -> Fault[Waited]:
+        """Ask a function what to do; see `Arming.on`."""
+        return self._does(Effect.HOOK, hook=function)
+
+    def _does(self, effect: Effect, **settings: Any) -> Fault[Waited]:
         self._rule.effect = effect
         for name, value in settings.items():
             setattr(self._rule, name, value)
+        try:
+            check_effect(self._rule)
+        except ValueError:
+            self.disarm()
+            raise
         return self
 
     # -- afterwards
@@ -100,9 +133,9 @@ class Fault:
         """How many requests it hit."""
         return self._rule.hits
 
-    def wait(self, hits: int = 1, timeout: float = 5.0) -> None:
+    def wait(self, hits: int = 1, timeout: float = 5.0) -> Waited:
         """Wait until it has hit so many requests. Raises WaitTimeout with the near misses."""
-        self._wait(self._rule, hits, timeout)
+        return self._wait(self._rule, hits, timeout)
 
     def disarm(self) -> None:
         """Hit nothing more."""
@@ -112,13 +145,98 @@ class Fault:
         return f"<Fault {self._rule}: {self.hits} hits>"
 
 
+class Arming(Generic[Waited]):
+    """What a broker under test has to say about faults, whichever way it is called."""
+
+    faults: Faults
+
+    def wait_for_hits(self, rule: Rule, hits: int, timeout: float) -> Waited:
+        """Wait until a fault has hit so many requests; its `wait` does the same."""
+        raise NotImplementedError
+
+    def fault(
+        self,
+        api: str | Iterable[str] | None = None,
+        *,
+        error: str | int | None = None,
+        topic: str | None = None,
+        partition: int | Iterable[int] | None = None,
+        group: str | None = None,
+        client_id: str | None = None,
+        transactional_id: str | None = None,
+        resource: str | None = None,
+        versions: range | int | None = None,
+        at: str = "before",
+        top_level: bool = False,
+    ) -> Fault[Waited]:
+        """Arm a fault; what is called on it says when it hits and what it does.
+
+        Parameters: `api` is named as in Kafka ("Produce"), or several, None for all; `error` is the
+        name or number of the error to answer with, beside the rows of an answer if `top_level`;
+        `topic` to `versions` narrow down which requests are meant (a topic may be named by an id
+        that nobody has, `resource` is what the settings of a request belong to); `at` "after" does
+        the work first. Raises ValueError for names that do not exist.
+        """
+        rule = new_rule(
+            api,
+            error=error,
+            at=at,
+            top_level=top_level,
+            versions=versions,
+            topic=topic,
+            partition=partition,
+            group=group,
+            client_id=client_id,
+            transactional_id=transactional_id,
+            resource=resource,
+        )
+        self.faults.arm(rule)
+        return Fault(self.faults, rule, self.wait_for_hits)
+
+    def on(self, api: str | Iterable[str] | None = None, **criteria: Any) -> Callable[[Hook], Hook]:
+        """Call a function with each request of an API, and what is asked: `@kbroker.on("Fetch")`.
+
+        It returns None to let the request pass, or the answer; with `at="after"` it gets the
+        response, and returns None or another one. It may be async, to delay, and raises OSError to
+        close the connection; whatever else it raises fails the test. It runs in the broker's
+        thread, and what its client sends meanwhile waits. `criteria` are those of `fault`.
+        """
+
+        def install(function: Hook) -> Hook:
+            self.fault(api, **criteria).hook(function).every_time().maybe()
+            return function
+
+        return install
+
+    def disarm_faults(self) -> None:
+        """Take all faults and hooks away, and forget what they did."""
+        self.faults.rules.clear()
+        self.faults.failures.clear()
+
+    def check_faults(self) -> None:
+        """Raise what a hook has raised, and UnfiredFault when a fault hit nothing that should."""
+        check_faults(self.faults)
+
+
+def check_faults(faults: Faults) -> None:
+    """See `Arming.check_faults`."""
+    if faults.failures:
+        raise faults.failures[0]
+    reports = [
+        f"{rule} never fired: {'; '.join(faults.near_misses(rule))}" for rule in faults.unfired()
+    ]
+    if reports:
+        raise UnfiredFault("\n".join(reports))
+
+
 def new_rule(
-    api: str | None,
+    api: str | Iterable[str] | None,
     *,
     error: str | int | None = None,
     at: str = "before",
+    top_level: bool = False,
     versions: range | int | None = None,
-    hook: Hook | None = None,
+    partition: int | Iterable[int] | None = None,
     **criteria: Any,
 ) -> Rule:
     """The rule that the words of a test mean. Raises ValueError, with what there is instead."""
@@ -126,37 +244,40 @@ def new_rule(
         raise ValueError(f"at={at!r}: a fault comes before or after the work")
     if isinstance(versions, int):
         versions = range(versions, versions + 1)
-    target = Target(api=None if api is None else api_key(api), versions=versions, **criteria)
-    rule = Rule(target, after=at == "after")
-    if hook is not None:
-        rule.effect, rule.hook = Effect.HOOK, hook
-    elif error is not None:
+    names = [api] if isinstance(api, str) else api or ()
+    partitions = [partition] if isinstance(partition, int) else partition or ()
+    target = Target(
+        frozenset(map(api_key, names)),
+        partitions=frozenset(partitions),
+        versions=versions,
+        **criteria,
+    )
+    rule = Rule(target, after=at == "after", top_level=top_level)
+    if error is not None:
         rule.effect, rule.code = Effect.ERROR, error_named(error)
+        check_effect(rule)
     return rule
 
 
-def api_key(name: str) -> ApiKey:
-    """The API that a test names as Kafka does: "Produce", or "PRODUCE". Raises ValueError."""
-    plain = name.replace("_", "").lower()
-    for key in ApiKey:
-        if key.api_name.lower() == plain:
-            return key
-    raise ValueError(f"there is no API {name!r}{_close(name, [key.api_name for key in ApiKey])}")
+def check_effect(rule: Rule) -> None:
+    """Refuse what a rule could not do to any request that it is for. Raises ValueError."""
+    apis = rule.target.apis
+    names = ", ".join(key.api_name for key in sorted(apis))
+    if rule.effect is Effect.CORRUPT_BATCH and apis and not apis & WITH_BATCHES:
+        raise ValueError(f"there are batches in Produce and Fetch, not in {names}")
+    if (
+        rule.effect is Effect.THROTTLE
+        and apis
+        and not any(_has(key, "throttle_time_ms") for key in apis)
+    ):
+        raise ValueError(f"the answer to {names} cannot say how long to pause")
+    if rule.top_level and not apis:
+        raise ValueError("top_level=True needs the API that is meant")
+    for key in apis if rule.top_level else ():
+        if not _has(key, "error_code"):
+            raise ValueError(f"the answer to {key.api_name} has errors in its rows only")
 
 
-def error_named(name: str | int) -> ErrorCode:
-    """The error of this name or number. Raises ValueError."""
-    if isinstance(name, int):
-        return ErrorCode(name)
-    try:
-        return ErrorCode[name.upper()]
-    except KeyError:
-        known = [code.name for code in ErrorCode]
-        raise ValueError(f"there is no error {name!r}{_close(name.upper(), known)}") from None
-
-
-def _close(name: str, known: list[str]) -> str:
-    import difflib
-
-    found = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {found[0]}?" if found else ""
+def _has(key: ApiKey, name: str) -> bool:
+    """Whether the answer to an API has a field of this name beside its rows."""
+    return any(field.name == name for field in fields(messages.response_class(key)))

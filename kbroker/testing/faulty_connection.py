@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
+from inspect import isawaitable
 from types import CoroutineType
 from typing import Any, NamedTuple
 
@@ -11,28 +11,19 @@ import trio
 
 from kbroker.connection import Connection, Reply
 from kbroker.context import Context, Refused
+from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.headers import RequestHeader
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.protocol.records import HEADER_SIZE
-from kbroker.protocol.schema import Struct, fields
 from kbroker.registry import Api
 from kbroker.waiters import Pending, Preparation
 
 from .error_answers import error_answer
 from .kit import CLIENT_ID
-from .rules import (
-    Asked,
-    Effect,
-    Faults,
-    Rule,
-    asked_of,
-    partition_of,
-    partition_rows,
-    topic_of,
-    topic_rows,
-)
+from .rows import covered_rows, joined, set_errors, split
+from .rules import Asked, Effect, Faults, Rule, asked_of
 
 
 class Mangled(NamedTuple):
@@ -43,44 +34,74 @@ class Mangled(NamedTuple):
 
 
 class Asking(NamedTuple):
-    """One request, and what serves it."""
+    """One request, what is asked with it, and what serves it."""
 
     api: Api
     header: RequestHeader
     request: Any
+    asked: Asked
 
 
 class FaultyConnection(Connection):
     """Asks `faults` what to do with each request.
 
-    A request that is delayed holds up what its client sends after it, as a slow network would: work
-    is done in the order of arrival.
+    A request that is delayed, or that a hook thinks about, holds up what its client sends after it,
+    as a slow network would: work is done in the order of arrival.
     """
 
     def __init__(self, faults: Faults, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._faults = faults
+        self._is_known = False
+        self.is_of_kit = False
+        """The test itself asks, and no fault hits it."""
+
+    # -- who asks
+
+    def _get_to_know(self, header: RequestHeader) -> None:
+        """The first request says whose connection it is, and so what it may know of."""
+        if not self._is_known:
+            self._is_known = True
+            self.is_of_kit = header.client_id == CLIENT_ID
+            if not self.is_of_kit:
+                self._apis = self._faults.admitted(self._apis)
+
+    def _refuse_or_answer(self, header: RequestHeader) -> None:
+        self._get_to_know(header)
+        super()._refuse_or_answer(header)
+
+    def _is_served(self, header: RequestHeader) -> bool:
+        api = self._apis.get(header.api_key)
+        return api is not None and header.api_version in api.versions
 
     # -- requests
 
     async def _handle(self, api: Api, header: RequestHeader, request: Any) -> None:
-        if header.client_id == CLIENT_ID:
+        self._get_to_know(header)
+        if self.is_of_kit:
             await self._serve_plainly(api, header, request)
-            return
-        if api.key == ApiKey.FETCH and self._names_too_little(request):
+        elif not self._is_served(header):
+            self._refuse_or_answer(header)
+        elif api.key == ApiKey.FETCH and self._names_too_little(header, request):
             self._reply(header, FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND))
-            return
-        asked = asked_of(
-            api.key, header.api_version, header.client_id, request, self._name_of_topic
-        )
-        rule = self._faults.take(asked)
-        if rule is None:
-            await self._serve_plainly(api, header, request)
-        elif rule.effect is Effect.DELAY and not rule.after:
-            await self._prepare(Preparation(partial(trio.sleep, rule.milliseconds / 1000)))
-            await self._serve_plainly(api, header, request)
         else:
-            await self._hit(rule, asked, Asking(api, header, request))
+            asked = asked_of(
+                api.key, header.api_version, header.client_id, request, self._name_of_topic
+            )
+            rule = self._faults.take(asked)
+            asking = Asking(api, header, request, asked)
+            await (self._serve(asking) if rule is None else self._hit(rule, asking))
+
+    async def _serve(self, asking: Asking) -> None:
+        """Serve a request that no rule hits, unless one breaks its batches."""
+        api, header, request, asked = asking
+        if self._faults.corrupts(asked):
+            if api.key == ApiKey.PRODUCE:
+                self._break_batches(asked, request)
+            elif api.key == ApiKey.FETCH:
+                await self._answer_with_broken_batches(asking)
+                return
+        await self._serve_plainly(api, header, request)
 
     async def _serve_plainly(self, api: Api, header: RequestHeader, request: Any) -> None:
         unfinished = super()._handle(api, header, request)
@@ -93,87 +114,119 @@ class FaultyConnection(Connection):
         result = api.handler(context, request)
         return await self._prepare(result) if isinstance(result, Preparation) else result
 
-    def _names_too_little(self, request: FetchRequest) -> bool:
+    def _names_too_little(self, header: RequestHeader, request: FetchRequest) -> bool:
         """A fetch of a session does not name its partitions (KIP-227), and a rule has to know them.
 
         A session that is not found any more makes the client name all of them.
         """
-        return request.session_epoch > 0 and self._faults.must_know_partitions()
+        return request.session_epoch > 0 and self._faults.must_know_partitions(
+            header.client_id or ""
+        )
 
     def _name_of_topic(self, topic_id: Any) -> str:
         topic = self._node.cluster.topics_by_id.get(topic_id)
         return topic.name if topic else ""
 
-    async def _hit(self, rule: Rule, asked: Asked, asking: Asking) -> None:
+    async def _hit(self, rule: Rule, asking: Asking) -> None:
         """Carry out a rule on one request."""
-        effect, (api, header, request) = rule.effect, asking
-        if effect is Effect.HOOK:
-            self._reply(header, self._ask_hook(rule, asked, asking))
-        elif effect is Effect.ERROR and not rule.after:
+        effect, (api, header, request, _) = rule.effect, asking
+        if rule.after:
+            await self._answer(rule, asking)
+        elif effect is Effect.HOOK:
+            await self._ask_first(rule, asking)
+        elif effect is Effect.ERROR:
             await self._refuse(rule, asking)
-        elif effect is Effect.CORRUPT_BATCH and api.key == ApiKey.PRODUCE:
-            self._change_rows(rule, request, _flip)
-            await self._serve_plainly(api, header, request)
-        elif effect is Effect.DISCONNECT and not rule.after:
+        elif effect is Effect.DISCONNECT:
             raise Refused(f"fault: {rule}")
-        elif effect is Effect.BLACKHOLE and not rule.after:
+        elif effect is Effect.BLACKHOLE:
             self._reply(header, _never())
+        elif effect is Effect.DELAY:
+            await self._pause(rule)
+            await self._serve_plainly(api, header, request)
         else:
             await self._answer(rule, asking)
 
+    async def _pause(self, rule: Rule) -> None:
+        await self._prepare(Preparation(partial(trio.sleep, rule.milliseconds / 1000)))
+
     async def _refuse(self, rule: Rule, asking: Asking) -> None:
-        """Answer with the error; rows of other topics and partitions are served as they should be."""
-        api, header, request = asking
-        kept, refused = self._split(rule, request)
+        """Answer with the error; rows about what is not meant are served as they should be."""
+        api, header, request, _ = asking
+        if rule.top_level:
+            self._reply(header, messages.response_class(api.key)(error_code=rule.code))
+            return
+        kept, refused = split(request, rule.target, self._name_of_topic)
+        refusal = error_answer(api.key, refused, rule.code)
         if kept is None:
-            self._reply(header, error_answer(api.key, request, rule.code))
+            self._reply(header, refusal)
             return
         result = await self._ordered_work(api, header, kept)
-        refusal = error_answer(api.key, refused, rule.code)
-        self._reply(header, _then(result, lambda response: _joined(response, refusal)))
+        self._reply(header, _then(result, lambda response: joined(response, refusal)))
 
-    def _split(self, rule: Rule, request: Any) -> tuple[Any | None, Any]:
-        """What of the request the rule leaves alone (None: nothing), and what it refuses."""
-        kept, refused = [], []
-        name = next((each.name for each in fields(type(request)) if _is_topics(each.name)), None)
-        for row in topic_rows(request):
-            inside, outside = self._split_topic(rule, row)
-            refused += inside
-            kept += outside
-        if name is None or not kept:
-            return None, request
-        return _with(request, name, kept), _with(request, name, refused)
-
-    def _split_topic(self, rule: Rule, row: Any) -> tuple[list[Any], list[Any]]:
-        topic = topic_of(row, self._name_of_topic)
-        if not rule.target.covers(topic, None):
-            return [], [row]
-        partitions = partition_rows(row)
-        inside = [each for each in partitions if rule.target.covers(topic, partition_of(each))]
-        if len(inside) == len(partitions):
-            return [row], []
-        outside = [each for each in partitions if each not in inside]
-        name = next(each.name for each in fields(type(row)) if each.name.startswith("partition"))
-        return [_with(row, name, inside)], [_with(row, name, outside)]
-
-    async def _ask_hook(self, rule: Rule, asked: Asked, asking: Asking) -> Any:
-        assert rule.hook is not None
-        answer = rule.hook(asking.request, asked)
-        if isinstance(answer, CoroutineType):
-            answer = await answer
+    async def _ask_first(self, rule: Rule, asking: Asking) -> None:
+        """Let a hook answer, or serve the request."""
+        api, header, request, asked = asking
+        ask = partial(self._ask_hook, rule, request, asked)
+        try:
+            answer = await self._prepare(Preparation(ask))
+        except OSError as error:
+            raise Refused(str(error)) from error
         if answer is not None:
+            self._reply(header, answer)
+        else:
+            await self._serve_plainly(api, header, request)
+
+    async def _ask_hook(self, rule: Rule, message: Any, asked: Asked) -> Any:
+        """What a hook returns. Raises OSError to close the connection."""
+        assert rule.hook is not None
+        try:
+            answer = rule.hook(message, asked)
+            if isawaitable(answer):
+                answer = await answer
+            expected = messages.response_class(asked.api)
+            if answer is not None and not isinstance(answer, expected):
+                raise TypeError(f"a hook answers with None or a {expected.__name__}: {answer!r}")
             return answer
-        return await _resolve(await self._ordered_work(*asking))
+        except OSError:
+            raise
+        except Exception as error:
+            self._faults.failures.append(error)
+            raise ConnectionAbortedError(f"a hook failed: {error!r}") from error
+
+    # -- batches
+
+    def _break_batches(self, asked: Asked, message: Any) -> None:
+        """Let a rule break the batches of a Produce request or a Fetch response, if there are any."""
+        rule = self._faults.take_batch(asked, lambda rule: bool(self._batches(rule, message)))
+        if rule is not None:
+            for row in self._batches(rule, message):
+                row.records = _flipped(row.records, rule.bit)
+
+    def _batches(self, rule: Rule, message: Any) -> list[Any]:
+        rows = covered_rows(message, rule.target, self._name_of_topic)
+        return [row for row in rows if row.records]
+
+    async def _answer_with_broken_batches(self, asking: Asking) -> None:
+        api, header, request, asked = asking
+
+        def break_batches(response: Any) -> Any:
+            self._break_batches(asked, response)
+            return response
+
+        self._reply(header, _then(await self._ordered_work(api, header, request), break_batches))
 
     # -- answers
 
     async def _answer(self, rule: Rule, asking: Asking) -> None:
         """Do the work, then lie about it."""
-        result = await self._ordered_work(*asking)
+        api, header, request, asked = asking
+        result = await self._ordered_work(api, header, request)
         if result is not None:
-            self._reply(asking.header, _then(result, lambda response: self._lie(rule, response)))
+            self._reply(header, _then(result, partial(self._lie, rule, asked)))
+        elif rule.effect is Effect.DISCONNECT:  # Produce with acks=0
+            raise Refused(f"fault: {rule}")
 
-    async def _lie(self, rule: Rule, response: Any) -> Any:
+    async def _lie(self, rule: Rule, asked: Asked, response: Any) -> Any:
         effect = rule.effect
         if effect is Effect.DISCONNECT:
             raise OSError(f"fault: {rule}")
@@ -182,27 +235,23 @@ class FaultyConnection(Connection):
         elif effect is Effect.DELAY:
             await trio.sleep(rule.milliseconds / 1000)
         elif effect is Effect.THROTTLE:
-            response.throttle_time_ms = int(rule.milliseconds)
+            if hasattr(response, "throttle_time_ms"):
+                response.throttle_time_ms = int(rule.milliseconds)
         elif effect is Effect.ERROR:
-            _set_errors(response, rule.code, self._rows(rule, response))
-        elif effect is Effect.CORRUPT_BATCH:
-            self._change_rows(rule, response, _flip)
+            self._set_error(rule, response)
+        elif effect is Effect.HOOK:
+            answer = await self._ask_hook(rule, response, asked)
+            return response if answer is None else answer
         elif effect in (Effect.HALF_FRAME, Effect.ANSWER_TWICE):
             return Mangled(response, effect)
         return response
 
-    def _rows(self, rule: Rule, message: Any) -> list[Any]:
-        """The rows about partitions that a rule is about."""
-        return [
-            row
-            for topic in topic_rows(message)
-            for row in partition_rows(topic)
-            if rule.target.covers(topic_of(topic, self._name_of_topic), partition_of(row))
-        ]
-
-    def _change_rows(self, rule: Rule, message: Any, change: Callable[[Rule, Any], None]) -> None:
-        for row in self._rows(rule, message):
-            change(rule, row)
+    def _set_error(self, rule: Rule, response: Any) -> None:
+        if rule.top_level:
+            response.error_code = rule.code
+        else:
+            rows = covered_rows(response, rule.target, self._name_of_topic)
+            set_errors(response, rule.code, rows)
 
     def _encode(self, reply: Reply, response: Any) -> list[Any]:
         if not isinstance(response, Mangled):
@@ -226,63 +275,21 @@ async def _resolve(result: Any) -> Any:
     return await result if isinstance(result, CoroutineType) else result
 
 
-async def _then(result: Any, change: Callable[[Any], Any]) -> Any:
+async def _then(result: Any, change: Any) -> Any:
     """The response, changed."""
     response = await _resolve(result)
     if response is None:
         return None
     changed = change(response)
-    return await changed if isinstance(changed, CoroutineType) else changed
+    return await changed if isawaitable(changed) else changed
 
 
-def _is_topics(name: str) -> bool:
-    return name in ("topics", "topic_data")
-
-
-def _with(message: Any, name: str, value: Any) -> Any:
-    """A copy of a message with one field changed."""
-    values = {each.name: getattr(message, each.name) for each in fields(type(message))}
-    return type(message)(**{**values, name: value})
-
-
-def _joined(response: Any, refusal: Any) -> Any:
-    """One response of two that are about different rows."""
-    for field in fields(type(response)):
-        if field.array and isinstance(field.kind, type):
-            setattr(
-                response, field.name, getattr(response, field.name) + getattr(refusal, field.name)
-            )
-    return response
-
-
-def _set_errors(response: Any, code: ErrorCode, rows: list[Any]) -> None:
-    """Put the error into these rows, or into all places when there are none."""
-    if not rows:
-        rows = [response, *_structs(response)]
-    for row in rows:
-        if hasattr(row, "error_code"):
-            row.error_code = code
-
-
-def _structs(message: Struct) -> list[Any]:
-    found: list[Any] = []
-    for field in fields(type(message)):
-        if field.array and isinstance(field.kind, type):
-            for row in getattr(message, field.name) or ():
-                found += [row, *_structs(row)]
-    return found
-
-
-def _flip(rule: Rule, row: Any) -> None:
-    """Change one bit of the first batch of a row, behind its header."""
-    records = getattr(row, "records", None)
-    if not records:
-        return
+def _flipped(records: Any, bit: int) -> memoryview:
+    """The records with one bit changed, behind the header of the first batch."""
     data = bytearray(records if isinstance(records, (bytes, memoryview)) else records.read())
-    position = HEADER_SIZE + rule.bit // 8
-    if position < len(data):
-        data[position] ^= 1 << rule.bit % 8
-    row.records = memoryview(data)
+    start = HEADER_SIZE if len(data) > HEADER_SIZE else 0
+    data[start + (bit // 8) % (len(data) - start)] ^= 1 << (bit % 8)
+    return memoryview(data)
 
 
 def _half(parts: list[Any]) -> list[Any]:

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import ParamSpec, Self, TypeVar
 
 from kbroker.client.cluster import open_cluster
 from kbroker.client.groups import Group
@@ -17,14 +17,15 @@ from kbroker.context import Endpoint
 from kbroker.storage.crash_files import Mode
 from kbroker.storage.files import MemFiles
 
-from .async_broker import RunningBroker, check_faults, run_broker
+from .async_broker import RunningBroker, run_broker
 from .clock import MovableClock, milliseconds
 from .disk import FOLDER, Disk
 from .expectation import Expectation
-from .fault import Fault, api_key, new_rule
+from .fault import Arming
 from .host import BrokerThread, Held
 from .kit import CLIENT_ID, WAIT_SECONDS, KafkaRecord, Kit, Pauses, Value, WaitTimeout
-from .rules import Faults, Hook, Rule
+from .names import api_key
+from .rules import Faults, Rule
 from .snapshot import Snapshot
 
 P = ParamSpec("P")
@@ -168,7 +169,7 @@ class ExternalKafka(KafkaHandle):
             self._thread.close()
 
 
-class LocalBroker(KafkaHandle):
+class LocalBroker(KafkaHandle, Arming[None]):
     """A broker of its own: empty, on a free port, gone at the end.
 
     Parameters: `topics` to create, with their partitions; `config` are Kafka's properties;
@@ -388,59 +389,33 @@ class LocalBroker(KafkaHandle):
 
     # -- faults
 
-    def fault(
-        self,
-        api: str | None = None,
-        *,
-        error: str | int | None = None,
-        topic: str | None = None,
-        partition: int | None = None,
-        group: str | None = None,
-        client_id: str | None = None,
-        transactional_id: str | None = None,
-        versions: range | int | None = None,
-        at: str = "before",
-    ) -> Fault:
-        """Arm a fault; what is called on it says when it hits and what it does.
-
-        Parameters: `api` is named as in Kafka ("Produce"), None for all; `error` is the name or
-        number of the error to answer with; `topic` to `versions` narrow down which requests are
-        meant; `at` "after" does the work first. Raises ValueError for names that do not exist.
-        """
-        rule = new_rule(
-            api,
-            error=error,
-            at=at,
-            versions=versions,
-            topic=topic,
-            partition=partition,
-            group=group,
-            client_id=client_id,
-            transactional_id=transactional_id,
-        )
-        self.faults.arm(rule)
-        return Fault(self.faults, rule, self._wait_for_hits)
-
-    def _wait_for_hits(self, rule: Rule, hits: int, timeout: float) -> None:
+    def wait_for_hits(self, rule: Rule, hits: int, timeout: float) -> None:
+        """Wait until a fault has hit so many requests; its `wait` does the same."""
         self._do(self.running.wait_for_hits, rule, hits, timeout)
 
-    def on(self, api: str, **criteria: Any) -> Callable[[Hook], Hook]:
-        """Call a function with each request of an API: it may answer it, or return None.
+    def cap_versions(self, versions: str | Mapping[str, int | None] | None) -> None:
+        """Play an older broker; see `RunningBroker.cap_versions`."""
+        self._do(self.running.cap_versions, versions)
 
-        It runs in the broker's thread: `@kbroker.on("Fetch")`.
-        """
+    def expire_member(self, group: str, member: str) -> list[str]:
+        """End the session of a group's member now; see `StateVerbs.expire_member`."""
+        return self._do(self.running.expire_member, group, member)
 
-        def install(hook: Hook) -> Hook:
-            rule = new_rule(api, hook=hook, **criteria)
-            rule.count, rule.may_stay_unfired = float("inf"), True
-            self.faults.arm(rule)
-            return hook
+    def fence_producer(self, producer_id: int | None = None) -> list[int]:
+        """Let a newer instance of a producer have taken over; see `StateVerbs.fence_producer`."""
+        return self._do(self.running.fence_producer, producer_id)
 
-        return install
+    def offset_out_of_range(self, topic: str, partition: int = 0) -> int:
+        """Lose all records of a partition; see `StateVerbs.offset_out_of_range`."""
+        return self._do(self.running.offset_out_of_range, topic, partition)
 
-    def check_faults(self) -> None:
-        """Raise UnfiredFault when a fault hit nothing that should have."""
-        check_faults(self.faults)
+    def move_leader(self, topic: str, partition: int | None = None) -> None:
+        """Elect leaders anew; see `StateVerbs.move_leader`."""
+        self._do(self.running.move_leader, topic, partition)
+
+    def move_coordinator(self, group: str) -> None:
+        """Let a group's coordinator move; see `StateVerbs.move_coordinator`."""
+        self._do(self.running.move_coordinator, group)
 
     def report(self) -> str:
         """What it holds and what it was asked lately, for a person who looks at a failed test."""

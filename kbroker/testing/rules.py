@@ -8,18 +8,23 @@ from __future__ import annotations
 
 import random
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
-from uuid import UUID
 
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
+from kbroker.registry import Api
+
+from .releases import Limits, cut_down
+from .rows import NameOf, group_of, group_rows, partitions_of, resources_of
 
 REQUESTS_KEPT = 500
 """How many requests the log of a broker remembers, for reports of failures."""
 SIMILAR_SHOWN = 5
+GROUP = 0
+"""The key type of FindCoordinator that asks for groups."""
 
 
 class Effect(Enum):
@@ -42,7 +47,7 @@ class Asked(NamedTuple):
     """What rules can tell of a request.
 
     `partitions` maps the topics that it names to the partitions of each, none for a topic that is
-    named as a whole.
+    named as a whole. A topic whose id is not known is named by that id.
     """
 
     api: ApiKey
@@ -51,11 +56,13 @@ class Asked(NamedTuple):
     partitions: dict[str, set[int]]
     groups: frozenset[str]
     transactional_id: str | None
+    resources: frozenset[str] = frozenset()
 
     def __str__(self) -> str:
         parts = [f"{self.api.api_name} {self.version}"]
         parts += [f"topic {topic!r}" for topic in sorted(self.partitions)]
         parts += [f"group {group!r}" for group in sorted(self.groups)]
+        parts += [f"resource {resource!r}" for resource in sorted(self.resources)]
         if self.transactional_id is not None:
             parts.append(f"transactional_id {self.transactional_id!r}")
         return f"{', '.join(parts)} from {self.client_id!r}"
@@ -63,31 +70,40 @@ class Asked(NamedTuple):
 
 @dataclass(slots=True)
 class Target:
-    """Which requests a fault hits; None stands for any."""
+    """Which requests a fault hits; None, and an empty set, stand for any."""
 
-    api: ApiKey | None = None
+    apis: frozenset[ApiKey] = frozenset()
     topic: str | None = None
-    partition: int | None = None
+    partitions: frozenset[int] = frozenset()
     group: str | None = None
     client_id: str | None = None
     transactional_id: str | None = None
+    resource: str | None = None
     versions: range | None = None
 
     def matches(self, asked: Asked) -> bool:
         """Whether the request meets every criterion."""
         return (
-            self.api in (None, asked.api)
+            self.is_of_api(asked.api)
             and self.client_id in (None, asked.client_id)
             and self.transactional_id in (None, asked.transactional_id)
             and (self.versions is None or asked.version in self.versions)
             and (self.group is None or self.group in asked.groups)
+            and (self.resource is None or self.resource in asked.resources)
             and self._concerns_partitions(asked)
         )
 
+    def is_of_api(self, api: ApiKey) -> bool:
+        """Whether requests of this API are meant."""
+        return not self.apis or api in self.apis
+
+    @property
+    def looks_at_partitions(self) -> bool:
+        """Whether a request must say which partitions it is about."""
+        return self.topic is not None or bool(self.partitions)
+
     def _concerns_partitions(self, asked: Asked) -> bool:
-        if self.topic is None and self.partition is None:
-            return True
-        return any(
+        return not self.looks_at_partitions or any(
             self.covers(topic, partition)
             for topic, partitions in asked.partitions.items()
             for partition in partitions or (None,)
@@ -96,22 +112,33 @@ class Target:
     def covers(self, topic: str, partition: int | None) -> bool:
         """Whether a row of a request or response about this partition (None: all) is meant."""
         return self.topic in (None, topic) and (
-            self.partition is None or partition is None or self.partition == partition
+            not self.partitions or partition is None or partition in self.partitions
         )
 
+    def covers_group(self, group: str) -> bool:
+        """Whether a row about this group is meant."""
+        return self.group in (None, group)
+
+    def covers_resource(self, resource: str) -> bool:
+        """Whether a row about the settings of this resource is meant."""
+        return self.resource in (None, resource)
+
     def __str__(self) -> str:
-        parts = [self.api.api_name if self.api is not None else "any request"]
-        for name in ("topic", "partition", "group", "client_id", "transactional_id"):
+        parts = [" or ".join(api.api_name for api in sorted(self.apis)) or "any request"]
+        for name in ("topic", "group", "client_id", "transactional_id", "resource"):
             value = getattr(self, name)
             if value is not None:
                 parts.append(f"{name} {value!r}")
+        if self.partitions:
+            parts.append(f"partition {', '.join(map(str, sorted(self.partitions)))}")
         if self.versions is not None:
             parts.append(f"versions {self.versions.start} to {self.versions.stop - 1}")
         return ", ".join(parts)
 
 
 Hook = Callable[[Any, Asked], Any]
-"""Gets a request; returns None to let it pass, a response, or an awaitable of either."""
+"""Gets a request (or its response, `at="after"`) and what is asked; returns None to let it pass, a
+response, or an awaitable of either."""
 
 
 @dataclass(slots=True, eq=False)
@@ -119,28 +146,43 @@ class Rule:
     """One armed fault.
 
     It hits the calls from number `first` (1 is the next one that matches) on, at most `count` of
-    them, each with `probability`. `after` does the work of the request first, and then lies about
-    it. `milliseconds` belong to delays and throttling, `bit` to corrupted batches.
+    them, each with `probability`, and with `until` only those of clients that have not sent a
+    request of that API since. `after` does the work of the request first, and then lies about it.
+    `top_level` puts an error beside the rows of an answer, not into them. `milliseconds` belong to
+    delays and throttling, `bit` to corrupted batches.
     """
 
     target: Target
     effect: Effect = Effect.PASS
     after: bool = False
     code: ErrorCode = ErrorCode.NONE
+    top_level: bool = False
     milliseconds: float = 0
     bit: int = 0
     hook: Hook | None = None
     first: int = 1
     count: float = 1
+    until: ApiKey | None = None
     probability: float = 1.0
     random: random.Random = field(default_factory=random.Random)
     may_stay_unfired: bool = False
     calls: int = 0
     hits: int = 0
+    released: set[str] = field(default_factory=set)
+    """The clients that have sent what `until` waits for."""
+
+    def may_hit(self, client_id: str) -> bool:
+        """Whether a request of this client can still be hit."""
+        return self.hits < self.count and client_id not in self.released
+
+    def hears(self, asked: Asked) -> None:
+        """Take note of what a client asks for."""
+        if asked.api is self.until:
+            self.released.add(asked.client_id)
 
     def takes(self, asked: Asked) -> bool:
         """Whether this call is hit; counts it."""
-        if self.hits >= self.count or not self.target.matches(asked):
+        if not self.may_hit(asked.client_id) or not self.target.matches(asked):
             return False
         self.calls += 1
         if self.calls < self.first or self.random.random() >= self.probability:
@@ -154,13 +196,16 @@ class Rule:
 
 
 class Faults:
-    """The rules of one broker, and what it was asked lately."""
+    """The rules of one broker, what it was asked lately, and which versions it admits to."""
 
     def __init__(self) -> None:
         self.rules: list[Rule] = []
         self.log: deque[Asked] = deque(maxlen=REQUESTS_KEPT)
         self.counts: Counter[tuple[ApiKey, str]] = Counter()
         """Requests of each API and client id."""
+        self.limits: Limits = {}
+        self.failures: list[Exception] = []
+        """What hooks have raised."""
         self.changed: Callable[[], None] = lambda: None
         """Called after each request: somebody may be waiting for one."""
 
@@ -171,24 +216,47 @@ class Faults:
         """Take a rule away; what it did counts."""
         self.rules.remove(rule)
 
+    def admitted(self, apis: Mapping[int, Api]) -> Mapping[int, Api]:
+        """What of `apis` clients may know of."""
+        return cut_down(apis, self.limits) if self.limits else apis
+
     def take(self, asked: Asked) -> Rule | None:
-        """The first rule that hits this request; counts the request."""
+        """The first rule that hits this request; counts the request.
+
+        Rules that corrupt batches are not asked: `take_batch` asks them when there are batches.
+        """
         self.log.append(asked)
         self.counts[asked.api, asked.client_id] += 1
-        rule = next((rule for rule in self.rules if rule.takes(asked)), None)
-        self.changed()
-        return rule
+        for rule in self.rules:
+            rule.hears(asked)
+        rules = (rule for rule in self.rules if rule.effect is not Effect.CORRUPT_BATCH)
+        return self._first(rules, asked)
 
-    def must_know_partitions(self) -> bool:
+    def take_batch(self, asked: Asked, has_records: Callable[[Rule], bool]) -> Rule | None:
+        """The first rule that corrupts a batch of this request or of its answer."""
+        rules = (rule for rule in self.rules if rule.effect is Effect.CORRUPT_BATCH)
+        return self._first(filter(has_records, rules), asked)
+
+    def _first(self, rules: Iterable[Rule], asked: Asked) -> Rule | None:
+        found = next((rule for rule in rules if rule.takes(asked)), None)
+        self.changed()
+        return found
+
+    def corrupts(self, asked: Asked) -> bool:
+        """Whether a rule would corrupt a batch of this request or of its answer."""
+        return any(
+            rule.effect is Effect.CORRUPT_BATCH
+            and rule.may_hit(asked.client_id)
+            and rule.target.matches(asked)
+            for rule in self.rules
+        )
+
+    def must_know_partitions(self, client_id: str) -> bool:
         """Whether a rule that is not used up looks at the partitions of a fetch."""
         return any(
-            rule.hits < rule.count
-            and rule.target.api in (None, ApiKey.FETCH)
-            and (
-                rule.effect is Effect.ERROR
-                or rule.target.topic is not None
-                or rule.target.partition is not None
-            )
+            rule.may_hit(client_id)
+            and rule.target.is_of_api(ApiKey.FETCH)
+            and (rule.target.looks_at_partitions or rule.effect is Effect.ERROR)
             for rule in self.rules
         )
 
@@ -202,72 +270,35 @@ class Faults:
 
     def near_misses(self, rule: Rule) -> list[str]:
         """What was asked that is most like what the rule waits for: lines for a report."""
-        same = [asked for asked in self.log if rule.target.api in (None, asked.api)]
         if rule.calls:
             return [f"saw {rule.calls} such requests, it waits for number {rule.first}"]
+        same = [asked for asked in self.log if rule.target.is_of_api(asked.api)]
+        if rule.effect is Effect.CORRUPT_BATCH and any(map(rule.target.matches, same)):
+            return ["saw such requests, but no batch in any of them"]
         counted = Counter(str(asked) for asked in same).most_common(SIMILAR_SHOWN)
         return [f"saw {count} x {asked}" for asked, count in counted] or ["saw no such request"]
 
 
-TOPIC_LISTS = ("topics", "topic_data", "topic_names", "responses")
-PARTITION_LISTS = ("partitions", "partition_data", "partition_indexes", "partition_responses")
-PARTITION_NAMES = ("index", "partition", "partition_index")
-GROUP_LISTS = ("groups", "groups_names")
-
-
 def asked_of(
-    api: ApiKey, version: int, client_id: str | None, request: Any, name_of: Callable[[UUID], str]
+    api: ApiKey, version: int, client_id: str | None, request: Any, name_of: NameOf
 ) -> Asked:
     """Read out of a decoded request what rules look at; `name_of` knows topic ids."""
-    partitions: dict[str, set[int]] = {}
-    for row in topic_rows(request):
-        partitions.setdefault(topic_of(row, name_of), set()).update(
-            partition_of(each) for each in partition_rows(row)
-        )
-    groups = {getattr(request, "group_id", "")}
-    for name in GROUP_LISTS:
-        for row in getattr(request, name, None) or ():
-            groups.add(row if isinstance(row, str) else getattr(row, "group_id", ""))
-            for each in topic_rows(row):
-                partitions.setdefault(topic_of(each, name_of), set())
+    partitions = partitions_of(request, name_of)
+    groups = {getattr(request, "group_id", ""), *map(group_of, group_rows(request))}
+    transactional_id = getattr(request, "transactional_id", None)
+    for row in group_rows(request):
+        for topic in partitions_of(row, name_of):
+            partitions.setdefault(topic, set())
+    if api is ApiKey.FIND_COORDINATOR:
+        groups.add(request.key)
+        if request.key_type != GROUP:
+            transactional_id, groups = min(groups - {""}, default=None), set()
     return Asked(
         api,
         version,
         client_id or "",
         partitions,
         frozenset(groups - {""}),
-        getattr(request, "transactional_id", None),
+        transactional_id,
+        frozenset(resources_of(request)),
     )
-
-
-def topic_rows(message: Any) -> list[Any]:
-    """The rows about topics of a request or response: structs, or plain names."""
-    return _first_list(message, TOPIC_LISTS)
-
-
-def partition_rows(row: Any) -> list[Any]:
-    """The rows about partitions of a topic's row: structs, or plain numbers."""
-    return _first_list(row, PARTITION_LISTS)
-
-
-def _first_list(message: Any, names: tuple[str, ...]) -> list[Any]:
-    for name in names:
-        found = getattr(message, name, None)
-        if found:
-            return list(found)
-    return []
-
-
-def topic_of(row: Any, name_of: Callable[[UUID], str]) -> str:
-    """The name of the topic that a row is about."""
-    if isinstance(row, str):
-        return row
-    name = getattr(row, "name", None) or getattr(row, "topic", None)
-    return str(name) if name else name_of(getattr(row, "topic_id", UUID(int=0)))
-
-
-def partition_of(row: Any) -> int:
-    """The number of the partition that a row is about."""
-    if isinstance(row, int):
-        return row
-    return next(int(getattr(row, name)) for name in PARTITION_NAMES if hasattr(row, name))

@@ -284,6 +284,34 @@ def test_hooks_see_and_answer(broker: LocalBroker) -> None:
     assert seen == [["orders"]]
 
 
+def test_a_consumer_gets_over_what_happens_to_its_group(broker: LocalBroker) -> None:
+    broker.produce("orders", "1", partition=0)
+    client = consumer(broker, heartbeat_interval_ms=100, enable_auto_commit=False)
+    assert next(client).value == b"1"
+    broker.move_coordinator("g")
+    client.commit()
+    assert broker.committed("g")["orders", 0] == 1
+    (member,) = broker.wait_for_group("g").members
+    assert broker.expire_member("g", member.client_id) == [member.id]
+    broker.produce("orders", "2", partition=0)
+    assert next(client).value == b"2"
+    start = broker.offset_out_of_range("orders", 0)
+    broker.produce("orders", "3", partition=0)
+    found = next(client)
+    assert (found.value, found.offset) == (b"3", start)
+    client.close()
+
+
+def test_a_producer_that_is_fenced_by_another(broker: LocalBroker) -> None:
+    client = producer(broker, enable_idempotence=True)
+    client.send("orders", b"1", partition=0).get(10)
+    (fenced,) = broker.fence_producer()
+    assert fenced >= 0
+    with pytest.raises(KafkaError):
+        client.send("orders", b"2", partition=0).get(10)
+    client.close()
+
+
 def test_a_fault_that_never_fired_fails() -> None:
     with LocalBroker() as mine:
         fault = mine.fault("Produce", topic="orders")

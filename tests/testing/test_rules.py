@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from uuid import UUID
 
 import pytest
 
 from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.messages.configs import DescribeConfigsRequest
 from kbroker.protocol.messages.fetch import FetchRequest
-from kbroker.protocol.messages.groups import DeleteGroupsRequest, HeartbeatRequest
+from kbroker.protocol.messages.groups import (
+    DeleteGroupsRequest,
+    FindCoordinatorRequest,
+    HeartbeatRequest,
+)
+from kbroker.protocol.messages.metadata import MetadataRequest
 from kbroker.protocol.messages.produce import ProduceRequest
-from kbroker.testing.fault import new_rule
-from kbroker.testing.rules import Asked, Faults, Rule, Target, asked_of
+from kbroker.testing.fault import Arming, new_rule
+from kbroker.testing.rules import Asked, Effect, Faults, Rule, Target, asked_of
 
 TOPIC_ID = UUID(int=7)
 
@@ -37,6 +44,28 @@ def test_what_a_request_is_about() -> None:
     found = asked_of(ApiKey.FETCH, 13, None, fetch, names.__getitem__)
     assert (found.partitions, found.client_id) == ({"orders": {1}}, "")
 
+    stale = asked_of(ApiKey.FETCH, 13, None, fetch, lambda topic_id: "")
+    assert stale.partitions == {str(TOPIC_ID): {1}}
+
+    for looked_for in (
+        FindCoordinatorRequest(key="g"),
+        FindCoordinatorRequest(coordinator_keys=["g"]),
+    ):
+        found = asked_of(ApiKey.FIND_COORDINATOR, 4, "c", looked_for, str)
+        assert found.groups == {"g"}
+        assert found.transactional_id is None
+    looked_for = FindCoordinatorRequest(key_type=1, key="t")
+    found = asked_of(ApiKey.FIND_COORDINATOR, 3, "c", looked_for, str)
+    assert not found.groups
+    assert found.transactional_id == "t"
+
+    described = DescribeConfigsRequest(
+        resources=[DescribeConfigsRequest.Resource(resource_type=2, resource_name="orders")]
+    )
+    found = asked_of(ApiKey.DESCRIBE_CONFIGS, 4, "c", described, str)
+    assert found.resources == {"orders"}
+    assert "resource 'orders'" in str(found)
+
     beat = asked_of(ApiKey.HEARTBEAT, 4, "c", HeartbeatRequest(group_id="g"), str)
     assert beat.groups == {"g"}
     gone = asked_of(ApiKey.DELETE_GROUPS, 2, "c", DeleteGroupsRequest(groups_names=["a", "b"]), str)
@@ -47,19 +76,22 @@ def test_what_a_request_is_about() -> None:
     ("target", "hit"),
     [
         (Target(), True),
-        (Target(api=ApiKey.PRODUCE), True),
-        (Target(api=ApiKey.FETCH), False),
+        (Target(frozenset({ApiKey.PRODUCE})), True),
+        (Target(frozenset({ApiKey.FETCH})), False),
+        (Target(frozenset({ApiKey.FETCH, ApiKey.PRODUCE})), True),
         (Target(topic="orders"), True),
         (Target(topic="order"), False),
-        (Target(topic="orders", partition=2), True),
-        (Target(topic="orders", partition=1), False),
-        (Target(partition=0), True),
+        (Target(topic="orders", partitions=frozenset({2})), True),
+        (Target(topic="orders", partitions=frozenset({1})), False),
+        (Target(partitions=frozenset({1, 2})), True),
+        (Target(partitions=frozenset({0})), True),
         (Target(client_id="app"), True),
         (Target(client_id="other"), False),
         (Target(versions=range(9, 12)), True),
         (Target(versions=range(9)), False),
         (Target(group="g"), False),
         (Target(transactional_id="t"), False),
+        (Target(resource="orders"), False),
     ],
 )
 def test_targets(target: Target, hit: bool) -> None:
@@ -105,7 +137,7 @@ def test_the_first_rule_that_hits_wins() -> None:
 
 def test_near_misses() -> None:
     faults = Faults()
-    rule = Rule(Target(api=ApiKey.PRODUCE, topic="orders"))
+    rule = Rule(Target(frozenset({ApiKey.PRODUCE}), topic="orders"))
     faults.arm(rule)
     assert faults.unfired() == [rule]
     assert faults.near_misses(rule) == ["saw no such request"]
@@ -126,4 +158,54 @@ def test_wrong_words_are_refused_with_the_right_ones() -> None:
         new_rule("Produce", error="NOT_LEADER_OR_FOLOWER")
     with pytest.raises(ValueError, match="before or after"):
         new_rule("Produce", at="while")
-    assert new_rule("init_producer_id").target.api is ApiKey.INIT_PRODUCER_ID
+    assert new_rule("init_producer_id").target.apis == {ApiKey.INIT_PRODUCER_ID}
+
+
+@pytest.mark.parametrize(
+    ("arm", "message"),
+    [
+        (lambda faults: arming(faults).fault("Metadata").corrupt_batch(), "batches in Produce"),
+        (lambda faults: arming(faults).fault("SaslHandshake").throttle(5), "how long to pause"),
+        (lambda faults: arming(faults).fault("Produce", error=2, top_level=True), "rows only"),
+        (lambda faults: arming(faults).fault(error=2, top_level=True), "needs the API"),
+        (lambda faults: arming(faults).fault("Fetch").until("Metdata"), "did you mean Metadata"),
+    ],
+)
+def test_what_no_request_could_suffer_is_refused(
+    arm: Callable[[Faults], object], message: str
+) -> None:
+    faults = Faults()
+    with pytest.raises(ValueError, match=message):
+        arm(faults)
+
+
+def arming(faults: Faults) -> Arming[None]:
+    """A broker as far as faults go."""
+    broker = Arming[None]()
+    broker.faults = faults
+    return broker
+
+
+def test_until_frees_one_client_after_the_other() -> None:
+    faults = Faults()
+    rule = Rule(Target(frozenset({ApiKey.PRODUCE})), count=float("inf"), until=ApiKey.METADATA)
+    faults.arm(rule)
+    assert [faults.take(produce(0)) for _ in range(2)] == [rule, rule]
+    asked = asked_of(ApiKey.METADATA, 9, "app", MetadataRequest(topics=None), str)
+    assert faults.take(asked) is None
+    assert faults.take(produce(0)) is None
+    assert faults.take(produce(0, client_id="other")) is rule
+
+
+def test_batches_are_looked_at_when_there_are_any() -> None:
+    faults = Faults()
+    rule = Rule(Target(frozenset({ApiKey.FETCH})), Effect.CORRUPT_BATCH)
+    faults.arm(rule)
+    asked = asked_of(ApiKey.FETCH, 12, "app", FetchRequest(), str)
+    assert faults.corrupts(asked)
+    assert not faults.corrupts(produce(0))
+    assert faults.take(asked) is None
+    assert faults.take_batch(asked, lambda rule: False) is None
+    assert faults.near_misses(rule) == ["saw such requests, but no batch in any of them"]
+    assert faults.take_batch(asked, lambda rule: True) is rule
+    assert not faults.corrupts(asked)

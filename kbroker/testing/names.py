@@ -1,0 +1,33 @@
+"""APIs and errors as a test names them; a name that is wrong is answered with the right one."""
+
+from __future__ import annotations
+
+import difflib
+
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode
+
+
+def api_key(name: str) -> ApiKey:
+    """The API that a test names as Kafka does: "Produce", or "PRODUCE". Raises ValueError."""
+    plain = name.replace("_", "").lower()
+    for key in ApiKey:
+        if key.api_name.lower() == plain:
+            return key
+    raise ValueError(f"there is no API {name!r}{_close(name, [key.api_name for key in ApiKey])}")
+
+
+def error_named(name: str | int) -> ErrorCode:
+    """The error of this name or number. Raises ValueError."""
+    if isinstance(name, int):
+        return ErrorCode(name)
+    try:
+        return ErrorCode[name.upper()]
+    except KeyError:
+        known = [code.name for code in ErrorCode]
+        raise ValueError(f"there is no error {name!r}{_close(name.upper(), known)}") from None
+
+
+def _close(name: str, known: list[str]) -> str:
+    found = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {found[0]}?" if found else ""

@@ -1,0 +1,180 @@
+"""Which APIs, in which versions, each release of Apache Kafka serves: to play an older broker.
+
+The table says in which release the newest version of an API came (`4.1:13`: 13 from 4.1 on; `-`: no
+longer). It is what the request schemas of each release's branch say, read for brokers with ZooKeeper
+up to 3.2 and for KRaft brokers from 3.3 on, without versions that were not stable. Client telemetry
+(71, 72) is left out: a broker shows it only when it has a receiver for it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import replace
+
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.registry import Api
+
+from .names import api_key
+
+RELEASES = (
+    *("0.10", "0.11", "1.0", "1.1"),
+    *(f"2.{minor}" for minor in range(9)),
+    *(f"3.{minor}" for minor in range(10)),
+    *(f"4.{minor}" for minor in range(4)),
+)
+"""0.10 stands for 0.10.2: who asks an older one for its versions learns nothing more."""
+
+NEWEST = """
+Produce 0.10:2 0.11:3 1.0:5 2.0:6 2.1:7 2.4:8 2.8:9 3.7:10 3.8:11 4.0:12 4.1:13
+Fetch 0.10:3 0.11:5 1.0:6 1.1:7 2.0:8 2.1:10 2.3:11 2.7:12 3.1:13 3.5:15 3.7:16 3.9:17 4.1:18
+ListOffsets 0.10:1 0.11:2 2.0:3 2.1:4 2.2:5 2.8:6 3.0:7 3.5:8 3.9:9 4.0:10 4.2:11
+Metadata 0.10:2 0.11:4 1.0:5 2.0:6 2.1:7 2.3:8 2.4:9 2.8:11 3.1:12 4.0:13
+OffsetCommit 0.10:2 0.11:3 2.0:4 2.1:6 2.3:7 2.4:8 3.7:9 4.2:10
+OffsetFetch 0.10:2 0.11:3 2.0:4 2.1:5 2.4:6 2.5:7 3.0:8 3.7:9 4.2:10
+FindCoordinator 0.10:0 0.11:1 2.0:2 2.4:3 3.0:4 3.8:5 3.9:6
+JoinGroup 0.10:1 0.11:2 2.0:3 2.2:4 2.3:5 2.4:6 2.5:7 3.2:9
+Heartbeat 0.10:0 0.11:1 2.0:2 2.3:3 2.4:4
+LeaveGroup 0.10:0 0.11:1 2.0:2 2.4:4 3.2:5
+SyncGroup 0.10:0 0.11:1 2.0:2 2.3:3 2.4:4 2.5:5
+DescribeGroups 0.10:0 0.11:1 2.0:2 2.3:3 2.4:5 4.0:6
+ListGroups 0.10:0 0.11:1 2.0:2 2.4:3 2.6:4 3.8:5
+SaslHandshake 0.10:0 1.0:1
+ApiVersions 0.10:0 0.11:1 2.0:2 2.4:3 3.9:4
+CreateTopics 0.10:1 0.11:2 2.0:3 2.4:5 2.7:6 2.8:7
+DeleteTopics 0.10:0 0.11:1 2.0:2 2.1:3 2.4:4 2.7:5 2.8:6
+DeleteRecords 0.11:0 2.0:1 2.6:2
+InitProducerId 0.11:0 2.0:1 2.4:2 2.5:3 2.7:4 3.8:5
+OffsetForLeaderEpoch 0.11:0 2.0:1 2.1:2 2.3:3 2.8:4
+AddPartitionsToTxn 0.11:0 2.0:1 2.7:2 2.8:3 3.6:4 3.8:5
+AddOffsetsToTxn 0.11:0 2.0:1 2.7:2 2.8:3 3.8:4
+EndTxn 0.11:0 2.0:1 2.7:2 2.8:3 3.8:4 4.0:5
+WriteTxnMarkers 0.11:0 2.8:1 4.2:2
+TxnOffsetCommit 0.11:0 2.0:1 2.1:2 2.5:3 3.8:4 4.0:5
+DescribeAcls 0.11:0 2.0:1 2.5:2 3.3:3
+CreateAcls 0.11:0 2.0:1 2.5:2 3.3:3
+DeleteAcls 0.11:0 2.0:1 2.5:2 3.3:3
+DescribeConfigs 0.11:0 1.1:1 2.0:2 2.6:3 2.8:4
+AlterConfigs 0.11:0 2.0:1 2.8:2
+AlterReplicaLogDirs 1.0:0 2.0:1 2.8:2
+DescribeLogDirs 1.0:0 2.0:1 2.6:2 3.2:3 3.3:4 4.3:5
+SaslAuthenticate 1.0:0 2.2:1 2.5:2
+CreatePartitions 1.0:0 2.0:1 2.5:2 2.7:3
+CreateDelegationToken 1.1:0 2.0:1 2.4:2 3.3:- 3.6:3
+RenewDelegationToken 1.1:0 2.0:1 2.5:2 3.3:- 3.6:2
+ExpireDelegationToken 1.1:0 2.0:1 2.5:2 3.3:- 3.6:2
+DescribeDelegationToken 1.1:0 2.0:1 2.5:2 3.3:- 3.6:3
+DeleteGroups 1.1:0 2.0:1 2.4:2
+ElectLeaders 2.2:0 2.4:2
+IncrementalAlterConfigs 2.3:0 2.4:1
+AlterPartitionReassignments 2.4:0 4.1:1
+ListPartitionReassignments 2.4:0
+OffsetDelete 2.4:0
+DescribeClientQuotas 2.6:0 2.8:1
+AlterClientQuotas 2.6:0 2.8:1
+DescribeUserScramCredentials 2.7:0 3.3:- 3.5:0
+AlterUserScramCredentials 2.7:0 3.3:- 3.5:0
+DescribeQuorum 3.3:1 3.9:2
+UpdateFeatures 2.7:0 3.3:1 4.0:2
+DescribeCluster 2.8:0 3.7:1 4.0:2
+DescribeProducers 2.8:0
+UnregisterBroker 3.3:0
+DescribeTransactions 3.0:0
+ListTransactions 3.0:0 3.8:1 4.1:2
+ConsumerGroupHeartbeat 3.7:0 4.0:1
+ConsumerGroupDescribe 3.8:0 4.0:1
+ListConfigResources 3.7:0 4.1:1
+DescribeTopicPartitions 3.8:0
+ShareGroupHeartbeat 4.1:1
+ShareGroupDescribe 4.1:1
+ShareFetch 4.1:1 4.2:2
+ShareAcknowledge 4.1:1 4.2:2
+AddRaftVoter 3.9:0 4.2:1
+RemoveRaftVoter 3.9:0
+InitializeShareGroupState 4.1:0
+ReadShareGroupState 4.1:0
+WriteShareGroupState 4.1:0 4.2:1
+DeleteShareGroupState 4.1:0
+ReadShareGroupStateSummary 4.1:0 4.2:1
+StreamsGroupHeartbeat 4.2:0
+StreamsGroupDescribe 4.2:0
+DescribeShareGroupOffsets 4.1:0 4.2:1
+AlterShareGroupOffsets 4.1:0
+DeleteShareGroupOffsets 4.1:0
+"""
+
+OLDEST_SINCE_4_0 = {
+    ApiKey.FETCH: 4,
+    ApiKey.LIST_OFFSETS: 1,
+    ApiKey.OFFSET_COMMIT: 2,
+    ApiKey.OFFSET_FETCH: 1,
+    ApiKey.CREATE_TOPICS: 2,
+    ApiKey.DELETE_TOPICS: 1,
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: 2,
+    ApiKey.WRITE_TXN_MARKERS: 1,
+    ApiKey.DESCRIBE_ACLS: 1,
+    ApiKey.CREATE_ACLS: 1,
+    ApiKey.DELETE_ACLS: 1,
+    ApiKey.DESCRIBE_CONFIGS: 1,
+    ApiKey.ALTER_REPLICA_LOG_DIRS: 1,
+    ApiKey.DESCRIBE_LOG_DIRS: 1,
+    ApiKey.CREATE_DELEGATION_TOKEN: 1,
+    ApiKey.RENEW_DELEGATION_TOKEN: 1,
+    ApiKey.EXPIRE_DELEGATION_TOKEN: 1,
+    ApiKey.DESCRIBE_DELEGATION_TOKEN: 1,
+    ApiKey.SHARE_GROUP_HEARTBEAT: 1,
+    ApiKey.SHARE_GROUP_DESCRIBE: 1,
+    ApiKey.SHARE_FETCH: 1,
+    ApiKey.SHARE_ACKNOWLEDGE: 1,
+}
+"""What 4.0 dropped (KIP-896); before it every API began at 0."""
+
+NOTHING = range(0)
+Limits = Mapping[ApiKey, range]
+"""The versions that APIs are cut down to; those that are not in it stay as they are."""
+
+
+def limits_of(versions: str | Mapping[str, int | None]) -> Limits:
+    """The limits of a release ("3.9"), or of what is named: the newest version, None for no API.
+
+    Raises ValueError for a release or API that does not exist.
+    """
+    if isinstance(versions, str):
+        return _limits_of_release(".".join(versions.split(".")[:2]))
+    return {
+        api_key(name): NOTHING if newest is None else range(newest + 1)
+        for name, newest in versions.items()
+    }
+
+
+def _limits_of_release(release: str) -> Limits:
+    if release not in RELEASES:
+        close = difflib.get_close_matches(release, RELEASES, n=1) or RELEASES[-1:]
+        raise ValueError(
+            f"there is no table for Kafka {release}; there are {RELEASES[0]} to {RELEASES[-1]}, "
+            f"{close[0]} for instance"
+        )
+    newest = {api_key(row.split()[0]): row.split()[1:] for row in NEWEST.strip().splitlines()}
+    return {key: _versions_in(release, key, newest.get(key, [])) for key in ApiKey}
+
+
+def _versions_in(release: str, key: ApiKey, steps: list[str]) -> range:
+    number = RELEASES.index(release)
+    versions = NOTHING
+    for step in steps:
+        since, _, last = step.partition(":")
+        if RELEASES.index(since) <= number:
+            versions = NOTHING if last == "-" else range(int(last) + 1)
+    first = OLDEST_SINCE_4_0.get(key, 0) if number >= RELEASES.index("4.0") else 0
+    return range(first, versions.stop)
+
+
+def cut_down(apis: Mapping[int, Api], limits: Limits) -> Mapping[int, Api]:
+    """What of `apis` is within the limits."""
+    kept = {}
+    for key, api in apis.items():
+        allowed = limits.get(api.key, api.versions)
+        first, stop = max(api.versions.start, allowed.start), min(api.versions.stop, allowed.stop)
+        if first < stop:
+            kept[key] = replace(api, versions=range(first, stop))
+    return kept

@@ -1,0 +1,181 @@
+"""The rows of requests and responses: what topics, groups and other things a message is about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+from uuid import UUID
+
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.schema import Struct, fields
+
+TOPIC_LISTS = ("topics", "topic_data", "topic_names", "topic_partitions", "responses")
+PARTITION_LISTS = ("partitions", "partition_data", "partition_indexes", "partition_responses")
+PARTITION_NAMES = ("index", "partition", "partition_index")
+GROUP_LISTS = ("groups", "groups_names", "coordinator_keys")
+RESOURCE_LISTS = ("resources",)
+
+NameOf = Callable[[UUID], str]
+"""Knows topics by their ids."""
+
+
+class Criteria(Protocol):
+    """Which rows are meant."""
+
+    def covers(self, topic: str, partition: int | None) -> bool: ...
+    def covers_group(self, group: str) -> bool: ...
+    def covers_resource(self, resource: str) -> bool: ...
+
+
+def topic_rows(message: Any) -> list[Any]:
+    """The rows about topics of a request or response: structs, or plain names."""
+    return _first_list(message, TOPIC_LISTS)[1]
+
+
+def partition_rows(row: Any) -> list[Any]:
+    """The rows about partitions of a topic's row: structs, or plain numbers."""
+    return _first_list(row, PARTITION_LISTS)[1]
+
+
+def _first_list(message: Any, names: Iterable[str]) -> tuple[str, list[Any]]:
+    for name in names:
+        found = getattr(message, name, None)
+        if found:
+            return name, list(found)
+    return "", []
+
+
+def topic_of(row: Any, name_of: NameOf) -> str:
+    """The name of the topic that a row is about; the id stands for one that is not known."""
+    if isinstance(row, str):
+        return row
+    name = getattr(row, "name", None) or getattr(row, "topic", None)
+    if name:
+        return str(name)
+    topic_id = getattr(row, "topic_id", UUID(int=0))
+    return name_of(topic_id) or (str(topic_id) if topic_id.int else "")
+
+
+def partition_of(row: Any) -> int:
+    """The number of the partition that a row is about."""
+    if isinstance(row, int):
+        return row
+    return next(int(getattr(row, name)) for name in PARTITION_NAMES if hasattr(row, name))
+
+
+def partitions_of(message: Any, name_of: NameOf) -> dict[str, set[int]]:
+    """The topics of a message, with the partitions of each."""
+    found: dict[str, set[int]] = {}
+    for row in topic_rows(message):
+        found.setdefault(topic_of(row, name_of), set()).update(
+            map(partition_of, partition_rows(row))
+        )
+    return found
+
+
+def group_rows(message: Any) -> list[Any]:
+    """The rows about groups: structs, or plain names."""
+    return _first_list(message, GROUP_LISTS)[1]
+
+
+def group_of(row: Any) -> str:
+    """The group that a row is about."""
+    return row if isinstance(row, str) else str(getattr(row, "group_id", ""))
+
+
+def resources_of(message: Any) -> set[str]:
+    """The topics, nodes or groups whose settings a message is about."""
+    return {row.resource_name for row in _first_list(message, RESOURCE_LISTS)[1]}
+
+
+def covered_rows(message: Any, criteria: Criteria, name_of: NameOf) -> list[Any]:
+    """The rows about partitions that are meant."""
+    return [
+        row
+        for topic in topic_rows(message)
+        for row in partition_rows(topic)
+        if criteria.covers(topic_of(topic, name_of), partition_of(row))
+    ]
+
+
+# -- two messages of one, and back
+
+
+def split(request: Any, criteria: Criteria, name_of: NameOf) -> tuple[Any | None, Any]:
+    """The request about what is not meant (None: there is nothing), and the one about what is."""
+    name, rows = _first_list(request, (*TOPIC_LISTS, *GROUP_LISTS, *RESOURCE_LISTS))
+    meant, others = [], []
+    for row in rows:
+        inside, outside = _split_row(name, row, criteria, name_of)
+        meant += inside
+        others += outside
+    if not others:
+        return None, request
+    return _with(request, name, others), _with(request, name, meant)
+
+
+def _split_row(
+    name: str, row: Any, criteria: Criteria, name_of: NameOf
+) -> tuple[list[Any], list[Any]]:
+    if name in GROUP_LISTS:
+        return _either(row, criteria.covers_group(group_of(row)))
+    if name in RESOURCE_LISTS:
+        return _either(row, criteria.covers_resource(row.resource_name))
+    topic = topic_of(row, name_of)
+    partitions_name, partitions = _first_list(row, PARTITION_LISTS)
+    if not partitions or not criteria.covers(topic, None):
+        return _either(row, criteria.covers(topic, None))
+    inside = [each for each in partitions if criteria.covers(topic, partition_of(each))]
+    outside = [each for each in partitions if each not in inside]
+    if not inside or not outside:
+        return _either(row, bool(inside))
+    return [_with(row, partitions_name, inside)], [_with(row, partitions_name, outside)]
+
+
+def _either(row: Any, is_meant: bool) -> tuple[list[Any], list[Any]]:
+    return ([row], []) if is_meant else ([], [row])
+
+
+def _with(message: Any, name: str, value: Any) -> Any:
+    """A copy of a message with one field changed."""
+    values = {each.name: getattr(message, each.name) for each in fields(type(message))}
+    return type(message)(**{**values, name: value})
+
+
+def joined(response: Any, other: Any) -> Any:
+    """One response of two that are about different rows."""
+    for field in _lists(response):
+        mine, more = getattr(response, field) or [], getattr(other, field) or []
+        setattr(response, field, mine + [row for row in more if not _took_in(mine, row)])
+    return response
+
+
+def _took_in(mine: list[Any], row: Any) -> bool:
+    """Whether a row about a topic was taken into the one that is there about the same topic."""
+    name, partitions = _first_list(row, PARTITION_LISTS)
+    for known in mine if partitions else ():
+        if topic_of(known, str) == topic_of(row, str):
+            getattr(known, name).extend(partitions)
+            return True
+    return False
+
+
+def _lists(message: Any) -> list[str]:
+    """The fields of a message that are lists of rows."""
+    declared = fields(type(message))
+    return [field.name for field in declared if field.array and isinstance(field.kind, type)]
+
+
+def set_errors(response: Any, code: ErrorCode, rows: list[Any]) -> None:
+    """Put the error into these rows, or into all places when there are none."""
+    for row in rows or [response, *_structs(response)]:
+        if hasattr(row, "error_code"):
+            row.error_code = code
+
+
+def _structs(message: Struct) -> list[Any]:
+    found: list[Any] = []
+    for field in _lists(message):
+        for row in getattr(message, field) or ():
+            found += [row, *_structs(row)]
+    return found

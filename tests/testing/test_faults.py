@@ -1,0 +1,379 @@
+"""Each schedule and each effect of a fault, as bytes on a connection show them."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import trio
+
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.configs import DescribeConfigsRequest
+from kbroker.protocol.messages.groups import DescribeGroupsRequest, ListGroupsResponse
+from kbroker.protocol.messages.produce import ProduceRequest
+from kbroker.protocol.records import HEADER_SIZE
+from kbroker.testing import RunningBroker, UnfiredFault, WaitTimeout, open_test_broker
+from kbroker.testing.fault import Fault
+
+from ..wire import (
+    ConnectionClosed,
+    Topic,
+    Wire,
+    batch,
+    connected,
+    delete_topic,
+    fetch,
+    fetch_request,
+    metadata,
+    produce,
+    produce_request,
+    request,
+)
+
+HIT = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+ORDERS = Topic("orders")
+DELAY_MS = 80
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[RunningBroker]:
+    async with open_test_broker(topics={"orders": 2}) as broker:
+        yield broker
+
+
+@pytest.fixture
+async def wire(broker: RunningBroker) -> AsyncIterator[Wire]:
+    async with connected(broker.broker.endpoint) as wire:
+        yield wire
+
+
+async def ends(broker: RunningBroker) -> int:
+    return len(await broker.records("orders"))
+
+
+async def codes(wire: Wire, count: int) -> list[int]:
+    """The errors that so many requests get."""
+    return [
+        (await wire.ask(ApiKey.LIST_GROUPS, 4, request(ApiKey.LIST_GROUPS))).error_code
+        for _ in range(count)
+    ]
+
+
+# -- schedules
+
+
+@pytest.mark.parametrize(
+    ("schedule", "hit"),
+    [
+        (lambda fault: fault, [1]),
+        (lambda fault: fault.once(), [1]),
+        (lambda fault: fault.times(3), [1, 2, 3]),
+        (lambda fault: fault.on_call(3), [3]),
+        (lambda fault: fault.on_call(2).times(2), [2, 3]),
+        (lambda fault: fault.every_time(), [1, 2, 3, 4, 5, 6]),
+        (lambda fault: fault.on_call(4).every_time(), [4, 5, 6]),
+    ],
+)
+async def test_which_calls_are_hit(
+    broker: RunningBroker, wire: Wire, schedule: Any, hit: list[int]
+) -> None:
+    fault = schedule(broker.fault("ListGroups", error=HIT))
+    assert await codes(wire, 6) == [HIT if call in hit else 0 for call in range(1, 7)]
+    assert fault.hits == len(hit)
+    await fault.wait(len(hit))
+    with pytest.raises(WaitTimeout, match=f"hit {len(hit)} requests"):
+        await fault.wait(len(hit) + 1, timeout=0.01)
+
+
+async def test_chance_repeats_with_its_seed(broker: RunningBroker, wire: Wire) -> None:
+    chance = random.Random(5)
+    expected = [HIT if chance.random() < 0.4 else 0 for _ in range(20)]
+    broker.fault("ListGroups", error=HIT).with_probability(0.4, seed=5)
+    assert await codes(wire, 20) == expected
+    assert set(expected) == {HIT, 0}
+
+
+async def test_until_the_client_asks_for_something(broker: RunningBroker, wire: Wire) -> None:
+    broker.fault("ListGroups", error=HIT).until("Metadata")
+    assert await codes(wire, 2) == [HIT, HIT]
+    await metadata(wire, ["orders"])
+    assert await codes(wire, 2) == [0, 0]
+
+
+async def test_a_fault_that_hits_nothing_says_what_came_close(
+    broker: RunningBroker, wire: Wire
+) -> None:
+    fault = broker.fault("Produce", error=HIT, topic="order")
+    await produce(wire, ORDERS, batch())
+    with pytest.raises(UnfiredFault, match=r"never fired: saw 1 x Produce 9, topic 'orders'"):
+        broker.check_faults()
+    fault.maybe()
+    broker.check_faults()
+
+
+async def test_a_fault_that_is_disarmed_hits_no_more(broker: RunningBroker, wire: Wire) -> None:
+    fault = broker.fault("ListGroups", error=HIT).every_time()
+    assert await codes(wire, 1) == [HIT]
+    fault.disarm()
+    assert await codes(wire, 1) == [0]
+    assert fault.hits == 1
+
+
+# -- effects, before and after the work
+
+
+@pytest.mark.parametrize(("at", "written"), [("before", 0), ("after", 1)])
+async def test_errors(broker: RunningBroker, wire: Wire, at: str, written: int) -> None:
+    broker.fault("Produce", error="NOT_LEADER_OR_FOLLOWER", at=at)
+    assert (await produce(wire, ORDERS, batch())).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert await ends(broker) == written
+    assert (await produce(wire, ORDERS, batch())).error_code == 0
+
+
+@pytest.mark.parametrize(("at", "written"), [("before", 0), ("after", 1)])
+async def test_disconnects(broker: RunningBroker, wire: Wire, at: str, written: int) -> None:
+    broker.fault("Produce", at=at).disconnect()
+    with pytest.raises(ConnectionClosed, match="after 0 of 4"):
+        await produce(wire, ORDERS, batch())
+    assert await ends(broker) == written
+
+
+async def test_a_disconnect_after_a_write_that_nobody_waits_for(
+    broker: RunningBroker, wire: Wire
+) -> None:
+    broker.fault("Produce", at="after").disconnect()
+    ask = produce_request(ORDERS, batch(), acks=0)
+    await wire.send(ApiKey.PRODUCE, 9, ask, answered=False)
+    assert await wire.wait_closed() == b""
+    assert await ends(broker) == 1
+
+
+@pytest.mark.parametrize("at", ["before", "after"])
+async def test_delays_keep_the_order(broker: RunningBroker, wire: Wire, at: str) -> None:
+    fault = broker.fault("Produce", at=at).delay(DELAY_MS)
+    began = trio.current_time()
+    for value in (b"0", b"1", b"2"):
+        await wire.send(ApiKey.PRODUCE, 9, produce_request(ORDERS, batch([value])))
+    offsets = [
+        (await wire.receive()).responses[0].partition_responses[0].base_offset for _ in range(3)
+    ]
+    assert trio.current_time() - began >= DELAY_MS / 1000
+    assert offsets == [0, 1, 2]
+    assert [record.text for record in await broker.records("orders")] == ["0", "1", "2"]
+    assert fault.hits == 1
+
+
+async def test_throttling(broker: RunningBroker, wire: Wire) -> None:
+    broker.fault("Produce").throttle(250)
+    told = []
+    for _ in range(2):
+        answer = await wire.ask(ApiKey.PRODUCE, 9, produce_request(ORDERS, batch()))
+        told.append(answer.throttle_time_ms)
+    assert told == [250, 0]
+    assert await ends(broker) == 2
+
+
+@pytest.mark.parametrize(("at", "written"), [("before", 0), ("after", 1)])
+async def test_black_holes(broker: RunningBroker, wire: Wire, at: str, written: int) -> None:
+    broker.fault("Produce", at=at).blackhole()
+    await wire.send(ApiKey.PRODUCE, 9, produce_request(ORDERS, batch()))
+    assert await wire.is_silent()
+    assert await ends(broker) == written
+    async with connected(broker.broker.endpoint) as other:
+        assert await other.works()
+
+
+async def test_half_a_frame(broker: RunningBroker, wire: Wire) -> None:
+    broker.fault("Produce").half_frame()
+    await wire.send(ApiKey.PRODUCE, 9, produce_request(ORDERS, batch()))
+    data = await wire.wait_closed()
+    (size,) = struct.unpack_from(">i", data)
+    assert len(data) == (4 + size) // 2
+    assert await ends(broker) == 1
+
+
+async def test_two_answers_to_one_request(broker: RunningBroker, wire: Wire) -> None:
+    broker.fault("Produce").answer_twice()
+    await wire.send(ApiKey.PRODUCE, 9, produce_request(ORDERS, batch()))
+    assert await wire.receive_frame() == await wire.receive_frame()
+    assert await wire.is_silent(0.05)
+    assert await ends(broker) == 1
+
+
+async def test_a_batch_that_breaks_on_its_way_in(broker: RunningBroker, wire: Wire) -> None:
+    fault = broker.fault("Produce", topic="orders", partition=1).corrupt_batch(bit=3)
+    assert (await produce(wire, ORDERS, batch())).error_code == 0
+    assert (await produce(wire, ORDERS, None, partition=1)).error_code != 0
+    assert fault.hits == 0
+    row = await produce(wire, ORDERS, batch(), partition=1)
+    assert row.error_code == ErrorCode.CORRUPT_MESSAGE
+    assert (await produce(wire, ORDERS, batch(), partition=1)).error_code == 0
+    assert fault.hits == 1
+
+
+@pytest.mark.parametrize("bit", [0, 13, 100_003])
+async def test_a_batch_that_breaks_on_its_way_out(
+    broker: RunningBroker, wire: Wire, bit: int
+) -> None:
+    fault = broker.fault("Fetch", topic="orders").corrupt_batch(bit=bit)
+    assert (await fetch(wire, ORDERS)).records == b""
+    assert fault.hits == 0, "an answer without records is none that could break"
+    await produce(wire, ORDERS, batch())
+    broken, whole = [bytes((await fetch(wire, ORDERS)).records) for _ in range(2)]
+    (position,) = [at for at in range(len(whole)) if whole[at] != broken[at]]
+    assert position == HEADER_SIZE + bit // 8 % (len(whole) - HEADER_SIZE)
+    assert broken[position] ^ whole[position] == 1 << bit % 8
+    assert fault.hits == 1
+
+
+async def test_a_fetch_that_waits_is_not_hit_before_it_has_something(
+    broker: RunningBroker, wire: Wire
+) -> None:
+    fault = broker.fault("Fetch").corrupt_batch()
+    await wire.send(ApiKey.FETCH, 12, fetch_request(ORDERS, max_wait_ms=10_000))
+    await broker.wait_for_request(ApiKey.FETCH, None, 1, 5)
+    assert fault.hits == 0
+    await broker.produce("orders", "x", partition=0)
+    await wire.receive()
+    await fault.wait()
+
+
+# -- which requests
+
+
+async def test_several_apis_and_partitions(broker: RunningBroker, wire: Wire) -> None:
+    broker.fault(["Produce", "Fetch"], error=HIT, partition=[1, 7]).times(2)
+    assert (await produce(wire, ORDERS, batch())).error_code == 0
+    assert (await produce(wire, ORDERS, batch(), partition=1)).error_code == HIT
+    ask = fetch_request(ORDERS, partitions=(0, 1))
+    (topic,) = (await wire.ask(ApiKey.FETCH, 12, ask)).responses
+    assert {row.partition_index: row.error_code for row in topic.partitions} == {0: 0, 1: HIT}
+
+
+async def test_a_topic_that_is_named_by_an_id_of_before(broker: RunningBroker, wire: Wire) -> None:
+    (row,) = (await metadata(wire, ["orders"], 12)).topics
+    await delete_topic(wire, "orders")
+    fault = broker.fault("Fetch", error="UNKNOWN_TOPIC_ID", topic=str(row.topic_id))
+    found = await fetch(wire, Topic("", row.topic_id), version=13)
+    assert found.error_code == ErrorCode.UNKNOWN_TOPIC_ID
+    assert fault.hits == 1
+
+
+async def test_rows_of_other_groups_and_resources_are_served(
+    broker: RunningBroker, wire: Wire
+) -> None:
+    broker.fault("DescribeGroups", error=HIT, group="mine")
+    ask = DescribeGroupsRequest(groups=["mine", "other"])
+    answer = await wire.ask(ApiKey.DESCRIBE_GROUPS, 5, ask)
+    found = {row.group_id: row.error_code == HIT for row in answer.groups}
+    assert found == {"mine": True, "other": False}
+
+    resources = [
+        DescribeConfigsRequest.Resource(resource_type=2, resource_name=name)
+        for name in ("orders", "absent")
+    ]
+    broker.fault("DescribeConfigs", error=HIT, resource="orders")
+    answer = await wire.ask(ApiKey.DESCRIBE_CONFIGS, 4, DescribeConfigsRequest(resources=resources))
+    assert {row.resource_name: row.error_code for row in answer.results} == {
+        "orders": HIT,
+        "absent": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+
+
+@pytest.mark.parametrize("at", ["before", "after"])
+async def test_an_error_beside_the_rows(broker: RunningBroker, wire: Wire, at: str) -> None:
+    broker.fault("Fetch", error="FETCH_SESSION_ID_NOT_FOUND", top_level=True, at=at)
+    answer = await wire.ask(ApiKey.FETCH, 12, fetch_request(ORDERS))
+    assert answer.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert not any(row.error_code for topic in answer.responses for row in topic.partitions)
+
+
+# -- hooks
+
+
+async def test_a_hook_sees_what_passes(broker: RunningBroker, wire: Wire) -> None:
+    seen: list[Any] = []
+
+    @broker.on("Produce", topic="orders")
+    def look(message: ProduceRequest, asked: Any) -> None:
+        seen.append((type(message), asked.partitions))
+
+    @broker.on("Produce", at="after")
+    def never(message: Any, asked: Any) -> None:
+        raise AssertionError("the first one that matches is asked")
+
+    assert (await produce(wire, ORDERS, batch(), partition=1)).error_code == 0
+    assert seen == [(ProduceRequest, {"orders": {1}})]
+
+
+async def test_a_hook_that_answers(broker: RunningBroker, wire: Wire) -> None:
+    answer = ListGroupsResponse(error_code=HIT)
+    fault = broker.fault("ListGroups").hook(lambda message, asked: answer).on_call(2)
+    assert await codes(wire, 3) == [0, HIT, 0]
+    assert fault.hits == 1
+
+
+async def test_a_hook_that_takes_its_time_keeps_the_order(
+    broker: RunningBroker, wire: Wire
+) -> None:
+    go_on = trio.Event()
+
+    async def think(message: Any, asked: Any) -> None:
+        await go_on.wait()
+
+    fault: Fault[Any] = broker.fault("Produce").hook(think)
+    for value in (b"0", b"1"):
+        await wire.send(ApiKey.PRODUCE, 9, produce_request(ORDERS, batch([value])))
+    await fault.wait()
+    assert await wire.is_silent(0.05)
+    go_on.set()
+    await wire.receive()
+    await wire.receive()
+    assert [record.text for record in await broker.records("orders")] == ["0", "1"]
+
+
+async def test_a_hook_may_change_an_answer(broker: RunningBroker, wire: Wire) -> None:
+    @broker.on("ListGroups", at="after")
+    async def lie(message: Any, asked: Any) -> Any:
+        message.error_code = HIT
+        return message
+
+    assert await codes(wire, 2) == [HIT, HIT]
+
+
+@pytest.mark.parametrize("at", ["before", "after"])
+async def test_a_hook_may_close_the_connection(broker: RunningBroker, wire: Wire, at: str) -> None:
+    @broker.on("ListGroups", at=at)
+    def close(message: Any, asked: Any) -> None:
+        raise ConnectionResetError
+
+    with pytest.raises(ConnectionClosed):
+        await codes(wire, 1)
+    broker.check_faults()
+
+
+@pytest.mark.parametrize("at", ["before", "after"])
+async def test_a_hook_that_fails_fails_the_test(broker: RunningBroker, wire: Wire, at: str) -> None:
+    @broker.on("ListGroups", at=at)
+    def fail(message: Any, asked: Any) -> None:
+        raise KeyError("missing")
+
+    with pytest.raises(ConnectionClosed):
+        await codes(wire, 1)
+    assert "a hook raised KeyError('missing')" in await broker.report()
+    with pytest.raises(KeyError, match="missing"):
+        broker.check_faults()
+    broker.disarm_faults()
+
+
+async def test_a_hook_answers_with_an_answer(broker: RunningBroker, wire: Wire) -> None:
+    broker.fault("ListGroups").hook(lambda message, asked: "yes")
+    with pytest.raises(ConnectionClosed):
+        await codes(wire, 1)
+    with pytest.raises(TypeError, match="None or a ListGroupsResponse: 'yes'"):
+        broker.check_faults()
+    broker.disarm_faults()

@@ -1,0 +1,160 @@
+"""A broker that plays an older one."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator
+
+import pytest
+from kafka import KafkaConsumer, KafkaProducer
+
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode
+from kbroker.registry import load_apis
+from kbroker.testing import LocalBroker, RunningBroker, open_test_broker
+from kbroker.testing.releases import RELEASES, cut_down, limits_of
+
+from ..wire import (
+    ConnectionClosed,
+    Topic,
+    Wire,
+    batch,
+    connected,
+    produce_request,
+    request,
+)
+
+TELEMETRY = {ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY}
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[RunningBroker]:
+    async with open_test_broker(topics={"orders": 1}) as broker:
+        yield broker
+
+
+async def told(wire: Wire) -> dict[int, tuple[int, int]]:
+    """What the broker says that it serves."""
+    answer = await wire.ask(ApiKey.API_VERSIONS, 2, request(ApiKey.API_VERSIONS))
+    assert not answer.error_code, answer
+    return {row.api_key: (row.min_version, row.max_version) for row in answer.api_keys}
+
+
+@pytest.mark.parametrize(
+    ("release", "newest"),
+    [
+        ("0.10", {"Produce": 2, "Fetch": 3, "ApiVersions": 0, "InitProducerId": None}),
+        ("1.1", {"Produce": 5, "Fetch": 7, "DeleteGroups": 0}),
+        ("2.1", {"Produce": 7, "Fetch": 10, "JoinGroup": 3, "IncrementalAlterConfigs": None}),
+        ("2.8", {"Produce": 9, "Fetch": 12, "ApiVersions": 3, "DescribeQuorum": None}),
+        ("3.0", {"Fetch": 12, "ListOffsets": 7, "FindCoordinator": 4}),
+        ("3.4", {"Fetch": 13, "DescribeQuorum": 1, "DescribeUserScramCredentials": None}),
+        ("3.9.1", {"Produce": 11, "Fetch": 17, "Metadata": 12, "DescribeTopicPartitions": 0}),
+        ("4.0", {"Produce": 12, "Fetch": 17, "Metadata": 13}),
+        ("4.3", {"Produce": 13, "Fetch": 18, "DescribeLogDirs": 5}),
+    ],
+)
+def test_what_releases_served(release: str, newest: dict[str, int | None]) -> None:
+    limits = {key.api_name: versions for key, versions in limits_of(release).items()}
+    found = {name: (limits[name].stop - 1 if limits[name] else None) for name in newest}
+    assert found == newest
+
+
+def test_versions_only_grow() -> None:
+    """But for what KRaft brokers did not have at first, and what 4.0 dropped at the lower end."""
+    tables = [limits_of(release) for release in RELEASES]
+    assert all(set(table) == set(ApiKey) for table in tables)
+    for earlier, later in itertools.pairwise(tables):
+        for key in ApiKey:
+            assert later[key].stop >= earlier[key].stop or not later[key]
+    assert {key for key, versions in tables[-1].items() if not versions} == TELEMETRY
+
+
+def test_the_newest_release_is_what_is_served() -> None:
+    """Nothing that this broker serves is newer than the last release of the table."""
+    apis = load_apis()
+    kept = cut_down(apis, limits_of(RELEASES[-1]))
+    assert {key: api.versions.stop for key, api in kept.items()} == {
+        key: api.versions.stop for key, api in apis.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("versions", "message"),
+    [
+        ("5.0", "there is no table for Kafka 5.0; there are 0.10 to 4.3"),
+        ({"Fech": 3}, "did you mean Fetch"),
+    ],
+)
+async def test_what_does_not_exist(
+    broker: RunningBroker, versions: str | dict[str, int | None], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        await broker.cap_versions(versions)
+
+
+async def test_a_release_is_told_and_kept_to(broker: RunningBroker) -> None:
+    async with connected(broker.broker.endpoint) as wire:
+        everything = await told(wire)
+        await broker.cap_versions("2.8")
+        with pytest.raises(ConnectionClosed):
+            await told(wire)
+    async with connected(broker.broker.endpoint) as wire:
+        assert set(await told(wire)) < set(everything)
+        assert (await told(wire))[ApiKey.FETCH] == (0, 12)
+        assert ApiKey.LIST_CONFIG_RESOURCES not in await told(wire)
+        orders = produce_request(Topic("orders"), batch())
+        await wire.ask(ApiKey.PRODUCE, 9, orders)
+        with pytest.raises(ConnectionClosed):
+            await wire.ask(ApiKey.PRODUCE, 10, orders)
+    assert len(await broker.records("orders")) == 1
+    await broker.cap_versions(None)
+    async with connected(broker.broker.endpoint) as wire:
+        assert await told(wire) == everything
+
+
+@pytest.mark.parametrize("version", [4, 99])
+async def test_a_newer_question_is_answered_as_kafka_does(
+    broker: RunningBroker, version: int
+) -> None:
+    """KIP-511: a body of version 0, which names the versions of ApiVersions."""
+    await broker.cap_versions("2.8")
+    async with connected(broker.broker.endpoint) as wire:
+        frame = wire.frame(ApiKey.API_VERSIONS, 4, request(ApiKey.API_VERSIONS))
+        wire.asked[-1] = wire.asked[-1][0], ApiKey.API_VERSIONS, 0
+        await wire.send_bytes(frame[:6] + version.to_bytes(2, "big") + frame[8:])
+        answer = await wire.receive()
+        assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
+        (row,) = answer.api_keys
+        assert (row.api_key, row.min_version, row.max_version) == (ApiKey.API_VERSIONS, 0, 3)
+        assert (await told(wire))[ApiKey.FETCH] == (0, 12)
+
+
+async def test_single_apis(broker: RunningBroker) -> None:
+    await broker.cap_versions({"Fetch": 11, "DescribeTopicPartitions": None})
+    async with connected(broker.broker.endpoint) as wire:
+        found = await told(wire)
+    assert found[ApiKey.FETCH] == (0, 11)
+    assert found[ApiKey.PRODUCE] == (0, 13)
+    assert ApiKey.DESCRIBE_TOPIC_PARTITIONS not in found
+
+
+def test_a_client_follows_while_it_works() -> None:
+    """Downgraded in mid-work: the client connects again and speaks what there is."""
+    with LocalBroker(topics={"orders": 1}) as broker:
+        settings = {
+            "bootstrap_servers": broker.bootstrap_servers,
+            "retry_backoff_ms": 10,
+            "reconnect_backoff_ms": 10,
+        }
+        producer = KafkaProducer(client_id="app", **settings)
+        for release in (None, "2.1", "3.9", "0.11", "4.0"):
+            broker.cap_versions(release)
+            fault = broker.fault("Produce", client_id="app")
+            producer.send("orders", str(release).encode()).get(10)
+            assert fault.hits == 1
+        producer.close()
+        assert len(broker.records("orders")) == 5
+        consumer = KafkaConsumer("orders", auto_offset_reset="earliest", **settings)
+        assert next(consumer).value == b"None"
+        consumer.close()

@@ -1,0 +1,203 @@
+"""What happens to a cluster once in a while, and what its clients are told then."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+import trio
+
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.testing import RunningBroker, open_test_broker
+
+from ..broker.test_groups import Member, committed
+from ..wire import (
+    EARLIEST,
+    Topic,
+    Wire,
+    batch,
+    connected,
+    fetch,
+    fetch_request,
+    list_offset,
+    metadata,
+    produce,
+    request,
+)
+
+ORDERS = Topic("orders")
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[RunningBroker]:
+    async with open_test_broker(topics={"orders": 2}) as broker:
+        yield broker
+
+
+@pytest.fixture
+async def wire(broker: RunningBroker) -> AsyncIterator[Wire]:
+    async with connected(broker.broker.endpoint) as wire:
+        yield wire
+
+
+# -- groups
+
+
+async def test_a_session_ends_at_once(broker: RunningBroker, wire: Wire) -> None:
+    member = Member(wire)
+    await member.enter()
+    assert await broker.expire_member("g", member.id) == [member.id]
+    assert await member.heartbeat() == ErrorCode.UNKNOWN_MEMBER_ID
+    member.id = ""
+    await member.enter()
+    assert await member.heartbeat() == 0
+    assert await broker.expire_member("g", "test") == [member.id], "by its client id"
+
+
+async def test_the_others_are_asked_to_share_anew(broker: RunningBroker, wire: Wire) -> None:
+    async with connected(broker.broker.endpoint) as second_wire:
+        first, second = Member(wire), Member(second_wire, group_instance_id="twin")
+        await first.enter()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(second.enter)
+            await broker.wait_for_request(ApiKey.JOIN_GROUP, None, 3, 5)
+            await first.enter()
+        assert await broker.expire_member("g", "twin") == [second.id]
+        assert await first.heartbeat() == ErrorCode.REBALANCE_IN_PROGRESS
+        assert "timed out" in await broker.report()
+
+
+@pytest.mark.parametrize("group", ["g", "none"])
+async def test_a_member_that_there_is_not(broker: RunningBroker, wire: Wire, group: str) -> None:
+    member = Member(wire)
+    await member.enter()
+    has = member.id if group == "g" else "nobody"
+    with pytest.raises(ValueError, match=f"group '{group}' has no member 'x'; it has {has}"):
+        await broker.expire_member(group, "x")
+
+
+async def test_a_group_before_there_is_any(broker: RunningBroker) -> None:
+    with pytest.raises(ValueError, match="there is no group 'g'"):
+        await broker.expire_member("g", "x")
+    await broker.move_coordinator("g")
+
+
+async def test_a_coordinator_that_moves(broker: RunningBroker, wire: Wire) -> None:
+    member = Member(wire)
+    await member.enter()
+    assert await member.commit("orders", 7) == 0
+    await broker.move_coordinator("g")
+    assert await member.heartbeat() == ErrorCode.NOT_COORDINATOR
+    assert await member.commit("orders", 8) == ErrorCode.NOT_COORDINATOR
+    await wire.ask(ApiKey.FIND_COORDINATOR, 0, request(ApiKey.FIND_COORDINATOR, key="g"))
+    assert await member.heartbeat() == 0, "it is known from what is stored"
+    assert await committed(wire, "orders") == 7
+    assert await member.commit("orders", 8) == 0
+
+
+async def test_who_waits_for_a_coordinator_is_told_that_it_moves(
+    broker: RunningBroker, wire: Wire
+) -> None:
+    async with connected(broker.broker.endpoint) as second_wire:
+        await Member(wire).enter()
+        waiting = Member(second_wire)
+        answers = []
+
+        async def join() -> None:
+            answers.append((await waiting.join()).error_code)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(join)
+            await broker.wait_for_request(ApiKey.JOIN_GROUP, None, 4, 5)
+            await broker.move_coordinator("g")
+        assert answers == [ErrorCode.NOT_COORDINATOR]
+
+
+# -- partitions
+
+
+async def test_a_leader_that_moves(broker: RunningBroker, wire: Wire) -> None:
+    (before,) = (await metadata(wire, ["orders"])).topics
+    await broker.move_leader("orders", 0)
+    moved = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert (await produce(wire, ORDERS, batch())).error_code == moved
+    assert (await fetch(wire, ORDERS)).error_code == moved
+    assert (await list_offset(wire, ORDERS, EARLIEST)).error_code == moved
+    assert (await produce(wire, ORDERS, batch(), partition=1)).error_code == 0
+    (after,) = (await metadata(wire, ["orders"])).topics
+    epochs = {row.partition_index: row.leader_epoch for row in before.partitions}
+    assert {row.partition_index: row.leader_epoch for row in after.partitions} == {
+        0: epochs[0] + 1,
+        1: epochs[1],
+    }
+    assert (await produce(wire, ORDERS, batch())).error_code == 0
+    fenced = await fetch(wire, ORDERS, current_leader_epoch=epochs[0])
+    assert fenced.error_code == ErrorCode.FENCED_LEADER_EPOCH
+
+
+async def test_all_leaders_of_a_topic_move(broker: RunningBroker, wire: Wire) -> None:
+    await broker.move_leader("orders")
+    for partition in (0, 1):
+        row = await produce(wire, ORDERS, batch(), partition=partition)
+        assert row.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    with pytest.raises(KafkaError, match="there is no partition orders-7"):
+        await broker.move_leader("orders", 7)
+    with pytest.raises(KafkaError, match="there is no partition other-0"):
+        await broker.move_leader("other")
+
+
+async def test_a_fetch_that_waits_learns_that_the_leader_moved(
+    broker: RunningBroker, wire: Wire
+) -> None:
+    (topic,) = (await metadata(wire, ["orders"])).topics
+    epoch = next(row.leader_epoch for row in topic.partitions if not row.partition_index)
+    ask = fetch_request(ORDERS, max_wait_ms=10_000, current_leader_epoch=epoch)
+    await wire.send(ApiKey.FETCH, 12, ask)
+    await broker.wait_for_request(ApiKey.FETCH, None, 1, 5)
+    await broker.move_leader("orders")
+    (answer,) = (await wire.receive()).responses
+    assert answer.partitions[0].error_code == ErrorCode.FENCED_LEADER_EPOCH
+
+
+@pytest.mark.parametrize("read", [0, 2, 3])
+async def test_no_position_is_right_any_more(broker: RunningBroker, wire: Wire, read: int) -> None:
+    for _ in range(3):
+        await produce(wire, ORDERS, batch())
+    start = await broker.offset_out_of_range("orders", 0)
+    assert start == 4
+    assert (await fetch(wire, ORDERS, read)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert (await list_offset(wire, ORDERS, EARLIEST)).offset == start
+    assert (await produce(wire, ORDERS, batch())).base_offset == start
+    assert (await fetch(wire, ORDERS, start)).error_code == 0
+    assert len(await broker.records("orders")) == 1
+
+
+async def test_a_fetch_that_waits_learns_that_its_position_is_gone(
+    broker: RunningBroker, wire: Wire
+) -> None:
+    await wire.send(ApiKey.FETCH, 12, fetch_request(ORDERS, max_wait_ms=10_000))
+    await broker.wait_for_request(ApiKey.FETCH, None, 1, 5)
+    await broker.offset_out_of_range("orders")
+    (answer,) = (await wire.receive()).responses
+    assert answer.partitions[0].error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+# -- producers
+
+
+async def test_a_producer_that_is_fenced(broker: RunningBroker, wire: Wire) -> None:
+    async def write(producer_id: int, sequence: int, epoch: int = 0) -> int:
+        data = batch(producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence)
+        return int((await produce(wire, ORDERS, data)).error_code)
+
+    with pytest.raises(ValueError, match="there are none"):
+        await broker.fence_producer()
+    assert [await write(7, 0), await write(8, 0)] == [0, 0]
+    with pytest.raises(ValueError, match="no producer 9 has written; there are 7, 8"):
+        await broker.fence_producer(9)
+    assert await broker.fence_producer(7) == [7]
+    assert [await write(7, 1), await write(8, 1)] == [ErrorCode.INVALID_PRODUCER_EPOCH, 0]
+    assert await write(7, 0, epoch=1) == 0
+    assert await broker.fence_producer() == [7, 8]
+    assert await write(8, 2) == ErrorCode.INVALID_PRODUCER_EPOCH

@@ -12,6 +12,7 @@ import trio
 from kbroker.storage.cleaning import discard, install, is_due, measure, plan, prepare
 from kbroker.storage.compaction import Compacted, CompactionTask
 from kbroker.storage.errors import StorageError
+from kbroker.storage.files import OsFiles
 from kbroker.storage.log import Log
 
 from .compactor import CompactionFailed, Compactor, InlineCompactor, ProcessCompactor
@@ -32,8 +33,11 @@ class Cleaner:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._again = trio.Event()
+        self._one_at_a_time = trio.Lock()
+        files = node.logs.files
+        # Another process sees the files of the operating system and no others.
         self._compactor: Compactor = (
-            InlineCompactor(node.logs.files) if node.in_memory else ProcessCompactor()
+            ProcessCompactor() if isinstance(files, OsFiles) else InlineCompactor(files)
         )
 
     async def run(self) -> None:
@@ -52,11 +56,12 @@ class Cleaner:
     async def clean_all(self) -> int:
         """Compact until nothing is dirty enough; returns the number of runs."""
         runs = 0
-        try:
-            while cleaned := await self._clean_due():
-                runs += cleaned
-        finally:
-            await self._compactor.rest()
+        async with self._one_at_a_time:
+            try:
+                while cleaned := await self._clean_due():
+                    runs += cleaned
+            finally:
+                await self._compactor.rest()
         return runs
 
     async def _clean_due(self) -> int:

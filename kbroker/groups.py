@@ -278,11 +278,16 @@ class GroupService:
         while True:
             self._rearm = trio.Event()
             self.run_due()
-            deadlines = [shard.coordinator.next_deadline() for shard in self._shards.values()]
-            self._armed_ms = min((d for d in deadlines if d is not None), default=math.inf)
+            deadline = self.next_deadline()
+            self._armed_ms = math.inf if deadline is None else deadline
             wait_seconds = max(self._armed_ms - self._node.clock.coordinator_ms(), 0) / 1000
             with trio.move_on_after(wait_seconds):
                 await self._rearm.wait()
+
+    def next_deadline(self) -> int | None:
+        """When the next time-out comes, in coordinator time; None when nothing waits for one."""
+        deadlines = [shard.coordinator.next_deadline() for shard in self._shards.values()]
+        return min((each for each in deadlines if each is not None), default=None)
 
     def run_due(self) -> None:
         """Act on the time-outs that have come."""
@@ -296,10 +301,14 @@ class GroupService:
         With `keep_members` all members count as just heard of.
         """
         if keep_members:
-            for shard in self.shards():
-                shard.coordinator.renew_sessions(self.now())
+            self.renew_sessions()
         self.run_due()
         self._rearm.set()
+
+    def renew_sessions(self) -> None:
+        """All members count as just heard of."""
+        for shard in self.shards():
+            shard.coordinator.renew_sessions(self.now())
 
     async def expire_offsets_regularly(self) -> None:
         """Delete offsets that outlived their retention, until cancelled."""

@@ -155,14 +155,14 @@ class Node:
         # Where it fails each log is synced when it is opened.
         with contextlib.suppress(StorageError), self.flusher.beside_another():
             await trio.to_thread.run_sync(self.logs.settle)
-        await self._open_all()
+        await self.open_all()
         logger.info(
             "opened all %d partitions after the crash in %.1f s",
             len(self._replicas),
             trio.current_time() - began,
         )
 
-    async def _open_all(self) -> None:
+    async def open_all(self) -> None:
         """Open every log on disk: to check it soon after a crash, and to apply retention to it."""
         slices = Slices()
         for name, index in self.logs.folders():
@@ -228,7 +228,7 @@ class Node:
 
     async def apply_retention_now(self) -> None:
         """Look at every partition, also those that nobody has used yet."""
-        await self._open_all()
+        await self.open_all()
         if await self.apply_retention():
             # A crash must not bring back what clients saw going.
             await self.checkpoint()

@@ -285,6 +285,13 @@ class CrashFiles:
             return False
         return name in folder.names
 
+    def is_folder(self, path: str) -> bool:
+        try:
+            self._folder(path)
+        except FileNotFoundError:
+            return False
+        return True
+
     def size(self, path: str) -> int:
         return len(self._file(path).data)
 
@@ -344,6 +351,18 @@ def _after_cut(
             torn = mode in ("torn", "mixed")
             seen[node] = _Inode(node.torn(random_) if torn else node.stable)
         copy.stable[name] = seen[node]
+    copy.names = dict(copy.stable)
+    return copy
+
+
+def stable_copy(folder: _Folder) -> _Folder:
+    """A folder with everything in it as it was written, whether it was synced or not."""
+    copy = _Folder()
+    for name, node in folder.names.items():
+        if isinstance(node, _Folder):
+            copy.stable[name] = stable_copy(node)
+        else:
+            copy.stable[name] = _Inode(bytes(node.data))
     copy.names = dict(copy.stable)
     return copy
 

@@ -143,6 +143,9 @@ class Files(Protocol):
 
     def exists(self, path: str) -> bool: ...
 
+    def is_folder(self, path: str) -> bool:
+        """Whether there is a folder at this path."""
+
     def size(self, path: str) -> int: ...
 
     def usage(self, path: str) -> tuple[int, int]:
@@ -394,6 +397,9 @@ class OsFiles:
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)
+
+    def is_folder(self, path: str) -> bool:
+        return os.path.isdir(path)
 
     def size(self, path: str) -> int:
         with _reported("measure", path):
@@ -682,7 +688,6 @@ class MemFiles:
         return self.open(path).size
 
     def is_folder(self, path: str) -> bool:
-        """Whether there is a folder at this path."""
         return path in self._folders
 
     def usage(self, path: str) -> tuple[int, int]:

@@ -277,11 +277,13 @@ class Log:
         self.high_watermark = max(log_start, min(high_watermark, log_end))
 
     def _activate(self, segment: Segment) -> None:
-        """Go on appending to a segment that has records. Raises CorruptLogError."""
+        """Go on appending to a segment that was loaded. Raises CorruptLogError."""
         segment.open_for_append(self._open_segments)
         first = segment.first_timestamp()
         if first >= 0:
             segment.roll_at_ms = first + self._roll_after_ms(self.config, segment)
+        elif not segment.size:
+            segment.roll_at_ms = FULL  # its first batch decides
         self.active = segment
 
     def distrust_names(self) -> None:

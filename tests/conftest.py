@@ -22,6 +22,12 @@ from .wire import Wire, connected
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("kbroker")
     group.addoption(
+        "--clusters",
+        type=int,
+        default=int(os.environ.get("KBROKER_CLUSTERS", "4")),
+        help="How many tests with the same names tests/isolation has (KBROKER_CLUSTERS).",
+    )
+    group.addoption(
         "--frames",
         type=int,
         default=int(os.environ.get("KBROKER_FUZZ_FRAMES", "20000")),

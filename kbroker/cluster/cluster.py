@@ -326,6 +326,23 @@ class Cluster:
         changed = {"leader_epoch": partition.leader_epoch + 1}
         await self._change_partition(topic, partition, changed, cause=cause)
 
+    async def raise_leader_epochs(
+        self, least: Mapping[tuple[uuid.UUID, int], int], *, cause: str
+    ) -> None:
+        """Let no leader epoch be below `least`, by topic id and partition: clients saw that one.
+
+        For metadata that was put back to an earlier state.
+        """
+        puts: dict[str, Document | None] = {}
+        for topic in self.topics.values():
+            for partition in topic.partitions:
+                epoch = least.get((topic.id, partition.index), 0)
+                if epoch > partition.leader_epoch:
+                    document = partition.to_document() | {"leader_epoch": epoch}
+                    puts[_partition_key(topic.id, partition.index)] = document
+        if puts:
+            await self._transact(puts, compares={}, cause=cause)
+
     async def reassign(
         self,
         name: str,
@@ -380,6 +397,11 @@ class Cluster:
     async def finalize_features(self, levels: dict[str, int], *, cause: str) -> None:
         """Let the cluster run these features at these levels, all others not at all."""
         await self._transact({FEATURES: dict(levels)}, compares={}, cause=cause)
+
+    @property
+    def next_producer_id(self) -> int:
+        """The first producer id that was never reserved."""
+        return self._next_producer_id
 
     async def allocate_producer_ids(self, count: int) -> range:
         """Reserve `count` producer ids that nobody ever had or will have again."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import AsyncIterator, Awaitable, Mapping
 from functools import partial
 
@@ -13,8 +14,8 @@ from kbroker.config import BrokerConfig
 from kbroker.node import Node
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.server import Listener
-from kbroker.storage.files import Files, MemFiles
 from kbroker.storage.log import Log
+from kbroker.storage.naming import META_PROPERTIES
 
 from .clock import MovableClock
 from .fault import Arming, check_faults
@@ -23,24 +24,33 @@ from .kit import CLIENT_ID, WAIT_SECONDS, Kit
 from .releases import limits_of
 from .rules import Faults, Rule
 from .settling import unrest
-from .snapshot import Snapshot
+from .snapshot import NOWHERE, Snapshot, become_another_cluster, make_ready, take_snapshot
+from .stores import MemoryStore, Store
 from .verbs import StateVerbs
 
 REQUESTS_SHOWN = 20
 EVENTS_SHOWN = 5
+LOOKS_MAX = 32
+"""How often logs are looked at while their clock moves, at most."""
 
 
 class RunningBroker(Kit, StateVerbs, Arming[Awaitable[None]]):
     """A broker of this process, while it runs. Get one from `run_broker`."""
 
     def __init__(
-        self, broker: Broker, cluster: ClusterClient, faults: Faults, clock: MovableClock
+        self,
+        broker: Broker,
+        cluster: ClusterClient,
+        faults: Faults,
+        clock: MovableClock,
+        store: Store | None = None,
     ) -> None:
         node = broker.node
         super().__init__(cluster, node.changes, node.clock.log_ms, self.armed)
         self.broker = broker
         self.faults = faults
         self.clock = clock
+        self._store = store
 
     @property
     def bootstrap_servers(self) -> str:
@@ -100,17 +110,52 @@ class RunningBroker(Kit, StateVerbs, Arming[Awaitable[None]]):
     # -- time
 
     async def advance(self, span_ms: int) -> None:
-        """Move the log's clock; returns when retention, expiry and compaction have done what is due
-        by then."""
-        self.clock.log.add(span_ms)
-        await self.broker.node.apply_retention_now()
-        self.broker.node.groups.expire_offsets()
-        await self.broker.node.cleaner.clean_all()
+        """Move the log's clock; returns when everything that is due by then has been done.
+
+        Retention, expiry and compaction look at the logs several times on the way, as they do while
+        time passes: what one look finds may depend on what an earlier one did.
+        """
+        interval_ms = self.broker.node.config.retention_check_interval_ms
+        step_ms = max(interval_ms, math.ceil(span_ms / LOOKS_MAX))
+        for start_ms in range(0, max(span_ms, 1), step_ms):
+            self.clock.log.add(min(step_ms, span_ms - start_ms))
+            await self._look_at_logs()
+
+    async def _look_at_logs(self) -> None:
+        node = self.broker.node
+        await node.apply_retention_now()
+        node.groups.expire_offsets()
+        if node.config.log_cleaner_enable:
+            await node.cleaner.clean_all()
+        await node.flusher.sync_now()
 
     async def advance_coordinator(self, span_ms: int, *, keep_members: bool) -> None:
-        """Move the coordinators' clock; returns when the time-outs due by then were acted on."""
-        self.clock.coordinator.add(span_ms)
-        self.broker.node.groups.clock_moved(keep_members=keep_members)
+        """Move the coordinators' clock; returns when the time-outs due by then were acted on.
+
+        In the order in which they are due, those that earlier ones brought about among them.
+        """
+        node, clock = self.broker.node, self.clock.coordinator
+        target_ms = clock.now_ms() + span_ms
+        while (due_ms := self._next_deadline(keep_members)) is not None and due_ms <= target_ms:
+            clock.move_to(due_ms)
+            node.groups.clock_moved(keep_members=keep_members)
+        clock.move_to(target_ms)
+        node.groups.clock_moved(keep_members=keep_members)
+        await node.flusher.sync_now()
+
+    def _next_deadline(self, keep_members: bool) -> int | None:
+        groups = self.broker.node.groups
+        if keep_members:
+            groups.renew_sessions()
+        return groups.next_deadline()
+
+    # -- snapshots
+
+    async def snapshot(self) -> Snapshot:
+        """What it holds now; see `LocalBroker.snapshot`. Raises ValueError: it is no test's own."""
+        if self._store is None:
+            raise ValueError("a snapshot needs a broker that a test has made")
+        return await take_snapshot(self.broker.node, self._store, self.clock.readings())
 
     # -- reports
 
@@ -148,21 +193,34 @@ def _groups(node: Node) -> list[str]:
     return lines
 
 
+async def fill(config: BrokerConfig, store: Store, clock: MovableClock, snapshot: Snapshot) -> None:
+    """Let a broker that is about to start for the first time hold what a snapshot does.
+
+    It is another cluster, with an id of its own. Raises ValueError: it holds something already.
+    """
+    for folder in store.folders:
+        if store.files.exists(f"{folder}/{META_PROPERTIES}"):
+            raise ValueError(f"{folder} has data already; load a snapshot into an empty folder")
+    store.take(snapshot.store)
+    clock.put_back(snapshot.clocks)
+    await become_another_cluster(store)
+    await make_ready(config, store, clock, NOWHERE)
+
+
 @contextlib.asynccontextmanager
 async def run_broker(
     config: BrokerConfig,
+    store: Store,
     *,
     faults: Faults,
     clock: MovableClock,
-    data_dir: str | None = None,
-    files: Files | None = None,
     port: int = 0,
 ) -> AsyncIterator[RunningBroker]:
     """Run a broker on 127.0.0.1 that faults hit; see `kbroker.broker.open_broker`."""
     async with open_broker(
         config,
-        data_dir=data_dir,
-        files=files,
+        data_dir=store.data_dirs,
+        files=store.files,
         clock=clock,
         listeners=[Listener("PLAINTEXT", "127.0.0.1", port)],
         grace_seconds=0,
@@ -170,7 +228,7 @@ async def run_broker(
     ) as broker:
         faults.changed = broker.node.changes.happened
         async with open_cluster([broker.endpoint], CLIENT_ID) as cluster:
-            yield RunningBroker(broker, cluster, faults, clock)
+            yield RunningBroker(broker, cluster, faults, clock, store)
 
 
 @contextlib.asynccontextmanager
@@ -185,9 +243,10 @@ async def open_test_broker(
     Parameters: as of `LocalBroker`. Raises UnfiredFault at the end when a fault hit nothing.
     """
     settings = BrokerConfig.load(options=dict(config or {}))
-    files = load.files.fork() if load else MemFiles(limit=settings.memory_limit_bytes)
-    faults = Faults()
-    async with run_broker(settings, faults=faults, clock=MovableClock(), files=files) as broker:
+    store, clock, faults = MemoryStore(settings.memory_limit_bytes), MovableClock(), Faults()
+    if load is not None:
+        await fill(settings, store, clock, load)
+    async with run_broker(settings, store, faults=faults, clock=clock) as broker:
         for name, partitions in (topics or {}).items():
             await broker.create_topic(name, partitions)
         yield broker

@@ -6,7 +6,23 @@ day ahead to see retention; here the log's time and the coordinators' time move 
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from kbroker.clock import SystemClock
+
+
+class Reading(NamedTuple):
+    """How a domain of time stands: ms added to real time, and the time at which it stands still."""
+
+    added_ms: int = 0
+    frozen_ms: int | None = None
+
+
+class Readings(NamedTuple):
+    """How both domains stand."""
+
+    log: Reading = Reading()
+    coordinator: Reading = Reading()
 
 
 class Domain:
@@ -25,6 +41,18 @@ class Domain:
     def add(self, milliseconds: int) -> None:
         """Move ahead."""
         self._added_ms += milliseconds
+
+    def move_to(self, time_ms: int) -> None:
+        """Move ahead to a time; one that is over changes nothing."""
+        self.add(max(time_ms - self.now_ms(), 0))
+
+    def reading(self) -> Reading:
+        """How it stands."""
+        return Reading(self._added_ms, self._frozen_ms)
+
+    def put_back(self, reading: Reading) -> None:
+        """Stand as it did; real time has gone on."""
+        self._added_ms, self._frozen_ms = reading
 
     def freeze(self) -> None:
         """Stand still; `add` still moves it."""
@@ -51,6 +79,15 @@ class MovableClock:
 
     def coordinator_ms(self) -> int:
         return self.coordinator.now_ms()
+
+    def readings(self) -> Readings:
+        """How both domains stand."""
+        return Readings(self.log.reading(), self.coordinator.reading())
+
+    def put_back(self, readings: Readings) -> None:
+        """Let both domains stand as they did; nothing may run on this clock meanwhile."""
+        self.log.put_back(readings.log)
+        self.coordinator.put_back(readings.coordinator)
 
 
 def milliseconds(*, days: float, hours: float, minutes: float, seconds: float) -> int:

@@ -1,48 +1,62 @@
-"""A disk that fails on demand: power cuts at named points, failing syncs, no space, flipped bits."""
+"""A disk that fails on demand: power cuts at named points, failing syncs, no space, torn writes."""
 
 from __future__ import annotations
 
 import errno as errors
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from kbroker.protocol.records import HEADER_SIZE, iter_headers
-from kbroker.storage.crash_files import CrashFile, CrashFiles, Mode
+from kbroker.cluster import OFFSETS_TOPIC
+from kbroker.protocol.records import HEADER_SIZE, iter_headers, read_records
+from kbroker.storage.crash_files import NO_LIMIT, CrashFile, CrashFiles, Mode, stable_copy
 from kbroker.storage.errors import StorageError
-from kbroker.storage.naming import CLEAN_SHUTDOWN, folder_name
+from kbroker.storage.files import Buffer
+from kbroker.storage.naming import CLEAN_SHUTDOWN, CLEANED, LOG, folder_name
 
 FOLDER = "disk"
 """The data folder of a broker on such a disk."""
+OFFSET_COMMIT_KEYS = (0, 1)
+"""Versions of the keys of committed offsets; those of groups are others."""
 Matcher = Callable[[str, str], bool]
 
 
 def _is_log(path: str) -> bool:
-    return path.endswith(".log") and "/__" not in path
+    """Whether it holds the records of a topic of users."""
+    return path.endswith(LOG) and "/__" not in path
 
 
 POINTS: dict[str, Matcher] = {
     # between the arrival of records and their bytes in the file
     "produce.received": lambda kind, path: kind == "write" and _is_log(path),
     # between the bytes and their sync
-    "produce.appended": lambda kind, path: kind in ("sync", "syncfs") and _is_log(path),
+    "produce.appended": lambda kind, path: kind == "written" and _is_log(path),
     # between the sync and the ack
     "produce.synced": lambda kind, path: kind == "synced" and _is_log(path),
-    "commit.appended": lambda kind, path: (
-        kind == "sync" and path.endswith(".log") and "/__consumer_offsets" in path
-    ),
+    "commit.appended": lambda kind, path: kind == "commit",
     "segment.created": lambda kind, path: kind == "created" and _is_log(path),
     "index.written": lambda kind, path: kind == "sync" and path.endswith("index"),
     "checkpoint.written": lambda kind, path: kind == "rename" and "checkpoint" in path,
     "clean_marker.written": lambda kind, path: kind == "rename" and CLEAN_SHUTDOWN in path,
-    "compaction.cleaned": lambda kind, path: kind == "rename" and path.endswith(".cleaned"),
+    "compaction.cleaned": lambda kind, path: kind == "rename" and path.endswith(CLEANED),
 }
 """Where a crash can be put: each lies between one step and the next."""
+FAILING = {"fsync": ("sync", "syncfs"), "write": ("write",)}
+"""What of a disk can fail, and the operations that it stands for."""
 
 
 class PowerCut(BaseException):
     """The machine is off. Nothing may handle it: the broker ends where it is."""
+
+
+class _Write(NamedTuple):
+    """Bytes that were appended to a file."""
+
+    path: str
+    position: int
+    size: int
 
 
 @dataclass(slots=True)
@@ -65,7 +79,10 @@ class Disk(CrashFiles):
         """What the next start finds, once the power has been cut."""
         self._trap: _Trap | None = None
         self._failures: list[tuple[str, int]] = []
+        self._full: set[str] = set()
         self._pause_seconds = 0.0
+        self._unsynced: dict[str, None] = {}  # logs that were written to after their last sync
+        self._last_write: _Write | None = None
 
     def crash_at(self, point: str, mode: Mode, seed: int) -> None:
         """Cut the power when the broker comes to a point. Raises ValueError for an unknown one."""
@@ -81,27 +98,49 @@ class Disk(CrashFiles):
     # -- what a test arms
 
     def fail(self, operation: str, number: int = errors.EIO) -> None:
-        """Let the next "sync" or "write" fail with an error of the system (EIO, ENOSPC ...)."""
-        if operation not in ("sync", "write"):
-            raise ValueError(f"operation is sync or write, not {operation!r}")
+        """Let the next "fsync" or "write" of records fail with an error of the system.
+
+        Parameters: `number` is EIO, ENOSPC ... Raises ValueError for another operation.
+        """
+        if operation not in FAILING:
+            raise ValueError(f"operation is {' or '.join(FAILING)}, not {operation!r}")
         self._failures.append((operation, number))
 
-    def full(self, free: int = 0) -> None:
-        """Leave room for so many bytes only."""
-        self.capacity = self.used() + free
+    def full(self, topic: str | None = None, partition: int = 0, *, free: int = 0) -> None:
+        """Leave no room: for a partition, or with `topic` None for anything above `free` bytes."""
+        if topic is None:
+            self.capacity = self.used() + free
+        else:
+            self._full.add(_folder(topic, partition))
+
+    def make_room(self) -> None:
+        """Take back every `full`."""
+        self.capacity = NO_LIMIT
+        self._full.clear()
 
     def slow(self, milliseconds: float) -> None:
         """Let each sync take that much longer; 0 makes it fast again."""
         self._pause_seconds = milliseconds / 1000
+
+    def tear_last_write(self) -> None:
+        """Let only the first half of what was written last to a log be on the disk.
+
+        Whether it was synced or not: a disk that lied. The broker knows nothing of it, so cut the
+        power next. Raises ValueError when nothing was written since the start.
+        """
+        if self._last_write is None:
+            raise ValueError("nothing was written to a log since the broker was started")
+        path, position, size = self._last_write
+        self.damage(path, self.read_bytes(path)[: position + size // 2])
 
     def flip(self, topic: str, partition: int, offset: int, bit: int = 0) -> None:
         """Flip a bit of the batch that holds a record, counted from the end of its header.
 
         Raises ValueError when the partition does not hold it.
         """
-        folder = f"/{FOLDER}/{folder_name(topic, partition)}"
+        folder = _folder(topic, partition)
         for name in self.listdir(folder):
-            if not name.endswith(".log"):
+            if not name.endswith(LOG):
                 continue
             data = bytearray(self.read_bytes(f"{folder}/{name}"))
             for position, header in iter_headers(data):
@@ -123,16 +162,36 @@ class Disk(CrashFiles):
     def announce(self, kind: str, path: str) -> None:
         super().announce(kind, path)
         self._look(kind, path)
-        if kind == "sync" and self._pause_seconds:
+        if kind in FAILING["fsync"] and self._pause_seconds:
             time.sleep(self._pause_seconds)
+        if kind == "write" and path.rpartition("/")[0] in self._full:
+            raise StorageError(f"cannot append to {path}: {os.strerror(errors.ENOSPC)}")
+        concerned = any(map(_is_log, self._unsynced if kind == "syncfs" else (path,)))
         for index, (operation, number) in enumerate(self._failures):
-            if operation == kind:
+            if concerned and kind in FAILING[operation]:
                 del self._failures[index]
-                raise StorageError(f"{kind} of {path}: {os.strerror(number)}")
+                raise StorageError(f"{operation} of {path}: {os.strerror(number)}")
+
+    def written(self, path: str, position: int, data: bytes) -> None:
+        """Bytes are in a file, and not durable yet."""
+        if path.endswith(LOG):
+            self._unsynced[path] = None
+            self._last_write = _Write(path, position, len(data))
+        self._look("written", path)
+        if f"/{OFFSETS_TOPIC}-" in path and path.endswith(LOG) and _has_commit(data):
+            self._look("commit", path)
 
     def synced(self, path: str) -> None:
         """A sync has been done."""
+        self._unsynced.pop(path, None)
         self._look("synced", path)
+
+    def sync_everything(self, path: str) -> bool:
+        unsynced = list(self._unsynced)
+        super().sync_everything(path)
+        for each in unsynced:
+            self.synced(each)
+        return True
 
     def _look(self, kind: str, path: str) -> None:
         if self.after_cut is not None:
@@ -143,6 +202,13 @@ class Disk(CrashFiles):
             self.cut(trap.mode, trap.seed)
             raise PowerCut
 
+    def fork(self) -> Disk:
+        """A disk of its own with what is on this one, all of it durable."""
+        disk = Disk()
+        disk.capacity = self.capacity
+        disk._root = stable_copy(self._root)
+        return disk
+
     def restarted(self) -> Disk:
         """The disk as the next start finds it."""
         disk = Disk()
@@ -152,14 +218,34 @@ class Disk(CrashFiles):
 
 
 class _DiskFile(CrashFile):
-    """A file that tells when a sync is done."""
+    """A file that tells what was done to it."""
 
-    __slots__ = ()
+    __slots__ = ("_disk",)
 
     def __init__(self, disk: Disk, file: CrashFile) -> None:
         super().__init__(disk, file._inode, file.path)
+        self._disk = disk
+
+    def append(self, parts: Sequence[Buffer]) -> int:
+        data = b"".join(parts)
+        position = super().append([data])
+        self._disk.written(self.path, position, data)
+        return position
 
     def sync(self) -> None:
         super().sync()
-        assert isinstance(self._files, Disk)
-        self._files.synced(self.path)
+        self._disk.synced(self.path)
+
+
+def _folder(topic: str, partition: int) -> str:
+    return f"/{FOLDER}/{folder_name(topic, partition)}"
+
+
+def _has_commit(batch: bytes) -> bool:
+    """Whether a batch of the offsets topic commits an offset; it keeps other things as well."""
+    return any(
+        record.key is not None
+        and record.value is not None
+        and int.from_bytes(record.key[:2], "big") in OFFSET_COMMIT_KEYS
+        for record in read_records(batch)
+    )

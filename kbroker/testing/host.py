@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager
@@ -14,6 +15,7 @@ import trio
 T = TypeVar("T")
 
 STOP_SECONDS = 30
+PORTS_REMEMBERED = 1000
 
 
 @dataclass(slots=True)
@@ -38,6 +40,8 @@ class BrokerThread:
     """
 
     def __init__(self) -> None:
+        self.ports: deque[int] = deque(maxlen=PORTS_REMEMBERED)
+        """Those that brokers had lately: a client of one must not meet another one there."""
         started: Future[tuple[trio.lowlevel.TrioToken, trio.Nursery]] = Future()
         self._end = trio.Event()
         self._ending = False

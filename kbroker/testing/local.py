@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import ParamSpec, Self, TypeVar
 
@@ -15,18 +16,18 @@ from kbroker.clock import SystemClock
 from kbroker.config import BrokerConfig
 from kbroker.context import Endpoint
 from kbroker.storage.crash_files import Mode
-from kbroker.storage.files import MemFiles
 
-from .async_broker import RunningBroker, run_broker
+from .async_broker import RunningBroker, fill, run_broker
 from .clock import MovableClock, milliseconds
-from .disk import FOLDER, Disk
+from .disk import Disk, PowerCut
 from .expectation import Expectation
 from .fault import Arming
 from .host import BrokerThread, Held
 from .kit import CLIENT_ID, WAIT_SECONDS, KafkaRecord, Kit, Pauses, Value, WaitTimeout
 from .names import api_key
 from .rules import Faults, Rule
-from .snapshot import Snapshot
+from .snapshot import Snapshot, how_far, make_ready
+from .stores import BreakableStore, FolderStore, MemoryStore, Store
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -173,9 +174,10 @@ class LocalBroker(KafkaHandle, Arming[None]):
     """A broker of its own: empty, on a free port, gone at the end.
 
     Parameters: `topics` to create, with their partitions; `config` are Kafka's properties;
-    `data_dir` keeps the data in a folder, None in memory; `load` is what it holds at the start;
-    `disk` gives it a disk that fails on demand; `thread` is one that several brokers share, None
-    makes one.
+    `data_dir` keeps the data in a folder or in several, None in memory; `load` is what it holds at
+    the start, or the folder where that was saved; `disk` gives it a disk that fails on demand;
+    `thread` is one that several brokers share, None makes one; `store` is where the data is, when
+    neither `data_dir` nor `disk` say it.
 
     Resource handling: use it in a `with` statement, or call `close`.
     """
@@ -185,27 +187,25 @@ class LocalBroker(KafkaHandle, Arming[None]):
         *,
         topics: Mapping[str, int] | None = None,
         config: Mapping[str, str] | None = None,
-        data_dir: str | None = None,
+        data_dir: str | Sequence[str] | None = None,
         port: int = 0,
-        load: Snapshot | None = None,
+        load: Snapshot | str | Path | None = None,
         disk: bool = False,
         thread: BrokerThread | None = None,
+        store: Store | None = None,
     ) -> None:
         self.faults = Faults()
         self.clock = BrokerClock(self)
         self._properties = dict(config or {})
         self._config = BrokerConfig.load(options=self._properties)
-        self._data_dir = data_dir
-        self._disk = Disk() if disk else None
-        self._files = None
-        if not disk and not data_dir:
-            limit = self._config.memory_limit_bytes
-            self._files = load.files.fork() if load else MemFiles(limit=limit)
+        self._store = store or self._new_store(data_dir, disk=disk)
         self._port = port
         self._own_thread = thread is None
         self._thread = thread or BrokerThread()
         self._held: Held[RunningBroker] | None = None
         try:
+            if load is not None:
+                self._fill(load if isinstance(load, Snapshot) else Snapshot.load(load))
             self.start()
             for name, partitions in (topics or {}).items():
                 self.create_topic(name, partitions)
@@ -213,22 +213,41 @@ class LocalBroker(KafkaHandle, Arming[None]):
             self.close()
             raise
 
+    def _new_store(self, data_dir: str | Sequence[str] | None, *, disk: bool) -> Store:
+        if disk:
+            return BreakableStore()
+        if data_dir:
+            return FolderStore([data_dir] if isinstance(data_dir, str) else data_dir)
+        return MemoryStore(self._config.memory_limit_bytes)
+
+    def _fill(self, snapshot: Snapshot) -> None:
+        self._thread.call(fill, self._config, self._store, self.clock.movable, snapshot)
+
     # -- life
 
     def start(self) -> None:
         """Start again after `stop`, on the same port."""
         if self._held is None:
-            self._held = self._thread.hold(self._open)
-            self._kit = self._held.value
-            self._port = self._held.value.broker.endpoint.port
+            self._held = held = self._hold()
+            self._kit = held.value
+            self._port = held.value.broker.endpoint.port
+
+    def _hold(self) -> Held[RunningBroker]:
+        """Start, and not on a port where a client of an earlier broker may still look for it."""
+        while True:
+            held = self._thread.hold(self._open)
+            port = held.value.broker.endpoint.port
+            if self._port or port not in self._thread.ports:
+                self._thread.ports.append(port)
+                return held
+            self._thread.let_go(held)
 
     def _open(self) -> contextlib.AbstractAsyncContextManager[RunningBroker]:
         return run_broker(
             self._config,
+            self._store,
             faults=self.faults,
             clock=self.clock.movable,
-            data_dir=self._data_dir if self._disk is None else f"/{FOLDER}",
-            files=self._files or self._disk,
             port=self._port,
         )
 
@@ -253,6 +272,7 @@ class LocalBroker(KafkaHandle, Arming[None]):
         try:
             self.stop()
         finally:
+            self._store.release()
             if self._own_thread:
                 self._thread.close()
 
@@ -282,20 +302,30 @@ class LocalBroker(KafkaHandle, Arming[None]):
 
     def run_in_broker(self, function: Callable[[RunningBroker], Awaitable[T]]) -> T:
         """Run an async function in the broker's thread, with the broker."""
-        return self._do(function, self.running)
+        try:
+            return self._do(function, self.running)
+        except PowerCut:  # it came to the point of a crash itself, and not a task of the broker
+            if self._held is not None:
+                self._thread.abort(self._held)
+            raise
 
     # -- crashes
 
     @property
     def disk(self) -> Disk:
         """The disk to break. Raises ValueError for a broker without `disk=True`."""
-        if self._disk is None:
-            raise ValueError("this broker has no disk to break; make it with disk=True")
-        return self._disk
+        return self._breakable.disk
+
+    @property
+    def _breakable(self) -> BreakableStore:
+        if isinstance(self._store, BreakableStore):
+            return self._store
+        raise ValueError("this broker has no disk to break; make it with disk=True")
 
     @property
     def _has_crashed(self) -> bool:
-        return self._disk is not None and self._disk.after_cut is not None
+        store = self._store
+        return isinstance(store, BreakableStore) and store.disk.after_cut is not None
 
     def crash_at(self, point: str, mode: Mode = "drop", seed: int = 0) -> None:
         """Cut the power when the broker comes to a point, "produce.appended" for instance.
@@ -325,7 +355,7 @@ class LocalBroker(KafkaHandle, Arming[None]):
     def start_after_crash(self) -> None:
         """Start with what the power cut left on the disk, on the same port."""
         self._held = None
-        self._disk = self.disk.restarted()
+        self._breakable.disk = self.disk.restarted()
         self.start()
 
     # -- rest
@@ -359,32 +389,41 @@ class LocalBroker(KafkaHandle, Arming[None]):
     # -- snapshots
 
     def snapshot(self) -> Snapshot:
-        """What the broker holds now: records, offsets, groups, producers, settings.
+        """What the broker holds now: records, offsets, groups, producers, settings, clocks.
 
-        Takes the same time however much that is. Raises ValueError for a broker with a data
-        folder.
+        Takes the same time however much that is: in memory the bytes are shared, in a data folder
+        the files of closed segments are (each log begins a new segment for that).
         """
-        if self._files is None:
-            raise ValueError("a snapshot needs a broker in memory; copy the data folder instead")
-        files = self._files
-
-        async def fork() -> MemFiles:
-            return files.fork()
-
-        return Snapshot(self._do(fork))
+        return self.run_in_broker(RunningBroker.snapshot)
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Hold what `snapshot` does, on the same port; clients reconnect and look again."""
+        """Hold what `snapshot` does, on the same port.
+
+        Clients lose their connections and look again: leader epochs are higher than any that they
+        have seen, and members join their groups again.
+        """
         self.stop()
-        self._files = snapshot.files.fork()
+        if self._has_crashed:
+            self._breakable.disk = self.disk.restarted()
+        self._thread.call(self._go_back, snapshot)
         self.start()
 
+    async def _go_back(self, snapshot: Snapshot) -> None:
+        reached = await how_far(self._store)
+        self._store.take(snapshot.store)
+        self.clock.movable.put_back(snapshot.clocks)
+        await make_ready(self._config, self._store, self.clock.movable, reached)
+
     def fork(self, snapshot: Snapshot | None = None) -> LocalBroker:
-        """A second broker that holds what `snapshot` (None: this one now) does."""
+        """A second broker that holds what `snapshot` (None: this one now) does.
+
+        It is another cluster, with an id and a listener of its own, and no members in its groups.
+        """
         return LocalBroker(
             config=self._properties,
             load=snapshot or self.snapshot(),
             thread=None if self._own_thread else self._thread,
+            store=self._store.fresh(),
         )
 
     # -- faults
@@ -443,7 +482,8 @@ class BrokerClock:
         Returns when everything that is due by then has been done.
         """
         span_ms = milliseconds(days=days, hours=hours, minutes=minutes, seconds=seconds)
-        self._broker.run_in_broker(lambda broker: broker.advance(span_ms))
+        with contextlib.suppress(PowerCut):  # which `wait_for_crash` waits for
+            self._broker.run_in_broker(lambda broker: broker.advance(span_ms))
 
     def freeze(self) -> None:
         """Let the log's time stand still."""

@@ -2,48 +2,168 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
+from uuid import UUID
 
-from kbroker.broker import MEMORY_FOLDER
-from kbroker.storage.files import MemFiles
+from kbroker.broker import METADATA_JOURNAL, open_broker
+from kbroker.clock import Clock
+from kbroker.cluster import Cluster, LocalStore
+from kbroker.cluster.cluster import META
+from kbroker.cluster.model import random_cluster_id
+from kbroker.config import BrokerConfig
+from kbroker.groups import GroupService
+from kbroker.node import Node
+from kbroker.protocol.messages.groups import LeaveGroupRequest
+from kbroker.storage.checkpoints import MetaProperties
+from kbroker.storage.naming import META_PROPERTIES
 
-IN_USE = {".lock"}
+from .clock import Reading, Readings
+from .stores import FolderStore, Store, copy_folders
+
+CLOCKS = "test-clocks.json"
+"""How the clocks of a saved snapshot stood; missing when nobody had moved them."""
+LEAVE_VERSION = 5
 
 
 class Snapshot:
-    """The files of a broker in memory, as they were. They are never written to: users fork them."""
+    """What a broker held: records, offsets, groups, producers, settings, and how its clocks stood.
 
-    def __init__(self, files: MemFiles) -> None:
-        self.files = files
+    Get one from a broker. It can be used as often as one likes; nothing changes what it holds.
+    """
+
+    def __init__(self, store: Store, clocks: Readings) -> None:
+        self.store = store
+        self.clocks = clocks
 
     def save(self, folder: str | Path) -> None:
         """Write it into a new folder, which `kbroker serve --data-dir` can serve as well.
 
-        Raises FileExistsError.
+        With several data folders each has a numbered one in it. Raises FileExistsError.
         """
-        _write(self.files, MEMORY_FOLDER, Path(folder))
+        path = Path(folder)
+        path.mkdir(parents=True)
+        copy_folders(self.store, FolderStore(_parts(path, len(self.store.folders))))
+        if self.clocks != Readings():
+            (path / CLOCKS).write_text(json.dumps(self.clocks))
 
     @classmethod
     def load(cls, folder: str | Path) -> Snapshot:
-        """Read what `save`, or a server that was stopped, left in a folder. Raises OSError."""
-        files = MemFiles()
-        _read(files, MEMORY_FOLDER, Path(folder))
-        return cls(files)
+        """What `save`, or a server that was stopped, left in a folder; it must stay there.
+
+        Raises FileNotFoundError: it is no data folder.
+        """
+        path = Path(folder)
+        folders = [path] if (path / META_PROPERTIES).exists() else sorted(path.glob("[0-9]*"))
+        if not folders or not all((each / META_PROPERTIES).exists() for each in folders):
+            raise FileNotFoundError(f"there is no saved snapshot in {path}")
+        return cls(FolderStore([each.as_posix() for each in folders]), _read_clocks(path))
 
 
-def _write(files: MemFiles, path: str, folder: Path) -> None:
-    folder.mkdir(parents=True)
-    for name in files.listdir(path):
-        if files.is_folder(f"{path}/{name}"):
-            _write(files, f"{path}/{name}", folder / name)
-        elif name not in IN_USE:
-            (folder / name).write_bytes(files.read_bytes(f"{path}/{name}"))
+def _parts(path: Path, count: int) -> list[str]:
+    if count == 1:
+        return [path.as_posix()]
+    return [(path / str(number)).as_posix() for number in range(count)]
 
 
-def _read(files: MemFiles, path: str, folder: Path) -> None:
-    files.mkdir(path)
-    for each in sorted(folder.iterdir()):
-        if each.is_dir():
-            _read(files, f"{path}/{each.name}", each)
-        elif each.name not in IN_USE:
-            files.open(f"{path}/{each.name}", create=True).append([each.read_bytes()])
+def _read_clocks(path: Path) -> Readings:
+    if not (path / CLOCKS).exists():
+        return Readings()
+    log, coordinator = json.loads((path / CLOCKS).read_text())
+    return Readings(Reading(*log), Reading(*coordinator))
+
+
+async def take_snapshot(node: Node, store: Store, clocks: Readings) -> Snapshot:
+    """What a running node holds now. Raises StorageError."""
+    await node.open_all()
+    async with node.no_checkpoint:
+        return Snapshot(store.copy(node.logs), clocks)
+
+
+# --- making use of one --------------------------------------------------------------------------
+
+
+class Reached(NamedTuple):
+    """How far a cluster had come in what never goes back, as clients have seen it."""
+
+    leader_epochs: dict[tuple[UUID, int], int]
+    producer_id: int
+
+
+NOWHERE = Reached({}, 0)
+"""Of a cluster that no client has seen."""
+
+
+async def how_far(store: Store) -> Reached:
+    """How far the cluster of a stopped broker had come."""
+    journal = _journal(store)
+    if journal is None:
+        return NOWHERE
+    cluster = await Cluster.open(LocalStore(store.files, journal))
+    epochs = {
+        (topic.id, partition.index): partition.leader_epoch
+        for topic in cluster.topics.values()
+        for partition in topic.partitions
+    }
+    await cluster.aclose()
+    return Reached(epochs, cluster.next_producer_id)
+
+
+def _journal(store: Store) -> str | None:
+    paths = [f"{folder}/{METADATA_JOURNAL}" for folder in store.folders]
+    return next((path for path in paths if store.files.exists(path)), None)
+
+
+async def make_ready(config: BrokerConfig, store: Store, clock: Clock, reached: Reached) -> None:
+    """Let a store that was filled from a snapshot be one from which clients go on by themselves.
+
+    No client is connected, so no group has a member: their members join again, in a later
+    generation. Leader epochs and producer ids go on behind those that clients have seen.
+    """
+    async with open_broker(
+        config,
+        data_dir=store.data_dirs,
+        files=store.files,
+        clock=clock,
+        listeners=[],
+        grace_seconds=0,
+    ) as broker:
+        cluster = broker.node.cluster
+        await cluster.raise_leader_epochs(reached.leader_epochs, cause="restored")
+        await cluster.skip_producer_ids(reached.producer_id)
+        _let_members_go(broker.node.groups)
+
+
+def _let_members_go(groups: GroupService) -> None:
+    for shard in groups.shards():
+        for row in shard.coordinator.list_groups():
+            group = shard.coordinator.describe_group(row.group_id, LEAVE_VERSION)
+            members = [
+                LeaveGroupRequest.Member(
+                    member_id=member.member_id,
+                    group_instance_id=member.group_instance_id,
+                    reason="the broker went back to a snapshot",
+                )
+                for member in group.members
+            ]
+            if members:
+                request = LeaveGroupRequest(group_id=row.group_id, members=members)
+                groups.run(shard, shard.coordinator.leave(request, groups.now(), LEAVE_VERSION))
+
+
+async def become_another_cluster(store: Store) -> None:
+    """Let what a store holds be a cluster with an id of its own."""
+    cluster_id = random_cluster_id()
+    for folder in store.folders:
+        path = f"{folder}/{META_PROPERTIES}"
+        meta = MetaProperties.from_bytes(store.files.read_bytes(path), path)
+        store.files.write_atomic(path, replace(meta, cluster_id=cluster_id).to_bytes())
+    journal = _journal(store)
+    if journal is not None:
+        metadata = LocalStore(store.files, journal)
+        await metadata.transact(
+            {META: {"cluster_id": cluster_id}}, compares={}, cause="made from a snapshot"
+        )
+        await metadata.aclose()

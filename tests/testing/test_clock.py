@@ -8,10 +8,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+import trio
 from confluent_kafka import Consumer
+from kafka import KafkaProducer
 
-from kbroker.testing import LocalBroker
+from kbroker.testing import LocalBroker, RunningBroker, open_test_broker
 from kbroker.testing.clock import MovableClock, milliseconds
+
+from ..broker.test_groups import Member, state
+from ..wire import connected
+
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+DAY_MS = 24 * 3_600_000
 
 
 @contextmanager
@@ -90,6 +98,136 @@ def test_offsets_expire_when_nobody_uses_them(broker: LocalBroker) -> None:
     assert broker.committed("g") == {("orders", 0): 1}
     broker.clock.advance(days=2)
     assert broker.committed("g") == {}
+
+
+def test_compaction_waits_for_its_lag(broker: LocalBroker) -> None:
+    configs = {
+        "cleanup.policy": "compact",
+        "min.compaction.lag.ms": str(DAY_MS),
+        "min.cleanable.dirty.ratio": "0.01",
+        "segment.ms": "3600000",
+    }
+    broker.create_topic("state", configs=configs)
+    for number in range(3):
+        broker.produce("state", f"{number}", key="k")
+    broker.clock.advance(hours=2)
+    broker.produce("state", "3", key="k")  # begins a segment, so that compaction may have the other
+    broker.clock.advance(hours=21)
+    assert len(broker.records("state")) == 4
+    broker.clock.advance(hours=2)
+    assert [record.text for record in broker.records("state")] == ["2", "3"]
+
+
+def test_tombstones_go_a_day_after_they_were_compacted(broker: LocalBroker) -> None:
+    """With the next compaction after that day, as in Kafka."""
+    configs = {
+        "cleanup.policy": "compact",
+        "min.cleanable.dirty.ratio": "0.01",
+        "delete.retention.ms": str(DAY_MS),
+        "segment.ms": "3600000",
+    }
+    broker.create_topic("state", configs=configs)
+    broker.produce("state", "1", key="k")
+    broker.produce("state", None, key="k")
+    broker.clock.advance(hours=2)
+    broker.produce("state", "x", key="other")
+    broker.clock.advance(hours=12)
+    assert [record.value for record in broker.records("state")] == [None, b"x"]
+    broker.clock.advance(hours=15)
+    assert broker.records("state")[0].value is None
+    for _ in range(2):  # what comes later begins a segment, and compaction has the one before
+        broker.produce("state", "y", key="other")
+        broker.clock.advance(hours=2)
+    assert None not in [record.value for record in broker.records("state")]
+
+
+def producers(broker: LocalBroker) -> int:
+    """How many producers the log of orders-0 knows."""
+
+    async def count(running: RunningBroker) -> int:
+        log = running.broker.node.logs.get("orders", 0)
+        assert log is not None
+        return len(list(log.producers))
+
+    return broker.run_in_broker(count)
+
+
+def test_a_producer_is_forgotten_and_goes_on(broker: LocalBroker) -> None:
+    broker.create_topic("orders", configs={"retention.ms": "-1"})
+    client = KafkaProducer(bootstrap_servers=broker.bootstrap_servers, enable_idempotence=True)
+    client.send("orders", b"1").get(10)
+    broker.clock.advance(hours=23)
+    assert producers(broker) == 1
+    broker.clock.advance(hours=2)
+    assert producers(broker) == 0
+    assert client.send("orders", b"2").get(10).offset == 1
+    client.close()
+
+
+def test_a_frozen_clock_moves_only_when_it_is_told_to(broker: LocalBroker) -> None:
+    broker.create_topic("orders", configs={"retention.ms": str(DAY_MS)})
+    broker.clock.freeze()
+    first = broker.produce("orders", "1").timestamp
+    time.sleep(0.01)
+    assert broker.produce("orders", "2").timestamp == first
+    broker.clock.advance(hours=23)
+    assert broker.produce("orders", "3").timestamp == first + 23 * 3_600_000
+    broker.clock.resume()
+    assert broker.produce("orders", "4").timestamp >= first + 23 * 3_600_000
+
+
+async def test_time_outs_come_in_their_order() -> None:
+    """The end of a session begins a rebalance; the end of that one is due in time as well."""
+    async with (
+        open_test_broker() as broker,
+        connected(broker.broker.endpoint) as one,
+        connected(broker.broker.endpoint) as two,
+        trio.open_nursery() as nursery,
+    ):
+        short = Member(one, session_timeout_ms=10_000, rebalance_timeout_ms=60_000)
+        long = Member(two, session_timeout_ms=300_000, rebalance_timeout_ms=60_000)
+        await short.enter()
+        nursery.start_soon(long.enter)
+        await broker.wait_for_group("g", members=2, state="PreparingRebalance")
+        await short.enter()
+        await broker.wait_for_group("g", members=2)
+        await broker.advance_coordinator(9_000, keep_members=False)
+        assert len(state(broker.broker).members) == 2
+        await broker.advance_coordinator(2_000, keep_members=False)
+        assert state(broker.broker).group_state == "PreparingRebalance"
+        assert len(state(broker.broker).members) == 1
+        await broker.advance_coordinator(60_000, keep_members=False)
+        assert state(broker.broker).group_state == "Empty"
+
+
+@pytest.mark.parametrize(("seconds", "found"), [(69, "PreparingRebalance"), (71, "Empty")])
+async def test_one_jump_has_what_its_time_outs_bring_about(seconds: int, found: str) -> None:
+    """10 s for a session, and 60 s more for the rebalance that its end begins."""
+    async with (
+        open_test_broker() as broker,
+        connected(broker.broker.endpoint) as one,
+        connected(broker.broker.endpoint) as two,
+        trio.open_nursery() as nursery,
+    ):
+        short = Member(one, session_timeout_ms=10_000, rebalance_timeout_ms=60_000)
+        long = Member(two, session_timeout_ms=300_000, rebalance_timeout_ms=60_000)
+        await short.enter()
+        nursery.start_soon(long.enter)
+        await broker.wait_for_group("g", members=2, state="PreparingRebalance")
+        await short.enter()
+        await broker.wait_for_group("g", members=2)
+        await broker.advance_coordinator(seconds * 1000, keep_members=False)
+        assert state(broker.broker).group_state == found
+
+
+async def test_members_that_are_kept_outlive_any_number_of_sessions() -> None:
+    async with open_test_broker() as broker, connected(broker.broker.endpoint) as wire:
+        member = Member(wire, session_timeout_ms=10_000)
+        await member.enter()
+        await broker.advance_coordinator(100_000, keep_members=True)
+        assert await member.heartbeat() == 0
+        await broker.advance_coordinator(11_000, keep_members=False)
+        assert state(broker.broker).group_state == "Empty"
 
 
 def test_members_time_out_on_demand(broker: LocalBroker) -> None:

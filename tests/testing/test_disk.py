@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import threading
+import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from confluent_kafka import Consumer
 from kafka import KafkaConsumer, KafkaProducer
 
 from kbroker.protocol.errors import KafkaError
-from kbroker.testing import LocalBroker, WaitTimeout
+from kbroker.testing import LocalBroker, RunningBroker, WaitTimeout
 from kbroker.testing.disk import POINTS
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+SMALL_SEGMENTS = {"internal.segment.bytes": "2000"}
+"""A segment takes a few records of `Writer`."""
 
 
 @pytest.fixture
@@ -23,10 +29,14 @@ def broker() -> Iterator[LocalBroker]:
 
 
 class Writer:
-    """An unmodified producer that writes numbers in a thread until it is stopped."""
+    """An unmodified producer that writes numbers in a thread until it is stopped.
 
-    def __init__(self, broker: LocalBroker) -> None:
+    Parameters: `keys` is how many keys it writes them to, one after the other; 0 for none.
+    """
+
+    def __init__(self, broker: LocalBroker, *, keys: int = 0) -> None:
         self.acknowledged: list[bytes] = []
+        self._keys = keys
         self._client = KafkaProducer(
             bootstrap_servers=broker.bootstrap_servers,
             reconnect_backoff_ms=10,
@@ -41,9 +51,18 @@ class Writer:
         number = 0
         while self._going:
             value = b"%d" % number
-            self._client.send("orders", value).get(20)
+            key = b"%d" % (number % self._keys) if self._keys else None
+            self._client.send("orders", value, key).get(20)
             self.acknowledged.append(value)
             number += 1
+
+    def wait_for_more(self, count: int = 5) -> None:
+        """Wait until so many more records are acknowledged."""
+        wanted = len(self.acknowledged) + count
+        deadline = time.monotonic() + 20
+        while len(self.acknowledged) < wanted:
+            assert time.monotonic() < deadline, "the producer does not go on"
+            time.sleep(0.01)
 
     def stop(self) -> list[bytes]:
         self._going = False
@@ -56,39 +75,71 @@ def values(broker: LocalBroker) -> list[bytes | None]:
     return [record.value for record in broker.records("orders")]
 
 
+def texts(broker: LocalBroker) -> list[str]:
+    return [record.text for record in broker.records("orders")]
+
+
+# -- crash points
+
+
 @pytest.mark.parametrize("mode", ["drop", "torn", "lost-name", "mixed"])
 @pytest.mark.parametrize("point", ["produce.received", "produce.appended", "produce.synced"])
-def test_a_producer_lives_through_a_crash(broker: LocalBroker, point: str, mode: str) -> None:
+def test_a_producer_lives_through_a_crash(broker: LocalBroker, point: str, mode: Any) -> None:
     writer = Writer(broker)
-    broker.wait_for("orders", count=5, timeout=10)
+    writer.wait_for_more()
     address = broker.bootstrap_servers
-    broker.crash_at(point, mode, seed=3)  # type: ignore[arg-type]
+    broker.crash_at(point, mode, seed=3)
     broker.wait_for_crash(timeout=10)
     assert broker.bootstrap_servers == address
-    seen = len(writer.acknowledged)
-    broker.wait_for("orders", count=seen + 5, timeout=20)
+    writer.wait_for_more()
     acknowledged = writer.stop()
     assert values(broker) == acknowledged, "none lost, none doubled, none moved"
 
 
-def test_what_a_power_cut_loses_is_what_was_not_acknowledged(broker: LocalBroker) -> None:
+@pytest.mark.parametrize("mode", ["drop", "mixed"])
+@pytest.mark.parametrize("point", ["segment.created", "index.written", "checkpoint.written"])
+def test_a_producer_lives_through_a_crash_between_segments(point: str, mode: Any) -> None:
+    with LocalBroker(disk=True) as broker:
+        broker.create_topic("orders", configs=SMALL_SEGMENTS)
+        writer = Writer(broker)
+        writer.wait_for_more()
+        broker.crash_at(point, mode, seed=5)
+        broker.wait_for_crash(timeout=10)
+        writer.wait_for_more(40)
+        acknowledged = writer.stop()
+        assert values(broker) == acknowledged
+
+
+@pytest.mark.parametrize("mode", ["drop", "mixed"])
+def test_a_producer_lives_through_a_crash_in_a_stop(broker: LocalBroker, mode: Any) -> None:
     writer = Writer(broker)
-    for seed in range(3):
-        broker.wait_for("orders", count=len(writer.acknowledged) + 3, timeout=20)
-        broker.power_cut("torn", seed)
+    writer.wait_for_more()
+    broker.crash_at("clean_marker.written", mode)
+    broker.stop()
+    broker.start_after_crash()
+    writer.wait_for_more()
     acknowledged = writer.stop()
     assert values(broker) == acknowledged
 
 
-@pytest.mark.parametrize(("policy", "kept"), [("fsync", ["before", "after"]), ("os", ["before"])])
-def test_each_flush_policy_keeps_what_it_promises(policy: str, kept: list[str]) -> None:
-    """With `os` an ack does not wait for the disk, so a power cut may take what was acknowledged."""
-    with LocalBroker(disk=True, config={"flush.policy": policy}) as broker:
-        broker.produce("orders", "before")
-        broker.restart()  # a clean stop syncs everything
-        broker.produce("orders", "after")
-        broker.power_cut("drop")
-        assert [record.text for record in broker.records("orders")] == kept
+@pytest.mark.parametrize("mode", ["drop", "lost-name", "mixed"])
+def test_a_producer_lives_through_a_crash_in_compaction(mode: Any) -> None:
+    """The newest value of each key is there, whatever compaction came to."""
+    configs = SMALL_SEGMENTS | {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
+    with LocalBroker(disk=True) as broker:
+        broker.create_topic("orders", configs=configs)
+        writer = Writer(broker, keys=7)
+        writer.wait_for_more(50)
+        broker.crash_at("compaction.cleaned", mode)
+        broker.clock.advance(hours=1)
+        broker.wait_for_crash(timeout=10)
+        writer.wait_for_more()
+        acknowledged = writer.stop()
+        broker.clock.advance(hours=1)
+        records = broker.records("orders")
+        assert len(records) < len(acknowledged), "it was compacted in the end"
+        newest = {record.key: record.value for record in records}
+        assert newest == {b"%d" % (int(value) % 7): value for value in acknowledged[-7:]}
 
 
 def test_a_group_goes_on_after_a_crash_in_a_commit(broker: LocalBroker) -> None:
@@ -103,38 +154,17 @@ def test_a_group_goes_on_after_a_crash_in_a_commit(broker: LocalBroker) -> None:
         reconnect_backoff_ms=10,
         consumer_timeout_ms=10_000,
     )
+    broker.crash_at("commit.appended")  # and not at the records of the group that come before
     seen = [next(client).value for _ in range(10)]
-    broker.crash_at("commit.appended")
     committing = threading.Thread(target=client.commit)
     committing.start()
     broker.wait_for_crash(timeout=10)
     committing.join()
     assert seen == [b"%d" % number for number in range(10)]
     assert broker.committed("g") == {("orders", 0): 10}
+    broker.produce("orders", "10")
+    assert next(client).value == b"10"
     client.close()
-
-
-@pytest.mark.parametrize("point", ["segment.created", "checkpoint.written", "clean_marker.written"])
-def test_other_points(point: str) -> None:
-    with LocalBroker(disk=True) as broker:
-        broker.produce("first", "kept")
-        broker.crash_at(point)
-        if point == "clean_marker.written":
-            broker.stop()
-            assert broker.disk.after_cut is not None
-            broker.start_after_crash()
-        else:
-            writing = threading.Thread(target=write_something, args=(broker,))
-            writing.start()
-            broker.wait_for_crash(timeout=10)
-            writing.join()
-        assert [record.text for record in broker.records("first")] == ["kept"]
-
-
-def write_something(broker: LocalBroker) -> None:
-    """What a crash may interrupt."""
-    with contextlib.suppress(OSError, KafkaError):
-        broker.produce("second", "lost")
 
 
 def test_points_and_modes_that_do_not_exist(broker: LocalBroker) -> None:
@@ -148,17 +178,138 @@ def test_points_and_modes_that_do_not_exist(broker: LocalBroker) -> None:
         other.power_cut()
 
 
+def test_a_point_is_met_when_many_logs_are_synced_together() -> None:
+    """Above a number of logs one sync of the whole file system serves all of them."""
+    with LocalBroker(topics={"orders": 20}, disk=True) as broker:
+        client = KafkaProducer(
+            bootstrap_servers=broker.bootstrap_servers, linger_ms=50, reconnect_backoff_ms=10
+        )
+        broker.crash_at("produce.synced", "drop")
+        sent = [client.send("orders", b"%d" % each, partition=each) for each in range(20)]
+        broker.wait_for_crash(timeout=10)
+        assert [each.get(10).offset for each in sent] == [0] * 20
+        client.close()
+        assert sorted(values(broker)) == sorted(b"%d" % each for each in range(20))  # type: ignore[type-var]
+
+
+# -- power cuts
+
+
+def test_what_a_power_cut_loses_is_what_was_not_acknowledged(broker: LocalBroker) -> None:
+    writer = Writer(broker)
+    for seed in range(3):
+        writer.wait_for_more(3)
+        broker.power_cut("torn", seed)
+    acknowledged = writer.stop()
+    assert values(broker) == acknowledged
+
+
+def synced_up_to(broker: LocalBroker) -> int:
+    async def look(running: RunningBroker) -> int:
+        log = running.broker.node.logs.get("orders", 0)
+        return log.synced_offset if log else 0
+
+    return broker.run_in_broker(look)
+
+
+def wait_until_synced(broker: LocalBroker, offset: int) -> None:
+    deadline = time.monotonic() + 10
+    while synced_up_to(broker) < offset:
+        assert time.monotonic() < deadline, "nothing is synced"
+        time.sleep(0.01)
+
+
+def test_with_fsync_nothing_is_lost_that_was_acknowledged(broker: LocalBroker) -> None:
+    broker.produce("orders", "1")
+    broker.produce("orders", "2")
+    broker.power_cut("drop")
+    assert texts(broker) == ["1", "2"]
+
+
+def test_with_interval_what_is_lost_is_younger_than_one() -> None:
+    config = {"flush.policy": "interval", "flush.interval.ms": "1000"}
+    with LocalBroker(topics={"orders": 1}, disk=True, config=config) as broker:
+        broker.produce("orders", "older")
+        wait_until_synced(broker, 1)
+        broker.produce("orders", "younger")
+        broker.power_cut("drop")
+        assert texts(broker) == ["older"]
+
+
+def test_with_os_what_is_lost_was_not_written_back() -> None:
+    with LocalBroker(topics={"orders": 1}, disk=True, config={"flush.policy": "os"}) as broker:
+        broker.produce("orders", "before")
+        broker.restart()  # a clean stop syncs everything
+        broker.produce("orders", "after")
+        broker.power_cut("drop")
+        assert texts(broker) == ["before"]
+
+
+@pytest.mark.parametrize("policy", ["interval", "os"])
+def test_a_topic_bounds_what_may_be_lost(policy: str) -> None:
+    """With flush.messages an ack waits for the disk as soon as so many records do."""
+    config = {"flush.policy": policy, "flush.interval.ms": "3600000"}
+    with LocalBroker(disk=True, config=config) as broker:
+        broker.create_topic("orders", configs={"flush.messages": "2"})
+        for number in range(1, 6):
+            broker.produce("orders", f"{number}")
+        broker.power_cut("drop")
+        assert texts(broker) == ["1", "2", "3", "4"]
+
+
+def test_a_time_bounds_what_may_be_lost() -> None:
+    with LocalBroker(disk=True, config={"flush.policy": "os"}) as broker:
+        broker.create_topic("orders", configs={"flush.ms": "20"})
+        broker.produce("orders", "1")
+        wait_until_synced(broker, 1)
+        broker.power_cut("drop")
+        assert texts(broker) == ["1"]
+
+
+def test_whatever_the_policy_a_restart_loses_nothing() -> None:
+    for policy in ("fsync", "interval", "os"):
+        with LocalBroker(disk=True, config={"flush.policy": policy}) as broker:
+            broker.produce("orders", "1")
+            broker.restart()
+            assert texts(broker) == ["1"]
+
+
+# -- a disk that fails
+
+
 def test_a_sync_that_fails(broker: LocalBroker) -> None:
     """No ack is given on the word of a disk that failed, and none after it."""
     broker.produce("orders", "before")
-    broker.disk.fail("sync")
+    broker.disk.fail("fsync")
     with pytest.raises(KafkaError):
         broker.produce("orders", "x")
     with pytest.raises(KafkaError):
         broker.produce("orders", "y")
     broker.power_cut()
-    assert [record.text for record in broker.records("orders")] == ["before"]
+    assert texts(broker) == ["before"]
     broker.produce("orders", "after")
+
+
+def test_a_producer_goes_on_when_a_broken_disk_was_replaced(broker: LocalBroker) -> None:
+    writer = Writer(broker)
+    writer.wait_for_more()
+    broker.disk.fail("fsync", errno.EIO)
+    time.sleep(0.2)
+    broker.power_cut()
+    writer.wait_for_more()
+    acknowledged = writer.stop()
+    assert values(broker) == acknowledged
+
+
+def test_a_write_that_fails(broker: LocalBroker) -> None:
+    """The batch is refused and leaves nothing behind; the next one is taken."""
+    broker.disk.fail("write", errno.EIO)
+    with pytest.raises(KafkaError):
+        broker.produce("orders", "x")
+    broker.produce("orders", "y")
+    assert texts(broker) == ["y"]
+    with pytest.raises(ValueError, match="fsync or write, not 'read'"):
+        broker.disk.fail("read")
 
 
 def test_a_disk_that_is_full(broker: LocalBroker) -> None:
@@ -168,7 +319,23 @@ def test_a_disk_that_is_full(broker: LocalBroker) -> None:
         broker.produce("orders", "x")
     broker.disk.full(free=10_000)
     broker.produce("orders", "after")
-    assert [record.text for record in broker.records("orders")] == ["before", "after"]
+    assert texts(broker) == ["before", "after"]
+
+
+def test_a_partition_whose_disk_is_full(broker: LocalBroker) -> None:
+    """A producer tries again until there is room; other partitions do not notice."""
+    broker.produce("orders", "before")
+    broker.create_topic("other")
+    broker.disk.full("orders", 0)
+    writer = Writer(broker)
+    broker.wait_for_request("Produce", timeout=10)
+    assert broker.produce("other", "x").offset == 0
+    time.sleep(0.1)
+    assert writer.acknowledged == []
+    broker.disk.make_room()
+    writer.wait_for_more()
+    acknowledged = writer.stop()
+    assert values(broker) == [b"before", *acknowledged]
 
 
 def test_a_flipped_bit_is_noticed(broker: LocalBroker) -> None:
@@ -183,9 +350,30 @@ def test_a_flipped_bit_is_noticed(broker: LocalBroker) -> None:
         broker.records("orders")
 
 
-def test_a_slow_disk_delays_the_ack(broker: LocalBroker) -> None:
-    import time
+def test_a_torn_write_is_cut_away(broker: LocalBroker) -> None:
+    """The disk lied: it acknowledged a sync, and has half of what was written."""
+    with pytest.raises(ValueError, match="nothing was written"):
+        broker.disk.tear_last_write()
+    broker.produce("orders", "whole")
+    broker.produce("orders", "torn")
+    broker.disk.tear_last_write()
+    broker.power_cut()
+    assert texts(broker) == ["whole"]
+    assert broker.produce("orders", "another").offset == 1
+    client = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "group.id": "g",
+            "auto.offset.reset": "earliest",
+        }
+    )
+    client.subscribe(["orders"])
+    seen = [message.value() for message in client.consume(2, timeout=10)]
+    client.close()
+    assert seen == [b"whole", b"another"]
 
+
+def test_a_slow_disk_delays_the_ack(broker: LocalBroker) -> None:
     broker.disk.slow(100)
     began = time.monotonic()
     broker.produce("orders", "x")

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from confluent_kafka import Consumer
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.structs import OffsetAndMetadata
 
 from kbroker.storage.files import MemFiles
-from kbroker.testing import LocalBroker, Snapshot
+from kbroker.testing import LocalBroker, RunningBroker, Snapshot
 
 SERVE = [
     sys.executable,
@@ -21,9 +25,27 @@ SERVE = [
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
+def settings_of(kind: str, folder: Path) -> dict[str, Any]:
+    """What makes a broker that keeps its data there."""
+    places: dict[str, dict[str, Any]] = {
+        "memory": {},
+        "disk to break": {"disk": True},
+        "folder": {"data_dir": str(folder / "data")},
+        "folders": {"data_dir": [str(folder / "one"), str(folder / "two")]},
+    }
+    return places[kind]
+
+
+@pytest.fixture(params=["memory", "disk to break", "folder", "folders"])
+def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LocalBroker]:
+    """One for each place where data can be."""
+    with LocalBroker(topics={"orders": 2}, **settings_of(request.param, tmp_path)) as broker:
+        yield broker
+
+
 @pytest.fixture
-def broker() -> Iterator[LocalBroker]:
-    with LocalBroker(topics={"orders": 2}) as broker:
+def in_folder(tmp_path: Path) -> Iterator[LocalBroker]:
+    with LocalBroker(topics={"orders": 1}, data_dir=str(tmp_path / "data")) as broker:
         yield broker
 
 
@@ -33,14 +55,39 @@ def values(broker: LocalBroker, topic: str = "orders") -> list[str]:
 
 def commit(broker: LocalBroker, offset: int) -> None:
     """As an application that reads by itself commits."""
-    from kafka.structs import OffsetAndMetadata
-
     client = KafkaConsumer(
         bootstrap_servers=broker.bootstrap_servers, group_id="g", enable_auto_commit=False
     )
     client.assign([TopicPartition("orders", 0)])
     client.commit({TopicPartition("orders", 0): OffsetAndMetadata(offset, "", -1)})
     client.close()
+
+
+def ask(broker: LocalBroker, question: Any) -> Any:
+    """Ask something of the broker's node, in its thread."""
+
+    async def answer(running: RunningBroker) -> Any:
+        return question(running.broker.node)
+
+    return broker.run_in_broker(answer)
+
+
+def leader_epoch(broker: LocalBroker) -> int:
+    return int(ask(broker, lambda node: node.cluster.partition("orders", 0).leader_epoch))
+
+
+def generation(broker: LocalBroker) -> int:
+    """The generation of group g."""
+    events = ask(
+        broker,
+        lambda node: [
+            event for shard in node.groups.shards() for event in shard.coordinator.explain("g")
+        ],
+    )
+    return int(events[-1].generation)
+
+
+# -- what is in it
 
 
 def test_back_to_where_it_was(broker: LocalBroker) -> None:
@@ -59,17 +106,172 @@ def test_back_to_where_it_was(broker: LocalBroker) -> None:
     assert values(broker) == ["1"], "a snapshot can be used again"
 
 
-def test_clients_go_on_by_themselves(broker: LocalBroker) -> None:
+def test_what_comes_after_does_not_change_it(broker: LocalBroker) -> None:
+    """Retention removes segments, compaction replaces them: those of a snapshot stay."""
+    compacted = {
+        "cleanup.policy": "compact",
+        "segment.ms": "3600000",
+        "min.cleanable.dirty.ratio": "0.01",
+    }
+    broker.create_topic("state", configs=compacted)
+    broker.create_topic("old", configs={"retention.ms": "3600000"})
+    for number in range(20):
+        broker.produce("state", f"{number}", key="k")
+        broker.produce("old", f"{number}")
+    broker.clock.advance(minutes=50)
+    before = broker.snapshot()
+    broker.clock.advance(hours=2)
+    broker.produce("state", "last", key="k")  # begins a new segment
+    broker.clock.advance(hours=2)
+    assert values(broker, "old") == []
+    assert len(values(broker, "state")) < 20, "it was compacted"
+    broker.restore(before)
+    assert values(broker, "old") == [str(number) for number in range(20)]
+    assert values(broker, "state") == [str(number) for number in range(20)]
+
+
+def test_the_start_of_a_log_is_in_it(broker: LocalBroker) -> None:
+    """Deleting records moves the start at once; the disk hears of it with the next checkpoint."""
+    for number in range(5):
+        broker.produce("orders", f"{number}", partition=0)
+    ask(broker, lambda node: node.logs.get("orders", 0).delete_records_before(3))
+    with broker.fork() as fork:
+        assert values(fork) == ["3", "4"]
+
+
+def test_clocks_go_back_as_well(broker: LocalBroker) -> None:
+    began = broker.clock.now_ms()
+    broker.clock.advance(hours=5)
+    snapshot = broker.snapshot()
+    broker.clock.advance(days=1)
+    broker.restore(snapshot)
+    hours = (broker.clock.now_ms() - began) / 3_600_000
+    assert 5 <= hours < 6
+
+
+def test_settings_of_topics_are_in_it(broker: LocalBroker) -> None:
+    broker.create_topic("kept", configs={"retention.ms": "4711"})
+    snapshot = broker.snapshot()
+    broker.delete_topic("kept")
+    broker.restore(snapshot)
+    configs = ask(broker, lambda node: dict(node.cluster.topics["kept"].configs))
+    assert configs == {"retention.ms": "4711"}
+
+
+# -- clients
+
+
+def test_an_idempotent_producer_goes_on(broker: LocalBroker) -> None:
+    """Its sequence goes on where the snapshot has it: nothing is refused, nothing is doubled."""
     producer = KafkaProducer(
-        bootstrap_servers=broker.bootstrap_servers, reconnect_backoff_ms=10, retry_backoff_ms=10
+        bootstrap_servers=broker.bootstrap_servers,
+        enable_idempotence=True,
+        reconnect_backoff_ms=10,
+        retry_backoff_ms=10,
     )
-    producer.send("orders", b"1", partition=0).get(10)
+    for number in range(3):
+        producer.send("orders", b"%d" % number, partition=0).get(10)
     snapshot = broker.snapshot()
     address = broker.bootstrap_servers
     broker.restore(snapshot)
     assert broker.bootstrap_servers == address
-    assert producer.send("orders", b"2", partition=0).get(10).offset == 1
+    assert producer.send("orders", b"3", partition=0).get(10).offset == 3
     producer.close()
+    assert values(broker) == ["0", "1", "2", "3"]
+
+
+def test_no_producer_id_is_given_out_again(broker: LocalBroker) -> None:
+    """A client that was given one after the snapshot still has it."""
+
+    async def producer_id(running: RunningBroker) -> int:
+        return await running.broker.node.producer_ids.next()
+
+    snapshot = broker.snapshot()
+    given = broker.run_in_broker(producer_id)
+    broker.restore(snapshot)
+    assert broker.run_in_broker(producer_id) > given
+
+
+def test_leader_epochs_rise_with_each_restore(broker: LocalBroker) -> None:
+    """Or a client could take what is there now for what it has read already (KIP-320)."""
+    snapshot = broker.snapshot()
+    seen = [leader_epoch(broker)]
+    for _ in range(3):
+        broker.restore(snapshot)
+        seen.append(leader_epoch(broker))
+    assert seen == sorted(set(seen))
+
+
+def test_a_reader_without_a_group_whose_place_is_gone(in_folder: LocalBroker) -> None:
+    """It has read up to 100, there are 50 now: its auto.offset.reset decides, as in Kafka."""
+    for number in range(50):
+        in_folder.produce("orders", f"{number}")
+    snapshot = in_folder.snapshot()
+    for number in range(50, 100):
+        in_folder.produce("orders", f"{number}")
+    client = KafkaConsumer(
+        bootstrap_servers=in_folder.bootstrap_servers,
+        auto_offset_reset="earliest",
+        consumer_timeout_ms=10_000,
+        reconnect_backoff_ms=10,
+        retry_backoff_ms=10,
+    )
+    client.assign([TopicPartition("orders", 0)])
+    assert [next(client).offset for _ in range(100)] == list(range(100))
+    in_folder.restore(snapshot)
+    assert in_folder.produce("orders", "another 50").offset == 50
+    seen = [next(client)]
+    while seen[-1].offset < 50:
+        seen.append(next(client))
+    client.close()
+    assert seen[0].offset in (0, 50), "from the beginning, or from where its story ends"
+    assert seen[-1].value == b"another 50"
+
+
+def test_a_group_reads_on_from_what_it_had_committed(broker: LocalBroker) -> None:
+    """Its member is told that nobody knows it, joins again, and asks for the offsets anew."""
+    for number in range(5):
+        broker.produce("orders", f"{number}", partition=0)
+    client = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "group.id": "g",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "heartbeat.interval.ms": 100,
+            "reconnect.backoff.ms": 10,
+            "reconnect.backoff.max.ms": 50,
+            "log_level": 0,
+        }
+    )
+    client.subscribe(["orders"])
+    assert read(client, 5) == [b"0", b"1", b"2", b"3", b"4"]
+    client.commit(asynchronous=False)
+    snapshot = broker.snapshot()
+    before = generation(broker)
+    for number in range(5, 9):
+        broker.produce("orders", f"{number}", partition=0)
+    assert read(client, 4) == [b"5", b"6", b"7", b"8"]
+    client.commit(asynchronous=False)
+    broker.restore(snapshot)
+    broker.produce("orders", "another 5", partition=0)
+    assert read(client, 1) == [b"another 5"]
+    assert generation(broker) > before
+    client.close()
+
+
+def read(client: Consumer, count: int) -> list[bytes | None]:
+    found: list[bytes | None] = []
+    for _ in range(400):
+        message = client.poll(0.05)
+        if message is not None and not message.error():
+            found.append(message.value())
+        if len(found) == count:
+            break
+    return found
+
+
+# -- forks
 
 
 def test_a_fork_goes_its_own_way(broker: LocalBroker) -> None:
@@ -79,15 +281,48 @@ def test_a_fork_goes_its_own_way(broker: LocalBroker) -> None:
         broker.produce("orders", "ours", partition=0)
         assert values(fork) == ["1", "theirs"]
         assert values(broker) == ["1", "ours"]
+        fork.restart()
+        broker.restart()
+        assert values(fork) == ["1", "theirs"]
+        assert values(broker) == ["1", "ours"]
 
 
-def test_a_saved_snapshot_can_be_loaded_and_served(broker: LocalBroker, tmp_path: Path) -> None:
-    broker.produce("orders", "kept")
+def test_a_fork_is_another_cluster(broker: LocalBroker) -> None:
+    def cluster_id(of: LocalBroker) -> str:
+        return str(ask(of, lambda node: node.cluster.id))
+
+    mine = cluster_id(broker)
+    snapshot = broker.snapshot()
+    with broker.fork(snapshot) as one, broker.fork(snapshot) as two:
+        assert len({mine, cluster_id(one), cluster_id(two)}) == 3
+        assert len({each.bootstrap_servers for each in (broker, one, two)}) == 3
+    broker.restore(snapshot)
+    assert cluster_id(broker) == mine
+
+
+# -- keeping it
+
+
+def test_a_saved_snapshot_can_be_loaded(broker: LocalBroker, tmp_path: Path) -> None:
+    broker.clock.advance(hours=3)
+    broker.produce("orders", "kept", partition=0)
     broker.snapshot().save(tmp_path / "saved")
+    broker.produce("orders", "not kept", partition=0)
     with pytest.raises(FileExistsError):
         broker.snapshot().save(tmp_path / "saved")
-    with LocalBroker(load=Snapshot.load(tmp_path / "saved")) as other:
-        assert values(other) == ["kept"]
+    several = (tmp_path / "saved" / "1").is_dir()
+    for name in ("a", "b"):  # as often as one likes
+        place = [str(tmp_path / name / each) for each in ("0", "1")] if several else None
+        with LocalBroker(load=tmp_path / "saved", data_dir=place) as other:
+            assert values(other) == ["kept"]
+            assert abs(other.clock.now_ms() - broker.clock.now_ms()) < 60_000
+            other.produce("orders", "more")
+
+
+def test_a_saved_snapshot_can_be_served(tmp_path: Path) -> None:
+    with LocalBroker() as broker:
+        broker.produce("orders", "kept")
+        broker.snapshot().save(tmp_path / "saved")
     dump = subprocess.run(
         [*SERVE, "--data-dir", str(tmp_path / "saved")],
         capture_output=True,
@@ -98,12 +333,60 @@ def test_a_saved_snapshot_can_be_loaded_and_served(broker: LocalBroker, tmp_path
     assert '"event": "ready"' in dump.stdout
 
 
-def test_a_broker_on_disk_says_what_to_do_instead(tmp_path: Path) -> None:
-    with (
-        LocalBroker(data_dir=str(tmp_path / "data")) as broker,
-        pytest.raises(ValueError, match="copy the data folder"),
-    ):
-        broker.snapshot()
+def test_a_snapshot_of_one_kind_fills_a_broker_of_another(tmp_path: Path) -> None:
+    with LocalBroker() as broker:
+        broker.produce("orders", "kept")
+        snapshot = broker.snapshot()
+    for kind in ("disk to break", "folder", "memory"):
+        with LocalBroker(load=snapshot, **settings_of(kind, tmp_path)) as other:
+            assert values(other) == ["kept"]
+            other.restart()
+            assert values(other) == ["kept"]
+    with pytest.raises(ValueError, match="as many with data_dir"):
+        LocalBroker(load=snapshot, **settings_of("folders", tmp_path))
+    with pytest.raises(ValueError, match="has data already"):
+        LocalBroker(load=snapshot, **settings_of("folder", tmp_path))
+    with pytest.raises(FileNotFoundError, match="no saved snapshot"):
+        Snapshot.load(tmp_path)
+
+
+def test_what_it_begins_with_survives_a_power_cut() -> None:
+    with LocalBroker(disk=True, config={"flush.policy": "os"}) as broker:
+        broker.produce("orders", "1")
+        snapshot = broker.snapshot()
+        broker.restore(snapshot)
+        broker.produce("orders", "2")
+        broker.power_cut("drop")
+        assert values(broker) == ["1"]
+
+
+# -- in real folders
+
+
+def test_closed_segments_are_shared_and_not_copied(in_folder: LocalBroker, tmp_path: Path) -> None:
+    in_folder.produce("orders", "x")
+    snapshot = in_folder.snapshot()
+    (copy,) = tmp_path.glob("data.copy-*")
+    name = "orders-0/00000000000000000000.log"
+    assert (copy / name).samefile(tmp_path / "data" / name)
+    in_folder.produce("orders", "y")  # into a segment that the copy does not share
+    assert values(in_folder) == ["x", "y"]
+    in_folder.restore(snapshot)
+    assert values(in_folder) == ["x"]
+
+
+def test_nothing_stays_of_a_snapshot_that_nobody_needs(
+    in_folder: LocalBroker, tmp_path: Path
+) -> None:
+    snapshot = in_folder.snapshot()
+    with in_folder.fork(snapshot):
+        assert len(list(tmp_path.iterdir())) == 3
+    del snapshot
+    gc.collect()
+    assert [each.name for each in tmp_path.iterdir()] == ["data"]
+
+
+# -- in memory
 
 
 def test_files_that_are_forked_share_what_there_is() -> None:

@@ -1,0 +1,265 @@
+"""Where a broker under test keeps its data: in memory, on a disk that breaks, in real folders.
+
+Each kind can be copied while the broker runs, at a cost that does not depend on how much it holds:
+in memory both share the bytes, on a real disk the files of closed segments are linked.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from kbroker.broker import MEMORY_FOLDER
+from kbroker.storage.files import Files, MemFiles, OsFiles
+from kbroker.storage.folders import LogFolders
+from kbroker.storage.marks import complete, seal
+from kbroker.storage.naming import CLEANED, DELETED_FOLDER, FUTURE_FOLDER, LOCK, LOG
+
+from .disk import FOLDER, Disk
+
+COPIED_BYTES = 16 * 1024 * 1024
+"""How much of a file is in memory while it is copied."""
+UNFINISHED = (".tmp", CLEANED, DELETED_FOLDER, FUTURE_FOLDER)
+"""What a broker is about to make or to remove: a copy needs neither."""
+
+
+class Store(Protocol):
+    """The data folders of one broker, and what they are on."""
+
+    @property
+    def files(self) -> Files:
+        """Where the folders are."""
+
+    @property
+    def folders(self) -> Sequence[str]: ...
+
+    @property
+    def data_dirs(self) -> Sequence[str] | None:
+        """What `open_broker` takes; None lets it keep everything in memory."""
+
+    def copy(self, logs: LogFolders) -> Store:
+        """What is here now, in a place of its own: as if the owner of `logs` had been stopped.
+
+        No checkpoint may run meanwhile.
+        """
+
+    def fresh(self) -> Store:
+        """An empty one of the same kind, for another broker."""
+
+    def take(self, other: Store) -> None:
+        """Hold what `other` does, and nothing else. Raises ValueError: it has more folders."""
+
+    def release(self) -> None:
+        """The broker is gone for good."""
+
+
+class MemoryStore:
+    """Data in memory.
+
+    Parameters: `limit` is the most bytes that it holds.
+    """
+
+    folders = (MEMORY_FOLDER,)
+    data_dirs = None
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self.files = MemFiles(limit=limit)
+
+    def copy(self, logs: LogFolders) -> MemoryStore:
+        other = MemoryStore(self._limit)
+        other.files = self.files.fork()
+        _complete(other.files, other, logs)
+        return other
+
+    def fresh(self) -> MemoryStore:
+        return MemoryStore(self._limit)
+
+    def take(self, other: Store) -> None:
+        if isinstance(other, MemoryStore):
+            self.files = other.files.fork()
+            self.files.limit = self._limit
+        else:
+            self.files = MemFiles(limit=self._limit)
+            copy_folders(other, self)
+
+    def release(self) -> None:
+        pass
+
+
+class BreakableStore:
+    """Data on a disk that fails on demand; a copy of it costs as much as it holds."""
+
+    folders = (f"/{FOLDER}",)
+    data_dirs = folders
+
+    def __init__(self) -> None:
+        self.disk = Disk()
+
+    @property
+    def files(self) -> Files:
+        return self.disk
+
+    def copy(self, logs: LogFolders) -> BreakableStore:
+        other = BreakableStore()
+        other.disk = self.disk.fork()
+        _complete(other.disk, other, logs)
+        return other
+
+    def fresh(self) -> BreakableStore:
+        return BreakableStore()
+
+    def take(self, other: Store) -> None:
+        if isinstance(other, BreakableStore):
+            self.disk = other.disk.fork()
+        else:
+            self.disk = Disk()
+            copy_folders(other, self)
+            self.disk = self.disk.fork()  # what it begins with is durable
+
+    def release(self) -> None:
+        pass
+
+
+class FolderStore:
+    """Data in folders of the operating system.
+
+    Parameters: `folders` are their paths; `is_temporary` removes them when nobody needs them any
+    more, and lets others share their files.
+    """
+
+    def __init__(self, folders: Sequence[str], *, is_temporary: bool = False) -> None:
+        self.files: Files = OsFiles()
+        self.folders = tuple(folders)
+        self._is_temporary = is_temporary
+        self._remove = weakref.finalize(self, _remove_all, self.folders if is_temporary else ())
+
+    @property
+    def data_dirs(self) -> Sequence[str]:
+        return self.folders
+
+    def copy(self, logs: LogFolders) -> FolderStore:
+        for log in logs:
+            seal(log)
+        other = self.fresh()
+        for folder, theirs in zip(self.folders, other.folders, strict=True):
+            _link_folder(folder, theirs)
+        _complete(_UnsyncedFiles(), other, logs)
+        return other
+
+    def fresh(self) -> FolderStore:
+        # Beside the folders, because files are linked within one file system only.
+        beside = [_beside(Path(folder).absolute()) for folder in self.folders]
+        return FolderStore(beside, is_temporary=True)
+
+    def take(self, other: Store) -> None:
+        _check_folders(other, self)
+        for folder in self.folders:
+            _empty_folder(folder)
+        if isinstance(other, FolderStore) and other._is_temporary:
+            for theirs, folder in zip(other.folders, self.folders, strict=True):
+                _link_folder(theirs, folder)
+        else:
+            copy_folders(other, self)
+
+    def release(self) -> None:
+        self._remove()
+
+
+class _UnsyncedFiles(OsFiles):
+    """Files of a copy that lives as long as this process: nothing waits for the disk."""
+
+    def write_atomic(self, path: str, data: bytes) -> None:
+        Path(path).write_bytes(data)
+
+
+def _complete(files: Files, copy: Store, logs: LogFolders) -> None:
+    for manager, folder in zip(logs.managers, copy.folders, strict=True):
+        complete(files, folder, manager)
+
+
+def copy_folders(source: Store, target: Store) -> None:
+    """Copy all files. Raises ValueError when one has more folders than the other."""
+    _check_folders(source, target)
+    for folder, to in zip(source.folders, target.folders, strict=True):
+        _copy_tree(source.files, folder, target.files, to)
+
+
+def _check_folders(source: Store, target: Store) -> None:
+    if len(source.folders) != len(target.folders):
+        raise ValueError(
+            f"the data is in {len(source.folders)} folders, this broker has "
+            f"{len(target.folders)}; give it as many with data_dir=[...]"
+        )
+
+
+def _copy_tree(source: Files, folder: str, target: Files, to: str) -> None:
+    target.mkdir(to)
+    for name in source.listdir(folder):
+        if source.is_folder(f"{folder}/{name}"):
+            _copy_tree(source, f"{folder}/{name}", target, f"{to}/{name}")
+        elif name != LOCK:
+            _copy_file(source, f"{folder}/{name}", target, f"{to}/{name}")
+
+
+def _copy_file(source: Files, path: str, target: Files, to: str) -> None:
+    reader, writer = source.open(path), target.open(to, create=True)
+    for position in range(0, reader.size, COPIED_BYTES):
+        writer.append([reader.read(position, COPIED_BYTES)])
+    reader.close()
+    writer.close()
+
+
+# --- real folders -------------------------------------------------------------------------------
+
+
+def _beside(folder: Path) -> str:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    return Path(tempfile.mkdtemp(prefix=f"{folder.name}.copy-", dir=folder.parent)).as_posix()
+
+
+def _remove_all(folders: Sequence[str]) -> None:
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _empty_folder(folder: str) -> None:
+    os.makedirs(folder, exist_ok=True)
+    for entry in os.scandir(folder):
+        if entry.is_dir():
+            shutil.rmtree(entry.path)
+        elif entry.name != LOCK:
+            os.unlink(entry.path)
+
+
+def _link_folder(source: str, target: str) -> None:
+    """Let a data folder hold what another one does, sharing what does not change any more."""
+    for entry in os.scandir(source):
+        if entry.name == LOCK or entry.name.endswith(UNFINISHED):
+            continue
+        if entry.is_dir():
+            _link_partition(entry.path, f"{target}/{entry.name}")
+        else:
+            shutil.copyfile(entry.path, f"{target}/{entry.name}")
+
+
+def _link_partition(source: str, target: str) -> None:
+    os.mkdir(target)
+    names = [name for name in sorted(os.listdir(source)) if not name.endswith(UNFINISHED)]
+    logs = [name for name in names if name.endswith(LOG)]
+    for name in names:
+        # The last segment is appended to; what is beside the records is small and changes.
+        place = _link if name in logs[:-1] else shutil.copyfile
+        place(f"{source}/{name}", f"{target}/{name}")
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # a file system without links, or one that has too many of this file
+        shutil.copyfile(source, target)

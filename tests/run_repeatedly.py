@@ -1,0 +1,64 @@
+"""Run tests again and again and say which of them do not always pass.
+
+Usage: python tests/run_repeatedly.py FOLDER COUNT [pytest's arguments]
+
+Runs pytest on the folder in rounds until COUNT tests have run. Exit status 1 when one failed.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from xml.etree import ElementTree
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def main(folder: str, count: int, arguments: list[str]) -> int:
+    ran, rounds = 0, 0
+    failed: Counter[str] = Counter()
+    began = time.monotonic()
+    while ran < count:
+        rounds += 1
+        tests, names = _round(folder, arguments)
+        if not tests:
+            print(f"no tests were run in {folder}")
+            return 2
+        ran += tests
+        failed.update(names)
+        print(f"round {rounds}: {ran} tests, {failed.total()} failed", flush=True)
+    seconds = (time.monotonic() - began) / rounds
+    flaky = ", ".join(f"{name} {times} times" for name, times in failed.items()) or "0 flaky"
+    print(f"figures: {ran:,} runs of {ran // rounds} tests, {seconds:.0f} s a round: {flaky}")
+    return 1 if failed else 0
+
+
+def _round(folder: str, arguments: list[str]) -> tuple[int, list[str]]:
+    """Run all tests once; returns how many there were, and the names of those that failed."""
+    with tempfile.TemporaryDirectory() as place:
+        report = Path(place) / "report.xml"
+        command = [sys.executable, "-m", "pytest", folder, "-q", "-p", "no:cacheprovider"]
+        run = subprocess.run(
+            [*command, f"--junitxml={report}", f"--basetemp={place}/runs", *arguments],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        cases = list(ElementTree.parse(report).iter("testcase")) if report.exists() else []
+    bad = [
+        f"{case.get('classname')}.{case.get('name')}"
+        for case in cases
+        if case.find("failure") is not None or case.find("error") is not None
+    ]
+    if bad:
+        print(run.stdout[-10_000:])
+    return len(cases), bad
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], int(sys.argv[2]), sys.argv[3:]))

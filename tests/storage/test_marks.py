@@ -1,0 +1,126 @@
+"""Copies of a folder that is in use: opened, they hold what the folder held."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kbroker.storage.files import MemFiles, OsFiles
+from kbroker.storage.log import Log, LogConfig
+from kbroker.storage.manager import LogManager
+from kbroker.storage.marks import complete, seal
+
+from .helpers import META, NOW, SMALL, TOPIC_ID, append, batch, commit
+
+PRODUCER = {"producer_id": 5, "epoch": 0}
+
+
+def opened(manager: LogManager, topic: str = "t", config: LogConfig = SMALL) -> Log:
+    return manager.open_log(topic, TOPIC_ID, 0, config, now_ms=NOW)
+
+
+def copied(files: MemFiles, manager: LogManager) -> LogManager:
+    """A manager of a copy that was taken now."""
+    copy = files.fork()
+    complete(copy, "data", manager)
+    return LogManager(copy, "data", META)
+
+
+def known(log: Log) -> tuple[object, ...]:
+    """What a copy must have."""
+    return (
+        log.log_start_offset,
+        log.log_end_offset,
+        log.high_watermark,
+        log.epochs.entries,
+        log.producers.to_bytes(),
+    )
+
+
+def test_a_copy_knows_what_the_owner_knew() -> None:
+    """Nothing of this is in the files yet: the next checkpoint would bring it there."""
+    files = MemFiles()
+    manager = LogManager(files, "data", META)
+    log = opened(manager)
+    for number in range(60):
+        append(log, b"x" * 100, leader_epoch=number // 20, sequence=number, **PRODUCER)
+    commit(log)
+    log.delete_records_before(30)
+    other = copied(files, manager)
+    assert other.clean
+    assert known(opened(other)) == known(log)
+
+
+def test_a_producer_is_known_in_the_copy() -> None:
+    files = MemFiles()
+    manager = LogManager(files, "data", META)
+    log = opened(manager)
+    append(log, b"x", sequence=0, **PRODUCER)
+    copy = opened(copied(files, manager))
+    data, header = batch(b"x", producer_id=5, epoch=0, sequence=0)
+    assert copy.append(data, header, leader_epoch=0, now_ms=NOW).duplicate
+
+
+def test_a_partition_that_was_not_looked_at_makes_no_clean_copy() -> None:
+    files = MemFiles()
+    manager = LogManager(files, "data", META)
+    append(opened(manager), b"x")
+    append(opened(manager, "u"), b"y")
+    crashed = LogManager(files.fork(), "data", META)
+    opened(crashed)
+    assert not copied(crashed.files, crashed).clean  # type: ignore[arg-type]
+    opened(crashed, "u").fail("gone")
+    assert not copied(crashed.files, crashed).clean  # type: ignore[arg-type]
+
+
+def test_a_sealed_log_never_changes_the_files_that_it_has(tmp_path: Path) -> None:
+    """Copies share them."""
+    files, data = OsFiles(), (tmp_path / "data").as_posix()
+    manager = LogManager(files, data, META)
+    log = opened(manager)
+    for number in range(30):
+        append(log, b"x" * 100, sequence=number, **PRODUCER)
+    commit(log)
+    seal(log)
+    seal(log)  # changes nothing: the last segment is empty
+    shared = sorted((tmp_path / "data" / "t-0").glob("*.log"))[:-1]
+    assert len(shared) > 1
+    before = [each.read_bytes() for each in shared]
+    for _ in range(30):
+        append(log, b"y" * 100)
+    manager.checkpoint(NOW).run()
+    manager.close(now_ms=NOW)
+    assert [each.read_bytes() for each in shared] == before
+    assert not any(each.read_bytes() == b"" for each in shared)
+
+
+def test_indexes_are_whole_when_a_log_is_sealed(tmp_path: Path) -> None:
+    files, data = OsFiles(), (tmp_path / "data").as_posix()
+    manager = LogManager(files, data, META)
+    log = opened(manager)
+    for _ in range(10):
+        append(log, b"x" * 100)
+    seal(log)
+    (first, *_) = log.segments
+    index = tmp_path / "data" / "t-0" / "00000000000000000000.index"
+    assert index.read_bytes() == first.offsets.to_bytes(0) != b""
+    assert log.wants_checkpoint, "and are made durable by the next checkpoint"
+    manager.close(clean=False)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_segment_that_begins_after_a_start_ends_by_its_time(clean: bool) -> None:
+    """An empty one that was found on disk as well: its first batch says when."""
+    files = MemFiles()
+    manager = LogManager(files, "data", META)
+    log = opened(manager)
+    append(log, b"x")
+    commit(log)
+    log.roll()
+    manager.checkpoint(NOW).run()
+    manager.close(clean=clean, now_ms=NOW)
+    again = opened(LogManager(files, "data", META))
+    append(again, b"y")
+    append(again, b"z", timestamp=NOW + SMALL.segment_ms + 1)
+    assert [segment.base_offset for segment in again.segments] == [0, 1, 2]

@@ -1,0 +1,68 @@
+"""A cluster for each test: made and dropped at once, and nobody from another test comes in."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from kafka import KafkaProducer
+from kafka.errors import KafkaError
+
+from kbroker.testing import BrokerThread, LocalBroker
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+def test_a_late_client_meets_a_closed_port() -> None:
+    """A producer of the test before writes on: into nothing, although the names are the same."""
+    thread = BrokerThread()
+    with LocalBroker(topics={"orders": 1}, thread=thread) as broker:
+        address = broker.bootstrap_servers
+        late = KafkaProducer(
+            bootstrap_servers=address,
+            reconnect_backoff_ms=10,
+            delivery_timeout_ms=300,
+            request_timeout_ms=200,
+        )
+        late.send("orders", b"in time").get(10)
+    with LocalBroker(topics={"orders": 1}, thread=thread) as broker:
+        assert broker.bootstrap_servers != address
+        host, _, port = address.rpartition(":")
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((host, int(port)))
+        with pytest.raises(KafkaError):
+            late.send("orders", b"late").get(10)
+        assert broker.records("orders") == []
+        late.close()
+    thread.close()
+
+
+def test_ports_are_not_given_out_again_soon() -> None:
+    thread = BrokerThread()
+    seen = set()
+    for _ in range(50):
+        with LocalBroker(thread=thread) as broker:
+            seen.add(broker.bootstrap_servers)
+    thread.close()
+    assert len(seen) == 50
+
+
+def test_a_hundred_tests_with_the_same_names(tmp_path: Path) -> None:
+    """A tenth of what the long test runs, in two processes."""
+    run = subprocess.run(
+        [
+            *[sys.executable, "-m", "pytest", "tests/isolation", "-q", "-p", "no:cacheprovider"],
+            *["-n", "2", "--clusters", "100", f"--basetemp={tmp_path / 'runs'}"],
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert "100 passed" in run.stdout, run.stdout[-3000:]

@@ -166,7 +166,8 @@ class Confluent(Client):
             "enable.idempotence": idempotent,
             "linger.ms": linger_ms,
             "message.max.bytes": 64 * 1024 * 1024,
-            "request.timeout.ms": request_timeout_ms,
+            "request.timeout.ms": request_timeout_ms,  # what the broker is told
+            "socket.timeout.ms": request_timeout_ms,  # how long the answer may take
             "message.timeout.ms": request_timeout_ms + 15_000,
         }
         if retries is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from inspect import isawaitable
 from types import CoroutineType
@@ -161,7 +162,7 @@ class FaultyConnection(Connection):
             self._reply(header, refusal)
             return
         result = await self._ordered_work(api, header, kept)
-        self._reply(header, _then(result, lambda response: joined(response, refusal)))
+        self._reply(header, _Changed(result, lambda response: joined(response, refusal)))
 
     async def _ask_first(self, rule: Rule, asking: Asking) -> None:
         """Let a hook answer, or serve the request."""
@@ -213,7 +214,7 @@ class FaultyConnection(Connection):
             self._break_batches(asked, response)
             return response
 
-        self._reply(header, _then(await self._ordered_work(api, header, request), break_batches))
+        self._reply(header, _Changed(await self._ordered_work(api, header, request), break_batches))
 
     # -- answers
 
@@ -222,7 +223,7 @@ class FaultyConnection(Connection):
         api, header, request, asked = asking
         result = await self._ordered_work(api, header, request)
         if result is not None:
-            self._reply(header, _then(result, partial(self._lie, rule, asked)))
+            self._reply(header, _Changed(result, partial(self._lie, rule, asked)))
         elif rule.effect is Effect.DISCONNECT:  # Produce with acks=0
             raise Refused(f"fault: {rule}")
 
@@ -259,7 +260,7 @@ class FaultyConnection(Connection):
         parts = super()._encode(reply, response.response)
         if response.effect is Effect.ANSWER_TWICE:
             return parts + super()._encode(reply, response.response)
-        self._replies.clear()
+        self._abandon_replies()
         self._finish_reading()
         return _half(parts)
 
@@ -275,13 +276,27 @@ async def _resolve(result: Any) -> Any:
     return await result if isinstance(result, CoroutineType) else result
 
 
-async def _then(result: Any, change: Any) -> Any:
-    """The response, changed."""
-    response = await _resolve(result)
-    if response is None:
-        return None
-    changed = change(response)
-    return await changed if isawaitable(changed) else changed
+class _Changed(Pending[Any]):
+    """An answer that is changed when it is there. Who gives up waiting gives up the original."""
+
+    __slots__ = ("_change", "_original")
+
+    def __init__(self, original: Any, change: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self._original = original
+        self._change = change
+
+    async def wait(self) -> Any:
+        response = await _resolve(self._original)
+        changed = None if response is None else self._change(response)
+        return await changed if isawaitable(changed) else changed
+
+    def abandon(self) -> None:
+        if isinstance(self._original, Pending):
+            self._original.abandon()
+        elif isinstance(self._original, CoroutineType):
+            self._original.close()
+        super().abandon()
 
 
 def _flipped(records: Any, bit: int) -> memoryview:

@@ -19,6 +19,7 @@ from kbroker.protocol.records import HEADER_SIZE
 from kbroker.testing import RunningBroker, UnfiredFault, WaitTimeout, open_test_broker
 from kbroker.testing.fault import Fault
 
+from ..broker.test_groups import Member
 from ..wire import (
     ConnectionClosed,
     Topic,
@@ -194,6 +195,39 @@ async def test_half_a_frame(broker: RunningBroker, wire: Wire) -> None:
     (size,) = struct.unpack_from(">i", data)
     assert len(data) == (4 + size) // 2
     assert await ends(broker) == 1
+
+
+async def test_what_comes_behind_half_a_frame_is_given_up(
+    broker: RunningBroker, wire: Wire
+) -> None:
+    broker.fault("Produce").half_frame()
+    data = wire.frame(ApiKey.PRODUCE, 9, produce_request(ORDERS, batch()))
+    find = request(ApiKey.FIND_COORDINATOR, key="g")
+    await wire.send_bytes(data + wire.frame(ApiKey.FIND_COORDINATOR, 0, find))
+    assert len(await wire.wait_closed()) < 50
+
+
+@pytest.mark.parametrize("effect", ["delay", "throttle"])
+async def test_who_gives_up_waiting_for_a_changed_answer_is_gone(
+    broker: RunningBroker, wire: Wire, effect: str
+) -> None:
+    """A member that joins and goes away before it is let in must not keep its place."""
+    await Member(wire).enter()
+    fault = broker.fault("JoinGroup", at="after", versions=3)
+    getattr(fault, effect)(10)
+    async with connected(broker.broker.endpoint) as other, trio.open_nursery() as nursery:
+        nursery.start_soon(Member(other, version=3).join)
+        await fault.wait()
+        group = await broker.group("g")
+        assert group is not None
+        assert len(group.members) == 2
+        nursery.cancel_scope.cancel()
+
+    async def one() -> tuple[bool, object]:
+        group = await broker.group("g")
+        return group is not None and len(group.members) == 1, group
+
+    await broker.wait_until(one, "one member", 5)
 
 
 async def test_two_answers_to_one_request(broker: RunningBroker, wire: Wire) -> None:

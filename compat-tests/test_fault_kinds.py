@@ -1,0 +1,388 @@
+"""Every kind of fault that the test kit has, as unmodified clients see it and get over it."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness.clients import ClientError, ClientProcess, Library, eventually
+
+from kbroker.testing import LocalBroker
+
+pytestmark = pytest.mark.needs("idempotent")
+
+OFFSET_OUT_OF_RANGE, CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, INVALID_PRODUCER_EPOCH = 1, 2, 10, 47
+WAIT_MS = 300
+VALUES = [str(number) for number in range(40)]
+"""Sent together, in one request."""
+LARGE = [str(number) * 600_000 for number in range(8)]
+"""Each of these takes a request of its own."""
+ONCE = {"idempotent": True, "linger_ms": 0}
+Unique = Callable[[str], str]
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[LocalBroker]:
+    """One broker with the kit's faults for all tests of this file."""
+    with LocalBroker(config={"group.min.session.timeout.ms": "1000"}) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def processes(
+    shared: LocalBroker, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[Library], ClientProcess]]:
+    folder = tmp_path_factory.mktemp("faults")
+    running: dict[str, ClientProcess] = {}
+
+    def get(library: Library) -> ClientProcess:
+        if library.name not in running:
+            log: Path = folder / f"{library.name}.err"
+            running[library.name] = ClientProcess(library, shared.bootstrap_servers, log)
+        return running[library.name]
+
+    yield get
+    for one in running.values():
+        one.close()
+
+
+@pytest.fixture
+def worker(client: Library, processes: Callable[[Library], ClientProcess]) -> ClientProcess:
+    return processes(client)
+
+
+@pytest.fixture
+def broker(shared: LocalBroker) -> Iterator[LocalBroker]:
+    """The broker without faults; those that a test arms must hit something."""
+    yield shared
+    shared.cap_versions(None)
+    try:
+        shared.check_faults()
+    finally:
+        shared.disarm_faults()
+
+
+@pytest.fixture
+def topic(broker: LocalBroker, unique: Unique) -> str:
+    name = unique("topic")
+    broker.create_topic(name)
+    return name
+
+
+def records_of(values: list[str]) -> list[dict[str, Any]]:
+    return [{"value": value, "partition": 0} for value in values]
+
+
+def send(
+    worker: ClientProcess, topic: str, values: list[str], **options: Any
+) -> list[dict[str, Any]]:
+    """Send records with an idempotent producer; the answer to each."""
+    records = records_of(values)
+    answers: list[dict[str, Any]] = worker(
+        "produce", topic=topic, records=records, **ONCE, **options
+    )
+    return answers
+
+
+def held(broker: LocalBroker, topic: str) -> list[str]:
+    return [record.text for record in broker.records(topic)]
+
+
+# -- what happens to a request and its answer
+
+
+@pytest.mark.parametrize(
+    ("effect", "at"),
+    [
+        ("disconnect", "before"),
+        ("disconnect", "after"),
+        ("half_frame", "after"),
+        ("answer_twice", "after"),
+        ("delay", "before"),
+        ("delay", "after"),
+        ("blackhole", "after"),
+    ],
+)
+def test_a_producer_writes_once(
+    broker: LocalBroker,
+    worker: ClientProcess,
+    topic: str,
+    effect: str,
+    at: str,
+) -> None:
+    """Whatever becomes of one answer, it is asked again, and nothing is written twice."""
+    fault = broker.fault("Produce", topic=topic, at=at)
+    getattr(fault, effect)(*([WAIT_MS] if effect == "delay" else []))
+    timeout_ms = 1000 if effect == "blackhole" else 15_000
+    answers = send(worker, topic, VALUES, request_timeout_ms=timeout_ms)
+    assert answers == [{"partition": 0, "offset": number} for number in range(len(VALUES))]
+    assert held(broker, topic) == VALUES
+    assert fault.hits == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "at"),
+    [
+        ("NOT_LEADER_OR_FOLLOWER", "before"),
+        ("NOT_ENOUGH_REPLICAS", "before"),
+        ("REQUEST_TIMED_OUT", "after"),
+    ],
+)
+def test_an_error_that_passes(
+    broker: LocalBroker, worker: ClientProcess, topic: str, error: str, at: str
+) -> None:
+    fault = broker.fault("Produce", error=error, topic=topic, at=at).times(2)
+    answers = send(worker, topic, ["x"])
+    assert answers == [{"partition": 0, "offset": 0}]
+    assert held(broker, topic) == ["x"]
+    assert fault.hits == 2
+
+
+def test_an_error_that_stays(broker: LocalBroker, worker: ClientProcess, topic: str) -> None:
+    fault = broker.fault("Produce", error=MESSAGE_TOO_LARGE, topic=topic).every_time()
+    (answer,) = send(worker, topic, ["x"])
+    assert answer["error"]["code"] == MESSAGE_TOO_LARGE
+    assert held(broker, topic) == []
+    assert fault.hits >= 1
+
+
+PAUSES = {"kafka-python-3": True, "confluent-kafka": False, "aiokafka": False}
+"""Who waits by itself when it is told to (KIP-219)."""
+
+
+def test_throttling(
+    broker: LocalBroker, client: Library, worker: ClientProcess, topic: str
+) -> None:
+    fault = broker.fault("Produce", topic=topic).throttle(2 * WAIT_MS)
+    came: list[float] = []
+    broker.on("Produce", topic=topic)(lambda request, asked: came.append(time.monotonic()))
+    worker.send("produce", topic=topic, records=records_of(LARGE), **ONCE)
+    fault.wait(timeout=10)
+    came.append(time.monotonic())
+    answers = worker.receive("produce")
+    assert [answer["offset"] for answer in answers] == list(range(len(LARGE)))
+    assert held(broker, topic) == LARGE
+    pauses = [later - earlier for earlier, later in itertools.pairwise(sorted(came))]
+    assert (max(pauses) >= WAIT_MS / 1000) is PAUSES[client.name]
+
+
+SENDS_AGAIN = {"kafka-python-3": False, "confluent-kafka": True, "aiokafka": False}
+"""Who takes CORRUPT_MESSAGE for a thing of the network, as Java's client does."""
+
+
+def test_a_batch_that_breaks_on_its_way_in(
+    broker: LocalBroker, client: Library, worker: ClientProcess, topic: str
+) -> None:
+    fault = broker.fault("Produce", topic=topic).corrupt_batch(bit=7)
+    (answer,) = send(worker, topic, ["x"])
+    assert fault.hits == 1
+    if SENDS_AGAIN[client.name]:
+        assert answer == {"partition": 0, "offset": 0}
+        assert held(broker, topic) == ["x"]
+    else:
+        assert answer["error"]["code"] == CORRUPT_MESSAGE
+        assert held(broker, topic) == []
+
+
+BROKEN = {"kafka-python-3": CORRUPT_MESSAGE, "confluent-kafka": None, "aiokafka": CORRUPT_MESSAGE}
+
+
+def test_a_batch_that_breaks_on_its_way_out(
+    broker: LocalBroker, client: Library, worker: ClientProcess, topic: str
+) -> None:
+    broker.produce(topic, "x")
+    fault = broker.fault("Fetch", topic=topic).corrupt_batch()
+    if BROKEN[client.name] is None:
+        rows = worker("read", topic=topic, count=1)
+        assert [row["value"] for row in rows] == ["x"]
+    else:
+        with pytest.raises(ClientError) as refused:
+            worker("read", topic=topic, count=1)
+        assert refused.value.code == BROKEN[client.name]
+    assert fault.hits == 1
+
+
+@pytest.mark.parametrize("effect", ["disconnect", "half_frame", "answer_twice", "error"])
+def test_a_consumer_reads_everything_once(
+    broker: LocalBroker, worker: ClientProcess, topic: str, effect: str
+) -> None:
+    for value in VALUES:
+        broker.produce(topic, value)
+    error = "NOT_LEADER_OR_FOLLOWER" if effect == "error" else None
+    fault = broker.fault("Fetch", topic=topic, error=error)
+    if effect != "error":
+        getattr(fault, effect)()
+    rows = worker("read", topic=topic, count=len(VALUES))
+    assert [row["value"] for row in rows] == VALUES
+    assert fault.hits == 1
+
+
+# -- schedules, hooks, versions
+
+
+def test_schedules(broker: LocalBroker, worker: ClientProcess, topic: str) -> None:
+    """Faults that come now and then, all of them on one producer."""
+    error = "NOT_LEADER_OR_FOLLOWER"
+    third = broker.fault("Produce", error=error, topic=topic).on_call(3)
+    broker.fault("Produce", error=error, topic=topic).with_probability(0.2, seed=3)
+    broker.fault("Produce", error="NOT_COORDINATOR", topic="another").every_time().maybe()
+    answers = send(worker, topic, LARGE)
+    assert [answer["offset"] for answer in answers] == list(range(len(LARGE)))
+    assert held(broker, topic) == LARGE
+    assert third.hits == 1
+
+
+def test_a_hook_sees_the_client(broker: LocalBroker, worker: ClientProcess, topic: str) -> None:
+    seen: dict[str, int] = defaultdict(int)
+
+    @broker.on()
+    def look(request: Any, asked: Any) -> None:
+        seen[asked.api.api_name] += 1
+
+    send(worker, topic, ["x"])
+    assert {"ApiVersions", "Metadata", "InitProducerId", "Produce"} <= seen.keys()
+
+
+@pytest.mark.parametrize("release", ["4.0", "2.8", "0.11"])
+def test_an_older_broker(
+    broker: LocalBroker, worker: ClientProcess, topic: str, release: str
+) -> None:
+    broker.cap_versions(release)
+    asked: list[Any] = []
+    broker.on(["Produce", "Fetch"])(lambda request, what: asked.append(what))
+    assert [answer["offset"] for answer in send(worker, topic, ["x", "y"])] == [0, 1]
+    assert [row["value"] for row in worker("read", topic=topic, count=2)] == ["x", "y"]
+    newest = {"4.0": (12, 17), "2.8": (9, 12), "0.11": (3, 5)}[release]
+    for api, limit in zip(("Produce", "Fetch"), newest, strict=True):
+        assert max(one.version for one in asked if one.api.api_name == api) <= limit
+
+
+# -- what happens to the cluster
+
+
+def joined(worker: ClientProcess, topic: str, group: str, **options: Any) -> None:
+    worker("join", member=group, topics=[topic], group=group, session_ms=10_000, **options)
+    wait_for_partitions(worker, group, [[topic, 0]])
+
+
+def wait_for_partitions(worker: ClientProcess, member: str, wanted: list[list[Any]]) -> None:
+    eventually(
+        lambda: worker("state", member=member)["assigned"],
+        lambda seen: seen == wanted,
+        "partitions",
+    )
+
+
+def wait_for_records(worker: ClientProcess, member: str, count: int) -> list[str]:
+    eventually(
+        lambda: worker("state", member=member)["count"], lambda seen: seen >= count, "records"
+    )
+    return [row["value"] for row in worker("rows", member=member)]
+
+
+def test_a_member_that_was_thrown_out_comes_back(
+    broker: LocalBroker, worker: ClientProcess, topic: str, unique: Unique
+) -> None:
+    group = unique("group")
+    joined(worker, topic, group)
+    (before,) = broker.wait_for_group(group, members=1).members
+    assert broker.expire_member(group, before.id) == [before.id]
+    after = eventually(
+        lambda: broker.group(group),
+        lambda seen: (
+            seen is not None and [each.id for each in seen.members] not in ([], [before.id])
+        ),
+        "a member with a new id",
+    )
+    assert after.members[0].id != before.id
+    wait_for_partitions(worker, group, [[topic, 0]])
+    broker.produce(topic, "x")
+    assert wait_for_records(worker, group, 1) == ["x"]
+    worker("leave", member=group)
+
+
+def test_a_coordinator_that_moves(
+    broker: LocalBroker, worker: ClientProcess, topic: str, unique: Unique
+) -> None:
+    group = unique("group")
+    joined(worker, topic, group)
+    (before,) = broker.wait_for_group(group, members=1).members
+    broker.produce(topic, "x")
+    assert wait_for_records(worker, group, 1) == ["x"]
+    broker.move_coordinator(group)
+    eventually(lambda: worker("commit", member=group), lambda seen: True, "a commit")
+    assert broker.committed(group) == {(topic, 0): 1}
+    (after,) = broker.wait_for_group(group, members=1).members
+    assert after.id == before.id, "the group is the same after its coordinator moved"
+    worker("leave", member=group)
+
+
+def test_a_leader_that_moves(
+    broker: LocalBroker, worker: ClientProcess, topic: str, unique: Unique
+) -> None:
+    group = unique("group")
+    joined(worker, topic, group)
+    broker.produce(topic, "x")
+    assert wait_for_records(worker, group, 1) == ["x"]
+    broker.move_leader(topic)
+    assert send(worker, topic, ["y"]) == [{"partition": 0, "offset": 1}]
+    assert wait_for_records(worker, group, 2) == ["x", "y"]
+    worker("leave", member=group)
+
+
+def test_a_position_that_is_gone(
+    broker: LocalBroker, client: Library, worker: ClientProcess, topic: str, unique: Unique
+) -> None:
+    """Who may begin anew goes on; who may not is told."""
+    group = unique("group")
+    joined(worker, topic, group, reset="earliest")
+    broker.produce(topic, "x")
+    assert wait_for_records(worker, group, 1) == ["x"]
+    start = broker.offset_out_of_range(topic)
+    assert broker.produce(topic, "y").offset == start
+    assert wait_for_records(worker, group, 2) == ["x", "y"]
+    worker("leave", member=group)
+    with pytest.raises(ClientError) as refused:
+        worker("read", topic=topic, start={"0": 1}, reset="none")
+    if client.name == "confluent-kafka":  # which has a number of its own for it
+        assert "Offset out of range" in refused.value.message
+    else:
+        assert refused.value.code == OFFSET_OUT_OF_RANGE
+
+
+GOES_ON = {"kafka-python-3": True, "confluent-kafka": True, "aiokafka": False}
+"""Who gives up what was on its way when it is fenced, and takes a new producer id for the rest."""
+
+
+def test_a_producer_that_is_fenced(
+    broker: LocalBroker, client: Library, worker: ClientProcess, topic: str
+) -> None:
+    async def fence(request: Any, asked: Any) -> None:
+        await broker.running.fence_producer()
+
+    broker.fault("Produce", topic=topic).hook(fence).on_call(2)
+    answers = send(worker, topic, LARGE)
+    assert "offset" in answers[0]
+    refused = answers[1]["error"]
+    assert refused["code"] == INVALID_PRODUCER_EPOCH or refused["type"] == "ProducerFenced"
+    assert ("offset" in answers[-1]) is GOES_ON[client.name]
+    written = [value for value, answer in zip(LARGE, answers, strict=True) if "offset" in answer]
+    assert held(broker, topic) == written
+
+
+def test_a_broker_that_goes_away_for_a_moment(
+    broker: LocalBroker, worker: ClientProcess, topic: str
+) -> None:
+    first = broker.fault("Produce", topic=topic, at="after").delay(WAIT_MS)
+    worker.send("produce", topic=topic, records=records_of(VALUES), **ONCE)
+    first.wait(timeout=10)
+    broker.stop()
+    broker.start()
+    answers = worker.receive("produce")
+    assert all("offset" in answer for answer in answers), answers
+    assert held(broker, topic) == VALUES

@@ -67,7 +67,7 @@ class Broker:
         folder.mkdir(parents=True)
         self.folder = folder
         self.durable = durable
-        self.port = _free_port()
+        self.port = free_port()
         command = self._command()
         self._log = (folder / "broker.log").open("wb")
         began = time.perf_counter()
@@ -118,7 +118,7 @@ class Broker:
 
     def _wait_for_metadata(self) -> None:
         deadline = time.monotonic() + START_SECONDS
-        while not _answers_metadata(self.port):
+        while not answers_metadata(self.port):
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self._process.kill()
                 log = (self.folder / "broker.log").read_text(errors="replace")
@@ -146,7 +146,7 @@ class Kafka(Broker):
 
     def _command(self) -> list[str]:
         text = LISTENER_PROPERTIES.format(
-            port=self.port, controller=_free_port(), data=self.folder / "data"
+            port=self.port, controller=free_port(), data=self.folder / "data"
         )
         if self.durable:
             text += "log.flush.interval.messages=1\n"
@@ -163,7 +163,8 @@ class Kafka(Broker):
         return [*java[:1], *heap, *java[1:], "kafka.Kafka", str(properties)]
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of 127.0.0.1 that nobody listens on now."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind(("127.0.0.1", 0))
@@ -171,7 +172,7 @@ def _free_port() -> int:
         return port
 
 
-def _answers_metadata(port: int) -> bool:
+def answers_metadata(port: int) -> bool:
     """Whether a broker on this port answers Metadata and knows itself as a member."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=5) as stream:

@@ -117,7 +117,9 @@ class ClassicGroups:
         member = group.members.get(ask.member_id)
         if member is not None:
             self._rebalances.drop(group, member, result)
-            self._rebalances.member_left(group, f"no room for {member.id}", now, result)
+            self._rebalances.member_left(
+                group, f"there is no room for member {member.id}", now, result
+            )
         elif ask.member_id in group.pending:
             self._rebalances.drop_pending(group, ask.member_id)
             self._rebalances.pending_left(group, now, result)
@@ -149,8 +151,9 @@ class ClassicGroups:
         self._state.groups[group.id] = group
         group.add(member, ask.protocol_type, ask.protocols)
         group.newcomer = True
+        member.heard_ms = now.coordinator_ms
         self._rebalances.expect(group.id, member_id, self._settings.new_member_join_timeout_ms, now)
-        return self._park_join(group, member, f"new member {member_id}", ask, now)
+        return self._park_join(group, member, f"member {member_id} joined", ask, now)
 
     def _join_again(
         self, group: Group, member: Member, ask: _Ask, now: Now
@@ -178,8 +181,7 @@ class ClassicGroups:
             group, member, ErrorCode.REBALANCE_IN_PROGRESS, member.id, result
         )
         group.park_join(member, slot)
-        cause = f"{cause} (client reason: {ask.reason})"
-        self._rebalances.begin_or_complete(group, cause, now, result)
+        self._rebalances.begin_or_complete(group, cause + ask.reason, now, result)
         return result
 
     # -- static members
@@ -221,6 +223,7 @@ class ClassicGroups:
         note_stored(group, f"static member {ask.instance_id} is back as {new_id}", now, result)
         self._rebalances.forget_session(group.id, old_id)
         self._rebalances.expect(group.id, new_id, ask.session_timeout_ms, now)
+        member.heard_ms = now.coordinator_ms
 
         def put_back(code: ErrorCode, now: Now) -> Result[JoinGroupResponse]:
             group.offer(member, offered)
@@ -276,7 +279,9 @@ class ClassicGroups:
             failed.answers += [
                 Answer(answer.slot, SyncGroupResponse(error_code=code)) for answer in result.answers
             ]
-            self._rebalances.begin(group, f"assignment not stored: {code.name}", now, failed)
+            self._rebalances.begin(
+                group, f"the assignment was not stored: {code.name}", now, failed
+            )
             return failed
 
         result.on_failure = start_over
@@ -318,7 +323,7 @@ class ClassicGroups:
             else:
                 row.error_code = self._take_out(group, leaver, left, result)
         if group is not None and left:
-            self._rebalances.member_left(group, f"left: {some_of(left)}", now, result)
+            self._rebalances.member_left(group, f"{some_of(left)} left", now, result)
         elif group is not None:
             self._rebalances.pending_left(group, now, result)
         result.response = leave_response(rows, version)
@@ -343,7 +348,7 @@ class ClassicGroups:
         code = group.check_member(member_id, leaver.group_instance_id)
         if not code:
             self._rebalances.drop(group, group.members[member_id], result)
-            left.append(f"{member_id} (client reason: {_reason(leaver.reason)})")
+            left.append(f"member {member_id}{_reason(leaver.reason)}")
         return code
 
     # -- connections
@@ -367,7 +372,7 @@ class ClassicGroups:
             group.take_join(member)
             if member.is_anonymous and member.instance_id is None:
                 self._rebalances.drop(group, member, result)
-                cause = f"{member.id} disconnected before it was told its id"
+                cause = f"member {member.id} disconnected before it was told its id"
                 self._rebalances.member_left(group, cause, now, result)
             else:
                 self._rebalances.keep_alive(group, member, now)
@@ -392,7 +397,8 @@ def _read(request: JoinGroupRequest, client: ClientInfo, version: int) -> _Ask:
 
 
 def _reason(given: str | None) -> str:
-    return (given or "not given")[:REASON_LENGTH_MAX]
+    """What a client says of why it comes or goes (KIP-800), as the end of a cause."""
+    return f" (client reason: {given[:REASON_LENGTH_MAX]})" if given else ""
 
 
 def _take_timeouts(member: Member, ask: _Ask) -> None:

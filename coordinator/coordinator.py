@@ -36,8 +36,9 @@ from .listing import delete_groups, describe_group, list_groups
 from .offsets import Offsets, TopicNames
 from .rebalance import Rebalances, note
 from .replay import replay
-from .result import Answer, ClientInfo, Event, Now, Parked, Result
+from .result import Answer, ClientInfo, Now, Parked, Result
 from .settings import GroupSettings
+from .standing import standing
 from .state import ShardState
 
 
@@ -134,19 +135,21 @@ class GroupCoordinator:
         """DescribeGroups 0-6: the row of one group. Authorized operations are left unset."""
         return describe_group(self._state, group_id, version)
 
-    def delete_groups(self, group_ids: Iterable[str]) -> Result[list[DeleteGroupsResponse.Group]]:
+    def delete_groups(
+        self, group_ids: Iterable[str], now: Now
+    ) -> Result[list[DeleteGroupsResponse.Group]]:
         """DeleteGroups 0-2: the rows of these groups."""
-        return delete_groups(self._state, group_ids)
+        return delete_groups(self._state, group_ids, now)
 
     def committed(self, group_id: str) -> dict[tuple[str, int], int]:
         """The committed offsets of a group, by topic and partition."""
         offsets = self._state.offsets.get(group_id, {})
         return {partition: value.offset for partition, value in offsets.items()}
 
-    def explain(self, group_id: str) -> tuple[Event, ...]:
-        """The last changes of a group and their causes, oldest first."""
+    def standing(self, group_id: str, now: Now) -> str | None:
+        """How a group stands and what it waits for, in words; None when there is none."""
         group = self._state.groups.get(group_id)
-        return () if group is None else tuple(group.history)
+        return None if group is None else standing(group, self._rebalances.timers, now)
 
     # -- time
 
@@ -188,7 +191,9 @@ class GroupCoordinator:
             for member in group.members.values():
                 self._rebalances.keep_alive(group, member, now)
             if len(group.members) > self._settings.group_size_max:
-                self._rebalances.begin(group, "more members than group.max.size", now, result)
+                self._rebalances.begin(
+                    group, "it has more members than group.max.size", now, result
+                )
         return result
 
     def on_unloaded(self, code: ErrorCode = ErrorCode.NOT_COORDINATOR) -> list[Answer]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable
 from typing import TypeAlias
 
@@ -11,13 +11,12 @@ from kbroker.protocol.group_metadata import read_subscription
 from kbroker.protocol.messages.groups import JoinGroupResponse, SyncGroupResponse
 
 from .group_state import FOLLOWS, GroupState
-from .result import Event, Parked
+from .result import Parked
 
 Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
 """What a member offers, best first: (name, metadata)."""
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
-HISTORY_LENGTH = 32
 
 
 class Member:
@@ -31,6 +30,7 @@ class Member:
         "assignment",
         "client_host",
         "client_id",
+        "heard_ms",
         "id",
         "instance_id",
         "is_anonymous",
@@ -50,6 +50,8 @@ class Member:
         self.client_id = client_id
         self.client_host = client_host
         self.session_timeout_ms = 0
+        self.heard_ms = 0
+        """When it was last heard of, in coordinator time."""
         self.rebalance_timeout_ms = 0
         self.protocols: Protocols = ()
         self.assignment = b""
@@ -80,7 +82,6 @@ class Group:
 
     __slots__ = (
         "generation",
-        "history",
         "id",
         "initial_delay_left_ms",
         "is_initial",
@@ -125,7 +126,6 @@ class Group:
         self.initial_delay_left_ms = 0
         self.newcomer = False
         self.stored = False
-        self.history: deque[Event] = deque(maxlen=HISTORY_LENGTH)
 
     # -- members
 

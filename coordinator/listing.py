@@ -13,8 +13,9 @@ from kbroker.protocol.messages.groups import (
 
 from .group import Group
 from .group_state import DEAD, EMPTY, STABLE
+from .rebalance import note_deleted
 from .records import group_tombstone, offset_tombstone
-from .result import Result, append_error
+from .result import Now, Result, append_error
 from .state import ShardState
 
 GROUP_TYPE = "classic"
@@ -74,7 +75,7 @@ def _member_rows(group: Group) -> list[DescribeGroupsResponse.Member]:
 
 
 def delete_groups(
-    state: ShardState, group_ids: Iterable[str]
+    state: ShardState, group_ids: Iterable[str], now: Now
 ) -> Result[list[DeleteGroupsResponse.Group]]:
     """Delete groups without members, and their offsets."""
     rows: list[DeleteGroupsResponse.Group] = []
@@ -91,6 +92,7 @@ def delete_groups(
             places = state.offsets.get(group_id, {})
             result.records += [offset_tombstone(group_id, *at) for at in places]
             result.records.append(group_tombstone(group_id))
+            note_deleted(group, "deleted on request", now, result)
     if result.records:
         result.on_failure = lambda code, now: Result(_not_deleted(rows, append_error(code)))
     return result

@@ -20,7 +20,7 @@ from kbroker.protocol.schema import ZERO_UUID
 
 from .group import CONSUMER_PROTOCOL_TYPE, Group
 from .group_state import COMMIT_ANSWER, EMPTY, PREPARING, STABLE
-from .rebalance import Rebalances
+from .rebalance import Rebalances, note_deleted
 from .records import group_tombstone, offset_record, offset_tombstone
 from .result import CoordinatorRecord, Now, Result, append_error
 from .settings import GroupSettings
@@ -274,6 +274,7 @@ class Offsets:
             result = _tombstones(group.id, gone)
             if len(gone) == len(offsets) and group.state is EMPTY and not group.pending:
                 result.records.append(group_tombstone(group.id))
+                note_deleted(group, "it has neither members nor offsets any more", now, result)
             if result.records:
                 yield result
 

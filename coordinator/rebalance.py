@@ -13,7 +13,7 @@ from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.groups import JoinGroupResponse, SyncGroupResponse
 
 from .group import Group, Member
-from .group_state import COMPLETING, EMPTY, PREPARING, STABLE, GroupState
+from .group_state import COMPLETING, DEAD, EMPTY, PREPARING, STABLE, GroupState
 from .records import emptied_value, group_record
 from .replay import replay_group
 from .result import Answer, Event, Now, Result
@@ -44,6 +44,7 @@ class Rebalances:
 
     def keep_alive(self, group: Group, member: Member, now: Now) -> None:
         """A member was heard of: its session starts again."""
+        member.heard_ms = now.coordinator_ms
         self.expect(group.id, member.id, member.session_timeout_ms, now)
 
     def expect(self, group_id: str, member_id: str, timeout_ms: int, now: Now) -> None:
@@ -55,14 +56,21 @@ class Rebalances:
 
     # -- the phases
 
-    def begin(self, group: Group, cause: str, now: Now, result: Result[Any]) -> None:
+    def begin(
+        self,
+        group: Group,
+        cause: str,
+        now: Now,
+        result: Result[Any],
+        since_ms: int | None = None,
+    ) -> None:
         """Ask all members to join again, and go on at once if nobody is missing."""
         if group.state is COMPLETING:
             self.fail_syncs(group, ErrorCode.REBALANCE_IN_PROGRESS, now, result)
         self._stop_waiting_for_syncs(group)
         group.is_initial = group.state is EMPTY
         group.move(PREPARING)
-        note(group, cause, now, result)
+        note(group, cause, now, result, since_ms)
         delay_ms = self._settings.initial_rebalance_delay_ms
         if group.is_initial and delay_ms > 0:
             group.newcomer = False
@@ -94,7 +102,7 @@ class Rebalances:
         for member in late:
             self.drop(group, member, result)
         if late:
-            note(group, f"did not rejoin in time: {_names(late)}", now, result)
+            note(group, f"{_names(late)} did not rejoin in time", now, result)
         if not group.members:
             self._empty(group, now, result)
         elif group.elect_joined_leader():
@@ -169,12 +177,19 @@ class Rebalances:
             result.answers.append(Answer(member.sync_slot, SyncGroupResponse(error_code=code)))
             member.sync_slot = None
 
-    def member_left(self, group: Group, cause: str, now: Now, result: Result[Any]) -> None:
+    def member_left(
+        self,
+        group: Group,
+        cause: str,
+        now: Now,
+        result: Result[Any],
+        since_ms: int | None = None,
+    ) -> None:
         """After members were dropped: the others share anew."""
         if group.state in (STABLE, COMPLETING):
-            self.begin(group, cause, now, result)
+            self.begin(group, cause, now, result, since_ms)
         else:
-            note(group, cause, now, result)
+            note(group, cause, now, result, since_ms)
             self.complete_if_all_joined(group, now, result)
 
     def drop_pending(self, group: Group, member_id: str) -> None:
@@ -216,7 +231,9 @@ class Rebalances:
         if member is None or (member.is_waiting and not member.is_new):
             return
         self.drop(group, member, result)
-        self.member_left(group, f"session of {member_id} timed out", now, result)
+        silent_ms = now.coordinator_ms - member.heard_ms
+        cause = f"member {member_id} missed heartbeats"
+        self.member_left(group, cause, now, result, now.log_ms - silent_ms)
 
     def _expire_joins(self, group: Group, now: Now, result: Result[None]) -> None:
         if group.state is not PREPARING:
@@ -238,7 +255,7 @@ class Rebalances:
         silent = [group.members[member_id] for member_id in sorted(group.unsynced)]
         for member in silent:
             self.drop(group, member, result)
-        self.begin(group, f"did not sync in time: {_names(silent)}", now, result)
+        self.begin(group, f"{_names(silent)} did not sync in time", now, result)
 
     def _end_joins_after(self, group: Group, delay_ms: int, now: Now) -> None:
         self.timers.schedule((JOIN, group.id, ""), now.coordinator_ms + delay_ms)
@@ -272,9 +289,11 @@ def member_rows(group: Group) -> list[JoinGroupResponse.Member]:
     ]
 
 
-def note(group: Group, cause: str, now: Now, result: Result[Any]) -> None:
+def note(
+    group: Group, cause: str, now: Now, result: Result[Any], since_ms: int | None = None
+) -> None:
     """Write down a change and its cause."""
-    _write_event(group, cause, now, result, group.generation, group.state)
+    _write_event(group, cause, now, result, group.generation, group.state, since_ms)
 
 
 def note_stored(group: Group, cause: str, now: Now, result: Result[Any]) -> None:
@@ -282,14 +301,27 @@ def note_stored(group: Group, cause: str, now: Now, result: Result[Any]) -> None
     _write_event(group, cause, now, result, group.generation, STABLE)
 
 
+def note_deleted(group: Group, cause: str, now: Now, result: Result[Any]) -> None:
+    """Write down that the group goes with the records of this result."""
+    _write_event(group, cause, now, result, group.generation, DEAD)
+
+
 def _write_event(
-    group: Group, cause: str, now: Now, result: Result[Any], generation: int, state: GroupState
+    group: Group,
+    cause: str,
+    now: Now,
+    result: Result[Any],
+    generation: int,
+    state: GroupState,
+    since_ms: int | None = None,
 ) -> None:
-    if not cause.isprintable():  # ids and reasons are the client's, and this goes into a log
-        cause = cause.encode("unicode_escape").decode("ascii")
-    event = Event(now.log_ms, group.id, cause, generation, state.value)
-    group.history.append(event)
+    event = Event(now.log_ms, group.id, printable(cause), generation, state.value, since_ms)
     result.events.append(event)
+
+
+def printable(text: str) -> str:
+    """A text that is fit for a log: ids and reasons in it are the client's."""
+    return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
 
 
 def some_of(names: Sequence[str]) -> str:

@@ -61,13 +61,18 @@ class CoordinatorRecord(NamedTuple):
 
 
 class Event(NamedTuple):
-    """One change of a group, and why. `at_ms` is log time; the rest is how the change left it."""
+    """One change of a group, and why.
+
+    `at_ms` is log time; so is `since_ms`, of a cause that took a while. Generation and state are
+    how the change left the group.
+    """
 
     at_ms: int
     group_id: str
     cause: str
     generation: int
     state: str
+    since_ms: int | None = None
 
 
 class Parked(Generic[R]):
@@ -119,7 +124,7 @@ class Result(Generic[R]):
         time-out.
       records: To be appended and replayed.
       answers: Answers to requests that were parked, this one included.
-      events: What changed in which group and why, for the log.
+      events: What changed in which group and why. Whoever keeps them can explain the group.
       on_failure: Makes the result to release instead when the append fails, and undoes what was
         volatile. Set whenever there are records.
     """

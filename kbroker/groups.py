@@ -20,6 +20,7 @@ from kbroker.cluster import OFFSETS_TOPIC, Cluster, Topic
 from kbroker.coordinator import (
     Answer,
     ClientInfo,
+    Event,
     GroupCoordinator,
     GroupSettings,
     Now,
@@ -30,6 +31,8 @@ from kbroker.coordinator import (
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.records import Record, encode_batch, read_header, read_records
 
+from .explain import cause_of
+from .history import History
 from .replica import Replica
 from .topics import NewTopic, create_topic
 from .waiters import Pending
@@ -80,6 +83,8 @@ class GroupService:
 
     def __init__(self, node: Node) -> None:
         self._node = node
+        self.history: History[str, Event] = History()
+        """What changed in each group and why."""
         self._shards: dict[int, Shard] = {}
         self._armed_ms: float = math.inf
         self._rearm = trio.Event()
@@ -192,16 +197,20 @@ class GroupService:
                 assert result.on_failure is not None
                 result = result.on_failure(error.code, self.now())
         for event in result.events:
-            logger.info(
-                "group %s: %s; now %s, generation %d",
-                event.group_id,
-                event.cause,
-                event.state,
-                event.generation,
-            )
+            self._note(event)
         self._arm(shard)
         self._node.changes.happened()
         return self.release(shard, result.response, result.answers)
+
+    def _note(self, event: Event) -> None:
+        self.history.note(event.group_id, event)
+        logger.info(
+            "group %s: %s; now %s, generation %d",
+            event.group_id,
+            cause_of(event),
+            event.state,
+            event.generation,
+        )
 
     def run_all(self, shard: Shard, results: Iterable[Result[None]]) -> None:
         """Run results one after the other; each is made after the one before was handled."""

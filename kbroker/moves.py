@@ -105,7 +105,9 @@ class ReplicaMoves:
             while not future.copy(COPY_BYTES, now_ms=now_ms):
                 pass
             replica = node.named_replica(source.topic, source.partition)
-            replica.move_to(node.logs.swap(future, log_config(replica.config), now_ms=now_ms))
+            log = node.logs.swap(future, log_config(replica.config), now_ms=now_ms)
+            node.note_when_offline(log)
+            replica.move_to(log)
         node.empty_trash_soon()
         logger.info("%s-%d moved to %s", source.topic, source.partition, future.data_dir)
         return True

@@ -22,14 +22,17 @@ from kbroker.cluster import (
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.storage.errors import StorageError
 from kbroker.storage.folders import EVERY_FOLDER, LogFolders
+from kbroker.storage.log import Log
 
 from .cleaner import Cleaner
 from .clock import Clock
 from .config import BrokerConfig, ConfigError, Source, TopicConfig
+from .explain import Line, change_of
 from .fetch_sessions import FetchSessions
 from .flusher import Flusher
 from .groups import GroupService
 from .heavy_work import HeavyWork
+from .history import History
 from .log_settings import log_config
 from .moves import ReplicaMoves
 from .producer_ids import ProducerIds
@@ -89,6 +92,8 @@ class Node:
         self.unhandled_errors = 0
         self._replicas: dict[tuple[uuid.UUID, int], Replica] = {}
         self._logged: set[str] = set()
+        self.history: History[tuple[str, int | None], Line] = History()
+        """What changed in each partition and why; with None, in all partitions of a topic."""
         cluster.subscribe(self._on_topics_changed)
         cluster.subscribe_configs(self._on_configs_changed)
 
@@ -301,6 +306,7 @@ class Node:
         except StorageError as error:
             self.report_storage_error(topic, index, error)
             raise
+        self.note_when_offline(log)
         replica = Replica(topic, topic.partitions[index], log, config, self.flusher)
         self._replicas[topic.id, index] = replica
         self.flusher.opened(replica)
@@ -310,8 +316,30 @@ class Node:
         """Say once why a partition can be neither opened, read nor appended to."""
         if self.is_news(str(error)):
             logger.error("partition %s-%d: %s", topic.name, index, error.message)
+            known = self.history.of((topic.name, index))
+            if not known or str(error.message) not in known[-1].text:
+                self._note(topic.name, index, f"refused because {error.message}")
+
+    def note_when_offline(self, log: Log) -> None:
+        """Remember when and why a log of this node goes offline."""
+        log.when_offline = self._note_offline
+
+    def _note_offline(self, log: Log) -> None:
+        self._note(log.topic, log.partition, f"offline because {log.offline}")
+
+    def _note(self, topic: str, index: int | None, text: str) -> None:
+        self.history.note((topic, index), Line(self.clock.log_ms(), text))
+
+    def why_offline(self, topic: str, index: int) -> str | None:
+        """Why a partition that this node leads cannot be served; None when it can."""
+        try:
+            self.named_replica(topic, index)
+        except KafkaError as error:
+            return error.message or error.code.name
+        return None
 
     def _on_topics_changed(self, event: TopicsChanged) -> None:
+        self._note_topics(event)
         for topic in event.deleted:
             self._drop_topic(topic)
         for topic in event.changed:
@@ -323,6 +351,15 @@ class Node:
                     replica.configure(config)
         for topic in event.created:
             logger.info("topic %s created: %s", topic.name, event.cause)
+
+    def _note_topics(self, event: TopicsChanged) -> None:
+        named = {"created": event.created, "deleted": event.deleted, "changed": event.changed}
+        for what, topics in named.items():
+            for topic in topics:
+                self._note(topic.name, None, f"topic {topic.name} {what}: {event.cause}")
+        for change in event.moved:
+            text = f"{change_of(change)}: {event.cause}"
+            self._note(change.topic.name, change.after.index, text)
 
     def dynamic_resources(self) -> tuple[tuple[ConfigResource, Source], ...]:
         """What has settings of this node that change while it runs, the weaker first."""

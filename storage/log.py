@@ -193,6 +193,7 @@ class Log:
         "synced_offset",
         "topic",
         "topic_id",
+        "when_offline",
     )
 
     def __init__(
@@ -226,6 +227,8 @@ class Log:
         self.producers = ProducerStates()
         self.active: Segment | None = None
         self.offline: str | None = None
+        self.when_offline: Callable[[Log], None] | None = None
+        """Called when it goes offline, perhaps from a worker thread."""
         self.deleted = False
         """The partition is gone; other files may stand under its paths."""
         self.appended_bytes = 0
@@ -495,7 +498,10 @@ class Log:
 
     def fail(self, reason: str) -> None:
         """Take the log offline for good: it neither appends nor serves any more."""
-        self.offline = self.offline or reason
+        if self.offline is None:
+            self.offline = reason
+            if self.when_offline is not None:
+                self.when_offline(self)
 
     # --- producers and transactions -------------------------------------------------------------
 
@@ -673,7 +679,7 @@ class Log:
         for segment in self._segments:
             segment.close()
         self.active = None
-        self.fail("the log is closed")
+        self.offline = self.offline or "the log is closed"
         return sound
 
     # --- reading --------------------------------------------------------------------------------

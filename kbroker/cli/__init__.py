@@ -22,6 +22,10 @@ COMMANDS = {
     ),
     "fault": ("kbroker.cli.fault:fault", "Let a broker fail on demand, for tests."),
     "clock": ("kbroker.cli.clock:clock", "Let time pass in a broker, for tests."),
+    "explain": (
+        "kbroker.cli.explain:explain",
+        "Say why a group rebalanced or a partition is offline.",
+    ),
     "profile": ("kbroker.cli.profile:profile", "Name clusters, and choose one."),
     "completion": ("kbroker.cli.completion:completion", "Print a shell's completion script."),
     "demo": (

@@ -1,6 +1,6 @@
 """What is true for all nodes of a cluster, whatever machine they run on."""
 
-from .cluster import Cluster, TopicsChanged
+from .cluster import Cluster, PartitionChange, TopicsChanged
 from .model import (
     EVERY_NODE,
     INTERNAL_TOPICS,
@@ -25,6 +25,7 @@ __all__ = [
     "LocalStore",
     "MetadataStore",
     "Partition",
+    "PartitionChange",
     "ResourceType",
     "Topic",
     "TopicsChanged",

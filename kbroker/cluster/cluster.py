@@ -45,12 +45,21 @@ MAX_NEW_PARTITIONS = 10_000
 """Of one topic at once, as Kafka; bounds what a request can make us allocate."""
 
 
+class PartitionChange(NamedTuple):
+    """A partition that one store change gave another leader, or other nodes."""
+
+    topic: Topic
+    before: Partition
+    after: Partition
+
+
 class TopicsChanged(NamedTuple):
     """Which topics one store change touched."""
 
     created: list[Topic]
     deleted: list[Topic]
     changed: list[Topic]
+    moved: list[PartitionChange]
     cause: str
 
 
@@ -442,6 +451,7 @@ class Cluster:
         created: list[Topic] = []
         deleted: list[Topic] = []
         touched: dict[uuid.UUID, Topic] = {}
+        moved: list[PartitionChange] = []
         resources: list[ConfigResource] = []
         for key, value in change.entries.items():
             entry = Entry(value, change.revision) if value is not None else None
@@ -456,16 +466,18 @@ class Cluster:
                     topic = self._put_topic(name, entry)
                     touched[topic.id] = topic
             elif key.startswith(PARTITIONS) and entry is not None:
-                owner = self._put_partition(key, entry)
-                if owner is not None:
-                    touched[owner.id] = owner
+                placed = self._put_partition(key, entry)
+                if placed is not None:
+                    touched[placed.topic.id] = placed.topic
+                    if _has_moved(placed):
+                        moved.append(placed)
             elif key.startswith(CONFIGS):
                 resources.append(self._put_configs(key, entry))
             elif entry is not None:
                 self._put_single(key, entry)
         changed = [topic for topic in touched.values() if topic not in created]
         if created or deleted or changed:
-            event = TopicsChanged(created, deleted, changed, change.cause)
+            event = TopicsChanged(created, deleted, changed, moved, change.cause)
             for listener in self._listeners:
                 listener(event)
         for resource in resources:
@@ -486,15 +498,16 @@ class Cluster:
             topic.partitions.append(Partition(index, [], [], NO_LEADER, 0))
         return topic
 
-    def _put_partition(self, key: str, entry: Entry) -> Topic | None:
+    def _put_partition(self, key: str, entry: Entry) -> PartitionChange | None:
         _, topic_id, index = key.split("/")
         topic = self.topics_by_id.get(uuid.UUID(topic_id))
-        if topic is not None:
-            position = int(index)
-            topic.partitions[position] = Partition.from_document(
-                position, entry.value, entry.revision
-            )
-        return topic
+        if topic is None:
+            return None
+        position = int(index)
+        before = topic.partitions[position]
+        after = Partition.from_document(position, entry.value, entry.revision)
+        topic.partitions[position] = after
+        return PartitionChange(topic, before, after)
 
     def _remove_topic(self, name: str) -> list[Topic]:
         topic = self.topics.pop(name, None)
@@ -525,6 +538,16 @@ class Cluster:
         elif key.startswith(NODES):
             node_id = int(key.removeprefix(NODES))
             self.directories[node_id] = dict(entry.value["directories"])
+
+
+def _has_moved(change: PartitionChange) -> bool:
+    """Whether a partition that was placed before is placed otherwise now."""
+    before, after = change.before, change.after
+    return bool(before.replicas) and (before.leader, before.replicas, before.isr) != (
+        after.leader,
+        after.replicas,
+        after.isr,
+    )
 
 
 def _partition_key(topic_id: uuid.UUID, index: int) -> str:

@@ -180,7 +180,7 @@ async def delete_groups(ctx: Context, request: DeleteGroupsRequest) -> DeleteGro
         except KafkaError as error:
             rows.append([DeleteGroupsResponse.Group(group_id=group_id, error_code=error.code)])
             continue
-        deleted = groups.run(shard, shard.coordinator.delete_groups([group_id]))
+        deleted = groups.run(shard, shard.coordinator.delete_groups([group_id], groups.now()))
         rows.append(deleted)
     return DeleteGroupsResponse(results=await _together(rows))
 

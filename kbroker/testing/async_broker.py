@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import AsyncIterator, Awaitable, Mapping
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping
 from functools import partial
 
 from kbroker.broker import Broker, open_broker
@@ -14,22 +15,24 @@ from kbroker.config import BrokerConfig
 from kbroker.node import Node
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.server import Listener
-from kbroker.storage.log import Log
 from kbroker.storage.naming import META_PROPERTIES
 
 from .clock import MovableClock
+from .explaining import Explain
 from .fault import Arming, check_faults
 from .faulty_connection import FaultyConnection
 from .kit import CLIENT_ID, WAIT_SECONDS, Kit
+from .log_tail import LogTail
 from .releases import limits_of
-from .rules import Faults, Rule
+from .rules import Asked, Faults, Rule
 from .settling import unrest
 from .snapshot import NOWHERE, Snapshot, become_another_cluster, make_ready, take_snapshot
 from .stores import MemoryStore, Store
 from .verbs import StateVerbs
 
-REQUESTS_SHOWN = 20
-EVENTS_SHOWN = 5
+REQUESTS_SHOWN = 5
+"""Of each client, in a report."""
+CLIENTS_SHOWN = 10
 LOOKS_MAX = 32
 """How often logs are looked at while their clock moves, at most."""
 
@@ -43,14 +46,19 @@ class RunningBroker(Kit, StateVerbs, Arming[Awaitable[None]]):
         cluster: ClusterClient,
         faults: Faults,
         clock: MovableClock,
+        log: LogTail,
         store: Store | None = None,
     ) -> None:
         node = broker.node
-        super().__init__(cluster, node.changes, node.clock.log_ms, self.armed)
+        super().__init__(cluster, node.changes, node.clock.log_ms)
         self.broker = broker
         self.faults = faults
         self.clock = clock
+        self._log = log
         self._store = store
+        self.explain = Explain(node, faults)
+        faults.changed = node.changes.happened
+        faults.now_ms = node.clock.log_ms
 
     @property
     def bootstrap_servers(self) -> str:
@@ -70,7 +78,7 @@ class RunningBroker(Kit, StateVerbs, Arming[Awaitable[None]]):
             reason = unrest(self.broker, group)
             return reason is None, reason
 
-        await self.wait_until(look, "the broker to come to rest", timeout)
+        await self.wait_until(look, "the broker to come to rest", timeout, group=group)
 
     async def wait_for_request(
         self, api: ApiKey, client_id: str | None, count: int, timeout: float
@@ -115,6 +123,7 @@ class RunningBroker(Kit, StateVerbs, Arming[Awaitable[None]]):
         Retention, expiry and compaction look at the logs several times on the way, as they do while
         time passes: what one look finds may depend on what an earlier one did.
         """
+        self.did(f"moved the logs' clock {span_ms / 1000:g} s ahead")
         interval_ms = self.broker.node.config.retention_check_interval_ms
         step_ms = max(interval_ms, math.ceil(span_ms / LOOKS_MAX))
         for start_ms in range(0, max(span_ms, 1), step_ms):
@@ -134,6 +143,7 @@ class RunningBroker(Kit, StateVerbs, Arming[Awaitable[None]]):
 
         In the order in which they are due, those that earlier ones brought about among them.
         """
+        self.did(f"moved the coordinators' clock {span_ms / 1000:g} s ahead")
         node, clock = self.broker.node, self.clock.coordinator
         target_ms = clock.now_ms() + span_ms
         while (due_ms := self._next_deadline(keep_members)) is not None and due_ms <= target_ms:
@@ -164,33 +174,49 @@ class RunningBroker(Kit, StateVerbs, Arming[Awaitable[None]]):
         lines = [f"armed: {rule}, {rule.hits} hits" for rule in self.faults.rules]
         return "\n".join(lines + [f"a hook raised {error!r}" for error in self.faults.failures])
 
+    def did(self, deed: str, *, group: str | None = None, topic: str | None = None) -> None:
+        self.explain.note(deed, group, topic)
+
+    def why(self, *, group: str | None = None, topic: str | None = None) -> str:
+        """What is known of why something about a group or topic did not happen."""
+        explanations = self.explain.topic(topic) if topic is not None else []
+        if group is not None:
+            explanations.append(self.explain.group(group))
+        return "\n".join(filter(None, [*map(str, explanations), self.armed()]))
+
     async def report(self) -> str:
         """What it holds and what it was asked lately, for a person who looks at a failed test."""
         node = self.broker.node
         lines = [f"broker {self.bootstrap_servers}"]
         for topic in node.cluster.topics.values():
-            ends = [str(log.high_watermark) if log else "0" for log in _logs(node, topic)]
-            lines.append(f"topic {topic.name}: ends at {', '.join(ends)}")
-        lines += _groups(node)
+            lines += self._topic(node, topic)
+        for shard in node.groups.shards():
+            for group in shard.coordinator.list_groups():
+                lines.append(str(self.explain.group(group.group_id)))
         lines += filter(None, [self.armed()])
-        lines += [f"asked: {asked}" for asked in list(self.faults.log)[-REQUESTS_SHOWN:]]
+        lines += last_requests(self.faults)
+        lines += [f"log: {line}" for line in self._log.lines]
         return "\n".join(lines)
 
+    def _topic(self, node: Node, topic: Topic) -> Iterator[str]:
+        logs = [node.logs.get(topic.name, index) for index in range(len(topic.partitions))]
+        ends = [str(log.high_watermark) if log else "0" for log in logs]
+        yield f"topic {topic.name}: ends at {', '.join(ends)}"
+        for index, partition in enumerate(topic.partitions):
+            log = logs[index]
+            if partition.leader != node.id or (log is not None and log.offline is not None):
+                yield str(self.explain.partition(topic.name, index))
 
-def _logs(node: Node, topic: Topic) -> list[Log | None]:
-    return [node.logs.get(topic.name, index) for index in range(len(topic.partitions))]
 
-
-def _groups(node: Node) -> list[str]:
-    lines = []
-    for shard in node.groups.shards():
-        for group in shard.coordinator.list_groups():
-            row = shard.coordinator.describe_group(group.group_id, 5)
-            members = ", ".join(member.client_id for member in row.members) or "nobody"
-            lines.append(f"group {group.group_id}: {row.group_state}, {members}")
-            events = shard.coordinator.explain(group.group_id)[-EVENTS_SHOWN:]
-            lines += [f"  {event.state}: {event.cause}" for event in events]
-    return lines
+def last_requests(faults: Faults) -> Iterator[str]:
+    """What each client asked last, oldest first."""
+    by_client: dict[str, deque[Asked]] = {}
+    for asked in faults.log:
+        by_client.setdefault(asked.client_id, deque(maxlen=REQUESTS_SHOWN)).append(asked)
+    for client, requests in list(by_client.items())[-CLIENTS_SHOWN:]:
+        total = sum(n for (_, name), n in faults.counts.items() if name == client)
+        yield f"client {client!r} sent {total} requests, the last ones:"
+        yield from (f"  {asked}" for asked in requests)
 
 
 async def fill(config: BrokerConfig, store: Store, clock: MovableClock, snapshot: Snapshot) -> None:
@@ -215,9 +241,13 @@ async def run_broker(
     faults: Faults,
     clock: MovableClock,
     port: int = 0,
+    log: LogTail,
 ) -> AsyncIterator[RunningBroker]:
-    """Run a broker on 127.0.0.1 that faults hit; see `kbroker.broker.open_broker`."""
-    async with open_broker(
+    """Run a broker on 127.0.0.1 that faults hit; see `kbroker.broker.open_broker`.
+
+    Parameters: `log` keeps the last lines that it logs.
+    """
+    opened = open_broker(
         config,
         data_dir=store.data_dirs,
         files=store.files,
@@ -225,10 +255,10 @@ async def run_broker(
         listeners=[Listener("PLAINTEXT", "127.0.0.1", port)],
         grace_seconds=0,
         connection_class=partial(FaultyConnection, faults),
-    ) as broker:
-        faults.changed = broker.node.changes.happened
-        async with open_cluster([broker.endpoint], CLIENT_ID) as cluster:
-            yield RunningBroker(broker, cluster, faults, clock, store)
+    )
+    with log.collecting():
+        async with opened as broker, open_cluster([broker.endpoint], CLIENT_ID) as cluster:
+            yield RunningBroker(broker, cluster, faults, clock, log, store)
 
 
 @contextlib.asynccontextmanager
@@ -246,7 +276,8 @@ async def open_test_broker(
     store, clock, faults = MemoryStore(settings.memory_limit_bytes), MovableClock(), Faults()
     if load is not None:
         await fill(settings, store, clock, load)
-    async with run_broker(settings, store, faults=faults, clock=clock) as broker:
+    opened = run_broker(settings, store, faults=faults, clock=clock, log=LogTail())
+    async with opened as broker:
         for name, partitions in (topics or {}).items():
             await broker.create_topic(name, partitions)
         yield broker

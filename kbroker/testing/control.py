@@ -30,6 +30,7 @@ from .clock import MovableClock, milliseconds
 from .fault import check_faults, new_rule
 from .faulty_connection import FaultyConnection
 from .kit import CLIENT_ID, WAIT_SECONDS
+from .log_tail import LogTail
 from .names import api_key
 from .rules import Effect, Faults, Rule
 
@@ -59,6 +60,7 @@ class Control:
             "wait_for_group": self._wait_for_group,
             "wait_for_lag": self._wait_for_lag,
             "wait_for_request": self._wait_for_request,
+            "explain": self._explain,
             "report": self._report,
         }
 
@@ -152,6 +154,15 @@ class Control:
         await self._broker.wait_for_request(api_key(api), client_id, count, timeout)
         return {}
 
+    async def _explain(
+        self, group: str | None = None, topic: str | None = None, partition: int = 0
+    ) -> Order:
+        if (group is None) == (topic is None):
+            raise ValueError("explain takes a group, or a topic and a partition")
+        explain = self._broker.explain
+        found = explain.partition(topic, partition) if topic is not None else None
+        return {"text": str(found or explain.group(str(group)))}
+
     async def _report(self) -> Order:
         return {"report": await self._broker.report()}
 
@@ -198,8 +209,7 @@ async def controlled(
         open_cluster([broker.endpoint], CLIENT_ID) as cluster,
         trio.open_nursery() as nursery,
     ):
-        faults.changed = broker.node.changes.happened
-        control = Control(RunningBroker(broker, cluster, faults, clock))
+        control = Control(RunningBroker(broker, cluster, faults, clock, LogTail()))
 
         async def serve(stream: trio.SocketStream) -> None:
             with contextlib.suppress(trio.BrokenResourceError):

@@ -108,8 +108,7 @@ class Kit:
     """Operations on one cluster.
 
     Parameters: `cluster` is a client of it; `changes` tells when its state may have changed;
-    `now_ms` is the time that new records get; `explain` says what else a report of a failure
-    should have.
+    `now_ms` is the time that new records get.
     """
 
     def __init__(
@@ -117,12 +116,12 @@ class Kit:
         cluster: ClusterClient,
         changes: Changes,
         now_ms: Callable[[], int],
-        explain: Callable[[], str] = str,
     ) -> None:
         self._cluster = cluster
         self._changes = changes
         self._now_ms = now_ms
-        self._explain = explain
+        self.created: list[str] = []
+        """Topics that were created here and not deleted since."""
 
     # -- topics and records
 
@@ -133,12 +132,23 @@ class Kit:
         new = NewTopic(name, partitions, configs=configs or {})
         ((code, message),) = (await create_topics(self._cluster, [new])).values()
         check(code, message)
+        self.created.append(name)
         await wait_until_ready(self._cluster, {name: partitions})
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic; its name is free when this returns. Raises KafkaError."""
         ((code, message),) = (await delete_topics(self._cluster, [name])).values()
         check(code, message)
+        self.created = [each for each in self.created if each != name]
+
+    async def delete_created(self) -> None:
+        """Delete the topics that were created here, as far as they are still there."""
+        there = await self.topics()
+        names = [name for name in dict.fromkeys(self.created) if name in there]
+        if names:
+            for code, message in (await delete_topics(self._cluster, names)).values():
+                check(code, message)
+        self.created = []
 
     async def topics(self) -> dict[str, int]:
         """The topics of users, with the number of their partitions."""
@@ -215,12 +225,23 @@ class Kit:
 
     # -- waits
 
+    def why(self, *, group: str | None = None, topic: str | None = None) -> str:
+        """What is known of why something about a group or topic did not happen."""
+        return ""
+
     async def wait_until(
-        self, look: Callable[[], Awaitable[tuple[bool, T]]], what: str, timeout: float
+        self,
+        look: Callable[[], Awaitable[tuple[bool, T]]],
+        what: str,
+        timeout: float,
+        *,
+        group: str | None = None,
+        topic: str | None = None,
     ) -> T:
         """Look again after each change until `look` says yes; returns what it saw.
 
-        Raises WaitTimeout after `timeout` seconds, with what was seen last.
+        Raises WaitTimeout after `timeout` seconds, with what was seen last and why `group` and
+        `topic` are as they are.
         """
         deadline = trio.current_time() + timeout
         while True:
@@ -231,7 +252,7 @@ class Kit:
             with trio.move_on_at(deadline):
                 await change.wait()
             if trio.current_time() >= deadline:
-                raise WaitTimeout(_report(what, timeout, seen, self._explain()))
+                raise WaitTimeout(_report(what, timeout, seen, self.why(group=group, topic=topic)))
 
     async def wait_for(
         self,
@@ -247,7 +268,7 @@ class Kit:
             found = [each for each in await self.records(topic) if match is None or match(each)]
             return len(found) >= wanted, found
 
-        return await self.wait_until(look, f"{wanted} records in {topic!r}", timeout)
+        return await self.wait_until(look, f"{wanted} records in {topic!r}", timeout, topic=topic)
 
     async def wait_for_group(
         self,
@@ -267,7 +288,7 @@ class Kit:
         wanted = f"group {group!r} {state or 'in any state'}"
         if members is not None:
             wanted += f" with {members} members"
-        found = await self.wait_until(look, wanted, timeout)
+        found = await self.wait_until(look, wanted, timeout, group=group)
         assert found is not None
         return found
 
@@ -285,7 +306,7 @@ class Kit:
             return sorted(owned) == wanted, found
 
         what = f"group {group!r} assigned {_partitions(wanted)}"
-        found = await self.wait_until(look, what, timeout)
+        found = await self.wait_until(look, what, timeout, group=group)
         assert found is not None
         return found
 
@@ -299,7 +320,7 @@ class Kit:
             return found is not None and found >= offset, found
 
         what = f"group {group!r} commits {offset} in {topic}-{partition}"
-        return await self.wait_until(look, what, timeout) or 0
+        return await self.wait_until(look, what, timeout, group=group) or 0
 
     async def wait_for_lag(
         self, group: str, lag: int = 0, timeout: float = WAIT_SECONDS
@@ -310,7 +331,8 @@ class Kit:
             offsets = await self.committed(group)
             return bool(offsets) and await self.lag(group) <= lag, offsets
 
-        return await self.wait_until(look, f"group {group!r} with a lag of {lag}", timeout)
+        what = f"group {group!r} with a lag of {lag}"
+        return await self.wait_until(look, what, timeout, group=group)
 
 
 def _received(partition: Partition, record: Record) -> KafkaRecord:

@@ -24,6 +24,7 @@ from .expectation import Expectation
 from .fault import Arming
 from .host import BrokerThread, Held
 from .kit import CLIENT_ID, WAIT_SECONDS, KafkaRecord, Kit, Pauses, Value, WaitTimeout
+from .log_tail import LogTail
 from .names import api_key
 from .rules import Faults, Rule
 from .snapshot import Snapshot, how_far, make_ready
@@ -163,6 +164,10 @@ class ExternalKafka(KafkaHandle):
         async with open_cluster(endpoints, CLIENT_ID) as cluster:
             yield Kit(cluster, Pauses(), SystemClock().log_ms)
 
+    def delete_created(self) -> None:
+        """Delete the topics that were created through this handle and are still there."""
+        self._do(self._kit.delete_created)
+
     def close(self) -> None:
         """Close the connections."""
         self._thread.let_go(self._held)
@@ -196,6 +201,8 @@ class LocalBroker(KafkaHandle, Arming[None]):
     ) -> None:
         self.faults = Faults()
         self.clock = BrokerClock(self)
+        self.explain = BrokerExplain(self)
+        self._log = LogTail()
         self._properties = dict(config or {})
         self._config = BrokerConfig.load(options=self._properties)
         self._store = store or self._new_store(data_dir, disk=disk)
@@ -249,6 +256,7 @@ class LocalBroker(KafkaHandle, Arming[None]):
             faults=self.faults,
             clock=self.clock.movable,
             port=self._port,
+            log=self._log,
         )
 
     def stop(self) -> None:
@@ -459,8 +467,32 @@ class LocalBroker(KafkaHandle, Arming[None]):
     def report(self) -> str:
         """What it holds and what it was asked lately, for a person who looks at a failed test."""
         if self._held is None:
-            return f"broker {self.bootstrap_servers}\nstopped"
+            lines = [f"broker {self.bootstrap_servers}", "stopped"]
+            return "\n".join([*lines, *(f"log: {line}" for line in self._log.lines)])
         return self._do(self.running.report)
+
+
+class BrokerExplain:
+    """Why something is as it is, in sentences: `print(kbroker.explain.group("billing"))`."""
+
+    def __init__(self, broker: LocalBroker) -> None:
+        self._broker = broker
+
+    def group(self, name: str) -> str:
+        """Why a group is in its state: what it waits for, its rebalances and their causes."""
+
+        async def explain(broker: RunningBroker) -> str:
+            return str(broker.explain.group(name))
+
+        return self._broker.run_in_broker(explain)
+
+    def partition(self, topic: str, index: int) -> str:
+        """Why a partition is served, or is not: its leader, its disk, the faults that hit it."""
+
+        async def explain(broker: RunningBroker) -> str:
+            return str(broker.explain.partition(topic, index))
+
+        return self._broker.run_in_broker(explain)
 
 
 class BrokerClock:

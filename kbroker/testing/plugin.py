@@ -6,8 +6,11 @@ it imports nothing of kbroker before a fixture is used.
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
@@ -28,6 +31,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=os.environ.get("KBROKER_TEST_BOOTSTRAP"),
         help="run against this Kafka instead; tests that need a broker of their own are skipped",
     )
+    group.addoption(
+        "--kbroker-log",
+        metavar="LEVEL",
+        choices=["debug", "info", "warning", "error"],
+        help="what brokers log, in the reports of failed tests: debug, info, warning (default), error",
+    )
+    group.addoption(
+        "--kbroker-keep",
+        metavar="FOLDER",
+        help="write what the brokers of failed tests hold into FOLDER, for kbroker serve --data-dir",
+    )
+    group.addoption(
+        "--kbroker-shared",
+        action="store_true",
+        help="under pytest-xdist: kbroker_session is one broker for all workers",
+    )
     parser.addini(
         "kbroker_env",
         type="linelist",
@@ -43,6 +62,9 @@ def pytest_configure(config: pytest.Config) -> None:
         "has: topics as NAME: PARTITIONS, Kafka's properties, data in tmp_path, a disk that fails on "
         "demand",
     )
+    level = config.getoption("kbroker_log")
+    if level:
+        logging.getLogger("kbroker").setLevel(level.upper())
 
 
 @pytest.fixture(scope="session")
@@ -78,34 +100,59 @@ def kbroker_factory(
 
 
 @pytest.fixture
-def kbroker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> KafkaHandle:
-    """A fresh, empty broker; with `--kbroker-bootstrap` the Kafka that runs there."""
+def kbroker(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[KafkaHandle]:
+    """A fresh, empty broker; with `--kbroker-bootstrap` the Kafka that runs there.
+
+    Of that one, the topics that the test created through this fixture are deleted at the end.
+    """
     wanted = _wanted(request)
+    external: ExternalKafka | None = None
     if request.config.getoption("kbroker_bootstrap"):
-        broker: KafkaHandle = request.getfixturevalue("kbroker_external")
-        _prepare_external(broker, wanted)
-    else:
-        if wanted.pop("persist", False):
-            wanted["data_dir"] = str(request.getfixturevalue("tmp_path") / "kbroker-data")
-        broker = request.getfixturevalue("kbroker_factory")(**wanted)
+        external = request.getfixturevalue("kbroker_external")
+        _prepare_external(external, wanted)
+    elif wanted.pop("persist", False):
+        wanted["data_dir"] = str(request.getfixturevalue("tmp_path") / "kbroker-data")
+    broker = external or request.getfixturevalue("kbroker_factory")(**wanted)
     for name in request.config.getini("kbroker_env"):
         monkeypatch.setenv(name, broker.bootstrap_servers)
-    return broker
+    yield broker
+    if external is not None:
+        external.delete_created()
 
 
 @pytest.fixture(scope="session")
 def kbroker_session(
     request: pytest.FixtureRequest, kbroker_thread: BrokerThread
 ) -> Iterator[KafkaHandle]:
-    """One broker for all tests of this process that ask for it."""
+    """One broker for all tests of this process that ask for it.
+
+    With `--kbroker-shared` it is one for all workers of pytest-xdist, in a process of its own.
+    """
     if request.config.getoption("kbroker_bootstrap"):
         yield request.getfixturevalue("kbroker_external")
-        return
-    from .local import LocalBroker
+    elif request.config.getoption("kbroker_shared"):
+        from .local import ExternalKafka
+        from .shared import shared_broker
 
-    broker = LocalBroker(thread=kbroker_thread)
-    yield broker
-    broker.close()
+        with shared_broker(_folder_of_run(request)) as bootstrap:
+            kafka = ExternalKafka(bootstrap, kbroker_thread)
+            yield kafka
+            kafka.close()
+    else:
+        from .local import LocalBroker
+
+        broker = LocalBroker(thread=kbroker_thread)
+        yield broker
+        broker.close()
+
+
+def _folder_of_run(request: pytest.FixtureRequest) -> Path:
+    """A folder that all workers of pytest-xdist have in common, and no other run."""
+    factory: pytest.TempPathFactory = request.getfixturevalue("tmp_path_factory")
+    base = factory.getbasetemp()
+    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
 
 
 @pytest.fixture(scope="session")
@@ -125,7 +172,7 @@ def kbroker_external(
 
 @pytest.fixture
 def kafka_topic(kbroker: KafkaHandle) -> str:
-    """A topic with a name that no other test has, deleted at the end when the Kafka is shared."""
+    """A topic with a name that no other test has; it goes with the broker, or is deleted."""
     import uuid
 
     name = f"topic-{uuid.uuid4().hex[:12]}"
@@ -177,7 +224,31 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """The report of a failure says what the brokers of the test saw."""
     report = yield
-    if call.when == "call" and call.excinfo is not None:
+    if report.failed and call.when != "teardown":
+        keep = item.config.getoption("kbroker_keep")
         for number, broker in enumerate(item.__dict__.get(BROKERS, ()), 1):
-            report.sections.append((f"kbroker {number}", broker.report()))
+            text = broker.report()
+            if keep:
+                text += "\n" + _keep(broker, Path(keep) / _file_name(item), number)
+            report.sections.append((f"kbroker {number}", text))
     return report
+
+
+def _file_name(item: pytest.Item) -> str:
+    return re.sub(r"[^\w.-]+", "_", item.nodeid)
+
+
+def _keep(broker: LocalBroker, folder: Path, number: int) -> str:
+    """Write what a broker holds into a folder; says where it is."""
+    import shutil
+
+    from kbroker.protocol.errors import KafkaError
+
+    target = folder / str(number)
+    try:
+        snapshot = broker.snapshot()
+    except (RuntimeError, KafkaError) as error:  # it is stopped, or its disk is broken
+        return f"not kept: {error}"
+    shutil.rmtree(target, ignore_errors=True)
+    snapshot.save(target)
+    return f"kept: kbroker serve --data-dir {target}"

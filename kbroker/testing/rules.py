@@ -195,11 +195,22 @@ class Rule:
         return f"{what} for {self.target}"
 
 
+class Hit(NamedTuple):
+    """A rule hit a request, at a moment of log time."""
+
+    at_ms: int
+    rule: Rule
+    asked: Asked
+
+
 class Faults:
     """The rules of one broker, what it was asked lately, and which versions it admits to."""
 
     def __init__(self) -> None:
         self.rules: list[Rule] = []
+        self.hits: deque[Hit] = deque(maxlen=REQUESTS_KEPT)
+        self.now_ms: Callable[[], int] = lambda: 0
+        """The time of hits."""
         self.log: deque[Asked] = deque(maxlen=REQUESTS_KEPT)
         self.counts: Counter[tuple[ApiKey, str]] = Counter()
         """Requests of each API and client id."""
@@ -239,6 +250,8 @@ class Faults:
 
     def _first(self, rules: Iterable[Rule], asked: Asked) -> Rule | None:
         found = next((rule for rule in rules if rule.takes(asked)), None)
+        if found is not None:
+            self.hits.append(Hit(self.now_ms(), found, asked))
         self.changed()
         return found
 

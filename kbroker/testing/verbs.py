@@ -41,6 +41,10 @@ class StateVerbs:
     broker: Broker
     faults: Faults
 
+    def did(self, deed: str, *, group: str | None = None, topic: str | None = None) -> None:
+        """Remember what the test does to a group or topic (None for both: to all), for `explain`."""
+        raise NotImplementedError
+
     @property
     def _node(self) -> Node:
         return self.broker.node
@@ -58,6 +62,7 @@ class StateVerbs:
         if not meant:
             known = ", ".join(sorted(ids)) or "nobody"
             raise ValueError(f"group {group!r} has no member {member!r}; it has {known}")
+        self.did(f"expired member {member}", group=group)
         for member_id in meant:
             shard.coordinator.end_session(group, member_id, groups.now())
         groups.run_due()
@@ -89,6 +94,7 @@ class StateVerbs:
         if not meant or not set(meant) <= set(known):
             there_are = ", ".join(map(str, known)) or "none"
             raise ValueError(f"no producer {producer_id} has written; there are {there_are}")
+        self.did(f"fenced producer {', '.join(map(str, meant))}")
         for log in logs:
             for each in meant:
                 log.producers.fence(each)
@@ -103,6 +109,7 @@ class StateVerbs:
         """
         node = self._node
         replica = node.named_replica(topic, partition)
+        self.did(f"lost all records of {topic}-{partition}", topic=topic)
         await node.flusher.sync_now()
         async with node.flusher.no_pass, node.no_checkpoint:
             start = replica.log.log_end_offset + 1
@@ -121,6 +128,7 @@ class StateVerbs:
         known = cluster.existing(topic, partition or 0)[0].partitions
         indexes = [each.index for each in known] if partition is None else [partition]
         target = Target(ASK_LEADERS, topic=topic, partitions=frozenset(indexes))
+        self.did(f"moved the leader of {topic} {indexes}", topic=topic)
         self._refuse_until(ApiKey.METADATA, target, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         for index in indexes:
             await cluster.renew_leader(topic, index, cause=CAUSE)
@@ -130,6 +138,7 @@ class StateVerbs:
         """Let the coordinator of a group move: it is loaded anew from what is stored, and each
         client is told NOT_COORDINATOR until it has looked for it again."""
         target = Target(ASK_COORDINATORS, group=group)
+        self.did("moved the coordinator", group=group)
         self._refuse_until(ApiKey.FIND_COORDINATOR, target, ErrorCode.NOT_COORDINATOR)
         self._node.groups.reload(group)
 

@@ -171,12 +171,14 @@ class Harness:
                 code, self.append_fails = self.append_fails, None
                 self.not_stored |= {key for key, _ in result.records}
                 result = result.on_failure(code, self.now)
+                self.events += result.events
                 self._release(result, call)
                 return
             self.log += result.records
             for key, value in result.records:
                 self.coordinator.replay(key, value)
                 self.not_stored.discard(key)
+        self.events += result.events
         self._waiting.append((result, call))
         if not self.hold:
             self.commit_log()
@@ -193,12 +195,15 @@ class Harness:
         return {id(slot) for result, _ in self._waiting for slot, _ in result.answers}
 
     def _release(self, result: Result[R], call: Call[R] | None) -> None:
-        self.events += result.events
         if call is not None and not isinstance(result.response, Parked):
             assert result.response is not None
             call.release(result.response)
         for slot, response in result.answers:
             slot.answer(response)
+
+    def history(self, group: str) -> list[Event]:
+        """What changed in one group."""
+        return [event for event in self.events if event.group_id == group]
 
     def sleep(self, ms: int) -> list[Event]:
         """Let time pass, timer by timer; returns what happened."""
@@ -428,7 +433,7 @@ class Harness:
         return call.response
 
     def delete_groups(self, *group_ids: str) -> dict[str, int]:
-        result = self.coordinator.delete_groups(group_ids)
+        result = self.coordinator.delete_groups(group_ids, self.now)
         self.settle(result)
         rows = result.response
         assert isinstance(rows, list)
@@ -476,4 +481,4 @@ class Harness:
     @property
     def generation(self) -> int:
         """Of the last event."""
-        return self.coordinator.explain("g")[-1].generation
+        return self.history("g")[-1].generation

@@ -97,7 +97,7 @@ def test_who_does_not_join_in_the_rebalance_timeout_is_left_behind() -> None:
     events = h.sleep(3_000)
     assert again.response.generation_id == 3
     assert [row.member_id for row in again.response.members] == [first]
-    assert f"did not rejoin in time: {second}" in [event.cause for event in events]
+    assert f"{second} did not rejoin in time" in [event.cause for event in events]
     assert h.heartbeat(second, 2) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
@@ -471,7 +471,7 @@ def test_a_heartbeat_keeps_the_session_and_silence_ends_it() -> None:
     h.heartbeat(leader, 2)
     assert h.describe().group_state == "Stable"
     events = h.sleep(1)
-    assert [event.cause for event in events] == [f"session of {follower} timed out"]
+    assert [event.cause for event in events] == [f"member {follower} missed heartbeats"]
     assert h.heartbeat(leader, 2) == ErrorCode.REBALANCE_IN_PROGRESS
     assert h.join(leader).response.generation_id == 3
 
@@ -563,7 +563,7 @@ def test_a_swapped_member_has_its_own_session() -> None:
     assert h.sleep(SESSION_MS - 1) == []
     h.heartbeat(leader, 2)
     events = h.sleep(1)
-    assert [event.cause for event in events] == [f"session of {new} timed out"]
+    assert [event.cause for event in events] == [f"member {new} missed heartbeats"]
     assert old not in events[0].cause
 
 
@@ -589,7 +589,7 @@ def test_a_swap_that_is_not_stored_is_put_back() -> None:
     h.sleep(SESSION_MS - 1)
     h.heartbeat(leader, 2)
     events = h.sleep(1)
-    assert [event.cause for event in events] == [f"session of {old} timed out"]
+    assert [event.cause for event in events] == [f"member {old} missed heartbeats"]
 
 
 def test_replacing_a_parked_join_fences_it() -> None:
@@ -748,7 +748,7 @@ def test_a_new_member_that_hangs_up_before_it_knows_its_id_is_gone() -> None:
     again = h.join(leader, version=3)
     assert again.response.generation_id == 2
     assert len(again.response.members) == 1
-    assert "disconnected before it was told its id" in h.coordinator.explain("g")[-2].cause
+    assert "disconnected before it was told its id" in h.history("g")[-2].cause
 
 
 def test_the_last_member_that_hangs_up_leaves_an_empty_group() -> None:
@@ -791,7 +791,7 @@ def test_hanging_up_in_a_sync_leaves_a_session_to_come_back() -> None:
     h.sleep(SESSION_MS - 1)
     h.heartbeat(leader, 2)
     events = h.sleep(1)
-    assert [event.cause for event in events] == [f"session of {follower} timed out"]
+    assert [event.cause for event in events] == [f"member {follower} missed heartbeats"]
 
 
 def test_hanging_up_after_the_answer_changes_nothing() -> None:
@@ -802,4 +802,4 @@ def test_hanging_up_after_the_answer_changes_nothing() -> None:
     assert parked.response.generation_id == 3
     h.abandon(parked)
     assert h.describe().group_state == "CompletingRebalance"
-    assert h.coordinator.explain("g")[-1].cause == "2 members joined"
+    assert h.history("g")[-1].cause == "2 members joined"

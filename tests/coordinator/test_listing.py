@@ -107,7 +107,7 @@ def test_a_delete_that_is_not_stored_deletes_nothing() -> None:
     h = Harness()
     h.commit({("orders", 0): 1}, group="simple")
     h.append_fails = ErrorCode.REQUEST_TIMED_OUT
-    result = h.coordinator.delete_groups(["simple", "unknown"])
+    result = h.coordinator.delete_groups(["simple", "unknown"], h.now)
     assert result.on_failure is not None
     failed = result.on_failure(ErrorCode.REQUEST_TIMED_OUT, h.now).response
     assert isinstance(failed, list)

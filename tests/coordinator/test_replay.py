@@ -40,7 +40,7 @@ def test_members_that_do_not_come_back_after_a_restart_time_out() -> None:
     again.sleep(SESSION_MS - 1)
     again.heartbeat(leader, 2)
     events = again.sleep(1)
-    assert [event.cause for event in events] == [f"session of {follower} timed out"]
+    assert [event.cause for event in events] == [f"member {follower} missed heartbeats"]
     assert again.join(leader).response.generation_id == 3
 
 

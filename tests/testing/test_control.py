@@ -90,6 +90,9 @@ def test_a_fault_by_json(ready: dict[str, Any], order: Orders) -> None:
     assert order("fault", api="Produce", effect="disconnect", on_call=2, maybe=True)["fault"] == 2
     assert order("disarm", fault=2) == {"ok": True}
     assert order("settled") == {"ok": True}
+    text = order("explain", topic="orders", partition=0)["text"]
+    assert text.startswith("partition orders-0 is online")
+    assert "hit Produce" in text
     assert "topic orders: ends at 1" in order("report")["report"]
 
 
@@ -114,6 +117,7 @@ def test_time_by_json(ready: dict[str, Any], order: Orders) -> None:
         (b'{"do": "fault", "effect": "explode"}', "effect is one of pass, error"),
         (b'{"do": "fault", "colour": "red"}', "colour"),
         (b'{"do": "hits", "fault": 7}', "there is no fault 7"),
+        (b'{"do": "explain"}', "explain takes a group, or a topic"),
         (b'{"do": "advance", "hours": -1}', "does not go back"),
         (b'{"do": "advance", "clock": "wall"}', "clock is log or coordinator"),
         (b'{"do": "wait_for_lag", "group": "g", "timeout": 0.01}', "waited 0.01 s"),
@@ -140,6 +144,8 @@ def test_the_command_line(ready: dict[str, Any]) -> None:
     assert kbroker("fault", "hits", number, "--wait", "1", *at) == "1\n"
     kbroker("fault", "check", *at)
     kbroker("fault", "disarm", number, *at)
+    assert kbroker("explain", "group", "g", *at).startswith("group g has no coordinator here")
+    assert "fault disconnect" in kbroker("explain", "partition", "orders", "0", *at)
     kbroker("clock", "advance", "8d", *at)
     kbroker("clock", "advance", "50s", "--coordinator", "--keep-members", *at)
     assert "Control line" in kbroker("fault", "check", "--control", "127.0.0.1:1", status=1)

@@ -341,8 +341,8 @@ def test_the_report_has_topics_groups_and_requests(broker: LocalBroker) -> None:
     report = broker.report()
     client.close()
     assert "topic orders: ends at 0, 0" in report
-    assert "group g: Stable" in report
-    assert "asked: JoinGroup" in report
+    assert "group g is Stable: generation " in report
+    assert "client 'kafka-python" in report
 
 
 def test_the_same_calls_on_a_kafka_elsewhere(broker: LocalBroker, thread: BrokerThread) -> None:

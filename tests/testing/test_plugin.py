@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.testing import LocalBroker
+from kbroker.testing import LocalBroker, Snapshot
 
 Run = Callable[..., pytest.RunResult]
 
@@ -81,6 +81,67 @@ def test_a_failure_shows_what_the_broker_saw(run: Run) -> None:
     result.stdout.fnmatch_lines(["*- kbroker 1 -*", "topic orders: ends at 0, 0"])
 
 
+def test_a_setup_that_fails_shows_it_too(run: Run) -> None:
+    result = run("""
+        import pytest
+
+        @pytest.fixture
+        def service(kbroker):
+            kbroker.create_topic("orders")
+            kbroker.wait_for_group("billing", timeout=0.05)
+
+        def test_it(service):
+            pass
+    """)
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(
+        ["*waited 0.05 s for group 'billing' Stable*", "*- kbroker 1 -*", "topic orders: ends at 0"]
+    )
+
+
+def test_log_level_and_data_of_a_failure(run: Run, tmp_path: Path) -> None:
+    text = """
+        def test_it(kbroker):
+            kbroker.produce("orders", "kept")
+            assert False
+    """
+    keep = tmp_path / "kept"
+    result = run(text, "--kbroker-keep", str(keep), "--kbroker-log", "info")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["log: * INFO topic orders created: *", "kept: kbroker serve *"])
+    (folder,) = keep.glob("*test_it/1")
+    with LocalBroker(load=Snapshot.load(folder)) as again:
+        assert [record.text for record in again.records("orders")] == ["kept"]
+
+
+def test_data_that_cannot_be_kept(run: Run, tmp_path: Path) -> None:
+    result = run(
+        """
+        def test_it(kbroker):
+            kbroker.stop()
+            assert False
+        """,
+        "--kbroker-keep",
+        str(tmp_path / "kept"),
+    )
+    result.stdout.fnmatch_lines(["stopped", "not kept: the broker is stopped*"])
+
+
+def test_one_broker_for_all_workers(run: Run) -> None:
+    result = run(
+        """
+        def test_one(kbroker_session):
+            kbroker_session.produce("orders", "x")
+            assert len(kbroker_session.wait_for("orders")) == 1
+
+        def test_two(kbroker_session):
+            assert len(kbroker_session.records("orders")) == 1
+        """,
+        "--kbroker-shared",
+    )
+    result.assert_outcomes(passed=2)
+
+
 def test_a_marker_that_means_nothing_is_an_error(run: Run) -> None:
     result = run("""
         import pytest
@@ -113,8 +174,47 @@ def test_the_same_tests_against_another_kafka(run: Run) -> None:
     with LocalBroker(topics={"orders": 1}) as elsewhere:
         elsewhere.produce("orders", "of an earlier run")
         result = run(text, "--kbroker-bootstrap", elsewhere.bootstrap_servers)
-        assert elsewhere.topics() == {"orders": 2}
+        assert elsewhere.topics() == {}
     result.assert_outcomes(passed=1, skipped=2)
+
+
+def test_topics_of_a_test_are_deleted_from_another_kafka(run: Run) -> None:
+    """Those of the fixture's calls; what the program under test made is not the test's to delete."""
+    text = """
+        def test_it(kbroker, kafka_topic):
+            kbroker.create_topic("made")
+            kbroker.produce("made-on-first-use", "x")
+            kbroker.create_topic("deleted-by-the-test")
+            kbroker.delete_topic("deleted-by-the-test")
+            kbroker.produce("not-mine", "x")
+            assert kafka_topic in kbroker.topics()
+            assert "made-on-first-use" in kbroker.topics()
+
+        def test_again(kbroker):
+            assert kbroker.topics() == {"not-mine": 1}
+            kbroker.create_topic("made")
+            assert False, "and a test that fails"
+
+        def test_once_more(kbroker):
+            assert kbroker.topics() == {"not-mine": 1}
+    """
+    with LocalBroker(topics={"not-mine": 1}) as elsewhere:
+        result = run(text, "--kbroker-bootstrap", elsewhere.bootstrap_servers)
+        assert elsewhere.topics() == {"not-mine": 1}
+    result.assert_outcomes(passed=2, failed=1)
+
+
+def test_the_address_of_another_kafka_from_the_environment(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with LocalBroker() as elsewhere:
+        monkeypatch.setenv("KBROKER_TEST_BOOTSTRAP", elsewhere.bootstrap_servers)
+        result = run(f"""
+            def test_it(kbroker, kbroker_session):
+                assert kbroker.bootstrap_servers == "{elsewhere.bootstrap_servers}"
+                assert kbroker_session is kbroker
+        """)
+    result.assert_outcomes(passed=1)
 
 
 def test_a_run_that_does_not_use_it_does_not_pay_for_it(pytester: pytest.Pytester) -> None:

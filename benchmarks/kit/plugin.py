@@ -1,0 +1,98 @@
+"""For the suite: a Kafka for all tests, as testcontainers has it, and how long each test takes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from benchmarks.brokers import Kafka, answers_metadata, free_port
+
+if TYPE_CHECKING:
+    from kbroker.testing.local import ExternalKafka
+
+RESULT_VARIABLE = "KBROKER_KIT_RESULT"
+KCL_VARIABLE = "KBROKER_KCL"
+START_SECONDS = 30
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ExternalKafka]:
+    """Apache Kafka in a process that all tests use."""
+    from kbroker.testing.local import ExternalKafka
+
+    process = Kafka(tmp_path_factory.mktemp("kafka"), durable=False)
+    handle = ExternalKafka(process.address)
+    yield handle
+    handle.close()
+    process.stop()
+
+
+def kcl() -> str | None:
+    """The program of `kcl fake`, None when it is not installed."""
+    return os.environ.get(KCL_VARIABLE) or shutil.which("kcl")
+
+
+@pytest.fixture(scope="session")
+def kcl_fake() -> Iterator[str]:
+    """The address of `kcl fake` in a process that all tests use."""
+    port = free_port()
+    command = [str(kcl()), "fake", "--ports", str(port)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + START_SECONDS
+    while not answers_metadata(port):
+        assert process.poll() is None, "kcl fake did not start"
+        assert time.monotonic() < deadline, "kcl fake did not answer"
+        time.sleep(0.005)
+    yield f"127.0.0.1:{port}"
+    process.terminate()
+    process.wait()
+
+
+class Stopwatch:
+    """Writes the seconds of each test, and the memory at the end of the last one."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seconds: list[float] = []
+        self._resident = 0
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        began = time.perf_counter()
+        result = yield
+        self._seconds.append(time.perf_counter() - began)
+        return result
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
+        yield
+        if item is item.session.items[-1]:
+            self._resident = resident_bytes(os.getpid())
+
+    def pytest_sessionfinish(self) -> None:
+        report = {"seconds": self._seconds, "resident": self._resident}
+        self._path.write_text(json.dumps(report))
+
+
+def resident_bytes(pid: int) -> int:
+    """Memory of a process and of all that it started."""
+    folder = Path(f"/proc/{pid}")
+    pages = int((folder / "statm").read_text().split()[1])
+    children = {
+        int(child)
+        for task in (folder / "task").iterdir()
+        for child in (task / "children").read_text().split()
+    }
+    return pages * os.sysconf("SC_PAGE_SIZE") + sum(map(resident_bytes, children))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Stopwatch(Path(os.environ[RESULT_VARIABLE])))

@@ -1,0 +1,89 @@
+"""The same small test with each kind of broker. `python -m benchmarks.kit` runs one of them at a time."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+if TYPE_CHECKING:
+    from kbroker.testing.local import KafkaHandle
+
+SECONDS = 10
+number = pytest.mark.parametrize("number", range(int(os.environ.get("KBROKER_KIT_TESTS", "5"))))
+
+
+@number
+def test_empty(number: int) -> None:
+    pass
+
+
+@number
+def test_fixture(kbroker: KafkaHandle, number: int) -> None:
+    assert kbroker.bootstrap_servers
+
+
+@number
+def test_kit_kbroker(kbroker: KafkaHandle, number: int) -> None:
+    by_the_kit(kbroker, "orders")
+
+
+@number
+def test_kit_kafka(kafka: KafkaHandle, number: int) -> None:
+    by_the_kit(kafka, f"orders-{number}")
+
+
+@number
+def test_client_kbroker(kbroker: KafkaHandle, number: int) -> None:
+    by_a_client(kbroker.bootstrap_servers, "orders")
+
+
+@number
+def test_client_kafka(kafka: KafkaHandle, number: int) -> None:
+    by_a_client(kafka.bootstrap_servers, f"orders-{number}")
+
+
+@number
+def test_client_kcl(kcl_fake: str, number: int) -> None:
+    by_a_client(kcl_fake, f"orders-{number}")
+
+
+@number
+def test_client_mock(number: int) -> None:
+    """The mock cluster lives in a client, and makes topics on first use only."""
+    owner = Producer({"test.mock.num.brokers": 1, "log_level": 0})
+    brokers = owner.list_topics(timeout=SECONDS).brokers.values()
+    write_and_read(",".join(f"{each.host}:{each.port}" for each in brokers), "orders")
+
+
+def by_the_kit(kafka: KafkaHandle, topic: str) -> None:
+    """Create, produce, wait for the record."""
+    kafka.create_topic(topic)
+    kafka.produce(topic, "hello")
+    (record,) = kafka.wait_for(topic)
+    assert record.text == "hello"
+
+
+def by_a_client(bootstrap: str, topic: str) -> None:
+    """The same with an unmodified client."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    for made in admin.create_topics([NewTopic(topic, 1, 1)]).values():
+        made.result(SECONDS)
+    write_and_read(bootstrap, topic)
+
+
+def write_and_read(bootstrap: str, topic: str) -> None:
+    """One record there and back."""
+    producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0})
+    producer.produce(topic, b"hello", partition=0)
+    assert producer.flush(SECONDS) == 0
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "g", "log_level": 0})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    message = consumer.poll(SECONDS)
+    assert message is not None
+    assert message.value() == b"hello"
+    consumer.close()

@@ -1,0 +1,51 @@
+"""How a group stands, and what it waits for, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from .group import Group
+from .group_state import EMPTY, PREPARING, STABLE
+from .rebalance import JOIN, SYNC, printable, some_of
+from .result import Now
+from .timers import Timers
+
+
+def standing(group: Group, timers: Timers[tuple[str, str, str]], now: Now) -> str:
+    """A sentence about a group as it is at `now`.
+
+    Parameters: `timers` are those of its rebalances.
+    """
+    if group.state is EMPTY:
+        return printable(f"group {group.id} is Empty after generation {group.generation}")
+    if group.state is PREPARING:
+        waits = f"rebalance {group.generation + 1} waits for {_missing(group)}"
+        waits += _time_left(timers.deadline((JOIN, group.id, "")), now)
+    elif group.state is STABLE:
+        waits = f"generation {group.generation} has {some_of(_members(group.members))}"
+        if group.unsynced:
+            waits += f"; waits for {some_of(sorted(group.unsynced))} to fetch the assignment"
+    else:
+        waits = f"generation {group.generation} waits for the assignment of its leader, member "
+        waits += f"{group.leader_id}" + _time_left(timers.deadline((SYNC, group.id, "")), now)
+    return printable(f"group {group.id} is {group.state}: {waits}")
+
+
+def _missing(group: Group) -> str:
+    if group.is_initial:
+        return "more members (group.initial.rebalance.delay.ms)"
+    absent = [member.id for member in group.members.values() if member.join_slot is None]
+    who = [f"{some_of(_members(absent))} to join again"] if absent else []
+    if group.pending:
+        who.append(f"{some_of(_members(sorted(group.pending)))} to join")
+    return " and ".join(who)
+
+
+def _members(ids: Iterable[str]) -> list[str]:
+    return [f"member {member_id}" for member_id in ids]
+
+
+def _time_left(deadline_ms: int | None, now: Now) -> str:
+    if deadline_ms is None:
+        return ""
+    return f", at most {max(deadline_ms - now.coordinator_ms, 0) / 1000:.1f} s more"

@@ -1,0 +1,77 @@
+"""Why a broker under test is as it is: what it did itself, beside what its test did to it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from kbroker.explain import Explanation, Line, explain_group, explain_partition
+from kbroker.node import Node
+from kbroker.protocol.api_keys import ApiKey
+
+from .rules import Asked, Faults, Hit
+
+DEEDS_KEPT = 100
+PARTITIONS_SHOWN = 5
+
+
+class Deed(NamedTuple):
+    """What a test did to a group or a topic; None for both: to all of them."""
+
+    line: Line
+    group: str | None
+    topic: str | None
+
+
+class Explain:
+    """Explanations of one broker's groups and partitions, with the faults and deeds of its test."""
+
+    def __init__(self, node: Node, faults: Faults) -> None:
+        self._node = node
+        self._faults = faults
+        self._deeds: deque[Deed] = deque(maxlen=DEEDS_KEPT)
+
+    def note(self, deed: str, group: str | None, topic: str | None) -> None:
+        """Remember what the test does now."""
+        line = Line(self._node.clock.log_ms(), f"the test {deed}")
+        self._deeds.append(Deed(line, group, topic))
+
+    def group(self, name: str) -> Explanation:
+        """Why a group is in the state in which it is."""
+        hits = _hit_lines(self._faults, lambda asked: name in asked.groups)
+        deeds = [deed.line for deed in self._deeds if not deed.topic and deed.group in (None, name)]
+        return explain_group(self._node, name).beside([*hits, *deeds])
+
+    def partition(self, topic: str, index: int) -> Explanation:
+        """Why a partition is served, or is not."""
+        hits = _hit_lines(self._faults, lambda asked: _names(asked, topic, index))
+        deeds = [
+            deed.line for deed in self._deeds if not deed.group and deed.topic in (None, topic)
+        ]
+        return explain_partition(self._node, topic, index).beside([*hits, *deeds])
+
+    def topic(self, name: str) -> list[Explanation]:
+        """The explanations of a topic's first partitions; of one that does not exist, of 0."""
+        topic = self._node.cluster.topic(name)
+        count = len(topic.partitions) if topic else 1
+        return [self.partition(name, index) for index in range(min(count, PARTITIONS_SHOWN))]
+
+
+def _names(asked: Asked, topic: str, index: int) -> bool:
+    partitions = asked.partitions.get(topic)
+    return partitions is not None and (not partitions or index in partitions)
+
+
+def _hit_lines(faults: Faults, concerns: Callable[[Asked], bool]) -> Iterator[Line]:
+    """A line for each fault and the API that it hit, as long as requests concern the object."""
+    first: dict[tuple[str, ApiKey], Hit] = {}
+    counts: dict[tuple[str, ApiKey], int] = {}
+    for hit in faults.hits:
+        if concerns(hit.asked):
+            key = (str(hit.rule), hit.asked.api)
+            first.setdefault(key, hit)
+            counts[key] = counts.get(key, 0) + 1
+    for key, hit in first.items():
+        more = f" and {counts[key] - 1} more" if counts[key] > 1 else ""
+        yield Line(hit.at_ms, f"fault {hit.rule} hit {hit.asked}{more}")

@@ -1,0 +1,148 @@
+"""Groups and partitions of a node say why they are as they are."""
+
+from __future__ import annotations
+
+import re
+
+from kbroker.broker import Broker
+from kbroker.cluster import Partition, PartitionChange
+from kbroker.coordinator import Event
+from kbroker.explain import (
+    Explanation,
+    Line,
+    change_of,
+    clock_time,
+    explain_group,
+    explain_partition,
+    group_lines,
+)
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.messages.groups import DeleteGroupsRequest, LeaveGroupRequest
+
+from ..wire import Wire, batch, create_topic, delete_topic, produce
+from .test_groups import Member
+
+AT = 1_700_000_000_000
+
+
+def said(explanation: Explanation) -> list[str]:
+    return [line.text for line in explanation.past]
+
+
+def changes(*events: Event) -> list[str]:
+    return [line.text for line in group_lines(events)]
+
+
+def test_a_rebalance_and_its_cause() -> None:
+    texts = changes(
+        Event(AT, "g", "leader B assigned 2 members", 6, "Stable"),
+        Event(AT, "g", "member A missed heartbeats", 6, "PreparingRebalance", AT - 6_000),
+        Event(AT, "g", "B did not rejoin in time", 6, "PreparingRebalance"),
+    )
+    span = f"{clock_time(AT - 6_000)}-{clock_time(AT)}"
+    assert texts == [
+        "leader B assigned 2 members; Stable, generation 6",
+        f"rebalance 7 because member A missed heartbeats {span}",
+        "B did not rejoin in time; PreparingRebalance, generation 6",
+    ]
+
+
+def test_an_explanation_is_text_in_order_of_time() -> None:
+    explanation = Explanation("it stands", [Line(AT + 5, "second")]).beside([Line(AT, "first")])
+    lines = str(explanation).splitlines()
+    assert lines[0] == "it stands"
+    assert lines[1] == f"  {clock_time(AT)}.000 first"
+    assert lines[2] == f"  {clock_time(AT)}.005 second"
+
+
+async def test_a_group_from_its_first_member_to_its_end(broker: Broker, wire: Wire) -> None:
+    member = Member(wire)
+    joined = await member.join()
+    await member.sync(joined)
+    now, _ = explain_group(broker.node, "g")
+    assert now == f"group g is Stable: generation 1 has member {member.id}"
+    leaving = LeaveGroupRequest(
+        group_id="g",
+        members=[LeaveGroupRequest.Member(member_id=member.id, reason="the shop closes")],
+    )
+    await wire.ask(ApiKey.LEAVE_GROUP, 5, leaving)
+    await wire.ask(ApiKey.DELETE_GROUPS, 2, DeleteGroupsRequest(groups_names=["g"]))
+    explanation = explain_group(broker.node, "g")
+    assert explanation.now == "there is no group g"
+    assert said(explanation) == [
+        f"rebalance 1 because member {member.id} joined",
+        "1 members joined; CompletingRebalance, generation 1",
+        f"leader {member.id} assigned 1 members; Stable, generation 1",
+        f"rebalance 2 because member {member.id} (client reason: the shop closes) left",
+        "the last member is gone; Empty, generation 2",
+        "deleted on request; Dead, generation 2",
+    ]
+
+
+async def test_a_group_before_any_group(broker: Broker) -> None:
+    assert explain_group(broker.node, "g").now.startswith("group g has no coordinator here")
+
+
+async def test_a_partition_is_made_served_and_deleted(broker: Broker, wire: Wire) -> None:
+    await create_topic(wire, "orders", 2)
+    explanation = explain_partition(broker.node, "orders", 1)
+    assert explanation.now == "partition orders-1 is online: node 1 leads in epoch 0, in sync: 1"
+    (created,) = said(explanation)
+    assert re.fullmatch("topic orders created: CreateTopics by .+", created)
+    beyond = explain_partition(broker.node, "orders", 2).now
+    assert beyond == "there is no partition orders-2: topic orders has 2 partitions"
+    await delete_topic(wire, "orders")
+    explanation = explain_partition(broker.node, "orders", 1)
+    assert explanation.now == "there is no partition orders-1: there is no topic orders"
+    assert said(explanation)[1].startswith("topic orders deleted: DeleteTopics by ")
+
+
+async def test_a_partition_that_went_offline(broker: Broker, wire: Wire) -> None:
+    topic = await create_topic(wire, "orders", 1)
+    await produce(wire, topic, batch())
+    log = broker.node.logs.get("orders", 0)
+    assert log is not None
+    log.fail("the disk is gone")
+    log.fail("and once more")
+    explanation = explain_partition(broker.node, "orders", 0)
+    assert explanation.now == "partition orders-0 is offline on node 1: the disk is gone"
+    assert said(explanation)[-1] == "offline because the disk is gone"
+
+
+async def test_a_partition_whose_log_was_closed_did_not_fail(broker: Broker, wire: Wire) -> None:
+    topic = await create_topic(wire, "orders", 1)
+    await produce(wire, topic, batch())
+    await delete_topic(wire, "orders")
+    assert not [text for text in said(explain_partition(broker.node, "orders", 0)) if "off" in text]
+
+
+async def test_a_leader_that_is_missing(broker: Broker, wire: Wire) -> None:
+    await create_topic(wire, "orders", 1)
+    topic = broker.node.cluster.topics["orders"]
+    before = topic.partitions[0]
+    lost = {"leader": -1, "isr": [], "leader_epoch": 1}
+    await broker.node.cluster._change_partition(topic, before, lost, cause="node 1 stopped")
+    explanation = explain_partition(broker.node, "orders", 0)
+    assert explanation.now == (
+        "partition orders-0 has no leader: none of its nodes [1] runs; start one"
+    )
+    assert "lost its leader, node 1: node 1 stopped" in said(explanation)
+
+
+def test_a_leader_that_moves() -> None:
+    before = Partition(0, [1, 2], [1, 2], 1, 4)
+    after = Partition(0, [1, 2], [2], 2, 5)
+    assert change_of(PartitionChange(None, before, after)) == (  # type: ignore[arg-type]
+        "node 2 leads in epoch 5, in sync: 2"
+    )
+
+
+async def test_a_restart_and_a_changed_setting_are_changes(broker: Broker, wire: Wire) -> None:
+    await create_topic(wire, "orders", 1)
+    topic = broker.node.cluster.topics["orders"]
+    await broker.node.cluster.alter_topic_configs(topic, {"retention.ms": "1"}, cause="an order")
+    await broker.node.cluster.register_node(1)
+    assert said(explain_partition(broker.node, "orders", 0))[1:] == [
+        "topic orders changed: an order",
+        "topic orders changed: node 1 started",
+    ]

@@ -1,0 +1,24 @@
+"""Bounded memory of changes."""
+
+from __future__ import annotations
+
+from kbroker.history import CHANGES_MAX, OBJECTS_MAX, History
+
+
+def test_the_last_changes_of_each_object_are_kept() -> None:
+    history: History[str, int] = History()
+    for number in range(CHANGES_MAX + 3):
+        history.note("busy", number)
+    history.note("calm", 7)
+    assert history.of("busy") == list(range(3, CHANGES_MAX + 3))
+    assert (history.of("calm"), history.of("unknown")) == ([7], [])
+
+
+def test_objects_that_changed_longest_ago_are_forgotten() -> None:
+    history: History[int, int] = History()
+    for key in range(OBJECTS_MAX):
+        history.note(key, 1)
+    history.note(0, 2)
+    history.note(OBJECTS_MAX, 1)
+    assert history.of(0) == [1, 2]
+    assert (history.of(1), history.of(2)) == ([], [1])

@@ -1,0 +1,153 @@
+"""Why a group rebalanced and a partition failed: with what the test did to them."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import trio
+from confluent_kafka import Consumer
+from kafka import KafkaProducer
+
+from kbroker.protocol.errors import KafkaError
+from kbroker.testing import LocalBroker, WaitTimeout, open_test_broker
+
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+TIME = r"\d\d:\d\d:\d\d"
+
+
+@contextmanager
+def member(broker: LocalBroker, name: str) -> Iterator[None]:
+    """A consumer of group g that polls in a thread."""
+    client = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "client.id": name,
+            "group.id": "g",
+            "session.timeout.ms": 6_000,
+            "heartbeat.interval.ms": 100,
+            "log_level": 0,
+        }
+    )
+    client.subscribe(["orders"])
+    going = True
+
+    def poll() -> None:
+        while going:
+            client.poll(0.05)
+
+    thread = threading.Thread(target=poll)
+    thread.start()
+    try:
+        yield
+    finally:
+        going = False
+        thread.join()
+        client.close()
+
+
+@pytest.fixture
+def broker() -> Iterator[LocalBroker]:
+    with LocalBroker(topics={"orders": 2}) as broker:
+        yield broker
+
+
+def test_a_member_that_missed_heartbeats(broker: LocalBroker) -> None:
+    """The fault that hid them, the clock that moved, and the rebalance, in this order."""
+    with member(broker, "app"):
+        (known,) = broker.wait_for_group("g", members=1, timeout=10).members
+        hidden = broker.fault("Heartbeat", group="g").delay(500)
+        hidden.wait(1, timeout=10)
+        broker.clock.coordinator.advance(seconds=7)
+        text = broker.explain.group("g")
+    told = [
+        r"fault delay for Heartbeat, group 'g' hit Heartbeat \d+, group 'g' from 'app'",
+        r"the test moved the coordinators' clock 7 s ahead",
+        rf"rebalance 2 because member {known.id} missed heartbeats {TIME}-{TIME}",
+    ]
+    assert re.search(".*".join(told), text, re.DOTALL), text
+
+
+def test_other_groups_and_topics_are_left_out(broker: LocalBroker) -> None:
+    broker.fault("Produce", topic="orders", partition=1).maybe()
+    broker.fault("Produce", error="NOT_LEADER_OR_FOLLOWER", topic="orders", partition=0).times(2)
+    client = KafkaProducer(bootstrap_servers=broker.bootstrap_servers, retry_backoff_ms=10)
+    client.send("orders", b"x", partition=0).get(10)
+    client.close()
+    hit = broker.explain.partition("orders", 0)
+    assert (
+        "fault NOT_LEADER_OR_FOLLOWER for Produce, topic 'orders', partition 0 hit Produce" in hit
+    )
+    assert hit.endswith(" and 1 more")
+    assert "fault" not in broker.explain.partition("orders", 1)
+    assert "fault" not in broker.explain.group("g")
+
+
+def test_a_disk_that_failed(broker: LocalBroker) -> None:
+    with LocalBroker(topics={"orders": 1}, disk=True) as broken:
+        broken.disk.fail("fsync")
+        with pytest.raises(KafkaError):
+            broken.produce("orders", "x")
+        text = broken.explain.partition("orders", 0)
+        assert text.startswith("partition orders-0 is offline on node 1: ")
+        assert re.search(
+            rf"\n  {TIME}\.\d+ topic orders created: CreateTopics by kbroker-kit", text
+        )
+        assert re.search(rf"\n  {TIME}\.\d+ offline because ", text)
+        assert "partition orders-0 is offline" in broken.report()
+
+
+def test_what_the_test_did(broker: LocalBroker) -> None:
+    with member(broker, "app"):
+        broker.wait_for_group("g", members=1, timeout=10)
+        broker.expire_member("g", "app")
+        text = broker.explain.group("g")
+    assert re.search(r"the test expired member app\n.*rebalance 2 because member app-", text)
+    broker.move_leader("orders", 1)
+    broker.clock.advance(hours=1)
+    text = broker.explain.partition("orders", 1)
+    assert "the test moved the leader of orders [1]" in text
+    assert "the test moved the logs' clock 3600 s ahead" in text
+    assert "expired member" not in text
+    assert "moved the leader" not in broker.explain.group("g")
+
+
+def test_a_wait_that_fails_explains(broker: LocalBroker) -> None:
+    with member(broker, "app"):
+        broker.wait_for_group("g", members=1, timeout=10)
+        with pytest.raises(WaitTimeout, match=r"(?s)group g is Stable: .*rebalance 1 because"):
+            broker.wait_for_group("g", members=2, timeout=0.05)
+        with pytest.raises(WaitTimeout, match="rebalance 1 because"):
+            broker.wait_for_commit("g", "orders", 0, 99, timeout=0.05)
+    with pytest.raises(WaitTimeout, match="there is no group h"):
+        broker.wait_for_lag("h", timeout=0.05)
+    with pytest.raises(WaitTimeout, match="partition orders-1 is online"):
+        broker.wait_for("orders", timeout=0.05)
+
+
+def test_a_report_has_the_last_requests_of_each_client(broker: LocalBroker) -> None:
+    for name in ("one", "two"):
+        client = KafkaProducer(
+            bootstrap_servers=broker.bootstrap_servers,
+            client_id=name,
+            enable_idempotence=False,
+        )
+        for _ in range(10):
+            client.send("orders", b"x", partition=0).get(10)
+        client.close()
+    lines = broker.report().splitlines()
+    for name in ("one", "two"):
+        (place,) = [i for i, line in enumerate(lines) if f"client {name!r} sent" in line]
+        assert len([line for line in lines[place + 1 : place + 6] if repr(name) in line]) == 5
+
+
+async def test_in_trio() -> None:
+    async with open_test_broker(topics={"orders": 1}) as broker:
+        assert broker.explain.partition("orders", 0).now.startswith("partition orders-0 is online")
+        with pytest.raises(WaitTimeout, match="partition orders-0 is online"):
+            await broker.wait_for("orders", timeout=0.01)
+        await trio.lowlevel.checkpoint()

@@ -1,0 +1,51 @@
+"""The log lines of each broker are its own."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from kbroker.protocol.errors import KafkaError
+from kbroker.testing import BrokerThread, LocalBroker
+from kbroker.testing.log_tail import LINES_KEPT, LogTail
+
+logger = logging.getLogger("kbroker.some.module")
+
+
+async def warn(broker: object) -> None:
+    """Nobody's: it runs in a task of the test."""
+    logger.warning("of a task of the test")
+
+
+def test_a_tail_has_what_its_context_logged() -> None:
+    one, other = LogTail(), LogTail()
+    with one.collecting():
+        logger.warning("first")
+        with other.collecting():
+            logger.warning("second %d", 2)
+        for number in range(LINES_KEPT):
+            logger.warning("number %d", number)
+    logger.warning("of nobody")
+    assert len(one.lines) == LINES_KEPT
+    assert one.lines[-1].endswith(f"WARNING number {LINES_KEPT - 1}")
+    assert [line.split(" ", 1)[1] for line in other.lines] == ["WARNING second 2"]
+    assert not logging.getLogger("kbroker").handlers
+
+
+def test_brokers_of_one_thread_are_told_apart() -> None:
+    thread = BrokerThread()
+    with (
+        LocalBroker(thread=thread, disk=True, topics={"t": 1}) as broken,
+        LocalBroker(thread=thread, topics={"t": 1}) as sound,
+    ):
+        broken.disk.fail("fsync")
+        with pytest.raises(KafkaError):
+            broken.produce("t", "x")
+        sound.run_in_broker(warn)
+        assert "log: " in broken.report()
+        assert "log: " not in sound.report()
+        broken.stop()
+        assert "log: " in broken.report()
+    thread.close()
+    assert not logging.getLogger("kbroker").handlers

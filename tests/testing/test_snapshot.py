@@ -78,13 +78,7 @@ def leader_epoch(broker: LocalBroker) -> int:
 
 def generation(broker: LocalBroker) -> int:
     """The generation of group g."""
-    events = ask(
-        broker,
-        lambda node: [
-            event for shard in node.groups.shards() for event in shard.coordinator.explain("g")
-        ],
-    )
-    return int(events[-1].generation)
+    return int(ask(broker, lambda node: node.groups.history.of("g")[-1].generation))
 
 
 # -- what is in it

@@ -28,7 +28,7 @@ def seal(log: Log) -> None:
     log.roll()
     items, doomed = log.unsettled()
     for item in items:
-        if isinstance(item, FileWrite):
+        if isinstance(item, FileWrite) and not item.is_prepared:
             item.prepare()
     log.put_back(items, doomed)  # the next checkpoint makes them durable
 

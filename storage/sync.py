@@ -81,19 +81,21 @@ class FileSync(_Settled):
 
 
 class FileWrite(_Settled):
-    """Bytes that belong at `position` of a file, and end it."""
+    """Bytes that belong at `position` of a file, and end it. `is_prepared`: they are there."""
 
-    __slots__ = ("_data", "_files", "_path", "_position")
+    __slots__ = ("_data", "_files", "_path", "_position", "is_prepared")
 
     def __init__(self, files: Files, path: str, position: int, data: bytes) -> None:
         self._files = files
         self._path = path
         self._position = position
         self._data = data
+        self.is_prepared = False
 
     def prepare(self) -> None:
         # A file that is too short was cut by a crash; it reads as damaged and is rebuilt.
         _write(self._files, self._path, self._position, self._data)
+        self.is_prepared = True
 
     def sync(self) -> None:
         sync_file(self._files, self._path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -151,24 +150,24 @@ def test_an_error_that_stays(broker: LocalBroker, worker: ClientProcess, topic: 
     assert fault.hits >= 1
 
 
-PAUSES = {"kafka-python-3": True, "confluent-kafka": False, "aiokafka": False}
+PAUSES = {"kafka-python-3"}
 """Who waits by itself when it is told to (KIP-219)."""
 
 
 def test_throttling(
     broker: LocalBroker, client: Library, worker: ClientProcess, topic: str
 ) -> None:
-    fault = broker.fault("Produce", topic=topic).throttle(2 * WAIT_MS)
+    fault = broker.fault("Produce", topic=topic).throttle(WAIT_MS)
     came: list[float] = []
     broker.on("Produce", topic=topic)(lambda request, asked: came.append(time.monotonic()))
     worker.send("produce", topic=topic, records=records_of(LARGE), **ONCE)
     fault.wait(timeout=10)
-    came.append(time.monotonic())
+    told = time.monotonic()
     answers = worker.receive("produce")
     assert [answer["offset"] for answer in answers] == list(range(len(LARGE)))
     assert held(broker, topic) == LARGE
-    pauses = [later - earlier for earlier, later in itertools.pairwise(sorted(came))]
-    assert (max(pauses) >= WAIT_MS / 1000) is PAUSES[client.name]
+    if client.name in PAUSES:  # but not with what was on its way before it was told
+        assert max(came) - told >= 0.8 * WAIT_MS / 1000
 
 
 SENDS_AGAIN = {"kafka-python-3": False, "confluent-kafka": True, "aiokafka": False}

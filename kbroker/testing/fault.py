@@ -116,14 +116,16 @@ class Fault(Generic[Waited]):
         return self._does(Effect.HOOK, hook=function)
 
     def _does(self, effect: Effect, **settings: Any) -> Fault[Waited]:
-        self._rule.effect = effect
-        for name, value in settings.items():
-            setattr(self._rule, name, value)
         try:
+            if self._rule.effect is not Effect.PASS:
+                raise ValueError(f"this is {self._rule} already; arm one more fault for the rest")
+            self._rule.effect = effect
             check_effect(self._rule)
         except ValueError:
             self.disarm()
             raise
+        for name, value in settings.items():
+            setattr(self._rule, name, value)
         return self
 
     # -- afterwards

@@ -50,6 +50,21 @@ def refused(log: Log, batch: BatchHeader, **rules: bool) -> ErrorCode:
     return error.value.code
 
 
+def test_a_producer_that_is_fenced() -> None:
+    """Its epoch is refused, retries included; the next one begins at 0; others are left alone."""
+    log = Log()
+    log.write(header(0))
+    log.write(header(0, producer_id=8))
+    log.states.fence(7)
+    log.states.fence(9)
+    for sequence in (0, 1):
+        assert refused(log, header(sequence)) == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert refused(log, header(1, epoch=1)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert log.write(header(0, epoch=1)) == 2
+    assert log.write(header(1, producer_id=8)) == 3
+    assert log.states.get(9) is None
+
+
 class TestSequences:
     def test_the_last_five_batches_are_known(self) -> None:
         log = Log()

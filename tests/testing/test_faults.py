@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import trio
 
+from kbroker.connection import Connection
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.configs import DescribeConfigsRequest
@@ -20,6 +21,7 @@ from kbroker.testing import RunningBroker, UnfiredFault, WaitTimeout, open_test_
 from kbroker.testing.fault import Fault
 
 from ..broker.test_groups import Member
+from ..brokers import started
 from ..wire import (
     ConnectionClosed,
     Topic,
@@ -274,6 +276,12 @@ async def test_a_fetch_that_waits_is_not_hit_before_it_has_something(
     await broker.produce("orders", "x", partition=0)
     await wire.receive()
     await fault.wait()
+
+
+async def test_a_server_that_is_not_under_test_has_nothing_to_do_with_faults() -> None:
+    async with started() as broker, connected(broker.endpoint) as wire:
+        assert await wire.works()
+        assert [type(each) for each in broker.server.connections] == [Connection]
 
 
 # -- which requests

@@ -169,6 +169,7 @@ def test_wrong_words_are_refused_with_the_right_ones() -> None:
         (lambda faults: arming(faults).fault("Produce", error=2, top_level=True), "rows only"),
         (lambda faults: arming(faults).fault(error=2, top_level=True), "needs the API"),
         (lambda faults: arming(faults).fault("Fetch").until("Metdata"), "did you mean Metadata"),
+        (lambda faults: arming(faults).fault("Fetch", error=3).delay(5), "arm one more fault"),
     ],
 )
 def test_what_no_request_could_suffer_is_refused(

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from typing import NamedTuple
 from benchmarks.__main__ import about
 from benchmarks.brokers import ROOT, BenchmarkFailed, kafka_jars
 
-from .plugin import RESULT_VARIABLE, kcl
+from .plugin import RESULT_VARIABLE, build_kfake
 
 SUITE = "benchmarks/kit/suite.py"
 DOCUMENT = ROOT / "docs/comparison.md"
@@ -31,14 +32,17 @@ ROWS = {
     "test_kit_kafka": "Apache Kafka, one process for all tests, by the kit's calls",
     "test_client_kbroker": "kbroker: a broker of its own, by confluent-kafka",
     "test_client_kafka": "Apache Kafka, one process for all tests, by confluent-kafka",
-    "test_client_kcl": "kcl fake, one process for all tests, by confluent-kafka",
+    "test_client_kfake": "kfake, one process for all tests, by confluent-kafka",
     "test_client_mock": "librdkafka's mock cluster, one for each test, by confluent-kafka",
 }
 TEXT = """\
 The same small pytest test each time: create a topic, produce a record, read it, compare it.
 "Start" is what the first test takes longer than the others; "per test" is the median over an empty
-test (below it the least and most of the runs); "memory" is that of pytest and of all processes that it started, over
-those of the empty tests. Kafka runs as a plain process here: a container adds its own start to it.
+test, with the least and most of the runs; "memory" is that of pytest and of all processes that it
+started, over those of the empty tests. Kafka runs as a plain process here: a container adds its own
+start to it. A topic of kbroker is new with each test, and so is its broker; the others have one for
+all tests, and topics with other names. Where it says confluent-kafka, most of the time is the
+client's: it starts and stops three times in each test.
 Made by `python -m benchmarks.kit --write`.
 
 """
@@ -72,8 +76,10 @@ def main() -> None:
 def _is_there(name: str, skip: list[str]) -> bool:
     if any(word in name for word in skip):
         return False
-    if name.endswith("_kcl"):
-        return kcl() is not None
+    if name.endswith("_kfake"):
+        if shutil.which("go") is None:
+            return False
+        build_kfake()
     if name.endswith("_kafka"):
         kafka_jars()
     return True

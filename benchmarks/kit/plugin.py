@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -13,13 +12,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.brokers import Kafka, answers_metadata, free_port
+from benchmarks.brokers import ROOT, BenchmarkFailed, Kafka, answers_metadata, free_port
 
 if TYPE_CHECKING:
     from kbroker.testing.local import ExternalKafka
 
 RESULT_VARIABLE = "KBROKER_KIT_RESULT"
-KCL_VARIABLE = "KBROKER_KCL"
 START_SECONDS = 30
 
 
@@ -35,21 +33,26 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ExternalKafka]:
     process.stop()
 
 
-def kcl() -> str | None:
-    """The program of `kcl fake`, None when it is not installed."""
-    return os.environ.get(KCL_VARIABLE) or shutil.which("kcl")
+def build_kfake() -> Path:
+    """Compile franz-go's kfake, where Go is installed. Raises BenchmarkFailed."""
+    source, program = Path(__file__).parent / "kfake", ROOT / ".work/kfake"
+    program.parent.mkdir(exist_ok=True)
+    command = ["go", "build", "-o", str(program), "."]
+    done = subprocess.run(command, cwd=source, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise BenchmarkFailed(f"kfake cannot be compiled:\n{done.stderr}")
+    return program
 
 
 @pytest.fixture(scope="session")
-def kcl_fake() -> Iterator[str]:
-    """The address of `kcl fake` in a process that all tests use."""
+def kfake() -> Iterator[str]:
+    """The address of kfake in a process that all tests use."""
     port = free_port()
-    command = [str(kcl()), "fake", "--ports", str(port)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen([build_kfake(), str(port)])
     deadline = time.monotonic() + START_SECONDS
     while not answers_metadata(port):
-        assert process.poll() is None, "kcl fake did not start"
-        assert time.monotonic() < deadline, "kcl fake did not answer"
+        assert process.poll() is None, "kfake did not start"
+        assert time.monotonic() < deadline, "kfake did not answer"
         time.sleep(0.005)
     yield f"127.0.0.1:{port}"
     process.terminate()

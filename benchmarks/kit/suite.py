@@ -48,8 +48,8 @@ def test_client_kafka(kafka: KafkaHandle, number: int) -> None:
 
 
 @number
-def test_client_kcl(kcl_fake: str, number: int) -> None:
-    by_a_client(kcl_fake, f"orders-{number}")
+def test_client_kfake(kfake: str, number: int) -> None:
+    by_a_client(kfake, f"orders-{number}")
 
 
 @number

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from functools import partial
 
 import trio
 
 from .broker import Broker, open_broker
+from .config import BrokerConfig
 from .declared import declare
 from .server import Listener
 from .serving import ServeOptions, load_config
@@ -36,6 +36,7 @@ class RunOptions:
     overrides: dict[str, str] = field(default_factory=dict)
     data_dir: str | None = None
     control: bool = False
+    disk: bool = False
 
 
 def run_command(options: RunOptions) -> int:
@@ -48,31 +49,38 @@ def run_command(options: RunOptions) -> int:
 
 async def _run(options: RunOptions) -> int:
     config = load_config(ServeOptions(overrides=options.overrides))
-    listener = Listener("PLAINTEXT", "127.0.0.1", 0)
-    opened = partial(open_broker, config, data_dir=options.data_dir, listeners=[listener])
-    async with _controlled(opened) if options.control else _plain(opened) as (broker, more):
-        await declare(broker, options.topics, options.seeds)
+    async with (_controlled if options.control else _plain)(options, config) as (broker, more):
         names = (*ADDRESS_VARIABLES, *options.variables)
         environment = os.environ | dict.fromkeys(names, broker.bootstrap_servers) | more
         return await _run_child(options.command, environment)
 
 
-Opened = Callable[..., AbstractAsyncContextManager[Broker]]
+Variables = dict[str, str]
 
 
 @asynccontextmanager
-async def _plain(opened: Opened) -> AsyncIterator[tuple[Broker, dict[str, str]]]:
-    async with opened() as broker:
+async def _plain(
+    options: RunOptions, config: BrokerConfig
+) -> AsyncIterator[tuple[Broker, Variables]]:
+    listener = Listener("PLAINTEXT", "127.0.0.1", 0)
+    async with open_broker(config, data_dir=options.data_dir, listeners=[listener]) as broker:
+        await declare(broker, options.topics, options.seeds)
         yield broker, {}
 
 
 @asynccontextmanager
-async def _controlled(opened: Opened) -> AsyncIterator[tuple[Broker, dict[str, str]]]:
+async def _controlled(
+    options: RunOptions, config: BrokerConfig
+) -> AsyncIterator[tuple[Broker, Variables]]:
     """A broker that takes orders of tests, and the variable that says where."""
     from .testing.control import controlled
 
-    async with controlled(opened, 0) as (broker, endpoint):
-        yield broker, {CONTROL_VARIABLE: str(endpoint)}
+    async def prepare(broker: Broker) -> None:
+        await declare(broker, options.topics, options.seeds)
+
+    settings = {"config": config, "data_dir": options.data_dir, "disk": options.disk}
+    async with controlled(0, prepare, **settings) as (local, endpoint):
+        yield local.running.broker, {CONTROL_VARIABLE: str(endpoint)}
 
 
 async def _run_child(command: Sequence[str], environment: dict[str, str]) -> int:

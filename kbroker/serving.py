@@ -11,9 +11,7 @@ import signal
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +56,7 @@ class ServeOptions(SettingFlags):
     exit_with_parent: bool = False
     idle_seconds: float | None = None
     control_port: int | None = None
+    disk: bool = False
     cluster_id: str | None = None
 
 
@@ -89,6 +88,7 @@ class _Serving:
         self.stop = trio.CancelScope()
         self.is_new = False
         self.control: str | None = None
+        self.connections: Callable[[], int] = int
         self.data_dirs: tuple[str, ...] = ()
 
     async def run(self) -> None:
@@ -143,7 +143,7 @@ class _Serving:
             if options.exit_with_parent:
                 nursery.start_soon(self._stop_with_parent)
             if options.idle_seconds is not None:
-                nursery.start_soon(self._stop_when_idle, broker, options.idle_seconds)
+                nursery.start_soon(self._stop_when_idle, options.idle_seconds)
             await trio.sleep_forever()
 
     @contextlib.asynccontextmanager
@@ -152,41 +152,53 @@ class _Serving:
         listeners = configured_listeners(config)
         for listener in listeners:
             self._check_exposure(listener)
-        opened = partial(
-            open_broker,
-            config,
-            data_dir=self.data_dirs or None,
-            listeners=listeners,
-            grace_seconds=options.grace_seconds,
-            cluster_id=options.cluster_id,
-        )
-        async with self._controlled(opened) if self._has_control else opened() as broker:
-            if options.cluster_id not in (None, broker.node.cluster.id):
-                logger.warning(
-                    "CLUSTER_ID=%s is left out: the data folder belongs to cluster %s",
-                    options.cluster_id,
-                    broker.node.cluster.id,
-                )
-            await declare(broker, options.topics, options.seeds)
+        settings = {
+            "data_dir": self.data_dirs or None,
+            "listeners": listeners,
+            "grace_seconds": options.grace_seconds,
+            "cluster_id": options.cluster_id,
+        }
+        async with (
+            self._plain(config, settings)
+            if options.control_port is None
+            else self._controlled(options.control_port, config, settings)
+        ) as broker:
             yield broker
 
-    @property
-    def _has_control(self) -> bool:
-        return self.options.control_port is not None
+    @contextlib.asynccontextmanager
+    async def _plain(self, config: BrokerConfig, settings: dict[str, Any]) -> AsyncIterator[Broker]:
+        async with open_broker(config, **settings) as broker:
+            self.connections = lambda: len(broker.server.connections)
+            await self._prepare(broker)
+            yield broker
 
     @contextlib.asynccontextmanager
     async def _controlled(
-        self, opened: Callable[..., AbstractAsyncContextManager[Broker]]
+        self, port: int, config: BrokerConfig, settings: dict[str, Any]
     ) -> AsyncIterator[Broker]:
-        """A broker that takes orders of tests: faults, clocks."""
+        """A broker that takes orders of tests."""
         from .testing.control import controlled
 
         try:
-            async with controlled(opened, self.options.control_port or 0) as (broker, endpoint):
+            async with controlled(
+                port, self._prepare, config=config, disk=self.options.disk, **settings
+            ) as (local, endpoint):
+                self.connections = local.connections
                 self.control = str(endpoint)
-                yield broker
+                yield local.running.broker
         except* OSError as group:
             raise StartFailed(f"--control-port: {group.exceptions[0]}") from group
+
+    async def _prepare(self, broker: Broker) -> None:
+        """What there has to be before anybody is told of the broker."""
+        options = self.options
+        if options.cluster_id not in (None, broker.node.cluster.id):
+            logger.warning(
+                "CLUSTER_ID=%s is left out: the data folder belongs to cluster %s",
+                options.cluster_id,
+                broker.node.cluster.id,
+            )
+        await declare(broker, options.topics, options.seeds)
 
     def _check_exposure(self, listener: Listener) -> None:
         """A plaintext listener that other machines reach is worth a loud word."""
@@ -295,11 +307,11 @@ class _Serving:
             await trio.sleep(PARENT_CHECK_SECONDS)
         self._begin_stop("the parent process is gone")
 
-    async def _stop_when_idle(self, broker: Broker, seconds: float) -> None:
+    async def _stop_when_idle(self, seconds: float) -> None:
         used_at = trio.current_time()
         while trio.current_time() - used_at < seconds:
             await trio.sleep(min(IDLE_CHECK_SECONDS, seconds))
-            if broker.server.connections:
+            if self.connections():
                 used_at = trio.current_time()
         self._begin_stop(f"no client for {seconds:g} s")
 

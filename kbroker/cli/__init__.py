@@ -26,6 +26,7 @@ COMMANDS = {
         "kbroker.cli.explain:explain",
         "Say why a group rebalanced or a partition is offline.",
     ),
+    "control": ("kbroker.cli.control:control", "Give a broker any order of a test."),
     "profile": ("kbroker.cli.profile:profile", "Name clusters, and choose one."),
     "completion": ("kbroker.cli.completion:completion", "Print a shell's completion script."),
     "demo": (

@@ -1,4 +1,4 @@
-"""Orders of the command line to a broker that runs with `--control-port`."""
+"""`kbroker control`: orders to a broker that runs with `--control-port`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CONTROL = click.option(
 )
 
 
-def ask(control: str, **order: Any) -> dict[str, Any]:
+def ask(control: str, /, **order: Any) -> dict[str, Any]:
     """Send one order; returns the answer, or ends the command with what went wrong."""
     from kbroker.context import Endpoint
 
@@ -34,3 +34,27 @@ def ask(control: str, **order: Any) -> dict[str, Any]:
     if not answer["ok"]:
         raise click.ClickException(answer["error"])
     return answer
+
+
+@click.command()
+@CONTROL
+@click.argument("order", metavar="ORDER")
+@click.argument("words", nargs=-1, metavar="[WORD=VALUE]...")
+def control(control: str, order: str, words: tuple[str, ...]) -> None:
+    """Give an order, and print the answer as JSON: kbroker control crash_at point=produce.appended
+
+    docs/testing.md lists the orders. A VALUE is JSON, or else text.
+    """
+    answer = ask(control, **{**dict(map(_word, words)), "do": order})
+    del answer["ok"]
+    click.echo(json.dumps(answer))
+
+
+def _word(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise click.UsageError(f"{text!r} is not WORD=VALUE")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value

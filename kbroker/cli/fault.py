@@ -16,7 +16,7 @@ def fault() -> None:
 
 @fault.command()
 @CONTROL
-@click.argument("api", required=False)
+@click.argument("api", nargs=-1)
 @click.option("--error", metavar="NAME", help="Answer with this error.")
 @click.option(
     "--effect",
@@ -25,23 +25,33 @@ def fault() -> None:
 )
 @click.option("--after", is_flag=True, help="Do the work first, then lie about it.")
 @click.option("--topic")
-@click.option("--partition", type=int)
+@click.option("--top-level", is_flag=True, help="Put the error beside the rows of the answer.")
+@click.option("--partition", type=int, multiple=True, help="Can be given several times.")
 @click.option("--group")
 @click.option("--client-id")
 @click.option("--transactional-id")
+@click.option("--resource", help="Whose settings a request is about.")
+@click.option("--versions", metavar="FIRST[-LAST]", help="Of the API.")
 @click.option(
     "--on-call", type=int, metavar="N", help="Let matching requests pass before number N."
 )
 @click.option("--times", type=int, metavar="N", help="Hit so many of them.")
 @click.option("--every-time", is_flag=True, help="Hit all of them.")
+@click.option("--until", metavar="API", help="Hit each client until it has sent this.")
 @click.option("--probability", type=float, metavar="P", help="Hit each with this probability.")
 @click.option("--seed", type=int, help="Of the probability, to repeat a run.")
 @click.option("--ms", type=float, help="How long a delay or throttling is.")
 @click.option("--bit", type=int, help="Which bit of a batch to flip, behind its header.")
 @click.option("--maybe", is_flag=True, help="`fault check` does not mind if it never fires.")
-def arm(control: str, after: bool, **words: Any) -> None:
-    """Arm a fault for the requests of API (Produce, Fetch, ...), or for all; prints its number."""
-    given = {name: value for name, value in words.items() if value not in (None, False)}
+def arm(control: str, after: bool, versions: str | None, **words: Any) -> None:
+    """Arm a fault for the requests of API... (Produce, Fetch, ...), or for all; prints its number."""
+    given = {name: value for name, value in words.items() if value not in (None, ())}
+    if versions is not None:
+        first, _, last = versions.partition("-")
+        try:
+            given["versions"] = [int(first), int(last or first)]
+        except ValueError:
+            raise click.UsageError(f"--versions {versions} is not FIRST or FIRST-LAST") from None
     answer = ask(control, do="fault", at="after" if after else "before", **given)
     click.echo(answer["fault"])
 

@@ -19,6 +19,9 @@ _NOT_STARTED, _NOT_FOUND = 3, 127
 @click.option("--env", "variables", multiple=True, metavar="NAME", help="One more variable.")
 @click.option("-o", "overrides", multiple=True, metavar="KEY=VALUE", help="Set a property.")
 @click.option("--control", is_flag=True, help="Take orders of tests at KBROKER_CONTROL.")
+@click.option(
+    "--disk", is_flag=True, help="With --control: a disk in memory that orders can break."
+)
 @click.option("--keep", is_flag=True, help="Write to a folder, and leave it there.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(keep: bool, variables: tuple[str, ...], overrides: tuple[str, ...], **asked: Any) -> None:
@@ -28,6 +31,8 @@ def run(keep: bool, variables: tuple[str, ...], overrides: tuple[str, ...], **as
     KAFKA_BOOTSTRAP_SERVERS, BOOTSTRAP_SERVERS and KBROKER_BOOTSTRAP. Signals are passed on; the
     exit status is that of COMMAND.
     """
+    if asked["disk"] and (keep or not asked["control"]):
+        raise click.UsageError("--disk goes with --control, and not with --keep")
     from kbroker.config import ConfigError
     from kbroker.declared import StartFailed
     from kbroker.running import RunOptions, run_command

@@ -49,7 +49,12 @@ from .units import DURATION
 @option(
     "--control-port",
     type=click.IntRange(0, 65535),
-    help="Take orders of tests here, on 127.0.0.1: faults and clocks. 0 is a free port.",
+    help="Take orders of tests here, on 127.0.0.1: faults, clocks and more. 0 is a free port.",
+)
+@option(
+    "--disk",
+    is_flag=True,
+    help="With --memory and --control-port: a disk in memory that orders can break.",
 )
 def serve(**options: Any) -> None:
     """Run a broker until Ctrl+C or SIGTERM."""
@@ -59,6 +64,8 @@ def serve(**options: Any) -> None:
 
     if options["memory"] and options["data_dir"]:
         raise click.UsageError("--memory and --data-dir exclude each other")
+    if options["disk"] and not (options["memory"] and options["control_port"] is not None):
+        raise click.UsageError("--disk goes with --memory and --control-port")
     overrides = split_overrides(options.pop("overrides"))
     settings = ServeOptions(overrides=overrides, **options)
     try:

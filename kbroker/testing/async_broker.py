@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping, Sequence
 from functools import partial
 
 from kbroker.broker import Broker, open_broker
@@ -30,6 +30,7 @@ from .snapshot import NOWHERE, Snapshot, become_another_cluster, make_ready, tak
 from .stores import MemoryStore, Store
 from .verbs import StateVerbs
 
+ANY_PORT = Listener("PLAINTEXT", "127.0.0.1", 0)
 REQUESTS_SHOWN = 5
 """Of each client, in a report."""
 CLIENTS_SHOWN = 10
@@ -240,10 +241,12 @@ async def run_broker(
     *,
     faults: Faults,
     clock: MovableClock,
-    port: int = 0,
     log: LogTail,
+    listeners: Sequence[Listener] = (ANY_PORT,),
+    cluster_id: str | None = None,
+    grace_seconds: float = 0,
 ) -> AsyncIterator[RunningBroker]:
-    """Run a broker on 127.0.0.1 that faults hit; see `kbroker.broker.open_broker`.
+    """Run a broker that faults hit, by default on 127.0.0.1; see `kbroker.broker.open_broker`.
 
     Parameters: `log` keeps the last lines that it logs.
     """
@@ -252,8 +255,9 @@ async def run_broker(
         data_dir=store.data_dirs,
         files=store.files,
         clock=clock,
-        listeners=[Listener("PLAINTEXT", "127.0.0.1", port)],
-        grace_seconds=0,
+        listeners=list(listeners),
+        grace_seconds=grace_seconds,
+        cluster_id=cluster_id,
         connection_class=partial(FaultyConnection, faults),
     )
     with log.collecting():

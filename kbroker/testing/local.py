@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -15,9 +16,10 @@ from kbroker.client.topics import Partition
 from kbroker.clock import SystemClock
 from kbroker.config import BrokerConfig
 from kbroker.context import Endpoint
+from kbroker.server import Listener
 from kbroker.storage.crash_files import Mode
 
-from .async_broker import RunningBroker, fill, run_broker
+from .async_broker import ANY_PORT, RunningBroker, fill, run_broker
 from .clock import MovableClock, milliseconds
 from .disk import Disk, PowerCut
 from .expectation import Expectation
@@ -41,7 +43,10 @@ class KafkaHandle:
     """
 
     _thread: BrokerThread
-    _kit: Kit
+
+    @property
+    def _kit(self) -> Kit:
+        raise NotImplementedError
 
     @property
     def bootstrap_servers(self) -> str:
@@ -152,7 +157,10 @@ class ExternalKafka(KafkaHandle):
         self._own_thread = thread is None
         self._thread = thread or BrokerThread()
         self._held: Held[Kit] = self._thread.hold(self._open)
-        self._kit = self._held.value
+
+    @property
+    def _kit(self) -> Kit:
+        return self._held.value
 
     @property
     def bootstrap_servers(self) -> str:
@@ -182,7 +190,8 @@ class LocalBroker(KafkaHandle, Arming[None]):
     `data_dir` keeps the data in a folder or in several, None in memory; `load` is what it holds at
     the start, or the folder where that was saved; `disk` gives it a disk that fails on demand;
     `thread` is one that several brokers share, None makes one; `store` is where the data is, when
-    neither `data_dir` nor `disk` say it.
+    neither `data_dir` nor `disk` say it; `listeners` are where clients come in, by default one on
+    127.0.0.1; `cluster_id` and `grace_seconds` are as of `kbroker.broker.open_broker`.
 
     Resource handling: use it in a `with` statement, or call `close`.
     """
@@ -191,22 +200,28 @@ class LocalBroker(KafkaHandle, Arming[None]):
         self,
         *,
         topics: Mapping[str, int] | None = None,
-        config: Mapping[str, str] | None = None,
+        config: Mapping[str, str] | BrokerConfig | None = None,
         data_dir: str | Sequence[str] | None = None,
-        port: int = 0,
         load: Snapshot | str | Path | None = None,
         disk: bool = False,
         thread: BrokerThread | None = None,
         store: Store | None = None,
+        listeners: Sequence[Listener] = (ANY_PORT,),
+        cluster_id: str | None = None,
+        grace_seconds: float = 0,
     ) -> None:
         self.faults = Faults()
         self.clock = BrokerClock(self)
         self.explain = BrokerExplain(self)
         self._log = LogTail()
-        self._properties = dict(config or {})
-        self._config = BrokerConfig.load(options=self._properties)
+        if not isinstance(config, BrokerConfig):
+            config = BrokerConfig.load(options=dict(config or {}))
+        self._config = config
         self._store = store or self._new_store(data_dir, disk=disk)
-        self._port = port
+        self._listeners = listeners
+        self._cluster_id = cluster_id
+        self._grace_seconds = grace_seconds
+        self._bootstrap = ""
         self._own_thread = thread is None
         self._thread = thread or BrokerThread()
         self._held: Held[RunningBroker] | None = None
@@ -235,16 +250,20 @@ class LocalBroker(KafkaHandle, Arming[None]):
     def start(self) -> None:
         """Start again after `stop`, on the same port."""
         if self._held is None:
-            self._held = held = self._hold()
-            self._kit = held.value
-            self._port = held.value.broker.endpoint.port
+            self._held = self._hold()
+            broker = self._held.value.broker
+            self._bootstrap = broker.bootstrap_servers
+            self._listeners = [
+                replace(listener, port=endpoint.port)
+                for listener, endpoint in broker.server.endpoints()
+            ]
 
     def _hold(self) -> Held[RunningBroker]:
         """Start, and not on a port where a client of an earlier broker may still look for it."""
         while True:
             held = self._thread.hold(self._open)
             port = held.value.broker.endpoint.port
-            if self._port or port not in self._thread.ports:
+            if self._listeners[0].port or port not in self._thread.ports:
                 self._thread.ports.append(port)
                 return held
             self._thread.let_go(held)
@@ -255,8 +274,10 @@ class LocalBroker(KafkaHandle, Arming[None]):
             self._store,
             faults=self.faults,
             clock=self.clock.movable,
-            port=self._port,
             log=self._log,
+            listeners=self._listeners,
+            cluster_id=self._cluster_id,
+            grace_seconds=self._grace_seconds,
         )
 
     def stop(self) -> None:
@@ -298,6 +319,10 @@ class LocalBroker(KafkaHandle, Arming[None]):
             self.check_faults()
 
     @property
+    def _kit(self) -> Kit:
+        return self.running
+
+    @property
     def running(self) -> RunningBroker:
         """The broker in its thread: for `run_in_broker`. Raises RuntimeError when it is stopped."""
         if self._held is None:
@@ -306,7 +331,11 @@ class LocalBroker(KafkaHandle, Arming[None]):
 
     @property
     def bootstrap_servers(self) -> str:
-        return f"127.0.0.1:{self._port}"
+        return self._bootstrap
+
+    def connections(self) -> int:
+        """How many clients are connected; nobody is to a broker that is stopped."""
+        return len(self._held.value.broker.server.connections) if self._held else 0
 
     def run_in_broker(self, function: Callable[[RunningBroker], Awaitable[T]]) -> T:
         """Run an async function in the broker's thread, with the broker."""
@@ -428,7 +457,7 @@ class LocalBroker(KafkaHandle, Arming[None]):
         It is another cluster, with an id and a listener of its own, and no members in its groups.
         """
         return LocalBroker(
-            config=self._properties,
+            config=self._config,
             load=snapshot or self.snapshot(),
             thread=None if self._own_thread else self._thread,
             store=self._store.fresh(),

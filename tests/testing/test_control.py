@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+import click
 import pytest
-from kafka import KafkaProducer
+from kafka import KafkaConsumer, KafkaProducer
 
+from kbroker.cli.fault import arm
 from kbroker.testing import ExternalKafka
+from kbroker.testing.fault_words import EFFECTS, WORDS
 
 KBROKER = [sys.executable, "-m", "kbroker"]
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -54,21 +59,35 @@ class Orders:
     def __call__(self, do: str, **words: Any) -> dict[str, Any]:
         return self.send(json.dumps({"do": do, **words}).encode())
 
+    def ended(self) -> bool:
+        """Whether the broker has closed the connection."""
+        return self._lines.readline() == ""
+
     def close(self) -> None:
         self._lines.close()
         self._stream.close()
 
 
-@pytest.fixture
-def ready() -> Iterator[dict[str, Any]]:
+@pytest.fixture(scope="module")
+def server() -> Iterator[Orders]:
+    """A process for all tests here."""
     with served("--topic", "orders:2") as ready:
-        yield ready
+        orders = Orders(ready)
+        yield orders
+        orders.close()
+
+
+@pytest.fixture
+def ready(server: Orders) -> dict[str, Any]:
+    """A fresh broker for each test."""
+    return server("open", topics={"orders": 2})
 
 
 @pytest.fixture
 def order(ready: dict[str, Any]) -> Iterator[Orders]:
     orders = Orders(ready)
     yield orders
+    assert orders("close")["ok"]
     orders.close()
 
 
@@ -85,7 +104,7 @@ def test_a_fault_by_json(ready: dict[str, Any], order: Orders) -> None:
     assert order("fault", **words) == {"ok": True, "fault": 1}
     assert not order("check")["ok"]
     assert send(ready) == 0
-    assert order("hits", fault=1, wait=2) == {"ok": True, "hits": 2}
+    assert order("hits", fault=1, wait=2)["hits"] == 2
     assert order("check") == {"ok": True}
     assert order("fault", api="Produce", effect="disconnect", on_call=2, maybe=True)["fault"] == 2
     assert order("disarm", fault=2) == {"ok": True}
@@ -112,10 +131,31 @@ def test_time_by_json(ready: dict[str, Any], order: Orders) -> None:
     [
         (b"no json", "Expecting value"),
         (b"[]", "an order is a JSON object"),
-        (b'{"do": "dance"}', "`do` is one of advance, check"),
+        (b'{"do": "dance"}', "`do` is one of advance"),
         (b'{"do": "fault", "api": "Prodce"}', "did you mean Produce"),
-        (b'{"do": "fault", "effect": "explode"}', "effect is one of pass, error"),
-        (b'{"do": "fault", "colour": "red"}', "colour"),
+        (b'{"do": "fault", "effect": "explode"}', "effect is one of pass, disconnect"),
+        (b'{"do": "fault", "effect": "disconnect", "error": "X"}', "there is no error 'X'"),
+        (b'{"do": "fault", "effect": "disconnect", "error": 6}', "not both"),
+        (b'{"do": "fault", "effect": "delay"}', "the effect delay needs ms"),
+        (b'{"do": "fault", "colour": "red"}', "a fault has no 'colour'"),
+        (b'{"do": "fault", "topics": "red"}', "did you mean topic?"),
+        (b'{"do": "fault", "times": true}', "times is int, not True"),
+        (b'{"do": "fault", "on_call": 0}', "on_call is at least 1, not 0"),
+        (b'{"do": "fault", "probability": 2}', "probability is at most 1"),
+        (b'{"do": "fault", "api": ["Fetch", 1]}', "api is a list of str"),
+        (b'{"do": "fault", "api": "Fetch", "partition": [true]}', "partition is a list of int"),
+        (b'{"do": "fault", "api": "Fetch", "partition": -1}', "partition is at least 0"),
+        (b'{"do": "fault", "api": "Fetch", "until": "Metdata"}', "did you mean Metadata"),
+        (b'{"do": "fault", "api": "Heartbeat", "effect": "corrupt_batch"}', "not in Heartbeat"),
+        (b'{"do": "fault", "versions": [1]}', "versions is a number or [first, last]"),
+        (b'{"do": "hits"}', "hits: missing a required argument: 'fault'"),
+        (b'{"do": "close"}', "this broker ends with its process"),
+        (b'{"do": "restore", "snapshot": 9}', "there is no snapshot 9"),
+        (b'{"do": "crash_at", "point": "produce.appended"}', "has no disk to break"),
+        (b'{"do": "power_cut", "mode": "soft"}', "mode is one of drop, torn"),
+        (b'{"do": "produce", "topic": "orders", "value": {"base64": "!"}}', "base64"),
+        (b'{"do": "create_topic", "name": "orders"}', "already exists"),
+        (b'{"do": "topics", "x": %s}' % (b"[" * 5000), "maximum recursion"),
         (b'{"do": "hits", "fault": 7}', "there is no fault 7"),
         (b'{"do": "explain"}', "explain takes a group, or a topic"),
         (b'{"do": "advance", "hours": -1}', "does not go back"),
@@ -123,13 +163,198 @@ def test_time_by_json(ready: dict[str, Any], order: Orders) -> None:
         (b'{"do": "wait_for_lag", "group": "g", "timeout": 0.01}', "waited 0.01 s"),
     ],
 )
-def test_orders_that_make_no_sense(order: Orders, line: bytes, error: str) -> None:
-    answer = order.send(line)
+def test_orders_that_make_no_sense(server: Orders, line: bytes, error: str) -> None:
+    answer = server.send(line)
     assert not answer["ok"]
     assert error in answer["error"]
 
 
-def test_the_command_line(ready: dict[str, Any]) -> None:
+def test_faults_that_hit_what_they_say(order: Orders) -> None:
+    """Each schedule, on a client that only counts."""
+
+    def hits(calls: int, **words: Any) -> int:
+        fresh = order("open", topics={"orders": 1})
+        orders = Orders(fresh)
+        number = orders("fault", api="Produce", error="NOT_LEADER_OR_FOLLOWER", **words)["fault"]
+        client = KafkaProducer(bootstrap_servers=fresh["bootstrap_servers"], retries=0)
+        for _ in range(calls):
+            client.send("orders", b"x").exception  # noqa: B018
+            client.flush(5)
+        client.close()
+        found = int(orders("hits", fault=number)["hits"])
+        orders("close")
+        orders.close()
+        return found
+
+    assert hits(3) == 1
+    assert hits(3, times=2) == 2
+    assert hits(3, every_time=True) == 3
+    assert hits(3, on_call=3, topic="orders", partition=0) == 1
+    assert hits(3, on_call=4, maybe=True) == 0
+    assert hits(3, probability=1.0, seed=1) == 3
+    assert hits(3, probability=0.0) == 0
+    assert hits(3, times=3, client_id="another", maybe=True) == 0
+    assert hits(3, times=3, versions=[0, 1], maybe=True) == 0
+    assert hits(3, until="FindCoordinator") == 3
+    assert hits(3, until="Metadata", maybe=True) == 0, "it asks for that before it sends"
+
+
+def test_a_broker_for_each_test(order: Orders) -> None:
+    fresh = order("open", topics={"mine": 2}, config={"num.partitions": 4})
+    mine = Orders(fresh)
+    assert mine("topics")["topics"] == {"mine": 2}
+    assert order("topics")["topics"] == {"orders": 2}
+    mine("fault", api="Fetch", error="UNKNOWN_SERVER_ERROR")
+    failed = mine("close")
+    assert "never fired: saw no such request" in failed["error"]
+    assert mine.ended()
+    for port in (fresh["bootstrap_servers"], fresh["control"]):
+        host, _, number = port.rpartition(":")
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((host, int(number)))
+    mine.close()
+
+
+def test_records_and_groups_by_json(ready: dict[str, Any], order: Orders) -> None:
+    order("create_topic", name="bytes", partitions=1)
+    order("produce", topic="bytes", value={"base64": "/w=="}, key="k", headers=[["h", "v"]])
+    order("produce", topic="bytes", value={"id": 1}, timestamp=1_000)
+    first, second = order("wait_for", topic="bytes", count=2)["records"]
+    assert (first["timestamp"], json.loads(first["value"])) == (1_000, {"id": 1})
+    assert (second["value"], second["key"]) == ({"base64": "/w=="}, "k")
+    assert second["headers"] == [["h", "v"]]
+    assert order("records", topic="bytes")["records"] == [first, second]
+    assert order("expect", topic="bytes", json={"id": 1})["record"] == first
+    assert order("expect", topic="bytes", key="k")["record"] == second
+    assert order("expect_nothing", topic="bytes")["ok"]
+    consumer = KafkaConsumer(
+        "bytes",
+        bootstrap_servers=ready["bootstrap_servers"],
+        group_id="g",
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+    )
+    assert len([next(consumer), next(consumer)]) == 2
+    consumer.commit()
+    group = order("wait_for_group", group="g", members=1)["group"]
+    assert group["members"][0]["partitions"] == [["bytes", 0]]
+    assert order("wait_for_assignment", group="g", partitions=[["bytes", 0]])["group"] == group
+    assert order("wait_for_commit", group="g", topic="bytes", partition=0, offset=2)["ok"]
+    assert order("committed", group="g")["committed"] == [["bytes", 0, 2]]
+    assert order("lag", group="g")["lag"] == 0
+    assert order("settled", group="g")["ok"]
+    consumer.close()
+    assert order("group", group="nobody")["group"] is None
+    assert order("delete_topic", name="bytes")["ok"]
+
+
+def test_snapshots_by_json(order: Orders, tmp_path: Path) -> None:
+    def values(orders: Orders) -> list[str]:
+        return [record["value"] for record in orders("records", topic="orders")["records"]]
+
+    order("produce", topic="orders", value="first")
+    before = order("snapshot")["snapshot"]
+    order("produce", topic="orders", value="second")
+    fork = Orders(order("fork", snapshot=before))
+    assert values(fork) == ["first"]
+    assert fork("close")["ok"]
+    fork.close()
+    assert order("restore", snapshot=before)["ok"]
+    assert values(order) == ["first"]
+    assert order("save", snapshot=before, folder=str(tmp_path / "saved"))["ok"]
+    loaded = order("load", folder=str(tmp_path / "saved"))["snapshot"]
+    order("produce", topic="orders", value="third")
+    assert order("restore", snapshot=loaded)["ok"]
+    assert values(order) == ["first"]
+
+
+def test_what_happens_to_a_cluster_by_json(ready: dict[str, Any], order: Orders) -> None:
+    assert send(ready) == 0
+    number = order("fault", api=["Fetch", "ListOffsets"], error=1, partition=[0, 1])["fault"]
+    assert order("disarm", fault=number)["ok"]
+    assert "disarmed already" in order("disarm", fault=number)["error"]
+    order("fault", api="Fetch")
+    assert order("disarm_faults")["ok"]
+    assert order("cap_versions", versions="3.9")["ok"]
+    assert send(ready) == 1
+    assert order("cap_versions", versions=None)["ok"]
+    assert len(order("fence_producer")["producer_ids"]) == 2
+    assert order("move_leader", topic="orders", partition=0)["ok"]
+    assert send(ready) == 2
+    assert order("offset_out_of_range", topic="orders") == {"ok": True, "offset": 4}
+    consumer = KafkaConsumer(
+        "orders", bootstrap_servers=ready["bootstrap_servers"], group_id="g", client_id="me"
+    )
+    consumer.poll(timeout_ms=100)
+    order("wait_for_group", group="g", members=1)
+    assert len(order("expire_member", group="g", member="me")["members"]) == 1
+    assert order("move_coordinator", group="g")["ok"]
+    consumer.close(autocommit=False)
+
+
+def test_stops_and_crashes_by_json() -> None:
+    with served("--topic", "orders:1", "--disk", "--idle-timeout", "1h") as ready:
+        order = Orders(ready)
+        assert send(ready) == 0
+        assert order("stop")["ok"]
+        assert not order("settled")["ok"]
+        assert order("start")["ok"]
+        assert send(ready) == 1
+        assert order("restart")["ok"]
+        order("crash_at", point="produce.appended", mode="torn", seed=1)
+        client = KafkaProducer(
+            bootstrap_servers=ready["bootstrap_servers"],
+            retry_backoff_ms=10,
+            reconnect_backoff_ms=10,
+        )
+        sent = client.send("orders", b"survives")
+        assert order("wait_for_crash")["ok"]
+        sent.get(10)
+        client.close()
+        assert order("power_cut")["ok"]
+        assert order("records", topic="orders")["records"][-1]["value"] == "survives"
+        assert order("disk_flip", topic="orders", partition=0, offset=0)["ok"]
+        assert order("disk_slow", ms=1)["ok"]
+        assert order("disk_full", topic="orders")["ok"]
+        assert order("disk_full", free=1_000_000)["ok"]
+        assert order("disk_make_room")["ok"]
+        order("produce", topic="orders", value="x")
+        assert order("disk_tear_last_write")["ok"]
+        assert "fsync or write" in order("disk_fail", operation="read")["error"]
+        assert "EIO or ENOSPC" in order("disk_fail", operation="fsync", error="EBAD?")["error"]
+        order.close()
+
+
+def test_a_clock_that_stands_still(order: Orders) -> None:
+    assert order("freeze")["ok"]
+    assert order("now") == order("now")
+    assert order("advance", seconds=1)["ok"]
+    assert order("resume")["ok"]
+
+
+def test_the_page_has_every_order_and_every_word(order: Orders) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "testing.md").read_text()
+    section = page.partition("## Other languages")[2]
+    rows = re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)
+    known = re.search("one of (.*), not", order("dance")["error"])
+    assert known is not None
+    assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == set(
+        known[1].split(", ")
+    )
+    effects = section.partition("<!-- effects -->")[2].partition("<!-- /effects -->")[0]
+    assert re.findall(r"`(\w+)`", effects) == list(EFFECTS)
+    assert [word for word in WORDS if f"`{word}`" not in section] == []
+
+
+def test_the_command_line_has_every_word_of_a_fault() -> None:
+    options = {option.name for option in arm.params}
+    assert set(WORDS) - {"at"} <= options
+    told = next(option for option in arm.params if option.name == "effect")
+    assert isinstance(told, click.Option)
+    assert [name for name in EFFECTS if name not in (told.help or "") and name != "pass"] == []
+
+
+def test_the_command_line(ready: dict[str, Any], order: Orders) -> None:
     def kbroker(*words: str, status: int = 0) -> str:
         done = subprocess.run(
             [*KBROKER, *words], capture_output=True, text=True, timeout=30, check=False
@@ -147,6 +372,10 @@ def test_the_command_line(ready: dict[str, Any]) -> None:
     assert kbroker("explain", "group", "g", *at).startswith("group g has no coordinator here")
     assert "fault disconnect" in kbroker("explain", "partition", "orders", "0", *at)
     kbroker("clock", "advance", "8d", *at)
+    assert json.loads(kbroker("control", "topics", *at)) == {"topics": {"orders": 2}}
+    said = kbroker("control", "produce", "topic=orders", 'value={"id": 1}', "key=a", *at)
+    assert json.loads(json.loads(said)["record"]["value"]) == {"id": 1}
+    assert "is not WORD=VALUE" in kbroker("control", "produce", "orders", *at, status=2)
     kbroker("clock", "advance", "50s", "--coordinator", "--keep-members", *at)
     assert "Control line" in kbroker("fault", "check", "--control", "127.0.0.1:1", status=1)
 

@@ -1,0 +1,155 @@
+// Command faults arms faults through kbroker's control socket and sees franz-go survive them.
+//
+// Run it with `kbroker run --control -- faults`. It prints a line for each story that went well.
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+const topic = "orders"
+
+type words map[string]any
+
+// control gives orders to one broker: a JSON object a line, and a line as answer.
+type control struct {
+	connection net.Conn
+	answers    *bufio.Scanner
+}
+
+func dial(address string) *control {
+	connection := must(net.Dial("tcp", address))
+	return &control{connection, bufio.NewScanner(connection)}
+}
+
+func (c *control) order(do string, order words) words {
+	order["do"] = do
+	_ = must(c.connection.Write(append(must(json.Marshal(order)), '\n')))
+	if !c.answers.Scan() {
+		panic("the broker takes no orders any more")
+	}
+	var answer words
+	check(json.Unmarshal(c.answers.Bytes(), &answer))
+	if answer["ok"] != true {
+		panic(fmt.Sprintf("%s: %s", do, answer["error"]))
+	}
+	return answer
+}
+
+func (c *control) values() []any {
+	values := []any{}
+	for _, record := range c.order("records", words{"topic": topic})["records"].([]any) {
+		values = append(values, record.(map[string]any)["value"])
+	}
+	return values
+}
+
+// broker is a fresh one for each story.
+type broker struct {
+	*control
+	bootstrap string
+}
+
+func (b broker) client(more ...kgo.Opt) *kgo.Client {
+	options := append(more,
+		kgo.SeedBrokers(b.bootstrap),
+		kgo.DefaultProduceTopic(topic),
+		kgo.RetryBackoffFn(func(int) time.Duration { return 20 * time.Millisecond }),
+		kgo.MetadataMinAge(20*time.Millisecond),
+	)
+	return must(kgo.NewClient(options...))
+}
+
+func send(ctx context.Context, client *kgo.Client, value string) {
+	check(client.ProduceSync(ctx, kgo.StringRecord(value)).FirstErr())
+}
+
+func leaderMoves(ctx context.Context, b broker) {
+	fault := b.order("fault", words{
+		"api": "Produce", "topic": topic, "error": "NOT_LEADER_OR_FOLLOWER", "times": 2,
+	})["fault"]
+	client := b.client()
+	defer client.Close()
+	send(ctx, client, "x")
+	equal(b.order("hits", words{"fault": fault})["hits"], 2.0)
+	equal(b.values(), []any{"x"})
+}
+
+func answerIsLost(ctx context.Context, b broker) {
+	b.order("fault", words{"api": "Produce", "at": "after", "effect": "disconnect"})
+	client := b.client() // idempotent, as it is by default
+	defer client.Close()
+	send(ctx, client, "first")
+	send(ctx, client, "second")
+	equal(b.values(), []any{"first", "second"})
+}
+
+func fetchIsSlow(ctx context.Context, b broker) {
+	b.order("produce", words{"topic": topic, "value": "x"})
+	b.order("fault", words{"api": "Fetch", "effect": "delay", "ms": 300})
+	started := time.Now()
+	client := b.client(
+		kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
+	)
+	defer client.Close()
+	fetches := client.PollFetches(ctx)
+	check(fetches.Err())
+	equal(string(fetches.Records()[0].Value), "x")
+	equal(time.Since(started) >= 300*time.Millisecond, true)
+}
+
+func brokerRestarts(ctx context.Context, b broker) {
+	client := b.client()
+	defer client.Close()
+	send(ctx, client, "before")
+	b.order("restart", words{})
+	send(ctx, client, "after")
+	equal(b.values(), []any{"before", "after"})
+}
+
+func main() {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	stories := []struct {
+		name string
+		tell func(context.Context, broker)
+	}{
+		{"a leader that moves", leaderMoves},
+		{"an answer that is lost", answerIsLost},
+		{"a fetch that is slow", fetchIsSlow},
+		{"a broker that restarts", brokerRestarts},
+	}
+	first := dial(os.Getenv("KBROKER_CONTROL"))
+	for _, story := range stories {
+		fresh := first.order("open", words{"topics": words{topic: 1}})
+		b := broker{dial(fresh["control"].(string)), fresh["bootstrap_servers"].(string)}
+		story.tell(ctx, b)
+		b.order("close", words{}) // fails when a fault hit nothing
+		fmt.Println(story.name)
+	}
+}
+
+func must[T any](value T, err error) T {
+	check(err)
+	return value
+}
+
+func check(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+func equal(found, wanted any) {
+	if fmt.Sprint(found) != fmt.Sprint(wanted) {
+		panic(fmt.Sprintf("%v, not %v", found, wanted))
+	}
+}

@@ -1,0 +1,152 @@
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.ObjectMapper;
+import java.io.BufferedReader;
+import java.io.IOException;
+import java.io.InputStreamReader;
+import java.io.OutputStream;
+import java.net.Socket;
+import java.nio.charset.StandardCharsets;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.TimeUnit;
+import org.apache.kafka.clients.consumer.ConsumerRecords;
+import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.clients.producer.KafkaProducer;
+import org.apache.kafka.clients.producer.ProducerRecord;
+import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.serialization.StringDeserializer;
+import org.apache.kafka.common.serialization.StringSerializer;
+
+/**
+ * Arms faults through kbroker's control socket and sees Kafka's own client survive them.
+ *
+ * <p>Run it with {@code kbroker run --control -- java Faults.java}. It prints a line for each story
+ * that went well.
+ */
+public final class Faults {
+    private static final String TOPIC = "orders";
+
+    /** Gives orders to one broker: a JSON object a line, and a line as answer. */
+    private static final class Control implements AutoCloseable {
+        private final ObjectMapper json = new ObjectMapper();
+        private final Socket socket;
+        private final OutputStream orders;
+        private final BufferedReader answers;
+
+        Control(String address) throws IOException {
+            int colon = address.lastIndexOf(':');
+            socket = new Socket(address.substring(0, colon), Integer.parseInt(address.substring(colon + 1)));
+            orders = socket.getOutputStream();
+            answers = new BufferedReader(
+                new InputStreamReader(socket.getInputStream(), StandardCharsets.UTF_8));
+        }
+
+        JsonNode order(String verb, Object... namesAndValues) throws IOException {
+            Map<String, Object> order = new LinkedHashMap<>(Map.of("do", verb));
+            for (int i = 0; i < namesAndValues.length; i += 2) {
+                order.put((String) namesAndValues[i], namesAndValues[i + 1]);
+            }
+            orders.write((json.writeValueAsString(order) + "\n").getBytes(StandardCharsets.UTF_8));
+            JsonNode answer = json.readTree(answers.readLine());
+            check(answer.get("ok").asBoolean(), verb + ": " + answer.path("error").asText());
+            return answer;
+        }
+
+        List<String> values() throws IOException {
+            List<String> values = new ArrayList<>();
+            order("records", "topic", TOPIC).get("records").forEach(
+                record -> values.add(record.get("value").asText()));
+            return values;
+        }
+
+        @Override
+        public void close() throws IOException {
+            socket.close();
+        }
+    }
+
+    private interface Story {
+        void tell(Control control, String bootstrap) throws Exception;
+    }
+
+    public static void main(String[] arguments) throws Exception {
+        Map<String, Story> stories = new LinkedHashMap<>();
+        stories.put("a leader that moves", Faults::leaderMoves);
+        stories.put("an answer that is lost", Faults::answerIsLost);
+        stories.put("a fetch that is slow", Faults::fetchIsSlow);
+        stories.put("a broker that restarts", Faults::brokerRestarts);
+        try (Control first = new Control(System.getenv("KBROKER_CONTROL"))) {
+            for (Map.Entry<String, Story> story : stories.entrySet()) {
+                JsonNode fresh = first.order("open", "topics", Map.of(TOPIC, 1));
+                try (Control control = new Control(fresh.get("control").asText())) {
+                    story.getValue().tell(control, fresh.get("bootstrap_servers").asText());
+                    control.order("close"); // fails when a fault hit nothing
+                }
+                System.out.println(story.getKey());
+            }
+        }
+    }
+
+    static void leaderMoves(Control control, String bootstrap) throws Exception {
+        int fault = control.order("fault", "api", "Produce", "topic", TOPIC,
+            "error", "NOT_LEADER_OR_FOLLOWER", "times", 2).get("fault").asInt();
+        try (KafkaProducer<String, String> producer = producer(bootstrap)) {
+            send(producer, "x");
+        }
+        check(control.order("hits", "fault", fault).get("hits").asInt() == 2, "hits");
+        check(control.values().equals(List.of("x")), control.values().toString());
+    }
+
+    static void answerIsLost(Control control, String bootstrap) throws Exception {
+        control.order("fault", "api", "Produce", "at", "after", "effect", "disconnect");
+        try (KafkaProducer<String, String> producer = producer(bootstrap)) { // idempotent by default
+            send(producer, "first");
+            send(producer, "second");
+        }
+        check(control.values().equals(List.of("first", "second")), control.values().toString());
+    }
+
+    static void fetchIsSlow(Control control, String bootstrap) throws Exception {
+        control.order("produce", "topic", TOPIC, "value", "x");
+        control.order("fault", "api", "Fetch", "effect", "delay", "ms", 300);
+        Map<String, Object> settings = Map.of("bootstrap.servers", bootstrap);
+        try (KafkaConsumer<String, String> consumer =
+            new KafkaConsumer<>(settings, new StringDeserializer(), new StringDeserializer())) {
+            List<TopicPartition> partitions = List.of(new TopicPartition(TOPIC, 0));
+            consumer.assign(partitions);
+            consumer.seekToBeginning(partitions);
+            long started = System.nanoTime();
+            ConsumerRecords<String, String> records = consumer.poll(Duration.ofSeconds(10));
+            check(records.count() == 1, records.count() + " records");
+            check(System.nanoTime() - started >= 300_000_000L, "it came too soon");
+        }
+    }
+
+    static void brokerRestarts(Control control, String bootstrap) throws Exception {
+        try (KafkaProducer<String, String> producer = producer(bootstrap)) {
+            send(producer, "before");
+            control.order("restart");
+            send(producer, "after");
+        }
+        check(control.values().equals(List.of("before", "after")), control.values().toString());
+    }
+
+    static KafkaProducer<String, String> producer(String bootstrap) {
+        Map<String, Object> settings = Map.of(
+            "bootstrap.servers", bootstrap, "retry.backoff.ms", 20, "reconnect.backoff.ms", 20);
+        return new KafkaProducer<>(settings, new StringSerializer(), new StringSerializer());
+    }
+
+    static void send(KafkaProducer<String, String> producer, String value) throws Exception {
+        producer.send(new ProducerRecord<>(TOPIC, value)).get(10, TimeUnit.SECONDS);
+    }
+
+    static void check(boolean holds, String otherwise) {
+        if (!holds) {
+            throw new AssertionError(otherwise);
+        }
+    }
+}

@@ -1,0 +1,110 @@
+// Arms faults through kbroker's control socket and sees kafkajs survive them.
+//
+// Run it with `kbroker run --control -- node faults.mjs`. It prints a line for each story that went
+// well.
+
+import assert from 'node:assert/strict'
+import { once } from 'node:events'
+import { connect } from 'node:net'
+import { createInterface } from 'node:readline'
+import kafkajs from 'kafkajs'
+
+const topic = 'orders'
+
+// Gives orders to one broker: a JSON object a line, and a line as answer.
+class Control {
+  constructor(address) {
+    const [host, port] = address.split(':')
+    this.socket = connect({ host, port })
+    this.lines = createInterface({ input: this.socket })
+  }
+
+  async order(verb, words = {}) {
+    this.socket.write(JSON.stringify({ do: verb, ...words }) + '\n')
+    const [line] = await once(this.lines, 'line')
+    const answer = JSON.parse(line)
+    assert(answer.ok, `${verb}: ${answer.error}`)
+    return answer
+  }
+
+  async values() {
+    const { records } = await this.order('records', { topic })
+    return records.map((record) => record.value)
+  }
+}
+
+function client(bootstrap) {
+  return new kafkajs.Kafka({
+    brokers: [bootstrap],
+    logLevel: kafkajs.logLevel.NOTHING,
+    retry: { initialRetryTime: 20, retries: 20 },
+  })
+}
+
+async function withProducer(bootstrap, settings, work) {
+  const producer = client(bootstrap).producer({
+    createPartitioner: kafkajs.Partitioners.DefaultPartitioner,
+    ...settings,
+  })
+  await producer.connect()
+  await work((value) => producer.send({ topic, messages: [{ value }] }))
+  await producer.disconnect()
+}
+
+async function leaderMoves(control, bootstrap) {
+  const words = { api: 'Produce', topic, error: 'NOT_LEADER_OR_FOLLOWER', times: 2 }
+  const { fault } = await control.order('fault', words)
+  await withProducer(bootstrap, {}, (send) => send('x'))
+  assert.equal((await control.order('hits', { fault })).hits, 2)
+  assert.deepEqual(await control.values(), ['x'])
+}
+
+async function answerIsLost(control, bootstrap) {
+  await control.order('fault', { api: 'Produce', at: 'after', effect: 'disconnect' })
+  await withProducer(bootstrap, { idempotent: true }, async (send) => {
+    await send('first')
+    await send('second')
+  })
+  assert.deepEqual(await control.values(), ['first', 'second'])
+}
+
+async function fetchIsSlow(control, bootstrap) {
+  await control.order('produce', { topic, value: 'x' })
+  await control.order('fault', { api: 'Fetch', effect: 'delay', ms: 300 })
+  const consumer = client(bootstrap).consumer({ groupId: 'g' })
+  await consumer.connect()
+  await consumer.subscribe({ topics: [topic], fromBeginning: true })
+  const started = Date.now()
+  const value = await new Promise((resolve) => {
+    consumer.run({ eachMessage: async ({ message }) => resolve(String(message.value)) })
+  })
+  assert.equal(value, 'x')
+  assert(Date.now() - started >= 300)
+  await consumer.disconnect()
+}
+
+async function brokerRestarts(control, bootstrap) {
+  await withProducer(bootstrap, {}, async (send) => {
+    await send('before')
+    await control.order('restart')
+    await send('after')
+  })
+  assert.deepEqual(await control.values(), ['before', 'after'])
+}
+
+const stories = {
+  'a leader that moves': leaderMoves,
+  'an answer that is lost': answerIsLost,
+  'a fetch that is slow': fetchIsSlow,
+  'a broker that restarts': brokerRestarts,
+}
+
+const first = new Control(process.env.KBROKER_CONTROL)
+for (const [name, tell] of Object.entries(stories)) {
+  const fresh = await first.order('open', { topics: { [topic]: 1 } })
+  const control = new Control(fresh.control)
+  await tell(control, fresh.bootstrap_servers)
+  await control.order('close') // fails when a fault hit nothing
+  console.log(name)
+}
+process.exit(0)

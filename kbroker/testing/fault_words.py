@@ -1,0 +1,127 @@
+"""A fault in the words of an order, for those who cannot call the methods of `Fault`."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import random
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from .fault import check_effect, new_rule
+from .names import api_key
+from .rules import Effect, Rule
+
+Words = dict[str, Any]
+
+
+class Word(NamedTuple):
+    """One word: the types of its value, and the least one. A list has values of the first type."""
+
+    kinds: tuple[type, ...]
+    least: float = -math.inf
+
+
+NUMBER = (int, float)
+TARGET: Mapping[str, Word] = {
+    "api": Word((str, list)),
+    "error": Word((str, int)),
+    "at": Word((str,)),
+    "topic": Word((str,)),
+    "partition": Word((int, list), 0),
+    "group": Word((str,)),
+    "client_id": Word((str,)),
+    "transactional_id": Word((str,)),
+    "resource": Word((str,)),
+    "top_level": Word((bool,)),
+    "versions": Word((int, list), 0),
+}
+"""Words of `new_rule`: which requests are meant, and with which error they are answered."""
+
+WORDS: Mapping[str, Word] = {
+    **TARGET,
+    "effect": Word((str,)),
+    "ms": Word(NUMBER, 0),
+    "bit": Word((int,), 0),
+    "on_call": Word((int,), 1),
+    "times": Word((int,), 1),
+    "every_time": Word((bool,)),
+    "until": Word((str,)),
+    "probability": Word(NUMBER, 0),
+    "seed": Word((int,)),
+    "maybe": Word((bool,)),
+}
+"""The words of a fault. Unless told otherwise it hits the next request that is meant, once."""
+
+EFFECTS = {each.value: each for each in Effect if each not in (Effect.ERROR, Effect.HOOK)}
+"""What a fault can do besides `error`."""
+NEEDED = {"delay": "ms", "throttle": "ms"}
+"""Effects that are nothing without a word."""
+
+
+def rule_of(words: Words) -> Rule:
+    """The rule that words mean, not armed yet. Raises ValueError, with what there is instead."""
+    words = {word: value for word, value in words.items() if value is not None}
+    for word, value in words.items():
+        _check(word, value)
+    target = {word: value for word, value in words.items() if word in TARGET}
+    if isinstance(target.get("versions"), list):
+        target["versions"] = _versions(target["versions"])
+    rule = new_rule(target.pop("api", None), **target)
+    if "effect" in words:
+        rule.effect = _effect(words)
+    rule.milliseconds = words.get("ms", 0)
+    rule.bit = words.get("bit", 0)
+    check_effect(rule)
+    _schedule(rule, words)
+    return rule
+
+
+def _check(name: str, value: Any) -> None:
+    word = WORDS.get(name)
+    if word is None:
+        close = difflib.get_close_matches(name, WORDS, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(WORDS)}"
+        raise ValueError(f"a fault has no {name!r}; {hint}")
+    # Not isinstance: True is no number of times.
+    if type(value) not in word.kinds:
+        kinds = " or ".join(kind.__name__ for kind in word.kinds)
+        raise ValueError(f"{name} is {kinds}, not {value!r}")
+    if isinstance(value, list):
+        for each in value:
+            if type(each) is not word.kinds[0]:
+                raise ValueError(f"{name} is a list of {word.kinds[0].__name__}, not {value}")
+    elif type(value) in NUMBER and value < word.least:
+        raise ValueError(f"{name} is at least {word.least:g}, not {value}")
+
+
+def _versions(bounds: list[Any]) -> range:
+    match bounds:
+        case [int(first), int(last)]:
+            return range(first, last + 1)
+    raise ValueError(f"versions is a number or [first, last], not {bounds}")
+
+
+def _effect(words: Words) -> Effect:
+    name = words["effect"]
+    if "error" in words:
+        raise ValueError("a fault answers with an error or has another effect, not both")
+    if name not in EFFECTS:
+        raise ValueError(f"effect is one of {', '.join(EFFECTS)}, not {name!r}")
+    needed = NEEDED.get(name)
+    if needed is not None and needed not in words:
+        raise ValueError(f"the effect {name} needs {needed}")
+    return EFFECTS[name]
+
+
+def _schedule(rule: Rule, words: Words) -> None:
+    rule.first = words.get("on_call", 1)
+    rule.probability = words.get("probability", 1.0)
+    if rule.probability > 1:
+        raise ValueError(f"probability is at most 1, not {rule.probability}")
+    by_chance = "probability" in words
+    rule.random = random.Random(words.get("seed", 0))
+    rule.until = api_key(words["until"]) if "until" in words else None
+    always = words.get("every_time", False) or by_chance or rule.until is not None
+    rule.count = words.get("times", math.inf if always else 1)
+    rule.may_stay_unfired = words.get("maybe", False) or by_chance

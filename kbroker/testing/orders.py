@@ -1,0 +1,434 @@
+"""What programs in other languages order of a broker under test: JSON objects, one a line.
+
+An order has its verb in `do`, and else the words of the method of `LocalBroker` that it stands for.
+Its answer has `ok`, and `error` when that is false.
+"""
+
+from __future__ import annotations
+
+import base64
+import errno
+import functools
+import inspect
+import itertools
+import json
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Generic, TypeVar
+
+from kbroker.client.errors import ClientError
+from kbroker.client.groups import Group
+from kbroker.protocol.errors import KafkaError
+from kbroker.storage.crash_files import MODES, Mode
+
+from .fault_words import rule_of
+from .host import BrokerThread
+from .kit import WAIT_SECONDS, KafkaRecord, Value, to_bytes
+from .local import LocalBroker
+from .rules import Rule
+from .snapshot import Snapshot
+
+logger = logging.getLogger(__name__)
+
+Answer = dict[str, Any]
+Opened = Callable[[LocalBroker], Answer]
+"""Makes a new broker reachable for orders; its answer says where."""
+EXPECTED = (ValueError, TypeError, AssertionError, RuntimeError, OSError, KafkaError, ClientError)
+"""What an order can end with whose words make no sense, or whose broker has no such thing."""
+T = TypeVar("T")
+
+
+class Orders:
+    """Carries out orders on one broker. They may come from several threads.
+
+    Faults and snapshots have numbers, in the order in which they were made. `thread` is where
+    brokers live; `closable` are those that an order opened.
+    """
+
+    def __init__(
+        self, broker: LocalBroker, thread: BrokerThread, opened: Opened, *, closable: bool
+    ) -> None:
+        self._broker = broker
+        self._thread = thread
+        self._opened = opened
+        self._closable = closable
+        self._rules = Numbered[Rule]("fault")
+        self._snapshots = Numbered[Snapshot]("snapshot")
+        self.closed = False
+        """Whether the order was given to close the broker."""
+        self._verbs = self._on_data() | self._on_waits() | self._on_faults() | self._on_life()
+
+    def carry_out(self, line: bytes) -> Answer:
+        """Do what one line says; the answer, also when it makes no sense."""
+        try:
+            order = json.loads(line)
+            if not isinstance(order, dict):
+                raise TypeError("an order is a JSON object")
+            name = order.pop("do", None)
+            verb = self._verbs.get(name)
+            if verb is None:
+                raise ValueError(f"`do` is one of {', '.join(sorted(self._verbs))}, not {name!r}")
+            return {"ok": True, **_call(verb, order, name)}
+        except EXPECTED as error:
+            return {"ok": False, "error": str(error)}
+        except Exception as error:  # a hole in this program, and no reason to end
+            logger.exception("an order failed: %s", line)
+            return {"ok": False, "error": f"{type(error).__name__}: {error}"}
+
+    # -- topics, records, groups
+
+    def _on_data(self) -> dict[str, Callable[..., Answer]]:
+        broker = self._broker
+        return {
+            "create_topic": _silent(broker.create_topic),
+            "delete_topic": _silent(broker.delete_topic),
+            "topics": lambda: {"topics": broker.topics()},
+            "produce": self._produce,
+            "records": self._records,
+            "group": self._group,
+            "committed": self._committed,
+            "lag": lambda group: {"lag": broker.lag(group)},
+            "explain": self._explain,
+            "report": lambda: {"report": broker.report()},
+        }
+
+    def _produce(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        partition: int | None = None,
+        headers: Iterable[tuple[str, Any]] = (),
+        timestamp: int | None = None,
+    ) -> Answer:
+        record = self._broker.produce(
+            topic,
+            _from_json(value),
+            key=_from_json(key),
+            partition=partition,
+            headers=[(name, to_bytes(_from_json(each))) for name, each in headers],
+            timestamp=timestamp,
+        )
+        return {"record": _record(record)}
+
+    def _records(self, topic: str, committed: bool = True) -> Answer:
+        return _listed(self._broker.records(topic, committed=committed))
+
+    def _group(self, group: str) -> Answer:
+        found = self._broker.group(group)
+        return {"group": found and _described(found)}
+
+    def _committed(self, group: str) -> Answer:
+        offsets = self._broker.committed(group)
+        return {"committed": [[*partition, offset] for partition, offset in offsets.items()]}
+
+    def _explain(
+        self, group: str | None = None, topic: str | None = None, partition: int = 0
+    ) -> Answer:
+        explain = self._broker.explain
+        match group, topic:
+            case str(), None:
+                return {"text": explain.group(group)}
+            case None, str():
+                return {"text": explain.partition(topic, partition)}
+        raise ValueError("explain takes a group, or a topic and a partition")
+
+    # -- waits
+
+    def _on_waits(self) -> dict[str, Callable[..., Answer]]:
+        broker = self._broker
+        return {
+            "wait_for": self._wait_for,
+            "expect": self._expect,
+            "expect_nothing": _silent(broker.expect_nothing),
+            "wait_for_group": self._wait_for_group,
+            "wait_for_assignment": self._wait_for_assignment,
+            "wait_for_commit": _silent(broker.wait_for_commit),
+            "wait_for_lag": _silent(broker.wait_for_lag),
+            "wait_for_request": _silent(broker.wait_for_request),
+            "settled": _silent(broker.settled),
+        }
+
+    def _wait_for(self, topic: str, count: int = 1, timeout: float = WAIT_SECONDS) -> Answer:
+        return _listed(self._broker.wait_for(topic, count, timeout=timeout))
+
+    def _expect(
+        self,
+        topic: str,
+        key: Any = None,
+        value: Any = None,
+        json: Mapping[str, Any] | None = None,
+        timeout: float = WAIT_SECONDS,
+    ) -> Answer:
+        expected = self._broker.expect(topic)
+        if key is not None:
+            expected.key(_from_json(key))
+        if value is not None:
+            expected.value(_from_json(value))
+        if json is not None:
+            expected.json(**json)
+        return {"record": _record(expected.within(timeout))}
+
+    def _wait_for_group(
+        self,
+        group: str,
+        members: int | None = None,
+        state: str | None = "Stable",
+        timeout: float = WAIT_SECONDS,
+    ) -> Answer:
+        return {"group": _described(self._broker.wait_for_group(group, members, state, timeout))}
+
+    def _wait_for_assignment(
+        self, group: str, partitions: Iterable[Any], timeout: float = WAIT_SECONDS
+    ) -> Answer:
+        wanted = [(str(topic), int(index)) for topic, index in partitions]
+        return {"group": _described(self._broker.wait_for_assignment(group, wanted, timeout))}
+
+    # -- faults, events, time
+
+    def _on_faults(self) -> dict[str, Callable[..., Answer]]:
+        broker, clock = self._broker, self._broker.clock
+        return {
+            "fault": self._fault,
+            "hits": self._hits,
+            "disarm": self._disarm,
+            "disarm_faults": _silent(broker.disarm_faults),
+            "check": _silent(broker.check_faults),
+            "move_leader": _silent(broker.move_leader),
+            "move_coordinator": _silent(broker.move_coordinator),
+            "expire_member": lambda group, member: {"members": broker.expire_member(group, member)},
+            "fence_producer": self._fence_producer,
+            "offset_out_of_range": self._offset_out_of_range,
+            "cap_versions": _silent(broker.cap_versions),
+            "advance": self._advance,
+            "freeze": _silent(clock.freeze),
+            "resume": _silent(clock.resume),
+            "now": lambda: {"ms": clock.now_ms()},
+        }
+
+    def _fault(self, **words: Any) -> Answer:
+        rule = rule_of(words)
+        number = self._rules.add(rule)
+        self._broker.faults.arm(rule)
+        return {"fault": number}
+
+    def _hits(self, fault: int, wait: int = 0, timeout: float = WAIT_SECONDS) -> Answer:
+        rule = self._rules[fault]
+        if wait:
+            self._broker.wait_for_hits(rule, wait, timeout)
+        return {"hits": rule.hits, "near_misses": self._broker.faults.near_misses(rule)}
+
+    def _disarm(self, fault: int) -> Answer:
+        rule = self._rules[fault]
+        if rule not in self._broker.faults.rules:
+            raise ValueError(f"fault {fault} is disarmed already")
+        self._broker.faults.disarm(rule)
+        return {}
+
+    def _fence_producer(self, producer_id: int | None = None) -> Answer:
+        return {"producer_ids": self._broker.fence_producer(producer_id)}
+
+    def _offset_out_of_range(self, topic: str, partition: int = 0) -> Answer:
+        return {"offset": self._broker.offset_out_of_range(topic, partition)}
+
+    def _advance(
+        self,
+        clock: str = "log",
+        days: float = 0,
+        hours: float = 0,
+        minutes: float = 0,
+        seconds: float = 0,
+        keep_members: bool = False,
+    ) -> Answer:
+        span = {"hours": 24 * days + hours, "minutes": minutes, "seconds": seconds}
+        if clock == "log":
+            self._broker.clock.advance(**span)
+        elif clock == "coordinator":
+            self._broker.clock.coordinator.advance(**span, keep_members=keep_members)
+        else:
+            raise ValueError(f"clock is log or coordinator, not {clock!r}")
+        return {}
+
+    # -- stops, crashes, snapshots, more brokers
+
+    def _on_life(self) -> dict[str, Callable[..., Answer]]:
+        broker = self._broker
+        return {
+            "stop": _silent(broker.stop),
+            "start": _silent(broker.start),
+            "restart": _silent(broker.restart),
+            "crash_at": self._crash_at,
+            "wait_for_crash": _silent(broker.wait_for_crash),
+            "power_cut": self._power_cut,
+            "disk_fail": self._disk_fail,
+            "disk_full": self._disk_full,
+            "disk_make_room": lambda: _silent(broker.disk.make_room)(),
+            "disk_slow": self._disk_slow,
+            "disk_flip": self._disk_flip,
+            "disk_tear_last_write": lambda: _silent(broker.disk.tear_last_write)(),
+            "snapshot": lambda: {"snapshot": self._snapshots.add(broker.snapshot())},
+            "load": lambda folder: {"snapshot": self._snapshots.add(Snapshot.load(folder))},
+            "save": self._save,
+            "restore": self._restore,
+            "fork": self._fork,
+            "open": self._open,
+            "close": self._close,
+        }
+
+    def _crash_at(self, point: str, mode: Mode = "drop", seed: int = 0) -> Answer:
+        self._broker.crash_at(point, _known(mode), seed)
+        return {}
+
+    def _power_cut(self, mode: Mode = "drop", seed: int = 0) -> Answer:
+        self._broker.power_cut(_known(mode), seed)
+        return {}
+
+    def _disk_fail(self, operation: str, error: str = "EIO") -> Answer:
+        numbers = {name: number for number, name in errno.errorcode.items()}
+        if error not in numbers:
+            raise ValueError(f"error is a name as the system has it, EIO or ENOSPC, not {error!r}")
+        self._broker.disk.fail(operation, numbers[error])
+        return {}
+
+    def _disk_full(self, topic: str | None = None, partition: int = 0, free: int = 0) -> Answer:
+        self._broker.disk.full(topic, partition, free=free)
+        return {}
+
+    def _disk_slow(self, ms: float) -> Answer:
+        self._broker.disk.slow(ms)
+        return {}
+
+    def _disk_flip(self, topic: str, partition: int, offset: int, bit: int = 0) -> Answer:
+        self._broker.disk.flip(topic, partition, offset, bit)
+        return {}
+
+    def _save(self, snapshot: int, folder: str) -> Answer:
+        self._snapshots[snapshot].save(folder)
+        return {}
+
+    def _restore(self, snapshot: int) -> Answer:
+        self._broker.restore(self._snapshots[snapshot])
+        return {}
+
+    def _fork(self, snapshot: int | None = None) -> Answer:
+        held = None if snapshot is None else self._snapshots[snapshot]
+        return self._opened(self._broker.fork(held))
+
+    def _open(
+        self,
+        topics: Mapping[str, int] | None = None,
+        config: Mapping[str, Any] | None = None,
+        disk: bool = False,
+    ) -> Answer:
+        properties = {name: str(value) for name, value in (config or {}).items()}
+        fresh = LocalBroker(topics=topics, config=properties, disk=disk, thread=self._thread)
+        return self._opened(fresh)
+
+    def _close(self) -> Answer:
+        if not self._closable:
+            raise ValueError("this broker ends with its process; `stop` stops it until `start`")
+        self.closed = True
+        self._broker.close()
+        self._broker.check_faults()
+        return {}
+
+
+class Numbered(Generic[T]):
+    """Things that an order made and others name by their number, from 1."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._numbers = itertools.count(1)
+        self._things: dict[int, T] = {}
+
+    def add(self, thing: T) -> int:
+        number = next(self._numbers)
+        self._things[number] = thing
+        return number
+
+    def __getitem__(self, number: int) -> T:
+        if number not in self._things:
+            raise ValueError(f"there is no {self._what} {number}")
+        return self._things[number]
+
+
+def _call(verb: Callable[..., Answer], words: Mapping[str, Any], name: str) -> Answer:
+    try:
+        bound = inspect.signature(verb).bind(**words)
+    except TypeError as error:
+        raise ValueError(f"{name}: {error}") from None
+    return verb(*bound.args, **bound.kwargs)
+
+
+def _silent(method: Callable[..., object]) -> Callable[..., Answer]:
+    """The method as a verb whose answer says nothing but that it is done."""
+
+    @functools.wraps(method)
+    def verb(*args: Any, **words: Any) -> Answer:
+        method(*args, **words)
+        return {}
+
+    return verb
+
+
+def _known(mode: Mode) -> Mode:
+    if mode not in MODES:
+        raise ValueError(f"mode is one of {', '.join(MODES)}, not {mode!r}")
+    return mode
+
+
+# -- values
+
+
+def _from_json(value: Any) -> Value:
+    """What to produce: bytes stand as {"base64": TEXT}, all else as it is."""
+    match value:
+        case {"base64": str(text), **more} if not more:
+            return base64.b64decode(text, validate=True)
+    found: Value = value
+    return found
+
+
+def _to_json(data: bytes | None) -> Any:
+    """Bytes as text where they are UTF-8, else as {"base64": TEXT}."""
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}
+
+
+def _record(record: KafkaRecord) -> Answer:
+    return {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "key": _to_json(record.key),
+        "value": _to_json(record.value),
+        "headers": [[name, _to_json(value)] for name, value in record.headers],
+    }
+
+
+def _listed(records: Iterable[KafkaRecord]) -> Answer:
+    return {"records": [_record(record) for record in records]}
+
+
+def _described(group: Group) -> Answer:
+    members = [
+        {
+            "id": member.id,
+            "instance_id": member.instance_id,
+            "client_id": member.client_id,
+            "host": member.host,
+            "partitions": [list(partition) for partition in member.partitions],
+        }
+        for member in group.members
+    ]
+    return {
+        "state": group.state,
+        "type": group.type,
+        "balancer": group.balancer,
+        "members": members,
+    }

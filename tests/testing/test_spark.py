@@ -1,0 +1,101 @@
+"""The Kafka helper for PySpark's tests. What needs Spark itself is in examples/pyspark."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from kbroker.testing import UnfiredFault
+from kbroker.testing.spark import KafkaUtils
+
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+@pytest.fixture
+def kafka() -> Iterator[KafkaUtils]:
+    utils = KafkaUtils()
+    utils.setup()
+    yield utils
+    utils.teardown()
+
+
+def test_its_life() -> None:
+    utils = KafkaUtils(topics={"orders": 3})
+    assert not utils.initialized
+    with pytest.raises(RuntimeError, match=r"call setup\(\) first"):
+        _ = utils.broker
+    utils.setup()
+    broker = utils.broker
+    utils.setup()
+    assert utils.broker == broker
+    assert utils.kbroker.topics() == {"orders": 3}
+    utils.teardown()
+    utils.teardown()
+    assert not utils.initialized
+
+
+def test_an_armed_fault_that_never_fired_is_told_at_the_end() -> None:
+    utils = KafkaUtils()
+    utils.setup()
+    utils.kbroker.fault("Produce", error="REQUEST_TIMED_OUT")
+    with pytest.raises(UnfiredFault, match="REQUEST_TIMED_OUT for Produce never fired"):
+        utils.teardown()
+
+
+def test_topics(kafka: KafkaUtils) -> None:
+    kafka.create_topics(["a", "b"], num_partitions=2)
+    kafka.create_topics(["b", "c"])
+    assert kafka.kbroker.topics() == {"a": 2, "b": 2, "c": 1}
+    kafka.delete_topics(["a", "never"])
+    assert set(kafka.kbroker.topics()) == {"b", "c"}
+    with pytest.raises(ValueError, match="no 3 replicas"):
+        kafka.create_topics(["d"], replication_factor=3)
+
+
+def test_messages(kafka: KafkaUtils) -> None:
+    kafka.send_messages("t", [(1, 2.5), (None, "x"), (b"\xff", None)])
+    found = [(record.key, record.value) for record in kafka.kbroker.records("t")]
+    assert found == [(b"1", b"2.5"), (None, b"x"), (b"\xff", None)]
+
+
+def test_clients_of_kafka_python(kafka: KafkaUtils) -> None:
+    kafka.producer.send("t", key=1, value=True).get(10)
+    assert kafka.admin_client.list_topics() == ["t"]
+    assert (kafka.kbroker.records("t")[0].key, kafka.kbroker.records("t")[0].text) == (b"1", "True")
+
+
+def test_assert_eventually(kafka: KafkaUtils) -> None:
+    numbers = itertools.count()
+    kafka.assert_eventually(lambda: next(numbers), 3, interval=0)
+    with pytest.raises(AssertionError, match=r"not within 0.01 s: 'a'; last seen: 'b'"):
+        kafka.assert_eventually(lambda: "b", "a", timeout=0.01, interval=0.001)
+
+
+class Query:
+    """As much of a streaming query as is looked at; it works from a moment on."""
+
+    def __init__(self, works_at: float, failure: str | None = None) -> None:
+        self._works_at = works_at
+        self._failure = failure
+
+    @property
+    def status(self) -> dict[str, Any]:
+        works = time.monotonic() >= self._works_at
+        return {"isDataAvailable": False, "isTriggerActive": works}
+
+    def exception(self) -> str | None:
+        return self._failure
+
+
+def test_wait_for_query_alive(kafka: KafkaUtils) -> None:
+    soon, never = time.monotonic() + 0.05, float("inf")
+    kafka.wait_for_query_alive(Query(soon), interval=0.01)
+    assert time.monotonic() >= soon
+    with pytest.raises(AssertionError, match=r"not alive within 0\.01 s"):
+        kafka.wait_for_query_alive(Query(never), timeout=0.01, interval=0.001)
+    with pytest.raises(AssertionError, match="the query has failed: no such topic"):
+        kafka.wait_for_query_alive(Query(never, "no such topic"))

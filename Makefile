@@ -1,5 +1,6 @@
 # make demo             the main job: a year of flights through the broker and Spark, checked
 # make test             everything that is tested, against its time budget
+# make examples         the programs under examples/, each with its own tests
 # make soak PART=x      a long test that does not fit the budget
 # make benchmarks       side by side with Apache Kafka, one table
 # make system-packages  what tests need from the operating system (Debian)
@@ -10,7 +11,7 @@ BIN := $(VENV)/bin
 DEMO := .work/demo
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo demo-test test test-environment demo-environment soak benchmarks system-packages python-there java-there clean
+.PHONY: demo demo-test test test-environment demo-environment examples soak benchmarks system-packages python-there java-there clean
 .DEFAULT_GOAL := help
 
 help:
@@ -53,6 +54,9 @@ demo-test: java-there $(DEMO)/ready
 
 test: $(BIN)/ready
 	@$(BIN)/python tests/run_parts.py $(PARTS)
+
+examples: $(BIN)/ready
+	@$(MAKE) --no-print-directory -C compat-tests examples PYTHON=$(CURDIR)/$(BIN)/python
 
 soak: $(BIN)/ready
 	@test -n "$(PART)" || { echo "Say which part: make soak PART=... (see docs/soak.md)"; exit 1; }

@@ -83,10 +83,10 @@ def _is_as_expected(expected: str, got: str) -> bool:
 
 
 def _environ(folder: Path, port: int) -> dict[str, str]:
-    """Where `kbroker` and `python` are this checkout's, and brokers end with the shell."""
+    """Where `kbroker`, `pytest` and `python` are this checkout's, and brokers end with the shell."""
     programs = folder.parent / f"{folder.name}-bin"
     programs.mkdir()
-    for name, words in (("kbroker", "-m kbroker"), ("python", "")):
+    for name, words in (("kbroker", "-m kbroker"), ("pytest", "-m pytest"), ("python", "")):
         path = programs / name
         path.write_text(f'#!/bin/sh\nexec {sys.executable} {words} "$@"\n')
         path.chmod(0o755)

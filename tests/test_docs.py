@@ -46,6 +46,21 @@ def test_the_commands_of_a_page_do_what_it_says(name: str, tmp_path: Path) -> No
     assert not wrong, "\n\n".join(wrong)
 
 
+def test_what_the_page_shows_for_ci(tmp_path: Path) -> None:
+    """The snippets say the command that the page runs."""
+    section = (ROOT / "docs/testing.md").read_text().split("## In CI\n")[1].split("\n## ")[0]
+    _, command = commands_of(section)
+    github, gitlab, make = re.findall(r"(?ms)^```(?:yaml|make)\n(.*?)^```$", section)
+    assert command.text == "kbroker run --topic orders:3 -- pytest -q"
+    assert command.text in gitlab
+    assert command.text in make
+    assert command.text.partition(" -- ")[2] in github
+    folder = tmp_path / "page"
+    folder.mkdir()
+    wrong = run_page(section, folder)
+    assert not wrong, "\n\n".join(wrong)
+
+
 @pytest.mark.parametrize(
     ("block", "said"),
     [

@@ -16,12 +16,14 @@ if TYPE_CHECKING:
     from .kit import KafkaRecord, WaitTimeout
     from .local import ExternalKafka, LocalBroker
     from .snapshot import Snapshot
+    from .unittest_case import KafkaTestCase
 
 __all__ = [
     "BrokerThread",
     "ExternalKafka",
     "Fault",
     "KafkaRecord",
+    "KafkaTestCase",
     "LocalBroker",
     "RunningBroker",
     "Snapshot",
@@ -35,6 +37,7 @@ _MODULES = {
     "ExternalKafka": "local",
     "Fault": "fault",
     "KafkaRecord": "kit",
+    "KafkaTestCase": "unittest_case",
     "LocalBroker": "local",
     "Snapshot": "snapshot",
     "RunningBroker": "async_broker",

@@ -136,7 +136,7 @@ class Kit:
         await wait_until_ready(self._cluster, {name: partitions})
 
     async def delete_topic(self, name: str) -> None:
-        """Delete a topic; its name is free when this returns. Raises KafkaError."""
+        """Delete a topic; it is gone for every client when this returns. Raises KafkaError."""
         ((code, message),) = (await delete_topics(self._cluster, [name])).values()
         check(code, message)
         self.created = [each for each in self.created if each != name]
@@ -149,6 +149,12 @@ class Kit:
             for code, message in (await delete_topics(self._cluster, names)).values():
                 check(code, message)
         self.created = []
+
+        async def look() -> tuple[bool, dict[str, int]]:
+            topics = await self.topics()
+            return name not in topics, topics
+
+        await self.wait_until(look, f"topic {name!r} to be gone", WAIT_SECONDS)
 
     async def topics(self) -> dict[str, int]:
         """The topics of users, with the number of their partitions."""
@@ -218,10 +224,14 @@ class Kit:
         return await committed_offsets(self._cluster, group)
 
     async def lag(self, group: str) -> int:
-        """Records between what a group has committed and the ends of those partitions."""
+        """Records that a group has still to read, in all partitions of the topics in which it has
+        committed something; where it has committed nothing yet, it has all of them to read."""
         offsets = await self.committed(group)
-        ends = await offsets_at(self._cluster, offsets, LATEST, committed=True)
-        return sum(max(ends[each] - offset, 0) for each, offset in offsets.items())
+        topics = {topic for topic, _ in offsets}
+        partitions = [each for topic in topics for each in await self.partitions(topic)]
+        starts = await offsets_at(self._cluster, partitions, EARLIEST)
+        ends = await offsets_at(self._cluster, partitions, LATEST, committed=True)
+        return sum(max(ends[each] - offsets.get(each, starts[each]), 0) for each in partitions)
 
     # -- waits
 

@@ -8,7 +8,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import ParamSpec, Self, TypeVar
+from typing import Any, ParamSpec, Self, TypeVar
+from unittest import SkipTest
 
 from kbroker.client.cluster import open_cluster
 from kbroker.client.groups import Group
@@ -63,7 +64,7 @@ class KafkaHandle:
         self._do(self._kit.create_topic, name, partitions, configs)
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic; its name is free when this returns. Raises KafkaError."""
+        """Delete a topic; it is gone for every client when this returns. Raises KafkaError."""
         self._do(self._kit.delete_topic, name)
 
     def topics(self) -> dict[str, int]:
@@ -104,7 +105,7 @@ class KafkaHandle:
         return self._do(self._kit.committed, group)
 
     def lag(self, group: str) -> int:
-        """Records between what a group has committed and the ends of those partitions."""
+        """Records that a group has still to read; see `Kit.lag`."""
         return self._do(self._kit.lag, group)
 
     def wait_for(
@@ -145,10 +146,15 @@ class KafkaHandle:
         """Wait until a group that has committed something lags by at most `lag` records."""
         return self._do(self._kit.wait_for_lag, group, lag, timeout)
 
+    def expect(self, topic: str) -> Expectation:
+        """A sentence about a record to come: `expect("orders").key("a").within("2s")`."""
+        return Expectation(self, topic)
+
 
 class ExternalKafka(KafkaHandle):
     """A cluster that runs elsewhere.
 
+    What only a `LocalBroker` can do, faults and clocks for instance, skips the test that asks for it.
     Parameters: `bootstrap` is HOST:PORT, with commas between several.
     """
 
@@ -165,6 +171,11 @@ class ExternalKafka(KafkaHandle):
     @property
     def bootstrap_servers(self) -> str:
         return self._bootstrap
+
+    def __getattr__(self, name: str) -> Any:
+        if hasattr(LocalBroker, name) or name in LocalBroker.__annotations__:
+            raise SkipTest(f"`{name}` needs a broker of its own, and {self._bootstrap} is not one")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @contextlib.asynccontextmanager
     async def _open(self) -> AsyncIterator[Kit]:
@@ -195,6 +206,9 @@ class LocalBroker(KafkaHandle, Arming[None]):
 
     Resource handling: use it in a `with` statement, or call `close`.
     """
+
+    clock: BrokerClock
+    faults: Faults
 
     def __init__(
         self,
@@ -406,10 +420,6 @@ class LocalBroker(KafkaHandle, Arming[None]):
     ) -> None:
         """Wait until clients (or the one named) have sent so many requests of an API."""
         self._do(self.running.wait_for_request, api_key(api), client_id, count, timeout)
-
-    def expect(self, topic: str) -> Expectation:
-        """A sentence about a record to come: `expect("orders").key("a").within("2s")`."""
-        return Expectation(self, topic)
 
     def expect_nothing(self, topic: str, timeout: float = WAIT_SECONDS) -> None:
         """Everything settles, and the topic has no record that it does not have now.

@@ -7,9 +7,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import SkipTest
 
 import pytest
-from kafka import KafkaConsumer, KafkaProducer
+from kafka import KafkaConsumer, KafkaProducer, OffsetAndMetadata, TopicPartition
 from kafka.errors import KafkaError, NotLeaderForPartitionError
 
 from kbroker.testing import (
@@ -350,9 +351,34 @@ def test_the_same_calls_on_a_kafka_elsewhere(broker: LocalBroker, thread: Broker
     kafka.create_topic("t", 2)
     record = kafka.produce("t", "x", key="k")
     assert kafka.wait_for("t") == [record] == broker.records("t")
+    assert kafka.expect("t").key("k").within("1s") == record
     kafka.delete_topic("t")
     kafka.close()
     assert "t" not in broker.topics()
+
+
+def test_what_a_kafka_elsewhere_cannot_do_skips_the_test(
+    broker: LocalBroker, thread: BrokerThread
+) -> None:
+    kafka = ExternalKafka(broker.bootstrap_servers, thread)
+    with pytest.raises(SkipTest, match="`fault` needs a broker of its own"):
+        kafka.fault("Produce")
+    with pytest.raises(SkipTest, match="`clock` needs"):
+        kafka.clock.advance(hours=1)
+    with pytest.raises(AttributeError, match="no attribute 'restrat'"):
+        kafka.restrat()
+    kafka.close()
+
+
+def test_lag_counts_partitions_without_a_commit(broker: LocalBroker) -> None:
+    for partition in (0, 0, 1):
+        broker.produce("orders", "x", partition=partition)
+    assert broker.lag("g") == 0
+    client = consumer(broker, enable_auto_commit=False)
+    client.poll(timeout_ms=5000)
+    client.commit({TopicPartition("orders", 0): OffsetAndMetadata(1, "", -1)})
+    client.close()
+    assert broker.lag("g") == 2
 
 
 async def test_for_programs_of_trio() -> None:

@@ -170,12 +170,15 @@ def test_the_same_tests_against_another_kafka(run: Run) -> None:
 
         def test_factory(kbroker_factory):
             pass
+
+        def test_of_a_fault(kbroker):
+            kbroker.fault("Produce")
     """
     with LocalBroker(topics={"orders": 1}) as elsewhere:
         elsewhere.produce("orders", "of an earlier run")
         result = run(text, "--kbroker-bootstrap", elsewhere.bootstrap_servers)
         assert elsewhere.topics() == {}
-    result.assert_outcomes(passed=1, skipped=2)
+    result.assert_outcomes(passed=1, skipped=3)
 
 
 def test_topics_of_a_test_are_deleted_from_another_kafka(run: Run) -> None:

@@ -1,0 +1,52 @@
+"""The programs under examples/ pass their own tests, each in an environment that its requirements
+make. The tests that need no broker of their own pass against Apache Kafka too."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+
+import pytest
+from harness.brokers import Broker
+from harness.places import ROOT, environment_python
+
+CLIENT = "examples"
+EXAMPLES = ["kafka_python_service", "confluent_service", "fastapi_service", "stream_processor"]
+STORIES = 6
+"""What each shows at least: work, restart, duplicate delivery, rebalance, poison, retention."""
+ANYWHERE = 3
+"""Work, rebalance and poison need no broker that can be broken."""
+SECONDS = 120
+
+
+def run_tests(example: str, *options: str) -> tuple[dict[str, int], str]:
+    """Run an example's tests; how many "passed", "skipped" and so on, and what pytest printed."""
+    environ = {name: value for name, value in os.environ.items() if name != "PYTEST_PLUGINS"}
+    done = subprocess.run(
+        [
+            *(str(environment_python(f"example-{example}")), "-m", "pytest", "-q", "-ra"),
+            *("-p", "no:cacheprovider", *options),
+        ],
+        cwd=ROOT / "examples" / example,
+        env=environ | {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    verdicts = re.findall(r"(\d+) ([a-z]+)", done.stdout.rstrip().rpartition("\n")[2])
+    return {what: int(number) for number, what in verdicts}, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_an_example(example: str, request: pytest.FixtureRequest) -> None:
+    if request.config.getoption("--broker") == "kbroker":
+        verdicts, printed = run_tests(example)
+        assert verdicts.keys() == {"passed"}, printed
+        assert verdicts["passed"] >= STORIES
+    else:
+        kafka: Broker = request.getfixturevalue("broker")
+        verdicts, printed = run_tests(example, "--kbroker-bootstrap", kafka.address)
+        assert verdicts.keys() == {"passed", "skipped"}, printed
+        assert verdicts["passed"] >= ANYWHERE

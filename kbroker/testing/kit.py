@@ -27,6 +27,7 @@ from kbroker.client.topics import (
     delete_topics,
     wait_until_ready,
 )
+from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.records import Record
 
 T = TypeVar("T")
@@ -140,21 +141,26 @@ class Kit:
         ((code, message),) = (await delete_topics(self._cluster, [name])).values()
         check(code, message)
         self.created = [each for each in self.created if each != name]
+        await self._wait_until_gone({name})
 
     async def delete_created(self) -> None:
         """Delete the topics that were created here, as far as they are still there."""
-        there = await self.topics()
-        names = [name for name in dict.fromkeys(self.created) if name in there]
+        names, self.created = set(self.created), []
         if names:
             for code, message in (await delete_topics(self._cluster, names)).values():
-                check(code, message)
-        self.created = []
+                if code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    check(code, message)
+            await self._wait_until_gone(names)
+
+    async def _wait_until_gone(self, names: set[str]) -> None:
+        """A broker of a cluster may show a topic for a while that its controller has deleted."""
 
         async def look() -> tuple[bool, dict[str, int]]:
             topics = await self.topics()
-            return name not in topics, topics
+            return not names & topics.keys(), topics
 
-        await self.wait_until(look, f"topic {name!r} to be gone", WAIT_SECONDS)
+        what = f"topics {', '.join(sorted(names))} to be gone"
+        await self.wait_until(look, what, WAIT_SECONDS)
 
     async def topics(self) -> dict[str, int]:
         """The topics of users, with the number of their partitions."""

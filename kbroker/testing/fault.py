@@ -168,6 +168,7 @@ class Arming(Generic[Waited]):
         transactional_id: str | None = None,
         resource: str | None = None,
         versions: range | int | None = None,
+        when: Callable[[Any], bool] | None = None,
         at: str = "before",
         top_level: bool = False,
     ) -> Fault[Waited]:
@@ -177,7 +178,10 @@ class Arming(Generic[Waited]):
         name or number of the error to answer with, beside the rows of an answer if `top_level`;
         `topic` to `versions` narrow down which requests are meant (a topic may be named by an id
         that nobody has, `resource` is what the settings of a request belong to); `at` "after" does
-        the work first. Raises ValueError for names that do not exist.
+        the work first. `when` gets each request that is meant so far, and says whether it is.
+
+        Of several faults the first one that matches has the request; one that was given no effect
+        counts it and leaves it to the others. Raises ValueError for names that do not exist.
         """
         rule = new_rule(
             api,
@@ -185,6 +189,7 @@ class Arming(Generic[Waited]):
             at=at,
             top_level=top_level,
             versions=versions,
+            when=when,
             topic=topic,
             partition=partition,
             group=group,
@@ -198,7 +203,7 @@ class Arming(Generic[Waited]):
     def on(self, api: str | Iterable[str] | None = None, **criteria: Any) -> Callable[[Hook], Hook]:
         """Call a function with each request of an API, and what is asked: `@kbroker.on("Fetch")`.
 
-        It returns None to let the request pass, or the answer; with `at="after"` it gets the
+        It returns None to let the request pass to other faults and hooks, or the answer; with `at="after"` it gets the
         response, and returns None or another one. It may be async, to delay, and raises OSError to
         close the connection; whatever else it raises fails the test. It runs in the broker's
         thread, and what its client sends meanwhile waits. `criteria` are those of `fault`.
@@ -238,6 +243,7 @@ def new_rule(
     at: str = "before",
     top_level: bool = False,
     versions: range | int | None = None,
+    when: Callable[[Any], bool] | None = None,
     partition: int | Iterable[int] | None = None,
     **criteria: Any,
 ) -> Rule:
@@ -254,7 +260,7 @@ def new_rule(
         versions=versions,
         **criteria,
     )
-    rule = Rule(target, after=at == "after", top_level=top_level)
+    rule = Rule(target, after=at == "after", top_level=top_level, when=when)
     if error is not None:
         rule.effect, rule.code = Effect.ERROR, error_named(error)
         check_effect(rule)

@@ -165,8 +165,8 @@ class FaultyConnection(Connection):
         self._reply(header, _Changed(result, lambda response: joined(response, refusal)))
 
     async def _ask_first(self, rule: Rule, asking: Asking) -> None:
-        """Let a hook answer, or serve the request."""
-        api, header, request, asked = asking
+        """Let a hook answer, or another rule do what it does, or serve the request."""
+        _, header, request, asked = asking
         ask = partial(self._ask_hook, rule, request, asked)
         try:
             answer = await self._prepare(Preparation(ask))
@@ -174,8 +174,9 @@ class FaultyConnection(Connection):
             raise Refused(str(error)) from error
         if answer is not None:
             self._reply(header, answer)
-        else:
-            await self._serve_plainly(api, header, request)
+            return
+        next_rule = self._faults.take_next(asked, rule)
+        await (self._serve(asking) if next_rule is None else self._hit(next_rule, asking))
 
     async def _ask_hook(self, rule: Rule, message: Any, asked: Asked) -> Any:
         """What a hook returns. Raises OSError to close the connection."""

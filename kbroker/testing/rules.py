@@ -57,6 +57,8 @@ class Asked(NamedTuple):
     groups: frozenset[str]
     transactional_id: str | None
     resources: frozenset[str] = frozenset()
+    request: Any = None
+    """The request itself, as long as it is looked at; what is kept is without it."""
 
     def __str__(self) -> str:
         parts = [f"{self.api.api_name} {self.version}"]
@@ -147,7 +149,7 @@ class Rule:
 
     It hits the calls from number `first` (1 is the next one that matches) on, at most `count` of
     them, each with `probability`, and with `until` only those of clients that have not sent a
-    request of that API since. `after` does the work of the request first, and then lies about it.
+    request of that API since; `when` has the last word. `after` does the work of the request first, and then lies about it.
     `top_level` puts an error beside the rows of an answer, not into them. `milliseconds` belong to
     delays and throttling, `bit` to corrupted batches.
     """
@@ -163,6 +165,7 @@ class Rule:
     first: int = 1
     count: float = 1
     until: ApiKey | None = None
+    when: Callable[[Any], bool] | None = None
     probability: float = 1.0
     random: random.Random = field(default_factory=random.Random)
     may_stay_unfired: bool = False
@@ -183,6 +186,8 @@ class Rule:
     def takes(self, asked: Asked) -> bool:
         """Whether this call is hit; counts it."""
         if not self.may_hit(asked.client_id) or not self.target.matches(asked):
+            return False
+        if self.when is not None and not self.when(asked.request):
             return False
         self.calls += 1
         if self.calls < self.first or self.random.random() >= self.probability:
@@ -216,7 +221,7 @@ class Faults:
         """Requests of each API and client id."""
         self.limits: Limits = {}
         self.failures: list[Exception] = []
-        """What hooks have raised."""
+        """What functions of the test have raised."""
         self.changed: Callable[[], None] = lambda: None
         """Called after each request: somebody may be waiting for one."""
 
@@ -232,28 +237,45 @@ class Faults:
         return cut_down(apis, self.limits) if self.limits else apis
 
     def take(self, asked: Asked) -> Rule | None:
-        """The first rule that hits this request; counts the request.
+        """The first rule that does something to this request; counts the request.
 
         Rules that corrupt batches are not asked: `take_batch` asks them when there are batches.
         """
-        self.log.append(asked)
+        self.log.append(asked._replace(request=None))
         self.counts[asked.api, asked.client_id] += 1
         for rule in self.rules:
             rule.hears(asked)
-        rules = (rule for rule in self.rules if rule.effect is not Effect.CORRUPT_BATCH)
-        return self._first(rules, asked)
+        return self._first(self.rules, asked)
+
+    def take_next(self, asked: Asked, passed: Rule) -> Rule | None:
+        """The next rule that does something, when the hook of one has let the request pass."""
+        if passed not in self.rules:
+            return None
+        return self._first(self.rules[self.rules.index(passed) + 1 :], asked)
 
     def take_batch(self, asked: Asked, has_records: Callable[[Rule], bool]) -> Rule | None:
         """The first rule that corrupts a batch of this request or of its answer."""
         rules = (rule for rule in self.rules if rule.effect is Effect.CORRUPT_BATCH)
-        return self._first(filter(has_records, rules), asked)
+        taken = (rule for rule in rules if has_records(rule) and self._takes(rule, asked))
+        return next(taken, None)
 
     def _first(self, rules: Iterable[Rule], asked: Asked) -> Rule | None:
-        found = next((rule for rule in rules if rule.takes(asked)), None)
-        if found is not None:
-            self.hits.append(Hit(self.now_ms(), found, asked))
+        asking = (rule for rule in rules if rule.effect is not Effect.CORRUPT_BATCH)
+        taken = (rule for rule in asking if self._takes(rule, asked))
+        found = next((rule for rule in taken if rule.effect is not Effect.PASS), None)
         self.changed()
         return found
+
+    def _takes(self, rule: Rule, asked: Asked) -> bool:
+        try:
+            is_hit = rule.takes(asked)
+        except Exception as error:  # noqa: BLE001 (`when` is the test's)
+            self.failures.append(error)
+            return False
+        if is_hit:
+            self.hits.append(Hit(self.now_ms(), rule, asked._replace(request=None)))
+            self.changed()
+        return is_hit
 
     def corrupts(self, asked: Asked) -> bool:
         """Whether a rule would corrupt a batch of this request or of its answer."""
@@ -314,4 +336,5 @@ def asked_of(
         frozenset(groups - {""}),
         transactional_id,
         frozenset(resources_of(request)),
+        request,
     )

@@ -15,7 +15,7 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.configs import DescribeConfigsRequest
 from kbroker.protocol.messages.groups import DescribeGroupsRequest, ListGroupsResponse
-from kbroker.protocol.messages.produce import ProduceRequest
+from kbroker.protocol.messages.produce import ProduceRequest, ProduceResponse
 from kbroker.protocol.records import HEADER_SIZE
 from kbroker.testing import RunningBroker, UnfiredFault, WaitTimeout, open_test_broker
 from kbroker.testing.fault import Fault
@@ -345,11 +345,42 @@ async def test_a_hook_sees_what_passes(broker: RunningBroker, wire: Wire) -> Non
         seen.append((type(message), asked.partitions))
 
     @broker.on("Produce", at="after")
-    def never(message: Any, asked: Any) -> None:
-        raise AssertionError("the first one that matches is asked")
+    def look_again(message: ProduceResponse, asked: Any) -> None:
+        seen.append((type(message), asked.partitions))
 
     assert (await produce(wire, ORDERS, batch(), partition=1)).error_code == 0
-    assert seen == [(ProduceRequest, {"orders": {1}})]
+    assert seen == [(ProduceRequest, {"orders": {1}}), (ProduceResponse, {"orders": {1}})]
+
+
+async def test_what_a_hook_lets_pass_may_be_hit_by_others(
+    broker: RunningBroker, wire: Wire
+) -> None:
+    first = broker.fault("ListGroups").hook(lambda message, asked: None).every_time()
+    second = broker.fault("ListGroups", error=HIT).on_call(2)
+    assert await codes(wire, 3) == [0, HIT, 0]
+    assert (first.hits, second.hits) == (3, 1)
+
+
+async def test_a_fault_without_an_effect_counts(broker: RunningBroker, wire: Wire) -> None:
+    count = broker.fault("ListGroups").times(2)
+    broker.fault("ListGroups", error=HIT)
+    assert await codes(wire, 3) == [HIT, 0, 0]
+    assert count.hits == 2
+
+
+async def test_a_condition_of_ones_own(broker: RunningBroker, wire: Wire) -> None:
+    broker.fault("Produce", error=HIT, when=lambda request: request.timeout_ms == 7)
+    assert (await produce(wire, ORDERS, batch())).error_code == 0
+    assert (await produce(wire, ORDERS, batch(), timeout_ms=7)).error_code == HIT
+    assert all(asked.request is None for asked in broker.faults.log), "nothing is kept of records"
+
+
+async def test_a_condition_that_fails_fails_the_test(broker: RunningBroker, wire: Wire) -> None:
+    broker.fault("ListGroups", error=HIT, when=lambda request: bool(request.missing)).maybe()
+    assert await codes(wire, 1) == [0]
+    with pytest.raises(AttributeError, match="missing"):
+        broker.check_faults()
+    broker.disarm_faults()
 
 
 async def test_a_hook_that_answers(broker: RunningBroker, wire: Wire) -> None:

@@ -129,7 +129,7 @@ def test_calls_of_others_do_not_count() -> None:
 
 def test_the_first_rule_that_hits_wins() -> None:
     faults = Faults()
-    first, second = Rule(Target()), Rule(Target())
+    first, second = Rule(Target(), Effect.DELAY), Rule(Target(), Effect.DELAY)
     faults.arm(first)
     faults.arm(second)
     assert [faults.take(produce(0)) for _ in range(3)] == [first, second, None]
@@ -189,7 +189,7 @@ def arming(faults: Faults) -> Arming[None]:
 
 def test_until_frees_one_client_after_the_other() -> None:
     faults = Faults()
-    rule = Rule(Target(frozenset({ApiKey.PRODUCE})), count=float("inf"), until=ApiKey.METADATA)
+    rule = Rule(Target(frozenset({ApiKey.PRODUCE})), Effect.DELAY, count=9, until=ApiKey.METADATA)
     faults.arm(rule)
     assert [faults.take(produce(0)) for _ in range(2)] == [rule, rule]
     asked = asked_of(ApiKey.METADATA, 9, "app", MetadataRequest(topics=None), str)

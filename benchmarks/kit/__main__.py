@@ -40,10 +40,9 @@ The same small pytest test each time: create a topic, produce a record, read it,
 "Start" is what the first test takes longer than the others; "per test" is the median over an empty
 test, with the least and most of the runs; "memory" is that of pytest and of all processes that it
 started, over those of the empty tests. Kafka runs as a plain process here: a container adds its own
-start to it. A topic of kbroker is new with each test, and so is its broker; the others have one for
-all tests, and topics with other names. Where it says confluent-kafka, most of the time is the
-client's: it starts and stops three times in each test.
-Made by `python -m benchmarks.kit --write`.
+start to it. kbroker and the mock begin each test with a new broker, Kafka and kfake have one for all
+tests, and a topic with a new name in each. By confluent-kafka each test starts and stops an admin
+client, a producer and a consumer. Made by `python -m benchmarks.kit --write`.
 
 """
 

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from kbroker.testing.local import KafkaHandle
 
 SECONDS = 10
+QUIET = {"log_level": 0, "enable.metrics.push": False}
+"""With a broker that takes metrics (KIP-714) a client waits at its end until it has pushed them."""
 number = pytest.mark.parametrize("number", range(int(os.environ.get("KBROKER_KIT_TESTS", "5"))))
 
 
@@ -55,7 +57,7 @@ def test_client_kfake(kfake: str, number: int) -> None:
 @number
 def test_client_mock(number: int) -> None:
     """The mock cluster lives in a client, and makes topics on first use only."""
-    owner = Producer({"test.mock.num.brokers": 1, "log_level": 0})
+    owner = Producer({"test.mock.num.brokers": 1, **QUIET})
     brokers = owner.list_topics(timeout=SECONDS).brokers.values()
     write_and_read(",".join(f"{each.host}:{each.port}" for each in brokers), "orders")
 
@@ -70,7 +72,7 @@ def by_the_kit(kafka: KafkaHandle, topic: str) -> None:
 
 def by_a_client(bootstrap: str, topic: str) -> None:
     """The same with an unmodified client."""
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
     for made in admin.create_topics([NewTopic(topic, 1, 1)]).values():
         made.result(SECONDS)
     write_and_read(bootstrap, topic)
@@ -78,10 +80,11 @@ def by_a_client(bootstrap: str, topic: str) -> None:
 
 def write_and_read(bootstrap: str, topic: str) -> None:
     """One record there and back."""
-    producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0})
+    producer = Producer({"bootstrap.servers": bootstrap, **QUIET})
     producer.produce(topic, b"hello", partition=0)
     assert producer.flush(SECONDS) == 0
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "g", "log_level": 0})
+    settings = {"group.id": "g", "enable.auto.commit": False, **QUIET}
+    consumer = Consumer({"bootstrap.servers": bootstrap, **settings})
     consumer.assign([TopicPartition(topic, 0, 0)])
     message = consumer.poll(SECONDS)
     assert message is not None

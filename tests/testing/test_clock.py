@@ -184,6 +184,7 @@ async def test_time_outs_come_in_their_order() -> None:
         connected(broker.broker.endpoint) as two,
         trio.open_nursery() as nursery,
     ):
+        broker.clock.coordinator.freeze()  # real time does not count here
         short = Member(one, session_timeout_ms=10_000, rebalance_timeout_ms=60_000)
         long = Member(two, session_timeout_ms=300_000, rebalance_timeout_ms=60_000)
         await short.enter()
@@ -209,6 +210,7 @@ async def test_one_jump_has_what_its_time_outs_bring_about(seconds: int, found: 
         connected(broker.broker.endpoint) as two,
         trio.open_nursery() as nursery,
     ):
+        broker.clock.coordinator.freeze()  # real time does not count here
         short = Member(one, session_timeout_ms=10_000, rebalance_timeout_ms=60_000)
         long = Member(two, session_timeout_ms=300_000, rebalance_timeout_ms=60_000)
         await short.enter()
@@ -222,6 +224,7 @@ async def test_one_jump_has_what_its_time_outs_bring_about(seconds: int, found: 
 
 async def test_members_that_are_kept_outlive_any_number_of_sessions() -> None:
     async with open_test_broker() as broker, connected(broker.broker.endpoint) as wire:
+        broker.clock.coordinator.freeze()
         member = Member(wire, session_timeout_ms=10_000)
         await member.enter()
         await broker.advance_coordinator(100_000, keep_members=True)

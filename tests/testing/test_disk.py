@@ -227,7 +227,7 @@ def test_with_fsync_nothing_is_lost_that_was_acknowledged(broker: LocalBroker) -
 
 
 def test_with_interval_what_is_lost_is_younger_than_one() -> None:
-    config = {"flush.policy": "interval", "flush.interval.ms": "1000"}
+    config = {"flush.policy": "interval", "flush.interval.ms": "2000"}
     with LocalBroker(topics={"orders": 1}, disk=True, config=config) as broker:
         broker.produce("orders", "older")
         wait_until_synced(broker, 1)

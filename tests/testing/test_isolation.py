@@ -26,8 +26,8 @@ def test_a_late_client_meets_a_closed_port() -> None:
         late = KafkaProducer(
             bootstrap_servers=address,
             reconnect_backoff_ms=10,
-            delivery_timeout_ms=300,
-            request_timeout_ms=200,
+            delivery_timeout_ms=2000,
+            request_timeout_ms=1000,
         )
         late.send("orders", b"in time").get(10)
     with LocalBroker(topics={"orders": 1}, thread=thread) as broker:

@@ -33,7 +33,7 @@ def main(folder: str, count: int, arguments: list[str]) -> int:
         print(f"round {rounds}: {ran} tests, {failed.total()} failed", flush=True)
     seconds = (time.monotonic() - began) / rounds
     flaky = ", ".join(f"{name} {times} times" for name, times in failed.items()) or "0 flaky"
-    print(f"figures: {ran:,} runs of {ran // rounds} tests, {seconds:.0f} s a round: {flaky}")
+    print(f"figures: {ran:,} test runs in {rounds} rounds of {seconds:.0f} s: {flaky}")
     return 1 if failed else 0
 
 

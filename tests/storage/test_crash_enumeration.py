@@ -21,6 +21,7 @@ from kbroker.storage.crash_files import MODES, CrashFiles, Mode, Operation
 from kbroker.storage.files import Files
 from kbroker.storage.log import Log, LogConfig
 from kbroker.storage.manager import LogManager, sync_logs
+from kbroker.storage.marks import seal
 from kbroker.storage.sync import FolderSync
 
 from .helpers import META, NOW, content, open_log
@@ -112,6 +113,11 @@ class Script:
         log = self.logs["orders"]
         log.truncate_to(log.high_watermark, now_ms=NOW)
 
+    def seal(self) -> None:
+        """As before a copy that shares closed segments."""
+        for log in self.logs.values():
+            seal(log)
+
     def delete_records(self, offset: int) -> None:
         log = self.logs["orders"]
         self.truth.given_up["orders"] = offset
@@ -125,7 +131,9 @@ class Script:
         self._produce(90, 130, leader_epoch=1)
         self.delete_records(self.logs["orders"].high_watermark - 25)
         self.checkpoint()
-        self._produce(130, 150, leader_epoch=1)
+        self._produce(130, 138, leader_epoch=1)
+        self.seal()
+        self._produce(138, 150, leader_epoch=1)
         self.cut()
         self._produce(150, 160, leader_epoch=2)
         self.manager.close(now_ms=NOW)

@@ -11,7 +11,8 @@ BIN := $(VENV)/bin
 DEMO := .work/demo
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo demo-test test test-environment demo-environment examples soak benchmarks system-packages python-there java-there clean
+.PHONY: demo demo-test test test-environment demo-environment examples examples-python examples-java \
+examples-pyspark soak benchmarks system-packages python-there java-there clean
 .DEFAULT_GOAL := help
 
 help:
@@ -55,8 +56,19 @@ demo-test: java-there $(DEMO)/ready
 test: $(BIN)/ready
 	@$(BIN)/python tests/run_parts.py $(PARTS)
 
-examples: $(BIN)/ready
+examples: examples-python examples-java examples-pyspark
+
+examples-python: $(BIN)/ready
 	@$(MAKE) --no-print-directory -C compat-tests examples PYTHON=$(CURDIR)/$(BIN)/python
+
+examples-java: java-there $(BIN)/ready
+	@command -v mvn >/dev/null || { echo "Maven is missing: install it \
+	(Debian: apt-get install maven)."; exit 1; }
+	@cd examples/java && KBROKER="$(CURDIR)/$(BIN)/python -m kbroker" mvn -q -B -Dstyle.color=never test
+
+examples-pyspark: java-there $(DEMO)/ready
+	@$(DEMO)/bin/python -m pip install -q pytest
+	@cd examples/pyspark && $(CURDIR)/$(DEMO)/bin/python -m pytest -q
 
 soak: $(BIN)/ready
 	@test -n "$(PART)" || { echo "Say which part: make soak PART=... (see docs/soak.md)"; exit 1; }

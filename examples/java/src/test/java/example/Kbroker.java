@@ -1,0 +1,123 @@
+package example;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.ObjectMapper;
+import java.io.BufferedReader;
+import java.io.IOException;
+import java.io.InputStreamReader;
+import java.io.OutputStream;
+import java.io.UncheckedIOException;
+import java.net.Socket;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.HashMap;
+import java.util.List;
+import java.util.ArrayList;
+import java.util.Map;
+import org.junit.jupiter.api.extension.AfterEachCallback;
+import org.junit.jupiter.api.extension.BeforeEachCallback;
+import org.junit.jupiter.api.extension.ExtensionContext;
+
+/**
+ * A fresh Kafka broker for each test.
+ *
+ * <p>One kbroker process serves all tests of a run; {@code KBROKER} says how it is called, by default
+ * {@code kbroker}. A test that armed a fault which hit nothing fails, and one that fails shows what
+ * the broker saw.
+ */
+public final class Kbroker implements BeforeEachCallback, AfterEachCallback {
+    private static final int START_MS = 30_000;
+    private static Control server;
+
+    private final Map<String, Integer> topics;
+    private final Map<String, Object> config;
+    private Control control;
+    private String bootstrapServers;
+
+    public Kbroker(Map<String, Integer> topics, Map<String, Object> config) {
+        this.topics = topics;
+        this.config = config;
+    }
+
+    public String bootstrapServers() {
+        return bootstrapServers;
+    }
+
+    /** Gives an order of docs/testing.md: its verb, then names and values in turn. */
+    public JsonNode order(String verb, Object... words) {
+        return control.order(verb, words);
+    }
+
+    @Override
+    public void beforeEach(ExtensionContext context) throws Exception {
+        JsonNode opened = server().order("open", "topics", topics, "config", config);
+        bootstrapServers = opened.get("bootstrap_servers").asText();
+        control = new Control(opened.get("control").asText());
+    }
+
+    @Override
+    public void afterEach(ExtensionContext context) {
+        if (context.getExecutionException().isPresent()) {
+            System.err.println(order("report").get("report").asText());
+        }
+        order("close");
+    }
+
+    private static synchronized Control server() throws Exception {
+        if (server == null) {
+            Path file = Files.createTempDirectory("kbroker").resolve("ready.json");
+            List<String> command =
+                new ArrayList<>(List.of(System.getenv().getOrDefault("KBROKER", "kbroker").split(" ")));
+            command.addAll(List.of("serve", "--memory", "--port", "0", "--control-port", "0",
+                "--exit-with-parent", "--log-level", "warning", "--port-file", file.toString()));
+            Process process = new ProcessBuilder(command)
+                .redirectOutput(ProcessBuilder.Redirect.DISCARD)
+                .redirectError(ProcessBuilder.Redirect.INHERIT)
+                .start();
+            Runtime.getRuntime().addShutdownHook(new Thread(process::destroy));
+            long deadline = System.currentTimeMillis() + START_MS;
+            while (!Files.exists(file)) {
+                if (!process.isAlive() || System.currentTimeMillis() > deadline) {
+                    throw new IllegalStateException("kbroker did not start: " + command);
+                }
+                Thread.sleep(20);
+            }
+            server = new Control(new ObjectMapper().readTree(file.toFile()).get("control").asText());
+        }
+        return server;
+    }
+
+    /** A connection for orders: a JSON object a line, and a line as answer. */
+    private static final class Control {
+        private final ObjectMapper json = new ObjectMapper();
+        private final OutputStream orders;
+        private final BufferedReader answers;
+
+        Control(String address) throws IOException {
+            int colon = address.lastIndexOf(':');
+            int port = Integer.parseInt(address.substring(colon + 1));
+            Socket socket = new Socket(address.substring(0, colon), port);
+            orders = socket.getOutputStream();
+            answers = new BufferedReader(
+                new InputStreamReader(socket.getInputStream(), StandardCharsets.UTF_8));
+        }
+
+        JsonNode order(String verb, Object... words) {
+            Map<String, Object> order = new HashMap<>(Map.of("do", verb));
+            for (int i = 0; i < words.length; i += 2) {
+                order.put((String) words[i], words[i + 1]);
+            }
+            try {
+                orders.write((json.writeValueAsString(order) + "\n").getBytes(StandardCharsets.UTF_8));
+                JsonNode answer = json.readTree(answers.readLine());
+                if (!answer.get("ok").asBoolean()) {
+                    throw new AssertionError(verb + ": " + answer.get("error").asText());
+                }
+                return answer;
+            } catch (IOException gone) {
+                throw new UncheckedIOException(gone);
+            }
+        }
+    }
+}

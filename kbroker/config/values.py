@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import ClassVar, Literal, NamedTuple, Self, overload
 
 from .elsewhere import elsewhere
@@ -150,7 +152,7 @@ class BrokerConfig(Settings):
         self.layers: tuple[Layer, ...] = tuple(ordered)
         self.nodes = nodes
         self.strict = strict
-        self._parsed: dict[str, Value] = _defaults(nodes) | _parsed(self.layers)
+        self._parsed: dict[str, Value] = {**_defaults(nodes), **_parsed(self.layers)}
         self._connections_max = _limits_by_host(self.text("max.connections.per.ip.overrides"))
         self.notices: tuple[Notice, ...] = _notices(self)
         _check_together(self)
@@ -464,9 +466,13 @@ def _refuse_any(reason: str, names: Iterable[str]) -> None:
         raise ConfigError(f"{reason}: [{refused}]")
 
 
-def _defaults(nodes: int) -> dict[str, Value]:
+@cache
+def _defaults(nodes: int) -> Mapping[str, Value]:
+    """All defaults, read once: a broker for each test is made often."""
     texts = ((each, each.default_for(nodes)) for each in BROKER_PROPERTIES.values())
-    return {each.name: None if text is None else each.parse(text) for each, text in texts}
+    return MappingProxyType(
+        {each.name: None if text is None else each.parse(text) for each, text in texts}
+    )
 
 
 def _parsed(layers: tuple[Layer, ...]) -> dict[str, Value]:

@@ -17,6 +17,7 @@ from harness.places import ROOT
 
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
+from kbroker.testing.releases import limits_of
 
 CLIENT = "differential"
 PROPERTIES = {
@@ -102,6 +103,12 @@ def test_every_allowed_difference_is_there(outcome: Outcome) -> None:
     used = outcome.comparison.used
     unused = [rule for rule in DIFFERENCES if rule not in used and not rule.may_be_equal]
     assert not unused, "\n".join(map(str, unused))
+
+
+def test_what_the_test_kit_knows_of_this_release(outcome: Outcome) -> None:
+    """A broker that plays Kafka 4.3 admits to what Kafka 4.3 does, no more and no less."""
+    known = {int(key): versions for key, versions in limits_of("4.3").items() if versions}
+    assert known == outcome.theirs.served
 
 
 def test_the_docs_show_the_table() -> None:

@@ -14,7 +14,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Mapping
 from types import CoroutineType
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import trio
 
@@ -40,13 +40,8 @@ SEND_BYTES = 1 << 20
 """Answers that are ready are sent together up to this size."""
 
 
-class Reply(NamedTuple):
-    """An answer's place in the queue. `result` is the response, or what resolves to it."""
-
-    correlation_id: int
-    key: int
-    version: int
-    result: Any
+Reply: TypeAlias = tuple[RequestHeader, Any]
+"""An answer's place in the queue: whose it is, and the response or what resolves to it."""
 
 
 class Connection:
@@ -111,7 +106,8 @@ class Connection:
     def is_working(self) -> bool:
         """True while a request is not answered yet, but for a fetch that waits for new records."""
         return bool(self._preparing or self._unsent) or any(
-            reply.key != ApiKey.FETCH or not _is_parked(reply.result) for reply in self._replies
+            asked.api_key != ApiKey.FETCH or not _is_parked(result)
+            for asked, result in self._replies
         )
 
     def is_overdue(self, now: float, first_request_seconds: float, idle_seconds: float) -> bool:
@@ -214,15 +210,12 @@ class Connection:
             self._scope.cancel()
 
     def _reply(self, header: RequestHeader, result: Any) -> None:
-        self._replies.append(
-            Reply(header.correlation_id, header.api_key, header.api_version, result)
-        )
+        self._replies.append((header, result))
 
     def _refuse_or_answer(self, header: RequestHeader) -> None:
         """Only an unknown version of ApiVersions has an answer (KIP-511); all others close."""
         if header.api_key == ApiKey.API_VERSIONS:
-            answer = refuse_version(self._apis)
-            self._replies.append(Reply(header.correlation_id, ApiKey.API_VERSIONS, 0, answer))
+            self._reply(header._replace(api_version=0), refuse_version(self._apis))
             return
         software = self.peer.software or "unknown software"
         raise Refused(
@@ -263,25 +256,23 @@ class Connection:
 
         Raises OSError when nobody is there any more to be answered.
         """
-        reply = self._replies[0]
-        if not _is_parked(reply.result):
+        asked, parked = self._replies[0]
+        if not _is_parked(parked):
             await trio.lowlevel.checkpoint()  # who has much to send takes turns with the others
             return
         if not self._reading:
             raise OSError("the client closed before its answer was ready")
         self._parked = True
-        parked = reply.result
         response = await (parked.wait() if isinstance(parked, Pending) else parked)
         self._parked = False
-        self._replies[0] = Reply(reply.correlation_id, reply.key, reply.version, response)
+        self._replies[0] = (asked, response)
 
     def _take_ready(self) -> list[Any]:
         """Encode the answers that are ready, in order, up to about `SEND_BYTES`."""
         parts: list[Any] = []
         size = 0
         while self._replies and size < SEND_BYTES:
-            reply = self._replies[0]
-            response = reply.result
+            asked, response = self._replies[0]
             if _is_parked(response):
                 break
             if isinstance(response, Pending):
@@ -290,21 +281,21 @@ class Connection:
                 raise OSError("the answer was given up")
             self._replies.popleft()
             if self._traced:
-                wire_logger.debug("%s < %d %s", self.peer.host, reply.correlation_id, response)
-            encoded = self._encode(reply, response)
+                wire_logger.debug("%s < %d %s", self.peer.host, asked.correlation_id, response)
+            encoded = self._encode(asked, response)
             size += sum(map(len, encoded))
             parts += encoded
         return parts
 
-    def _encode(self, reply: Reply, response: Any) -> list[Any]:
-        return encode_response(reply.correlation_id, reply.key, reply.version, response)
+    def _encode(self, asked: RequestHeader, response: Any) -> list[Any]:
+        return encode_response(asked.correlation_id, asked.api_key, asked.api_version, response)
 
     def _abandon_replies(self) -> None:
-        for reply in self._replies:
-            if isinstance(reply.result, Pending):
-                reply.result.abandon()
-            elif isinstance(reply.result, CoroutineType):
-                reply.result.close()
+        for _, result in self._replies:
+            if isinstance(result, Pending):
+                result.abandon()
+            elif isinstance(result, CoroutineType):
+                result.close()
         self._replies.clear()
         self._unsent.clear()
 

@@ -75,12 +75,15 @@ class Flusher:
             self._sync_at(AT_ONCE, replica)
             return
         replica.synced(log.log_end_offset)
-        seconds = min(self._interval_seconds, replica.flush_seconds)
         # With "os" whole segments are synced, so that a crash leaves little to check.
         if self._interval_seconds == math.inf and replica.has_rolled():
             self._sync_at(AT_ONCE, replica)
-        elif seconds < SECONDS_MAX:
-            self._sync_at(trio.current_time() + seconds, replica)
+        elif replica.flush_seconds < SECONDS_MAX:
+            self._sync_at(trio.current_time() + replica.flush_seconds, replica)
+
+    def longest_wait(self, flush_ms: int) -> float:
+        """After how many seconds an append is synced at the latest, in a topic with `flush.ms`."""
+        return min(self._interval_seconds, flush_ms / 1000)
 
     def _sync_at(self, time_due: float, replica: Replica) -> None:
         """Have `replica` synced by a pass that begins at this time of trio's clock, or before."""

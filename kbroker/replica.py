@@ -57,7 +57,6 @@ class Replica:
         self.log = log
         self.leader_epoch = partition.leader_epoch
         self.commits = CommitWaits()
-        self.config = config
         self._state = partition
         self.closed = False
         """It serves no more, and never will again."""
@@ -66,16 +65,17 @@ class Replica:
         self._flusher = flusher
         self._fetches: set[FetchWait] = set()
         self._unread_bytes = 0
-        self.flush_messages = config.flush_messages
-        self.flush_seconds = config.flush_ms / 1000
-        self._count_required()
+        self._take_over(config)
 
     def configure(self, config: TopicConfig) -> None:
-        """Take over changed settings of the topic."""
-        self.config = config
+        """Obey changed settings of the topic."""
         self.log.configure(log_config(config))
+        self._take_over(config)
+
+    def _take_over(self, config: TopicConfig) -> None:
+        self.config = config
         self.flush_messages = config.flush_messages
-        self.flush_seconds = config.flush_ms / 1000
+        self.flush_seconds = self._flusher.longest_wait(config.flush_ms)
         self._count_required()
 
     def follow_cluster(self, partition: Partition) -> None:

@@ -64,6 +64,7 @@ _UNCOVERED = struct.Struct(">qiibI")  # the header's part before the range of th
 _COVERED = struct.Struct(">hiqqqhii")  # ... and the part in it
 _MARKER = struct.Struct(">hh")
 _MARKER_VALUE = struct.Struct(">hi")
+_ZSTD = int(Codec.ZSTD)  # a plain number: a look at an enum costs as much as a whole check
 
 
 class BatchHeader(NamedTuple):
@@ -369,12 +370,12 @@ def _check_fields(header: BatchHeader, version: int, rules: ProduceRules) -> Non
         raise _invalid(f"{count} records, but last offset delta {header.last_offset_delta}")
     attributes = header.attributes
     codec = attributes & CODEC_MASK
-    if codec > Codec.ZSTD:
+    if codec > _ZSTD:
         raise _invalid(f"there is no compression codec {codec}")
     room = rules.max_decompressed if codec else header.batch_length + LENGTH_END - HEADER_SIZE
     if count * MIN_RECORD_SIZE > room:
         raise _invalid(f"{count} records cannot be in {room} bytes")
-    if codec == Codec.ZSTD and version < 7:
+    if codec == _ZSTD and version < 7:
         # A client below Fetch 10 could not read the batch back (KIP-110).
         raise KafkaError(
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs Produce 7, this is {version}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import TypeAlias
 
@@ -64,9 +65,8 @@ class _ProduceWork:
         "failed",
         "node",
         "now_ms",
-        "pending",
         "request",
-        "rows",
+        "response",
         "transactional",
         "version",
         "waiting",
@@ -79,37 +79,37 @@ class _ProduceWork:
         self.acks = request.acks
         self.now_ms = ctx.node.clock.log_ms()
         # As in Kafka: one such batch fails the whole request.
-        self.transactional = request.transactional_id is not None or any(
-            claims_transaction(partition.records)
-            for topic in request.topic_data
-            for partition in topic.partition_data
-        )
+        self.transactional = request.transactional_id is not None or _claims_transaction(request)
         self.failed = False
-        self.rows: list[list[ProduceResponse.Partition]] = []
         self.waiting: list[tuple[Replica, int, ProduceResponse.Partition]] = []
-        self.pending: Pending[ProduceResponse] | None = None
+        self.response = ProduceResponse(
+            responses=[
+                ProduceResponse.Topic(name=topic.name, topic_id=topic.topic_id)
+                for topic in request.topic_data
+            ]
+        )
 
     def append_all(self) -> Answer | Preparation[ProduceResponse]:
         """Append one batch after the other, up to the first that takes heavy work before."""
-        for topic in self.request.topic_data:
-            answers: list[ProduceResponse.Partition] = []
-            self.rows.append(answers)
+        for topic, answer in self._topics():
             for partition in topic.partition_data:
                 row = self._append_unless_heavy(topic, partition)
                 if row is None:
                     return Preparation(self.prepare_and_append)
-                answers.append(row)
+                answer.partition_responses.append(row)
         return self._answer()
 
     async def prepare_and_append(self) -> Answer:
         """Append what is not appended yet, with the heavy work that it takes before."""
-        for number, topic in enumerate(self.request.topic_data):
-            if number == len(self.rows):
-                self.rows.append([])
-            answers = self.rows[number]
-            for partition in topic.partition_data[len(answers) :]:
-                answers.append(await self._prepare_and_append(topic, partition))
+        for topic, answer in self._topics():
+            rows = answer.partition_responses
+            for partition in topic.partition_data[len(rows) :]:
+                rows.append(await self._prepare_and_append(topic, partition))
         return self._answer()
+
+    def _topics(self) -> Iterator[tuple[ProduceRequest.Topic, ProduceResponse.Topic]]:
+        """What was sent for each topic, and the answer to it as far as there is one."""
+        return zip(self.request.topic_data, self.response.responses, strict=True)
 
     def _answer(self) -> Answer:
         if self.acks == NO_ANSWER:
@@ -117,15 +117,7 @@ class _ProduceWork:
                 # The only way to tell a client that does not read answers.
                 raise Refused("a batch sent with acks=0 was refused")
             return None
-        response = ProduceResponse(
-            responses=[
-                ProduceResponse.Topic(
-                    name=topic.name, topic_id=topic.topic_id, partition_responses=answers
-                )
-                for topic, answers in zip(self.request.topic_data, self.rows, strict=True)
-            ]
-        )
-        return self._wait(response) if self.waiting else response
+        return self._wait() if self.waiting else self.response
 
     async def _prepare_and_append(
         self, topic: ProduceRequest.Topic, partition: ProduceRequest.Partition
@@ -211,13 +203,13 @@ class _ProduceWork:
             self.node.report_storage_error(replica.topic, replica.index, error)
             raise
 
-    def _wait(self, response: ProduceResponse) -> Pending[ProduceResponse]:
+    def _wait(self) -> Pending[ProduceResponse]:
         """Answer when every append is committed, or at the request's timeout."""
+        response = self.response
         left = len(self.waiting)
         timeout_seconds = max(self.request.timeout_ms, 0) / 1000
         pending = Pending[ProduceResponse](
-            deadline=trio.current_time() + timeout_seconds,
-            on_timeout=lambda: self._expire(response),
+            deadline=trio.current_time() + timeout_seconds, on_timeout=self._expire
         )
         for replica, end_offset, row in self.waiting:
 
@@ -234,11 +226,19 @@ class _ProduceWork:
             replica.commits.add(end_offset, done)
         return pending
 
-    def _expire(self, response: ProduceResponse) -> ProduceResponse:
+    def _expire(self) -> ProduceResponse:
         for replica, end_offset, row in self.waiting:
             if replica.log.high_watermark < end_offset and not row.error_code:
                 _fail(row, ErrorCode.REQUEST_TIMED_OUT)
-        return response
+        return self.response
+
+
+def _claims_transaction(request: ProduceRequest) -> bool:
+    for topic in request.topic_data:
+        for partition in topic.partition_data:
+            if claims_transaction(partition.records):
+                return True
+    return False
 
 
 def _is_heavy(records: memoryview, rules: ProduceRules) -> bool:

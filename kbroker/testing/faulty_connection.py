@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import trio
 
-from kbroker.connection import Connection, Reply
+from kbroker.connection import Connection
 from kbroker.context import Context, Refused
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
@@ -255,12 +255,12 @@ class FaultyConnection(Connection):
             rows = covered_rows(response, rule.target, self._name_of_topic)
             set_errors(response, rule.code, rows)
 
-    def _encode(self, reply: Reply, response: Any) -> list[Any]:
+    def _encode(self, asked: RequestHeader, response: Any) -> list[Any]:
         if not isinstance(response, Mangled):
-            return super()._encode(reply, response)
-        parts = super()._encode(reply, response.response)
+            return super()._encode(asked, response)
+        parts = super()._encode(asked, response.response)
         if response.effect is Effect.ANSWER_TWICE:
-            return parts + super()._encode(reply, response.response)
+            return parts + super()._encode(asked, response.response)
         self._abandon_replies()
         self._finish_reading()
         return _half(parts)

@@ -7,6 +7,9 @@ there is no other process to ask; then it takes thin slices of the event loop.
 
 The process runs `main`. It reads tasks from its standard input and writes what came
 of each to its standard output, both as pickles behind their length, and it ends when its parent does.
+It rests as often as it works, because the broker and its clients need the same processors and the
+same disk. A low priority instead would make them wait longer: it may be held up in the middle of a
+write, with the locks of the file system.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import os
 import pickle
 import struct
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from subprocess import PIPE
@@ -29,9 +33,9 @@ from kbroker.storage.files import Files, OsFiles
 
 from .slices import Slices
 
-STEPS_PER_LOOK = 100
-"""Batches between two looks whether somebody still waits for the result."""
-NICENESS = 19
+TURN_SECONDS = 0.0005
+REST = 1
+"""How many times as long as it worked the process leaves processor and disk to others."""
 _LENGTH = struct.Struct(">I")
 
 
@@ -161,18 +165,16 @@ async def _receive(stream: trio.abc.ReceiveStream, size: int) -> bytes:
 def main() -> None:
     """Do tasks until standard input or the parent ends."""
     parent = os.getppid()
-    with suppress(OSError, AttributeError):
-        os.nice(NICENESS)
     gc.disable()  # nothing here makes cycles
 
-    def leave_alone() -> None:
+    def look() -> None:
         if os.getppid() != parent:
-            os._exit(1)
+            os._exit(1)  # nobody waits for the result any more
 
     tasks, answers = sys.stdin.buffer, sys.stdout.buffer
     while head := tasks.read(_LENGTH.size):
         task = pickle.loads(tasks.read(_LENGTH.unpack(head)[0]))
-        data = pickle.dumps(_run(task, leave_alone))
+        data = pickle.dumps(_run(task, look))
         answers.write(_LENGTH.pack(len(data)) + data)
         answers.flush()
 
@@ -180,9 +182,13 @@ def main() -> None:
 def _run(task: CompactionTask, look: Callable[[], None]) -> Compacted | _Failure:
     run = Compaction(OsFiles(), task)
     try:
-        for number, _ in enumerate(run.steps()):
-            if number % STEPS_PER_LOOK == 0:
+        began = time.perf_counter()
+        for _ in run.steps():
+            worked = time.perf_counter() - began
+            if worked > TURN_SECONDS:
                 look()
+                time.sleep(worked * REST)
+                began = time.perf_counter()
         return run.result
     except (StorageError, FileNotFoundError) as error:
         with suppress(StorageError):

@@ -54,7 +54,7 @@ KEY_BYTES = 160
 _DIGEST_BYTES = 16
 NO_OFFSET = -1
 LISTED_RECORDS_MAX = 10_000
-SYNC_EVERY_BYTES = 2 * 1024 * 1024
+SYNC_EVERY_BYTES = 512 * 1024
 """New segments are made durable in small steps: acks wait for the same disk."""
 _INT64_MAX = (1 << 63) - 1
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
@@ -65,6 +65,7 @@ from .segment import FULL, NEVER, RELATIVE_OFFSET_MAX, Segment, SegmentRules
 from .snapshots import Snapshots
 from .sync import (
     AtomicWrite,
+    Closing,
     FileSync,
     FolderSync,
     InOrder,
@@ -885,6 +886,7 @@ class Log:
         The old files go with the next checkpoint. Raises StorageError, and the log is as it was.
         """
         index = self._segments.index(old[0])
+        replaced = self._held(old[0])
         new.take_place()
         new.seen_ms = max(segment.seen_ms for segment in old)
         end = index + len(old)
@@ -896,7 +898,16 @@ class Log:
         self._bases[index:end] = [new.base_offset]
         self._keep_indexes(new)
         self._changed.add(self)
-        self._unsettled.append(InOrder(self._cleaning_up(old[1:], new)))
+        self._unsettled.append(InOrder([*self._cleaning_up(old[1:], new), *replaced]))
+
+    def _held(self, segment: Segment) -> list[SyncItem]:
+        """Open the file of a segment, so that it outlives its name until the item is done.
+
+        Giving back the room of a large file takes long, and whoever cleans up has the time.
+        """
+        with suppress(FileNotFoundError):  # then there is nothing to give back
+            return [Closing(self._files.open(segment.log_path))]
+        return []
 
     def _cleaning_up(self, old: Sequence[Segment], new: Segment) -> list[SyncItem]:
         """What is left to do when a compacted segment is in its place, in this order."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Protocol
 
-from .files import Files
+from .files import File, Files
 
 WHOLE_ABOVE = 8
 """Above this many items one sync of the file system is cheaper than one for each.
@@ -167,6 +167,25 @@ def sync_file(files: Files, path: str) -> None:
         file.sync()
     finally:
         file.close()
+
+
+class Closing:
+    """A file that is needed no more."""
+
+    __slots__ = ("_file",)
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+
+    def prepare(self) -> None:
+        pass
+
+    def sync(self) -> None:
+        self.settle()
+
+    def settle(self) -> bool:
+        self._file.close()
+        return False
 
 
 class SegmentFiles(Protocol):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -30,7 +31,7 @@ from kbroker.storage.cleaning import (
 )
 from kbroker.storage.compaction import KEY_BYTES, Compacted, Compaction, digest
 from kbroker.storage.errors import CorruptLogError, StorageError
-from kbroker.storage.files import Files, MemFiles
+from kbroker.storage.files import Files, MemFiles, OsFiles
 from kbroker.storage.log import Log, LogConfig
 from kbroker.storage.manager import LogManager
 
@@ -778,3 +779,34 @@ def check_random_history(random_: random.Random) -> None:
     producer = log.producers.get(9)
     assert producer is not None
     assert producer.next_sequence == sequence
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="shows open files on Linux only")
+def test_a_replaced_file_gives_back_its_room_with_the_checkpoint(tmp_path: Path) -> None:
+    """Not in the rename, which the event loop waits for: a large file takes its time to go."""
+    files = OsFiles()
+    manager = open_manager(files, str(tmp_path))
+    log = open_log(manager, "t", KEYED)
+    put(log, (b"a", b"1"), (b"a", b"2"))
+    log.roll()
+    put(log, (b"b", b"1"))
+    log.roll()
+    commit(log)
+    manager.checkpoint(NOW).run()
+    task = plan(log, NOW, key_map_bytes=KEYS, decompressed_max=1 << 20)
+    assert task is not None
+    run = Compaction(files, task)
+    for _ in run.steps():
+        pass
+    manager.note_compaction(log)
+    assert install(log, task, run.result, prepare(files, task, run.result))
+    assert [path.name for path in unnamed_open_files(log.folder)] == [f"{0:020d}.log (deleted)"]
+    manager.checkpoint(NOW).run()
+    assert unnamed_open_files(log.folder) == []
+    manager.close()
+
+
+def unnamed_open_files(folder: str) -> list[Path]:
+    """The files of a folder that this process has open although their names are gone."""
+    found = [each.readlink() for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
+    return [it for it in found if str(it.parent) == folder and it.name.endswith("(deleted)")]

@@ -72,7 +72,12 @@ class Broker:
         self._log = (folder / "broker.log").open("wb")
         began = time.perf_counter()
         self._process = subprocess.Popen(
-            command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log
+            command,
+            cwd=ROOT,
+            env=_as_installed(),
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
         )
         self._wait_for_metadata()
         self.start_seconds = time.perf_counter() - began
@@ -161,6 +166,11 @@ class Kafka(Broker):
         subprocess.check_output([*storage, *form])
         heap = ["-Xms1G", "-Xmx1G", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"]
         return [*java[:1], *heap, *java[1:], "kafka.Kafka", str(properties)]
+
+
+def _as_installed() -> dict[str, str]:
+    """The environment, but compiled modules are kept, as pip leaves them."""
+    return {name: it for name, it in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
 def free_port() -> int:

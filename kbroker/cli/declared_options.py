@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from .topic_files import BadTopic, DeclaredTopic, parse_topic, read_topics
+if TYPE_CHECKING:
+    from .topic_files import DeclaredTopic
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -52,6 +53,8 @@ def declared_options(command: Command) -> Command:
         **kw: Any,
     ) -> Any:
         from kbroker.topics import NewTopic
+
+        from .topic_files import BadTopic, parse_topic, read_topics
 
         try:
             declared = [each for path in files for each in read_topics(Path(path))]

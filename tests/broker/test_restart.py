@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import logging
 import shutil
+import threading
+import time
 from pathlib import Path
 
 import pytest
+import trio
 
 from kbroker.broker import Broker
 from kbroker.protocol.api_keys import ApiKey
@@ -18,6 +21,7 @@ from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.groups import JoinGroupRequest, SyncGroupRequest
 from kbroker.protocol.records import iter_headers
 from kbroker.storage.errors import StorageError
+from kbroker.storage.manager import CheckpointJob
 from kbroker.storage.naming import CLEAN_SHUTDOWN
 
 from ..brokers import started
@@ -373,3 +377,31 @@ async def test_records_that_belong_to_no_topic_are_kept(
     assert str(strays[0]) in caplog.text
     async with started(data):
         assert sorted(data.glob("young-0.*-stray")) == strays
+
+
+async def test_a_stop_waits_for_a_checkpoint_that_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two would put the same files in their places, of which only one can."""
+    settle = CheckpointJob.run
+    begun, at_once = threading.Event(), threading.Lock()
+
+    def slow_run(job: CheckpointJob) -> None:
+        assert at_once.acquire(blocking=False), "two checkpoints of one folder at once"
+        begun.set()
+        time.sleep(0.2)
+        settle(job)
+        at_once.release()
+
+    async with (
+        trio.open_nursery() as nursery,
+        started(tmp_path) as broker,
+        connected(broker.endpoint) as wire,
+    ):
+        topic = await create_topic(wire, "t")
+        await produce(wire, topic, batch())
+        monkeypatch.setattr(CheckpointJob, "run", slow_run)
+        nursery.start_soon(broker.node.checkpoint)
+        await trio.to_thread.run_sync(begun.wait)
+    async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
+        assert (await fetch(wire, topic)).high_watermark == 1

@@ -135,7 +135,7 @@ class FolderStore:
 
     def __init__(self, folders: Sequence[str], *, is_temporary: bool = False) -> None:
         self.files: Files = OsFiles()
-        self.folders = tuple(folders)
+        self.folders = tuple(Path(folder).absolute().as_posix() for folder in folders)
         self._is_temporary = is_temporary
         self._remove = weakref.finalize(self, _remove_all, self.folders if is_temporary else ())
 
@@ -154,7 +154,7 @@ class FolderStore:
 
     def fresh(self) -> FolderStore:
         # Beside the folders, because files are linked within one file system only.
-        beside = [_beside(Path(folder).absolute()) for folder in self.folders]
+        beside = [_beside(Path(folder)) for folder in self.folders]
         return FolderStore(beside, is_temporary=True)
 
     def take(self, other: Store) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import errno
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, Producer
 from kafka import KafkaConsumer, KafkaProducer
 
 from kbroker.protocol.errors import KafkaError
@@ -28,33 +29,73 @@ def broker() -> Iterator[LocalBroker]:
         yield broker
 
 
+Send = Callable[[bytes, bytes | None], None]
+"""Writes a value and a key, and returns when it is acknowledged."""
+
+
+@contextmanager
+def kafka_python(address: str) -> Iterator[Send]:
+    client = KafkaProducer(
+        bootstrap_servers=address,
+        reconnect_backoff_ms=10,
+        retry_backoff_ms=10,
+        enable_idempotence=True,
+    )
+    yield lambda value, key: client.send("orders", value, key).get(20)
+    client.close()
+
+
+@contextmanager
+def librdkafka(address: str) -> Iterator[Send]:
+    client = Producer(
+        {
+            "bootstrap.servers": address,
+            "reconnect.backoff.ms": 10,
+            "reconnect.backoff.max.ms": 50,
+            "retry.backoff.ms": 10,
+            "enable.idempotence": True,
+            "log_level": 0,
+        }
+    )
+
+    def send(value: bytes, key: bytes | None) -> None:
+        errors: list[Any] = []
+        client.produce("orders", value, key, on_delivery=lambda error, _: errors.append(error))
+        assert client.flush(20) == 0
+        assert errors == [None]
+
+    yield send
+
+
 class Writer:
     """An unmodified producer that writes numbers in a thread until it is stopped.
 
     Parameters: `keys` is how many keys it writes them to, one after the other; 0 for none.
     """
 
-    def __init__(self, broker: LocalBroker, *, keys: int = 0) -> None:
+    def __init__(
+        self,
+        broker: LocalBroker,
+        client: Callable[[str], AbstractContextManager[Send]] = kafka_python,
+        *,
+        keys: int = 0,
+    ) -> None:
         self.acknowledged: list[bytes] = []
+        self._address = broker.bootstrap_servers
+        self._client = client
         self._keys = keys
-        self._client = KafkaProducer(
-            bootstrap_servers=broker.bootstrap_servers,
-            reconnect_backoff_ms=10,
-            retry_backoff_ms=10,
-            enable_idempotence=True,
-        )
         self._going = True
         self._thread = threading.Thread(target=self._write)
         self._thread.start()
 
     def _write(self) -> None:
         number = 0
-        while self._going:
-            value = b"%d" % number
-            key = b"%d" % (number % self._keys) if self._keys else None
-            self._client.send("orders", value, key).get(20)
-            self.acknowledged.append(value)
-            number += 1
+        with self._client(self._address) as send:
+            while self._going:
+                value = b"%d" % number
+                send(value, b"%d" % (number % self._keys) if self._keys else None)
+                self.acknowledged.append(value)
+                number += 1
 
     def wait_for_more(self, count: int = 5) -> None:
         """Wait until so many more records are acknowledged."""
@@ -67,7 +108,6 @@ class Writer:
     def stop(self) -> list[bytes]:
         self._going = False
         self._thread.join()
-        self._client.close()
         return self.acknowledged
 
 
@@ -94,6 +134,17 @@ def test_a_producer_lives_through_a_crash(broker: LocalBroker, point: str, mode:
     writer.wait_for_more()
     acknowledged = writer.stop()
     assert values(broker) == acknowledged, "none lost, none doubled, none moved"
+
+
+@pytest.mark.parametrize("point", ["produce.received", "produce.appended", "produce.synced"])
+def test_another_producer_lives_through_a_crash(broker: LocalBroker, point: str) -> None:
+    writer = Writer(broker, librdkafka)
+    writer.wait_for_more()
+    broker.crash_at(point)
+    broker.wait_for_crash(timeout=10)
+    writer.wait_for_more()
+    acknowledged = writer.stop()
+    assert values(broker) == acknowledged
 
 
 @pytest.mark.parametrize("mode", ["drop", "mixed"])

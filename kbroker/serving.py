@@ -187,7 +187,10 @@ class _Serving:
                 self.control = str(endpoint)
                 yield local.running.broker
         except* OSError as group:
-            raise StartFailed(f"--control-port: {group.exceptions[0]}") from group
+            raise StartFailed(
+                f"--control-port {port} cannot be used ({group.exceptions[0]}); name another one, "
+                "0 is a free one"
+            ) from group
 
     async def _prepare(self, broker: Broker) -> None:
         """What there has to be before anybody is told of the broker."""

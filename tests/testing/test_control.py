@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import socket
@@ -14,10 +15,12 @@ from typing import Any
 
 import click
 import pytest
+from click.testing import CliRunner
 from kafka import KafkaConsumer, KafkaProducer
 
+from kbroker.cli import main
 from kbroker.cli.fault import arm
-from kbroker.testing import ExternalKafka
+from kbroker.testing import ExternalKafka, LocalBroker
 from kbroker.testing.fault_words import EFFECTS, WORDS
 
 KBROKER = [sys.executable, "-m", "kbroker"]
@@ -344,6 +347,52 @@ def test_the_page_has_every_order_and_every_word(order: Orders) -> None:
     effects = section.partition("<!-- effects -->")[2].partition("<!-- /effects -->")[0]
     assert re.findall(r"`(\w+)`", effects) == list(EFFECTS)
     assert [word for word in WORDS if f"`{word}`" not in section] == []
+
+
+ELSEWHERE = {
+    "bootstrap_servers": "open",
+    "check_faults": "check",
+    "wait_for_hits": "hits",
+    "disk": "disk_flip",
+    "start_after_crash": "wait_for_crash",
+}
+"""Orders that have other names than the methods of the broker."""
+PYTHON_ONLY = {"connections", "on", "run_in_broker", "running"}
+
+
+def test_there_is_an_order_for_all_that_python_can_do(order: Orders) -> None:
+    known = re.search("one of (.*), not", order("dance")["error"])
+    assert known is not None
+    orders = set(known[1].split(", "))
+    methods = {name for name in dir(LocalBroker) if not name.startswith("_")} - PYTHON_ONLY
+    assert {ELSEWHERE.get(name, name) for name in methods} <= orders
+    words = set(inspect.signature(LocalBroker.fault).parameters) - {"self", "when"}
+    assert words <= set(WORDS)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", "--disk", "--", "true"],
+        ["run", "--control", "--disk", "--keep", "--", "true"],
+        ["serve", "--memory", "--disk"],
+        ["serve", "--control-port", "0", "--disk"],
+    ],
+)
+def test_a_disk_to_break_needs_somebody_who_breaks_it(words: list[str]) -> None:
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 2
+    assert "--disk goes with" in done.output
+
+
+def test_a_port_for_orders_that_is_taken() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        command = [*KBROKER, "serve", "--memory", "--port", "0", "--control-port", port]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 3
+    assert f"--control-port {port}" in done.stderr
+    assert "0 is a free one" in done.stderr
 
 
 def test_the_command_line_has_every_word_of_a_fault() -> None:

@@ -21,8 +21,10 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.extension.RegisterExtension;
 
-@Timeout(30)
+@Timeout(60)
 class InvoiceServiceTest {
+    private static final int SECONDS = 20;
+
     @RegisterExtension
     final Kbroker kbroker = new Kbroker(
         Map.of("orders", 2, "invoices", 1, "orders.rejected", 1),
@@ -43,7 +45,7 @@ class InvoiceServiceTest {
         order(1, "100");
         order(2, "10.50");
         assertEquals(List.of("1: 119.00", "2: 12.50"), invoices(2));
-        kbroker.order("wait_for_lag", "group", "invoices");
+        waitUntil("wait_for_lag", "group", "invoices");
     }
 
     @Test
@@ -54,7 +56,7 @@ class InvoiceServiceTest {
         kbroker.order("restart");
         order(2, "100");
         assertEquals(List.of("1: 119.00", "2: 119.00"), invoices(2));
-        kbroker.order("wait_for_lag", "group", "invoices");
+        waitUntil("wait_for_lag", "group", "invoices");
     }
 
     @Test
@@ -69,7 +71,7 @@ class InvoiceServiceTest {
         }
         assertEquals(2, records("orders").size());
         start(new InvoiceService(settings()));
-        kbroker.order("wait_for_commit", "group", "invoices", "topic", "orders", "partition", 0, "offset", 2);
+        waitUntil("wait_for_commit", "group", "invoices", "topic", "orders", "partition", 0, "offset", 2);
         assertEquals(1, records("invoices").size());
     }
 
@@ -80,7 +82,7 @@ class InvoiceServiceTest {
         CompletableFuture<Void> first = start(new InvoiceService(settings()));
         assertThrows(CompletionException.class, first::join);
         start(new InvoiceService(settings()));
-        kbroker.order("wait_for_lag", "group", "invoices");
+        waitUntil("wait_for_lag", "group", "invoices");
         assertEquals(List.of("1: 119.00", "1: 119.00"), invoices(2));
     }
 
@@ -99,14 +101,14 @@ class InvoiceServiceTest {
         order(1, "100");
         await(inWork);
         start(new InvoiceService(settings()));
-        kbroker.order("wait_for_group", "group", "invoices", "state", "PreparingRebalance");
+        waitUntil("wait_for_group", "group", "invoices", "state", "PreparingRebalance");
         goOn.countDown();
-        kbroker.order("wait_for_group", "group", "invoices", "members", 2, "timeout", 20);
+        waitUntil("wait_for_group", "group", "invoices", "members", 2);
         for (int partition = 0; partition < 2; partition++) {
             kbroker.order("produce", "topic", "orders", "partition", partition,
                 "value", orderOf(2 + partition, "100"));
         }
-        kbroker.order("settled", "group", "invoices", "timeout", 20);
+        waitUntil("settled", "group", "invoices");
         List<String> found = invoices(3);
         assertTrue(found.containsAll(List.of("1: 119.00", "2: 119.00", "3: 119.00")), found::toString);
     }
@@ -120,7 +122,7 @@ class InvoiceServiceTest {
         order(1, "100");
         start(new InvoiceService(settings()));
         assertEquals(List.of("1: 119.00"), invoices(1));
-        kbroker.order("wait_for_lag", "group", "invoices");
+        waitUntil("wait_for_lag", "group", "invoices");
         List<String> aside = new ArrayList<>();
         records("orders.rejected").forEach(record -> aside.add(record.get("value").asText()));
         assertEquals(nonsense, aside);
@@ -131,13 +133,13 @@ class InvoiceServiceTest {
         CompletableFuture<Void> running = start(new InvoiceService(settings()));
         order(1, "100");
         invoices(1);
-        kbroker.order("wait_for_lag", "group", "invoices");
-        JsonNode before = kbroker.order("wait_for_group", "group", "invoices").get("group");
+        waitUntil("wait_for_lag", "group", "invoices");
+        JsonNode before = waitUntil("wait_for_group", "group", "invoices").get("group");
         kbroker.order("advance", "hours", 25);
         assertEquals(0, records("orders").size(), "records are kept for a day");
         order(2, "100");
         assertEquals(List.of("2: 119.00"), invoices(1));
-        assertEquals(before, kbroker.order("wait_for_group", "group", "invoices").get("group"));
+        assertEquals(before, waitUntil("wait_for_group", "group", "invoices").get("group"));
 
         services.get(0).close();
         running.join();
@@ -170,12 +172,19 @@ class InvoiceServiceTest {
     /** Waits for so many invoices; returns all as "id: gross", in order of their ids. */
     private List<String> invoices(int count) {
         List<String> found = new ArrayList<>();
-        for (JsonNode record : kbroker.order("wait_for", "topic", "invoices", "count", count, "timeout", 20)
-            .get("records")) {
+        JsonNode records = waitUntil("wait_for", "topic", "invoices", "count", count).get("records");
+        for (JsonNode record : records) {
             String gross = record.get("value").asText().replaceAll(".*\"gross\":([\\d.]+).*", "$1");
             found.add(record.get("key").asText() + ": " + gross);
         }
         return found.stream().sorted().toList();
+    }
+
+    /** An order that waits, long enough for a busy machine. */
+    private JsonNode waitUntil(String verb, Object... words) {
+        List<Object> all = new ArrayList<>(List.of(words));
+        all.addAll(List.of("timeout", SECONDS));
+        return kbroker.order(verb, all.toArray());
     }
 
     private JsonNode records(String topic) {
@@ -184,7 +193,7 @@ class InvoiceServiceTest {
 
     private static void await(CountDownLatch latch) {
         try {
-            assertTrue(latch.await(20, TimeUnit.SECONDS));
+            assertTrue(latch.await(SECONDS, TimeUnit.SECONDS));
         } catch (InterruptedException interrupted) {
             throw new IllegalStateException(interrupted);
         }

@@ -106,7 +106,7 @@ class TopicResource(Resource):
         return describe_topic(self._topic.configs, self.node.config)
 
     def own(self) -> Mapping[str, str]:
-        return self._topic.configs
+        return self.node.topic_config(self._topic).overrides
 
     def check(self, values: Mapping[str, str]) -> None:
         validate_topic_configs(values, self.node.config)

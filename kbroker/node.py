@@ -289,7 +289,12 @@ class Node:
 
     def topic_config(self, topic: Topic) -> TopicConfig:
         """The settings of a topic over those of this node."""
-        return TopicConfig(topic.configs, self.config)
+        config = TopicConfig.stored(topic.configs, self.config)
+        for reason in config.unfit:
+            text = f"a stored setting of topic {topic.name} is left out: {reason}"
+            if self.is_news(text):
+                logger.error("%s", text)
+        return config
 
     async def auto_create_topic(self, name: str) -> Topic:
         """Create a topic that a client named, with the defaults; internal ones as they must be."""

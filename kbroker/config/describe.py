@@ -44,12 +44,12 @@ class ConfigEntry(NamedTuple):
 
 def describe_topic(overrides: Mapping[str, str], broker: BrokerConfig) -> list[ConfigEntry]:
     """Every setting of a topic that has ``overrides`` as its own, in the order of names."""
-    return _own_entries(TopicConfig(overrides, broker), Source.TOPIC)
+    return _own_entries(TopicConfig.stored(overrides, broker), Source.TOPIC)
 
 
 def describe_group(overrides: Mapping[str, str], broker: BrokerConfig) -> list[ConfigEntry]:
     """Every setting of a group that has ``overrides`` as its own, in the order of names."""
-    entries = _own_entries(GroupConfig(overrides, broker), Source.GROUP)
+    entries = _own_entries(GroupConfig.stored(overrides, broker), Source.GROUP)
     for each in entries:
         setting = GROUP_PROPERTIES[each.name]
         if not setting.synonyms:  # Kafka names its default all the same
@@ -61,7 +61,7 @@ def describe_client_metrics(
     overrides: Mapping[str, str], broker: BrokerConfig
 ) -> list[ConfigEntry]:
     """Every setting of a metrics subscription, in the order of names."""
-    return _own_entries(ClientMetricsConfig(overrides, broker), Source.CLIENT_METRICS)
+    return _own_entries(ClientMetricsConfig.stored(overrides, broker), Source.CLIENT_METRICS)
 
 
 def describe_log_level(logger: str, level: str) -> ConfigEntry:

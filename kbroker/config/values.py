@@ -312,16 +312,34 @@ class BrokerConfig(Settings):
 class ResourceConfig(Settings):
     """The settings of what has some of its own: these over those of the broker.
 
-    Raises ConfigError for an unknown name or a bad value.
+    Raises ConfigError for an unknown name or a bad value. ``unfit`` says what `stored` left out.
     """
 
-    __slots__ = ("_own", "broker", "overrides")
+    __slots__ = ("_own", "broker", "overrides", "unfit")
 
     scope: ClassVar[Scope]
+
+    @classmethod
+    def stored(cls, overrides: Mapping[str, str], broker: BrokerConfig) -> Self:
+        """The settings as the cluster keeps them: what was good once need not be so in another
+        version, and then the rest still holds."""
+        fitting: dict[str, str] = {}
+        unfit: list[str] = []
+        for name, text in overrides.items():
+            try:
+                find_property(cls.scope, name).parse(text)
+            except ConfigError as error:
+                unfit.append(str(error))
+            else:
+                fitting[name] = text
+        config = cls(fitting, broker)
+        config.unfit = unfit
+        return config
 
     def __init__(self, overrides: Mapping[str, str], broker: BrokerConfig) -> None:
         self.overrides: dict[str, str] = dict(overrides)
         self.broker = broker
+        self.unfit: list[str] = []
         self._own = {
             name: find_property(self.scope, name).parse(text) for name, text in overrides.items()
         }

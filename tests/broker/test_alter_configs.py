@@ -357,6 +357,23 @@ async def test_stored_settings_that_fit_no_more_are_left_out(
     assert caplog.text.count("a setting that clients gave brokers is left out") == 2
 
 
+async def test_stored_settings_of_topics_that_fit_no_more_are_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
+        await create_topic(wire, "t")
+        values = {"gone.since": "1", "retention.ms": "-1", "max.message.bytes": "x"}
+        cluster = broker.node.cluster
+        await cluster.alter_topic_configs(cluster.topics["t"], values, cause="test")
+    caplog.clear()
+    async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
+        assert await own(wire, TOPIC, "t") == {"retention.ms": "-1"}
+        assert (await produce(wire, Topic("t"), batch())).error_code == 0
+        await change(wire, ("segment.ms", SET, "1000"))
+        assert await own(wire, TOPIC, "t") == {"retention.ms": "-1", "segment.ms": "1000"}
+    assert caplog.text.count("a stored setting of topic t is left out") == 2
+
+
 # -- log levels
 
 

@@ -80,7 +80,7 @@ class Orders:
     def _on_data(self) -> dict[str, Callable[..., Answer]]:
         broker = self._broker
         return {
-            "create_topic": _silent(broker.create_topic),
+            "create_topic": self._create_topic,
             "delete_topic": _silent(broker.delete_topic),
             "topics": lambda: {"topics": broker.topics()},
             "produce": self._produce,
@@ -91,6 +91,12 @@ class Orders:
             "explain": self._explain,
             "report": lambda: {"report": broker.report()},
         }
+
+    def _create_topic(
+        self, name: str, partitions: int = 1, configs: Mapping[str, Any] | None = None
+    ) -> Answer:
+        self._broker.create_topic(name, partitions, _properties(configs))
+        return {}
 
     def _produce(
         self,
@@ -320,7 +326,7 @@ class Orders:
         config: Mapping[str, Any] | None = None,
         disk: bool = False,
     ) -> Answer:
-        properties = {name: str(value) for name, value in (config or {}).items()}
+        properties = _properties(config)
         fresh = LocalBroker(topics=topics, config=properties, disk=disk, thread=self._thread)
         return self._opened(fresh)
 
@@ -378,6 +384,12 @@ def _known(mode: Mode) -> Mode:
 
 
 # -- values
+
+
+def _properties(given: Mapping[str, Any] | None) -> dict[str, str]:
+    """Settings as Kafka takes them, as text: 3 is "3", and true is "true"."""
+    items = (given or {}).items()
+    return {name: each if isinstance(each, str) else json.dumps(each) for name, each in items}
 
 
 def _from_json(value: Any) -> Value:

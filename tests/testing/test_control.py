@@ -203,8 +203,9 @@ def test_faults_that_hit_what_they_say(order: Orders) -> None:
 
 
 def test_a_broker_for_each_test(order: Orders) -> None:
-    fresh = order("open", topics={"mine": 2}, config={"num.partitions": 4})
+    fresh = order("open", config={"num.partitions": 4, "auto.create.topics.enable": False})
     mine = Orders(fresh)
+    assert mine("create_topic", name="mine", partitions=2, configs={"retention.ms": 5})["ok"]
     assert mine("topics")["topics"] == {"mine": 2}
     assert order("topics")["topics"] == {"orders": 2}
     mine("fault", api="Fetch", error="UNKNOWN_SERVER_ERROR")

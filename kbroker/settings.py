@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .config import BrokerConfig, KafkaEnvironment, read_kafka_environment
+from .config import BrokerConfig, ConfigError, KafkaEnvironment, read_kafka_environment
 from .listeners import parse_endpoint, split_address
 
 
@@ -49,6 +49,8 @@ def load_settings(flags: SettingFlags, environ: Mapping[str, str]) -> BrokerConf
 def _settings_of_flags(flags: SettingFlags, config: BrokerConfig) -> Iterator[tuple[str, str, str]]:
     """The flags that stand for a setting: their origin, the setting, its value."""
     if flags.data_dir is not None:
+        if {"log.dir", "log.dirs"} & flags.overrides.keys():
+            raise ConfigError("--data-dir and -o log.dirs both say where data is; leave one out")
         yield "--data-dir", "log.dirs", flags.data_dir
     first = config.listeners[0]
     name, address = split_address(first, "listeners")

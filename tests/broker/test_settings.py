@@ -55,3 +55,9 @@ def test_an_advertised_address_stands_beside_those_of_other_listeners() -> None:
 def test_the_data_folder_is_a_setting() -> None:
     config = load_settings(SettingFlags(data_dir="/x"), {})
     assert (config.log_dirs, config.origin("log.dirs")) == (("/x",), "--data-dir")
+
+
+@pytest.mark.parametrize("name", ["log.dir", "log.dirs"])
+def test_two_places_for_data_are_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="leave one out"):
+        load_settings(SettingFlags(data_dir="/x", overrides={name: "/y"}), {})

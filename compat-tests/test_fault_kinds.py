@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 from harness.clients import ClientError, ClientProcess, Library, eventually
+from harness.tools import Said, Tools
 
-from kbroker.testing import LocalBroker
+from kbroker.testing import Fault, LocalBroker
 
 pytestmark = pytest.mark.needs("idempotent")
 
@@ -103,7 +104,6 @@ def held(broker: LocalBroker, topic: str) -> list[str]:
         ("half_frame", "after"),
         ("answer_twice", "after"),
         ("delay", "before"),
-        ("delay", "after"),
         ("blackhole", "after"),
     ],
 )
@@ -128,7 +128,6 @@ def test_a_producer_writes_once(
     ("error", "at"),
     [
         ("NOT_LEADER_OR_FOLLOWER", "before"),
-        ("NOT_ENOUGH_REPLICAS", "before"),
         ("REQUEST_TIMED_OUT", "after"),
     ],
 )
@@ -385,3 +384,71 @@ def test_a_broker_that_goes_away_for_a_moment(
     answers = worker.receive("produce")
     assert all("offset" in answer for answer in answers), answers
     assert held(broker, topic) == VALUES
+
+
+# -- Java's client, in Kafka's console tools
+
+
+def armed(broker: LocalBroker, effect: str, api: str, topic: str) -> Fault[None]:
+    """A fault on an answer: an effect, or an error by its name."""
+    if effect.isupper():
+        return broker.fault(api, topic=topic, error=effect)
+    fault = broker.fault(api, topic=topic, at="before" if effect == "delay" else "after")
+    settings = [WAIT_MS] if effect in ("delay", "throttle") else []
+    armed: Fault[None] = getattr(fault, effect)(*settings)
+    return armed
+
+
+@pytest.mark.parametrize(
+    "effect",
+    [
+        "disconnect",
+        "half_frame",
+        "answer_twice",
+        "delay",
+        "throttle",
+        "blackhole",
+        "corrupt_batch",
+        "NOT_LEADER_OR_FOLLOWER",
+    ],
+)
+def test_java_writes_once(broker: LocalBroker, tools: Tools, topic: str, effect: str) -> None:
+    fault = armed(broker, effect, "Produce", topic)
+    said = tools.run(
+        "kafka-console-producer",
+        *("--bootstrap-server", broker.bootstrap_servers, "--topic", topic),
+        *("--request-required-acks", "all", "--request-timeout-ms", "1000"),
+        stdin="\n".join(VALUES),
+    )
+    assert said.status == 0, said
+    assert held(broker, topic) == VALUES
+    assert fault.hits == 1
+
+
+def read_by_java(broker: LocalBroker, tools: Tools, topic: str) -> Said:
+    return tools.run(
+        "kafka-console-consumer",
+        *("--bootstrap-server", broker.bootstrap_servers, "--topic", topic, "--from-beginning"),
+        *("--max-messages", str(len(VALUES)), "--timeout-ms", "10000"),
+    )
+
+
+@pytest.mark.parametrize("effect", ["disconnect", "half_frame", "KAFKA_STORAGE_ERROR"])
+def test_java_reads_everything_once(
+    broker: LocalBroker, tools: Tools, topic: str, effect: str
+) -> None:
+    """A second answer is left out: Java's consumer ends with an exception, and the tool hangs."""
+    for value in VALUES:
+        broker.produce(topic, value)
+    fault = armed(broker, effect, "Fetch", topic)
+    assert read_by_java(broker, tools, topic).stdout.split() == VALUES
+    assert fault.hits == 1
+
+
+def test_java_refuses_a_broken_batch(broker: LocalBroker, tools: Tools, topic: str) -> None:
+    broker.produce(topic, "x")
+    fault = armed(broker, "corrupt_batch", "Fetch", topic)
+    said = read_by_java(broker, tools, topic)
+    assert said.stdout == ""
+    assert "Received exception when fetching the next record" in said.stderr
+    assert fault.hits == 1

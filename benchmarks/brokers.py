@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -56,17 +57,21 @@ def kafka_jars() -> Path:
 class Broker:
     """A running broker. Call `stop` at the end.
 
-    `durable` means that an acknowledged record was synced to the disk. `start_seconds` is the time
+    `durable` means that an acknowledged record was synced to the disk; `settings` are properties
+    besides those that every run needs. `start_seconds` is the time
     from exec to the first answer to Metadata that names a broker.
     """
 
     name: str
 
-    def __init__(self, folder: Path, *, durable: bool) -> None:
+    def __init__(
+        self, folder: Path, *, durable: bool, settings: Mapping[str, str] | None = None
+    ) -> None:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         self.folder = folder
         self.durable = durable
+        self.settings = settings or {}
         self.port = free_port()
         command = self._command()
         self._log = (folder / "broker.log").open("wb")
@@ -141,6 +146,7 @@ class Kbroker(Broker):
             *(sys.executable, "-m", "kbroker", "serve", "--host", "127.0.0.1"),
             *("--port", str(self.port), "--data-dir", str(self.folder / "data")),
             *("-o", f"flush.policy={'fsync' if self.durable else 'os'}"),
+            *(part for name, value in self.settings.items() for part in ("-o", f"{name}={value}")),
         ]
 
 
@@ -155,6 +161,7 @@ class Kafka(Broker):
         )
         if self.durable:
             text += "log.flush.interval.messages=1\n"
+        text += "".join(f"{name}={value}\n" for name, value in self.settings.items())
         properties = self.folder / "server.properties"
         properties.write_text(text)
         log4j = self.folder / "log4j2.xml"

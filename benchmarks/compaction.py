@@ -5,19 +5,17 @@ Two kinds of measurements of kbroker on disk, each named by an argument:
 * `commits`: a million commits of a thousand offsets: how long compacting them takes, and how long a start loads
   them before and after.
 * A number: updates of 1 kB at that rate (MB/s) for half a minute over 50,000 keys, with and without compaction:
-  what another producer waits for an answer, and how much is left to compact at the end.
+  what another producer waits for an answer, and how much is left to compact at the end. `--beside-kafka` does the
+  same with Apache Kafka.
 """
 
 from __future__ import annotations
 
-import socket
+import argparse
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +32,8 @@ from kbroker.protocol.records import Record, encode_batch, read_header
 from kbroker.protocol.schema import ZERO_UUID
 from kbroker.server import Listener
 
+from .brokers import Kafka, Kbroker
+
 COMMITS, OFFSETS = 1_000_000, 1000
 LOAD_SECONDS_MAX = 1
 """After compaction."""
@@ -44,16 +44,22 @@ SEGMENT_BYTES = 64 << 20
 
 
 def main() -> None:
-    for what in sys.argv[1:] or ["commits", "20"]:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.compaction")
+    parser.add_argument("what", nargs="*", default=["commits", "20"])
+    parser.add_argument("--beside-kafka", action="store_true")
+    arguments = parser.parse_args()
+    brokers = [Kbroker, Kafka] if arguments.beside_kafka else [Kbroker]
+    for what in arguments.what:
         if what == "commits":
             with tempfile.TemporaryDirectory() as folder:
                 load_seconds = trio.run(measure_commits, folder)
             if load_seconds > LOAD_SECONDS_MAX:
                 sys.exit(f"loading takes more than {LOAD_SECONDS_MAX} s after compaction")
             continue
-        for is_on in (False, True):
-            with tempfile.TemporaryDirectory() as folder:
-                measure_updates(folder, int(what), compacts=is_on)
+        for kind in brokers:
+            for is_on in (False, True):
+                with tempfile.TemporaryDirectory() as folder:
+                    measure_updates(kind, Path(folder) / "broker", int(what), compacts=is_on)
 
 
 # --- committed offsets --------------------------------------------------------------------------
@@ -115,41 +121,30 @@ async def measure_load(broker: Broker, name: str) -> float:
 # --- updates ------------------------------------------------------------------------------------
 
 
-@contextmanager
-def served(folder: str, *, compacts: bool) -> Iterator[str]:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    settings = [
-        "log.cleaner.backoff.ms=1000",
-        f"log.cleaner.enable={str(compacts).lower()}",
-        f"log.segment.bytes={SEGMENT_BYTES}",
-    ]
-    command = [sys.executable, "-m", "kbroker", "serve", "--port", str(port), "--data-dir", folder]
-    for setting in settings:
-        command += ["-o", setting]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+def measure_updates(
+    kind: type[Kbroker | Kafka], folder: Path, rate: int, *, compacts: bool
+) -> None:
+    settings = {
+        "log.cleaner.backoff.ms": "1000",
+        "log.cleaner.enable": str(compacts).lower(),
+        "log.segment.bytes": str(SEGMENT_BYTES),
+    }
+    broker = kind(folder, durable=True, settings=settings)
     try:
-        yield f"127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait(30)
-
-
-def measure_updates(folder: str, rate: int, *, compacts: bool) -> None:
-    data = Path(folder) / "data"
-    with served(str(data), compacts=compacts) as bootstrap:
-        admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+        admin = AdminClient({"bootstrap.servers": broker.address, "log_level": 0})
         topics = [
             NewTopic("updates", 1, 1, config={"cleanup.policy": "compact"}),
             NewTopic("probe", 1, 1),
         ]
         for created in admin.create_topics(topics, operation_timeout=20).values():
             created.result(20)
-        waits, sent_mb = _update(bootstrap, rate)
-        size = sum(path.stat().st_size for path in data.glob("updates-0/*.log"))
+        waits, sent_mb = _update(broker.address, rate)
+        size = sum(path.stat().st_size for path in folder.glob("data/updates-0/*.log"))
+    finally:
+        broker.stop()
     cuts = statistics.quantiles(waits, n=1000)
     print(
-        f"figures: {rate} MB/s of 1 kB updates, compaction {'on' if compacts else 'off'}: "
+        f"figures: {broker.name}, {rate} MB/s of 1 kB updates, compaction {'on' if compacts else 'off'}: "
         f"sent {sent_mb / SECONDS:.1f} MB/s; probe p50 {cuts[499] * 1e3:.2f} ms, "
         f"p99 {cuts[989] * 1e3:.2f} ms, p99.9 {cuts[998] * 1e3:.2f} ms; "
         f"{size / 1e6:.0f} MB of {sent_mb:.0f} MB are on disk",

@@ -23,6 +23,7 @@ CLUSTERS = 200
 CLUSTER_MS_MAX = 5
 MARKS = 20
 MARK_MS_MAX = 5
+"""Both of a processor: what others do at the same time does not count."""
 GIGABYTE = 10**9
 RECORD_BYTES = 1000
 BATCH_RECORDS = 16
@@ -52,7 +53,7 @@ def measure_clusters(thread: BrokerThread) -> bool:
         f"(medians of {CLUSTERS})",
         flush=True,
     )
-    return median(made).wall_ms + median(dropped).wall_ms > CLUSTER_MS_MAX
+    return median(made).processor_ms + median(dropped).processor_ms > CLUSTER_MS_MAX
 
 
 def measure_snapshots(thread: BrokerThread, size: int, kind: str, settings: dict[str, Any]) -> bool:
@@ -77,7 +78,7 @@ def measure_snapshots(thread: BrokerThread, size: int, kind: str, settings: dict
         f"{median(marks[1:])}; fork {fork_took}, restore {restore_took}",
         flush=True,
     )
-    return median(marks).processor_ms > MARK_MS_MAX  # wall time is also that of others
+    return median(marks).processor_ms > MARK_MS_MAX
 
 
 async def fill(running: RunningBroker, size: int) -> None:

@@ -18,12 +18,25 @@ from kbroker.broker import MEMORY_FOLDER
 from kbroker.storage.files import Files, MemFiles, OsFiles
 from kbroker.storage.folders import LogFolders
 from kbroker.storage.marks import complete, seal
-from kbroker.storage.naming import CLEANED, DELETED_FOLDER, FUTURE_FOLDER, LOCK, LOG
+from kbroker.storage.naming import (
+    CLEANED,
+    DELETED_FOLDER,
+    FUTURE_FOLDER,
+    LOCK,
+    LOG,
+    OFFSET_INDEX,
+    TIME_INDEX,
+)
 
 from .disk import FOLDER, Disk
 
 COPIED_BYTES = 16 * 1024 * 1024
 """How much of a file is in memory while it is copied."""
+UNCHANGING = (LOG,)
+"""Files of closed segments that several brokers may share."""
+READ_ONLY = (*UNCHANGING, OFFSET_INDEX, TIME_INDEX)
+"""Those that a copy which nobody writes to may share as well. Compaction writes over the indexes of the
+segments that it replaces: one that does not fit its segment is not believed, but made anew."""
 UNFINISHED = (".tmp", CLEANED, DELETED_FOLDER, FUTURE_FOLDER)
 """What a broker is about to make or to remove: a copy needs neither."""
 
@@ -148,7 +161,7 @@ class FolderStore:
             seal(log)
         other = self.fresh()
         for folder, theirs in zip(self.folders, other.folders, strict=True):
-            _link_folder(folder, theirs)
+            _link_folder(folder, theirs, READ_ONLY)
         _complete(_UnsyncedFiles(), other, logs)
         return other
 
@@ -163,7 +176,7 @@ class FolderStore:
             _empty_folder(folder)
         if isinstance(other, FolderStore) and other._is_temporary:
             for theirs, folder in zip(other.folders, self.folders, strict=True):
-                _link_folder(theirs, folder)
+                _link_folder(theirs, folder, UNCHANGING)
         else:
             copy_folders(other, self)
 
@@ -237,24 +250,25 @@ def _empty_folder(folder: str) -> None:
             os.unlink(entry.path)
 
 
-def _link_folder(source: str, target: str) -> None:
-    """Let a data folder hold what another one does, sharing what does not change any more."""
+def _link_folder(source: str, target: str, shared: tuple[str, ...]) -> None:
+    """Let a data folder hold what another one does, sharing the files that end in `shared`."""
     for entry in os.scandir(source):
         if entry.name == LOCK or entry.name.endswith(UNFINISHED):
             continue
         if entry.is_dir():
-            _link_partition(entry.path, f"{target}/{entry.name}")
+            _link_partition(entry.path, f"{target}/{entry.name}", shared)
         else:
             shutil.copyfile(entry.path, f"{target}/{entry.name}")
 
 
-def _link_partition(source: str, target: str) -> None:
+def _link_partition(source: str, target: str, shared: tuple[str, ...]) -> None:
     os.mkdir(target)
-    names = [name for name in sorted(os.listdir(source)) if not name.endswith(UNFINISHED)]
-    logs = [name for name in names if name.endswith(LOG)]
+    names = [name for name in os.listdir(source) if not name.endswith(UNFINISHED)]
+    # The last segment is appended to.
+    active = max((name for name in names if name.endswith(LOG)), default="").removesuffix(LOG)
     for name in names:
-        # The last segment is appended to; what is beside the records is small and changes.
-        place = _link if name in logs[:-1] else shutil.copyfile
+        is_closed = not name.startswith(active)
+        place = _link if is_closed and name.endswith(shared) else shutil.copyfile
         place(f"{source}/{name}", f"{target}/{name}")
 
 

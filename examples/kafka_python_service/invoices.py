@@ -39,8 +39,10 @@ class InvoiceService:
 
     def run(self) -> None:
         with closing(self._producer), closing(self._consumer):
+            # kafka-python 3.0.12 forgets its assignment when it learns of the topic while it joins.
+            self._consumer.partitions_for_topic("orders")
             while not self._stopping.is_set():
-                batch = self._consumer.poll(timeout_ms=500)
+                batch = self._consumer.poll(timeout_ms=100)
                 for orders in batch.values():
                     for order in orders:
                         self._work_on(order)

@@ -72,6 +72,12 @@ def test_an_acknowledgement_that_is_lost_makes_no_second_total(kbroker, process)
     assert totals(kbroker, b"ann") == [1000]
 
 
+def test_an_order_that_is_sent_twice_counts_once(kbroker, process):
+    order(kbroker, "ann", "a", "a", "b")
+    process(3)
+    assert totals(kbroker, b"ann") == [1000, 1000, 2000]
+
+
 def test_an_order_that_is_delivered_twice_counts_once(kbroker, process):
     """The processor dies when its commit is refused, and starts again with the same order."""
     kbroker.fault("OffsetCommit", error="REBALANCE_IN_PROGRESS", group="totals")

@@ -289,8 +289,10 @@ def test_what_happens_to_a_cluster_by_json(ready: dict[str, Any], order: Orders)
     consumer = KafkaConsumer(
         "orders", bootstrap_servers=ready["bootstrap_servers"], group_id="g", client_id="me"
     )
-    consumer.poll(timeout_ms=100)
-    order("wait_for_group", group="g", members=1)
+    for _ in range(100):
+        consumer.poll(timeout_ms=100)
+        if consumer.assignment():
+            break
     assert len(order("expire_member", group="g", member="me")["members"]) == 1
     assert order("move_coordinator", group="g")["ok"]
     consumer.close(autocommit=False)
@@ -312,7 +314,7 @@ def test_stops_and_crashes_by_json() -> None:
             reconnect_backoff_ms=10,
         )
         sent = client.send("orders", b"survives")
-        assert order("wait_for_crash")["ok"]
+        assert order("wait_for_crash", timeout=30)["ok"]
         sent.get(10)
         client.close()
         assert order("power_cut")["ok"]

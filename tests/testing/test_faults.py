@@ -409,6 +409,23 @@ async def test_a_hook_that_takes_its_time_keeps_the_order(
     assert [record.text for record in await broker.records("orders")] == ["0", "1"]
 
 
+async def test_what_came_before_is_answered_while_a_hook_thinks(
+    broker: RunningBroker, wire: Wire
+) -> None:
+    go_on = trio.Event()
+
+    @broker.on("ListGroups")
+    async def think(message: Any, asked: Any) -> None:
+        await go_on.wait()
+
+    find = wire.frame(ApiKey.FIND_COORDINATOR, 0, request(ApiKey.FIND_COORDINATOR, key="g"))
+    await wire.send_bytes(find + wire.frame(ApiKey.LIST_GROUPS, 4, request(ApiKey.LIST_GROUPS)))
+    assert (await wire.receive()).error_code == 0
+    assert await wire.is_silent(0.02)
+    go_on.set()
+    assert (await wire.receive()).error_code == 0
+
+
 async def test_a_hook_may_change_an_answer(broker: RunningBroker, wire: Wire) -> None:
     @broker.on("ListGroups", at="after")
     async def lie(message: Any, asked: Any) -> Any:

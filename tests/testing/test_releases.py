@@ -60,6 +60,12 @@ def test_what_releases_served(release: str, newest: dict[str, int | None]) -> No
     assert found == newest
 
 
+def test_what_4_0_dropped() -> None:
+    """KIP-896."""
+    first = {release: limits_of(release)[ApiKey.FETCH].start for release in ("3.9", "4.0", "4.3")}
+    assert first == {"3.9": 0, "4.0": 4, "4.3": 4}
+
+
 def test_versions_only_grow() -> None:
     """But for what KRaft brokers did not have at first, and what 4.0 dropped at the lower end."""
     tables = [limits_of(release) for release in RELEASES]

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 import trio
+from trio.testing import wait_all_tasks_blocked
 
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -110,6 +111,7 @@ async def test_who_waits_for_a_coordinator_is_told_that_it_moves(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(join)
             await broker.wait_for_request(ApiKey.JOIN_GROUP, None, 4, 5)
+            await wait_all_tasks_blocked()
             await broker.move_coordinator("g")
         assert answers == [ErrorCode.NOT_COORDINATOR]
 
@@ -155,6 +157,7 @@ async def test_a_fetch_that_waits_learns_that_the_leader_moved(
     ask = fetch_request(ORDERS, max_wait_ms=10_000, current_leader_epoch=epoch)
     await wire.send(ApiKey.FETCH, 12, ask)
     await broker.wait_for_request(ApiKey.FETCH, None, 1, 5)
+    await wait_all_tasks_blocked()
     await broker.move_leader("orders")
     (answer,) = (await wire.receive()).responses
     assert answer.partitions[0].error_code == ErrorCode.FENCED_LEADER_EPOCH
@@ -178,6 +181,7 @@ async def test_a_fetch_that_waits_learns_that_its_position_is_gone(
 ) -> None:
     await wire.send(ApiKey.FETCH, 12, fetch_request(ORDERS, max_wait_ms=10_000))
     await broker.wait_for_request(ApiKey.FETCH, None, 1, 5)
+    await wait_all_tasks_blocked()
     await broker.offset_out_of_range("orders")
     (answer,) = (await wire.receive()).responses
     assert answer.partitions[0].error_code == ErrorCode.OFFSET_OUT_OF_RANGE

@@ -20,7 +20,7 @@ from kbroker.context import Endpoint
 from kbroker.server import Listener
 from kbroker.storage.crash_files import Mode
 
-from .async_broker import ANY_PORT, RunningBroker, fill, run_broker
+from .async_broker import ANY_PORT, RunningBroker, fill, last_requests, run_broker
 from .clock import MovableClock, milliseconds
 from .disk import Disk, PowerCut
 from .expectation import Expectation
@@ -338,9 +338,12 @@ class LocalBroker(KafkaHandle, Arming[None]):
 
     @property
     def running(self) -> RunningBroker:
-        """The broker in its thread: for `run_in_broker`. Raises RuntimeError when it is stopped."""
+        """The broker in its thread: for `run_in_broker`. Raises RuntimeError when it is stopped, or
+        has crashed."""
         if self._held is None:
             raise RuntimeError("the broker is stopped; call start() first")
+        if self._held.closed.is_set() or self._has_crashed:
+            raise RuntimeError("the broker has crashed; wait_for_crash() starts it again")
         return self._held.value
 
     @property
@@ -505,10 +508,12 @@ class LocalBroker(KafkaHandle, Arming[None]):
 
     def report(self) -> str:
         """What it holds and what it was asked lately, for a person who looks at a failed test."""
-        if self._held is None:
-            lines = [f"broker {self.bootstrap_servers}", "stopped"]
+        try:
+            running = self.running
+        except RuntimeError as error:
+            lines = [f"broker {self.bootstrap_servers}", str(error), *last_requests(self.faults)]
             return "\n".join([*lines, *(f"log: {line}" for line in self._log.lines)])
-        return self._do(self.running.report)
+        return self._do(running.report)
 
 
 class BrokerExplain:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 import trio
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, Producer
 from kafka import KafkaProducer
 
 from kbroker.protocol.errors import KafkaError
@@ -99,6 +100,28 @@ def test_a_disk_that_failed(broker: LocalBroker) -> None:
         )
         assert re.search(rf"\n  {TIME}\.\d+ offline because ", text)
         assert "partition orders-0 is offline" in broken.report()
+
+
+def test_a_report_of_a_broker_that_crashed() -> None:
+    with LocalBroker(topics={"orders": 1}, disk=True) as broken:
+        broken.crash_at("produce.appended")
+        client = Producer(
+            {
+                "bootstrap.servers": broken.bootstrap_servers,
+                "client.id": "app",
+                "reconnect.backoff.ms": 10,
+                "log_level": 0,
+            }
+        )
+        client.produce("orders", b"x")
+        while "has crashed" not in broken.report():
+            time.sleep(0.01)
+        report = broken.report()
+        with pytest.raises(RuntimeError, match="has crashed"):
+            broken.settled()
+        broken.wait_for_crash()
+        assert client.flush(10) == 0
+    assert "client 'app' sent" in report
 
 
 def test_what_the_test_did(broker: LocalBroker) -> None:

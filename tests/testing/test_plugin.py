@@ -124,7 +124,9 @@ def test_data_that_cannot_be_kept(run: Run, tmp_path: Path) -> None:
         "--kbroker-keep",
         str(tmp_path / "kept"),
     )
-    result.stdout.fnmatch_lines(["stopped", "not kept: the broker is stopped*"])
+    result.stdout.fnmatch_lines(
+        ["the broker is stopped; call start() first", "not kept: the broker is stopped*"]
+    )
 
 
 def test_one_broker_for_all_workers(run: Run) -> None:

@@ -144,12 +144,14 @@ class Node:
             nursery.start_soon(self.groups.run_timers)
             nursery.start_soon(self.groups.expire_offsets_regularly)
             nursery.start_soon(self._checkpoint_regularly)
-            nursery.start_soon(self._empty_trash)
             nursery.start_soon(self.moves.run)
             nursery.start_soon(self._apply_retention_regularly)
             if self.config.log_cleaner_enable:
                 nursery.start_soon(self.cleaner.run)
-            if not self.in_memory:
+            if self.in_memory:
+                self.logs.empty_trash()
+            else:
+                nursery.start_soon(self._empty_trash)
                 nursery.start_soon(self.scrubber.run)
             if not self.logs.clean and self.logs.folders():
                 nursery.start_soon(self._recover)

@@ -27,7 +27,7 @@ from kbroker.client.topics import (
     delete_topics,
     wait_until_ready,
 )
-from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.records import Record
 
 T = TypeVar("T")
@@ -36,6 +36,7 @@ CLIENT_ID = "kbroker-kit"
 """Whose requests no fault hits and no log shows."""
 WAIT_SECONDS = 5.0
 PAUSE_SECONDS = 0.03
+CREATE_TRIES = 3
 
 Value = bytes | str | None | dict[str, Any] | list[Any] | int | float | bool
 """What a test may produce: bytes as they are, text as UTF-8, everything else as JSON."""
@@ -135,6 +136,20 @@ class Kit:
         check(code, message)
         self.created.append(name)
         await wait_until_ready(self._cluster, {name: partitions})
+
+    async def create_anew(self, name: str, partitions: int) -> None:
+        """Create a topic that is empty, whatever there was of that name. Raises KafkaError.
+
+        A client that asks for a topic while it is deleted may bring it back: then once more.
+        """
+        for _ in range(CREATE_TRIES):
+            try:
+                return await self.create_topic(name, partitions)
+            except KafkaError as error:
+                if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
+                    raise
+            await self.delete_topic(name)
+        await self.create_topic(name, partitions)
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic; it is gone for every client when this returns. Raises KafkaError."""

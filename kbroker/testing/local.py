@@ -183,6 +183,10 @@ class ExternalKafka(KafkaHandle):
         async with open_cluster(endpoints, CLIENT_ID) as cluster:
             yield Kit(cluster, Pauses(), SystemClock().log_ms)
 
+    def create_anew(self, name: str, partitions: int) -> None:
+        """Create a topic that is empty, whatever there was of that name. Raises KafkaError."""
+        self._do(self._kit.create_anew, name, partitions)
+
     def delete_created(self) -> None:
         """Delete the topics that were created through this handle and are still there."""
         self._do(self._kit.delete_created)

@@ -192,13 +192,11 @@ def _wanted(request: pytest.FixtureRequest) -> dict[str, Any]:
     return dict(marker.kwargs)
 
 
-def _prepare_external(broker: KafkaHandle, wanted: dict[str, Any]) -> None:
+def _prepare_external(broker: ExternalKafka, wanted: dict[str, Any]) -> None:
     if wanted.keys() & {"config", "persist", "disk"}:
         _skip_with_external()
     for name, partitions in wanted.get("topics", {}).items():
-        if name in broker.topics():
-            broker.delete_topic(name)
-        broker.create_topic(name, partitions)
+        broker.create_anew(name, partitions)
 
 
 def _skip_with_external() -> NoReturn:

@@ -357,6 +357,19 @@ def test_the_same_calls_on_a_kafka_elsewhere(broker: LocalBroker, thread: Broker
     assert "t" not in broker.topics()
 
 
+def test_a_topic_that_a_client_brought_back_is_made_anew(
+    broker: LocalBroker, thread: BrokerThread
+) -> None:
+    broker.produce("orders", "of a client that is still there")
+    kafka = ExternalKafka(broker.bootstrap_servers, thread)
+    kafka.create_anew("orders", 3)
+    assert broker.topics() == {"orders": 3}
+    assert broker.records("orders") == []
+    kafka.delete_created()
+    assert broker.topics() == {}
+    kafka.close()
+
+
 def test_what_a_kafka_elsewhere_cannot_do_skips_the_test(
     broker: LocalBroker, thread: BrokerThread
 ) -> None:

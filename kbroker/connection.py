@@ -155,11 +155,15 @@ class Connection:
             else:
                 request, _ = decode(api.request_class, frame, header.api_version, offset)
                 if self._traced:
-                    wire_logger.debug("%s > %s %s", self.peer.host, header, request)
+                    self._trace(header, request)
                 unfinished = self._handle(api, header, request)
                 if unfinished is not None:
                     await unfinished
             self._release_memory()
+
+    def _trace(self, header: RequestHeader, request: Any) -> None:
+        """Log a request, for those who want to see all of them."""
+        wire_logger.debug("%s > %s %s", self.peer.host, header, request)
 
     def _handle(self, api: Api, header: RequestHeader, request: Any) -> Awaitable[None] | None:
         """Do the ordered work of one request, and give its answer a place in the queue.

@@ -51,7 +51,7 @@ def explain_group(node: Node, group_id: str) -> Explanation:
         coordinator = node.groups.shard(group_id).coordinator
         standing = coordinator.standing(group_id, node.groups.now())
     except KafkaError as error:
-        return Explanation(f"group {group_id} has no coordinator here: {error.message}", past)
+        return Explanation(f"group {group_id} has no coordinator here: {error}", past)
     return Explanation(standing or f"there is no group {group_id}", past)
 
 

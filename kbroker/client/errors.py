@@ -32,6 +32,17 @@ class NoSuchTopic(ClientError):
     """A topic or partition that was named does not exist."""
 
 
+class NoSuchPartition(ClientError):
+    """A record is for a partition that its topic does not have; `what` says so without advice."""
+
+    def __init__(self, topic: str, partition: int, count: int) -> None:
+        self.what = f"{topic} has no partition {partition}, it has {count}"
+        super().__init__(
+            f"{self.what}; `-p -1` places records by their keys, `kbroker topic add-partitions "
+            f"{topic} COUNT` makes more"
+        )
+
+
 class NoSuchGroup(ClientError):
     """A group that was named does not exist."""
 

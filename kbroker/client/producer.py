@@ -15,7 +15,7 @@ from kbroker.protocol.messages.produce import ProduceRequest, ProduceResponse
 from kbroker.protocol.records import BatchHeader, Record, encode_batch, read_header
 
 from .cluster import ClusterClient
-from .errors import ClientError, error_code
+from .errors import NoSuchPartition, error_code
 from .partitioner import partition_of
 from .topics import Partition
 
@@ -56,14 +56,11 @@ class Producer:
     async def place(self, topic: str, record: Record, partition: int = ANY_PARTITION) -> Partition:
         """The partition that a record goes to: the one named, else that of its key, else any.
 
-        Raises NoSuchTopic, and ClientError for a partition that does not exist.
+        Raises NoSuchTopic and NoSuchPartition.
         """
         count = len(await self._leaders_of(topic))
         if partition >= count:
-            raise ClientError(
-                f"{topic} has no partition {partition}, it has {count}; `-p -1` places records by "
-                f"their keys, `kbroker topic add-partitions {topic} COUNT` makes more"
-            )
+            raise NoSuchPartition(topic, partition, count)
         if partition >= 0:
             return topic, partition
         if record.key is not None:

@@ -18,13 +18,23 @@ from .describe import (
 from .group_values import validate_client_metrics, validate_group_configs
 from .kafka_environment import KafkaEnvironment, read_kafka_environment
 from .property import ConfigError, Effect, Property, Scope, Source, Type, Value
-from .sources import Layer, parse_properties, parse_toml, read_environment, read_file, read_options
+from .sources import (
+    Layer,
+    parse_properties,
+    parse_toml,
+    property_text,
+    read_environment,
+    read_file,
+    read_options,
+)
 from .tables import (
     BROKER_PROPERTIES,
     CLIENT_METRICS_PROPERTIES,
     GROUP_PROPERTIES,
     PROPERTIES,
     TOPIC_PROPERTIES,
+    effect_of,
+    unknown_name,
 )
 from .values import (
     BrokerConfig,
@@ -63,12 +73,15 @@ __all__ = [
     "describe_group",
     "describe_log_level",
     "describe_topic",
+    "effect_of",
     "parse_properties",
     "parse_toml",
+    "property_text",
     "read_environment",
     "read_file",
     "read_kafka_environment",
     "read_options",
+    "unknown_name",
     "validate_client_metrics",
     "validate_group_configs",
     "validate_topic_config",

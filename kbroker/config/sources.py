@@ -176,15 +176,16 @@ def _flat(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
         if isinstance(value, dict):
             yield from _flat(value, f"{prefix}{key}.")
         else:
-            yield prefix + key, _toml_text(prefix + key, value)
+            yield prefix + key, property_text(prefix + key, value)
 
 
-def _toml_text(name: str, value: object) -> str:
+def property_text(name: str, value: object) -> str:
+    """A setting as Kafka writes it, from a value of TOML or Python. Raises ConfigError."""
     match value:
         case bool():
             return "true" if value else "false"
         case str() | int() | float():
             return str(value)
         case list() if not any(isinstance(item, list | dict) for item in value):
-            return ",".join(_toml_text(name, item) for item in value)
+            return ",".join(property_text(name, item) for item in value)
     raise ConfigError(f"{name} is neither text, number, true, false nor a list of these")

@@ -21,6 +21,7 @@ from .clock import MovableClock
 from .explaining import Explain
 from .fault import Arming, check_faults
 from .faulty_connection import FaultyConnection
+from .given import Config, Topics, broker_properties, topics_of
 from .kit import CLIENT_ID, WAIT_SECONDS, Kit
 from .log_tail import LogTail
 from .releases import limits_of
@@ -268,21 +269,21 @@ async def run_broker(
 @contextlib.asynccontextmanager
 async def open_test_broker(
     *,
-    topics: Mapping[str, int] | None = None,
-    config: Mapping[str, str] | None = None,
+    topics: Topics | None = None,
+    config: Config | None = None,
     load: Snapshot | None = None,
 ) -> AsyncIterator[RunningBroker]:
     """A fresh broker in memory for tests that are trio programs themselves.
 
     Parameters: as of `LocalBroker`. Raises UnfiredFault at the end when a fault hit nothing.
     """
-    settings = BrokerConfig.load(options=dict(config or {}))
+    settings = BrokerConfig.load(options=broker_properties(config or {}))
     store, clock, faults = MemoryStore(settings.memory_limit_bytes), MovableClock(), Faults()
     if load is not None:
         await fill(settings, store, clock, load)
     opened = run_broker(settings, store, faults=faults, clock=clock, log=LogTail())
     async with opened as broker:
-        for name, partitions in (topics or {}).items():
+        for name, partitions in topics_of(topics or {}).items():
             await broker.create_topic(name, partitions)
         yield broker
     check_faults(faults)

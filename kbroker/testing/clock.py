@@ -6,9 +6,12 @@ day ahead to see retention; here the log's time and the coordinators' time move 
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from kbroker.clock import SystemClock
+
+from .given import check_number
 
 
 class Reading(NamedTuple):
@@ -91,8 +94,13 @@ class MovableClock:
 
 
 def milliseconds(*, days: float, hours: float, minutes: float, seconds: float) -> int:
-    """A span of time in ms. Raises ValueError for one that goes back."""
+    """A span of time in ms. Raises ValueError for one that is nothing, or goes back."""
+    spans = {"days": days, "hours": hours, "minutes": minutes, "seconds": seconds}
+    for name, value in spans.items():
+        check_number(name, value, -math.inf)
     span = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
     if span < 0:
         raise ValueError("a clock does not go back: logs and offsets have times from before")
+    if not span:
+        raise ValueError("say how far the clock moves: advance(hours=25)")
     return round(span * 1000)

@@ -11,10 +11,12 @@ from typing import NamedTuple
 
 from kbroker.cluster import OFFSETS_TOPIC
 from kbroker.protocol.records import HEADER_SIZE, iter_headers, read_records
-from kbroker.storage.crash_files import NO_LIMIT, CrashFile, CrashFiles, Mode, stable_copy
+from kbroker.storage.crash_files import MODES, NO_LIMIT, CrashFile, CrashFiles, Mode, stable_copy
 from kbroker.storage.errors import StorageError
 from kbroker.storage.files import Buffer
 from kbroker.storage.naming import CLEAN_SHUTDOWN, CLEANED, LOG, folder_name
+
+from .given import check_number, one_of
 
 FOLDER = "disk"
 """The data folder of a broker on such a disk."""
@@ -77,6 +79,8 @@ class Disk(CrashFiles):
         super().__init__()
         self.after_cut: CrashFiles | None = None
         """What the next start finds, once the power has been cut."""
+        self.has_partition: Callable[[str, int], bool] = lambda topic, partition: True
+        """What the broker on this disk knows."""
         self._trap: _Trap | None = None
         self._failures: list[tuple[str, int]] = []
         self._full: set[str] = set()
@@ -86,12 +90,14 @@ class Disk(CrashFiles):
 
     def crash_at(self, point: str, mode: Mode, seed: int) -> None:
         """Cut the power when the broker comes to a point. Raises ValueError for an unknown one."""
+        one_of("mode", mode, MODES)
         if point not in POINTS:
             raise ValueError(f"there is no point {point!r}; there are {', '.join(POINTS)}")
         self._trap = _Trap(POINTS[point], mode, seed)
 
     def cut(self, mode: Mode, seed: int) -> None:
-        """Cut the power now; everything after this fails."""
+        """Cut the power now; everything after this fails. Raises ValueError for another mode."""
+        one_of("mode", mode, MODES)
         if self.after_cut is None:
             self.after_cut = self.crashed(mode, seed)
 
@@ -107,9 +113,15 @@ class Disk(CrashFiles):
         self._failures.append((operation, number))
 
     def full(self, topic: str | None = None, partition: int = 0, *, free: int = 0) -> None:
-        """Leave no room: for a partition, or with `topic` None for anything above `free` bytes."""
+        """Leave no room: for a partition, or with `topic` None for anything above `free` bytes.
+
+        Raises ValueError for a partition that does not exist.
+        """
+        check_number("free", free, 0)
         if topic is None:
             self.capacity = self.used() + free
+        elif not self.has_partition(topic, partition):
+            raise ValueError(f"there is no partition {topic}-{partition}; create it first")
         else:
             self._full.add(_folder(topic, partition))
 
@@ -120,6 +132,7 @@ class Disk(CrashFiles):
 
     def slow(self, milliseconds: float) -> None:
         """Let each sync take that much longer; 0 makes it fast again."""
+        check_number("milliseconds", milliseconds, 0)
         self._pause_seconds = milliseconds / 1000
 
     def tear_last_write(self) -> None:

@@ -30,9 +30,9 @@ class Expectation:
         """It has this value."""
         return self.that(lambda record: record.value == to_bytes(value))
 
-    def header(self, name: str, value: bytes | None) -> Expectation:
+    def header(self, name: str, value: Value) -> Expectation:
         """It has this header."""
-        return self.that(lambda record: (name, value) in record.headers)
+        return self.that(lambda record: (name, to_bytes(value)) in record.headers)
 
     def json(self, **fields: Any) -> Expectation:
         """Its value is a JSON object with these fields, among others."""
@@ -65,7 +65,7 @@ def seconds(time: str | float) -> float:
     """A span of time in seconds. Raises ValueError."""
     if not isinstance(time, str):
         return time
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m)", time)
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m)", time.strip())
     if match is None:
         raise ValueError(f"{time!r} is no span of time; write 200ms, 2s or 1m")
     return float(match[1]) * UNITS[match[2]]

@@ -10,7 +10,9 @@ from typing import Any, Generic, TypeVar
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.schema import fields
+from kbroker.registry import load_apis
 
+from .given import check_number
 from .names import api_key, error_named
 from .rules import Effect, Faults, Hook, Rule, Target
 
@@ -18,6 +20,8 @@ Waited = TypeVar("Waited")
 """What waiting gives: None, and in an async program something to await."""
 
 WITH_BATCHES = {ApiKey.PRODUCE, ApiKey.FETCH}
+BIT_MAX = 8 * 100 * 1024 * 1024 - 1
+"""No request has more bits than this: socket.request.max.bytes is 100 MiB."""
 
 
 class UnfiredFault(AssertionError):
@@ -45,11 +49,13 @@ class Fault(Generic[Waited]):
 
     def on_call(self, number: int) -> Fault[Waited]:
         """Let matching requests pass until number `number` (from 1), and hit that one."""
+        self._check("on_call", number, 1)
         self._rule.first = number
         return self
 
     def times(self, count: int) -> Fault[Waited]:
         """Hit so many matching requests."""
+        self._check("times", count, 1)
         self._rule.count = count
         return self
 
@@ -68,6 +74,7 @@ class Fault(Generic[Waited]):
 
     def with_probability(self, probability: float, seed: int = 0) -> Fault[Waited]:
         """Hit each matching request with this probability; it may hit none."""
+        self._check("probability", probability, 0, 1)
         self._rule.probability = probability
         self._rule.random = random.Random(seed)
         return self.every_time().maybe()
@@ -85,10 +92,12 @@ class Fault(Generic[Waited]):
 
     def delay(self, milliseconds: float) -> Fault[Waited]:
         """Take that much longer; later requests of the same connection wait too."""
+        self._check("milliseconds", milliseconds, 0)
         return self._does(Effect.DELAY, milliseconds=milliseconds)
 
     def throttle(self, milliseconds: float) -> Fault[Waited]:
         """Answer, and tell the client to pause (KIP-219)."""
+        self._check("milliseconds", milliseconds, 0)
         return self._does(Effect.THROTTLE, milliseconds=milliseconds)
 
     def blackhole(self) -> Fault[Waited]:
@@ -109,6 +118,7 @@ class Fault(Generic[Waited]):
         Bits are counted from the end of the batch's header; behind the last one they begin again.
         Requests and answers without records do not count.
         """
+        self._check("bit", bit, 0, BIT_MAX)
         return self._does(Effect.CORRUPT_BATCH, bit=bit)
 
     def hook(self, function: Hook) -> Fault[Waited]:
@@ -127,6 +137,13 @@ class Fault(Generic[Waited]):
         for name, value in settings.items():
             setattr(self._rule, name, value)
         return self
+
+    def _check(self, name: str, value: float, least: float, most: float = math.inf) -> None:
+        try:
+            check_number(name, value, least, most)
+        except ValueError:
+            self.disarm()
+            raise
 
     # -- afterwards
 
@@ -260,11 +277,33 @@ def new_rule(
         versions=versions,
         **criteria,
     )
+    check_versions(target)
     rule = Rule(target, after=at == "after", top_level=top_level, when=when)
     if error is not None:
         rule.effect, rule.code = Effect.ERROR, error_named(error)
         check_effect(rule)
     return rule
+
+
+def check_versions(target: Target) -> None:
+    """Refuse versions in which nothing can be asked here. Raises ValueError."""
+    wanted = target.versions
+    if wanted is None:
+        return
+    served = {api.key: api.versions for api in load_apis().values()}
+    if target.apis:
+        served = {key: served[key] for key in sorted(target.apis) if key in served}
+    for versions in served.values():
+        if max(wanted.start, versions.start) < min(wanted.stop, versions.stop):
+            return
+    there_are = [f"{key.api_name} {_first_to_last(versions)}" for key, versions in served.items()]
+    raise ValueError(
+        f"no request has versions {_first_to_last(wanted)}; there are {', '.join(there_are)}"
+    )
+
+
+def _first_to_last(versions: range) -> str:
+    return f"{versions.start} to {versions.stop - 1}"
 
 
 def check_effect(rule: Rule) -> None:

@@ -8,7 +8,8 @@ import random
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from .fault import check_effect, new_rule
+from .fault import BIT_MAX, check_effect, new_rule
+from .given import check_number
 from .names import api_key
 from .rules import Effect, Rule
 
@@ -16,10 +17,12 @@ Words = dict[str, Any]
 
 
 class Word(NamedTuple):
-    """One word: the types of its value, and the least one. A list has values of the first type."""
+    """One word: the types of its value, the least one and the most. A list has values of the first
+    type."""
 
     kinds: tuple[type, ...]
     least: float = -math.inf
+    most: float = math.inf
 
 
 NUMBER = (int, float)
@@ -42,12 +45,12 @@ WORDS: Mapping[str, Word] = {
     **TARGET,
     "effect": Word((str,)),
     "ms": Word(NUMBER, 0),
-    "bit": Word((int,), 0),
+    "bit": Word((int,), 0, BIT_MAX),
     "on_call": Word((int,), 1),
     "times": Word((int,), 1),
     "every_time": Word((bool,)),
     "until": Word((str,)),
-    "probability": Word(NUMBER, 0),
+    "probability": Word(NUMBER, 0, 1),
     "seed": Word((int,)),
     "maybe": Word((bool,)),
 }
@@ -91,8 +94,8 @@ def _check(name: str, value: Any) -> None:
         for each in value:
             if type(each) is not word.kinds[0]:
                 raise ValueError(f"{name} is a list of {word.kinds[0].__name__}, not {value}")
-    elif type(value) in NUMBER and value < word.least:
-        raise ValueError(f"{name} is at least {word.least:g}, not {value}")
+    elif type(value) in NUMBER:
+        check_number(name, value, word.least, word.most)
 
 
 def _versions(bounds: list[Any]) -> range:
@@ -117,8 +120,6 @@ def _effect(words: Words) -> Effect:
 def _schedule(rule: Rule, words: Words) -> None:
     rule.first = words.get("on_call", 1)
     rule.probability = words.get("probability", 1.0)
-    if rule.probability > 1:
-        raise ValueError(f"probability is at most 1, not {rule.probability}")
     by_chance = "probability" in words
     rule.random = random.Random(words.get("seed", 0))
     rule.until = api_key(words["until"]) if "until" in words else None

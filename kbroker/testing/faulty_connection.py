@@ -64,8 +64,15 @@ class FaultyConnection(Connection):
         if not self._is_known:
             self._is_known = True
             self.is_of_kit = header.client_id == CLIENT_ID
+            self._traced = self._traced and not self.is_of_kit
             if not self.is_of_kit:
                 self._apis = self._faults.admitted(self._apis)
+
+    def _trace(self, header: RequestHeader, request: Any) -> None:
+        """What the test itself asks would drown what its clients ask."""
+        self._get_to_know(header)
+        if not self.is_of_kit:
+            super()._trace(header, request)
 
     def _refuse_or_answer(self, header: RequestHeader) -> None:
         self._get_to_know(header)

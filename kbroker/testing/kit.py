@@ -16,7 +16,7 @@ import trio
 
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.consumer import reading
-from kbroker.client.errors import NoSuchGroup, NoSuchTopic, check
+from kbroker.client.errors import NoSuchGroup, NoSuchPartition, NoSuchTopic, check
 from kbroker.client.groups import Group, committed_offsets, describe_group
 from kbroker.client.list_offsets import EARLIEST, LATEST, offsets_at
 from kbroker.client.producer import ANY_PARTITION, Producer
@@ -30,6 +30,8 @@ from kbroker.client.topics import (
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.records import Record
 
+from .given import Config, Partitions, check_number, group_state, partitions_of, properties
+
 T = TypeVar("T")
 
 CLIENT_ID = "kbroker-kit"
@@ -41,6 +43,9 @@ CREATE_TRIES = 3
 Value = bytes | str | None | dict[str, Any] | list[Any] | int | float | bool
 """What a test may produce: bytes as they are, text as UTF-8, everything else as JSON."""
 
+
+Headers = Mapping[str, Value] | Iterable[tuple[str, Value]]
+"""Names with their values; as pairs, a name may come more than once."""
 
 SHOWN_MAX = 5
 """Records that a report shows."""
@@ -106,6 +111,20 @@ def to_bytes(value: Value) -> bytes | None:
     return value.encode() if isinstance(value, str) else json.dumps(value).encode()
 
 
+def headers_of(given: Headers) -> tuple[tuple[str, bytes | None], ...]:
+    """Headers as they are produced. Raises ValueError."""
+    found: list[tuple[str, bytes | None]] = []
+    for pair in given.items() if isinstance(given, Mapping) else given:
+        match pair:
+            case [str(name), value]:
+                found.append((name, to_bytes(value)))
+            case _:
+                raise ValueError(
+                    f'headers are {{"name": "value"}} or [("name", "value"), ...], not {given!r}'
+                )
+    return tuple(found)
+
+
 class Kit:
     """Operations on one cluster.
 
@@ -128,10 +147,10 @@ class Kit:
     # -- topics and records
 
     async def create_topic(
-        self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None
+        self, name: str, partitions: int = 1, configs: Config | None = None
     ) -> None:
         """Create a topic; it is usable when this returns. Raises KafkaError."""
-        new = NewTopic(name, partitions, configs=configs or {})
+        new = NewTopic(name, partitions, configs=properties(configs or {}))
         ((code, message),) = (await create_topics(self._cluster, [new])).values()
         check(code, message)
         self.created.append(name)
@@ -189,19 +208,22 @@ class Kit:
         *,
         key: Value = None,
         partition: int | None = None,
-        headers: Iterable[tuple[str, bytes | None]] = (),
+        headers: Headers = (),
         timestamp: int | None = None,
     ) -> KafkaRecord:
         """Append one record, acknowledged by all replicas.
 
         Parameters: `partition` None places it by its key as Java's client does; `timestamp` is in
-        ms, None stands for now. A topic that does not exist is created.
+        ms, None stands for now. A topic that does not exist is created. Raises ValueError for a
+        partition that does not exist.
         """
+        if partition is not None:
+            check_number("partition", partition, 0)
         record = Record(
             to_bytes(key),
             to_bytes(value),
             self._now_ms() if timestamp is None else timestamp,
-            tuple(headers),
+            headers_of(headers),
         )
         producer = Producer(self._cluster)
         wanted = ANY_PARTITION if partition is None else partition
@@ -210,6 +232,8 @@ class Kit:
         except NoSuchTopic:
             await self.create_topic(topic, -1)
             place = await producer.place(topic, record, wanted)
+        except NoSuchPartition as error:
+            raise ValueError(f"{error.what}; None places the record by its key") from None
         (written,) = await producer.write({place: [record]})
         return _received(written.partition, written.records[0])
 
@@ -309,6 +333,7 @@ class Kit:
         timeout: float = WAIT_SECONDS,
     ) -> Group:
         """Wait until a group is in a state (None: any) with so many members (None: any)."""
+        state = group_state(state)
 
         async def look() -> tuple[bool, Group | None]:
             found = await self.group(group)
@@ -324,10 +349,10 @@ class Kit:
         return found
 
     async def wait_for_assignment(
-        self, group: str, partitions: Iterable[Partition], timeout: float = WAIT_SECONDS
+        self, group: str, partitions: Partitions, timeout: float = WAIT_SECONDS
     ) -> Group:
         """Wait until the members of a group have exactly these partitions between them."""
-        wanted = sorted(partitions)
+        wanted = partitions_of(partitions)
 
         async def look() -> tuple[bool, Group | None]:
             found = await self.group(group)

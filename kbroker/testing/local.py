@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,8 +25,18 @@ from .clock import MovableClock, milliseconds
 from .disk import Disk, PowerCut
 from .expectation import Expectation
 from .fault import Arming
+from .given import Config, Partitions, Topics, broker_properties, topics_of
 from .host import BrokerThread, Held
-from .kit import CLIENT_ID, WAIT_SECONDS, KafkaRecord, Kit, Pauses, Value, WaitTimeout
+from .kit import (
+    CLIENT_ID,
+    WAIT_SECONDS,
+    Headers,
+    KafkaRecord,
+    Kit,
+    Pauses,
+    Value,
+    WaitTimeout,
+)
 from .log_tail import LogTail
 from .names import api_key
 from .rules import Faults, Rule
@@ -57,9 +67,7 @@ class KafkaHandle:
     def _do(self, call: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         return self._thread.call(partial(call, *args, **kwargs))
 
-    def create_topic(
-        self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None
-    ) -> None:
+    def create_topic(self, name: str, partitions: int = 1, configs: Config | None = None) -> None:
         """Create a topic; it is usable when this returns. Raises KafkaError."""
         self._do(self._kit.create_topic, name, partitions, configs)
 
@@ -78,7 +86,7 @@ class KafkaHandle:
         *,
         key: Value = None,
         partition: int | None = None,
-        headers: Iterable[tuple[str, bytes | None]] = (),
+        headers: Headers = (),
         timestamp: int | None = None,
     ) -> KafkaRecord:
         """Append one record; see `Kit.produce`."""
@@ -129,7 +137,7 @@ class KafkaHandle:
         return self._do(self._kit.wait_for_group, group, members, state, timeout)
 
     def wait_for_assignment(
-        self, group: str, partitions: Iterable[Partition], timeout: float = WAIT_SECONDS
+        self, group: str, partitions: Partitions, timeout: float = WAIT_SECONDS
     ) -> Group:
         """Wait until the members of a group have exactly these partitions between them."""
         return self._do(self._kit.wait_for_assignment, group, partitions, timeout)
@@ -201,12 +209,13 @@ class ExternalKafka(KafkaHandle):
 class LocalBroker(KafkaHandle, Arming[None]):
     """A broker of its own: empty, on a free port, gone at the end.
 
-    Parameters: `topics` to create, with their partitions; `config` are Kafka's properties;
-    `data_dir` keeps the data in a folder or in several, None in memory; `load` is what it holds at
-    the start, or the folder where that was saved; `disk` gives it a disk that fails on demand;
-    `thread` is one that several brokers share, None makes one; `store` is where the data is, when
-    neither `data_dir` nor `disk` say it; `listeners` are where clients come in, by default one on
-    127.0.0.1; `cluster_id` and `grace_seconds` are as of `kbroker.broker.open_broker`.
+    Parameters: `topics` to create, with their partitions, or their names; `config` are Kafka's
+    properties; `data_dir` keeps the data in a folder or in several, None in memory; `load` is what
+    it holds at the start, or the folder where that was saved; `disk` gives it a disk in memory that
+    fails on demand; `thread` is one that several brokers share, None makes one; `store` is where
+    the data is, when neither `data_dir` nor `disk` say it; `listeners` are where clients come in, by
+    default one on 127.0.0.1; `cluster_id` and `grace_seconds` are as of
+    `kbroker.broker.open_broker`. Raises ValueError for what cannot be meant.
 
     Resource handling: use it in a `with` statement, or call `close`.
     """
@@ -217,8 +226,8 @@ class LocalBroker(KafkaHandle, Arming[None]):
     def __init__(
         self,
         *,
-        topics: Mapping[str, int] | None = None,
-        config: Mapping[str, str] | BrokerConfig | None = None,
+        topics: Topics | None = None,
+        config: Config | BrokerConfig | None = None,
         data_dir: str | Sequence[str] | None = None,
         load: Snapshot | str | Path | None = None,
         disk: bool = False,
@@ -228,12 +237,13 @@ class LocalBroker(KafkaHandle, Arming[None]):
         cluster_id: str | None = None,
         grace_seconds: float = 0,
     ) -> None:
+        wanted = topics_of(topics or {})
         self.faults = Faults()
         self.clock = BrokerClock(self)
         self.explain = BrokerExplain(self)
         self._log = LogTail()
         if not isinstance(config, BrokerConfig):
-            config = BrokerConfig.load(options=dict(config or {}))
+            config = BrokerConfig.load(options=broker_properties(config or {}))
         self._config = config
         self._store = store or self._new_store(data_dir, disk=disk)
         self._listeners = listeners
@@ -247,13 +257,15 @@ class LocalBroker(KafkaHandle, Arming[None]):
             if load is not None:
                 self._fill(load if isinstance(load, Snapshot) else Snapshot.load(load))
             self.start()
-            for name, partitions in (topics or {}).items():
+            for name, partitions in wanted.items():
                 self.create_topic(name, partitions)
         except BaseException:
             self.close()
             raise
 
     def _new_store(self, data_dir: str | Sequence[str] | None, *, disk: bool) -> Store:
+        if disk and data_dir:
+            raise ValueError("disk=True is a disk in memory, and keeps nothing in a folder")
         if disk:
             return BreakableStore()
         if data_dir:
@@ -275,6 +287,11 @@ class LocalBroker(KafkaHandle, Arming[None]):
                 replace(listener, port=endpoint.port)
                 for listener, endpoint in broker.server.endpoints()
             ]
+            if isinstance(self._store, BreakableStore):
+                cluster = broker.node.cluster
+                self._store.disk.has_partition = lambda topic, index: (
+                    cluster.partition(topic, index) is not None
+                )
 
     def _hold(self) -> Held[RunningBroker]:
         """Start, and not on a port where a client of an earlier broker may still look for it."""
@@ -378,7 +395,7 @@ class LocalBroker(KafkaHandle, Arming[None]):
     def _breakable(self) -> BreakableStore:
         if isinstance(self._store, BreakableStore):
             return self._store
-        raise ValueError("this broker has no disk to break; make it with disk=True")
+        raise ValueError("this broker has no disk to break; make it with disk=True, or --disk")
 
     @property
     def _has_crashed(self) -> bool:
@@ -587,6 +604,7 @@ class CoordinatorClock:
     def advance(
         self,
         *,
+        days: float = 0,
         hours: float = 0,
         minutes: float = 0,
         seconds: float = 0,
@@ -597,7 +615,7 @@ class CoordinatorClock:
         Members whose sessions are over by then are out of their groups, unless `keep_members`
         counts all of them as just heard of.
         """
-        span_ms = milliseconds(days=0, hours=hours, minutes=minutes, seconds=seconds)
+        span_ms = milliseconds(days=days, hours=hours, minutes=minutes, seconds=seconds)
         self._broker.run_in_broker(
             lambda broker: broker.advance_coordinator(span_ms, keep_members=keep_members)
         )

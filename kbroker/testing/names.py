@@ -19,13 +19,16 @@ def api_key(name: str) -> ApiKey:
 
 def error_named(name: str | int) -> ErrorCode:
     """The error of this name or number. Raises ValueError."""
-    if isinstance(name, int):
-        return ErrorCode(name)
-    try:
-        return ErrorCode[name.upper()]
-    except KeyError:
-        known = [code.name for code in ErrorCode]
-        raise ValueError(f"there is no error {name!r}{_close(name.upper(), known)}") from None
+    code = ErrorCode(name) if isinstance(name, int) else _error_called(name.upper())
+    if code is ErrorCode.NONE:
+        raise ValueError("NONE is no error; a fault that names no error only counts")
+    return code
+
+
+def _error_called(name: str) -> ErrorCode:
+    if name not in ErrorCode.__members__:
+        raise ValueError(f"there is no error {name!r}{_close(name, list(ErrorCode.__members__))}")
+    return ErrorCode[name]
 
 
 def _close(name: str, known: list[str]) -> str:

@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar
 from kbroker.client.errors import ClientError
 from kbroker.client.groups import Group
 from kbroker.protocol.errors import KafkaError
-from kbroker.storage.crash_files import MODES, Mode
+from kbroker.storage.crash_files import Mode
 
 from .fault_words import rule_of
 from .host import BrokerThread
@@ -95,7 +95,7 @@ class Orders:
     def _create_topic(
         self, name: str, partitions: int = 1, configs: Mapping[str, Any] | None = None
     ) -> Answer:
-        self._broker.create_topic(name, partitions, _properties(configs))
+        self._broker.create_topic(name, partitions, configs)
         return {}
 
     def _produce(
@@ -187,8 +187,8 @@ class Orders:
     def _wait_for_assignment(
         self, group: str, partitions: Iterable[Any], timeout: float = WAIT_SECONDS
     ) -> Answer:
-        wanted = [(str(topic), int(index)) for topic, index in partitions]
-        return {"group": _described(self._broker.wait_for_assignment(group, wanted, timeout))}
+        found = self._broker.wait_for_assignment(group, partitions, timeout)
+        return {"group": _described(found)}
 
     # -- faults, events, time
 
@@ -246,7 +246,7 @@ class Orders:
         seconds: float = 0,
         keep_members: bool = False,
     ) -> Answer:
-        span = {"hours": 24 * days + hours, "minutes": minutes, "seconds": seconds}
+        span = {"days": days, "hours": hours, "minutes": minutes, "seconds": seconds}
         if clock == "log":
             self._broker.clock.advance(**span)
         elif clock == "coordinator":
@@ -282,11 +282,11 @@ class Orders:
         }
 
     def _crash_at(self, point: str, mode: Mode = "drop", seed: int = 0) -> Answer:
-        self._broker.crash_at(point, _known(mode), seed)
+        self._broker.crash_at(point, mode, seed)
         return {}
 
     def _power_cut(self, mode: Mode = "drop", seed: int = 0) -> Answer:
-        self._broker.power_cut(_known(mode), seed)
+        self._broker.power_cut(mode, seed)
         return {}
 
     def _disk_fail(self, operation: str, error: str = "EIO") -> Answer:
@@ -326,8 +326,7 @@ class Orders:
         config: Mapping[str, Any] | None = None,
         disk: bool = False,
     ) -> Answer:
-        properties = _properties(config)
-        fresh = LocalBroker(topics=topics, config=properties, disk=disk, thread=self._thread)
+        fresh = LocalBroker(topics=topics, config=config, disk=disk, thread=self._thread)
         return self._opened(fresh)
 
     def _close(self) -> Answer:
@@ -377,19 +376,7 @@ def _silent(method: Callable[..., object]) -> Callable[..., Answer]:
     return verb
 
 
-def _known(mode: Mode) -> Mode:
-    if mode not in MODES:
-        raise ValueError(f"mode is one of {', '.join(MODES)}, not {mode!r}")
-    return mode
-
-
 # -- values
-
-
-def _properties(given: Mapping[str, Any] | None) -> dict[str, str]:
-    """Settings as Kafka takes them, as text: 3 is "3", and true is "true"."""
-    items = (given or {}).items()
-    return {name: each if isinstance(each, str) else json.dumps(each) for name, each in items}
 
 
 def _from_json(value: Any) -> Value:

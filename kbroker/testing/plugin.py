@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .host import BrokerThread
     from .local import ExternalKafka, KafkaHandle, LocalBroker
 
+HERE = Path(__file__).parent
 BROKERS = "_kbroker_brokers"
 """Where a test keeps the brokers that it uses: its faults are looked at, and its report shows them."""
 
@@ -181,26 +182,45 @@ def kafka_topic(kbroker: KafkaHandle) -> str:
 
 
 def _wanted(request: pytest.FixtureRequest) -> dict[str, Any]:
-    marker = request.node.get_closest_marker("kbroker")
-    if marker is None:
-        return {}
-    unknown = set(marker.kwargs) - {"topics", "config", "persist", "disk"}
+    """What the markers of a test, its class and its module say: the nearest one wins, name by name."""
+    from .given import topics_of
+
+    wanted: dict[str, Any] = {}
+    for marker in reversed(list(request.node.iter_markers("kbroker"))):
+        _check_marker(marker)
+        said = dict(marker.kwargs)
+        topics, config = said.pop("topics", None) or {}, said.pop("config", None) or {}
+        wanted["topics"] = wanted.get("topics", {}) | topics_of(topics)
+        wanted["config"] = wanted.get("config", {}) | config
+        wanted |= said
+    if wanted.get("disk") and wanted.get("persist"):
+        raise pytest.UsageError(
+            "@pytest.mark.kbroker: disk=True is a disk in memory, and persist=True keeps nothing of "
+            "it; leave one of them out"
+        )
+    return wanted
+
+
+def _check_marker(marker: pytest.Mark) -> None:
+    unknown = sorted(set(marker.kwargs) - {"topics", "config", "persist", "disk"})
     if marker.args or unknown:
         raise pytest.UsageError(
-            f"@pytest.mark.kbroker takes topics, config, persist and disk, not {sorted(unknown) or marker.args}"
+            "@pytest.mark.kbroker takes topics, config, persist and disk, "
+            f"not {unknown or marker.args}"
         )
-    return dict(marker.kwargs)
 
 
 def _prepare_external(broker: ExternalKafka, wanted: dict[str, Any]) -> None:
-    if wanted.keys() & {"config", "persist", "disk"}:
+    if any(wanted.get(name) for name in ("config", "persist", "disk")):
         _skip_with_external()
     for name, partitions in wanted.get("topics", {}).items():
         broker.create_anew(name, partitions)
 
 
 def _skip_with_external() -> NoReturn:
-    pytest.skip("this test needs a broker of its own, and --kbroker-bootstrap names another")
+    raise pytest.skip.Exception(
+        "this test needs a broker of its own, and --kbroker-bootstrap names another"
+    )
 
 
 def _brokers_of(item: pytest.Item) -> list[LocalBroker]:
@@ -220,8 +240,15 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """The report of a failure says what the brokers of the test saw."""
+    """The report of a failure says what the brokers of the test saw.
+
+    A skip that the kit asked for is one of the test, and not of a line in here.
+    """
+    by_kit = call.excinfo is not None and Path(call.excinfo.traceback[-1].path).parent == HERE
     report = yield
+    if report.skipped and by_kit and isinstance(report.longrepr, tuple):
+        path, line, _ = item.reportinfo()
+        report.longrepr = (os.fspath(path), (line or 0) + 1, report.longrepr[2])
     if report.failed and call.when != "teardown":
         keep = item.config.getoption("kbroker_keep")
         for number, broker in enumerate(item.__dict__.get(BROKERS, ()), 1):

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from kbroker.protocol.api_keys import ApiKey
-from kbroker.registry import Api
+from kbroker.registry import Api, load_apis
 
 from .names import api_key
 
@@ -137,14 +137,27 @@ Limits = Mapping[ApiKey, range]
 def limits_of(versions: str | Mapping[str, int | None]) -> Limits:
     """The limits of a release ("3.9"), or of what is named: the newest version, None for no API.
 
-    Raises ValueError for a release or API that does not exist.
+    Raises ValueError for a release, API or version that does not exist.
     """
     if isinstance(versions, str):
         return _limits_of_release(".".join(versions.split(".")[:2]))
+    apis = load_apis()
     return {
-        api_key(name): NOTHING if newest is None else range(newest + 1)
-        for name, newest in versions.items()
+        key: NOTHING if newest is None else _limit(key, newest, apis)
+        for key, newest in ((api_key(name), newest) for name, newest in versions.items())
     }
+
+
+def _limit(key: ApiKey, newest: int, apis: Mapping[int, Api]) -> range:
+    if key not in apis:
+        raise ValueError(f"{key.api_name} is not served")
+    served = apis[key].versions
+    if newest not in served:
+        raise ValueError(
+            f"{key.api_name} has versions {served.start} to {served.stop - 1}, not {newest}; "
+            "None stands for no such API"
+        )
+    return range(newest + 1)
 
 
 def _limits_of_release(release: str) -> Limits:

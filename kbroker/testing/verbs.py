@@ -136,7 +136,15 @@ class StateVerbs:
 
     async def move_coordinator(self, group: str) -> None:
         """Let the coordinator of a group move: it is loaded anew from what is stored, and each
-        client is told NOT_COORDINATOR until it has looked for it again."""
+        client is told NOT_COORDINATOR until it has looked for it again.
+
+        Raises ValueError when there is no such group, with those that there are.
+        """
+        shards = self._node.groups.shards()
+        known = {row.group_id for shard in shards for row in shard.coordinator.list_groups()}
+        if group not in known:
+            there_are = ", ".join(sorted(known)) or "none"
+            raise ValueError(f"there is no group {group!r}; there are {there_are}")
         target = Target(ASK_COORDINATORS, group=group)
         self.did("moved the coordinator", group=group)
         self._refuse_until(ApiKey.FIND_COORDINATOR, target, ErrorCode.NOT_COORDINATOR)

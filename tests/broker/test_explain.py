@@ -80,7 +80,8 @@ async def test_a_group_from_its_first_member_to_its_end(broker: Broker, wire: Wi
 
 
 async def test_a_group_before_any_group(broker: Broker) -> None:
-    assert explain_group(broker.node, "g").now.startswith("group g has no coordinator here")
+    standing = explain_group(broker.node, "g").now
+    assert standing == "group g has no coordinator here: NOT_COORDINATOR"
 
 
 async def test_a_partition_is_made_served_and_deleted(broker: Broker, wire: Wire) -> None:

@@ -156,6 +156,65 @@ def test_a_marker_that_means_nothing_is_an_error(run: Run) -> None:
     result.stdout.fnmatch_lines(["*@pytest.mark.kbroker takes topics, config, persist and disk*"])
 
 
+def test_markers_of_module_class_and_test_are_one(run: Run) -> None:
+    """The nearest one wins, name by name."""
+    result = run("""
+        import pytest
+
+        pytestmark = pytest.mark.kbroker(
+            topics={"orders": 3, "bills": 1}, config={"num.partitions": 2, "log.retention.hours": 1}
+        )
+
+        def test_of_the_module(kbroker):
+            assert kbroker.topics() == {"orders": 3, "bills": 1}
+
+        @pytest.mark.kbroker(topics={"orders": 4}, persist=True)
+        class TestThem:
+            @pytest.mark.kbroker(topics=["made"], config={"num.partitions": 5})
+            def test_all(self, kbroker, tmp_path):
+                kbroker.produce("other", "x")
+                assert kbroker.topics() == {"orders": 4, "bills": 1, "made": 1, "other": 5}
+                kbroker.clock.advance(hours=2)
+                assert kbroker.records("other") == []
+                assert (tmp_path / "kbroker-data").is_dir()
+
+            @pytest.mark.kbroker(persist=False)
+            def test_in_memory(self, kbroker, tmp_path):
+                assert not (tmp_path / "kbroker-data").exists()
+    """)
+    result.assert_outcomes(passed=3)
+
+
+def test_a_disk_to_break_is_not_kept(run: Run) -> None:
+    result = run("""
+        import pytest
+
+        pytestmark = pytest.mark.kbroker(disk=True)
+
+        @pytest.mark.kbroker(persist=True)
+        def test_it(kbroker):
+            pass
+    """)
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*disk=True is a disk in memory, and persist=True keeps nothing*"])
+
+
+def test_the_log_has_what_clients_ask_and_not_what_the_test_asks(run: Run) -> None:
+    text = """
+        from kafka import KafkaProducer
+
+        def test_it(kbroker):
+            client = KafkaProducer(bootstrap_servers=kbroker.bootstrap_servers, client_id="app")
+            client.send("orders", b"x").get(10)
+            client.close()
+            assert not kbroker.records("orders")
+    """
+    result = run(text, "--kbroker-log", "debug")
+    lines = [line for line in result.outlines if line.startswith("log: ")]
+    assert any("'app'" in line and "ProduceRequest" in line for line in lines)
+    assert not any("ListOffsets" in line or "kbroker-kit" in line for line in lines)
+
+
 def test_the_same_tests_against_another_kafka(run: Run) -> None:
     text = """
         import pytest
@@ -178,9 +237,12 @@ def test_the_same_tests_against_another_kafka(run: Run) -> None:
     """
     with LocalBroker(topics={"orders": 1}) as elsewhere:
         elsewhere.produce("orders", "of an earlier run")
-        result = run(text, "--kbroker-bootstrap", elsewhere.bootstrap_servers)
+        result = run(text, "-rs", "--kbroker-bootstrap", elsewhere.bootstrap_servers)
         assert elsewhere.topics() == {}
     result.assert_outcomes(passed=1, skipped=3)
+    found = [line for line in result.outlines if line.startswith("SKIPPED")]
+    assert all("test_the_same_tests_against_another_kafka.py:" in line for line in found), found
+    assert len(found) == 3
 
 
 def test_topics_of_a_test_are_deleted_from_another_kafka(run: Run) -> None:

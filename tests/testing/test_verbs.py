@@ -81,7 +81,8 @@ async def test_a_member_that_there_is_not(broker: RunningBroker, wire: Wire, gro
 async def test_a_group_before_there_is_any(broker: RunningBroker) -> None:
     with pytest.raises(ValueError, match="there is no group 'g'"):
         await broker.expire_member("g", "x")
-    await broker.move_coordinator("g")
+    with pytest.raises(ValueError, match="there is no group 'g'; there are none"):
+        await broker.move_coordinator("g")
 
 
 async def test_a_coordinator_that_moves(broker: RunningBroker, wire: Wire) -> None:

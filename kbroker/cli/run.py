@@ -33,6 +33,7 @@ def run(keep: bool, variables: tuple[str, ...], overrides: tuple[str, ...], **as
     """
     if asked["disk"] and (keep or not asked["control"]):
         raise click.UsageError("--disk goes with --control, and not with --keep")
+    from kbroker.client.errors import first_error
     from kbroker.config import ConfigError
     from kbroker.declared import StartFailed
     from kbroker.running import RunOptions, run_command
@@ -48,15 +49,10 @@ def run(keep: bool, variables: tuple[str, ...], overrides: tuple[str, ...], **as
     try:
         status = run_command(options)
     except* (StartFailed, ConfigError) as group:
-        click.echo(f"kbroker: {_first(group)}", err=True)
+        click.echo(f"kbroker: {first_error(group)}", err=True)
     except* OSError as group:
-        click.echo(f"kbroker: {options.command[0]} cannot be run: {_first(group)}", err=True)
+        click.echo(f"kbroker: {options.command[0]} cannot be run: {first_error(group)}", err=True)
         status = _NOT_FOUND
     if data_dir is not None:
         click.echo(f"kbroker: the data is in {data_dir}", err=True)
     sys.exit(status)
-
-
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    error = group.exceptions[0]
-    return _first(error) if isinstance(error, BaseExceptionGroup) else error

@@ -115,6 +115,7 @@ def run(target: Target, work: Callable[[ClusterClient], Awaitable[Result]]) -> R
     import trio
 
     from kbroker.client.cluster import open_cluster
+    from kbroker.client.errors import first_error
 
     async def main() -> Result:
         async with open_cluster(target.bootstrap, target.client_id) as cluster:
@@ -123,15 +124,9 @@ def run(target: Target, work: Callable[[ClusterClient], Awaitable[Result]]) -> R
     try:
         return trio.run(main, strict_exception_groups=True)
     except BaseExceptionGroup as group:
-        _end(_first(group))
+        _end(first_error(group))
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001  # `_end` raises what is a bug
         _end(error)
-
-
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The first error in a group of errors that come from several tasks."""
-    error = group.exceptions[0]
-    return _first(error) if isinstance(error, BaseExceptionGroup) else error
 
 
 def _end(error: BaseException) -> NoReturn:

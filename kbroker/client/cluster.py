@@ -64,10 +64,7 @@ class ClusterClient:
                 return await self._connect(endpoint)
             except (OSError, DecodeError) as error:
                 reasons.append(f"{endpoint} {_reason(error)}")
-        raise CannotConnect(
-            f"{'; '.join(reasons)}; is a broker running there? Start one with `kbroker serve`, or "
-            "name another with --bootstrap HOST:PORT or KBROKER_BOOTSTRAP"
-        )
+        raise CannotConnect("; ".join(reasons))
 
     async def _connect(self, endpoint: Endpoint) -> Connection:
         connection = await open_connection(*endpoint, self.client_id)

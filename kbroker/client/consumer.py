@@ -16,7 +16,7 @@ from kbroker.protocol.records import BatchHeader, Record, iter_headers, read_mar
 
 from .cluster import ClusterClient
 from .connection import Connection
-from .errors import CannotConnect, ClientError, NotReachable, check, error_code
+from .errors import CannotConnect, ClientError, NotReachable, check, error_code, first_error
 from .list_offsets import NO_LEADER
 from .topics import Partition, by_leader
 
@@ -90,10 +90,13 @@ async def reading(
     """
     positions = [Position(partition, *bounds) for partition, bounds in ranges.items()]
     send, receive = trio.open_memory_channel[list[Read]](1)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(_read_all, cluster, positions, send, committed, control)
-        yield receive
-        nursery.cancel_scope.cancel()
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_read_all, cluster, positions, send, committed, control)
+            yield receive
+            nursery.cancel_scope.cancel()
+    except ExceptionGroup as group:  # a reader of records need not know that there are tasks
+        raise first_error(group) from None
 
 
 async def _read_all(

@@ -14,7 +14,14 @@ class ClientError(Exception):
 
 
 class CannotConnect(ClientError):
-    """None of the addresses that the user named answers."""
+    """None of the addresses that the user named answers; `reasons` has what each of them does."""
+
+    def __init__(self, reasons: str) -> None:
+        super().__init__(
+            f"{reasons}; is a broker running there? Start one with `kbroker serve`, or "
+            "name another with --bootstrap HOST:PORT or KBROKER_BOOTSTRAP"
+        )
+        self.reasons = reasons
 
 
 class NotReachable(ClientError):
@@ -49,6 +56,12 @@ class NoSuchGroup(ClientError):
 
 class TimedOut(ClientError):
     """What was waited for did not happen in time."""
+
+
+def first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The first error in a group of errors that come from several tasks."""
+    error = group.exceptions[0]
+    return first_error(error) if isinstance(error, BaseExceptionGroup) else error
 
 
 _NEXT_ACTIONS: Mapping[ErrorCode, str] = MappingProxyType(

@@ -28,19 +28,24 @@ from .releases import limits_of
 from .rules import Asked, Faults, Rule
 from .settling import unrest
 from .snapshot import NOWHERE, Snapshot, become_another_cluster, make_ready, take_snapshot
-from .stores import MemoryStore, Store
+from .stores import MemoryStore, Store, has_crashed
 from .verbs import StateVerbs
 
 ANY_PORT = Listener("PLAINTEXT", "127.0.0.1", 0)
 REQUESTS_SHOWN = 5
 """Of each client, in a report."""
 CLIENTS_SHOWN = 10
+CRASHED = "the broker has crashed; wait_for_crash() starts it again"
+STOPPED = "the broker is stopped; call start() first"
 LOOKS_MAX = 32
 """How often logs are looked at while their clock moves, at most."""
 
 
 class RunningBroker(Kit, StateVerbs, Arming[Awaitable[None]]):
-    """A broker of this process, while it runs. Get one from `run_broker`."""
+    """A broker of this process. Get one from `run_broker`.
+
+    It is the same object when the broker is started again: who waits goes on.
+    """
 
     def __init__(
         self,
@@ -51,16 +56,24 @@ class RunningBroker(Kit, StateVerbs, Arming[Awaitable[None]]):
         log: LogTail,
         store: Store | None = None,
     ) -> None:
-        node = broker.node
-        super().__init__(cluster, node.changes, node.clock.log_ms)
-        self.broker = broker
+        super().__init__(cluster, broker.node.changes, broker.node.clock.log_ms)
         self.faults = faults
         self.clock = clock
         self._log = log
         self._store = store
-        self.explain = Explain(node, faults)
-        faults.changed = node.changes.happened
-        faults.now_ms = node.clock.log_ms
+        self.started(broker, cluster)
+
+    def started(self, broker: Broker, cluster: ClusterClient) -> None:
+        """The broker has been started, or started again."""
+        node = broker.node
+        self.broker = broker
+        self.explain = Explain(node, self.faults)
+        self.faults.changed = node.changes.happened
+        self.faults.now_ms = node.clock.log_ms
+        self._cluster = cluster
+        self._changes = node.changes
+        self._now_ms = node.clock.log_ms
+        self.presence.came()
 
     @property
     def bootstrap_servers(self) -> str:
@@ -169,6 +182,10 @@ class RunningBroker(Kit, StateVerbs, Arming[Awaitable[None]]):
             raise ValueError("a snapshot needs a broker that a test has made")
         return await take_snapshot(self.broker.node, self._store, self.clock.readings())
 
+    @property
+    def has_crashed(self) -> bool:
+        return self._store is not None and has_crashed(self._store)
+
     # -- reports
 
     def armed(self) -> str:
@@ -181,6 +198,10 @@ class RunningBroker(Kit, StateVerbs, Arming[Awaitable[None]]):
 
     def why(self, *, group: str | None = None, topic: str | None = None) -> str:
         """What is known of why something about a group or topic did not happen."""
+        if self.has_crashed:
+            return CRASHED
+        if not self.presence.is_here:
+            return "the broker is just being started again"
         explanations = self.explain.topic(topic) if topic is not None else []
         if group is not None:
             explanations.append(self.explain.group(group))
@@ -190,6 +211,7 @@ class RunningBroker(Kit, StateVerbs, Arming[Awaitable[None]]):
         """What it holds and what it was asked lately, for a person who looks at a failed test."""
         node = self.broker.node
         lines = [f"broker {self.bootstrap_servers}"]
+        await node.open_all()
         for topic in node.cluster.topics.values():
             lines += self._topic(node, topic)
         for shard in node.groups.shards():
@@ -246,10 +268,12 @@ async def run_broker(
     listeners: Sequence[Listener] = (ANY_PORT,),
     cluster_id: str | None = None,
     grace_seconds: float = 0,
+    earlier: RunningBroker | None = None,
 ) -> AsyncIterator[RunningBroker]:
     """Run a broker that faults hit, by default on 127.0.0.1; see `kbroker.broker.open_broker`.
 
-    Parameters: `log` keeps the last lines that it logs.
+    Parameters: `log` keeps the last lines that it logs; `earlier` is the broker that is started
+    again.
     """
     opened = open_broker(
         config,
@@ -263,7 +287,15 @@ async def run_broker(
     )
     with log.collecting():
         async with opened as broker, open_cluster([broker.endpoint], CLIENT_ID) as cluster:
-            yield RunningBroker(broker, cluster, faults, clock, log, store)
+            if earlier is None:
+                running = RunningBroker(broker, cluster, faults, clock, log, store)
+            else:
+                running = earlier
+                running.started(broker, cluster)
+            try:
+                yield running
+            finally:
+                running.presence.went()
 
 
 @contextlib.asynccontextmanager
@@ -285,5 +317,8 @@ async def open_test_broker(
     async with opened as broker:
         for name, partitions in topics_of(topics or {}).items():
             await broker.create_topic(name, partitions)
-        yield broker
+        try:
+            yield broker
+        finally:
+            broker.presence.ended("the broker has been closed")
     check_faults(faults)

@@ -12,6 +12,8 @@ from typing import Any, Generic, TypeVar
 
 import trio
 
+from kbroker.client.errors import first_error
+
 T = TypeVar("T")
 
 STOP_SECONDS = 30
@@ -69,7 +71,10 @@ class BrokerThread:
         return trio.from_thread.run(function, *args, trio_token=self._token)
 
     def hold(self, open_it: Callable[[], AbstractAsyncContextManager[T]]) -> Held[T]:
-        """Enter a context manager in the loop; it stays open until `let_go`."""
+        """Enter a context manager in the loop; it stays open until `let_go`.
+
+        Raises what entering it raises.
+        """
 
         async def keep(task_status: trio.TaskStatus[Held[T]]) -> None:
             with trio.CancelScope() as scope:
@@ -94,7 +99,10 @@ class BrokerThread:
                     held.closed.set()
 
         async def start() -> Held[T]:
-            held: Held[T] = await self._nursery.start(supervise)
+            try:
+                held: Held[T] = await self._nursery.start(supervise)
+            except BaseExceptionGroup as group:
+                raise first_error(group) from None
             return held
 
         return self.call(start)
@@ -126,6 +134,8 @@ class BrokerThread:
             await held.closed.wait()
 
         self.call(release)
+        if isinstance(held.failure, BaseExceptionGroup):
+            raise first_error(held.failure) from held.failure
         if held.failure is not None:
             raise held.failure
 

@@ -31,6 +31,7 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.records import Record
 
 from .given import Config, Partitions, check_number, group_state, partitions_of, properties
+from .presence import Presence
 
 T = TypeVar("T")
 
@@ -141,6 +142,7 @@ class Kit:
         self._cluster = cluster
         self._changes = changes
         self._now_ms = now_ms
+        self.presence = Presence()
         self.created: list[str] = []
         """Topics that were created here and not deleted since."""
 
@@ -295,19 +297,39 @@ class Kit:
     ) -> T:
         """Look again after each change until `look` says yes; returns what it saw.
 
-        Raises WaitTimeout after `timeout` seconds, with what was seen last and why `group` and
-        `topic` are as they are.
+        Goes on when the broker was restarted meanwhile. Raises WaitTimeout after `timeout` seconds,
+        with what was seen last and why `group` and `topic` are as they are; RuntimeError as soon as
+        the broker is stopped.
         """
         deadline = trio.current_time() + timeout
-        while True:
-            change = self._changes.next()
-            done, seen = await look()
-            if done:
-                return seen
-            with trio.move_on_at(deadline):
-                await change.wait()
+        seen: T | None = None
+        while await self.presence.until(deadline):
+            with self.presence.look():
+                change = self._changes.next()
+                done, found = await self._unless_it_goes(look)
+                if done:
+                    return found
+                seen = found
+                with trio.move_on_at(deadline):
+                    await change.wait()
             if trio.current_time() >= deadline:
-                raise WaitTimeout(_report(what, timeout, seen, self.why(group=group, topic=topic)))
+                break
+        raise WaitTimeout(_report(what, timeout, seen, self.why(group=group, topic=topic)))
+
+    async def _unless_it_goes(self, look: Callable[[], Awaitable[T]]) -> T:
+        """What `look` returns. A broker whose power is off answers nonsense before it is gone."""
+        try:
+            return await look()
+        except Exception:
+            if not self.has_crashed:
+                raise
+            self.presence.went()
+            await trio.sleep_forever()  # and the look is given up
+
+    @property
+    def has_crashed(self) -> bool:
+        """Whether the power of the broker is off."""
+        return False
 
     async def wait_for(
         self,

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+import time
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +28,15 @@ from kbroker.context import Endpoint
 from kbroker.server import Listener
 from kbroker.storage.crash_files import Mode
 
-from .async_broker import ANY_PORT, RunningBroker, fill, last_requests, run_broker
+from .async_broker import (
+    ANY_PORT,
+    CRASHED,
+    STOPPED,
+    RunningBroker,
+    fill,
+    last_requests,
+    run_broker,
+)
 from .clock import MovableClock, milliseconds
 from .disk import Disk, PowerCut
 from .expectation import Expectation
@@ -29,6 +45,7 @@ from .given import Config, Partitions, Topics, broker_properties, topics_of
 from .host import BrokerThread, Held
 from .kit import (
     CLIENT_ID,
+    PAUSE_SECONDS,
     WAIT_SECONDS,
     Headers,
     KafkaRecord,
@@ -41,7 +58,7 @@ from .log_tail import LogTail
 from .names import api_key
 from .rules import Faults, Rule
 from .snapshot import Snapshot, how_far, make_ready
-from .stores import BreakableStore, FolderStore, MemoryStore, Store
+from .stores import BreakableStore, FolderStore, MemoryStore, Store, has_crashed
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -58,6 +75,11 @@ class KafkaHandle:
     @property
     def _kit(self) -> Kit:
         raise NotImplementedError
+
+    @property
+    def _watched(self) -> Kit:
+        """What waits look at: it may be away for a moment."""
+        return self._kit
 
     @property
     def bootstrap_servers(self) -> str:
@@ -124,7 +146,7 @@ class KafkaHandle:
         timeout: float = WAIT_SECONDS,
     ) -> list[KafkaRecord]:
         """Wait for records; see `Kit.wait_for`. Raises WaitTimeout."""
-        return self._do(self._kit.wait_for, topic, count, match, timeout)
+        return self._do(self._watched.wait_for, topic, count, match, timeout)
 
     def wait_for_group(
         self,
@@ -134,25 +156,25 @@ class KafkaHandle:
         timeout: float = WAIT_SECONDS,
     ) -> Group:
         """Wait until a group is in a state (None: any) with so many members (None: any)."""
-        return self._do(self._kit.wait_for_group, group, members, state, timeout)
+        return self._do(self._watched.wait_for_group, group, members, state, timeout)
 
     def wait_for_assignment(
         self, group: str, partitions: Partitions, timeout: float = WAIT_SECONDS
     ) -> Group:
         """Wait until the members of a group have exactly these partitions between them."""
-        return self._do(self._kit.wait_for_assignment, group, partitions, timeout)
+        return self._do(self._watched.wait_for_assignment, group, partitions, timeout)
 
     def wait_for_commit(
         self, group: str, topic: str, partition: int, offset: int, timeout: float = WAIT_SECONDS
     ) -> int:
         """Wait until a group has committed `offset` or a later one; returns what it has."""
-        return self._do(self._kit.wait_for_commit, group, topic, partition, offset, timeout)
+        return self._do(self._watched.wait_for_commit, group, topic, partition, offset, timeout)
 
     def wait_for_lag(
         self, group: str, lag: int = 0, timeout: float = WAIT_SECONDS
     ) -> dict[Partition, int]:
         """Wait until a group that has committed something lags by at most `lag` records."""
-        return self._do(self._kit.wait_for_lag, group, lag, timeout)
+        return self._do(self._watched.wait_for_lag, group, lag, timeout)
 
     def expect(self, topic: str) -> Expectation:
         """A sentence about a record to come: `expect("orders").key("a").within("2s")`."""
@@ -253,6 +275,9 @@ class LocalBroker(KafkaHandle, Arming[None]):
         self._own_thread = thread is None
         self._thread = thread or BrokerThread()
         self._held: Held[RunningBroker] | None = None
+        self._running: RunningBroker | None = None
+        self._is_returning = False
+        self._crash_is_over = False
         try:
             if load is not None:
                 self._fill(load if isinstance(load, Snapshot) else Snapshot.load(load))
@@ -278,10 +303,16 @@ class LocalBroker(KafkaHandle, Arming[None]):
     # -- life
 
     def start(self) -> None:
-        """Start again after `stop`, on the same port."""
-        if self._held is None:
+        """Start again after `stop` or a crash, on the same port."""
+        if has_crashed(self._store):
+            self._end()
+            self._power_on()
+        if self._held is not None:
+            return
+        with self._may_crash():
             self._held = self._hold()
-            broker = self._held.value.broker
+            self._running = self._held.value
+            broker = self._running.broker
             self._bootstrap = broker.bootstrap_servers
             self._listeners = [
                 replace(listener, port=endpoint.port)
@@ -313,23 +344,64 @@ class LocalBroker(KafkaHandle, Arming[None]):
             listeners=self._listeners,
             cluster_id=self._cluster_id,
             grace_seconds=self._grace_seconds,
+            earlier=self._running,
         )
 
     def stop(self) -> None:
-        """Stop; clients lose their connections, the data stays for `start`."""
-        held, self._held = self._held, None
-        if held is None:
+        """Stop; clients lose their connections, the data stays for `start`.
+
+        Waits end with a RuntimeError; with `restart` they would go on.
+        """
+        try:
+            self._end()
+        finally:
+            self._tell_waits(STOPPED)
+
+    def _end(self) -> None:
+        if self._held is None:
             return
         try:
-            self._thread.let_go(held)
-        except BaseExceptionGroup:
-            if not self._has_crashed:
+            with self._may_crash():
+                self._thread.let_go(self._held)
+        finally:
+            self._held = None
+
+    @contextlib.contextmanager
+    def _may_crash(self) -> Iterator[None]:
+        """Stop or start: the crash that `crash_at` asked for may come then as well."""
+        try:
+            yield
+        except (PowerCut, Exception):
+            if not has_crashed(self._store):
                 raise
 
+    def _tell_waits(self, why: str) -> None:
+        """End all waits: the broker does not come back by itself."""
+        running = self._running
+        if running is not None and self._thread.running:
+
+            async def tell() -> None:
+                running.presence.ended(why)
+
+            self._thread.call(tell)
+
     def restart(self) -> None:
-        """Stop and start: clients reconnect by themselves."""
-        self.stop()
-        self.start()
+        """Stop and start: clients reconnect by themselves, and waits go on."""
+        with self._returning():
+            self._end()
+
+    @contextlib.contextmanager
+    def _returning(self) -> Iterator[None]:
+        """Start again after what is done inside; waits go on then."""
+        self._is_returning = True
+        try:
+            yield
+            self.start()
+        except BaseException:
+            self._tell_waits(STOPPED)
+            raise
+        finally:
+            self._is_returning = False
 
     def close(self) -> None:
         """Stop for good."""
@@ -361,11 +433,20 @@ class LocalBroker(KafkaHandle, Arming[None]):
     def running(self) -> RunningBroker:
         """The broker in its thread: for `run_in_broker`. Raises RuntimeError when it is stopped, or
         has crashed."""
-        if self._held is None:
-            raise RuntimeError("the broker is stopped; call start() first")
-        if self._held.closed.is_set() or self._has_crashed:
-            raise RuntimeError("the broker has crashed; wait_for_crash() starts it again")
-        return self._held.value
+        if has_crashed(self._store):
+            raise RuntimeError(CRASHED)
+        held = self._held
+        if held is not None and held.failure is not None:
+            raise RuntimeError(f"the broker has failed: {held.failure!r}")
+        if held is None or held.closed.is_set():
+            raise RuntimeError(STOPPED)
+        return held.value
+
+    @property
+    def _watched(self) -> RunningBroker:
+        if self._is_returning and self._running is not None:
+            return self._running
+        return self.running
 
     @property
     def bootstrap_servers(self) -> str:
@@ -377,11 +458,12 @@ class LocalBroker(KafkaHandle, Arming[None]):
 
     def run_in_broker(self, function: Callable[[RunningBroker], Awaitable[T]]) -> T:
         """Run an async function in the broker's thread, with the broker."""
+        running, held = self.running, self._held
         try:
-            return self._do(function, self.running)
+            return self._do(function, running)
         except PowerCut:  # it came to the point of a crash itself, and not a task of the broker
-            if self._held is not None:
-                self._thread.abort(self._held)
+            if held is not None:
+                self._thread.abort(held)
             raise
 
     # -- crashes
@@ -397,53 +479,68 @@ class LocalBroker(KafkaHandle, Arming[None]):
             return self._store
         raise ValueError("this broker has no disk to break; make it with disk=True, or --disk")
 
-    @property
-    def _has_crashed(self) -> bool:
-        store = self._store
-        return isinstance(store, BreakableStore) and store.disk.after_cut is not None
-
     def crash_at(self, point: str, mode: Mode = "drop", seed: int = 0) -> None:
         """Cut the power when the broker comes to a point, "produce.appended" for instance.
 
         Parameters: `mode` says what of the unsynced bytes is lost, see `Disk`. Raises ValueError
         for an unknown point, with those that there are.
         """
+        self._crash_is_over = False
         self.disk.crash_at(point, mode, seed)
 
     def wait_for_crash(self, timeout: float = WAIT_SECONDS) -> None:
         """Wait for the crash that `crash_at` asked for, then start again on the same port.
 
-        Raises WaitTimeout when the broker did not come to that point.
+        Returns at once when it has come already, in whatever call; a `start` or `restart` since
+        then has done the rest. Raises WaitTimeout when the broker did not come to that point.
         """
-        assert self._held is not None
-        if not self._thread.wait_for_end(self._held, timeout) or not self._has_crashed:
-            raise WaitTimeout(f"waited {timeout:g} s for a crash: the broker did not come there")
-        self.start_after_crash()
+        deadline = time.monotonic() + timeout
+        while not has_crashed(self._store) and not self._crash_is_over:
+            left = deadline - time.monotonic()
+            if left < 0 or not self._has_ended(left):
+                what = "a crash: the broker did not come there"
+                raise WaitTimeout(f"waited {timeout:g} s for {what}")
+        if not self._crash_is_over:
+            with self._returning():
+                pass
+        self._crash_is_over = False
+
+    def _has_ended(self, timeout: float) -> bool:
+        """Wait until the broker ends; in a restart just for a moment. Raises RuntimeError when it
+        is stopped: it will not come to anything."""
+        held = self._held
+        if held is not None and not held.closed.is_set():
+            return self._thread.wait_for_end(held, timeout)
+        if held is None and not self._is_returning:
+            raise RuntimeError(STOPPED)
+        time.sleep(PAUSE_SECONDS)
+        return True
 
     def power_cut(self, mode: Mode = "drop", seed: int = 0) -> None:
-        """Cut the power now, then start again on the same port."""
-        assert self._held is not None
-        self.disk.cut(mode, seed)
-        self._thread.abort(self._held)
-        self.start_after_crash()
+        """Cut the power now, then start again on the same port; waits go on."""
+        disk, has_come = self.disk, self._crash_is_over or has_crashed(self._store)
+        with self._returning():
+            disk.cut(mode, seed)
+            if self._held is not None:
+                self._thread.abort(self._held)
+        self._crash_is_over = has_come  # this one is not what `wait_for_crash` waits for
 
-    def start_after_crash(self) -> None:
-        """Start with what the power cut left on the disk, on the same port."""
-        self._held = None
+    def _power_on(self) -> None:
+        """Have the disk as the power cut left it."""
         self._breakable.disk = self.disk.restarted()
-        self.start()
+        self._crash_is_over = True
 
     # -- rest
 
     def settled(self, group: str | None = None, timeout: float = WAIT_SECONDS) -> None:
         """Wait until nothing is on its way any more; see `RunningBroker.settled`."""
-        self._do(self.running.settled, group, timeout)
+        self._do(self._watched.settled, group, timeout)
 
     def wait_for_request(
         self, api: str, client_id: str | None = None, count: int = 1, timeout: float = WAIT_SECONDS
     ) -> None:
         """Wait until clients (or the one named) have sent so many requests of an API."""
-        self._do(self.running.wait_for_request, api_key(api), client_id, count, timeout)
+        self._do(self._watched.wait_for_request, api_key(api), client_id, count, timeout)
 
     def expect_nothing(self, topic: str, timeout: float = WAIT_SECONDS) -> None:
         """Everything settles, and the topic has no record that it does not have now.
@@ -473,11 +570,11 @@ class LocalBroker(KafkaHandle, Arming[None]):
         Clients lose their connections and look again: leader epochs are higher than any that they
         have seen, and members join their groups again.
         """
-        self.stop()
-        if self._has_crashed:
-            self._breakable.disk = self.disk.restarted()
-        self._thread.call(self._go_back, snapshot)
-        self.start()
+        with self._returning():
+            self._end()
+            if has_crashed(self._store):
+                self._power_on()
+            self._thread.call(self._go_back, snapshot)
 
     async def _go_back(self, snapshot: Snapshot) -> None:
         reached = await how_far(self._store)
@@ -501,7 +598,7 @@ class LocalBroker(KafkaHandle, Arming[None]):
 
     def wait_for_hits(self, rule: Rule, hits: int, timeout: float) -> None:
         """Wait until a fault has hit so many requests; its `wait` does the same."""
-        self._do(self.running.wait_for_hits, rule, hits, timeout)
+        self._do(self._watched.wait_for_hits, rule, hits, timeout)
 
     def cap_versions(self, versions: str | Mapping[str, int | None] | None) -> None:
         """Play an older broker; see `RunningBroker.cap_versions`."""
@@ -530,11 +627,11 @@ class LocalBroker(KafkaHandle, Arming[None]):
     def report(self) -> str:
         """What it holds and what it was asked lately, for a person who looks at a failed test."""
         try:
-            running = self.running
-        except RuntimeError as error:
-            lines = [f"broker {self.bootstrap_servers}", str(error), *last_requests(self.faults)]
+            return self.run_in_broker(RunningBroker.report)
+        except (RuntimeError, PowerCut) as error:
+            reason = str(error) or CRASHED
+            lines = [f"broker {self.bootstrap_servers}", reason, *last_requests(self.faults)]
             return "\n".join([*lines, *(f"log: {line}" for line in self._log.lines)])
-        return self._do(running.report)
 
 
 class BrokerExplain:

@@ -164,11 +164,27 @@ def kbroker_external(
     bootstrap = request.config.getoption("kbroker_bootstrap")
     if not bootstrap:
         pytest.skip("there is no --kbroker-bootstrap HOST:PORT")
-    from .local import ExternalKafka
-
-    kafka = ExternalKafka(bootstrap, kbroker_thread)
+    kafka = _connected(bootstrap, kbroker_thread)
     yield kafka
     kafka.close()
+
+
+def _connected(bootstrap: str, thread: BrokerThread) -> ExternalKafka:
+    """The Kafka at an address; ends the run when there is none: no test could do anything."""
+    from kbroker.client.errors import CannotConnect, ClientError
+
+    from .local import ExternalKafka
+
+    try:
+        kafka = ExternalKafka(bootstrap, thread)
+        kafka.topics()
+    except (ValueError, ClientError) as error:
+        reason = error.reasons if isinstance(error, CannotConnect) else error
+        pytest.exit(
+            f"--kbroker-bootstrap {bootstrap}: {reason}; name a Kafka that runs, or leave the "
+            "option (and KBROKER_TEST_BOOTSTRAP) out: then each test has a broker of its own"
+        )
+    return kafka
 
 
 @pytest.fixture

@@ -139,6 +139,11 @@ class BreakableStore:
         pass
 
 
+def has_crashed(store: Store) -> bool:
+    """Whether the power of the disk was cut, and nobody has put it on again."""
+    return isinstance(store, BreakableStore) and store.disk.after_cut is not None
+
+
 class FolderStore:
     """Data in folders of the operating system.
 

@@ -8,7 +8,9 @@ import re
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -339,6 +341,19 @@ def test_stops_and_crashes_by_json() -> None:
         order.close()
 
 
+def test_a_wait_of_one_connection_goes_on_when_another_restarts(
+    ready: dict[str, Any], order: Orders
+) -> None:
+    waiting = Orders(ready)
+    with ThreadPoolExecutor() as threads:
+        wait = threads.submit(waiting, "wait_for", topic="orders", timeout=20)
+        time.sleep(0.2)
+        assert order("restart")["ok"]
+        assert order("produce", topic="orders", value="x")["ok"]
+        assert [record["value"] for record in wait.result()["records"]] == ["x"]
+    waiting.close()
+
+
 def test_a_clock_that_stands_still(order: Orders) -> None:
     assert order("freeze")["ok"]
     assert order("now") == order("now")
@@ -365,7 +380,6 @@ ELSEWHERE = {
     "check_faults": "check",
     "wait_for_hits": "hits",
     "disk": "disk_flip",
-    "start_after_crash": "wait_for_crash",
 }
 """Orders that have other names than the methods of the broker."""
 PYTHON_ONLY = {"connections", "on", "run_in_broker", "running"}

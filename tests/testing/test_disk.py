@@ -6,7 +6,7 @@ import errno
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -167,7 +167,7 @@ def test_a_producer_lives_through_a_crash_in_a_stop(broker: LocalBroker, mode: A
     writer.wait_for_more()
     broker.crash_at("clean_marker.written", mode)
     broker.stop()
-    broker.start_after_crash()
+    broker.start()
     writer.wait_for_more()
     acknowledged = writer.stop()
     assert values(broker) == acknowledged
@@ -216,6 +216,80 @@ def test_a_group_goes_on_after_a_crash_in_a_commit(broker: LocalBroker) -> None:
     broker.produce("orders", "10")
     assert next(client).value == b"10"
     client.close()
+
+
+def crash_in_produce(broker: LocalBroker) -> None:
+    broker.crash_at("produce.appended")
+    with suppress(OSError):
+        broker.produce("orders", "lost")
+
+
+def crash_in_stop(broker: LocalBroker) -> None:
+    broker.crash_at("clean_marker.written")
+    broker.stop()
+
+
+def crash_in_restart(broker: LocalBroker) -> None:
+    broker.crash_at("clean_marker.written")
+    broker.restart()
+
+
+def crash_in_start(broker: LocalBroker) -> None:
+    broker.stop()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(POINTS, "anything", lambda _kind, _path: True)
+        broker.crash_at("anything")
+    broker.start()
+
+
+@pytest.mark.parametrize("crash", [crash_in_produce, crash_in_stop, crash_in_start])
+@pytest.mark.parametrize(
+    "calls",
+    [
+        ["wait_for_crash"],
+        ["start"],
+        ["start", "wait_for_crash"],
+        ["restart"],
+        ["restart", "wait_for_crash"],
+        ["stop", "start"],
+        ["stop", "restart"],
+        ["stop", "wait_for_crash"],
+        ["stop", "start", "restart", "wait_for_crash"],
+        ["power_cut", "wait_for_crash"],
+    ],
+    ids=", ".join,
+)
+def test_after_a_crash_calls_may_come_in_any_order(
+    broker: LocalBroker, crash: Callable[[LocalBroker], None], calls: list[str]
+) -> None:
+    record = broker.produce("orders", "kept")
+    crash(broker)
+    for call in calls:
+        getattr(broker, call)()
+    assert broker.records("orders") == [record]
+    broker.crash_at("produce.appended")
+    with pytest.raises(WaitTimeout, match="did not come there"):
+        broker.wait_for_crash(timeout=0.01)
+
+
+def test_a_crash_in_a_restart(broker: LocalBroker) -> None:
+    record = broker.produce("orders", "kept")
+    crash_in_restart(broker)
+    assert broker.records("orders") == [record]
+    broker.wait_for_crash()
+    assert broker.records("orders") == [record]
+
+
+def test_what_a_broker_that_is_off_says(broker: LocalBroker) -> None:
+    crash_in_stop(broker)
+    with pytest.raises(RuntimeError, match="has crashed; wait_for_crash"):
+        broker.records("orders")
+    broker.wait_for_crash()
+    broker.stop()
+    with pytest.raises(RuntimeError, match="call start"):
+        broker.wait_for_crash()
+    broker.power_cut()
+    assert broker.topics() == {"orders": 1}
 
 
 def test_points_and_modes_that_do_not_exist(broker: LocalBroker) -> None:
@@ -399,6 +473,14 @@ def test_a_flipped_bit_is_noticed(broker: LocalBroker) -> None:
     broker.power_cut()
     with pytest.raises(Exception, match="cannot be read"):
         broker.records("orders")
+
+
+def test_a_damaged_record_is_an_error_that_can_be_caught(broker: LocalBroker) -> None:
+    broker.produce("orders", "0")
+    broker.disk.flip("orders", 0, offset=0)
+    for call in (broker.records, broker.wait_for, broker.expect_nothing):
+        with pytest.raises(KafkaError, match="CORRUPT_MESSAGE"):
+            call("orders")
 
 
 def test_a_torn_write_is_cut_away(broker: LocalBroker) -> None:

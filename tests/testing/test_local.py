@@ -346,6 +346,12 @@ def test_the_report_has_topics_groups_and_requests(broker: LocalBroker) -> None:
     assert "client 'kafka-python" in report
 
 
+def test_the_report_after_a_restart_has_all_records(broker: LocalBroker) -> None:
+    broker.produce("orders", "x", partition=0)
+    broker.restart()
+    assert "topic orders: ends at 1, 0" in broker.report()
+
+
 def test_the_same_calls_on_a_kafka_elsewhere(broker: LocalBroker, thread: BrokerThread) -> None:
     kafka = ExternalKafka(broker.bootstrap_servers, thread)
     kafka.create_topic("t", 2)

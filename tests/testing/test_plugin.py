@@ -245,6 +245,28 @@ def test_the_same_tests_against_another_kafka(run: Run) -> None:
     assert len(found) == 3
 
 
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    [
+        ("localhost", "'localhost' is not HOST:PORT"),
+        ("127.0.0.1:1", "127.0.0.1:1 refuses the connection"),
+    ],
+)
+def test_an_address_without_a_kafka_ends_the_run(run: Run, address: str, reason: str) -> None:
+    text = """
+        def test_one(kbroker):
+            pass
+
+        def test_two(kbroker_session):
+            pass
+    """
+    result = run(text, "--kbroker-bootstrap", address)
+    output = result.stdout.str()
+    assert output.count(f"--kbroker-bootstrap {address}: {reason}; name a Kafka that runs") == 1
+    assert "Traceback" not in output
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+
+
 def test_topics_of_a_test_are_deleted_from_another_kafka(run: Run) -> None:
     """Those of the fixture's calls; what the program under test made is not the test's to delete."""
     text = """

@@ -1,0 +1,159 @@
+"""Waits go on when their broker is started again, and are told when it is not."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import trio
+import trio.lowlevel
+from kafka import KafkaConsumer, TopicPartition
+from kafka.structs import OffsetAndMetadata
+
+from kbroker.testing import LocalBroker, WaitTimeout, open_test_broker
+
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+PATIENCE_SECONDS = 20
+"""More than anything here takes."""
+
+
+@pytest.fixture
+def broker() -> Iterator[LocalBroker]:
+    with LocalBroker(topics={"orders": 1}, disk=True) as broker:
+        yield broker
+
+
+@pytest.fixture
+def threads() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(16) as threads:
+        yield threads
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def waiting(
+    threads: ThreadPoolExecutor, broker: LocalBroker, *waits: Callable[[], Any]
+) -> list[Future[Any]]:
+    """Calls that wait, when all of them do so."""
+    presence = broker.running.presence
+    began = [threads.submit(wait) for wait in waits]
+    until(lambda: len(presence.looks) == len(waits))
+    return began
+
+
+def wait_for_order(broker: LocalBroker, seconds: float = PATIENCE_SECONDS) -> Callable[[], Any]:
+    return lambda: broker.wait_for("orders", timeout=seconds)
+
+
+def crash(broker: LocalBroker) -> None:
+    broker.crash_at("produce.appended")
+    with contextlib.suppress(OSError):
+        broker.produce("orders", "lost")
+
+
+def crash_and_return(broker: LocalBroker) -> None:
+    crash(broker)
+    broker.wait_for_crash()
+
+
+def commit(broker: LocalBroker) -> None:
+    """A group without members commits an offset."""
+    client = KafkaConsumer(bootstrap_servers=broker.bootstrap_servers, group_id="g")
+    client.commit({TopicPartition("orders", 0): OffsetAndMetadata(1, "", -1)})
+    client.close()
+
+
+@pytest.mark.parametrize(
+    "interrupt",
+    [
+        LocalBroker.restart,
+        LocalBroker.power_cut,
+        crash_and_return,
+        lambda broker: broker.restore(broker.snapshot()),
+    ],
+    ids=["restart", "power cut", "crash", "restore"],
+)
+def test_a_wait_goes_on(
+    broker: LocalBroker, threads: ThreadPoolExecutor, interrupt: Callable[[LocalBroker], None]
+) -> None:
+    (wait,) = waiting(threads, broker, wait_for_order(broker))
+    interrupt(broker)
+    record = broker.produce("orders", "x")
+    assert wait.result() == [record]
+
+
+def test_all_waits_go_on(broker: LocalBroker, threads: ThreadPoolExecutor) -> None:
+    fault = broker.fault("OffsetCommit")
+    waits = waiting(
+        threads,
+        broker,
+        lambda: broker.expect("orders").value("x").within(PATIENCE_SECONDS),
+        lambda: broker.wait_for_group("g", state="Empty", timeout=PATIENCE_SECONDS),
+        lambda: broker.wait_for_commit("g", "orders", 0, 1, timeout=PATIENCE_SECONDS),
+        lambda: broker.wait_for_lag("g", timeout=PATIENCE_SECONDS),
+        lambda: broker.wait_for_request("OffsetCommit", timeout=PATIENCE_SECONDS),
+        lambda: fault.wait(timeout=PATIENCE_SECONDS),
+        lambda: broker.run_in_broker(
+            lambda running: running.wait_for("orders", timeout=PATIENCE_SECONDS)
+        ),
+    )
+    broker.restart()
+    broker.produce("orders", "x")
+    commit(broker)
+    for wait in waits:
+        wait.result()
+
+
+@pytest.mark.parametrize("end", [LocalBroker.stop, LocalBroker.close])
+def test_a_stop_is_told_to_those_who_wait(
+    broker: LocalBroker, threads: ThreadPoolExecutor, end: Callable[[LocalBroker], None]
+) -> None:
+    (wait,) = waiting(threads, broker, wait_for_order(broker, 600))
+    end(broker)
+    with pytest.raises(RuntimeError, match="the broker is stopped"):
+        wait.result(PATIENCE_SECONDS)
+
+
+def test_a_wait_that_ends_while_the_power_is_off_says_so(
+    broker: LocalBroker, threads: ThreadPoolExecutor
+) -> None:
+    (wait,) = waiting(threads, broker, wait_for_order(broker, 0.5))
+    crash(broker)
+    with pytest.raises(WaitTimeout, match="has crashed; wait_for_crash"):
+        wait.result()
+
+
+def test_a_wait_for_a_crash_goes_on(broker: LocalBroker, threads: ThreadPoolExecutor) -> None:
+    broker.crash_at("produce.appended")
+    wait = threads.submit(broker.wait_for_crash, PATIENCE_SECONDS)
+    broker.restart()
+    with contextlib.suppress(OSError):
+        broker.produce("orders", "lost")
+    wait.result()
+    assert broker.records("orders") == []
+
+
+async def test_the_end_of_a_broker_is_told_to_a_program_of_trio() -> None:
+    told = []
+
+    async with trio.open_nursery() as nursery, open_test_broker(topics={"orders": 1}) as broker:
+
+        async def wait() -> None:
+            try:
+                await broker.wait_for("orders", timeout=600)
+            except RuntimeError as error:
+                told.append(str(error))
+
+        nursery.start_soon(wait)
+        while not broker.presence.looks:
+            await trio.lowlevel.checkpoint()
+    assert told == ["the broker has been closed"]

@@ -259,3 +259,15 @@ def test_a_clock_that_stands_still() -> None:
     assert stood + 1000 <= clock.log_ms() < stood + 1500
     with pytest.raises(ValueError, match="does not go back"):
         milliseconds(days=0, hours=-1, minutes=0, seconds=0)
+
+
+def test_a_record_of_a_client_is_as_old_as_the_clock_is_ahead() -> None:
+    """Clients date their records by real time; the kit goes by the broker's clock."""
+    with LocalBroker(topics=["t"], config={"log.retention.hours": 24}) as broker:
+        broker.clock.advance(hours=25)
+        broker.produce("t", "of a client", timestamp=int(time.time() * 1000))
+        broker.clock.advance(seconds=1)
+        assert broker.records("t") == []
+        broker.produce("t", "of the kit")
+        broker.clock.advance(seconds=1)
+        assert [record.text for record in broker.records("t")] == ["of the kit"]

@@ -512,3 +512,11 @@ def test_a_slow_disk_delays_the_ack(broker: LocalBroker) -> None:
     broker.produce("orders", "x")
     assert time.monotonic() - began >= 0.1
     broker.disk.slow(0)
+
+
+def test_what_the_kit_produces_comes_to_the_point_too(broker: LocalBroker) -> None:
+    broker.crash_at("produce.appended")
+    with pytest.raises(OSError):
+        broker.produce("orders", "x")
+    broker.wait_for_crash()
+    assert broker.records("orders") == []

@@ -240,8 +240,12 @@ async def test_two_answers_to_one_request(broker: RunningBroker, wire: Wire) -> 
     assert await ends(broker) == 1
 
 
-async def test_a_batch_that_breaks_on_its_way_in(broker: RunningBroker, wire: Wire) -> None:
-    fault = broker.fault("Produce", topic="orders", partition=1).corrupt_batch(bit=3)
+@pytest.mark.parametrize("at", ["before", "after"])
+async def test_a_batch_that_breaks_on_its_way_in(
+    broker: RunningBroker, wire: Wire, at: str
+) -> None:
+    """Whatever `at` says: it cannot break once it has been written."""
+    fault = broker.fault("Produce", topic="orders", partition=1, at=at).corrupt_batch(bit=3)
     assert (await produce(wire, ORDERS, batch())).error_code == 0
     assert (await produce(wire, ORDERS, None, partition=1)).error_code != 0
     assert fault.hits == 0

@@ -516,7 +516,7 @@ def test_a_slow_disk_delays_the_ack(broker: LocalBroker) -> None:
 
 def test_what_the_kit_produces_comes_to_the_point_too(broker: LocalBroker) -> None:
     broker.crash_at("produce.appended")
-    with pytest.raises(OSError):
+    with pytest.raises(OSError, match="closed"):
         broker.produce("orders", "x")
     broker.wait_for_crash()
     assert broker.records("orders") == []

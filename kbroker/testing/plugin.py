@@ -180,10 +180,13 @@ def _connected(bootstrap: str, thread: BrokerThread) -> ExternalKafka:
         kafka.topics()
     except (ValueError, ClientError) as error:
         reason = error.reasons if isinstance(error, CannotConnect) else error
-        pytest.exit(
+        message = (
             f"--kbroker-bootstrap {bootstrap}: {reason}; name a Kafka that runs, or leave the "
             "option (and KBROKER_TEST_BOOTSTRAP) out: then each test has a broker of its own"
         )
+        if "PYTEST_XDIST_WORKER" in os.environ:  # from there, the reason of an exit is not shown
+            pytest.fail(message, pytrace=False)
+        pytest.exit(message)
     return kafka
 
 

@@ -267,6 +267,13 @@ def test_an_address_without_a_kafka_ends_the_run(run: Run, address: str, reason:
     assert result.ret == pytest.ExitCode.INTERRUPTED
 
 
+def test_an_address_without_a_kafka_is_told_by_workers(run: Run) -> None:
+    text = "def test_one(kbroker): pass"
+    result = run(text, "-n1", "--kbroker-bootstrap", "127.0.0.1:1")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["--kbroker-bootstrap 127.0.0.1:1: *refuses the connection*"])
+
+
 def test_topics_of_a_test_are_deleted_from_another_kafka(run: Run) -> None:
     """Those of the fixture's calls; what the program under test made is not the test's to delete."""
     text = """

@@ -37,7 +37,9 @@ def fault() -> None:
 )
 @click.option("--times", type=int, metavar="N", help="Hit so many of them.")
 @click.option("--every-time", is_flag=True, help="Hit all of them.")
-@click.option("--until", metavar="API", help="Hit each client until it has sent this.")
+@click.option(
+    "--until", metavar="API", help="Hit each client until it has sent this after the first hit."
+)
 @click.option("--probability", type=float, metavar="P", help="Hit each with this probability.")
 @click.option("--seed", type=int, help="Of the probability, to repeat a run.")
 @click.option("--ms", type=float, help="How long a delay or throttling is.")

@@ -6,7 +6,7 @@ import errno as errors
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kbroker.cluster import OFFSETS_TOPIC
@@ -63,9 +63,36 @@ class _Write(NamedTuple):
 
 @dataclass(slots=True)
 class _Trap:
+    point: str
     matches: Matcher
     mode: Mode
     seed: int
+
+
+@dataclass(slots=True)
+class DiskOrders:
+    """What a test has told a disk to do, as far as it has not happened yet.
+
+    It stays when the power is cut and when a snapshot is restored.
+    """
+
+    trap: _Trap | None = None
+    failures: list[tuple[str, int]] = field(default_factory=list)
+    full: set[str] = field(default_factory=set)
+    pause_ms: float = 0
+    paused: bool = False
+
+    def unmet(self) -> list[str]:
+        """A sentence for each thing that should have happened and did not."""
+        reports = [
+            f"disk.fail({operation!r}) hit nothing: there was no {operation} of records"
+            for operation, _ in self.failures
+        ]
+        if self.trap is not None:
+            reports.append(f"crash_at({self.trap.point!r}): the broker never came there")
+        if self.pause_ms and not self.paused:
+            reports.append(f"disk.slow({self.pause_ms:g}) slowed nothing: there was no sync")
+        return reports
 
 
 class Disk(CrashFiles):
@@ -81,10 +108,7 @@ class Disk(CrashFiles):
         """What the next start finds, once the power has been cut."""
         self.has_partition: Callable[[str, int], bool] = lambda topic, partition: True
         """What the broker on this disk knows."""
-        self._trap: _Trap | None = None
-        self._failures: list[tuple[str, int]] = []
-        self._full: set[str] = set()
-        self._pause_seconds = 0.0
+        self.orders = DiskOrders()
         self._unsynced: dict[str, None] = {}  # logs that were written to after their last sync
         self._last_write: _Write | None = None
 
@@ -93,7 +117,11 @@ class Disk(CrashFiles):
         one_of("mode", mode, MODES)
         if point not in POINTS:
             raise ValueError(f"there is no point {point!r}; there are {', '.join(POINTS)}")
-        self._trap = _Trap(POINTS[point], mode, seed)
+        self.orders.trap = _Trap(point, POINTS[point], mode, seed)
+
+    def arm(self, orders: DiskOrders) -> None:
+        """Take over what another disk was told."""
+        self.orders = orders
 
     def cut(self, mode: Mode, seed: int) -> None:
         """Cut the power now; everything after this fails. Raises ValueError for another mode."""
@@ -110,7 +138,7 @@ class Disk(CrashFiles):
         """
         if operation not in FAILING:
             raise ValueError(f"operation is {' or '.join(FAILING)}, not {operation!r}")
-        self._failures.append((operation, number))
+        self.orders.failures.append((operation, number))
 
     def full(self, topic: str | None = None, partition: int = 0, *, free: int = 0) -> None:
         """Leave no room: for a partition, or with `topic` None for anything above `free` bytes.
@@ -123,17 +151,17 @@ class Disk(CrashFiles):
         elif not self.has_partition(topic, partition):
             raise ValueError(f"there is no partition {topic}-{partition}; create it first")
         else:
-            self._full.add(_folder(topic, partition))
+            self.orders.full.add(_folder(topic, partition))
 
     def make_room(self) -> None:
         """Take back every `full`."""
         self.capacity = NO_LIMIT
-        self._full.clear()
+        self.orders.full.clear()
 
     def slow(self, milliseconds: float) -> None:
         """Let each sync take that much longer; 0 makes it fast again."""
         check_number("milliseconds", milliseconds, 0)
-        self._pause_seconds = milliseconds / 1000
+        self.orders.pause_ms, self.orders.paused = milliseconds, False
 
     def tear_last_write(self) -> None:
         """Let only the first half of what was written last to a log be on the disk.
@@ -175,14 +203,16 @@ class Disk(CrashFiles):
     def announce(self, kind: str, path: str) -> None:
         super().announce(kind, path)
         self._look(kind, path)
-        if kind in FAILING["fsync"] and self._pause_seconds:
-            time.sleep(self._pause_seconds)
-        if kind == "write" and path.rpartition("/")[0] in self._full:
+        orders = self.orders
+        if kind in FAILING["fsync"] and orders.pause_ms:
+            orders.paused = True
+            time.sleep(orders.pause_ms / 1000)
+        if kind == "write" and path.rpartition("/")[0] in orders.full:
             raise StorageError(f"cannot append to {path}: {os.strerror(errors.ENOSPC)}")
         concerned = any(map(_is_log, self._unsynced if kind == "syncfs" else (path,)))
-        for index, (operation, number) in enumerate(self._failures):
+        for index, (operation, number) in enumerate(orders.failures):
             if concerned and kind in FAILING[operation]:
-                del self._failures[index]
+                del orders.failures[index]
                 raise StorageError(f"{operation} of {path}: {os.strerror(number)}")
 
     def written(self, path: str, position: int, data: bytes) -> None:
@@ -209,9 +239,9 @@ class Disk(CrashFiles):
     def _look(self, kind: str, path: str) -> None:
         if self.after_cut is not None:
             raise StorageError("the power is off")
-        trap = self._trap
+        trap = self.orders.trap
         if trap is not None and trap.matches(kind, path):
-            self._trap = None
+            self.orders.trap = None
             self.cut(trap.mode, trap.seed)
             raise PowerCut
 
@@ -227,6 +257,7 @@ class Disk(CrashFiles):
         disk = Disk()
         disk.capacity = self.capacity
         disk._root = (self.after_cut or self)._root
+        disk.arm(self.orders)
         return disk
 
 

@@ -4,53 +4,72 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from itertools import takewhile
+from typing import Any, NamedTuple
 
 from .kit import WAIT_SECONDS, KafkaRecord, Value, to_bytes
-
-if TYPE_CHECKING:
-    from .local import KafkaHandle
 
 UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0}
 
 
-class Expectation:
-    """What a record must be like: each call narrows it down; `within` waits for it."""
+class Criterion(NamedTuple):
+    """Something that must be true of a record, and how to say it."""
 
-    def __init__(self, kafka: KafkaHandle, topic: str) -> None:
-        self._kafka = kafka
-        self._topic = topic
-        self._criteria: list[Callable[[KafkaRecord], bool]] = []
+    text: str
+    holds: Callable[[KafkaRecord], bool]
+
+
+class Expectation:
+    """What a record must be like: each call narrows it down; `within` waits for it.
+
+    Parameters: `wait` waits for a record that matches, so many seconds.
+    """
+
+    def __init__(self, topic: str, wait: Callable[[Expectation, float], KafkaRecord]) -> None:
+        self.topic = topic
+        self._wait = wait
+        self._criteria: list[Criterion] = []
 
     def key(self, key: Value) -> Expectation:
         """It has this key."""
-        return self.that(lambda record: record.key == to_bytes(key))
+        return self._with(f"key {key!r}", lambda record: record.key == to_bytes(key))
 
     def value(self, value: Value) -> Expectation:
         """It has this value."""
-        return self.that(lambda record: record.value == to_bytes(value))
+        return self._with(f"value {value!r}", lambda record: record.value == to_bytes(value))
 
     def header(self, name: str, value: Value) -> Expectation:
         """It has this header."""
-        return self.that(lambda record: (name, to_bytes(value)) in record.headers)
+        header = (name, to_bytes(value))
+        return self._with(f"header {name}={value!r}", lambda each: header in each.headers)
 
     def json(self, **fields: Any) -> Expectation:
         """Its value is a JSON object with these fields, among others."""
-        return self.that(lambda record: fields.items() <= _object(record).items())
+        return self._with(f"JSON {fields}", lambda each: fields.items() <= _object(each).items())
 
     def that(self, criterion: Callable[[KafkaRecord], bool]) -> Expectation:
         """Something else is true of it."""
-        self._criteria.append(criterion)
+        return self._with("something of its own", criterion)
+
+    def _with(self, text: str, holds: Callable[[KafkaRecord], bool]) -> Expectation:
+        self._criteria.append(Criterion(text, holds))
         return self
 
     def within(self, time: str | float = WAIT_SECONDS) -> KafkaRecord:
         """Wait for it, at most `time`: seconds, or "200ms", "2s", "1m". Raises WaitTimeout."""
-        (found, *_) = self._kafka.wait_for(
-            self._topic,
-            match=lambda record: all(criterion(record) for criterion in self._criteria),
-            timeout=seconds(time),
-        )
-        return found
+        return self._wait(self, seconds(time))
+
+    def nearness(self, record: KafkaRecord) -> int:
+        """How much of what is expected is true of a record, up to the first thing that is not."""
+        return sum(1 for _ in takewhile(lambda each: each.holds(record), self._criteria))
+
+    def matches(self, record: KafkaRecord) -> bool:
+        """Whether it is one that is expected."""
+        return all(criterion.holds(record) for criterion in self._criteria)
+
+    def __str__(self) -> str:
+        words = ", ".join(criterion.text for criterion in self._criteria)
+        return f"a record in {self.topic!r}" + (f" with {words}" if words else "")
 
 
 def _object(record: KafkaRecord) -> dict[str, Any]:

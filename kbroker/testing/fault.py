@@ -14,7 +14,7 @@ from kbroker.registry import load_apis
 
 from .given import check_number
 from .names import api_key, error_named
-from .rules import Effect, Faults, Hook, Rule, Target
+from .rules import CRITERIA, Effect, Faults, Hook, Rule, Target, criteria_of
 
 Waited = TypeVar("Waited")
 """What waiting gives: None, and in an async program something to await."""
@@ -54,7 +54,8 @@ class Fault(Generic[Waited]):
         return self
 
     def times(self, count: int) -> Fault[Waited]:
-        """Hit so many matching requests."""
+        """Hit so many matching requests at most; one that is hit is enough for the test to pass,
+        and `wait` asks for more."""
         self._check("times", count, 1)
         self._rule.count = count
         return self
@@ -65,7 +66,8 @@ class Fault(Generic[Waited]):
         return self
 
     def until(self, api: str) -> Fault[Waited]:
-        """Hit all matching requests of a client until it has sent a request of `api`.
+        """Hit all matching requests of a client until it has sent a request of `api` after the first
+        hit.
 
         `until("Metadata")` is a leader that has moved: who looks again finds it.
         """
@@ -223,11 +225,13 @@ class Arming(Generic[Waited]):
         It returns None to let the request pass to other faults and hooks, or the answer; with `at="after"` it gets the
         response, and returns None or another one. It may be async, to delay, and raises OSError to
         close the connection; whatever else it raises fails the test. It runs in the broker's
-        thread, and what its client sends meanwhile waits. `criteria` are those of `fault`.
+        thread, and what its client sends meanwhile waits. `criteria` are those of `fault`. Like a
+        fault it must be called at least once; `fault(...).hook(function).every_time().maybe()` need
+        not be.
         """
 
         def install(function: Hook) -> Hook:
-            self.fault(api, **criteria).hook(function).every_time().maybe()
+            self.fault(api, **criteria).hook(function).every_time()
             return function
 
         return install
@@ -242,13 +246,14 @@ class Arming(Generic[Waited]):
         check_faults(self.faults)
 
 
-def check_faults(faults: Faults) -> None:
-    """See `Arming.check_faults`."""
+def check_faults(faults: Faults, unmet: Iterable[str] = ()) -> None:
+    """See `Arming.check_faults`; `unmet` says what else has not happened."""
     if faults.failures:
         raise faults.failures[0]
     reports = [
         f"{rule} never fired: {'; '.join(faults.near_misses(rule))}" for rule in faults.unfired()
     ]
+    reports += unmet
     if reports:
         raise UnfiredFault("\n".join(reports))
 
@@ -278,6 +283,7 @@ def new_rule(
         **criteria,
     )
     check_versions(target)
+    check_target(target)
     rule = Rule(target, after=at == "after", top_level=top_level, when=when)
     if error is not None:
         rule.effect, rule.code = Effect.ERROR, error_named(error)
@@ -304,6 +310,21 @@ def check_versions(target: Target) -> None:
 
 def _first_to_last(versions: range) -> str:
     return f"{versions.start} to {versions.stop - 1}"
+
+
+def check_target(target: Target) -> None:
+    """Refuse criteria that no request of the APIs that are meant could meet. Raises ValueError."""
+    apis = sorted(target.apis)
+    said = {name for api in apis for name in criteria_of(api)}
+    asked = {name for name in CRITERIA if getattr(target, name)}
+    if apis and not asked <= said:
+        names = " or ".join(api.api_name for api in apis)
+        missing = ", ".join(sorted(asked - said))
+        known = ", ".join(sorted({"client_id", *said}))
+        raise ValueError(
+            f"a request of {names} does not say its {missing}, so this fault could hit nothing; "
+            f"there is {known}"
+        )
 
 
 def check_effect(rule: Rule) -> None:

@@ -87,6 +87,7 @@ class FaultyConnection(Connection):
     async def _handle(self, api: Api, header: RequestHeader, request: Any) -> None:
         self._get_to_know(header)
         if self.is_of_kit:
+            self._faults.own.add(api.key)
             await self._serve_plainly(api, header, request)
         elif not self._is_served(header):
             self._refuse_or_answer(header)

@@ -18,7 +18,7 @@ from kbroker.client.cluster import ClusterClient
 from kbroker.client.consumer import reading
 from kbroker.client.errors import NoSuchGroup, NoSuchPartition, NoSuchTopic, check
 from kbroker.client.groups import Group, committed_offsets, describe_group
-from kbroker.client.list_offsets import EARLIEST, LATEST, offsets_at
+from kbroker.client.list_offsets import EARLIEST, LATEST, list_offsets, offsets_at
 from kbroker.client.producer import ANY_PARTITION, Producer
 from kbroker.client.topics import (
     NewTopic,
@@ -103,6 +103,26 @@ class KafkaRecord:
     def json(self) -> Any:
         """The value as JSON."""
         return json.loads(self.value or b"null")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a wait for records has seen: those that match, and the others of the topic.
+
+    `nearness` says how close one of the others comes.
+    """
+
+    matching: list[KafkaRecord]
+    others: list[KafkaRecord]
+    nearness: Callable[[KafkaRecord], int]
+
+    def __str__(self) -> str:
+        lines = [f"{len(self.matching)} of them", *map(str, self.matching[-SHOWN_MAX:])]
+        if self.others:
+            newest_first = self.others[::-1]
+            nearest = sorted(newest_first, key=self.nearness, reverse=True)[:SHOWN_MAX]
+            lines += [f"and {len(self.others)} others, the nearest:", *map(str, nearest)]
+        return "\n  ".join(lines)
 
 
 def to_bytes(value: Value) -> bytes | None:
@@ -243,8 +263,23 @@ class Kit:
         """The partitions of a topic; none when it does not exist."""
         return [(topic, index) for index in range((await self.topics()).get(topic, 0))]
 
+    async def ends(self) -> dict[Partition, int]:
+        """Where each partition ends, as far as it can be read: the offset of its next record."""
+        topics = await self.topics()
+        wanted = [(topic, index) for topic, count in topics.items() for index in range(count)]
+        found = await list_offsets(self._cluster, dict.fromkeys(wanted, LATEST))
+        return {partition: one.offset for partition, one in found.items() if not one.error}
+
     async def records(self, topic: str, *, committed: bool = True) -> list[KafkaRecord]:
-        """All records of a topic in order of time, without those of aborted transactions."""
+        """All records of a topic in order of time, without those of aborted transactions.
+
+        Raises NoSuchTopic.
+        """
+        await self._cluster.topics([topic])  # is it there?
+        return await self._records(topic, committed=committed)
+
+    async def _records(self, topic: str, *, committed: bool = True) -> list[KafkaRecord]:
+        """The same; none of a topic that is still to come."""
         partitions = await self.partitions(topic)
         starts = await offsets_at(self._cluster, partitions, EARLIEST)
         ends = await offsets_at(self._cluster, partitions, LATEST, committed=committed)
@@ -271,14 +306,28 @@ class Kit:
         return await committed_offsets(self._cluster, group)
 
     async def lag(self, group: str) -> int:
-        """Records that a group has still to read, in all partitions of the topics in which it has
-        committed something; where it has committed nothing yet, it has all of them to read."""
+        """Records that a group has still to read, in all partitions of the topics that its members
+        are assigned or in which it has committed something.
+
+        Where it has committed nothing yet, it has all of them to read: whatever its members' reset
+        policy is. Raises NoSuchGroup.
+        """
         offsets = await self.committed(group)
-        topics = {topic for topic, _ in offsets}
+        topics = {topic for topic, _ in [*offsets, *await self._assigned(group, offsets)]}
         partitions = [each for topic in topics for each in await self.partitions(topic)]
         starts = await offsets_at(self._cluster, partitions, EARLIEST)
         ends = await offsets_at(self._cluster, partitions, LATEST, committed=True)
         return sum(max(ends[each] - offsets.get(each, starts[each]), 0) for each in partitions)
+
+    async def _assigned(self, group: str, offsets: Mapping[Partition, int]) -> list[Partition]:
+        """What the members of a group have. Raises NoSuchGroup when it has no offsets either."""
+        try:
+            found = await describe_group(self._cluster, group)
+        except NoSuchGroup:
+            if not offsets:
+                raise
+            return []
+        return [each for member in found.members for each in member.partitions]
 
     # -- waits
 
@@ -337,15 +386,26 @@ class Kit:
         count: int | None = None,
         match: Callable[[KafkaRecord], bool] | None = None,
         timeout: float = WAIT_SECONDS,
+        *,
+        what: str | None = None,
+        nearness: Callable[[KafkaRecord], int] = lambda record: 0,
     ) -> list[KafkaRecord]:
-        """Wait until a topic has `count` records (1) for which `match` is true; returns those."""
+        """Wait until a topic has `count` records (1) for which `match` is true; returns those.
+
+        Parameters, for the message of a failure: `what` says in words what is waited for,
+        `nearness` how close another record comes to it.
+        """
         wanted = 1 if count is None else count
 
-        async def look() -> tuple[bool, list[KafkaRecord]]:
-            found = [each for each in await self.records(topic) if match is None or match(each)]
-            return len(found) >= wanted, found
+        async def look() -> tuple[bool, Found]:
+            matching: list[KafkaRecord] = []
+            others: list[KafkaRecord] = []
+            for each in await self._records(topic):
+                (matching if match is None or match(each) else others).append(each)
+            return len(matching) >= wanted, Found(matching, others, nearness)
 
-        return await self.wait_until(look, f"{wanted} records in {topic!r}", timeout, topic=topic)
+        what = what or f"{wanted} records in {topic!r}"
+        return (await self.wait_until(look, what, timeout, topic=topic)).matching
 
     async def wait_for_group(
         self,
@@ -438,6 +498,4 @@ def _report(what: str, timeout: float, seen: object, explanation: str) -> str:
 
 
 def _shown(seen: object) -> str:
-    if isinstance(seen, list):
-        return "\n  ".join([f"{len(seen)} of them", *map(str, seen[-SHOWN_MAX:])])
     return "nothing" if seen is None else str(seen)

@@ -38,9 +38,9 @@ from .async_broker import (
     run_broker,
 )
 from .clock import MovableClock, milliseconds
-from .disk import Disk, PowerCut
+from .disk import Disk, DiskOrders, PowerCut
 from .expectation import Expectation
-from .fault import Arming
+from .fault import Arming, check_faults
 from .given import Config, Partitions, Topics, broker_properties, topics_of
 from .host import BrokerThread, Held
 from .kit import (
@@ -54,6 +54,7 @@ from .kit import (
     Value,
     WaitTimeout,
 )
+from .known_records import KnownRecords
 from .log_tail import LogTail
 from .names import api_key
 from .rules import Faults, Rule
@@ -71,6 +72,11 @@ class KafkaHandle:
     """
 
     _thread: BrokerThread
+
+    def __init__(self) -> None:
+        self._known = KnownRecords()
+        self._unspoken: list[Expectation] = []
+        """Those that nobody has waited for yet."""
 
     @property
     def _kit(self) -> Kit:
@@ -96,6 +102,7 @@ class KafkaHandle:
     def delete_topic(self, name: str) -> None:
         """Delete a topic; it is gone for every client when this returns. Raises KafkaError."""
         self._do(self._kit.delete_topic, name)
+        self._known.forget(name)
 
     def topics(self) -> dict[str, int]:
         """The topics of users, with the number of their partitions."""
@@ -112,7 +119,7 @@ class KafkaHandle:
         timestamp: int | None = None,
     ) -> KafkaRecord:
         """Append one record; see `Kit.produce`."""
-        return self._do(
+        record = self._do(
             self._kit.produce,
             topic,
             value,
@@ -121,9 +128,11 @@ class KafkaHandle:
             headers=headers,
             timestamp=timestamp,
         )
+        self._known.add([record])
+        return record
 
     def records(self, topic: str, *, committed: bool = True) -> list[KafkaRecord]:
-        """All records of a topic in order of time, without those of aborted transactions."""
+        """All records of a topic in order of time; see `Kit.records`. Raises NoSuchTopic."""
         return self._do(self._kit.records, topic, committed=committed)
 
     def group(self, name: str) -> Group | None:
@@ -135,7 +144,7 @@ class KafkaHandle:
         return self._do(self._kit.committed, group)
 
     def lag(self, group: str) -> int:
-        """Records that a group has still to read; see `Kit.lag`."""
+        """Records that a group has still to read; see `Kit.lag`. Raises NoSuchGroup."""
         return self._do(self._kit.lag, group)
 
     def wait_for(
@@ -146,7 +155,9 @@ class KafkaHandle:
         timeout: float = WAIT_SECONDS,
     ) -> list[KafkaRecord]:
         """Wait for records; see `Kit.wait_for`. Raises WaitTimeout."""
-        return self._do(self._watched.wait_for, topic, count, match, timeout)
+        found = self._do(self._watched.wait_for, topic, count, match, timeout)
+        self._known.add(found)
+        return found
 
     def wait_for_group(
         self,
@@ -178,7 +189,24 @@ class KafkaHandle:
 
     def expect(self, topic: str) -> Expectation:
         """A sentence about a record to come: `expect("orders").key("a").within("2s")`."""
-        return Expectation(self, topic)
+        expected = Expectation(topic, self._wait_for_expected)
+        self._unspoken.append(expected)
+        return expected
+
+    def _wait_for_expected(self, expected: Expectation, timeout: float) -> KafkaRecord:
+        if expected in self._unspoken:
+            self._unspoken.remove(expected)
+        (found, *_) = self._do(
+            self._watched.wait_for,
+            expected.topic,
+            None,
+            expected.matches,
+            timeout,
+            what=str(expected),
+            nearness=expected.nearness,
+        )
+        self._known.add([found])
+        return found
 
 
 class ExternalKafka(KafkaHandle):
@@ -189,6 +217,7 @@ class ExternalKafka(KafkaHandle):
     """
 
     def __init__(self, bootstrap: str, thread: BrokerThread | None = None) -> None:
+        super().__init__()
         self._bootstrap = bootstrap
         self._own_thread = thread is None
         self._thread = thread or BrokerThread()
@@ -259,6 +288,7 @@ class LocalBroker(KafkaHandle, Arming[None]):
         cluster_id: str | None = None,
         grace_seconds: float = 0,
     ) -> None:
+        super().__init__()
         wanted = topics_of(topics or {})
         self.faults = Faults()
         self.clock = BrokerClock(self)
@@ -282,6 +312,8 @@ class LocalBroker(KafkaHandle, Arming[None]):
             if load is not None:
                 self._fill(load if isinstance(load, Snapshot) else Snapshot.load(load))
             self.start()
+            if load is not None:
+                self._begin()
             for name, partitions in wanted.items():
                 self.create_topic(name, partitions)
         except BaseException:
@@ -296,6 +328,10 @@ class LocalBroker(KafkaHandle, Arming[None]):
         if data_dir:
             return FolderStore([data_dir] if isinstance(data_dir, str) else data_dir)
         return MemoryStore(self._config.memory_limit_bytes)
+
+    def _begin(self) -> None:
+        """From here on, records are new to the test."""
+        self._known.begin(self._do(self._kit.ends))
 
     def _fill(self, snapshot: Snapshot) -> None:
         self._thread.call(fill, self._config, self._store, self.clock.movable, snapshot)
@@ -543,16 +579,20 @@ class LocalBroker(KafkaHandle, Arming[None]):
         self._do(self._watched.wait_for_request, api_key(api), client_id, count, timeout)
 
     def expect_nothing(self, topic: str, timeout: float = WAIT_SECONDS) -> None:
-        """Everything settles, and the topic has no record that it does not have now.
+        """Everything settles, and the topic has no record but those that this test has produced
+        with `produce`, or has been given by `expect` or `wait_for`, or that were there before.
 
         Raises AssertionError with the records that came.
         """
-        before = len(self.records(topic))
         self.settled(timeout=timeout)
-        after = self.records(topic)
-        if len(after) > before:
-            lines = "\n  ".join(map(str, after[before:]))
-            raise AssertionError(f"nothing was expected in {topic!r}; there came\n  {lines}")
+        there = self._do(self._kit.wait_for, topic, 0)  # it need not exist
+        came = self._known.others(there)
+        if came:
+            lines = "\n  ".join(map(str, came))
+            raise AssertionError(
+                f"nothing was expected in {topic!r} beside what the test has produced, expected or "
+                f"waited for; there came\n  {lines}"
+            )
 
     # -- snapshots
 
@@ -574,7 +614,11 @@ class LocalBroker(KafkaHandle, Arming[None]):
             self._end()
             if has_crashed(self._store):
                 self._power_on()
+            armed = self.disk.orders if isinstance(self._store, BreakableStore) else None
             self._thread.call(self._go_back, snapshot)
+            if armed is not None:
+                self._breakable.disk.arm(armed)
+        self._begin()
 
     async def _go_back(self, snapshot: Snapshot) -> None:
         reached = await how_far(self._store)
@@ -595,6 +639,21 @@ class LocalBroker(KafkaHandle, Arming[None]):
         )
 
     # -- faults
+
+    def check_faults(self) -> None:
+        """Raise what a hook has raised, and UnfiredFault when something that the test has armed, a
+        fault, a hook, a crash, an order to the disk, has met nothing, or nobody has waited for what
+        it expects."""
+        unmet = [f"{each} was never waited for: call within()" for each in self._unspoken]
+        if isinstance(self._store, BreakableStore):
+            unmet += self.disk.orders.unmet()
+        check_faults(self.faults, unmet)
+
+    def disarm_faults(self) -> None:
+        """Take away all faults and hooks, a crash to come, and what the disk was told to fail."""
+        super().disarm_faults()
+        if isinstance(self._store, BreakableStore):
+            self.disk.arm(DiskOrders(full=self.disk.orders.full))
 
     def wait_for_hits(self, rule: Rule, hits: int, timeout: float) -> None:
         """Wait until a fault has hit so many requests; its `wait` does the same."""

@@ -18,10 +18,13 @@ import pytest
 if TYPE_CHECKING:
     from .host import BrokerThread
     from .local import ExternalKafka, KafkaHandle, LocalBroker
+    from .session_broker import SessionBroker
 
 HERE = Path(__file__).parent
 BROKERS = "_kbroker_brokers"
 """Where a test keeps the brokers that it uses: its faults are looked at, and its report shows them."""
+SESSION_BROKER = "_kbroker_session"
+"""Where a session keeps the broker that its tests have in common."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -127,7 +130,7 @@ def kbroker(
 def kbroker_session(
     request: pytest.FixtureRequest, kbroker_thread: BrokerThread
 ) -> Iterator[KafkaHandle]:
-    """One broker for all tests of this process that ask for it.
+    """One broker for all tests of this process that ask for it. What a test arms ends with it.
 
     With `--kbroker-shared` it is one for all workers of pytest-xdist, in a process of its own.
     """
@@ -142,10 +145,12 @@ def kbroker_session(
             yield kafka
             kafka.close()
     else:
-        from .local import LocalBroker
+        from .session_broker import SessionBroker
 
-        broker = LocalBroker(thread=kbroker_thread)
+        broker = SessionBroker(thread=kbroker_thread)
+        request.session.__dict__[SESSION_BROKER] = broker
         yield broker
+        del request.session.__dict__[SESSION_BROKER]
         broker.close()
 
 
@@ -247,12 +252,36 @@ def _brokers_of(item: pytest.Item) -> list[LocalBroker]:
     return brokers
 
 
+def _session_broker_of(item: pytest.Item) -> SessionBroker | None:
+    """The broker that all tests have in common, if this one uses it."""
+    uses_it = "kbroker_session" in getattr(item, "fixturenames", ())
+    broker: SessionBroker | None = item.session.__dict__.get(SESSION_BROKER) if uses_it else None
+    return broker
+
+
+def _used_by(item: pytest.Item) -> list[LocalBroker]:
+    """All brokers of a test."""
+    shared = _session_broker_of(item)
+    return [*_brokers_of(item), *([shared] if shared else [])]
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     """A test that passed with a fault that never fired did not test what it says."""
     yield
-    for broker in item.__dict__.get(BROKERS, ()):
+    for broker in _used_by(item):
         broker.check_faults()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    """The broker that tests share is as new for the next one, but for its data."""
+    try:
+        yield
+    finally:
+        shared = _session_broker_of(item)
+        if shared is not None:
+            shared.begin_anew()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -270,7 +299,7 @@ def pytest_runtest_makereport(
         report.longrepr = (os.fspath(path), (line or 0) + 1, report.longrepr[2])
     if report.failed and call.when != "teardown":
         keep = item.config.getoption("kbroker_keep")
-        for number, broker in enumerate(item.__dict__.get(BROKERS, ()), 1):
+        for number, broker in enumerate(_used_by(item), 1):
             text = broker.report()
             if keep:
                 text += "\n" + _keep(broker, Path(keep) / _file_name(item), number)

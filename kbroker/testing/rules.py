@@ -13,12 +13,23 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
 
+from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.schema import Struct, fields
 from kbroker.registry import Api
 
 from .releases import Limits, cut_down
-from .rows import NameOf, group_of, group_rows, partitions_of, resources_of
+from .rows import (
+    GROUP_LISTS,
+    RESOURCE_LISTS,
+    TOPIC_LISTS,
+    NameOf,
+    group_of,
+    group_rows,
+    partitions_of,
+    resources_of,
+)
 
 REQUESTS_KEPT = 500
 """How many requests the log of a broker remembers, for reports of failures."""
@@ -149,7 +160,8 @@ class Rule:
 
     It hits the calls from number `first` (1 is the next one that matches) on, at most `count` of
     them, each with `probability`, and with `until` only those of clients that have not sent a
-    request of that API since; `when` has the last word. `after` does the work of the request first, and then lies about it.
+    request of that API since they were hit (or, if `frees_all`, since it was armed); `when` has the
+    last word. `after` does the work of the request first, and then lies about it.
     `top_level` puts an error beside the rows of an answer, not into them. `milliseconds` belong to
     delays and throttling, `bit` to corrupted batches.
     """
@@ -165,12 +177,15 @@ class Rule:
     first: int = 1
     count: float = 1
     until: ApiKey | None = None
+    frees_all: bool = False
     when: Callable[[Any], bool] | None = None
     probability: float = 1.0
     random: random.Random = field(default_factory=random.Random)
     may_stay_unfired: bool = False
     calls: int = 0
     hits: int = 0
+    clients: set[str] = field(default_factory=set)
+    """Those that were hit."""
     released: set[str] = field(default_factory=set)
     """The clients that have sent what `until` waits for."""
 
@@ -180,7 +195,7 @@ class Rule:
 
     def hears(self, asked: Asked) -> None:
         """Take note of what a client asks for."""
-        if asked.api is self.until:
+        if asked.api is self.until and (self.frees_all or asked.client_id in self.clients):
             self.released.add(asked.client_id)
 
     def takes(self, asked: Asked) -> bool:
@@ -193,6 +208,7 @@ class Rule:
         if self.calls < self.first or self.random.random() >= self.probability:
             return False
         self.hits += 1
+        self.clients.add(asked.client_id)
         return True
 
     def __str__(self) -> str:
@@ -219,6 +235,8 @@ class Faults:
         self.log: deque[Asked] = deque(maxlen=REQUESTS_KEPT)
         self.counts: Counter[tuple[ApiKey, str]] = Counter()
         """Requests of each API and client id."""
+        self.own: set[ApiKey] = set()
+        """What the test has asked through the kit, which no fault hits."""
         self.limits: Limits = {}
         self.failures: list[Exception] = []
         """What functions of the test have raised."""
@@ -231,6 +249,13 @@ class Faults:
     def disarm(self, rule: Rule) -> None:
         """Take a rule away; what it did counts."""
         self.rules.remove(rule)
+
+    def forget(self) -> None:
+        """Remember nothing of what was asked and hit so far."""
+        self.hits.clear()
+        self.log.clear()
+        self.counts.clear()
+        self.own.clear()
 
     def admitted(self, apis: Mapping[int, Api]) -> Mapping[int, Api]:
         """What of `apis` clients may know of."""
@@ -311,7 +336,36 @@ class Faults:
         if rule.effect is Effect.CORRUPT_BATCH and any(map(rule.target.matches, same)):
             return ["saw such requests, but no batch in any of them"]
         counted = Counter(str(asked) for asked in same).most_common(SIMILAR_SHOWN)
-        return [f"saw {count} x {asked}" for asked, count in counted] or ["saw no such request"]
+        if counted:
+            return [f"saw {count} x {asked}" for asked, count in counted]
+        if any(map(rule.target.is_of_api, self.own)):
+            return ["saw no such request but those of the test's own calls, which no fault hits"]
+        return ["saw no such request"]
+
+
+CRITERIA = ("topic", "partitions", "group", "transactional_id", "resource")
+"""What of a target only some requests say."""
+
+
+def criteria_of(api: ApiKey) -> set[str]:
+    """Those that the requests of an API say: what `asked_of` finds in them."""
+    request = messages.request_class(api)
+    names = field_names(request)
+    found = {name for name in ("transactional_id",) if name in names}
+    if names & {"group_id", *GROUP_LISTS}:
+        found.add("group")
+    if names & set(RESOURCE_LISTS):
+        found.add("resource")
+    rows = [each.kind for each in fields(request) if each.name in GROUP_LISTS]
+    in_groups = {name for row in rows if not isinstance(row, str) for name in field_names(row)}
+    if (names | in_groups) & set(TOPIC_LISTS):
+        found |= {"topic", "partitions"}
+    return found | ({"transactional_id"} if api is ApiKey.FIND_COORDINATOR else set())
+
+
+def field_names(message: type[Struct]) -> set[str]:
+    """The names of a message's fields."""
+    return {each.name for each in fields(message)}
 
 
 def asked_of(

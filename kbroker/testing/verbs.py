@@ -151,6 +151,6 @@ class StateVerbs:
         self._node.groups.reload(group)
 
     def _refuse_until(self, api: ApiKey, target: Target, code: ErrorCode) -> None:
-        rule = Rule(target, Effect.ERROR, code=code, count=float("inf"), until=api)
+        rule = Rule(target, Effect.ERROR, code=code, count=float("inf"), until=api, frees_all=True)
         rule.may_stay_unfired = True
         self.faults.arm(rule)

@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, Producer
 from kafka import KafkaConsumer, KafkaProducer
 
 from kbroker.protocol.errors import KafkaError
-from kbroker.testing import LocalBroker, RunningBroker, WaitTimeout
+from kbroker.testing import LocalBroker, RunningBroker, UnfiredFault, WaitTimeout
 from kbroker.testing.disk import POINTS
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -270,6 +270,7 @@ def test_after_a_crash_calls_may_come_in_any_order(
     broker.crash_at("produce.appended")
     with pytest.raises(WaitTimeout, match="did not come there"):
         broker.wait_for_crash(timeout=0.01)
+    broker.disarm_faults()
 
 
 def test_a_crash_in_a_restart(broker: LocalBroker) -> None:
@@ -298,6 +299,7 @@ def test_points_and_modes_that_do_not_exist(broker: LocalBroker) -> None:
     broker.crash_at("compaction.cleaned")
     with pytest.raises(WaitTimeout, match="did not come there"):
         broker.wait_for_crash(timeout=0.05)
+    broker.disarm_faults()
     assert "produce.synced" in POINTS
     with LocalBroker() as other, pytest.raises(ValueError, match="disk=True"):
         other.power_cut()
@@ -520,3 +522,44 @@ def test_what_the_kit_produces_comes_to_the_point_too(broker: LocalBroker) -> No
         broker.produce("orders", "x")
     broker.wait_for_crash()
     assert broker.records("orders") == []
+
+
+# -- what never happened
+
+
+@pytest.mark.parametrize(
+    ("arm", "message"),
+    [
+        (lambda broker: broker.crash_at("compaction.cleaned"), "the broker never came there"),
+        (lambda broker: broker.disk.fail("write"), "there was no write of records"),
+    ],
+)
+def test_what_was_armed_and_never_happened_fails_the_test(
+    broker: LocalBroker, arm: Callable[[LocalBroker], None], message: str
+) -> None:
+    """Also when the broker was restarted, lost its power or went back meanwhile."""
+    snapshot = broker.snapshot()
+    arm(broker)
+    broker.restart()
+    broker.power_cut()
+    broker.restore(snapshot)
+    with pytest.raises(UnfiredFault, match=message):
+        broker.check_faults()
+    broker.disarm_faults()
+    broker.check_faults()
+
+
+def test_a_slow_disk_that_nobody_waited_for_fails_the_test(broker: LocalBroker) -> None:
+    broker.disk.slow(5)
+    with pytest.raises(UnfiredFault, match=r"disk.slow\(5\) slowed nothing"):
+        broker.check_faults()
+    broker.produce("orders", "x")
+    broker.check_faults()
+
+
+def test_what_the_disk_was_told_outlasts_a_power_cut(broker: LocalBroker) -> None:
+    broker.disk.fail("write")
+    broker.power_cut()
+    with pytest.raises(KafkaError):
+        broker.produce("orders", "x")
+    broker.check_faults()

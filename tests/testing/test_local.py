@@ -13,6 +13,7 @@ import pytest
 from kafka import KafkaConsumer, KafkaProducer, OffsetAndMetadata, TopicPartition
 from kafka.errors import KafkaError, NotLeaderForPartitionError
 
+from kbroker.client.errors import NoSuchGroup, NoSuchTopic
 from kbroker.testing import (
     BrokerThread,
     ExternalKafka,
@@ -392,12 +393,49 @@ def test_what_a_kafka_elsewhere_cannot_do_skips_the_test(
 def test_lag_counts_partitions_without_a_commit(broker: LocalBroker) -> None:
     for partition in (0, 0, 1):
         broker.produce("orders", "x", partition=partition)
-    assert broker.lag("g") == 0
     client = consumer(broker, enable_auto_commit=False)
     client.poll(timeout_ms=5000)
     client.commit({TopicPartition("orders", 0): OffsetAndMetadata(1, "", -1)})
     client.close()
     assert broker.lag("g") == 2
+
+
+def test_lag_counts_what_is_assigned_and_was_never_committed(broker: LocalBroker) -> None:
+    broker.create_topic("other")
+    for topic in ("orders", "other"):
+        broker.produce(topic, "x", partition=0)
+    client = consumer(broker, enable_auto_commit=False)
+    client.subscribe(["orders", "other"])
+    client.poll(timeout_ms=5000)
+    client.commit({TopicPartition("orders", 0): OffsetAndMetadata(1, "", -1)})
+    assert broker.lag("g") == 1
+    with pytest.raises(WaitTimeout, match="a lag of 0"):
+        broker.wait_for_lag("g", timeout=0.05)
+    client.commit({TopicPartition("other", 0): OffsetAndMetadata(1, "", -1)})
+    broker.wait_for_lag("g")
+    client.close()
+
+
+def test_what_does_not_exist_is_no_empty_thing(broker: LocalBroker) -> None:
+    with pytest.raises(NoSuchTopic, match="did you mean 'orders'"):
+        broker.records("ordres")
+    with pytest.raises(NoSuchGroup, match="'nobody' does not exist"):
+        broker.lag("nobody")
+
+
+def test_a_hook_that_was_never_called_fails(broker: LocalBroker) -> None:
+    broker.on("Fetch", topic="typo")(lambda request, asked: None)
+    with pytest.raises(UnfiredFault, match="hook for Fetch, topic 'typo' never fired"):
+        broker.check_faults()
+    broker.disarm_faults()
+
+
+def test_the_tests_own_calls_are_not_hit_and_the_near_miss_says_so(broker: LocalBroker) -> None:
+    fault = broker.fault("Produce", error="NOT_LEADER_OR_FOLLOWER")
+    broker.produce("orders", "x")
+    with pytest.raises(UnfiredFault, match="no such request but those of the test's own calls"):
+        broker.check_faults()
+    fault.disarm()
 
 
 async def test_for_programs_of_trio() -> None:

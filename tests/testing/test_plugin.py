@@ -144,6 +144,49 @@ def test_one_broker_for_all_workers(run: Run) -> None:
     result.assert_outcomes(passed=2)
 
 
+def test_what_a_test_arms_on_the_common_broker_ends_with_it(run: Run, tmp_path: Path) -> None:
+    result = run(
+        """
+        import time
+        import pytest
+
+        @pytest.fixture
+        def service(kbroker_session):
+            return kbroker_session
+
+        def test_a_fault_that_hits_nothing(service):
+            service.fault("Produce", error="NOT_LEADER_OR_FOLLOWER").every_time()
+
+        def test_time(service):
+            assert service.faults.rules == []
+            service.produce("t", "x")
+            service.clock.advance(hours=25)
+            service.clock.freeze()
+            service.cap_versions("3.9")
+
+        def test_real_time(service):
+            assert abs(service.clock.now_ms() - time.time() * 1000) < 60_000
+            assert service.faults.limits == {}
+            service.expect_nothing("t")
+            service.stop()
+
+        def test_that_fails(service):
+            assert service.records("t") == []
+        """,
+        "--kbroker-keep",
+        str(tmp_path / "kept"),
+    )
+    result.assert_outcomes(passed=2, failed=2)
+    result.stdout.fnmatch_lines(
+        [
+            "*NOT_LEADER_OR_FOLLOWER for Produce never fired: saw no such*",
+            "*- kbroker 1 -*",
+            "topic t: ends at 1",
+            "kept: kbroker serve *",
+        ]
+    )
+
+
 def test_a_marker_that_means_nothing_is_an_error(run: Run) -> None:
     result = run("""
         import pytest

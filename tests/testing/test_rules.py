@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -196,6 +197,58 @@ def test_until_frees_one_client_after_the_other() -> None:
     assert faults.take(asked) is None
     assert faults.take(produce(0)) is None
     assert faults.take(produce(0, client_id="other")) is rule
+
+
+def test_until_counts_from_the_first_hit() -> None:
+    """A client asks for metadata before anything else."""
+    asked = asked_of(ApiKey.METADATA, 9, "app", MetadataRequest(topics=None), str)
+    for frees_all, hit in ((False, True), (True, False)):
+        faults = Faults()
+        rule = Rule(
+            Target(frozenset({ApiKey.PRODUCE})),
+            Effect.DELAY,
+            count=9,
+            until=ApiKey.METADATA,
+            frees_all=frees_all,
+        )
+        faults.arm(rule)
+        faults.take(asked)
+        assert (faults.take(produce(0)) is rule) is hit
+        faults.take(asked)
+        assert faults.take(produce(0)) is None
+
+
+@pytest.mark.parametrize(
+    ("api", "criteria", "missing"),
+    [
+        ("Produce", {"group": "g"}, "group"),
+        ("Heartbeat", {"topic": "t"}, "topic"),
+        ("Heartbeat", {"partition": 0}, "partitions"),
+        (["Heartbeat", "JoinGroup"], {"resource": "t"}, "resource"),
+        ("Metadata", {"transactional_id": "t"}, "transactional_id"),
+    ],
+)
+def test_what_no_request_says_is_refused(api: Any, criteria: dict[str, Any], missing: str) -> None:
+    with pytest.raises(ValueError, match=f"does not say its {missing}, so this fault could hit"):
+        new_rule(api, **criteria)
+
+
+@pytest.mark.parametrize(
+    ("api", "criteria"),
+    [
+        ("Produce", {"topic": "t", "partition": 0, "transactional_id": "x"}),
+        ("FindCoordinator", {"group": "g"}),
+        ("FindCoordinator", {"transactional_id": "x"}),
+        ("OffsetFetch", {"group": "g", "topic": "t"}),
+        ("DeleteGroups", {"group": "g"}),
+        ("TxnOffsetCommit", {"group": "g", "topic": "t", "transactional_id": "x"}),
+        ("DescribeConfigs", {"resource": "t"}),
+        (["Produce", "Heartbeat"], {"topic": "t"}),
+        (None, {"topic": "t", "group": "g"}),
+    ],
+)
+def test_what_some_request_says_is_taken(api: Any, criteria: dict[str, Any]) -> None:
+    assert new_rule(api, **criteria).hits == 0
 
 
 def test_batches_are_looked_at_when_there_are_any() -> None:

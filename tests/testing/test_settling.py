@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kbroker.testing import LocalBroker, WaitTimeout
+from kbroker.testing import ExternalKafka, LocalBroker, UnfiredFault, WaitTimeout
 from kbroker.testing.expectation import seconds
 
 from .test_clock import member
@@ -19,6 +19,14 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 def broker() -> Iterator[LocalBroker]:
     with LocalBroker(topics={"orders": 2}) as broker:
         yield broker
+
+
+@pytest.fixture
+def program(broker: LocalBroker) -> Iterator[ExternalKafka]:
+    """Somebody else who writes."""
+    kafka = ExternalKafka(broker.bootstrap_servers)
+    yield kafka
+    kafka.close()
 
 
 def test_at_rest_when_everything_was_read(broker: LocalBroker) -> None:
@@ -83,6 +91,70 @@ def test_nothing_is_expected(broker: LocalBroker) -> None:
     with pytest.raises(AssertionError, match=r"nothing was expected in 'orders'(?s:.*)surprise"):
         broker.expect_nothing("orders")
     producer.close()
+
+
+def test_what_was_sent_twice_is_noticed(broker: LocalBroker, program: ExternalKafka) -> None:
+    for _ in range(2):
+        program.produce("orders", "x", partition=0)
+    assert broker.expect("orders").value("x").within("1s").offset == 0
+    assert len(broker.records("orders")) == 2, "who looks does not know"
+    with pytest.raises(AssertionError, match=r"nothing was expected in 'orders'(?s:.*)offset=1,"):
+        broker.expect_nothing("orders")
+    broker.wait_for("orders", count=2)
+    broker.expect_nothing("orders")
+    broker.expect_nothing("a topic that is not there")
+
+
+def test_what_a_snapshot_holds_was_there_before(
+    broker: LocalBroker, program: ExternalKafka
+) -> None:
+    program.produce("orders", "before", partition=0)
+    snapshot = broker.snapshot()
+    broker.restore(snapshot)
+    broker.expect_nothing("orders")
+    with LocalBroker(load=snapshot) as other:
+        other.expect_nothing("orders")
+        later = ExternalKafka(other.bootstrap_servers)
+        later.produce("orders", "after", partition=0)
+        later.close()
+        with pytest.raises(AssertionError, match="after"):
+            other.expect_nothing("orders")
+
+
+def test_a_topic_of_the_same_name_is_another_one(
+    broker: LocalBroker, program: ExternalKafka
+) -> None:
+    broker.produce("short", "x")
+    broker.delete_topic("short")
+    program.produce("short", "x")
+    with pytest.raises(AssertionError, match="nothing was expected in 'short'"):
+        broker.expect_nothing("short")
+
+
+def test_a_wait_that_fails_shows_the_nearest_records(
+    broker: LocalBroker, program: ExternalKafka
+) -> None:
+    broker.produce("orders", {"id": 2}, key="a", partition=0)
+    for _ in range(6):
+        broker.produce("orders", "far", key="z", partition=1)
+    for kafka in (broker, program):
+        with pytest.raises(WaitTimeout) as failed:
+            kafka.expect("orders").key("a").json(id=1).within(0.05)
+        first, others, nearest, *_ = str(failed.value).splitlines()
+        assert "a record in 'orders' with key 'a', JSON {'id': 1}; seen last: 0 of them" in first
+        assert others == "  and 7 others, the nearest:"
+        assert "key=b'a'" in nearest
+        with pytest.raises(WaitTimeout, match=r"0 of them\n  and 7 others(?s:.*)key=b'z'"):
+            kafka.wait_for("orders", match=lambda record: record.key == b"b", timeout=0.05)
+
+
+def test_what_nobody_waited_for_fails_the_test(broker: LocalBroker) -> None:
+    forgotten = broker.expect("orders").key("never")
+    with pytest.raises(UnfiredFault, match=r"'orders' with key 'never' was never waited for"):
+        broker.check_faults()
+    broker.produce("orders", "x", key="never")
+    forgotten.within("1s")
+    broker.check_faults()
 
 
 def test_spans_of_time() -> None:

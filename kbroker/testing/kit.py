@@ -306,27 +306,22 @@ class Kit:
         return await committed_offsets(self._cluster, group)
 
     async def lag(self, group: str) -> int:
-        """Records that a group has still to read, in all partitions of the topics that its members
-        are assigned or in which it has committed something.
+        """Records that a group has still to read, in all partitions of the topics in which it has
+        committed something; before its first commit, of those that its members are assigned.
 
-        Where it has committed nothing yet, it has all of them to read: whatever its members' reset
-        policy is. Raises NoSuchGroup.
+        Stream processors are assigned topics in which they never commit. In a partition without a
+        commit all records are to be read, whatever its members' reset policy is. Raises
+        NoSuchGroup.
         """
         offsets = await self.committed(group)
-        topics = {topic for topic, _ in [*offsets, *await self._assigned(group, offsets)]}
+        topics = {topic for topic, _ in offsets or await self._assigned(group)}
         partitions = [each for topic in topics for each in await self.partitions(topic)]
         starts = await offsets_at(self._cluster, partitions, EARLIEST)
         ends = await offsets_at(self._cluster, partitions, LATEST, committed=True)
         return sum(max(ends[each] - offsets.get(each, starts[each]), 0) for each in partitions)
 
-    async def _assigned(self, group: str, offsets: Mapping[Partition, int]) -> list[Partition]:
-        """What the members of a group have. Raises NoSuchGroup when it has no offsets either."""
-        try:
-            found = await describe_group(self._cluster, group)
-        except NoSuchGroup:
-            if not offsets:
-                raise
-            return []
+    async def _assigned(self, group: str) -> list[Partition]:
+        found = await describe_group(self._cluster, group)
         return [each for member in found.members for each in member.partitions]
 
     # -- waits

@@ -26,6 +26,7 @@ from kbroker.protocol.messages.topics import (
 from kbroker.protocol.schema import ZERO_UUID
 from kbroker.registry import handles
 from kbroker.topics import (
+    DEFAULT,
     NewTopic,
     TopicPlan,
     check_new_partitions,
@@ -40,16 +41,20 @@ HIGH_WATERMARK = -1
 
 @handles(ApiKey.CREATE_TOPICS, versions="0-7")
 async def create_topics(ctx: Context, request: CreateTopicsRequest) -> CreateTopicsResponse:
-    """Behaviour: each topic by itself; one that is created is usable when the answer arrives.
+    """Behaviour: each topic by itself; one that is created is usable when the answer arrives. A
+    request for more partitions than one may ask for makes none, as in Kafka.
 
     Versions: 1 has validate_only, 5 answers counts and settings, 7 the topic id. -1 partitions or
     replicas mean the broker's default (also before version 4, as in Kafka).
     """
     times = Counter(topic.name for topic in request.topics)
+    default = ctx.node.config.num_partitions
+    wanted = sum(_count_of(topic, default) for topic in request.topics)
     rows = []
     for name, new in {topic.name: topic for topic in request.topics}.items():
         await trio.lowlevel.checkpoint()  # each topic is a sync; others get their turn
         try:
+            check_new_partitions(wanted)
             if times[name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"topic '{name}' stands there twice")
             rows.append(await _create_one(ctx, new, validate_only=request.validate_only))
@@ -60,6 +65,12 @@ async def create_topics(ctx: Context, request: CreateTopicsRequest) -> CreateTop
                 )
             )
     return CreateTopicsResponse(topics=rows)
+
+
+def _count_of(topic: CreateTopicsRequest.Topic, default: int) -> int:
+    if topic.assignments:
+        return len(topic.assignments)
+    return default if topic.num_partitions == DEFAULT else max(topic.num_partitions, 0)
 
 
 async def _create_one(
@@ -144,13 +155,16 @@ def _topic_to_delete(ctx: Context, name: str | None, topic_id: uuid.UUID, *, twi
 async def create_partitions(
     ctx: Context, request: CreatePartitionsRequest
 ) -> CreatePartitionsResponse:
-    """Behaviour: a topic grows to `count` partitions, never shrinks."""
+    """Behaviour: a topic grows to `count` partitions, never shrinks. A request for more new
+    partitions than one may ask for makes none."""
     times = Counter(topic.name for topic in request.topics)
+    wanted = sum(_missing(ctx, topic) for topic in request.topics)
     rows = []
     for name, asked in {topic.name: topic for topic in request.topics}.items():
         answer = CreatePartitionsResponse.Topic(name=name)
         rows.append(answer)
         try:
+            check_new_partitions(wanted)
             if times[name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"topic '{name}' stands there twice")
             added = _added_partitions(ctx, asked)
@@ -163,6 +177,11 @@ async def create_partitions(
     return CreatePartitionsResponse(results=rows)
 
 
+def _missing(ctx: Context, asked: CreatePartitionsRequest.Topic) -> int:
+    topic = ctx.node.cluster.topics.get(asked.name)
+    return 0 if topic is None else max(asked.count - len(topic.partitions), 0)
+
+
 def _added_partitions(ctx: Context, asked: CreatePartitionsRequest.Topic) -> list[list[int]]:
     cluster = ctx.node.cluster
     topic = find_topic(cluster, asked.name, ZERO_UUID, by_id=False)
@@ -173,7 +192,6 @@ def _added_partitions(ctx: Context, asked: CreatePartitionsRequest.Topic) -> lis
             ErrorCode.INVALID_PARTITIONS,
             f"topic '{topic.name}' has {current} partitions, {asked.count} is not more",
         )
-    check_new_partitions(missing)
     if asked.assignments is None:
         return cluster.place_partitions(missing, topic.replication_factor, first=current)
     if len(asked.assignments) != missing:

@@ -177,6 +177,20 @@ async def test_too_many_partitions_at_once(wire: Wire) -> None:
         assert row.error_code in (ErrorCode.POLICY_VIOLATION, ErrorCode.INVALID_PARTITIONS)
 
 
+async def test_too_many_partitions_in_one_request(wire: Wire) -> None:
+    """What counts is the sum, as in Kafka: many topics are as much work as one large one."""
+    rows = await create(wire, 7, *(new(name, 4000) for name in "abc"))
+    assert [row.error_code for row in rows] == [ErrorCode.POLICY_VIOLATION] * 3
+    for name in "abc":
+        await create_topic(wire, name)
+    cls = CreatePartitionsRequest
+    ask = cls(topics=[cls.Topic(name=name, count=4000) for name in "abc"], timeout_ms=10_000)
+    results = (await wire.ask(ApiKey.CREATE_PARTITIONS, 3, ask)).results
+    assert [row.error_code for row in results] == [ErrorCode.POLICY_VIOLATION] * 3
+    found = (await metadata(wire, ["a", "b", "c"])).topics
+    assert [len(topic.partitions) for topic in found] == [1, 1, 1]
+
+
 # -- DeleteTopics
 
 

@@ -28,6 +28,8 @@ TEXTS = (
     *TOPICS,
     *GROUPS,
 )
+ITEMS_MAX = 1000
+"""Of one array that is repeated."""
 CLIENT_IDS = (None, "", "fuzz", "x" * 300, "ä\n%s", "\x00")
 
 
@@ -50,7 +52,7 @@ def mutated(world: World, served: Mapping[ApiKey, range], rng: random.Random) ->
         return Frame(key, version, "bytes", _change_bytes(data, rng))
     if rng.random() < WELL_FORMED:
         for _ in range(rng.choice((1, 1, 1, 2, 3))):
-            _change_value(message, version, world, rng)
+            change_value(message, version, world, rng)
         data = _frame(key, version, _joined(tokens(message, version)), rng)
         return Frame(key, version, "values", data)
     parts = tokens(message, version)
@@ -85,7 +87,7 @@ def unknown_tags(rng: random.Random) -> bytes:
 # -- values: the frame stays well-formed
 
 
-def _change_value(message: Struct, version: int, world: World, rng: random.Random) -> None:
+def change_value(message: Struct, version: int, world: World, rng: random.Random) -> None:
     places = list(_places(message, version))
     if not places:
         return
@@ -127,7 +129,8 @@ def _other_array(
     if choice == 2:
         return items * 2
     if choice == 3:
-        return items * rng.choice((3, 30, 300))
+        # Of changes upon changes each would multiply, until the frame is larger than the machine.
+        return items * max(min(rng.choice((3, 30, 300)), ITEMS_MAX // len(items)), 1)
     if choice == 4:
         return items[::-1]
     if choice == 5 or not isinstance(field.kind, str):

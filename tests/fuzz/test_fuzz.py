@@ -16,12 +16,13 @@ import trio
 from kbroker.context import Context
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.compile import encode_bytes
-from kbroker.protocol.messages.groups import HeartbeatResponse
+from kbroker.protocol.messages.groups import DeleteGroupsRequest, HeartbeatResponse
 from kbroker.registry import load_apis
 
 from ..brokers import started
 from ..wire import (
     ConnectionClosed,
+    Topic,
     batch,
     connected,
     create_topic,
@@ -32,9 +33,9 @@ from ..wire import (
 )
 from . import harness
 from .harness import Alarm, Fuzzer
-from .mutate import mutated
+from .mutate import ITEMS_MAX, change_value, mutated
 from .tokens import tokens
-from .world import VALID, make_world
+from .world import VALID, World, make_world
 
 
 async def test_mutated_frames(request: pytest.FixtureRequest) -> None:
@@ -182,6 +183,17 @@ async def test_memory_that_grows_is_reported(monkeypatch: pytest.MonkeyPatch) ->
 
     report = await planted(ApiKey.HEARTBEAT, hoards)
     assert any("memory grew" in failure for failure in report.failures)
+
+
+def test_changes_upon_changes_of_an_array_stay_small() -> None:
+    """A frame once took all memory of the machine: three times three hundred times as many."""
+    nothing = World([Topic("t")], member_id="", generation=0, session_id=0, producer_id=0)
+    for seed in range(2000):
+        rng = random.Random(seed)
+        message: Any = DeleteGroupsRequest(groups_names=["a", "b", "c"])
+        for _ in range(3):
+            change_value(message, 2, nothing, rng)
+        assert len(message.groups_names or ()) <= 4 * ITEMS_MAX
 
 
 async def test_a_run_can_be_repeated() -> None:

@@ -268,6 +268,8 @@ class Connection:
             raise OSError("the client closed before its answer was ready")
         self._parked = True
         response = await (parked.wait() if isinstance(parked, Pending) else parked)
+        # The client may have gone in the same moment; half an answer would be worse than none.
+        await trio.lowlevel.checkpoint_if_cancelled()
         self._parked = False
         self._replies[0] = (asked, response)
 

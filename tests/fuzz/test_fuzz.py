@@ -16,7 +16,9 @@ import trio
 from kbroker.context import Context
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.compile import encode_bytes
+from kbroker.protocol.headers import encode_request
 from kbroker.protocol.messages.groups import DeleteGroupsRequest, HeartbeatResponse
+from kbroker.protocol.messages.topics import DeleteRecordsRequest
 from kbroker.registry import load_apis
 
 from ..brokers import started
@@ -32,7 +34,7 @@ from ..wire import (
     values_of,
 )
 from . import harness
-from .harness import Alarm, Fuzzer
+from .harness import Alarm, Fuzzer, exchange, split_frames
 from .mutate import ITEMS_MAX, change_value, mutated
 from .tokens import tokens
 from .world import VALID, World, make_world
@@ -183,6 +185,18 @@ async def test_memory_that_grows_is_reported(monkeypatch: pytest.MonkeyPatch) ->
 
     report = await planted(ApiKey.HEARTBEAT, hoards)
     assert any("memory grew" in failure for failure in report.failures)
+
+
+async def test_no_half_answer_when_the_client_goes_as_it_becomes_ready() -> None:
+    rows = [DeleteRecordsRequest.Partition(partition_index=index) for index in range(30_000)]
+    topic = DeleteRecordsRequest.Topic(name="missing", partitions=rows)
+    ask = DeleteRecordsRequest(topics=[topic], timeout_ms=1000)
+    parts: list[Any] = list(encode_request(ApiKey.DELETE_RECORDS, 1, 7, "test", ask))
+    frame = b"".join(parts)
+    async with started() as broker:
+        for _ in range(20):
+            sent, _ = await exchange(broker.node, load_apis(), frame[4:])
+            assert split_frames(sent) is not None
 
 
 def test_changes_upon_changes_of_an_array_stay_small() -> None:

@@ -5,9 +5,7 @@ import pytest
 from confluent_kafka import Producer
 from stock import StockService, stock_of
 
-TOPICS = {"shipments": 2, "shipments.dead": 1}
-
-pytestmark = pytest.mark.kbroker(topics=TOPICS)
+pytestmark = pytest.mark.kbroker(topics={"shipments": 2, "shipments.dead": 1})
 
 
 @pytest.fixture
@@ -41,7 +39,7 @@ def test_shipments_are_counted(kbroker, database):
     assert stock_of(database) == {"pear": 2, "fig": -5}
 
 
-@pytest.mark.kbroker(topics=TOPICS, disk=True)
+@pytest.mark.kbroker(disk=True)
 def test_a_broker_that_dies_in_mid_work_changes_no_count(kbroker, database):
     """The power fails when the commit is written and not yet synced: it is lost."""
     kbroker.crash_at("commit.appended")

@@ -16,8 +16,9 @@ Run = Callable[..., pytest.RunResult]
 
 
 @pytest.fixture
-def run(pytester: pytest.Pytester) -> Run:
+def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Run a test file in a pytest of its own."""
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)  # what runs this may be one
     pytester.makeini("[pytest]\nkbroker_env = KAFKA_BOOTSTRAP_SERVERS\n    MY_KAFKA\n")
 
     def in_subprocess(text: str, *options: str) -> pytest.RunResult:

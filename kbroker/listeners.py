@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from .config import BrokerConfig, ConfigError
-from .context import Endpoint
+from .context import PORT_MAX, Endpoint
 from .server import Listener
 
 _ADDRESS = re.compile(r"(?P<name>[\w.-]+)://(?:\[(?P<six>[^\]]*)\]|(?P<host>[^:]*)):(?P<port>\d+)")
@@ -42,7 +42,7 @@ def parse_endpoint(text: str) -> Endpoint:
 def split_address(text: str, setting: str) -> tuple[str, Endpoint]:
     """Read NAME://host:port of a setting. Raises ConfigError."""
     match = _ADDRESS.fullmatch(text)
-    if match is None or int(match["port"]) > 65535:
+    if match is None or int(match["port"]) > PORT_MAX:
         raise ConfigError(f"{setting}: {text!r} is not NAME://host:port")
     return match["name"], Endpoint(match["six"] or match["host"] or "", int(match["port"]))
 

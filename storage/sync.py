@@ -26,6 +26,8 @@ class SyncItem(Protocol):
     `prepare` comes first; then either `sync`, or a sync of the whole file system and `settle`.
     """
 
+    __slots__ = ()
+
     def prepare(self) -> None:
         """Write the bytes, or say that the sync begins."""
 
@@ -43,6 +45,18 @@ class _Settled:
 
     def settle(self) -> bool:
         return False
+
+
+class _Late(SyncItem):
+    """An item that has nothing to write: what it does comes after what was synced before it."""
+
+    __slots__ = ()
+
+    def prepare(self) -> None:
+        pass
+
+    def sync(self) -> None:
+        self.settle()
 
 
 class FolderSync(_Settled):
@@ -128,7 +142,7 @@ class AtomicWrite:
         return self._path + ".tmp"
 
 
-class Removal:
+class Removal(_Late):
     """A file that what was synced before it has replaced."""
 
     __slots__ = ("_files", "_path")
@@ -137,15 +151,22 @@ class Removal:
         self._files = files
         self._path = path
 
-    def prepare(self) -> None:
-        pass
-
-    def sync(self) -> None:
-        self.settle()
-
     def settle(self) -> bool:
         self._files.remove(self._path)
         return True
+
+
+class Closing(_Late):
+    """A file that is needed no more."""
+
+    __slots__ = ("_file",)
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+
+    def settle(self) -> bool:
+        self._file.close()
+        return False
 
 
 def _write(files: Files, path: str, position: int, data: bytes) -> None:
@@ -169,44 +190,19 @@ def sync_file(files: Files, path: str) -> None:
         file.close()
 
 
-class Closing:
-    """A file that is needed no more."""
-
-    __slots__ = ("_file",)
-
-    def __init__(self, file: File) -> None:
-        self._file = file
-
-    def prepare(self) -> None:
-        pass
-
-    def sync(self) -> None:
-        self.settle()
-
-    def settle(self) -> bool:
-        self._file.close()
-        return False
-
-
 class SegmentFiles(Protocol):
     """What a `SegmentRemoval` removes."""
 
     def remove(self) -> None: ...
 
 
-class SegmentRemoval:
+class SegmentRemoval(_Late):
     """All files of a segment that what was synced before it has replaced."""
 
     __slots__ = ("_segment",)
 
     def __init__(self, segment: SegmentFiles) -> None:
         self._segment = segment
-
-    def prepare(self) -> None:
-        pass
-
-    def sync(self) -> None:
-        self.settle()
 
     def settle(self) -> bool:
         self._segment.remove()

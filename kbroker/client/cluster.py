@@ -14,7 +14,15 @@ from kbroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from kbroker.protocol.primitives import DecodeError
 
 from .connection import CLIENT_ID, Connection, open_connection
-from .errors import CannotConnect, ClientError, NoSuchTopic, NotReachable, check, error_code
+from .errors import (
+    CannotConnect,
+    ClientError,
+    NoSuchTopic,
+    NotReachable,
+    check,
+    error_code,
+    first_error,
+)
 
 HELLO_SECONDS = 5
 """How long a broker may take to say what it speaks: a port can accept and never answer."""
@@ -194,7 +202,7 @@ def _reason(error: Exception) -> str:
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, BaseExceptionGroup):
-            cause = cause.exceptions[0]
+            cause = first_error(cause)
         elif isinstance(cause, ConnectionRefusedError):
             return "refuses the connection"
         elif cause.__cause__ is None:

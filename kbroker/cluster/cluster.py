@@ -42,7 +42,7 @@ PARTITIONS = "p/"
 CONFIGS = "configs/"
 
 MAX_NEW_PARTITIONS = 10_000
-"""Of one topic at once, as Kafka; bounds what a request can make us allocate."""
+"""Of one request, as Kafka; bounds what it can make us allocate."""
 
 
 class PartitionChange(NamedTuple):

@@ -323,17 +323,14 @@ class ResourceConfig(Settings):
     def stored(cls, overrides: Mapping[str, str], broker: BrokerConfig) -> Self:
         """The settings as the cluster keeps them: what was good once need not be so in another
         version, and then the rest still holds."""
-        fitting: dict[str, str] = {}
-        unfit: list[str] = []
+        config = cls({}, broker)
         for name, text in overrides.items():
             try:
-                find_property(cls.scope, name).parse(text)
+                config._own[name] = find_property(cls.scope, name).parse(text)
             except ConfigError as error:
-                unfit.append(str(error))
+                config.unfit.append(str(error))
             else:
-                fitting[name] = text
-        config = cls(fitting, broker)
-        config.unfit = unfit
+                config.overrides[name] = text
         return config
 
     def __init__(self, overrides: Mapping[str, str], broker: BrokerConfig) -> None:

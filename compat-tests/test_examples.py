@@ -22,14 +22,13 @@ SECONDS = 120
 
 def run_tests(example: str, *options: str) -> tuple[dict[str, int], str]:
     """Run an example's tests; how many "passed", "skipped" and so on, and what pytest printed."""
-    environ = {name: value for name, value in os.environ.items() if name != "PYTEST_PLUGINS"}
     done = subprocess.run(
         [
             *(str(environment_python(f"example-{example}")), "-m", "pytest", "-q", "-ra"),
             *("-p", "no:cacheprovider", *options),
         ],
         cwd=ROOT / "examples" / example,
-        env=environ | {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
+        env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,
         timeout=SECONDS,

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
@@ -12,26 +13,50 @@ from .skips import read_listed
 SKIPPED = "import pytest\n\ndef test_a():\n    pytest.skip('not today')\n"
 
 
-@pytest.mark.parametrize(("ci", "status"), [("true", 1), ("false", 0)])
-def test_a_skip_that_is_not_listed_fails_in_ci_only(tmp_path: Path, ci: str, status: int) -> None:
-    (tmp_path / "test_it.py").write_text(SKIPPED)
-    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+def run(folder: Path, name: str, *, ci: str) -> subprocess.CompletedProcess[str]:
+    """Run tests under the rule, as `tests/run_parts.py` does."""
     environment = os.environ | {
         "CI": ci,
         "PYTEST_PLUGINS": "skips",
         "PYTHONPATH": str(Path(__file__).parent),
     }
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "."],
-        cwd=tmp_path,
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", name],
+        cwd=folder,
         env=environment,
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+@pytest.mark.parametrize(("ci", "status"), [("true", 1), ("false", 0)])
+def test_a_skip_that_is_not_listed_fails_in_ci_only(tmp_path: Path, ci: str, status: int) -> None:
+    (tmp_path / "test_it.py").write_text(SKIPPED)
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    done = run(tmp_path, ".", ci=ci)
     assert done.returncode == status
     assert "skipped: 1" in done.stdout
     assert "not listed in tests/skips.txt: test_it.py::test_a" in done.stdout
+
+
+def test_a_run_of_pytest_inside_of_a_test_may_skip(tmp_path: Path) -> None:
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "test_it.py").write_text(SKIPPED)
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    outer = """
+        import subprocess, sys
+
+        def test_a():
+            done = subprocess.run(
+                [sys.executable, "-m", "pytest", "-q", "inner"], capture_output=True, text=True
+            )
+            assert done.returncode == 0, done.stdout
+            assert "1 skipped" in done.stdout
+    """
+    (tmp_path / "test_it.py").write_text(dedent(outer))
+    done = run(tmp_path, "test_it.py", ci="true")
+    assert done.returncode == 0, done.stdout
 
 
 def test_a_listed_skip_needs_a_reason() -> None:

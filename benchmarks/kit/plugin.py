@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 RESULT_VARIABLE = "KBROKER_KIT_RESULT"
 START_SECONDS = 30
+KFAKE = ROOT / ".work/kfake"
 
 
 @pytest.fixture(scope="session")
@@ -33,22 +34,21 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ExternalKafka]:
     process.stop()
 
 
-def build_kfake() -> Path:
+def build_kfake() -> None:
     """Compile franz-go's kfake, where Go is installed. Raises BenchmarkFailed."""
-    source, program = Path(__file__).parent / "kfake", ROOT / ".work/kfake"
-    program.parent.mkdir(exist_ok=True)
-    command = ["go", "build", "-o", str(program), "."]
+    source = Path(__file__).parent / "kfake"
+    KFAKE.parent.mkdir(exist_ok=True)
+    command = ["go", "build", "-o", str(KFAKE), "."]
     done = subprocess.run(command, cwd=source, capture_output=True, text=True, check=False)
     if done.returncode:
         raise BenchmarkFailed(f"kfake cannot be compiled:\n{done.stderr}")
-    return program
 
 
 @pytest.fixture(scope="session")
 def kfake() -> Iterator[str]:
     """The address of kfake in a process that all tests use."""
     port = free_port()
-    process = subprocess.Popen([build_kfake(), str(port)])
+    process = subprocess.Popen([str(KFAKE), str(port)])
     deadline = time.monotonic() + START_SECONDS
     while not answers_metadata(port):
         assert process.poll() is None, "kfake did not start"

@@ -78,6 +78,16 @@ def compact(
 def compact_sealed(
     files: Files, manager: LogManager, log: Log, *, now_ms: int = NOW, key_map_bytes: int = KEYS
 ) -> Compacted | None:
+    found = replace_sealed(files, manager, log, now_ms=now_ms, key_map_bytes=key_map_bytes)
+    if found is not None:
+        manager.checkpoint(now_ms).run()
+    return found
+
+
+def replace_sealed(
+    files: Files, manager: LogManager, log: Log, *, now_ms: int = NOW, key_map_bytes: int = KEYS
+) -> Compacted | None:
+    """The same, but for the checkpoint that cleans up."""
     task = plan(log, now_ms, key_map_bytes=key_map_bytes, decompressed_max=1 << 20)
     if task is None:
         return None
@@ -86,7 +96,6 @@ def compact_sealed(
         pass
     manager.note_compaction(log)
     assert install(log, task, run.result, prepare(files, task, run.result))
-    manager.checkpoint(now_ms).run()
     return run.result
 
 
@@ -793,13 +802,7 @@ def test_a_replaced_file_gives_back_its_room_with_the_checkpoint(tmp_path: Path)
     log.roll()
     commit(log)
     manager.checkpoint(NOW).run()
-    task = plan(log, NOW, key_map_bytes=KEYS, decompressed_max=1 << 20)
-    assert task is not None
-    run = Compaction(files, task)
-    for _ in run.steps():
-        pass
-    manager.note_compaction(log)
-    assert install(log, task, run.result, prepare(files, task, run.result))
+    assert replace_sealed(files, manager, log) is not None
     assert [path.name for path in unnamed_open_files(log.folder)] == [f"{0:020d}.log (deleted)"]
     manager.checkpoint(NOW).run()
     assert unnamed_open_files(log.folder) == []

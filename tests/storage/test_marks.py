@@ -7,24 +7,20 @@ from pathlib import Path
 import pytest
 
 from kbroker.storage.files import MemFiles, OsFiles
-from kbroker.storage.log import Log, LogConfig
+from kbroker.storage.log import Log
 from kbroker.storage.manager import LogManager
 from kbroker.storage.marks import complete, seal
 
-from .helpers import META, NOW, SMALL, TOPIC_ID, append, batch, commit
+from .helpers import NOW, SMALL, append, batch, commit, open_log, open_manager
 
 PRODUCER = {"producer_id": 5, "epoch": 0}
-
-
-def opened(manager: LogManager, topic: str = "t", config: LogConfig = SMALL) -> Log:
-    return manager.open_log(topic, TOPIC_ID, 0, config, now_ms=NOW)
 
 
 def copied(files: MemFiles, manager: LogManager) -> LogManager:
     """A manager of a copy that was taken now."""
     copy = files.fork()
     complete(copy, "data", manager)
-    return LogManager(copy, "data", META)
+    return open_manager(copy)
 
 
 def known(log: Log) -> tuple[object, ...]:
@@ -41,44 +37,44 @@ def known(log: Log) -> tuple[object, ...]:
 def test_a_copy_knows_what_the_owner_knew() -> None:
     """Nothing of this is in the files yet: the next checkpoint would bring it there."""
     files = MemFiles()
-    manager = LogManager(files, "data", META)
-    log = opened(manager)
+    manager = open_manager(files)
+    log = open_log(manager, "t")
     for number in range(60):
         append(log, b"x" * 100, leader_epoch=number // 20, sequence=number, **PRODUCER)
     commit(log)
     log.delete_records_before(30)
     other = copied(files, manager)
     assert other.clean
-    assert known(opened(other)) == known(log)
+    assert known(open_log(other, "t")) == known(log)
 
 
 def test_a_producer_is_known_in_the_copy() -> None:
     files = MemFiles()
-    manager = LogManager(files, "data", META)
-    log = opened(manager)
+    manager = open_manager(files)
+    log = open_log(manager, "t")
     append(log, b"x", sequence=0, **PRODUCER)
-    copy = opened(copied(files, manager))
+    copy = open_log(copied(files, manager), "t")
     data, header = batch(b"x", producer_id=5, epoch=0, sequence=0)
     assert copy.append(data, header, leader_epoch=0, now_ms=NOW).duplicate
 
 
 def test_a_partition_that_was_not_looked_at_makes_no_clean_copy() -> None:
     files = MemFiles()
-    manager = LogManager(files, "data", META)
-    append(opened(manager), b"x")
-    append(opened(manager, "u"), b"y")
-    crashed = LogManager(files.fork(), "data", META)
-    opened(crashed)
+    manager = open_manager(files)
+    append(open_log(manager, "t"), b"x")
+    append(open_log(manager, "u"), b"y")
+    crashed = open_manager(files.fork())
+    open_log(crashed, "t")
     assert not copied(crashed.files, crashed).clean  # type: ignore[arg-type]
-    opened(crashed, "u").fail("gone")
+    open_log(crashed, "u").fail("gone")
     assert not copied(crashed.files, crashed).clean  # type: ignore[arg-type]
 
 
 def test_a_sealed_log_never_changes_the_files_that_it_has(tmp_path: Path) -> None:
     """Copies share them."""
     files, data = OsFiles(), (tmp_path / "data").as_posix()
-    manager = LogManager(files, data, META)
-    log = opened(manager)
+    manager = open_manager(files, data)
+    log = open_log(manager, "t")
     for number in range(30):
         append(log, b"x" * 100, sequence=number, **PRODUCER)
     commit(log)
@@ -97,8 +93,8 @@ def test_a_sealed_log_never_changes_the_files_that_it_has(tmp_path: Path) -> Non
 
 def test_indexes_are_whole_when_a_log_is_sealed(tmp_path: Path) -> None:
     files, data = OsFiles(), (tmp_path / "data").as_posix()
-    manager = LogManager(files, data, META)
-    log = opened(manager)
+    manager = open_manager(files, data)
+    log = open_log(manager, "t")
     for _ in range(10):
         append(log, b"x" * 100)
     seal(log)
@@ -113,14 +109,14 @@ def test_indexes_are_whole_when_a_log_is_sealed(tmp_path: Path) -> None:
 def test_a_segment_that_begins_after_a_start_ends_by_its_time(clean: bool) -> None:
     """An empty one that was found on disk as well: its first batch says when."""
     files = MemFiles()
-    manager = LogManager(files, "data", META)
-    log = opened(manager)
+    manager = open_manager(files)
+    log = open_log(manager, "t")
     append(log, b"x")
     commit(log)
     log.roll()
     manager.checkpoint(NOW).run()
     manager.close(clean=clean, now_ms=NOW)
-    again = opened(LogManager(files, "data", META))
+    again = open_log(open_manager(files), "t")
     append(again, b"y")
     append(again, b"z", timestamp=NOW + SMALL.segment_ms + 1)
     assert [segment.base_offset for segment in again.segments] == [0, 1, 2]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
 
 import pytest
 import trio
@@ -23,7 +24,7 @@ DAY_MS = 24 * 3_600_000
 
 
 @contextmanager
-def member(broker: LocalBroker, group: str = "g") -> Iterator[None]:
+def member(broker: LocalBroker, group: str = "g", **settings: Any) -> Iterator[None]:
     """A consumer that polls in a thread, so that its group sees a living member."""
     client = Consumer(
         {
@@ -35,6 +36,7 @@ def member(broker: LocalBroker, group: str = "g") -> Iterator[None]:
             "heartbeat.interval.ms": 200,
             "log_level": 0,
         }
+        | settings
     )
     client.subscribe(["orders"])
     going = True
@@ -176,8 +178,9 @@ def test_a_frozen_clock_moves_only_when_it_is_told_to(broker: LocalBroker) -> No
     assert broker.produce("orders", "4").timestamp >= first + 23 * 3_600_000
 
 
-async def test_time_outs_come_in_their_order() -> None:
-    """The end of a session begins a rebalance; the end of that one is due in time as well."""
+@asynccontextmanager
+async def short_and_long_session() -> AsyncIterator[RunningBroker]:
+    """A stable group: one member with 10 s, one with 300 s, both with 60 s to rejoin."""
     async with (
         open_test_broker() as broker,
         connected(broker.broker.endpoint) as one,
@@ -192,6 +195,12 @@ async def test_time_outs_come_in_their_order() -> None:
         await broker.wait_for_group("g", members=2, state="PreparingRebalance")
         await short.enter()
         await broker.wait_for_group("g", members=2)
+        yield broker
+
+
+async def test_time_outs_come_in_their_order() -> None:
+    """The end of a session begins a rebalance; the end of that one is due in time as well."""
+    async with short_and_long_session() as broker:
         await broker.advance_coordinator(9_000, keep_members=False)
         assert len(state(broker.broker).members) == 2
         await broker.advance_coordinator(2_000, keep_members=False)
@@ -204,20 +213,7 @@ async def test_time_outs_come_in_their_order() -> None:
 @pytest.mark.parametrize(("seconds", "found"), [(69, "PreparingRebalance"), (71, "Empty")])
 async def test_one_jump_has_what_its_time_outs_bring_about(seconds: int, found: str) -> None:
     """10 s for a session, and 60 s more for the rebalance that its end begins."""
-    async with (
-        open_test_broker() as broker,
-        connected(broker.broker.endpoint) as one,
-        connected(broker.broker.endpoint) as two,
-        trio.open_nursery() as nursery,
-    ):
-        broker.clock.coordinator.freeze()  # real time does not count here
-        short = Member(one, session_timeout_ms=10_000, rebalance_timeout_ms=60_000)
-        long = Member(two, session_timeout_ms=300_000, rebalance_timeout_ms=60_000)
-        await short.enter()
-        nursery.start_soon(long.enter)
-        await broker.wait_for_group("g", members=2, state="PreparingRebalance")
-        await short.enter()
-        await broker.wait_for_group("g", members=2)
+    async with short_and_long_session() as broker:
         await broker.advance_coordinator(seconds * 1000, keep_members=False)
         assert state(broker.broker).group_state == found
 

@@ -3,52 +3,27 @@
 from __future__ import annotations
 
 import re
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from typing import Any
 
 import pytest
-import trio
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Producer
 from kafka import KafkaProducer
 
 from kbroker.protocol.errors import KafkaError
 from kbroker.testing import LocalBroker, WaitTimeout, open_test_broker
 
+from .test_clock import member
+
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
+MEMBER: dict[str, Any] = {
+    "client.id": "app",
+    "session.timeout.ms": 6_000,
+    "heartbeat.interval.ms": 100,
+}
 TIME = r"\d\d:\d\d:\d\d"
-
-
-@contextmanager
-def member(broker: LocalBroker, name: str) -> Iterator[None]:
-    """A consumer of group g that polls in a thread."""
-    client = Consumer(
-        {
-            "bootstrap.servers": broker.bootstrap_servers,
-            "client.id": name,
-            "group.id": "g",
-            "session.timeout.ms": 6_000,
-            "heartbeat.interval.ms": 100,
-            "log_level": 0,
-        }
-    )
-    client.subscribe(["orders"])
-    going = True
-
-    def poll() -> None:
-        while going:
-            client.poll(0.05)
-
-    thread = threading.Thread(target=poll)
-    thread.start()
-    try:
-        yield
-    finally:
-        going = False
-        thread.join()
-        client.close()
 
 
 @pytest.fixture
@@ -59,7 +34,7 @@ def broker() -> Iterator[LocalBroker]:
 
 def test_a_member_that_missed_heartbeats(broker: LocalBroker) -> None:
     """The fault that hid them, the clock that moved, and the rebalance, in this order."""
-    with member(broker, "app"):
+    with member(broker, **MEMBER):
         (known,) = broker.wait_for_group("g", members=1, timeout=10).members
         hidden = broker.fault("Heartbeat", group="g").delay(500)
         hidden.wait(1, timeout=10)
@@ -88,7 +63,7 @@ def test_other_groups_and_topics_are_left_out(broker: LocalBroker) -> None:
     assert "fault" not in broker.explain.group("g")
 
 
-def test_a_disk_that_failed(broker: LocalBroker) -> None:
+def test_a_disk_that_failed() -> None:
     with LocalBroker(topics={"orders": 1}, disk=True) as broken:
         broken.disk.fail("fsync")
         with pytest.raises(KafkaError):
@@ -125,7 +100,7 @@ def test_a_report_of_a_broker_that_crashed() -> None:
 
 
 def test_what_the_test_did(broker: LocalBroker) -> None:
-    with member(broker, "app"):
+    with member(broker, **MEMBER):
         broker.wait_for_group("g", members=1, timeout=10)
         broker.expire_member("g", "app")
         text = broker.explain.group("g")
@@ -140,7 +115,7 @@ def test_what_the_test_did(broker: LocalBroker) -> None:
 
 
 def test_a_wait_that_fails_explains(broker: LocalBroker) -> None:
-    with member(broker, "app"):
+    with member(broker, **MEMBER):
         broker.wait_for_group("g", members=1, timeout=10)
         with pytest.raises(WaitTimeout, match=r"(?s)group g is Stable: .*rebalance 1 because"):
             broker.wait_for_group("g", members=2, timeout=0.05)
@@ -173,4 +148,3 @@ async def test_in_trio() -> None:
         assert broker.explain.partition("orders", 0).now.startswith("partition orders-0 is online")
         with pytest.raises(WaitTimeout, match="partition orders-0 is online"):
             await broker.wait_for("orders", timeout=0.01)
-        await trio.lowlevel.checkpoint()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import struct
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from kbroker.protocol.messages.configs import DescribeConfigsRequest
 from kbroker.protocol.messages.groups import DescribeGroupsRequest, ListGroupsResponse
 from kbroker.protocol.messages.produce import ProduceRequest, ProduceResponse
 from kbroker.protocol.records import HEADER_SIZE
-from kbroker.testing import RunningBroker, UnfiredFault, WaitTimeout, open_test_broker
+from kbroker.testing import RunningBroker, UnfiredFault, WaitTimeout
 from kbroker.testing.fault import Fault
 
 from ..broker.test_groups import Member
@@ -40,18 +39,6 @@ from ..wire import (
 HIT = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 ORDERS = Topic("orders")
 DELAY_MS = 80
-
-
-@pytest.fixture
-async def broker() -> AsyncIterator[RunningBroker]:
-    async with open_test_broker(topics={"orders": 2}) as broker:
-        yield broker
-
-
-@pytest.fixture
-async def wire(broker: RunningBroker) -> AsyncIterator[Wire]:
-    async with connected(broker.broker.endpoint) as wire:
-        yield wire
 
 
 async def ends(broker: RunningBroker) -> int:

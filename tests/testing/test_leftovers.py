@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import os
 import tempfile
 import threading
 from pathlib import Path
@@ -32,31 +31,22 @@ class Traces:
         self.handlers = list(logging.getLogger("kbroker").handlers)
 
     @staticmethod
-    def _descriptors() -> list[str]:
-        """What each open descriptor leads to; none where the system does not tell."""
+    def _descriptors() -> int:
+        """How many are open; 0 where the system does not tell."""
         folder = Path("/proc/self/fd")
-        if not folder.exists():
-            return []
-        return sorted(_target(path) for path in folder.iterdir())
+        return len(list(folder.iterdir())) if folder.exists() else 0
 
     def new(self, before: Traces) -> dict[str, object]:
         """What there was not before."""
         return {
             "threads": self.threads - before.threads,
-            "descriptors": len(self.descriptors) - len(before.descriptors),
+            "descriptors": self.descriptors - before.descriptors,
             "files": self.files - before.files,
             "handlers": len(self.handlers) - len(before.handlers),
         }
 
 
 NOTHING = {"threads": set(), "descriptors": 0, "files": set(), "handlers": 0}
-
-
-def _target(path: Path) -> str:
-    try:
-        return os.readlink(path)
-    except OSError:  # the descriptor of this very listing
-        return ""
 
 
 @pytest.fixture(autouse=True)

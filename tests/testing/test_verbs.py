@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.testing import RunningBroker, open_test_broker
+from kbroker.testing import RunningBroker
 
 from ..broker.test_groups import Member, committed
 from ..wire import (
@@ -28,18 +26,6 @@ from ..wire import (
 )
 
 ORDERS = Topic("orders")
-
-
-@pytest.fixture
-async def broker() -> AsyncIterator[RunningBroker]:
-    async with open_test_broker(topics={"orders": 2}) as broker:
-        yield broker
-
-
-@pytest.fixture
-async def wire(broker: RunningBroker) -> AsyncIterator[Wire]:
-    async with connected(broker.broker.endpoint) as wire:
-        yield wire
 
 
 # -- groups

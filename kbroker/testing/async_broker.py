@@ -54,10 +54,11 @@ class RunningBroker(Kit, StateVerbs, Arming[Awaitable[None]]):
         faults: Faults,
         clock: MovableClock,
         log: LogTail,
-        store: Store | None = None,
+        store: Store,
     ) -> None:
-        super().__init__(cluster, broker.node.changes, broker.node.clock.log_ms)
+        super().__init__(cluster, broker.node.changes, clock.log_ms)
         self.faults = faults
+        self.faults.now_ms = clock.log_ms
         self.clock = clock
         self._log = log
         self._store = store
@@ -69,10 +70,8 @@ class RunningBroker(Kit, StateVerbs, Arming[Awaitable[None]]):
         self.broker = broker
         self.explain = Explain(node, self.faults)
         self.faults.changed = node.changes.happened
-        self.faults.now_ms = node.clock.log_ms
         self._cluster = cluster
         self._changes = node.changes
-        self._now_ms = node.clock.log_ms
         self.presence.came()
 
     @property
@@ -177,14 +176,12 @@ class RunningBroker(Kit, StateVerbs, Arming[Awaitable[None]]):
     # -- snapshots
 
     async def snapshot(self) -> Snapshot:
-        """What it holds now; see `LocalBroker.snapshot`. Raises ValueError: it is no test's own."""
-        if self._store is None:
-            raise ValueError("a snapshot needs a broker that a test has made")
+        """What it holds now; see `LocalBroker.snapshot`."""
         return await take_snapshot(self.broker.node, self._store, self.clock.readings())
 
     @property
     def has_crashed(self) -> bool:
-        return self._store is not None and has_crashed(self._store)
+        return has_crashed(self._store)
 
     # -- reports
 
@@ -218,8 +215,7 @@ class RunningBroker(Kit, StateVerbs, Arming[Awaitable[None]]):
             for group in shard.coordinator.list_groups():
                 lines.append(str(self.explain.group(group.group_id)))
         lines += filter(None, [self.armed()])
-        lines += last_requests(self.faults)
-        lines += [f"log: {line}" for line in self._log.lines]
+        lines += lately(self.faults, self._log)
         return "\n".join(lines)
 
     def _topic(self, node: Node, topic: Topic) -> Iterator[str]:
@@ -232,8 +228,8 @@ class RunningBroker(Kit, StateVerbs, Arming[Awaitable[None]]):
                 yield str(self.explain.partition(topic.name, index))
 
 
-def last_requests(faults: Faults) -> Iterator[str]:
-    """What each client asked last, oldest first."""
+def lately(faults: Faults, log: LogTail) -> Iterator[str]:
+    """What each client asked last, oldest first, and the last lines that were logged."""
     by_client: dict[str, deque[Asked]] = {}
     for asked in faults.log:
         by_client.setdefault(asked.client_id, deque(maxlen=REQUESTS_SHOWN)).append(asked)
@@ -241,6 +237,7 @@ def last_requests(faults: Faults) -> Iterator[str]:
         total = sum(n for (_, name), n in faults.counts.items() if name == client)
         yield f"client {client!r} sent {total} requests, the last ones:"
         yield from (f"  {asked}" for asked in requests)
+    yield from (f"log: {line}" for line in log.lines)
 
 
 async def fill(config: BrokerConfig, store: Store, clock: MovableClock, snapshot: Snapshot) -> None:

@@ -114,7 +114,7 @@ class Disk(CrashFiles):
 
     def crash_at(self, point: str, mode: Mode, seed: int) -> None:
         """Cut the power when the broker comes to a point. Raises ValueError for an unknown one."""
-        one_of("mode", mode, MODES)
+        mode = one_of("mode", mode, MODES)
         if point not in POINTS:
             raise ValueError(f"there is no point {point!r}; there are {', '.join(POINTS)}")
         self.orders.trap = _Trap(point, POINTS[point], mode, seed)
@@ -125,7 +125,7 @@ class Disk(CrashFiles):
 
     def cut(self, mode: Mode, seed: int) -> None:
         """Cut the power now; everything after this fails. Raises ValueError for another mode."""
-        one_of("mode", mode, MODES)
+        mode = one_of("mode", mode, MODES)
         if self.after_cut is None:
             self.after_cut = self.crashed(mode, seed)
 

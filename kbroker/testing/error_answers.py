@@ -12,6 +12,8 @@ from kbroker.protocol import messages
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.schema import Struct, fields
 
+from .rows import structs
+
 ROWS_OF = {
     "responses": ("topic_data", "topics", "topic_names", "resources"),
     "partition_responses": ("partition_data",),
@@ -64,7 +66,8 @@ def error_answer(key: int, request: Any, code: ErrorCode) -> Any:
     """
     response = _mirror(messages.response_class(key), request, code)
     if hasattr(response, "error_code"):
-        response.error_code = ErrorCode.NONE if _has_rows(response) else code
+        in_rows = any(hasattr(row, "error_code") for row in structs(response))
+        response.error_code = ErrorCode.NONE if in_rows else code
     return response
 
 
@@ -110,13 +113,3 @@ def _copy(made: Any, field: str, request: Any) -> None:
         if hasattr(request, name):
             setattr(made, field, getattr(request, name))
             return
-
-
-def _has_rows(response: Any) -> bool:
-    """Whether something below the response carries the error."""
-    return any(
-        hasattr(row, "error_code") or _has_rows(row)
-        for field in fields(type(response))
-        if field.array and isinstance(field.kind, type)
-        for row in getattr(response, field.name)
-    )

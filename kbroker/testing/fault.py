@@ -9,12 +9,11 @@ from typing import Any, Generic, TypeVar
 
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
-from kbroker.protocol.schema import fields
 from kbroker.registry import load_apis
 
 from .given import check_number
-from .names import api_key, error_named
-from .rules import CRITERIA, Effect, Faults, Hook, Rule, Target, criteria_of
+from .names import api_key, error_named, first_to_last
+from .rules import CRITERIA, Effect, Faults, Hook, Rule, Target, criteria_of, field_names
 
 Waited = TypeVar("Waited")
 """What waiting gives: None, and in an async program something to await."""
@@ -302,14 +301,10 @@ def check_versions(target: Target) -> None:
     for versions in served.values():
         if max(wanted.start, versions.start) < min(wanted.stop, versions.stop):
             return
-    there_are = [f"{key.api_name} {_first_to_last(versions)}" for key, versions in served.items()]
+    there_are = [f"{key.api_name} {first_to_last(versions)}" for key, versions in served.items()]
     raise ValueError(
-        f"no request has versions {_first_to_last(wanted)}; there are {', '.join(there_are)}"
+        f"no request has versions {first_to_last(wanted)}; there are {', '.join(there_are)}"
     )
-
-
-def _first_to_last(versions: range) -> str:
-    return f"{versions.start} to {versions.stop - 1}"
 
 
 def check_target(target: Target) -> None:
@@ -336,16 +331,16 @@ def check_effect(rule: Rule) -> None:
     if (
         rule.effect is Effect.THROTTLE
         and apis
-        and not any(_has(key, "throttle_time_ms") for key in apis)
+        and not any("throttle_time_ms" in _answered(key) for key in apis)
     ):
         raise ValueError(f"the answer to {names} cannot say how long to pause")
     if rule.top_level and not apis:
         raise ValueError("top_level=True needs the API that is meant")
     for key in apis if rule.top_level else ():
-        if not _has(key, "error_code"):
+        if "error_code" not in _answered(key):
             raise ValueError(f"the answer to {key.api_name} has errors in its rows only")
 
 
-def _has(key: ApiKey, name: str) -> bool:
-    """Whether the answer to an API has a field of this name beside its rows."""
-    return any(field.name == name for field in fields(messages.response_class(key)))
+def _answered(key: ApiKey) -> set[str]:
+    """The fields that the answer to an API has beside its rows."""
+    return field_names(messages.response_class(key))

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from kbroker.client.topics import Partition
 from kbroker.config import ConfigError, Scope, effect_of, property_text, unknown_name
+
+Text = TypeVar("Text", bound=str)
 
 Config = Mapping[str, object]
 """Kafka's properties: text, numbers, True and False, lists of them."""
@@ -40,7 +43,7 @@ def check_number(name: str, value: float, least: float, most: float = math.inf) 
         raise ValueError(f"{name} is {limits}, not {value}")
 
 
-def one_of(name: str, given: str, known: Sequence[str]) -> str:
+def one_of(name: str, given: str, known: Sequence[Text]) -> Text:
     """The one of `known` that is meant, in whatever case. Raises ValueError."""
     for each in known:
         if each.lower() == given.lower():

@@ -313,9 +313,13 @@ class Kit:
         commit all records are to be read, whatever its members' reset policy is. Raises
         NoSuchGroup.
         """
-        offsets = await self.committed(group)
-        topics = {topic for topic, _ in offsets or await self._assigned(group)}
-        partitions = [each for topic in topics for each in await self.partitions(topic)]
+        return await self._lag(group, await self.committed(group))
+
+    async def _lag(self, group: str, offsets: Mapping[Partition, int]) -> int:
+        """The same, of a group that has committed `offsets`."""
+        read = {topic for topic, _ in offsets or await self._assigned(group)}
+        topics = await self.topics()
+        partitions = [(topic, index) for topic in read for index in range(topics.get(topic, 0))]
         starts = await offsets_at(self._cluster, partitions, EARLIEST)
         ends = await offsets_at(self._cluster, partitions, LATEST, committed=True)
         return sum(max(ends[each] - offsets.get(each, starts[each]), 0) for each in partitions)
@@ -462,7 +466,7 @@ class Kit:
 
         async def look() -> tuple[bool, dict[Partition, int]]:
             offsets = await self.committed(group)
-            return bool(offsets) and await self.lag(group) <= lag, offsets
+            return bool(offsets) and await self._lag(group, offsets) <= lag, offsets
 
         what = f"group {group!r} with a lag of {lag}"
         return await self.wait_until(look, what, timeout, group=group)

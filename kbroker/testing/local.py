@@ -34,7 +34,7 @@ from .async_broker import (
     STOPPED,
     RunningBroker,
     fill,
-    last_requests,
+    lately,
     run_broker,
 )
 from .clock import MovableClock, milliseconds
@@ -689,8 +689,8 @@ class LocalBroker(KafkaHandle, Arming[None]):
             return self.run_in_broker(RunningBroker.report)
         except (RuntimeError, PowerCut) as error:
             reason = str(error) or CRASHED
-            lines = [f"broker {self.bootstrap_servers}", reason, *last_requests(self.faults)]
-            return "\n".join([*lines, *(f"log: {line}" for line in self._log.lines)])
+            lines = [f"broker {self.bootstrap_servers}", reason, *lately(self.faults, self._log)]
+            return "\n".join(lines)
 
 
 class BrokerExplain:

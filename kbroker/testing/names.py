@@ -1,4 +1,4 @@
-"""APIs and errors as a test names them; a name that is wrong is answered with the right one."""
+"""APIs, versions and errors as a test names them; a wrong name is answered with the right one."""
 
 from __future__ import annotations
 
@@ -34,3 +34,8 @@ def _error_called(name: str) -> ErrorCode:
 def _close(name: str, known: list[str]) -> str:
     found = difflib.get_close_matches(name, known, n=1)
     return f"; did you mean {found[0]}?" if found else ""
+
+
+def first_to_last(versions: range) -> str:
+    """Versions as a person reads them: "0 to 7"."""
+    return f"{versions.start} to {versions.stop - 1}"

@@ -19,11 +19,10 @@ from typing import Any, Generic, TypeVar
 from kbroker.client.errors import ClientError
 from kbroker.client.groups import Group
 from kbroker.protocol.errors import KafkaError
-from kbroker.storage.crash_files import Mode
 
 from .fault_words import rule_of
 from .host import BrokerThread
-from .kit import WAIT_SECONDS, KafkaRecord, Value, to_bytes
+from .kit import WAIT_SECONDS, KafkaRecord, Value
 from .local import LocalBroker
 from .rules import Rule
 from .snapshot import Snapshot
@@ -80,7 +79,7 @@ class Orders:
     def _on_data(self) -> dict[str, Callable[..., Answer]]:
         broker = self._broker
         return {
-            "create_topic": self._create_topic,
+            "create_topic": _silent(broker.create_topic),
             "delete_topic": _silent(broker.delete_topic),
             "topics": lambda: {"topics": broker.topics()},
             "produce": self._produce,
@@ -91,12 +90,6 @@ class Orders:
             "explain": self._explain,
             "report": lambda: {"report": broker.report()},
         }
-
-    def _create_topic(
-        self, name: str, partitions: int = 1, configs: Mapping[str, Any] | None = None
-    ) -> Answer:
-        self._broker.create_topic(name, partitions, configs)
-        return {}
 
     def _produce(
         self,
@@ -112,7 +105,7 @@ class Orders:
             _from_json(value),
             key=_from_json(key),
             partition=partition,
-            headers=[(name, to_bytes(_from_json(each))) for name, each in headers],
+            headers=[(name, _from_json(each)) for name, each in headers],
             timestamp=timestamp,
         )
         return {"record": _record(record)}
@@ -263,9 +256,9 @@ class Orders:
             "stop": _silent(broker.stop),
             "start": _silent(broker.start),
             "restart": _silent(broker.restart),
-            "crash_at": self._crash_at,
+            "crash_at": _silent(broker.crash_at),
             "wait_for_crash": _silent(broker.wait_for_crash),
-            "power_cut": self._power_cut,
+            "power_cut": _silent(broker.power_cut),
             "disk_fail": self._disk_fail,
             "disk_full": self._disk_full,
             "disk_make_room": lambda: _silent(broker.disk.make_room)(),
@@ -280,14 +273,6 @@ class Orders:
             "open": self._open,
             "close": self._close,
         }
-
-    def _crash_at(self, point: str, mode: Mode = "drop", seed: int = 0) -> Answer:
-        self._broker.crash_at(point, mode, seed)
-        return {}
-
-    def _power_cut(self, mode: Mode = "drop", seed: int = 0) -> Answer:
-        self._broker.power_cut(mode, seed)
-        return {}
 
     def _disk_fail(self, operation: str, error: str = "EIO") -> Answer:
         numbers = {name: number for number, name in errno.errorcode.items()}

@@ -15,7 +15,7 @@ from dataclasses import replace
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.registry import Api, load_apis
 
-from .names import api_key
+from .names import api_key, first_to_last
 
 RELEASES = (
     *("0.10", "0.11", "1.0", "1.1"),
@@ -154,7 +154,7 @@ def _limit(key: ApiKey, newest: int, apis: Mapping[int, Api]) -> range:
     served = apis[key].versions
     if newest not in served:
         raise ValueError(
-            f"{key.api_name} has versions {served.start} to {served.stop - 1}, not {newest}; "
+            f"{key.api_name} has versions {first_to_last(served)}, not {newest}; "
             "None stands for no such API"
         )
     return range(newest + 1)

@@ -168,14 +168,15 @@ def _lists(message: Any) -> list[str]:
 
 def set_errors(response: Any, code: ErrorCode, rows: list[Any]) -> None:
     """Put the error into these rows, or into all places when there are none."""
-    for row in rows or [response, *_structs(response)]:
+    for row in rows or [response, *structs(response)]:
         if hasattr(row, "error_code"):
             row.error_code = code
 
 
-def _structs(message: Struct) -> list[Any]:
+def structs(message: Struct) -> list[Any]:
+    """All rows of a message, and the rows of these."""
     found: list[Any] = []
     for field in _lists(message):
         for row in getattr(message, field) or ():
-            found += [row, *_structs(row)]
+            found += [row, *structs(row)]
     return found

@@ -19,6 +19,7 @@ from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.schema import Struct, fields
 from kbroker.registry import Api
 
+from .names import first_to_last
 from .releases import Limits, cut_down
 from .rows import (
     GROUP_LISTS,
@@ -145,7 +146,7 @@ class Target:
         if self.partitions:
             parts.append(f"partition {', '.join(map(str, sorted(self.partitions)))}")
         if self.versions is not None:
-            parts.append(f"versions {self.versions.start} to {self.versions.stop - 1}")
+            parts.append(f"versions {first_to_last(self.versions)}")
         return ", ".join(parts)
 
 
@@ -351,7 +352,7 @@ def criteria_of(api: ApiKey) -> set[str]:
     """Those that the requests of an API say: what `asked_of` finds in them."""
     request = messages.request_class(api)
     names = field_names(request)
-    found = {name for name in ("transactional_id",) if name in names}
+    found = names & {"transactional_id"}
     if names & {"group_id", *GROUP_LISTS}:
         found.add("group")
     if names & set(RESOURCE_LISTS):

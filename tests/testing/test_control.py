@@ -361,15 +361,18 @@ def test_a_clock_that_stands_still(order: Orders) -> None:
     assert order("resume")["ok"]
 
 
+def known_orders(order: Orders) -> set[str]:
+    """Those that the answer to an unknown one lists."""
+    known = re.search("one of (.*), not", order("dance")["error"])
+    assert known is not None
+    return set(known[1].split(", "))
+
+
 def test_the_page_has_every_order_and_every_word(order: Orders) -> None:
     page = (Path(__file__).parents[2] / "docs" / "testing.md").read_text()
     section = page.partition("## Other languages")[2]
     rows = re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)
-    known = re.search("one of (.*), not", order("dance")["error"])
-    assert known is not None
-    assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == set(
-        known[1].split(", ")
-    )
+    assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == known_orders(order)
     effects = section.partition("<!-- effects -->")[2].partition("<!-- /effects -->")[0]
     assert re.findall(r"`(\w+)`", effects) == list(EFFECTS)
     assert [word for word in WORDS if f"`{word}`" not in section] == []
@@ -386,11 +389,8 @@ PYTHON_ONLY = {"connections", "on", "run_in_broker", "running"}
 
 
 def test_there_is_an_order_for_all_that_python_can_do(order: Orders) -> None:
-    known = re.search("one of (.*), not", order("dance")["error"])
-    assert known is not None
-    orders = set(known[1].split(", "))
     methods = {name for name in dir(LocalBroker) if not name.startswith("_")} - PYTHON_ONLY
-    assert {ELSEWHERE.get(name, name) for name in methods} <= orders
+    assert {ELSEWHERE.get(name, name) for name in methods} <= known_orders(order)
     words = set(inspect.signature(LocalBroker.fault).parameters) - {"self", "when"}
     assert words <= set(WORDS)
 

@@ -15,7 +15,7 @@ from kafka import KafkaConsumer, KafkaProducer
 
 from kbroker.protocol.errors import KafkaError
 from kbroker.testing import LocalBroker, RunningBroker, UnfiredFault, WaitTimeout
-from kbroker.testing.disk import POINTS
+from kbroker.testing.disk import POINTS, Disk
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
@@ -291,6 +291,21 @@ def test_what_a_broker_that_is_off_says(broker: LocalBroker) -> None:
         broker.wait_for_crash()
     broker.power_cut()
     assert broker.topics() == {"orders": 1}
+
+
+def image_after_cut(mode: Any) -> dict[str, bytes]:
+    """What a power cut leaves of a file that was never synced."""
+    disk = Disk()
+    disk.open("/log", create=True).append([bytes(range(1, 251)) * 100])
+    disk.sync_dir("/")
+    disk.cut(mode, seed=1)
+    assert disk.after_cut is not None
+    return disk.after_cut.image()
+
+
+def test_a_mode_in_capitals_is_the_same_mode() -> None:
+    images = [image_after_cut(mode) for mode in ("drop", "torn", "Torn")]
+    assert images[2] == images[1] != images[0]
 
 
 def test_points_and_modes_that_do_not_exist(broker: LocalBroker) -> None:

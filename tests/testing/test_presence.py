@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 import trio
 import trio.lowlevel
-from kafka import KafkaConsumer, TopicPartition
-from kafka.structs import OffsetAndMetadata
 
 from kbroker.testing import LocalBroker, WaitTimeout, open_test_broker
+
+from .test_disk import crash_in_produce
+from .test_snapshot import commit
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 PATIENCE_SECONDS = 20
@@ -54,22 +55,9 @@ def wait_for_order(broker: LocalBroker, seconds: float = PATIENCE_SECONDS) -> Ca
     return lambda: broker.wait_for("orders", timeout=seconds)
 
 
-def crash(broker: LocalBroker) -> None:
-    broker.crash_at("produce.appended")
-    with contextlib.suppress(OSError):
-        broker.produce("orders", "lost")
-
-
 def crash_and_return(broker: LocalBroker) -> None:
-    crash(broker)
+    crash_in_produce(broker)
     broker.wait_for_crash()
-
-
-def commit(broker: LocalBroker) -> None:
-    """A group without members commits an offset."""
-    client = KafkaConsumer(bootstrap_servers=broker.bootstrap_servers, group_id="g")
-    client.commit({TopicPartition("orders", 0): OffsetAndMetadata(1, "", -1)})
-    client.close()
 
 
 @pytest.mark.parametrize(
@@ -108,7 +96,7 @@ def test_all_waits_go_on(broker: LocalBroker, threads: ThreadPoolExecutor) -> No
     )
     broker.restart()
     broker.produce("orders", "x")
-    commit(broker)
+    commit(broker, 1)
     for wait in waits:
         wait.result()
 
@@ -127,7 +115,7 @@ def test_a_wait_that_ends_while_the_power_is_off_says_so(
     broker: LocalBroker, threads: ThreadPoolExecutor
 ) -> None:
     (wait,) = waiting(threads, broker, wait_for_order(broker, 0.5))
-    crash(broker)
+    crash_in_produce(broker)
     with pytest.raises(WaitTimeout, match="has crashed; wait_for_crash"):
         wait.result()
 

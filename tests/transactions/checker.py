@@ -1,0 +1,573 @@
+"""Whether a broker kept what it promises to transactional clients: a pure checker of histories.
+
+`judge` gives the verdict on a whole run, `check` only what must not happen, and `smallest` the few
+events that show one finding.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from enum import StrEnum
+from itertools import accumulate
+from typing import NamedTuple
+
+from .history import (
+    BROKER,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    Event,
+    Operation,
+    Place,
+    to_json,
+)
+from .story import NEVER, Process, Send, Story, Transaction
+
+
+class Kind(StrEnum):
+    """What must not happen."""
+
+    LOST = "lost"
+    """A committed record is missing, or an acknowledged one for readers of uncommitted records."""
+    ABORTED_READ = "aborted read"
+    """A reader of committed records was given one of a transaction that nobody commits."""
+    DIRTY_READ = "dirty read"
+    """A reader of committed records was given one of a transaction that was still open."""
+    FRACTURED = "fractured"
+    """One part of a transaction is committed, and another is not."""
+    DUPLICATE = "duplicate"
+    """One value is at two places."""
+    INCONSISTENT = "inconsistent"
+    """An offset was given two values, or a value is not where its acknowledgement said."""
+    PHANTOM = "phantom"
+    """Something was read that was not sent there."""
+    REORDERED = "reordered"
+    """Records of one producer in one partition are not in the order in which they were sent."""
+    PASSED = "passed"
+    """The last stable offset, or a reader up to it, is beyond an open transaction."""
+    FELL = "fell"
+    """A last stable or end offset went back."""
+    UNMARKED = "unmarked"
+    """The end of a transaction was acknowledged before its marker was in the log."""
+    OFFSETS_KEPT = "offsets kept"
+    """A group has an offset that only transactions carry that are not committed."""
+    OFFSETS_LOST = "offsets lost"
+    """A group does not have the offset that a committed transaction carried."""
+    TWICE = "twice"
+    """A committed input was transformed more than once."""
+    NEVER = "never"
+    """The group is past a committed input that has no output."""
+    ZOMBIE = "zombie"
+    """A process did something after another one had been given its transactional id."""
+
+
+class Minimum(NamedTuple):
+    """How much must have happened, so that a verdict says anything.
+
+    A kill counts when a transaction was open: one of the killed client, or any when it was the
+    broker.
+    """
+
+    commits: int = 0
+    aborts: int = 0
+    broker_kills: int = 0
+    client_kills: int = 0
+
+
+class Finding(NamedTuple):
+    """Something that must not happen, and what shows it."""
+
+    kind: Kind
+    text: str
+    transactions: tuple[Transaction, ...]
+    evidence: tuple[Event, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.text}"
+
+
+class Verdict(NamedTuple):
+    """All findings, why the history is too poor to be judged, and what it had."""
+
+    findings: list[Finding]
+    refusals: list[str]
+    had: Minimum
+
+
+Check = Callable[[Story], Iterator[Finding]]
+
+
+# -- records
+
+
+def lost_records(story: Story) -> Iterator[Finding]:
+    """Committed records that the last reads do not have, and records that any reader left out."""
+    for transaction in story.transactions.values():
+        if transaction.committed < NEVER:
+            for send in transaction.sends:
+                yield from _missing_at_last(story, send, READ_COMMITTED)
+    for send in story.sends.values():
+        if send.acked:
+            yield from _missing_at_last(story, send, READ_UNCOMMITTED)
+    yield from _left_out(story)
+
+
+def _missing_at_last(story: Story, send: Send, isolation: str) -> Iterator[Finding]:
+    read = story.final.get((send.place, isolation))
+    if send.failed or read is None:
+        return
+    if all(value != send.value for _, value in _near(read, send)):
+        text = f"{_name(send)} is missing for {isolation}"
+        yield Finding(Kind.LOST, text, (send.transaction,), (read,))
+
+
+def _near(read: Event, send: Send) -> Iterable[tuple[int, int]]:
+    """The records of a read among which a value must be."""
+    if send.offset < 0:
+        return read.records
+    first = bisect_left(read.records, (send.offset, -1))
+    return read.records[first : first + 1]
+
+
+def _left_out(story: Story) -> Iterator[Finding]:
+    """Polls that passed over a record which they had to give."""
+    placed: defaultdict[Place, list[tuple[int, Send]]] = defaultdict(list)
+    for send in story.sends.values():
+        if send.offset >= 0:
+            placed[send.place].append((send.offset, send))
+    for rows in placed.values():
+        rows.sort(key=lambda row: row[0])
+    offsets = {place: [offset for offset, _ in rows] for place, rows in placed.items()}
+    for look in story.looks:
+        if look.operation is not Operation.POLL or look.place not in placed:
+            continue
+        given = set(look.records)
+        first = bisect_left(offsets[look.place], look.begin)
+        after = bisect_left(offsets[look.place], look.end)
+        for offset, send in placed[look.place][first:after]:
+            is_due = look.isolation == READ_UNCOMMITTED or story.is_committed(send.transaction)
+            if is_due and (offset, send.value) not in given:
+                text = f"{_name(send)} was left out by a poll of {look.isolation}"
+                yield Finding(Kind.LOST, text, (send.transaction,), (look,))
+
+
+def uncommitted_reads(story: Story) -> Iterator[Finding]:
+    """Readers of committed records that were given others."""
+    for look in story.looks:
+        if look.isolation != READ_COMMITTED:
+            continue
+        for _, value in look.records:
+            send = story.sends.get(value)
+            if send is None or send.transaction.may_commit < look.time:
+                continue
+            transaction = send.transaction
+            open_still = look.time < transaction.may_end
+            kind = Kind.DIRTY_READ if open_still else Kind.ABORTED_READ
+            state = "still open" if open_still else "not committed"
+            text = f"{_name(send)} was read, but its transaction was {state}"
+            yield Finding(kind, text, (transaction,), (look,))
+
+
+def fractured_transactions(story: Story) -> Iterator[Finding]:
+    """Transactions in doubt of which readers see one part only."""
+    for transaction in story.transactions.values():
+        finals = [story.final.get((send.place, READ_COMMITTED)) for send in transaction.sends]
+        if transaction.committed < NEVER or None in finals:
+            continue
+        seen = [send for send in transaction.sends if send.value in story.shown]
+        if seen and len(seen) < len(transaction.sends):
+            text = f"{transaction.name}: {len(seen)} of {len(transaction.sends)} are committed"
+            yield Finding(Kind.FRACTURED, text, (transaction,))
+
+
+def values_and_offsets(story: Story) -> Iterator[Finding]:
+    """Values at two places, offsets with two values, and values that nobody sent."""
+    at: dict[int, tuple[Place, int, Event]] = {}
+    holds: dict[tuple[Place, int], tuple[int, Event]] = {}
+    for look in story.looks:
+        for offset, value in look.records:
+            send = story.sends.get(value)
+            involved = (send.transaction,) if send else ()
+            if send is None or send.place != look.place:
+                text = f"{_at(look.place, offset)} has {value}, which was not sent there"
+                yield Finding(Kind.PHANTOM, text, involved, (look,))
+                continue
+            first = at.setdefault(value, (look.place, offset, look))
+            if first[:2] != (look.place, offset):
+                where = f"{_at(*first[:2])} and at {_at(look.place, offset)}"
+                yield Finding(Kind.DUPLICATE, f"{value} is at {where}", involved, (first[2], look))
+            elif send.acked and send.offset != offset:
+                text = f"{_name(send)} was acknowledged there, but is at {offset}"
+                yield Finding(Kind.INCONSISTENT, text, involved, (look,))
+            other, seen = holds.setdefault((look.place, offset), (value, look))
+            if other != value:
+                text = f"{_at(look.place, offset)} was {other} and is {value}"
+                both = (*involved, *_transactions(story, [other]))
+                yield Finding(Kind.INCONSISTENT, text, both, (seen, look))
+
+
+def order_of_producers(story: Story) -> Iterator[Finding]:
+    """Records of one process that are not in the order in which it sent them."""
+    for (place, _), read in story.final.items():
+        last: dict[Process, Send] = {}
+        for _, value in read.records:
+            send = story.sends.get(value)
+            if send is None or send.place != place:
+                continue
+            before = last.setdefault(send.transaction.process, send)
+            if send.invoked < before.invoked:
+                text = f"{_name(send)} is behind {before.value}, which was sent later"
+                yield Finding(Kind.REORDERED, text, (send.transaction, before.transaction), (read,))
+            last[send.transaction.process] = send
+
+
+# -- offsets of partitions
+
+
+def passed_transactions(story: Story) -> Iterator[Finding]:
+    """Last stable offsets, and readers of committed records, beyond an open transaction."""
+    opened: defaultdict[Place, dict[Transaction, int]] = defaultdict(dict)
+    for send in story.sends.values():
+        if send.offset >= 0:
+            first = opened[send.place].get(send.transaction, send.offset)
+            opened[send.place][send.transaction] = min(first, send.offset)
+    ranked = {place: sorted(rows.items(), key=lambda row: row[1]) for place, rows in opened.items()}
+    starts = {place: [offset for _, offset in rows] for place, rows in ranked.items()}
+    # Of all that begin before an offset, the one that surely was open longest.
+    longest = {
+        place: list(accumulate((each for each, _ in rows), _later_end))
+        for place, rows in ranked.items()
+    }
+    for event in [*story.samples[Operation.STABLE], *story.looks]:
+        stable = event.offset if event.operation is Operation.STABLE else event.end
+        if event.isolation != READ_COMMITTED or event.place not in starts:
+            continue
+        below = bisect_left(starts[event.place], stable)
+        if not below:
+            continue
+        transaction = longest[event.place][below - 1]
+        if event.time < transaction.may_end:
+            first = opened[event.place][transaction]
+            text = f"{_at(event.place, stable)} is beyond {first}, where {transaction.name} is open"
+            yield Finding(Kind.PASSED, text, (transaction,), (event,))
+
+
+def _later_end(one: Transaction, other: Transaction) -> Transaction:
+    return other if other.may_end > one.may_end else one
+
+
+def offsets_that_fell(story: Story) -> Iterator[Finding]:
+    """Last stable and end offsets below what was known when they were asked for."""
+    for operation in (Operation.STABLE, Operation.END):
+        by_place: defaultdict[Place, list[Event]] = defaultdict(list)
+        for sample in story.samples[operation]:
+            before = by_place[sample.place]
+            known = bisect_left(before, sample.since, key=lambda each: each.time)
+            if known and sample.offset < before[known - 1].offset:
+                highest = before[known - 1]
+                text = f"the {operation} of {_at(sample.place, highest.offset)} is {sample.offset}"
+                yield Finding(Kind.FELL, text, (), (highest, sample))
+            # The list keeps what is higher than all before: its last one known is the highest.
+            if not before or sample.offset > before[-1].offset:
+                before.append(sample)
+
+
+def unmarked_ends(story: Story) -> Iterator[Finding]:
+    """Transactions whose end was acknowledged while the log ended with their last record."""
+    ended: defaultdict[Place, dict[Transaction, int]] = defaultdict(dict)
+    for send in story.sends.values():
+        if send.acked and send.transaction.answered < NEVER:
+            last = ended[send.place].get(send.transaction, -1)
+            ended[send.place][send.transaction] = max(last, send.offset)
+    for place, rows in ended.items():
+        ranked = [(last, transaction) for transaction, last in rows.items()]
+        ranked.sort(key=lambda row: row[1].answered)
+        times = [transaction.answered for _, transaction in ranked]
+        highest = list(accumulate(ranked, _higher))
+        for sample in story.samples[Operation.END]:
+            known = bisect_left(times, sample.since)
+            if sample.place != place or not known:
+                continue
+            last, transaction = highest[known - 1]
+            if sample.offset < last + 2:
+                text = f"{transaction.name} had ended, with a record at {_at(place, last)}, "
+                text += f"when the end offset was {sample.offset}"
+                yield Finding(Kind.UNMARKED, text, (transaction,), (sample,))
+
+
+def _higher(
+    one: tuple[int, Transaction], other: tuple[int, Transaction]
+) -> tuple[int, Transaction]:
+    return other if other[0] > one[0] else one
+
+
+# -- groups
+
+
+class _Claims:
+    """What transactions carried of one group in one place."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[int, Transaction]] = []
+        self.givers: defaultdict[int, list[Transaction]] = defaultdict(list)
+
+    def add(self, offset: int, transaction: Transaction) -> None:
+        self.rows.append((offset, transaction))
+        self.givers[offset].append(transaction)
+
+    def highest(self) -> tuple[list[int], list[tuple[int, Transaction]]]:
+        """Times at which transactions were committed, and the highest offset from then on."""
+        ended = [row for row in self.rows if row[1].committed < NEVER]
+        ended.sort(key=lambda row: row[1].committed)
+        highest = list(accumulate(ended, _higher))
+        return [transaction.committed for _, transaction in ended], highest
+
+
+def _claims(story: Story) -> dict[tuple[str, Place], _Claims]:
+    found: defaultdict[tuple[str, Place], _Claims] = defaultdict(_Claims)
+    for transaction in story.transactions.values():
+        for claim in transaction.claims:
+            found[claim.group, claim.place].add(claim.offset, transaction)
+    return found
+
+
+def offsets_of_groups(story: Story) -> Iterator[Finding]:
+    """Committed offsets that no committed transaction carried, or that are too low."""
+    claims = _claims(story)
+    highest = {key: each.highest() for key, each in claims.items()}
+    for sample in story.samples[Operation.COMMITTED]:
+        key = (sample.group, sample.place)
+        if key not in claims:
+            continue
+        where = f"{sample.group} in {_at(sample.place, sample.offset)}"
+        givers = claims[key].givers.get(sample.offset, [])
+        if sample.offset >= 0 and all(each.may_commit > sample.time for each in givers):
+            text = f"{where}: nobody had committed that"
+            yield Finding(Kind.OFFSETS_KEPT, text, tuple(givers), (sample,))
+        times, rows = highest[key]
+        known = bisect_left(times, sample.since)
+        if known and sample.offset < rows[known - 1][0]:
+            due, transaction = rows[known - 1]
+            text = f"{where}: {transaction.name} had committed {due}"
+            yield Finding(Kind.OFFSETS_LOST, text, (transaction,), (sample,))
+
+
+def outputs_of_inputs(story: Story) -> Iterator[Finding]:
+    """Committed inputs that do not have exactly one committed output."""
+    outputs: defaultdict[int, list[Send]] = defaultdict(list)
+    for send in story.sends.values():
+        if send.source >= 0 and send.value in story.shown:
+            outputs[send.source].append(send)
+    last = {(each.group, each.place): each for each in story.samples[Operation.COMMITTED]}
+    for (_, place), sample in last.items():
+        read = story.final.get((place, READ_COMMITTED))
+        for offset, value in read.records if read else ():
+            made = outputs.pop(value, [])
+            yield from _outputs_of_one(story, sample, offset, value, made)
+    for source, made in outputs.items():
+        for send in made:
+            if source in story.sends and (story.sends[source].place, READ_COMMITTED) in story.final:
+                text = f"{_name(send)} was made of {source}, which is not committed"
+                involved = (send.transaction, *_transactions(story, [source]))
+                yield Finding(Kind.ABORTED_READ, text, involved)
+
+
+def _outputs_of_one(
+    story: Story, sample: Event, offset: int, value: int, made: list[Send]
+) -> Iterator[Finding]:
+    what = f"{value} at {_at(sample.place, offset)}"
+    is_past = offset < sample.offset
+    makers = tuple(dict.fromkeys(send.transaction for send in made))
+    involved = (*_transactions(story, [value]), *makers)
+    if len(made) > 1:
+        text = f"{what} has the outputs {', '.join(str(send.value) for send in made)}"
+        yield Finding(Kind.TWICE, text, involved, (sample,))
+    if is_past and not made:
+        yield Finding(
+            Kind.NEVER,
+            f"{what} has no output, but {sample.group} is at {sample.offset}",
+            (
+                *involved,
+                *(send.transaction for send in story.sends.values() if send.source == value),
+            ),
+            (sample,),
+        )
+    if made and not is_past:
+        text = f"{what} has an output, but {sample.group} is at {sample.offset}"
+        yield Finding(Kind.OFFSETS_LOST, text, involved, (sample,))
+
+
+# -- fenced processes
+
+
+def zombies(story: Story) -> Iterator[Finding]:
+    """What processes did after another one had been given their transactional id."""
+    read = {value: look for look in story.looks for _, value in look.records}
+    for transaction in story.transactions.values():
+        fenced = transaction.process.fenced
+        for send in transaction.sends:
+            if send.invoked > fenced and (send.acked or send.value in read):
+                evidence = (read[send.value],) if send.value in read else ()
+                text = f"{_name(send)} was accepted, but {transaction.process.name} was fenced"
+                yield Finding(Kind.ZOMBIE, text, (transaction,), evidence)
+        acked = [send for send in transaction.sends if send.acked]
+        for what, invoked, answered in (
+            ("commit", transaction.commit_invoked, transaction.committed),
+            ("abort", transaction.abort_invoked, transaction.aborted),
+        ):
+            if acked and fenced < invoked and answered < NEVER:
+                text = f"the {what} of {transaction.name} was accepted, but it was fenced"
+                yield Finding(Kind.ZOMBIE, text, (transaction,))
+
+
+# -- verdict
+
+CHECKS: tuple[Check, ...] = (
+    zombies,
+    uncommitted_reads,
+    passed_transactions,
+    lost_records,
+    fractured_transactions,
+    values_and_offsets,
+    order_of_producers,
+    offsets_that_fell,
+    offsets_of_groups,
+    outputs_of_inputs,
+)
+
+
+def check(history: Iterable[Event], *, answers_after_markers: bool = True) -> list[Finding]:
+    """Everything in a history that must not happen.
+
+    Args:
+        history: all events, in any order.
+        answers_after_markers: whether the broker promises that markers are in the log when the end
+            of a transaction is acknowledged. Apache Kafka writes them later.
+    """
+    return _findings(Story(history), answers_after_markers)
+
+
+def _findings(story: Story, answers_after_markers: bool) -> list[Finding]:
+    checks = [*CHECKS, *([unmarked_ends] if answers_after_markers else [])]
+    return [finding for each in checks for finding in each(story)]
+
+
+def judge(
+    history: Iterable[Event], minimum: Minimum, *, answers_after_markers: bool = True
+) -> Verdict:
+    """The verdict on a whole run.
+
+    Args:
+        history: all events.
+        minimum: a history that has less than this is refused.
+        answers_after_markers: as for `check`.
+    """
+    story = Story(history)
+    had = _count(story)
+    refusals = [
+        f"too few {name.replace('_', ' ')}: {count} of {wanted}"
+        for name, count, wanted in zip(Minimum._fields, had, minimum, strict=True)
+        if count < wanted
+    ]
+    return Verdict(_findings(story, answers_after_markers), [*refusals, *_unread(story)], had)
+
+
+def _count(story: Story) -> Minimum:
+    transactions = story.transactions.values()
+    killed = [each for each in story.processes.values() if each.killed < NEVER and each.rivals]
+    return Minimum(
+        commits=sum(each.committed < NEVER for each in transactions),
+        aborts=sum(each.aborted < NEVER for each in transactions),
+        broker_kills=sum(bool(story.open_at(time)) for time in story.broker_kills),
+        client_kills=sum(
+            any(each.process is process for each in story.open_at(process.killed))
+            for process in killed
+        ),
+    )
+
+
+def _unread(story: Story) -> Iterator[str]:
+    """Places without a last read of each kind after the last transaction."""
+    last = max(
+        (
+            each.commit_invoked
+            for each in story.transactions.values()
+            if each.commit_invoked < NEVER
+        ),
+        default=-1,
+    )
+    for place in sorted(story.places()):
+        for isolation in (READ_COMMITTED, READ_UNCOMMITTED):
+            read = story.final.get((place, isolation))
+            if read is None or read.since < last:
+                yield f"no last read of {place[0]}-{place[1]}, {isolation}"
+    for group, place in sorted(_claims(story)):
+        samples = [
+            each
+            for each in story.samples[Operation.COMMITTED]
+            if (each.group, each.place, each.since > last) == (group, place, True)
+        ]
+        if not samples:
+            yield f"nobody has asked for the last offset of {group} in {place[0]}-{place[1]}"
+
+
+def smallest(history: Iterable[Event], finding: Finding) -> list[Event]:
+    """The events that show a finding: those of its transactions and their rivals, and evidence.
+
+    Of what readers were given only the records are left that matter, so that the rest can be
+    checked like a whole history.
+    """
+    events = sorted(history, key=lambda event: event.time)
+    names = {each.name for each in finding.transactions}
+    processes = {each.process for each in finding.transactions}
+    rivals = {each.name for process in processes for each in [process, *process.rivals]}
+    places = {send.place for each in finding.transactions for send in each.sends}
+    places |= {event.place for event in finding.evidence}
+    sent = {event.value for event in events if event.operation is Operation.SEND}
+    values = {send.value for each in finding.transactions for send in each.sends}
+    kept = [
+        _only(event, values, sent)
+        for event in events
+        if event.transaction in names
+        or (event.process in rivals and event.operation in _LIVES)
+        or (event.operation is Operation.READ and event.place in places)
+        or event in finding.evidence
+    ]
+    span = range(kept[0].time, kept[-1].time) if kept else range(0)
+    kills = [event for event in events if event.process == BROKER and event.time in span]
+    return sorted([*kept, *kills], key=lambda event: event.time)
+
+
+_LIVES = (Operation.INIT, Operation.PAUSE, Operation.RESUME, Operation.KILL)
+
+
+def _only(event: Event, values: set[int], sent: set[int]) -> Event:
+    """Without the records of others. What nobody sent is left in: it may be what was found."""
+    records = [row for row in event.records if row[1] in values or row[1] not in sent]
+    return event._replace(records=tuple(records))
+
+
+def report(history: list[Event], verdict: Verdict, findings_max: int = 3) -> str:
+    """A verdict in words, with the smallest history of the first findings."""
+    lines = [f"refused: {text}" for text in verdict.refusals]
+    lines.append(f"{len(verdict.findings)} findings; {verdict.had}")
+    for finding in verdict.findings[:findings_max]:
+        lines += ["", str(finding), *map(to_json, smallest(history, finding))]
+    return "\n".join(lines)
+
+
+# -- words
+
+
+def _at(place: Place, offset: int) -> str:
+    return f"{place[0]}-{place[1]}@{offset}"
+
+
+def _name(send: Send) -> str:
+    return f"{send.value} at {_at(send.place, send.offset)} of {send.transaction.name}"
+
+
+def _transactions(story: Story, values: Iterable[int]) -> Iterator[Transaction]:
+    """The transactions in which values were sent."""
+    return (story.sends[value].transaction for value in values if value in story.sends)

@@ -1,0 +1,357 @@
+"""Clients of the model, one step at a time in random order, and what happens to them."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+from .history import (
+    BROKER,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    Event,
+    Operation,
+    Phase,
+    Place,
+)
+from .model import Model, Refused, Steps
+
+T = TypeVar("T")
+
+GROUP = "bank"
+INPUTS: list[Place] = [("in", 0), ("in", 1)]
+SIDES: list[Place] = [("side", 0), ("more", 0)]
+OUTPUTS: list[Place] = [("out", 0), ("out", 1)]
+PLACES = [*INPUTS, *SIDES, *OUTPUTS]
+PRODUCERS, TRANSFORMERS = 3, 2
+ABORTED = 0.3
+DRAIN_STEPS_MAX = 4_000
+
+
+@dataclass(eq=False)
+class Client:
+    """A client in one of its lives. While `paused`, only others take steps."""
+
+    name: str
+    life: int
+    steps: Steps
+    paused: bool = False
+
+    @property
+    def process(self) -> str:
+        return f"{self.name}.{self.life}"
+
+
+class Simulation:
+    """A run against a model; `run` returns its history.
+
+    `is_drained` says whether, at the end, all clients had come to an end by themselves.
+
+    Parameters:
+        model: makes the broker, for these inputs.
+        seed: the same seed gives the same history.
+        steps: how many steps there are before the clients are asked to stop.
+    """
+
+    def __init__(self, model: type[Model], seed: int, steps: int = 2000) -> None:
+        self.events: list[Event] = []
+        self.is_drained = False
+        self._broker = model(INPUTS)
+        self._random = random.Random(seed)
+        self._steps = steps
+        self._values = itertools.count(1)
+        self._names = itertools.count(1)
+        self._broker_life = 0
+        self._stopping = False
+        self._clients: list[Client] = []
+        self._lives: dict[str, int] = {}
+
+    def run(self) -> list[Event]:
+        """Everything from the first to the last read."""
+        names = [f"transformer-{number}" for number in range(TRANSFORMERS)]
+        self._broker.join(names)
+        for name in [*names, *(f"producer-{number}" for number in range(PRODUCERS))]:
+            self._start(name)
+        self._clients.append(Client("reader", 1, self._observe()))
+        for _ in range(self._steps):
+            self._step()
+            if self._random.random() < 0.02:
+                self._disturb()
+        self._stopping = True
+        for client in self._clients:
+            client.paused = False
+        for _ in range(DRAIN_STEPS_MAX):
+            if self._clients:
+                self._step()
+        self.is_drained = not self._clients
+        self._broker.restart()
+        self._read_all()
+        return self.events
+
+    # -- what happens
+
+    def _start(self, name: str) -> Client:
+        self._lives[name] = life = self._lives.get(name, 0) + 1
+        client = Client(name, life, iter(()))  # type: ignore[arg-type]
+        work = self._produce if name.startswith("producer") else self._transform
+        client.steps = work(client)
+        self._clients.append(client)
+        return client
+
+    def _step(self) -> None:
+        client = self._random.choice(self._clients)
+        if client.paused and self._random.random() < 0.98:
+            return
+        client.paused = False
+        try:
+            next(client.steps)
+        except StopIteration:
+            self._clients.remove(client)
+
+    def _disturb(self) -> None:
+        """Kill the broker or a client, or let a client sleep so long that others replace it."""
+        what = self._random.choice(("broker", "kill", "replace", "stall"))
+        client = self._random.choice([each for each in self._clients if each.name != "reader"])
+        if what == "broker":
+            self._write(BROKER, Operation.KILL)
+            self._broker_life += 1
+            self._broker.restart()
+        elif client.life != self._lives[client.name]:
+            return  # it is a zombie already
+        elif what == "kill":
+            self._clients.remove(client)
+            self._write(client.process, Operation.KILL)
+            self._start(client.name)
+            self._rebalance(client.name)
+        elif what == "replace":
+            client.paused = True
+            self._write(client.process, Operation.PAUSE)
+            self._start(client.name)
+            self._rebalance(client.name)
+        else:
+            client.paused = True
+            self._write(client.process, Operation.PAUSE)
+            self._rebalance(client.name)
+
+    def _rebalance(self, name: str) -> None:
+        """A member comes anew: partitions move from one member to another."""
+        if name in self._broker.members:
+            self._broker.join(self._broker.members[::-1])
+
+    def _write(
+        self, process: str, operation: Operation, phase: Phase = Phase.OK, **rest: Any
+    ) -> None:
+        time = len(self.events)
+        rest.setdefault("since", time - 1)
+        self.events.append(Event(time, process, operation, phase, **rest))
+
+    # -- clients
+
+    def _ask(self, request: Callable[[], T]) -> Generator[None, None, T]:
+        """Ask the broker, again when it dies meanwhile."""
+        while True:
+            life = self._broker_life
+            yield
+            if life == self._broker_life:
+                answer = request()
+                yield
+                if life == self._broker_life:
+                    return answer
+
+    def _tell(
+        self, client: Client, operation: Operation, request: Callable[[], T], **fields: Any
+    ) -> Generator[None, None, T]:
+        """Ask with a question and an answer in the history. Raises Refused."""
+        self._write(client.process, operation, Phase.INVOKED, **fields)
+        try:
+            answer = yield from self._ask(request)
+        except Refused as error:
+            self._write(client.process, operation, Phase.FAIL, error=str(error), **fields)
+            raise
+        if operation is Operation.SEND:
+            fields["offset"] = answer
+        self._write(client.process, operation, **fields)
+        return answer
+
+    def _init(self, client: Client) -> Generator[None, None, int]:
+        name = client.name
+        request = partial(self._broker.init, name)
+        return self._tell(client, Operation.INIT, request, transactional_id=name)
+
+    def _begin(self, client: Client) -> str:
+        name = f"{client.process}#{next(self._names)}"
+        self._write(client.process, Operation.BEGIN, transaction=name)
+        return name
+
+    def _send(
+        self, client: Client, epoch: int, transaction: str, place: Place, source: int = -1
+    ) -> Steps:
+        value = next(self._values)
+        yield from self._tell(
+            client,
+            Operation.SEND,
+            lambda: self._broker.send(client.name, epoch, place, value),
+            transaction=transaction,
+            place=place,
+            value=value,
+            source=source,
+        )
+
+    def _end(self, client: Client, epoch: int, transaction: str, commit: bool) -> Steps:
+        operation = Operation.COMMIT if commit else Operation.ABORT
+        fields: dict[str, Any] = {"transaction": transaction}
+        self._write(client.process, operation, Phase.INVOKED, **fields)
+        while True:
+            life = self._broker_life
+            try:
+                yield from self._while_alive(life, self._broker.end(client.name, epoch, commit))
+            except Refused as error:
+                self._write(client.process, operation, Phase.FAIL, error=str(error), **fields)
+                raise
+            yield
+            if life == self._broker_life:
+                self._write(client.process, operation, **fields)
+                return
+
+    def _while_alive(self, life: int, steps: Steps) -> Steps:
+        """Take the broker's steps until it dies."""
+        yield
+        while life == self._broker_life:
+            try:
+                next(steps)
+            except StopIteration:
+                return
+            yield
+
+    def _produce(self, client: Client) -> Steps:
+        try:
+            epoch = yield from self._init(client)
+            while not self._stopping:
+                transaction = self._begin(client)
+                for _ in range(self._random.randint(1, 4)):
+                    place = self._random.choice([*INPUTS, *SIDES])
+                    yield from self._send(client, epoch, transaction, place)
+                commit = self._random.random() > ABORTED
+                yield from self._end(client, epoch, transaction, commit)
+        except Refused:
+            yield from self._replaced(client)
+
+    def _replaced(self, client: Client) -> Steps:
+        """A client that is refused starts anew, unless it was replaced."""
+        if client.life == self._lives[client.name]:
+            self._start(client.name)
+        yield
+
+    def _transform(self, client: Client) -> Steps:
+        try:
+            epoch = yield from self._init(client)
+            while not self._is_drained():
+                generation = self._broker.generation
+                for place in self._broker.assigned(client.name):
+                    position = yield from self._ask(partial(self._broker.committed, place))
+                    if position is not None:
+                        yield from self._transform_from(
+                            client, epoch, generation, place, max(position, 0)
+                        )
+        except Refused:
+            yield from self._replaced(client)
+
+    def _is_drained(self) -> bool:
+        """Whether all has stopped but the transformers, and they have nothing left to do."""
+        others = any(not each.name.startswith("transformer") for each in self._clients)
+        return (
+            self._stopping
+            and not others
+            and all(
+                not self._broker.fetch(
+                    place, max(self._broker.offsets.get(place, 0), 0), READ_COMMITTED
+                )[1]
+                for place in INPUTS
+            )
+        )
+
+    def _transform_from(
+        self, client: Client, epoch: int, generation: int, place: Place, position: int
+    ) -> Steps:
+        end, records = yield from self._ask(
+            lambda: self._broker.fetch(place, position, READ_COMMITTED)
+        )
+        if not records:
+            return
+        records = records[: self._random.randint(1, 5)]
+        end = records[-1][0] + 1
+        self._write_look(
+            Operation.POLL, client.process, place, READ_COMMITTED, position, end, records
+        )
+        transaction = self._begin(client)
+        for _, value in records:
+            out = self._random.choice(OUTPUTS)
+            yield from self._send(client, epoch, transaction, out, source=value)
+        yield from self._tell(
+            client,
+            Operation.OFFSETS,
+            lambda: self._broker.send_offsets(client.name, epoch, generation, {place: end}),
+            transaction=transaction,
+            group=GROUP,
+            place=place,
+            offset=end,
+        )
+        commit = self._stopping or self._random.random() > ABORTED
+        yield from self._end(client, epoch, transaction, commit)
+
+    # -- readers
+
+    def _write_look(
+        self,
+        operation: Operation,
+        process: str,
+        place: Place,
+        isolation: str,
+        begin: int,
+        end: int,
+        records: list[tuple[int, int]],
+    ) -> None:
+        self._write(
+            process,
+            operation,
+            place=place,
+            isolation=isolation,
+            begin=begin,
+            end=end,
+            records=tuple(records),
+        )
+
+    def _observe(self) -> Steps:
+        positions = {
+            (place, each): 0 for place in PLACES for each in (READ_COMMITTED, READ_UNCOMMITTED)
+        }
+        while not self._stopping:
+            yield
+            place = self._random.choice(PLACES)
+            isolation = self._random.choice((READ_COMMITTED, READ_UNCOMMITTED))
+            begin = positions[place, isolation]
+            end, records = self._broker.fetch(place, begin, isolation)
+            positions[place, isolation] = end
+            self._write_look(Operation.POLL, "reader", place, isolation, begin, end, records)
+            self._sample(place)
+
+    def _sample(self, place: Place) -> None:
+        stable, end = self._broker.stable(place), len(self._broker.logs[place])
+        self._write(
+            "reader", Operation.STABLE, place=place, offset=stable, isolation=READ_COMMITTED
+        )
+        self._write("reader", Operation.END, place=place, offset=end)
+        committed = self._broker.committed(place) if place in INPUTS else None
+        if committed is not None:
+            self._write("reader", Operation.COMMITTED, place=place, offset=committed, group=GROUP)
+
+    def _read_all(self) -> None:
+        for place in PLACES:
+            self._sample(place)
+            for isolation in (READ_COMMITTED, READ_UNCOMMITTED):
+                end, records = self._broker.fetch(place, 0, isolation)
+                self._write_look(Operation.READ, "reader", place, isolation, 0, end, records)

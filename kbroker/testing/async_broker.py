@@ -83,7 +83,8 @@ class RunningBroker(Kit, StateVerbs, Arming[Awaitable[None]]):
 
     async def settled(self, group: str | None = None, timeout: float = WAIT_SECONDS) -> None:
         """Wait until nothing is on its way any more: all requests answered, no rebalance pending,
-        everything that groups were assigned read and committed. Raises WaitTimeout.
+        everything that groups were assigned read and committed (but for compacted topics in which
+        they never commit: changelogs). Raises WaitTimeout.
 
         Parameters: `group` looks at one group only.
         """

@@ -20,6 +20,8 @@ from .given import check_number, one_of
 
 FOLDER = "disk"
 """The data folder of a broker on such a disk."""
+ANYWHERE = "/"
+"""The folder that is full when there is no room for anything."""
 OFFSET_COMMIT_KEYS = (0, 1)
 """Versions of the keys of committed offsets; those of groups are others."""
 Matcher = Callable[[str, str], bool]
@@ -79,6 +81,8 @@ class DiskOrders:
     trap: _Trap | None = None
     failures: list[tuple[str, int]] = field(default_factory=list)
     full: set[str] = field(default_factory=set)
+    unrefused: dict[str, str] = field(default_factory=dict)
+    """Of the full folders those that have refused nothing yet, and how the test has said it."""
     pause_ms: float = 0
     paused: bool = False
 
@@ -92,7 +96,22 @@ class DiskOrders:
             reports.append(f"crash_at({self.trap.point!r}): the broker never came there")
         if self.pause_ms and not self.paused:
             reports.append(f"disk.slow({self.pause_ms:g}) slowed nothing: there was no sync")
+        reports += [
+            f"{said} refused nothing: there was no write that found no room"
+            for said in list(self.unrefused.values())
+        ]
         return reports
+
+    def fill(self, folder: str, said: str) -> None:
+        """Let a folder be full from now on, if it is not so already."""
+        if folder not in self.full:
+            self.unrefused[folder] = said
+            self.full.add(folder)
+
+    def make_room(self) -> None:
+        """Let no folder be full."""
+        self.full.clear()
+        self.unrefused.clear()
 
 
 class Disk(CrashFiles):
@@ -143,20 +162,22 @@ class Disk(CrashFiles):
     def full(self, topic: str | None = None, partition: int = 0, *, free: int = 0) -> None:
         """Leave no room: for a partition, or with `topic` None for anything above `free` bytes.
 
-        Raises ValueError for a partition that does not exist.
+        A write must meet that before `make_room`, or the test fails. Raises ValueError for a
+        partition that does not exist.
         """
         check_number("free", free, 0)
         if topic is None:
             self.capacity = self.used() + free
+            self.orders.fill(ANYWHERE, f"disk.full(free={free})")
         elif not self.has_partition(topic, partition):
             raise ValueError(f"there is no partition {topic}-{partition}; create it first")
         else:
-            self.orders.full.add(_folder(topic, partition))
+            self.orders.fill(_folder(topic, partition), f"disk.full({topic!r}, {partition})")
 
     def make_room(self) -> None:
         """Take back every `full`."""
         self.capacity = NO_LIMIT
-        self.orders.full.clear()
+        self.orders.make_room()
 
     def slow(self, milliseconds: float) -> None:
         """Let each sync take that much longer; 0 makes it fast again."""
@@ -207,13 +228,20 @@ class Disk(CrashFiles):
         if kind in FAILING["fsync"] and orders.pause_ms:
             orders.paused = True
             time.sleep(orders.pause_ms / 1000)
-        if kind == "write" and path.rpartition("/")[0] in orders.full:
+        folder = path.rpartition("/")[0]
+        if kind == "write" and folder in orders.full:
+            orders.unrefused.pop(folder, None)
             raise StorageError(f"cannot append to {path}: {os.strerror(errors.ENOSPC)}")
         concerned = any(map(_is_log, self._unsynced if kind == "syncfs" else (path,)))
         for index, (operation, number) in enumerate(orders.failures):
             if concerned and kind in FAILING[operation]:
                 del orders.failures[index]
                 raise StorageError(f"{operation} of {path}: {os.strerror(number)}")
+
+    def will_take(self, size: int) -> None:
+        """So many bytes are about to be written: the last moment to see that there is no room."""
+        if ANYWHERE in self.orders.unrefused and self.used() + size > self.capacity:
+            self.orders.unrefused.pop(ANYWHERE, None)
 
     def written(self, path: str, position: int, data: bytes) -> None:
         """Bytes are in a file, and not durable yet."""
@@ -272,6 +300,7 @@ class _DiskFile(CrashFile):
 
     def append(self, parts: Sequence[Buffer]) -> int:
         data = b"".join(parts)
+        self._disk.will_take(len(data))
         position = super().append([data])
         self._disk.written(self.path, position, data)
         return position

@@ -31,6 +31,8 @@ GROUP_STATES = (
     "Stable",
     "Dead",
 )
+AT_REST = {"Stable", "Empty", "Dead"}
+"""The states of groups that do not rebalance."""
 
 
 def check_number(name: str, value: float, least: float, most: float = math.inf) -> None:

@@ -30,7 +30,7 @@ from kbroker.client.topics import (
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.records import Record
 
-from .given import Config, Partitions, check_number, group_state, partitions_of, properties
+from .given import AT_REST, Config, Partitions, check_number, group_state, partitions_of, properties
 from .presence import Presence
 
 T = TypeVar("T")
@@ -462,11 +462,15 @@ class Kit:
     async def wait_for_lag(
         self, group: str, lag: int = 0, timeout: float = WAIT_SECONDS
     ) -> dict[Partition, int]:
-        """Wait until a group that has committed something lags by at most `lag` records."""
+        """Wait until a group that has committed something lags by at most `lag` records, and does
+        not rebalance."""
 
         async def look() -> tuple[bool, dict[Partition, int]]:
             offsets = await self.committed(group)
-            return bool(offsets) and await self._lag(group, offsets) <= lag, offsets
+            if not offsets or await self._lag(group, offsets) > lag:
+                return False, offsets
+            found = await self.group(group)
+            return found is not None and found.state in AT_REST, offsets
 
         what = f"group {group!r} with a lag of {lag}"
         return await self.wait_until(look, what, timeout, group=group)

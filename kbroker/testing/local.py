@@ -184,7 +184,7 @@ class KafkaHandle:
     def wait_for_lag(
         self, group: str, lag: int = 0, timeout: float = WAIT_SECONDS
     ) -> dict[Partition, int]:
-        """Wait until a group that has committed something lags by at most `lag` records."""
+        """Wait until a group lags by at most `lag` records; see `Kit.wait_for_lag`."""
         return self._do(self._watched.wait_for_lag, group, lag, timeout)
 
     def expect(self, topic: str) -> Expectation:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 
 from kbroker.broker import Broker
 from kbroker.client.topics import Partition
 from kbroker.coordinator import GroupCoordinator
 from kbroker.node import Node
+from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.group_metadata import read_assignment
 from kbroker.protocol.messages.groups import DescribeGroupsResponse
+from kbroker.storage.log import Log
 
-AT_REST = {"Stable", "Empty", "Dead"}
+from .given import AT_REST
 
 
 def unrest(broker: Broker, group: str | None = None) -> str | None:
@@ -19,7 +22,8 @@ def unrest(broker: Broker, group: str | None = None) -> str | None:
 
     At rest means: no request is being worked on, every parked fetch waits for records that do not
     exist yet, no rebalance is pending, no time-out is due, and each group has committed all that
-    its members were assigned.
+    its members were assigned. A compacted topic in which a group that commits has never committed
+    anything is a table of its own, a changelog for instance: it is read, and never committed.
     """
     node = broker.node
     for shard in node.groups.shards():
@@ -42,10 +46,15 @@ def _unrest_of(node: Node, coordinator: GroupCoordinator, name: str) -> str | No
     if group.group_state not in AT_REST:
         return f"is {group.group_state}"
     committed = coordinator.committed(name)
+    input_topics = {topic for topic, _ in committed}
     for topic, index in _assigned(group):
-        end = _end(node, topic, index)
-        offset = committed.get((topic, index))
-        if end is not None and (offset is None or offset < end):
+        log = _log(node, topic, index)
+        if log is None or log.last_stable_offset == log.log_start_offset:
+            continue
+        if committed and topic not in input_topics and log.config.compacted:
+            continue
+        offset, end = committed.get((topic, index)), log.last_stable_offset
+        if offset is None or offset < end:
             return f"has committed {offset} of {end} in {topic}-{index}"
     return None
 
@@ -58,9 +67,8 @@ def _assigned(group: DescribeGroupsResponse.Group) -> Iterator[Partition]:
                 yield topic.topic, index
 
 
-def _end(node: Node, topic: str, index: int) -> int | None:
-    """Where the readable records of a partition end; None when there are none."""
-    log = node.logs.get(topic, index)
-    if log is None or log.last_stable_offset == log.log_start_offset:
-        return None
-    return log.last_stable_offset
+def _log(node: Node, topic: str, index: int) -> Log | None:
+    """The log of a partition, opened if nobody has asked for it since the broker was started."""
+    with contextlib.suppress(KafkaError):  # it is gone, or its disk is broken
+        node.named_replica(topic, index)
+    return node.logs.get(topic, index)

@@ -547,6 +547,8 @@ def test_what_the_kit_produces_comes_to_the_point_too(broker: LocalBroker) -> No
     [
         (lambda broker: broker.crash_at("compaction.cleaned"), "the broker never came there"),
         (lambda broker: broker.disk.fail("write"), "there was no write of records"),
+        (lambda broker: broker.disk.full("orders", 0), r"disk.full\('orders', 0\) refused nothing"),
+        (lambda broker: broker.disk.full(free=1_000_000), r"full\(free=1000000\) refused nothing"),
     ],
 )
 def test_what_was_armed_and_never_happened_fails_the_test(
@@ -570,6 +572,25 @@ def test_a_slow_disk_that_nobody_waited_for_fails_the_test(broker: LocalBroker) 
         broker.check_faults()
     broker.produce("orders", "x")
     broker.check_faults()
+
+
+def test_a_full_disk_that_refused_something_or_got_room_is_fine(broker: LocalBroker) -> None:
+    for _ in range(2):
+        broker.disk.full("orders", 0)
+        with pytest.raises(KafkaError):
+            broker.produce("orders", "x")
+        broker.power_cut()
+    broker.disk.full("orders", 0)  # and it is full already
+    broker.check_faults()
+    broker.disk.full()
+    with pytest.raises(UnfiredFault, match=r"disk.full\(free=0\) refused nothing"):
+        broker.check_faults()
+    broker.disk.make_room()
+    broker.check_faults()
+    broker.disk.full()
+    with pytest.raises(KafkaError):
+        broker.create_topic("other")
+    broker.disk.make_room()
 
 
 def test_what_the_disk_was_told_outlasts_a_power_cut(broker: LocalBroker) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
 from kbroker.testing import ExternalKafka, LocalBroker, UnfiredFault, WaitTimeout
 from kbroker.testing.expectation import seconds
@@ -49,6 +51,82 @@ def test_what_keeps_it_from_rest_is_said(broker: LocalBroker) -> None:
         fault.disarm()
         broker.settled(timeout=10)
         broker.fault("OffsetFetch").blackhole().maybe()
+
+
+@contextmanager
+def reader(broker: LocalBroker, *topics: str) -> Iterator[Consumer]:
+    """A member of group g that reads nothing, commits when told to, and rebalances when polled."""
+    client = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "group.id": "g",
+            "enable.auto.commit": False,
+            "log_level": 0,
+        }
+    )
+    client.subscribe(list(topics), on_assign=pause, on_revoke=lambda *_: None)
+    for _ in range(200):
+        client.poll(0.05)
+        if client.assignment():
+            break
+    yield client
+    client.close()
+
+
+def pause(client: Consumer, partitions: list[TopicPartition]) -> None:
+    client.assign(partitions)
+    client.pause(partitions)
+
+
+def commit(client: Consumer, topic: str) -> None:
+    client.commit(offsets=[TopicPartition(topic, 0, 1)], asynchronous=False)
+
+
+def test_a_changelog_is_read_and_never_committed(broker: LocalBroker) -> None:
+    broker.create_topic("changelog", configs={"cleanup.policy": "compact"})
+    with reader(broker, "orders", "changelog") as client:
+        broker.produce("changelog", "x", key="k")
+        with pytest.raises(WaitTimeout, match="has committed None of 1 in changelog-0"):
+            broker.settled("g", timeout=0.1)
+        broker.produce("orders", "x", partition=0)
+        commit(client, "orders")
+        broker.settled("g")
+        commit(client, "changelog")
+        broker.produce("changelog", "y", key="k")
+        with pytest.raises(WaitTimeout, match="has committed 1 of 2 in changelog-0"):
+            broker.settled("g", timeout=0.1)
+
+
+def test_what_was_never_committed_in_another_topic_is_unread(broker: LocalBroker) -> None:
+    broker.create_topic("bills")
+    with reader(broker, "orders", "bills") as client:
+        broker.produce("orders", "x", partition=0)
+        commit(client, "orders")
+        broker.produce("bills", "x")
+        with pytest.raises(WaitTimeout, match="has committed None of 1 in bills-0"):
+            broker.settled("g", timeout=0.1)
+
+
+def test_a_log_that_nobody_has_opened_since_the_start_is_unread(broker: LocalBroker) -> None:
+    with reader(broker, "orders"):
+        broker.produce("orders", "x", partition=0)
+        broker.restart()
+        with pytest.raises(WaitTimeout, match="has committed None of 1 in orders-0"):
+            broker.settled("g", timeout=0.1)
+
+
+def test_a_lag_counts_when_the_group_does_not_rebalance(broker: LocalBroker) -> None:
+    broker.produce("orders", "x", partition=0)
+    with reader(broker, "orders") as client:
+        commit(client, "orders")
+        with member(broker):
+            broker.wait_for_group("g", state="PreparingRebalance", timeout=10)
+            assert broker.lag("g") == 0
+            with pytest.raises(WaitTimeout, match="group 'g' with a lag of 0"):
+                broker.wait_for_lag("g", timeout=0.1)
+            client.unsubscribe()
+            client.poll(0.1)
+            assert broker.wait_for_lag("g", timeout=10) == {("orders", 0): 1}
 
 
 def test_a_request_that_hangs_keeps_it_from_rest(broker: LocalBroker) -> None:

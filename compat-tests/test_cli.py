@@ -249,7 +249,7 @@ def test_a_group_with_a_member(apache: Broker, ours: Broker, confluent: Start) -
     for broker in (apache, ours):
         ask(broker, "topic", "create", "read", "-p", "2")
         member = confluent(broker, "member")
-        member("join", member="me", topics=["read"], group="live", session_ms=3000)
+        member("join", member="me", topics=["read"], group="live", session_ms=30_000)
         wait = ("group", "wait", "live", "--state", "Stable", "--members", "1", "--timeout", "30s")
         assert ask(broker, *wait).status == 0
         (row,) = json.loads(ask(broker, "group", "describe", "live", *JSON).out)
@@ -363,7 +363,7 @@ def test_clients_go_on_after_adopt(apache: Broker, folder: Path, confluent: Star
     producer, member = confluent(apache, "producer"), confluent(apache, "reader")
     records = [{"value": str(i), "partition": i % 2} for i in range(100)]
     producer("produce", topic="moved", records=records, idempotent=True)
-    member("join", member="me", topics=["moved"], group="goes-on", session_ms=6000)
+    member("join", member="me", topics=["moved"], group="goes-on", session_ms=30_000)
     eventually(lambda: member("state", member="me")["count"], lambda n: n == 100, "records", 30)
     member("commit", member="me")
     before = json.loads(ask(apache, "topic", "describe", "moved", *JSON).out)[0]

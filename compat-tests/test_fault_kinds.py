@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.clients import ClientError, ClientProcess, Library, eventually
+from harness.clients import COORDINATOR_MOVES, ClientError, ClientProcess, Library, eventually
 from harness.tools import Said, Tools
 
 from kbroker.testing import Fault, LocalBroker
@@ -18,6 +18,8 @@ pytestmark = pytest.mark.needs("idempotent")
 
 OFFSET_OUT_OF_RANGE, CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, INVALID_PRODUCER_EPOCH = 1, 2, 10, 47
 WAIT_MS = 300
+SESSION_MS = 30_000
+"""Long: no member is out because its machine is slow."""
 VALUES = [str(number) for number in range(40)]
 """Sent together, in one request."""
 LARGE = [str(number) * 600_000 for number in range(8)]
@@ -156,17 +158,15 @@ PAUSES = {"kafka-python-3"}
 def test_throttling(
     broker: LocalBroker, client: Library, worker: ClientProcess, topic: str
 ) -> None:
-    fault = broker.fault("Produce", topic=topic).throttle(WAIT_MS)
     came: list[float] = []
     broker.on("Produce", topic=topic)(lambda request, asked: came.append(time.monotonic()))
-    worker.send("produce", topic=topic, records=records_of(LARGE), **ONCE)
-    fault.wait(timeout=10)
-    told = time.monotonic()
-    answers = worker.receive("produce")
+    fault = broker.fault("Produce", topic=topic).throttle(WAIT_MS)
+    answers = send(worker, topic, LARGE)
+    assert fault.hits == 1
     assert [answer["offset"] for answer in answers] == list(range(len(LARGE)))
     assert held(broker, topic) == LARGE
     if client.name in PAUSES:  # but not with what was on its way before it was told
-        assert max(came) - told >= 0.8 * WAIT_MS / 1000
+        assert came[-1] - came[0] >= 0.8 * WAIT_MS / 1000
 
 
 SENDS_AGAIN = {"kafka-python-3": False, "confluent-kafka": True, "aiokafka": False}
@@ -264,7 +264,7 @@ def test_an_older_broker(
 
 
 def joined(worker: ClientProcess, topic: str, group: str, **options: Any) -> None:
-    worker("join", member=group, topics=[topic], group=group, session_ms=10_000, **options)
+    worker("join", member=group, topics=[topic], group=group, session_ms=SESSION_MS, **options)
     wait_for_partitions(worker, group, [[topic, 0]])
 
 
@@ -304,6 +304,11 @@ def test_a_member_that_was_thrown_out_comes_back(
     worker("leave", member=group)
 
 
+COULD_NOT_ASK = frozenset({None})
+"""librdkafka ends its connection to a coordinator that moved, and after some tries that met such an
+end it tells the application of a broken connection, which has no number of Kafka's."""
+
+
 def test_a_coordinator_that_moves(
     broker: LocalBroker, worker: ClientProcess, topic: str, unique: Unique
 ) -> None:
@@ -313,7 +318,12 @@ def test_a_coordinator_that_moves(
     broker.produce(topic, "x")
     assert wait_for_records(worker, group, 1) == ["x"]
     broker.move_coordinator(group)
-    eventually(lambda: worker("commit", member=group), lambda seen: True, "a commit")
+    eventually(
+        lambda: worker("commit", member=group),
+        lambda seen: True,
+        "a commit",
+        not_yet=COORDINATOR_MOVES | COULD_NOT_ASK,
+    )
     assert broker.committed(group) == {(topic, 0): 1}
     (after,) = broker.wait_for_group(group, members=1).members
     assert after.id == before.id, "the group is the same after its coordinator moved"
@@ -414,10 +424,11 @@ def armed(broker: LocalBroker, effect: str, api: str, topic: str) -> Fault[None]
 )
 def test_java_writes_once(broker: LocalBroker, tools: Tools, topic: str, effect: str) -> None:
     fault = armed(broker, effect, "Produce", topic)
+    timeout_ms = "1000" if effect == "blackhole" else "15000"
     said = tools.run(
         "kafka-console-producer",
         *("--bootstrap-server", broker.bootstrap_servers, "--topic", topic),
-        *("--request-required-acks", "all", "--request-timeout-ms", "1000"),
+        *("--request-required-acks", "all", "--request-timeout-ms", timeout_ms),
         stdin="\n".join(VALUES),
     )
     assert said.status == 0, said
@@ -429,7 +440,7 @@ def read_by_java(broker: LocalBroker, tools: Tools, topic: str) -> Said:
     return tools.run(
         "kafka-console-consumer",
         *("--bootstrap-server", broker.bootstrap_servers, "--topic", topic, "--from-beginning"),
-        *("--max-messages", str(len(VALUES)), "--timeout-ms", "10000"),
+        *("--max-messages", str(len(VALUES)), "--timeout-ms", "30000"),
     )
 
 

@@ -16,7 +16,7 @@ from harness.clients import ALL_CODECS, ClientProcess, eventually
 CLIENT = "kcat"
 SECONDS = 30.0
 BASE_MS = 1_700_000_000_000
-QUICK = ("-X", "session.timeout.ms=3000", "-X", "heartbeat.interval.ms=200")
+QUICK = ("-X", "session.timeout.ms=30000", "-X", "heartbeat.interval.ms=200")
 
 Unique = Callable[[str], str]
 Kcat = Callable[..., str]

@@ -11,7 +11,7 @@ from harness.brokers import ApacheBroker
 from kbroker.testing import ExternalKafka
 
 CLIENT = "kbroker's test kit"
-RUN_SECONDS = 60
+RUN_SECONDS = 120
 TESTS = """
 import os
 

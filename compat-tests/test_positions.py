@@ -83,15 +83,14 @@ def run_script(
     script: dict[str, Any] = {
         "topic": topic,
         "group": group,
-        "session_ms": 2_000,
         "commit": commit,
         "out": str(out),
         "until": 29,
     }
     first = spawn(client)
-    first.send("script", crash_at="10", **script)
+    first.send("script", crash_at="10", session_ms=2_000, **script)
     assert first.wait_for_crash() == CRASHED
-    spawn(client)("script", **script)
+    spawn(client)("script", session_ms=30_000, **script)
     return Counter(out.read_text().split())
 
 

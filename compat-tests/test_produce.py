@@ -12,7 +12,7 @@ from harness.clients import ClientError, ClientProcess, Library, eventually
 
 Unique = Callable[[str], str]
 LONG_WAIT_MS = 20_000
-SOON_SECONDS = 8.0
+SOON_SECONDS = 15.0
 TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
 
 

@@ -19,7 +19,7 @@ from aiokafka.admin import (
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
-from base import Client, Consumer, OnChange, Row
+from base import Client, Consumer, OnChange, Row, heartbeat_ms
 
 CALL_SECONDS = 60.0
 
@@ -165,7 +165,7 @@ class Aiokafka(Client):
             partition_assignment_strategy=[assignor],
             session_timeout_ms=session_ms,
             rebalance_timeout_ms=session_ms,
-            heartbeat_interval_ms=min(max(session_ms // 10, 100), 1_000),
+            heartbeat_interval_ms=heartbeat_ms(session_ms),
             enable_auto_commit=auto_commit,
             auto_commit_interval_ms=100,
             metadata_max_age_ms=1000,

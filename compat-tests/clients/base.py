@@ -22,6 +22,11 @@ class Row(NamedTuple):
     headers: list[tuple[str, bytes | None]]
 
 
+def heartbeat_ms(session_ms: int) -> int:
+    """How often a member says that it is there: often, as it hears of rebalances by the answers."""
+    return min(max(session_ms // 10, 100), 300)
+
+
 class Consumer(ABC):
     """A consumer; used by one thread only."""
 

@@ -6,7 +6,7 @@ import time
 from functools import cached_property
 from typing import Any
 
-from base import Client, Consumer, OnChange, Row
+from base import Client, Consumer, OnChange, Row, heartbeat_ms
 from confluent_kafka import (
     TIMESTAMP_NOT_AVAILABLE,
     ConsumerGroupTopicPartitions,
@@ -135,9 +135,11 @@ class Confluent(Client):
                 strategy, strategy
             ),
             "session.timeout.ms": session_ms,
-            "heartbeat.interval.ms": min(max(session_ms // 10, 100), 1_000),
+            "heartbeat.interval.ms": heartbeat_ms(session_ms),
             "enable.auto.commit": auto_commit,
             "auto.commit.interval.ms": 100,
+            # It breaks connections itself when a coordinator moves, and would count those too.
+            "reconnect.backoff.max.ms": 1000,
             "topic.metadata.refresh.interval.ms": 1000,
             "allow.auto.create.topics": False,
             "isolation.level": isolation,

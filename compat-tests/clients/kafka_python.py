@@ -8,7 +8,7 @@ from typing import Any
 
 import kafka
 import kafka.admin
-from base import Client, Consumer, OnChange, Row
+from base import Client, Consumer, OnChange, Row, heartbeat_ms
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
@@ -137,7 +137,7 @@ class KafkaPython(Client):
                 auto_offset_reset=reset,
                 partition_assignment_strategy=_strategy(strategy),
                 session_timeout_ms=session_ms,
-                heartbeat_interval_ms=min(max(session_ms // 10, 100), 1_000),
+                heartbeat_interval_ms=heartbeat_ms(session_ms),
                 enable_auto_commit=auto_commit,
                 auto_commit_interval_ms=100,
                 metadata_max_age_ms=1000,

@@ -356,7 +356,7 @@ def eventually(
     holds: Callable[[Any], bool],
     what: str,
     seconds: float = 30.0,
-    not_yet: frozenset[int] = COORDINATOR_MOVES,
+    not_yet: frozenset[int | None] = COORDINATOR_MOVES,
 ) -> Any:
     """Look again and again until `holds`; fails with the last thing seen.
 

@@ -198,7 +198,7 @@ async def test_max_connection_creation_rate_holds_back() -> None:
         for _ in range(20):
             async with connected(broker.endpoint) as wire:
                 assert await wire.works()
-        assert 0.8 < time.perf_counter() - began_at < 4
+        assert time.perf_counter() - began_at > 0.8
 
 
 async def test_connections_that_are_held_back_count() -> None:
@@ -209,20 +209,20 @@ async def test_connections_that_are_held_back_count() -> None:
     ):
         wires = [await stack.enter_async_context(connected(broker.endpoint)) for _ in range(6)]
         for wire in wires[4:]:
-            await wire.wait_closed(0.9)
+            await wire.wait_closed(3)  # its turn would come after four seconds
         for wire in wires[:4]:
             assert await wire.works()
 
 
 async def test_a_first_request_is_due_in_time() -> None:
     async with (
-        started(first_request_timeout_ms=300) as broker,
+        started(first_request_timeout_ms=1000) as broker,
         connected(broker.endpoint) as wire,
         connected(broker.endpoint) as slow,
     ):
         assert await wire.works()
         await slow.send_bytes(struct.pack(">ihh", 100, ApiKey.METADATA, 1))
-        await slow.wait_closed(4)
+        await slow.wait_closed()
         assert await wire.works()
 
 
@@ -234,7 +234,7 @@ async def test_an_idle_connection_is_closed_and_a_busy_one_is_not() -> None:
     ):
         assert await idle.works()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(idle.wait_closed, 6)
+            nursery.start_soon(idle.wait_closed)
             while len(broker.server.connections) == 2:
                 assert await busy.works()
                 await trio.sleep(0.2)
@@ -252,7 +252,7 @@ async def test_idle_connections_stay_when_nothing_says_how_long(
 
 
 async def test_a_parked_fetch_is_not_idle() -> None:
-    async with started(connections_max_idle_ms=500) as broker, connected(broker.endpoint) as wire:
+    async with started(connections_max_idle_ms=1000) as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
         row = await fetch(wire, topic, max_wait_ms=2500)
         assert row.error_code == 0

@@ -130,13 +130,14 @@ class Fault(Generic[Waited]):
         try:
             if self._rule.effect is not Effect.PASS:
                 raise ValueError(f"this is {self._rule} already; arm one more fault for the rest")
+            for name, value in settings.items():
+                setattr(self._rule, name, value)
+            self._rule.begin_anew()
             self._rule.effect = effect
             check_effect(self._rule)
         except ValueError:
             self.disarm()
             raise
-        for name, value in settings.items():
-            setattr(self._rule, name, value)
         return self
 
     def _check(self, name: str, value: float, least: float, most: float = math.inf) -> None:

@@ -21,10 +21,16 @@ if TYPE_CHECKING:
     from .session_broker import SessionBroker
 
 HERE = Path(__file__).parent
+NO_KAFKA = "kbroker_no_kafka"
+"""Where the report of a test says why there is no Kafka to run against."""
 BROKERS = "_kbroker_brokers"
 """Where a test keeps the brokers that it uses: its faults are looked at, and its report shows them."""
 SESSION_BROKER = "_kbroker_session"
 """Where a session keeps the broker that its tests have in common."""
+
+
+class NoKafka(Exception):
+    """There is no Kafka where `--kbroker-bootstrap` says; the report of the test ends the run."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -175,7 +181,7 @@ def kbroker_external(
 
 
 def _connected(bootstrap: str, thread: BrokerThread) -> ExternalKafka:
-    """The Kafka at an address; ends the run when there is none: no test could do anything."""
+    """The Kafka at an address. Raises NoKafka when there is none: no test could do anything."""
     from kbroker.client.errors import CannotConnect, ClientError
 
     from .local import ExternalKafka
@@ -189,9 +195,7 @@ def _connected(bootstrap: str, thread: BrokerThread) -> ExternalKafka:
             f"--kbroker-bootstrap {bootstrap}: {reason}; name a Kafka that runs, or leave the "
             "option (and KBROKER_TEST_BOOTSTRAP) out: then each test has a broker of its own"
         )
-        if "PYTEST_XDIST_WORKER" in os.environ:  # from there, the reason of an exit is not shown
-            pytest.fail(message, pytrace=False)
-        pytest.exit(message)
+        raise NoKafka(message) from None
     return kafka
 
 
@@ -297,6 +301,8 @@ def pytest_runtest_makereport(
     if report.skipped and by_kit and isinstance(report.longrepr, tuple):
         path, line, _ = item.reportinfo()
         report.longrepr = (os.fspath(path), (line or 0) + 1, report.longrepr[2])
+    if call.excinfo is not None and isinstance(call.excinfo.value, NoKafka):
+        report.__dict__[NO_KAFKA] = item.session.shouldstop = str(call.excinfo.value)
     if report.failed and call.when != "teardown":
         keep = item.config.getoption("kbroker_keep")
         for number, broker in enumerate(_used_by(item), 1):
@@ -305,6 +311,15 @@ def pytest_runtest_makereport(
                 text += "\n" + _keep(broker, Path(keep) / _file_name(item), number)
             report.sections.append((f"kbroker {number}", text))
     return report
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Without a Kafka to run against the run ends. Under pytest-xdist that is for the process to do
+    that has started the workers, and what these report comes here too."""
+    reason: str | None = report.__dict__.get(NO_KAFKA)
+    if reason is not None and "PYTEST_XDIST_WORKER" not in os.environ:
+        pytest.exit(reason)
 
 
 def _file_name(item: pytest.Item) -> str:

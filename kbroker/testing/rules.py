@@ -190,6 +190,12 @@ class Rule:
     released: set[str] = field(default_factory=set)
     """The clients that have sent what `until` waits for."""
 
+    def begin_anew(self) -> None:
+        """Have hit nothing: what came before it was known what to do does not count."""
+        self.calls = self.hits = 0
+        self.clients.clear()
+        self.released.clear()
+
     def may_hit(self, client_id: str) -> bool:
         """Whether a request of this client can still be hit."""
         return self.hits < self.count and client_id not in self.released

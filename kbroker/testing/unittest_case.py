@@ -2,30 +2,54 @@
 
 from __future__ import annotations
 
+import os
 import unittest
 from typing import Any, ClassVar
 
+from .given import topics_of
 from .host import BrokerThread
-from .local import LocalBroker
+from .local import ExternalKafka, LocalBroker
 
 
 class KafkaTestCase(unittest.TestCase):
     """A test case whose tests have a fresh, empty broker each: `self.kbroker`.
 
     `kbroker_settings` are the parameters of `LocalBroker`. Put this class before another base, such
-    as `unittest.IsolatedAsyncioTestCase`.
+    as `unittest.IsolatedAsyncioTestCase`. With the address of a Kafka in KBROKER_TEST_BOOTSTRAP the
+    tests run against that one; those that need a broker of their own are skipped.
     """
 
     kbroker_settings: ClassVar[dict[str, Any]] = {}
-    kbroker: LocalBroker
+    kbroker: LocalBroker | ExternalKafka
     _thread: ClassVar[BrokerThread]
+    _external: ClassVar[ExternalKafka | None]
 
     @classmethod
     def setUpClass(cls) -> None:
         super().setUpClass()
         cls._thread = BrokerThread()
         cls.addClassCleanup(cls._thread.close)
+        bootstrap = os.environ.get("KBROKER_TEST_BOOTSTRAP")
+        cls._external = ExternalKafka(bootstrap, cls._thread) if bootstrap else None
+        if cls._external is not None:
+            cls.addClassCleanup(cls._external.close)
+            cls._external.topics()  # if nobody answers there, no test has to find out
 
     def setUp(self) -> None:
         super().setUp()
-        self.kbroker = self.enterContext(LocalBroker(thread=self._thread, **self.kbroker_settings))
+        if self._external is None:
+            settings = self.kbroker_settings
+            self.kbroker = self.enterContext(LocalBroker(thread=self._thread, **settings))
+        else:
+            self.kbroker = self._prepared(self._external)
+
+    def _prepared(self, kafka: ExternalKafka) -> ExternalKafka:
+        """It has the topics of the settings, empty; what a test creates is deleted at its end."""
+        settings = dict(self.kbroker_settings)
+        topics = topics_of(settings.pop("topics", None) or {})
+        if any(settings.values()):
+            self.skipTest("it needs a broker of its own, and KBROKER_TEST_BOOTSTRAP names another")
+        self.addCleanup(kafka.delete_created)
+        for name, partitions in topics.items():
+            kafka.create_anew(name, partitions)
+        return kafka

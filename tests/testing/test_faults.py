@@ -359,6 +359,19 @@ async def test_a_fault_without_an_effect_counts(broker: RunningBroker, wire: Wir
     assert count.hits == 2
 
 
+async def test_what_came_before_an_effect_was_named_does_not_count(
+    broker: RunningBroker, wire: Wire
+) -> None:
+    fault = broker.fault("ListGroups")
+    assert await codes(wire, 1) == [0]
+    fault.throttle(5)
+    assert fault.hits == 0
+    with pytest.raises(UnfiredFault):
+        broker.check_faults()
+    assert await codes(wire, 1) == [0]
+    assert fault.hits == 1
+
+
 async def test_a_condition_of_ones_own(broker: RunningBroker, wire: Wire) -> None:
     broker.fault("Produce", error=HIT, when=lambda request: request.timeout_ms == 7)
     assert (await produce(wire, ORDERS, batch())).error_code == 0

@@ -289,6 +289,7 @@ def test_the_same_tests_against_another_kafka(run: Run) -> None:
     assert len(found) == 3
 
 
+@pytest.mark.parametrize("options", [[], ["-n2"]], ids=["one process", "workers"])
 @pytest.mark.parametrize(
     ("address", "reason"),
     [
@@ -296,26 +297,24 @@ def test_the_same_tests_against_another_kafka(run: Run) -> None:
         ("127.0.0.1:1", "127.0.0.1:1 refuses the connection"),
     ],
 )
-def test_an_address_without_a_kafka_ends_the_run(run: Run, address: str, reason: str) -> None:
+def test_an_address_without_a_kafka_ends_the_run(
+    run: Run, address: str, reason: str, options: list[str]
+) -> None:
     text = """
-        def test_one(kbroker):
+        import pytest
+
+        @pytest.mark.parametrize("number", range(10))
+        def test_one(kbroker, number):
             pass
 
         def test_two(kbroker_session):
             pass
     """
-    result = run(text, "--kbroker-bootstrap", address)
-    output = result.stdout.str()
+    result = run(text, *options, "--kbroker-bootstrap", address)
+    output = result.stdout.str() + result.stderr.str()
     assert output.count(f"--kbroker-bootstrap {address}: {reason}; name a Kafka that runs") == 1
     assert "Traceback" not in output
     assert result.ret == pytest.ExitCode.INTERRUPTED
-
-
-def test_an_address_without_a_kafka_is_told_by_workers(run: Run) -> None:
-    text = "def test_one(kbroker): pass"
-    result = run(text, "-n1", "--kbroker-bootstrap", "127.0.0.1:1")
-    result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["--kbroker-bootstrap 127.0.0.1:1: *refuses the connection*"])
 
 
 def test_topics_of_a_test_are_deleted_from_another_kafka(run: Run) -> None:

@@ -6,7 +6,9 @@ import threading
 import unittest
 from typing import Any, ClassVar
 
-from kbroker.testing import KafkaTestCase
+import pytest
+
+from kbroker.testing import KafkaTestCase, LocalBroker
 
 
 def run(*cases: unittest.TestCase) -> unittest.TestResult:
@@ -46,3 +48,31 @@ def test_a_fault_that_never_fired_fails() -> None:
     result = run(Case("unfired"))
     ((_, message),) = [*result.errors, *result.failures]
     assert "never fired" in message
+
+
+class CaseOfItsOwn(KafkaTestCase):
+    kbroker_settings: ClassVar[dict[str, Any]] = {"config": {"num.partitions": 3}}
+
+    def one(self) -> None:
+        raise AssertionError
+
+
+def test_the_same_tests_against_another_kafka(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Topics are made anew and deleted; tests that ask for what it cannot do are skipped."""
+    with LocalBroker(topics={"orders": 1}) as elsewhere:
+        elsewhere.produce("orders", "of an earlier run")
+        monkeypatch.setenv("KBROKER_TEST_BOOTSTRAP", elsewhere.bootstrap_servers)
+        result = run(Case("one"), Case("other"), Case("unfired"), CaseOfItsOwn("one"))
+        assert elsewhere.topics() == {}
+    assert (result.testsRun, len(result.skipped)) == (4, 2)
+    assert result.wasSuccessful(), [*result.errors, *result.failures]
+
+
+def test_an_address_without_a_kafka_is_an_error_of_the_class(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("KBROKER_TEST_BOOTSTRAP", "127.0.0.1:1")
+    result = run(Case("one"), Case("other"))
+    ((_, message),) = result.errors
+    assert "127.0.0.1:1" in message
+    assert result.testsRun == 0

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+import trio
 from confluent_kafka import Consumer, TopicPartition
 
 from kbroker.testing import ExternalKafka, LocalBroker, UnfiredFault, WaitTimeout
@@ -132,12 +133,19 @@ def test_a_lag_counts_when_the_group_does_not_rebalance(broker: LocalBroker) -> 
 def test_a_request_that_hangs_keeps_it_from_rest(broker: LocalBroker) -> None:
     from kafka import KafkaProducer
 
-    fault = broker.fault("Produce").delay(500)
+    may_go_on = threading.Event()
+
+    async def hold(request: object, asked: object) -> None:
+        while not may_go_on.is_set():  # noqa: ASYNC110  # set in another thread
+            await trio.sleep(0.005)
+
+    fault = broker.fault("Produce").hook(hold)
     producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers)
     sent = producer.send("orders", b"x")
     fault.wait()
     with pytest.raises(WaitTimeout, match="is not answered yet"):
         broker.settled(timeout=0.05)
+    may_go_on.set()
     broker.settled()
     assert sent.get(5).offset == 0
     producer.close()

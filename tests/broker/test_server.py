@@ -287,7 +287,7 @@ async def test_a_stop_answers_what_is_parked(start: Start, tmp_path: Path) -> No
             await wire.send(ApiKey.FETCH, 12, fetch_request(topic, max_wait_ms=NEVER))
             assert await wire.is_silent(0.05)
             began_at = time.perf_counter()
-        assert time.perf_counter() - began_at < 2
+        assert time.perf_counter() - began_at < 5, "it used up its time of grace"
         row = (await wire.receive()).responses[0].partitions[0]
         assert row.error_code == 0
         await wire.wait_closed()
@@ -323,7 +323,7 @@ async def test_a_stop_does_not_wait_for_a_client_that_does_not_read() -> None:
                 while True:
                     await wire.stream.send_all(wire.frame(ApiKey.FETCH, 12, fetch_request(topic)))
             began_at = time.perf_counter()
-        assert time.perf_counter() - began_at < 8
+        assert time.perf_counter() - began_at < 20
 
 
 async def test_no_one_gets_in_while_it_stops() -> None:

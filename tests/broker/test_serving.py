@@ -264,7 +264,7 @@ def test_a_start_to_the_first_answer_is_quick(tmp_path: Path) -> None:
             ready(process, tmp_path / "port")
             took.append(time.perf_counter() - began_at)
     print(f"\nexec to ready: {sorted(took)[1]:.2f} s")
-    assert min(took) < 2
+    assert min(took) < 5
 
 
 def test_help_is_there_for_each_command() -> None:

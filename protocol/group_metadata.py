@@ -14,20 +14,18 @@ opaque to a broker; the readers here serve descriptions and tests.
 
 from __future__ import annotations
 
-import struct
 from typing import TypeAlias, TypeVar
 
-from .compile import decode, encode_bytes
+from .compile import decode
 from .primitives import Buffer, DecodeError
 from .schema import ZERO_UUID, Int32, Int64, Uuid, message, wire
 from .schema import struct as nested
+from .versioned import VERSION_SIZE, decode_versioned, encode_versioned, version_of
 
 OFFSET_COMMIT_KEY_VERSION = 1
 OFFSET_COMMIT_VALUE_VERSION = 4
 GROUP_METADATA_KEY_VERSION = 2
 GROUP_METADATA_VALUE_VERSION = 3
-
-_VERSION = struct.Struct(">h")
 
 M = TypeVar("M")
 
@@ -98,8 +96,8 @@ def encode_key(key: Key) -> bytes:
         EncodeError: a field does not fit (a group or topic name of more than 32767 bytes).
     """
     if isinstance(key, OffsetCommitKey):
-        return _versioned(key, OFFSET_COMMIT_KEY_VERSION)
-    return _versioned(key, GROUP_METADATA_KEY_VERSION)
+        return encode_versioned(key, OFFSET_COMMIT_KEY_VERSION)
+    return encode_versioned(key, GROUP_METADATA_KEY_VERSION)
 
 
 def encode_value(value: Value, version: int | None = None) -> bytes:
@@ -118,7 +116,7 @@ def encode_value(value: Value, version: int | None = None) -> bytes:
             version = GROUP_METADATA_VALUE_VERSION
         else:
             version = OFFSET_COMMIT_VALUE_VERSION if value.expire_timestamp == -1 else 1
-    return _versioned(value, version)
+    return encode_versioned(value, version)
 
 
 def decode_key(buffer: Buffer) -> Key | None:
@@ -127,43 +125,22 @@ def decode_key(buffer: Buffer) -> Key | None:
     Raises:
         DecodeError: the bytes are no key.
     """
-    version = _version_of(buffer)
+    version = version_of(buffer)
     if version in (0, OFFSET_COMMIT_KEY_VERSION):
-        return _decode_whole(OffsetCommitKey, buffer, version)
+        return decode_versioned(OffsetCommitKey, buffer)
     if version == GROUP_METADATA_KEY_VERSION:
-        return _decode_whole(GroupMetadataKey, buffer, version)
+        return decode_versioned(GroupMetadataKey, buffer)
     return None
 
 
 def decode_offset_commit(buffer: Buffer) -> OffsetCommitValue:
     """The value under an `OffsetCommitKey`. Raises DecodeError, for unknown versions too."""
-    return _decode_whole(OffsetCommitValue, buffer, _version_of(buffer))
+    return decode_versioned(OffsetCommitValue, buffer)
 
 
 def decode_group_metadata(buffer: Buffer) -> GroupMetadataValue:
     """The value under a `GroupMetadataKey`. Raises DecodeError, for unknown versions too."""
-    return _decode_whole(GroupMetadataValue, buffer, _version_of(buffer))
-
-
-def _versioned(message: object, version: int) -> bytes:
-    return _VERSION.pack(version) + encode_bytes(message, version)
-
-
-def _version_of(buffer: Buffer) -> int:
-    try:
-        version: int = _VERSION.unpack_from(buffer)[0]
-    except struct.error:
-        raise DecodeError(f"no version in {len(buffer)} bytes") from None
-    if version < 0:
-        raise DecodeError(f"version {version}")
-    return version
-
-
-def _decode_whole(cls: type[M], buffer: Buffer, version: int) -> M:
-    value, end = decode(cls, buffer, version, _VERSION.size)
-    if end != len(buffer):
-        raise DecodeError(f"{cls.__name__}: {len(buffer) - end} bytes left over")
-    return value
+    return decode_versioned(GroupMetadataValue, buffer)
 
 
 # --- what consumers tell each other -----------------------------------------------------------
@@ -217,7 +194,7 @@ def read_assignment(assignment: Buffer) -> Assignment | None:
 
 def _tolerant(cls: type[M], blob: Buffer) -> M | None:
     try:
-        version = min(_version_of(blob), _CONSUMER_PROTOCOL_VERSION_MAX)
-        return decode(cls, blob, version, _VERSION.size)[0]
+        version = min(version_of(blob), _CONSUMER_PROTOCOL_VERSION_MAX)
+        return decode(cls, blob, version, VERSION_SIZE)[0]
     except DecodeError:
         return None

@@ -75,7 +75,7 @@ async def measure_commits(folder: str) -> float:
     config = BrokerConfig.load(options=options)
     listeners = [Listener("PLAINTEXT", "127.0.0.1", 0)]
     async with open_broker(config, data_dir=folder, listeners=listeners) as broker:
-        await broker.node.groups.create_offsets_topic()
+        await broker.node.groups.create_topic()
         replica = broker.node.named_replica("__consumer_offsets", 0)
         for number in range(COMMITS):
             value = OffsetCommitValue(

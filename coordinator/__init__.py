@@ -1,7 +1,8 @@
 """Coordinators: pure state machines that turn requests and time into records and answers."""
 
-from .coordinator import GroupCoordinator, group_partition
+from .coordinator import GroupCoordinator
 from .offsets import TopicNames
+from .placement import hash_partition
 from .result import Answer, ClientInfo, CoordinatorRecord, Event, Now, Parked, Result, append_error
 from .settings import GroupSettings
 
@@ -17,5 +18,5 @@ __all__ = [
     "Result",
     "TopicNames",
     "append_error",
-    "group_partition",
+    "hash_partition",
 ]

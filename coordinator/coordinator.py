@@ -203,17 +203,3 @@ class GroupCoordinator:
             for member in group.members.values():
                 self._rebalances.fail_slots(group, member, code, member.id, result)
         return result.answers
-
-
-def group_partition(group_id: str, partitions: int) -> int:
-    """The partition of `__consumer_offsets` that holds a group: by Java's hash of the id, as Kafka.
-
-    Parameters: `partitions` is how many the topic has.
-    """
-    hash_code = 0
-    units = group_id.encode("utf-16-be", "surrogatepass")
-    for high, low in zip(units[::2], units[1::2], strict=True):
-        hash_code = (31 * hash_code + (high << 8 | low)) & 0xFFFFFFFF
-    if hash_code >= 1 << 31:  # negative in Java, where the least int has no absolute value
-        hash_code = ((1 << 32) - hash_code) & 0x7FFFFFFF
-    return hash_code % partitions

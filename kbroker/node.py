@@ -301,7 +301,7 @@ class Node:
     async def auto_create_topic(self, name: str) -> Topic:
         """Create a topic that a client named, with the defaults; internal ones as they must be."""
         if name == OFFSETS_TOPIC:
-            return await self.groups.create_offsets_topic()
+            return await self.groups.create_topic()
         return await create_topic(
             self.cluster, self.config, NewTopic(name), cause="first use by a client"
         )

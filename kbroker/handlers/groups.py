@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 from kbroker.context import Context
-from kbroker.groups import GroupPending, client_info
+from kbroker.groups import client_info
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.groups import (
@@ -27,6 +27,7 @@ from kbroker.protocol.messages.groups import (
     SyncGroupResponse,
 )
 from kbroker.registry import handles
+from kbroker.shards import ShardPending
 
 R = TypeVar("R")
 
@@ -74,7 +75,7 @@ async def _find(ctx: Context, key_type: int, key: str) -> FindCoordinatorRespons
         row.error_message = f"there is no coordinator of type {key_type}"
         return row
     try:
-        await ctx.node.groups.create_offsets_topic()
+        await ctx.node.groups.create_topic()
     except KafkaError as error:
         row.error_code = ErrorCode.COORDINATOR_NOT_AVAILABLE
         row.error_message = error.message
@@ -85,7 +86,7 @@ async def _find(ctx: Context, key_type: int, key: str) -> FindCoordinatorRespons
 
 
 @handles(ApiKey.JOIN_GROUP, versions="0-9")
-def join_group(ctx: Context, request: JoinGroupRequest) -> JoinGroupResponse | GroupPending | None:
+def join_group(ctx: Context, request: JoinGroupRequest) -> JoinGroupResponse | ShardPending | None:
     """Behaviour: answers when all members have joined; see `kbroker.coordinator.classic`."""
     groups = ctx.node.groups
     try:
@@ -98,7 +99,7 @@ def join_group(ctx: Context, request: JoinGroupRequest) -> JoinGroupResponse | G
 
 
 @handles(ApiKey.SYNC_GROUP, versions="0-5")
-def sync_group(ctx: Context, request: SyncGroupRequest) -> SyncGroupResponse | GroupPending | None:
+def sync_group(ctx: Context, request: SyncGroupRequest) -> SyncGroupResponse | ShardPending | None:
     """Behaviour: answers with the member's assignment, once the leader has brought it."""
     groups = ctx.node.groups
     try:
@@ -109,7 +110,7 @@ def sync_group(ctx: Context, request: SyncGroupRequest) -> SyncGroupResponse | G
 
 
 @handles(ApiKey.HEARTBEAT, versions="0-4")
-def heartbeat(ctx: Context, request: HeartbeatRequest) -> HeartbeatResponse | GroupPending | None:
+def heartbeat(ctx: Context, request: HeartbeatRequest) -> HeartbeatResponse | ShardPending | None:
     """Behaviour: keeps the member's session, and says whether it must join again."""
     groups = ctx.node.groups
     try:
@@ -122,7 +123,7 @@ def heartbeat(ctx: Context, request: HeartbeatRequest) -> HeartbeatResponse | Gr
 @handles(ApiKey.LEAVE_GROUP, versions="0-5")
 def leave_group(
     ctx: Context, request: LeaveGroupRequest
-) -> LeaveGroupResponse | GroupPending | None:
+) -> LeaveGroupResponse | ShardPending | None:
     """Behaviour: the others take over at once.
 
     Versions: 3 takes several members out, by id or by instance id.
@@ -155,7 +156,7 @@ async def list_groups(ctx: Context, request: ListGroupsRequest) -> ListGroupsRes
 async def describe_groups(ctx: Context, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
     """Behaviour: state, protocol and members of each group, once they are committed."""
     groups = ctx.node.groups
-    rows: list[list[DescribeGroupsResponse.Group] | GroupPending | None] = []
+    rows: list[list[DescribeGroupsResponse.Group] | ShardPending | None] = []
     for group_id in request.groups:
         try:
             shard = groups.shard(group_id)
@@ -173,7 +174,7 @@ async def describe_groups(ctx: Context, request: DescribeGroupsRequest) -> Descr
 async def delete_groups(ctx: Context, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
     """Behaviour: groups without members go, with their offsets."""
     groups = ctx.node.groups
-    rows: list[list[DeleteGroupsResponse.Group] | GroupPending | None] = []
+    rows: list[list[DeleteGroupsResponse.Group] | ShardPending | None] = []
     for group_id in dict.fromkeys(request.groups_names):
         try:
             shard = groups.shard(group_id)
@@ -185,9 +186,9 @@ async def delete_groups(ctx: Context, request: DeleteGroupsRequest) -> DeleteGro
     return DeleteGroupsResponse(results=await _together(rows))
 
 
-async def _together(parts: list[list[R] | GroupPending | None]) -> list[R]:
+async def _together(parts: list[list[R] | ShardPending | None]) -> list[R]:
     """The rows of several coordinators, in order, those that have to wait included."""
     rows: list[R] = []
     for part in parts:
-        rows += (await part.wait() if isinstance(part, GroupPending) else part) or []
+        rows += (await part.wait() if isinstance(part, ShardPending) else part) or []
     return rows

@@ -12,7 +12,6 @@ from kbroker.coordinator.shapes import (
     fetch_response,
     groups_to_fetch,
 )
-from kbroker.groups import GroupPending
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.messages.offsets import (
@@ -24,12 +23,13 @@ from kbroker.protocol.messages.offsets import (
     OffsetFetchResponse,
 )
 from kbroker.registry import handles
+from kbroker.shards import ShardPending
 
 
 @handles(ApiKey.OFFSET_COMMIT, versions="0-10")
 def offset_commit(
     ctx: Context, request: OffsetCommitRequest
-) -> OffsetCommitResponse | GroupPending | None:
+) -> OffsetCommitResponse | ShardPending | None:
     """Behaviour: answers when the offsets are as durable as any acknowledged record.
 
     Versions: 10 names topics by id.
@@ -51,7 +51,7 @@ def offset_fetch(
     Versions: 8 asks for several groups, 10 names topics by id.
     """
     rows: list[OffsetFetchResponse.Group] = []
-    waits: dict[int, GroupPending] = {}
+    waits: dict[int, ShardPending] = {}
     groups = ctx.node.groups
     for group in groups_to_fetch(request, ctx.version):
         try:
@@ -60,7 +60,7 @@ def offset_fetch(
             rows.append(fetch_refused(group, error.code, ctx.version))
             continue
         row = groups.release(shard, shard.coordinator.fetch_offsets(group, ctx.version))
-        if isinstance(row, GroupPending):
+        if isinstance(row, ShardPending):
             waits[len(rows)] = row
             row = OffsetFetchResponse.Group(group_id=group.group_id)
         assert row is not None
@@ -71,7 +71,7 @@ def offset_fetch(
 
 
 async def _when_all_committed(
-    rows: list[OffsetFetchResponse.Group], waits: dict[int, GroupPending], version: int
+    rows: list[OffsetFetchResponse.Group], waits: dict[int, ShardPending], version: int
 ) -> OffsetFetchResponse:
     """Fill in the groups whose latest commits were not durable yet."""
     for position, pending in waits.items():
@@ -82,7 +82,7 @@ async def _when_all_committed(
 @handles(ApiKey.OFFSET_DELETE, versions="0")
 def offset_delete(
     ctx: Context, request: OffsetDeleteRequest
-) -> OffsetDeleteResponse | GroupPending | None:
+) -> OffsetDeleteResponse | ShardPending | None:
     """Behaviour: offsets of topics that no member is subscribed to go (KIP-496)."""
     groups = ctx.node.groups
     try:

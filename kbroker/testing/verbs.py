@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kbroker.broker import Broker
-from kbroker.groups import Shard
+from kbroker.groups import GroupShard
 from kbroker.node import Node
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -69,7 +69,7 @@ class StateVerbs:
         left = {row.member_id for row in shard.coordinator.describe_group(group, 5).members}
         return [member_id for member_id in meant if member_id not in left]
 
-    def _members(self, group: str) -> tuple[Shard, dict[str, set[str]]]:
+    def _members(self, group: str) -> tuple[GroupShard, dict[str, set[str]]]:
         """The coordinator of a group, and by what names its members are known."""
         try:
             shard = self._node.groups.shard(group)

@@ -119,7 +119,7 @@ async def test_committed_offsets_are_compacted(start: Start) -> None:
     small = {"offsets_topic_num_partitions": 1}
     async with start(**small) as broker, connected(broker.endpoint) as wire:
         await create_topic(wire, "t", partitions=4)
-        await broker.node.groups.create_offsets_topic()
+        await broker.node.groups.create_topic()
         for offset in range(250):
             await commit(wire, "g", offset)
         log = log_of(broker, "__consumer_offsets")

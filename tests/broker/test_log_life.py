@@ -111,7 +111,7 @@ class TestOnTheClock:
     async def test_committed_offsets_expire(self, tmp_path: Path) -> None:
         async with timed(tmp_path, offsets_retention_minutes="60") as (broker, wire, clock):
             await create_topic(wire, "t", partitions=4)
-            await broker.node.groups.create_offsets_topic()
+            await broker.node.groups.create_topic()
             await commit(wire, "g")
             clock.log.add(HOUR_MS - 1)
             broker.node.groups.expire_offsets()
@@ -190,7 +190,7 @@ async def test_in_real_time(tmp_path: Path) -> None:
         await client(write_for_a_while, servers)
         async with connected(broker.endpoint) as wire:
             await create_topic(wire, "t", partitions=4)
-            await broker.node.groups.create_offsets_topic()
+            await broker.node.groups.create_topic()
             await commit(wire, "g", retention_time_ms=200)
             with trio.fail_after(20):
                 while await committed(wire, "g") != [-1] * 4:  # noqa: ASYNC110

@@ -13,7 +13,7 @@ from kbroker.coordinator import (
     GroupSettings,
     Parked,
     Result,
-    group_partition,
+    hash_partition,
 )
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.groups import (
@@ -40,8 +40,8 @@ def test_groups_have_the_partition_that_kafka_gives_them() -> None:
         "polygenelubricants": 0,  # the least int
         "\U0001f600": 49,
     }
-    assert {group_id: group_partition(group_id, 50) for group_id in by_java} == by_java
-    assert {group_partition(f"g{i}", 3) for i in range(50)} == {0, 1, 2}
+    assert {group_id: hash_partition(group_id, 50) for group_id in by_java} == by_java
+    assert {hash_partition(f"g{i}", 3) for i in range(50)} == {0, 1, 2}
 
 
 def test_shards_do_not_know_of_each_other() -> None:

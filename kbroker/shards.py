@@ -1,0 +1,306 @@
+"""Coordinators of a node, one for each partition of an internal topic: their records and time-outs.
+
+A coordinator is pure. Here its records are appended and replayed, its answers are released at the
+high watermark, and its deadlines are waited for. The contract is that of
+`kbroker.coordinator.result`.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+import trio
+
+from kbroker.cluster import Topic
+from kbroker.coordinator import Answer, Now, Parked, Result, hash_partition
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.primitives import Buffer
+from kbroker.protocol.records import Record, encode_batch, read_header, read_records
+
+from .replica import Replica
+from .topics import NewTopic, create_topic
+from .waiters import Pending
+
+if TYPE_CHECKING:
+    from .node import Node
+
+logger = logging.getLogger(__name__)
+
+LOAD_BYTES = 4 << 20
+"""How much of a log is replayed at once when a coordinator is loaded."""
+
+
+class Coordinator(Protocol):
+    """What is common to the coordinators; see `kbroker.coordinator`."""
+
+    def replay(self, key: Buffer, value: Buffer | None) -> None: ...
+
+    def on_loaded(self, now: Now) -> Result[None]: ...
+
+    def on_unloaded(self) -> list[Answer]: ...
+
+    def abandon(self, slot: Parked[Any], now: Now) -> Result[None]: ...
+
+    def next_deadline(self) -> int | None: ...
+
+    def due(self, now: Now) -> Iterator[Result[None]]: ...
+
+
+C = TypeVar("C", bound=Coordinator)
+R = TypeVar("R")
+
+
+@dataclass(slots=True, eq=False)
+class Shard(Generic[C]):
+    """One coordinator and the partition that keeps its state."""
+
+    replica: Replica
+    coordinator: C
+
+
+class ShardPending(Pending[Any]):
+    """An answer of a coordinator. When the client goes away, the coordinator is told."""
+
+    __slots__ = ("_service", "_shard", "_slot")
+
+    def __init__(self, service: Shards[Any], shard: Shard[Any], slot: Parked[Any] | None) -> None:
+        super().__init__()
+        self._service = service
+        self._shard = shard
+        self._slot = slot
+        if slot is not None:
+            slot.on_answer = self.resolve
+
+    def abandon(self) -> None:
+        if self._slot is not None and not self.ready:
+            self._service.abandon(self._shard, self._slot)
+        super().abandon()
+
+
+class Shards(ABC, Generic[C]):
+    """All coordinators of one kind on one node.
+
+    Parameters: `topic` is the internal topic whose partitions keep their records.
+    """
+
+    def __init__(self, node: Node, topic: str) -> None:
+        self._node = node
+        self._topic = topic
+        self._shards: dict[int, Shard[C]] = {}
+        self._armed_ms: float = math.inf
+        self._rearm = trio.Event()
+
+    @abstractmethod
+    def _new_topic(self) -> NewTopic:
+        """The internal topic as it is made on first use."""
+
+    @abstractmethod
+    def _new_coordinator(self, index: int) -> C:
+        """An empty coordinator for one partition."""
+
+    @abstractmethod
+    def _note(self, event: Any) -> None:
+        """Keep and log one event of a result."""
+
+    # -- where coordinators live
+
+    async def create_topic(self) -> Topic:
+        """Return the internal topic, made on first use."""
+        cluster = self._node.cluster
+        topic = cluster.topics.get(self._topic)
+        if topic is not None:
+            return topic
+        new = self._new_topic()
+        try:
+            return await create_topic(cluster, self._node.config, new, cause="first use")
+        except KafkaError as error:
+            if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
+                raise
+            return cluster.topics[self._topic]
+
+    def shard(self, key: str) -> Shard[C]:
+        """Return the coordinator of a group or of a transactional id.
+
+        Raises KafkaError: NOT_COORDINATOR when this node is not it (any more, or yet).
+        """
+        topic = self._node.cluster.topics.get(self._topic)
+        if topic is None or self._node.stopping:
+            raise KafkaError(ErrorCode.NOT_COORDINATOR)
+        index = hash_partition(key, len(topic.partitions))
+        return self._shards.get(index) or self._open_shard(topic, index)
+
+    def shards(self) -> list[Shard[C]]:
+        """All coordinators that have something to keep."""
+        return list(self._shards.values())
+
+    def reload(self, key: str) -> None:
+        """Rebuild the coordinator of `key`, as when its partition gets another leader.
+
+        Those who wait for it are told NOT_COORDINATOR.
+        """
+        topic = self._node.cluster.topics.get(self._topic)
+        if topic is not None:
+            index = hash_partition(key, len(topic.partitions))
+            if index in self._shards:
+                self._lose(self._shards[index])
+            self._open_shard(topic, index)
+
+    async def load(self) -> None:
+        """Rebuild every coordinator from its partition."""
+        topic = self._node.cluster.topics.get(self._topic)
+        if topic is None:
+            return
+        for name, index in self._node.logs.folders():
+            if name == self._topic:
+                self._open_shard(topic, index)
+                await trio.lowlevel.checkpoint()
+
+    def _open_shard(self, topic: Topic, index: int) -> Shard[C]:
+        try:
+            replica = self._node.replica(topic, index)
+        except KafkaError as error:
+            raise KafkaError(ErrorCode.NOT_COORDINATOR, error.message) from error
+        shard = Shard(replica, self._new_coordinator(index))
+        for record in _stored_records(replica):
+            if record.key is not None:
+                shard.coordinator.replay(record.key, record.value)
+        self._shards[index] = shard
+        self.run(shard, shard.coordinator.on_loaded(self.now()))
+        return shard
+
+    # -- running operations
+
+    def now(self) -> Now:
+        clock = self._node.clock
+        return Now(clock.log_ms(), clock.coordinator_ms())
+
+    def run(self, shard: Shard[C], result: Result[R]) -> R | ShardPending | None:
+        """Append, replay and release one result; return the response or what becomes it."""
+        result = self.store(shard, result)
+        return self.release(shard, result.response, result.answers)
+
+    def store(self, shard: Shard[C], result: Result[R]) -> Result[R]:
+        """Append and replay one result; return what is to be released."""
+        if result.records:
+            try:
+                self._append(shard, result)
+            except KafkaError as error:
+                logger.error("records for %s were not stored: %s", self._topic, str(error))
+                assert result.on_failure is not None
+                result = result.on_failure(error.code, self.now())
+        for event in result.events:
+            self._note(event)
+        self._arm(shard)
+        self._node.changes.happened()
+        return result
+
+    def run_all(self, shard: Shard[C], results: Iterable[Result[None]]) -> None:
+        """Run results one after the other; each is made after the one before was handled."""
+        for result in results:
+            self.run(shard, result)
+
+    def _append(self, shard: Shard[C], result: Result[Any]) -> None:
+        now = self.now()
+        batch = encode_batch([Record(key, value, now.log_ms) for key, value in result.records])
+        shard.replica.append(memoryview(batch), read_header(batch), now.log_ms)
+        for key, value in result.records:
+            shard.coordinator.replay(key, value)
+
+    def release(
+        self, shard: Shard[C], response: R | Parked[R] | None, answers: Sequence[Answer] = ()
+    ) -> R | ShardPending | None:
+        """Give answers once what they are based on is committed: now, if nothing is in flight."""
+        log = shard.replica.log
+        slot = response if isinstance(response, Parked) else None
+        if log.high_watermark >= log.log_end_offset:
+            give(answers)
+            if slot is None:
+                return response  # type: ignore[return-value]
+            return slot.response or ShardPending(self, shard, slot)
+        pending = ShardPending(self, shard, slot)
+
+        def at_high_watermark(committed: bool) -> None:
+            if not committed:
+                self._lose(shard)
+            give(
+                answers
+                if committed
+                else [answer.refused(ErrorCode.NOT_COORDINATOR) for answer in answers]
+            )
+            if slot is None:
+                pending.resolve(response if committed else None)
+
+        shard.replica.commits.add(log.log_end_offset, at_high_watermark)
+        return pending
+
+    def _lose(self, shard: Shard[C]) -> None:
+        """The partition cannot be written any more: its coordinator's state is ahead of the log."""
+        for index, known in tuple(self._shards.items()):
+            if known is shard:
+                del self._shards[index]
+                give(shard.coordinator.on_unloaded())
+
+    def stop(self) -> None:
+        """Tell everyone who is parked that the coordinator goes."""
+        for index in tuple(self._shards):
+            self._lose(self._shards[index])
+
+    def abandon(self, shard: Shard[C], slot: Parked[Any]) -> None:
+        """The client that waits in `slot` has gone."""
+        self.run(shard, shard.coordinator.abandon(slot, self.now()))
+
+    # -- time
+
+    def _arm(self, shard: Shard[C]) -> None:
+        deadline = shard.coordinator.next_deadline()
+        if deadline is not None and deadline < self._armed_ms:
+            self._rearm.set()
+
+    async def run_timers(self) -> None:
+        """Let coordinators act on their time-outs, until cancelled."""
+        while True:
+            self._rearm = trio.Event()
+            self.run_due()
+            deadline = self.next_deadline()
+            self._armed_ms = math.inf if deadline is None else deadline
+            wait_seconds = max(self._armed_ms - self._node.clock.coordinator_ms(), 0) / 1000
+            with trio.move_on_after(wait_seconds):
+                await self._rearm.wait()
+
+    def next_deadline(self) -> int | None:
+        """When the next time-out comes, in coordinator time; None when nothing waits for one."""
+        deadlines = [shard.coordinator.next_deadline() for shard in self._shards.values()]
+        return min((each for each in deadlines if each is not None), default=None)
+
+    def run_due(self) -> None:
+        """Act on the time-outs that have come."""
+        now = self.now()
+        for shard in self.shards():
+            self.run_all(shard, shard.coordinator.due(now))
+
+    def wake_timers(self) -> None:
+        """The coordinator clock jumped, and what was due is done: wait for what is next."""
+        self._rearm.set()
+
+
+def give(answers: Sequence[Answer]) -> None:
+    """Answer requests that were parked."""
+    for slot, response in answers:
+        slot.answer(response)
+
+
+def _stored_records(replica: Replica) -> Iterator[Record]:
+    log = replica.log
+    offset = log.log_start_offset
+    while offset < log.log_end_offset:
+        found = log.read(offset, LOAD_BYTES, limit=log.log_end_offset)
+        if not found.size:
+            return
+        records = found.records
+        yield from read_records(records if isinstance(records, bytes) else records.read())
+        offset = found.next_offset

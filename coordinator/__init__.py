@@ -3,8 +3,20 @@
 from .coordinator import GroupCoordinator
 from .offsets import TopicNames
 from .placement import hash_partition
-from .result import Answer, ClientInfo, CoordinatorRecord, Event, Now, Parked, Result, append_error
+from .result import (
+    Answer,
+    ClientInfo,
+    CoordinatorRecord,
+    Event,
+    Now,
+    Parked,
+    Result,
+    TransactionEvent,
+    append_error,
+)
 from .settings import GroupSettings
+from .transaction import Transaction, TransactionState
+from .transactions import TransactionCoordinator, TransactionSettings
 
 __all__ = [
     "Answer",
@@ -17,6 +29,11 @@ __all__ = [
     "Parked",
     "Result",
     "TopicNames",
+    "Transaction",
+    "TransactionCoordinator",
+    "TransactionEvent",
+    "TransactionSettings",
+    "TransactionState",
     "append_error",
     "hash_partition",
 ]

@@ -54,7 +54,7 @@ class ClientInfo(NamedTuple):
 
 
 class CoordinatorRecord(NamedTuple):
-    """A record for `__consumer_offsets`; a value of None takes the entry away."""
+    """A record for an internal topic; a value of None takes the entry away."""
 
     key: bytes
     value: bytes | None
@@ -73,6 +73,21 @@ class Event(NamedTuple):
     generation: int
     state: str
     since_ms: int | None = None
+
+
+class TransactionEvent(NamedTuple):
+    """One change of a transactional id, and why.
+
+    `at_ms` is log time; the rest is how the change left it. `by_coordinator`: no producer asked.
+    """
+
+    at_ms: int
+    transactional_id: str
+    cause: str
+    producer_id: int
+    epoch: int
+    state: str
+    by_coordinator: bool
 
 
 class Parked(Generic[R]):
@@ -124,7 +139,8 @@ class Result(Generic[R]):
         time-out.
       records: To be appended and replayed.
       answers: Answers to requests that were parked, this one included.
-      events: What changed in which group and why. Whoever keeps them can explain the group.
+      events: What changed in which group or transaction, and why. Whoever keeps them can
+        explain it.
       on_failure: Makes the result to release instead when the append fails, and undoes what was
         volatile. Set whenever there are records.
     """
@@ -135,7 +151,7 @@ class Result(Generic[R]):
         self.response = response
         self.records: list[CoordinatorRecord] = []
         self.answers: list[Answer] = []
-        self.events: list[Event] = []
+        self.events: list[Event | TransactionEvent] = []
         self.on_failure: Undo[R] | None = None
 
 

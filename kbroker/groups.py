@@ -10,9 +10,11 @@ import trio
 
 from kbroker.cluster import OFFSETS_TOPIC, Cluster
 from kbroker.coordinator import ClientInfo, Event, GroupCoordinator, GroupSettings
+from kbroker.protocol.records import Marker, read_header
 
 from .explain import cause_of
 from .history import History
+from .replica import Replica
 from .shards import Shard, Shards
 from .topics import NewTopic
 
@@ -73,6 +75,15 @@ class GroupService(Shards[GroupCoordinator]):
             event.state,
             event.generation,
         )
+
+    def append_marker(self, index: int, batch: bytes, marker: Marker, now_ms: int) -> Replica:
+        """Append the end of a transaction to a partition of the offsets topic.
+
+        Raises KafkaError: what `Node.replica` and `Log.append` raise.
+        """
+        replica = self._node.named_replica(OFFSETS_TOPIC, index)
+        replica.append(memoryview(batch), read_header(batch), now_ms)
+        return replica
 
     def topic_deleted(self, name: str) -> None:
         """Offsets of a deleted topic go with it."""

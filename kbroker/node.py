@@ -12,6 +12,7 @@ import trio
 from kbroker.cluster import (
     EVERY_NODE,
     OFFSETS_TOPIC,
+    TRANSACTIONS_TOPIC,
     Cluster,
     ConfigResource,
     ResourceType,
@@ -40,6 +41,7 @@ from .request_memory import RequestMemory
 from .scrubber import Scrubber
 from .slices import Slices
 from .topics import NewTopic, create_topic
+from .transactions import TransactionService
 
 logger = logging.getLogger(__name__)
 
@@ -77,6 +79,7 @@ class Node:
         self.flusher = flusher
         self.changes = flusher.changes
         self.groups = GroupService(self)
+        self.transactions = TransactionService(self)
         self.producer_ids = ProducerIds(cluster)
         self.fetch_sessions = FetchSessions(sessions_max=config.fetch_sessions_max)
         self.request_memory = RequestMemory(config.queued_max_request_bytes)
@@ -115,6 +118,7 @@ class Node:
                 folder,
             )
         await self.groups.load()
+        await self.transactions.load()
         self.moves.resume()
 
     def cordoned_folders(self, config: BrokerConfig) -> set[str]:
@@ -143,6 +147,9 @@ class Node:
             nursery.start_soon(self.flusher.run)
             nursery.start_soon(self.groups.run_timers)
             nursery.start_soon(self.groups.expire_offsets_regularly)
+            nursery.start_soon(self.transactions.run_timers)
+            nursery.start_soon(self.transactions.retry_markers)
+            nursery.start_soon(self.transactions.expire_ids_regularly)
             nursery.start_soon(self._checkpoint_regularly)
             nursery.start_soon(self.moves.run)
             nursery.start_soon(self._apply_retention_regularly)
@@ -181,6 +188,7 @@ class Node:
         """Begin to stop: parked fetches and group members are answered, acks that wait are given."""
         self.stopping = True
         self.groups.stop()
+        self.transactions.stop()
         self.wake_fetches()
         await self.flusher.sync_now()
 
@@ -302,6 +310,8 @@ class Node:
         """Create a topic that a client named, with the defaults; internal ones as they must be."""
         if name == OFFSETS_TOPIC:
             return await self.groups.create_topic()
+        if name == TRANSACTIONS_TOPIC:
+            return await self.transactions.create_topic()
         return await create_topic(
             self.cluster, self.config, NewTopic(name), cause="first use by a client"
         )
@@ -415,6 +425,8 @@ class Node:
             )
         self.empty_trash_soon()
         self.groups.topic_deleted(topic.name)
+        if topic.name == TRANSACTIONS_TOPIC:
+            self.transactions.stop()
         logger.info("topic %s deleted", topic.name)
 
 

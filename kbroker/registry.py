@@ -26,9 +26,10 @@ HANDLER_MODULES = (
     "produce",
     "quorum",
     "topics",
+    "transaction_views",
     "transactions",
 )
-"""Modules of kbroker.handlers; their names are those of kbroker.protocol.messages."""
+"""Modules of kbroker.handlers; they are named like the messages that they answer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from enum import IntEnum
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
 METADATA_VERSION = "metadata.version"
+TRANSACTION_VERSION = "transaction.version"
 
 SUPPORTED: Mapping[str, range] = {METADATA_VERSION: range(30, 31)}
 """Levels that this version of kbroker can run.

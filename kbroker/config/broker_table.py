@@ -677,7 +677,6 @@ _TRANSACTIONS = (
         unit="ms",
         minimum=1,
         dynamic=False,
-        effect=Effect.LATER,
     ),
     Property(
         "transaction.max.timeout.ms",
@@ -687,7 +686,6 @@ _TRANSACTIONS = (
         unit="ms",
         minimum=1,
         dynamic=False,
-        effect=Effect.LATER,
     ),
     Property(
         "transaction.state.log.num.partitions",
@@ -696,7 +694,6 @@ _TRANSACTIONS = (
         "Partitions of `__transaction_state`; fixed once it exists.",
         minimum=1,
         dynamic=False,
-        effect=Effect.LATER,
     ),
     Property(
         "transaction.state.log.replication.factor",
@@ -707,7 +704,6 @@ _TRANSACTIONS = (
         dynamic=False,
         kafka_default="3",
         per_nodes=_replicas,
-        effect=Effect.LATER,
     ),
     Property(
         "transaction.state.log.min.isr",
@@ -718,7 +714,6 @@ _TRANSACTIONS = (
         dynamic=False,
         kafka_default="2",
         per_nodes=_min_in_sync,
-        effect=Effect.LATER,
     ),
     Property(
         "transaction.state.log.segment.bytes",
@@ -728,7 +723,6 @@ _TRANSACTIONS = (
         unit="bytes",
         minimum=1,
         dynamic=False,
-        effect=Effect.LATER,
     ),
 )
 

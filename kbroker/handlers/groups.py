@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from kbroker.context import Context
 from kbroker.groups import client_info
@@ -27,7 +27,7 @@ from kbroker.protocol.messages.groups import (
     SyncGroupResponse,
 )
 from kbroker.registry import handles
-from kbroker.shards import ShardPending
+from kbroker.shards import ShardPending, Shards
 
 R = TypeVar("R")
 
@@ -35,19 +35,14 @@ GROUP, TRANSACTION, SHARE = 0, 1, 2
 GROUP_OPERATIONS = 0xD48
 """READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS as bits: all of groups (KIP-430)."""
 
-NO_TRANSACTIONS = "this broker has no transactions yet"
-
 
 @handles(ApiKey.FIND_COORDINATOR, versions="0-6")
 async def find_coordinator(
     ctx: Context, request: FindCoordinatorRequest
 ) -> FindCoordinatorResponse:
-    """Behaviour: this node, for every group; makes the offsets topic on first use.
+    """Behaviour: this node, for every group and transactional id; makes their topic on first use.
 
     Versions: 0 knows groups only, 4 asks for several keys (KIP-699), 6 for share partitions.
-
-    Differs from Kafka: there are no transactions yet, so their coordinator is refused with
-    TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which clients do not retry.
     """
     batched = ctx.version >= 4
     keys = request.coordinator_keys if batched else [request.key]
@@ -66,16 +61,17 @@ async def find_coordinator(
 
 async def _find(ctx: Context, key_type: int, key: str) -> FindCoordinatorResponse.Coordinator:
     row = FindCoordinatorResponse.Coordinator(key=key, node_id=-1, host="", port=-1)
-    if key_type == TRANSACTION:
-        row.error_code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        row.error_message = NO_TRANSACTIONS
-        return row
-    if key_type != GROUP:
+    coordinators: Shards[Any]
+    if key_type == GROUP:
+        coordinators = ctx.node.groups
+    elif key_type == TRANSACTION:
+        coordinators = ctx.node.transactions
+    else:
         row.error_code = ErrorCode.INVALID_REQUEST
         row.error_message = f"there is no coordinator of type {key_type}"
         return row
     try:
-        await ctx.node.groups.create_topic()
+        await coordinators.create_topic()
     except KafkaError as error:
         row.error_code = ErrorCode.COORDINATOR_NOT_AVAILABLE
         row.error_message = error.message

@@ -1,82 +1,317 @@
-"""InitProducerId: an id for an idempotent producer. DescribeProducers: who wrote to a partition."""
+"""InitProducerId and what a transactional producer asks for; WriteTxnMarkers."""
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Collection, Coroutine, Iterator
+from typing import Any, TypeVar
 
-from kbroker.cluster.model import check_topic_name
+from kbroker.cluster import INTERNAL_TOPICS, OFFSETS_TOPIC
 from kbroker.context import Context
+from kbroker.coordinator import hash_partition
+from kbroker.coordinator.transaction import TopicPartition
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.transactions import (
-    DescribeProducersRequest,
-    DescribeProducersResponse,
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    EndTxnRequest,
+    EndTxnResponse,
     InitProducerIdRequest,
     InitProducerIdResponse,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
 )
+from kbroker.protocol.records import Marker
 from kbroker.registry import handles
-from kbroker.storage.producer_state import Producer
+from kbroker.shards import ShardPending
+from kbroker.waiters import Pending
+
+R = TypeVar("R")
+
+LAST_OF_CLIENTS = 3
+"""Newer versions of AddPartitionsToTxn are sent by brokers (KIP-890)."""
+SECOND_ADD, SECOND_END = 5, 5
+"""Versions from which AddPartitionsToTxn and EndTxn speak the second protocol (KIP-890)."""
 
 
 @handles(ApiKey.INIT_PRODUCER_ID, versions="0-5")
 def init_producer_id(
     ctx: Context, request: InitProducerIdRequest
-) -> InitProducerIdResponse | Coroutine[Any, Any, InitProducerIdResponse]:
-    """Behaviour: a new producer id with epoch 0, never given before in this cluster.
+) -> Coroutine[Any, Any, InitProducerIdResponse]:
+    """Behaviour: without a transactional id a new producer id, never given before in this cluster.
+    With one, the next epoch of its producer id; an open transaction is aborted first, and the
+    client is told to ask again.
 
-    Differs from Kafka: there are no transactions yet, so a transactional id fails with
-    TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which clients do not retry.
+    Versions: 3 may name the producer id to go on with (KIP-360), 4 knows PRODUCER_FENCED.
     """
     if request.transactional_id is None:
         return _new_id(ctx)
-    code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    if not request.transactional_id:
-        code = ErrorCode.INVALID_REQUEST
-    return InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
+    return _init_transactional(ctx, request, request.transactional_id)
 
 
 async def _new_id(ctx: Context) -> InitProducerIdResponse:
     return InitProducerIdResponse(producer_id=await ctx.node.producer_ids.next(), producer_epoch=0)
 
 
-@handles(ApiKey.DESCRIBE_PRODUCERS, versions="0")
-def describe_producers(
-    ctx: Context, request: DescribeProducersRequest
-) -> DescribeProducersResponse:
-    """Behaviour: the producers that partitions remember, by id (KIP-664)."""
-    return DescribeProducersResponse(
-        topics=[
-            DescribeProducersResponse.Topic(
-                name=topic.name,
-                partitions=[
-                    _producers_of(ctx, topic.name, index) for index in topic.partition_indexes
-                ],
+async def _init_transactional(
+    ctx: Context, request: InitProducerIdRequest, transactional_id: str
+) -> InitProducerIdResponse:
+    service = ctx.node.transactions
+    refused = InitProducerIdResponse(producer_id=-1, producer_epoch=-1)
+    try:
+        new_id = await _new_id_for(ctx, transactional_id)
+        shard = service.shard(transactional_id)
+    except KafkaError as error:
+        refused.error_code = error.code
+        return refused
+    result = shard.coordinator.init_producer_id(request, new_id, service.now())
+    stored = service.run(shard, result)
+    response: InitProducerIdResponse | None = await _answer(stored)
+    if response is None:
+        response = refused
+        response.error_code = ErrorCode.NOT_COORDINATOR
+    response.error_code = _fenced(response.error_code, ctx.version >= 4)
+    return response
+
+
+async def _new_id_for(ctx: Context, transactional_id: str) -> int:
+    """A producer id that nobody had before, if the transactional id may need one. Raises KafkaError."""
+    shard = ctx.node.transactions.shard(transactional_id)
+    if not shard.coordinator.wants_producer_id(transactional_id):
+        return -1
+    return await ctx.node.producer_ids.next()
+
+
+@handles(ApiKey.ADD_PARTITIONS_TO_TXN, versions="0-5")
+def add_partitions_to_txn(
+    ctx: Context, request: AddPartitionsToTxnRequest
+) -> Coroutine[Any, Any, AddPartitionsToTxnResponse]:
+    """Behaviour: adds partitions to a transaction: all of them or, when one is unknown, none.
+
+    Versions: 2 knows PRODUCER_FENCED; 4 is for brokers, which name several transactions and may
+    only verify (KIP-890).
+    """
+    if ctx.version <= LAST_OF_CLIENTS:
+        asked = AddPartitionsToTxnRequest.Transaction(
+            transactional_id=request.v3_and_below_transactional_id,
+            producer_id=request.v3_and_below_producer_id,
+            producer_epoch=request.v3_and_below_producer_epoch,
+            topics=request.v3_and_below_topics,
+        )
+        return _added_for_client(ctx, _Addition(ctx, asked))
+    return _added_for_broker([_Addition(ctx, each) for each in request.transactions])
+
+
+async def _added_for_client(ctx: Context, addition: _Addition) -> AddPartitionsToTxnResponse:
+    topics = await addition.rows(knows_fenced=ctx.version >= 2)
+    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=topics)
+
+
+async def _added_for_broker(additions: list[_Addition]) -> AddPartitionsToTxnResponse:
+    return AddPartitionsToTxnResponse(
+        results_by_transaction=[
+            AddPartitionsToTxnResponse.Transaction(
+                transactional_id=addition.asked.transactional_id,
+                topic_results=await addition.rows(knows_fenced=True),
             )
-            for topic in request.topics
+            for addition in additions
         ]
     )
 
 
-def _producers_of(ctx: Context, name: str, index: int) -> DescribeProducersResponse.Partition:
-    row = DescribeProducersResponse.Partition(partition_index=index)
+class _Addition:
+    """What is asked of one transaction: its work is done at once, its answer may take longer."""
+
+    def __init__(self, ctx: Context, asked: AddPartitionsToTxnRequest.Transaction) -> None:
+        self.asked = asked
+        self._refused = dict(_unfit(ctx, asked.topics))
+        self._code: ErrorCode | ShardPending | None = ErrorCode.NONE
+        self._missing: set[TopicPartition] = set()
+        try:
+            shard = ctx.node.transactions.shard(asked.transactional_id)
+        except KafkaError as error:
+            self._code = error.code
+            return
+        who = asked.transactional_id, asked.producer_id, asked.producer_epoch
+        if asked.verify_only:
+            for partition in _named(asked.topics):
+                code = shard.coordinator.verify(*who, partition)
+                if code == ErrorCode.TRANSACTION_ABORTABLE:
+                    self._missing.add(partition)
+                else:
+                    self._code = code
+        elif not self._refused:
+            second = ctx.version >= SECOND_ADD
+            service = ctx.node.transactions
+            partitions = set(_named(asked.topics))
+            result = shard.coordinator.add(*who, partitions, service.now(), second_protocol=second)
+            self._code = service.run(shard, result)
+
+    async def rows(self, *, knows_fenced: bool) -> list[AddPartitionsToTxnResponse.Topic]:
+        """The outcome of each partition."""
+        code = _fenced(await _answer(self._code), knows_fenced)
+        return [
+            AddPartitionsToTxnResponse.Topic(
+                name=topic.name,
+                results_by_partition=[
+                    AddPartitionsToTxnResponse.Partition(
+                        partition_index=index,
+                        partition_error_code=self._outcome((topic.name, index), code),
+                    )
+                    for index in topic.partitions
+                ],
+            )
+            for topic in self.asked.topics
+        ]
+
+    def _outcome(self, partition: TopicPartition, code: ErrorCode) -> ErrorCode:
+        if partition in self._refused:
+            return self._refused[partition]
+        if code:
+            return code
+        if partition in self._missing:
+            return ErrorCode.TRANSACTION_ABORTABLE
+        if self._refused and not self.asked.verify_only:
+            return ErrorCode.OPERATION_NOT_ATTEMPTED
+        return ErrorCode.NONE
+
+
+def _named(topics: Collection[AddPartitionsToTxnRequest.Topic]) -> Iterator[TopicPartition]:
+    for topic in topics:
+        for index in topic.partitions:
+            yield topic.name, index
+
+
+def _unfit(
+    ctx: Context, topics: Collection[AddPartitionsToTxnRequest.Topic]
+) -> Iterator[tuple[TopicPartition, ErrorCode]]:
+    """Partitions that cannot be part of a transaction, and why."""
+    for name, index in _named(topics):
+        if ctx.version <= LAST_OF_CLIENTS and name in INTERNAL_TOPICS:
+            yield (name, index), ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        elif ctx.node.cluster.partition(name, index) is None:
+            yield (name, index), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+@handles(ApiKey.ADD_OFFSETS_TO_TXN, versions="0-4")
+async def add_offsets_to_txn(
+    ctx: Context, request: AddOffsetsToTxnRequest
+) -> AddOffsetsToTxnResponse:
+    """Behaviour: the group's partition of `__consumer_offsets` becomes part of the transaction.
+
+    Versions: 2 knows PRODUCER_FENCED.
+    """
+    service = ctx.node.transactions
     try:
-        check_topic_name(name)
-        ctx.node.cluster.existing(name, index)
-        producers = sorted(ctx.node.named_replica(name, index).log.producers)
+        offsets = await ctx.node.groups.create_topic()
+        shard = service.shard(request.transactional_id)
     except KafkaError as error:
-        row.error_code, row.error_message = error.code, error.message
+        return AddOffsetsToTxnResponse(error_code=error.code)
+    partition = OFFSETS_TOPIC, hash_partition(request.group_id, len(offsets.partitions))
+    result = shard.coordinator.add(
+        request.transactional_id,
+        request.producer_id,
+        request.producer_epoch,
+        [partition],
+        service.now(),
+        second_protocol=False,
+    )
+    added = service.run(shard, result)
+    return AddOffsetsToTxnResponse(error_code=_fenced(await _answer(added), ctx.version >= 2))
+
+
+@handles(ApiKey.END_TXN, versions="0-5")
+async def end_txn(ctx: Context, request: EndTxnRequest) -> EndTxnResponse:
+    """Behaviour: commits or aborts; answers when the markers are in all partitions and readers can
+    see what was committed.
+
+    Versions: 2 knows PRODUCER_FENCED; 5 raises the epoch and says the new one (KIP-890).
+
+    Differs from Kafka, which answers when the decision is stored and writes the markers later.
+    """
+    service = ctx.node.transactions
+    transactional_id = request.transactional_id
+    try:
+        new_id = await _new_id_for(ctx, transactional_id) if ctx.version >= SECOND_END else -1
+        shard = service.shard(transactional_id)
+    except KafkaError as error:
+        return EndTxnResponse(error_code=error.code)
+    result = shard.coordinator.end(
+        transactional_id,
+        request.producer_id,
+        request.producer_epoch,
+        new_id,
+        service.now(),
+        commit=request.committed,
+        second_protocol=ctx.version >= SECOND_END,
+    )
+    ended = service.end(shard, transactional_id, result)
+    response = await ended.wait() if isinstance(ended, Pending) else ended
+    if response is None:
+        return EndTxnResponse(error_code=ErrorCode.NOT_COORDINATOR)
+    response.error_code = _fenced(response.error_code, ctx.version >= 2)
+    return response
+
+
+@handles(ApiKey.WRITE_TXN_MARKERS, versions="1-2")
+async def write_txn_markers(
+    ctx: Context, request: WriteTxnMarkersRequest
+) -> WriteTxnMarkersResponse:
+    """Behaviour: appends the ends of transactions to partitions that this node leads; operators
+    end hanging transactions in this way (KIP-664).
+
+    Versions: 2 says the protocol of the transaction (KIP-1228).
+    """
+    rows: list[WriteTxnMarkersResponse.Marker] = []
+    waits: list[tuple[Pending[bool], WriteTxnMarkersResponse.Partition]] = []
+    for each in request.markers:
+        row = WriteTxnMarkersResponse.Marker(producer_id=each.producer_id)
+        rows.append(row)
+        for topic in each.topics:
+            partitions = [
+                _marked(ctx, each, topic.name, at, waits) for at in topic.partition_indexes
+            ]
+            row.topics.append(WriteTxnMarkersResponse.Topic(name=topic.name, partitions=partitions))
+    for pending, partition in waits:
+        if not await pending.wait():
+            partition.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    return WriteTxnMarkersResponse(markers=rows)
+
+
+def _marked(
+    ctx: Context,
+    asked: WriteTxnMarkersRequest.Marker,
+    topic: str,
+    index: int,
+    waits: list[tuple[Pending[bool], WriteTxnMarkersResponse.Partition]],
+) -> WriteTxnMarkersResponse.Partition:
+    row = WriteTxnMarkersResponse.Partition(partition_index=index)
+    marker = Marker(asked.transaction_result, asked.coordinator_epoch)
+    try:
+        replica = ctx.node.transactions.append_marker(
+            (topic, index), marker, asked.producer_id, asked.producer_epoch
+        )
+    except KafkaError as error:
+        row.error_code = error.code
         return row
-    row.active_producers = [_producer(*each) for each in producers]
+    if replica.log.high_watermark < replica.log.log_end_offset:
+        pending = Pending[bool]()
+        replica.commits.add(replica.log.log_end_offset, pending.resolve)
+        waits.append((pending, row))
     return row
 
 
-def _producer(producer_id: int, state: Producer) -> DescribeProducersResponse.Producer:
-    return DescribeProducersResponse.Producer(
-        producer_id=producer_id,
-        producer_epoch=state.epoch,
-        last_sequence=state.batches[-1].last_sequence if state.batches else -1,
-        last_timestamp=state.timestamp,
-        coordinator_epoch=state.coordinator_epoch,
-        current_txn_start_offset=state.transaction_start,
-    )
+async def _answer(outcome: R | ShardPending | None) -> R | None:
+    """What an operation of a coordinator said, when that is durable; None when it was lost."""
+    return await outcome.wait() if isinstance(outcome, ShardPending) else outcome
+
+
+def _fenced(code: int | None, is_known: bool) -> ErrorCode:
+    """The code as the client knows it; None where the coordinator was lost."""
+    if code is None:
+        return ErrorCode.NOT_COORDINATOR
+    if code == ErrorCode.PRODUCER_FENCED and not is_known:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    return ErrorCode(code)

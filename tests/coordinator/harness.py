@@ -171,14 +171,14 @@ class Harness:
                 code, self.append_fails = self.append_fails, None
                 self.not_stored |= {key for key, _ in result.records}
                 result = result.on_failure(code, self.now)
-                self.events += result.events
+                self.events += [each for each in result.events if isinstance(each, Event)]
                 self._release(result, call)
                 return
             self.log += result.records
             for key, value in result.records:
                 self.coordinator.replay(key, value)
                 self.not_stored.discard(key)
-        self.events += result.events
+        self.events += [each for each in result.events if isinstance(each, Event)]
         self._waiting.append((result, call))
         if not self.hold:
             self.commit_log()

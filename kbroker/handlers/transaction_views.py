@@ -1,0 +1,149 @@
+"""DescribeTransactions and ListTransactions; DescribeProducers: who wrote to a partition (KIP-664)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import re2
+
+from kbroker.cluster.model import check_topic_name
+from kbroker.context import Context
+from kbroker.coordinator import Transaction, TransactionState
+from kbroker.coordinator.transaction import by_topic
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.transactions import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+)
+from kbroker.registry import handles
+from kbroker.storage.producer_state import Producer
+
+STATES = {state.label for state in TransactionState}
+PATTERN_BYTES_MAX = 1 << 20
+"""Memory that a compiled pattern may take."""
+
+
+@handles(ApiKey.DESCRIBE_TRANSACTIONS, versions="0")
+def describe_transactions(
+    ctx: Context, request: DescribeTransactionsRequest
+) -> DescribeTransactionsResponse:
+    """Behaviour: how transactional ids stand."""
+    return DescribeTransactionsResponse(
+        transaction_states=[_description(ctx, each) for each in request.transactional_ids]
+    )
+
+
+def _description(ctx: Context, transactional_id: str) -> DescribeTransactionsResponse.Transaction:
+    row = DescribeTransactionsResponse.Transaction(transactional_id=transactional_id)
+    if not transactional_id:
+        row.error_code = ErrorCode.INVALID_REQUEST
+        return row
+    try:
+        known = ctx.node.transactions.shard(transactional_id).coordinator.transactions
+    except KafkaError as error:
+        row.error_code = error.code
+        return row
+    transaction = known.get(transactional_id)
+    if transaction is None:
+        row.error_code = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+        return row
+    row.transaction_state = transaction.state.label
+    row.transaction_timeout_ms = transaction.timeout_ms
+    row.transaction_start_time_ms = transaction.started_ms
+    row.producer_id, row.producer_epoch = transaction.producer_id, transaction.epoch
+    row.topics = [
+        DescribeTransactionsResponse.Topic(topic=topic, partitions=indexes)
+        for topic, indexes in by_topic(transaction.partitions).items()
+    ]
+    return row
+
+
+@handles(ApiKey.LIST_TRANSACTIONS, versions="0-2")
+def list_transactions(ctx: Context, request: ListTransactionsRequest) -> ListTransactionsResponse:
+    """Behaviour: the transactional ids of this node that pass all filters.
+
+    Versions: 1 filters by age, 2 by a regular expression that fits the whole id (KIP-1152).
+    """
+    response = ListTransactionsResponse(
+        unknown_state_filters=sorted(set(request.state_filters) - STATES)
+    )
+    try:
+        pattern = _compiled(request.transactional_id_pattern)
+    except re2.error:
+        response.error_code = ErrorCode.INVALID_REGULAR_EXPRESSION
+        return response
+    now_ms = ctx.node.clock.log_ms()
+    for shard in ctx.node.transactions.shards():
+        for transactional_id, known in shard.coordinator.transactions.items():
+            if _passes(known, request, now_ms) and pattern.fullmatch(transactional_id):
+                response.transaction_states.append(
+                    ListTransactionsResponse.Transaction(
+                        transactional_id=transactional_id,
+                        producer_id=known.producer_id,
+                        transaction_state=known.state.label,
+                    )
+                )
+    return response
+
+
+def _compiled(pattern: str | None) -> Any:
+    """A pattern in the dialect of Kafka, matched in linear time. Raises re2.error."""
+    options = re2.Options()
+    options.log_errors = False
+    options.max_mem = PATTERN_BYTES_MAX
+    return re2.compile(pattern or ".*", options)
+
+
+def _passes(transaction: Transaction, request: ListTransactionsRequest, now_ms: int) -> bool:
+    if request.state_filters and transaction.state.label not in request.state_filters:
+        return False
+    if request.producer_id_filters and transaction.producer_id not in request.producer_id_filters:
+        return False
+    return request.duration_filter < 0 or now_ms - transaction.started_ms > request.duration_filter
+
+
+@handles(ApiKey.DESCRIBE_PRODUCERS, versions="0")
+def describe_producers(
+    ctx: Context, request: DescribeProducersRequest
+) -> DescribeProducersResponse:
+    """Behaviour: the producers that partitions remember, by id (KIP-664)."""
+    return DescribeProducersResponse(
+        topics=[
+            DescribeProducersResponse.Topic(
+                name=topic.name,
+                partitions=[
+                    _producers_of(ctx, topic.name, index) for index in topic.partition_indexes
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _producers_of(ctx: Context, name: str, index: int) -> DescribeProducersResponse.Partition:
+    row = DescribeProducersResponse.Partition(partition_index=index)
+    try:
+        check_topic_name(name)
+        ctx.node.cluster.existing(name, index)
+        producers = sorted(ctx.node.named_replica(name, index).log.producers)
+    except KafkaError as error:
+        row.error_code, row.error_message = error.code, error.message
+        return row
+    row.active_producers = [_producer(*each) for each in producers]
+    return row
+
+
+def _producer(producer_id: int, state: Producer) -> DescribeProducersResponse.Producer:
+    return DescribeProducersResponse.Producer(
+        producer_id=producer_id,
+        producer_epoch=state.epoch,
+        last_sequence=state.batches[-1].last_sequence if state.batches else -1,
+        last_timestamp=state.timestamp,
+        coordinator_epoch=state.coordinator_epoch,
+        current_txn_start_offset=state.transaction_start,
+    )

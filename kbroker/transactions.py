@@ -1,0 +1,335 @@
+"""The transaction coordinators of a node, whose state is in `__transaction_state`.
+
+A transaction is over for its producer when readers can see that it is: EndTxn is answered when its
+markers are committed in all partitions. (Kafka answers when the decision is stored.)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import trio
+
+from kbroker.cluster import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from kbroker.cluster.features import TRANSACTION_VERSION
+from kbroker.coordinator import (
+    Result,
+    Transaction,
+    TransactionCoordinator,
+    TransactionEvent,
+    TransactionSettings,
+    TransactionState,
+)
+from kbroker.coordinator.transaction import SECOND_PROTOCOL
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.transactions import EndTxnResponse
+from kbroker.protocol.records import Marker, end_transaction_marker, read_header
+
+from .history import History
+from .replica import Replica
+from .shards import Shard, ShardPending, Shards
+from .topics import NewTopic
+from .waiters import Pending
+
+if TYPE_CHECKING:
+    from .node import Node
+
+logger = logging.getLogger(__name__)
+
+MEMORY_PARTITIONS = 1
+"""Partitions of the topic when all is in memory: what one process needs."""
+END_SECONDS_MAX = 5
+"""How long the answer to EndTxn waits for markers. The transaction is decided all the same."""
+EXPIRY_CHECK_SECONDS = 3600
+RETRY_SECONDS = 1
+"""How long a marker waits that could not be written."""
+
+NOTHING_TO_END = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+    }
+)
+"""The partition is gone, or a later marker of the producer is in it already."""
+
+TransactionShard: TypeAlias = Shard[TransactionCoordinator]
+
+
+class TransactionService(Shards[TransactionCoordinator]):
+    """All transaction coordinators of one node."""
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(node, TRANSACTIONS_TOPIC)
+        self.history: History[str, TransactionEvent] = History()
+        """What changed in each transactional id and why."""
+        self._ends: dict[str, list[_Asked]] = {}
+        self._stuck: list[_Ending] = []
+        self._stuck_changed = trio.Event()
+
+    def _new_topic(self) -> NewTopic:
+        node, config = self._node, self._node.config
+        partitions = config.transaction_state_log_num_partitions
+        if node.in_memory and config.origin("transaction.state.log.num.partitions") is None:
+            partitions = MEMORY_PARTITIONS
+        return NewTopic(
+            TRANSACTIONS_TOPIC,
+            partitions,
+            min(config.transaction_state_log_replication_factor, len(node.cluster.node_ids)),
+            configs={
+                "cleanup.policy": "compact",
+                "compression.type": "uncompressed",
+                "segment.bytes": str(config.transaction_state_log_segment_bytes),
+                "unclean.leader.election.enable": "false",
+            },
+        )
+
+    def _new_coordinator(self, index: int) -> TransactionCoordinator:
+        config = self._node.config
+        settings = TransactionSettings(
+            timeout_max_ms=config.transaction_max_timeout_ms,
+            expiration_ms=config.transactional_id_expiration_ms,
+        )
+        return TransactionCoordinator(settings, self._has_second_protocol)
+
+    def _has_second_protocol(self) -> bool:
+        return self._node.cluster.features.get(TRANSACTION_VERSION, 0) >= SECOND_PROTOCOL
+
+    def _note(self, event: TransactionEvent) -> None:
+        self.history.note(event.transactional_id, event)
+        logger.log(
+            logging.INFO if event.by_coordinator else logging.DEBUG,
+            "transactional id %s: %s; now %s, producer id %d, epoch %d",
+            event.transactional_id,
+            event.cause,
+            event.state,
+            event.producer_id,
+            event.epoch,
+        )
+
+    # -- partitions of a transaction
+
+    def verify(
+        self, transactional_id: str, producer_id: int, epoch: int, partition: tuple[str, int]
+    ) -> ErrorCode:
+        """Whether a partition is part of a producer's open transaction (first protocol).
+
+        Returns NONE, TRANSACTION_ABORTABLE when it is not, or why the producer has none.
+        """
+        try:
+            coordinator = self.shard(transactional_id).coordinator
+        except KafkaError as error:
+            return error.code
+        return coordinator.verify(transactional_id, producer_id, epoch, partition)
+
+    async def join(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        epoch: int,
+        partitions: Collection[tuple[str, int]],
+    ) -> ErrorCode:
+        """Make partitions part of a producer's transaction (second protocol).
+
+        Returns NONE when that is durable and the transaction still open; then the caller may append
+        for it, before anything else happens.
+        """
+        try:
+            shard = self.shard(transactional_id)
+        except KafkaError as error:
+            return error.code
+        added = shard.coordinator.add(
+            transactional_id, producer_id, epoch, partitions, self.now(), second_protocol=True
+        )
+        outcome: ErrorCode | ShardPending | None = self.run(shard, added)
+        if isinstance(outcome, ShardPending):
+            outcome = await outcome.wait()
+        if outcome is None:
+            return ErrorCode.NOT_COORDINATOR
+        if outcome:
+            return ErrorCode(outcome)
+        # It may have ended meanwhile.
+        codes = (self.verify(transactional_id, producer_id, epoch, each) for each in partitions)
+        return next((code for code in codes if code), ErrorCode.NONE)
+
+    # -- ends
+
+    def end(
+        self, shard: TransactionShard, transactional_id: str, result: Result[EndTxnResponse]
+    ) -> EndTxnResponse | Pending[Any] | None:
+        """Store how a transaction ends; answer when readers can see it."""
+        response = result.response
+        assert isinstance(response, EndTxnResponse)
+        if not result.records:
+            return self.run(shard, result)
+        pending = Pending[EndTxnResponse](
+            deadline=trio.current_time() + END_SECONDS_MAX, on_timeout=lambda: response
+        )
+        asked = _Asked(shard, pending, response)
+        # First, because where nothing has to be waited for the answer comes while it is stored.
+        self._ends.setdefault(transactional_id, []).append(asked)
+        stored = self.store(shard, result)
+        if stored is not result:
+            assert isinstance(stored.response, EndTxnResponse)
+            asked.response = stored.response
+            self._answer_ends(transactional_id)
+        return pending
+
+    def store(self, shard: TransactionShard, result: Result[Any]) -> Result[Any]:
+        result = super().store(shard, result)
+        log = shard.replica.log
+        for transactional_id in shard.coordinator.take_prepared():
+            write = partial(self._end_prepared, shard, transactional_id)
+            if log.high_watermark >= log.log_end_offset:
+                write(True)
+            else:
+                shard.replica.commits.add(log.log_end_offset, write)
+        return result
+
+    def _end_prepared(
+        self, shard: TransactionShard, transactional_id: str, committed: bool
+    ) -> None:
+        """The decision is durable: tell it to the partitions of the transaction."""
+        if not committed:
+            self._lose(shard)
+            return
+        transaction = shard.coordinator.transactions.get(transactional_id)
+        if self._is_led(shard) and transaction is not None and transaction.state.is_prepared:
+            self._write_markers(_Ending(shard, transactional_id, transaction))
+
+    def _is_led(self, shard: TransactionShard) -> bool:
+        return self._shards.get(shard.replica.index) is shard
+
+    def _write_markers(self, ending: _Ending) -> None:
+        transaction = ending.transaction
+        for partition in sorted(ending.unwritten):
+            try:
+                replica = self.append_marker(
+                    partition, ending.marker, transaction.producer_id, transaction.epoch
+                )
+            except KafkaError as error:
+                if error.code in NOTHING_TO_END:
+                    ending.unwritten.discard(partition)
+                continue
+            ending.unwritten.discard(partition)
+            log = replica.log
+            if log.high_watermark < log.log_end_offset:
+                ending.uncommitted += 1
+                done = partial(self._marker_written, ending, partition)
+                replica.commits.add(log.log_end_offset, done)
+        self._go_on(ending)
+
+    def append_marker(
+        self, partition: tuple[str, int], marker: Marker, producer_id: int, epoch: int
+    ) -> Replica:
+        """Append the end of a producer's transaction to one partition of this node.
+
+        Raises KafkaError: what `Node.named_replica` and `Log.append` raise.
+        """
+        topic, index = partition
+        now_ms = self.now().log_ms
+        batch = end_transaction_marker(
+            marker, producer_id=producer_id, producer_epoch=epoch, timestamp=now_ms
+        )
+        if topic == OFFSETS_TOPIC:
+            return self._node.groups.append_marker(index, batch, marker, now_ms)
+        replica = self._node.named_replica(topic, index)
+        replica.append(memoryview(batch), read_header(batch), now_ms)
+        return replica
+
+    def _marker_written(self, ending: _Ending, partition: tuple[str, int], committed: bool) -> None:
+        ending.uncommitted -= 1
+        if not committed:
+            ending.unwritten.add(partition)
+        self._go_on(ending)
+
+    def _go_on(self, ending: _Ending) -> None:
+        if ending.uncommitted or not self._is_led(ending.shard):
+            return
+        if ending.unwritten:
+            logger.warning(
+                "transactional id %s: no marker can be written to %s; it is tried again",
+                ending.transactional_id,
+                ", ".join(f"{topic}-{index}" for topic, index in sorted(ending.unwritten)),
+            )
+            self._stuck.append(ending)
+            self._stuck_changed.set()
+            return
+        # Nobody has to wait until this is stored: if it is lost, the markers are written again.
+        self.store(
+            ending.shard, ending.shard.coordinator.complete(ending.transactional_id, self.now())
+        )
+        self._answer_ends(ending.transactional_id)
+
+    async def retry_markers(self) -> None:
+        """Write markers that could not be written at first, until cancelled."""
+        while True:
+            await self._stuck_changed.wait()
+            await trio.sleep(RETRY_SECONDS)
+            self._stuck_changed = trio.Event()
+            stuck, self._stuck = self._stuck, []
+            for ending in stuck:
+                if self._is_led(ending.shard):
+                    self._write_markers(ending)
+
+    def _answer_ends(self, transactional_id: str) -> None:
+        for asked in self._ends.pop(transactional_id, ()):
+            asked.pending.resolve(asked.response)
+
+    def _lose(self, shard: TransactionShard) -> None:
+        super()._lose(shard)
+        for transactional_id, waiting in tuple(self._ends.items()):
+            if waiting[0].shard is shard:
+                for asked in waiting:
+                    asked.response = EndTxnResponse(error_code=ErrorCode.NOT_COORDINATOR)
+                self._answer_ends(transactional_id)
+
+    # -- time
+
+    def clock_moved(self) -> None:
+        """The coordinator clock jumped: act on what is due now, and wait for what is next."""
+        self.run_due()
+        self.wake_timers()
+
+    async def expire_ids_regularly(self) -> None:
+        """Forget transactional ids that nobody uses, until cancelled."""
+        while True:
+            await trio.sleep(EXPIRY_CHECK_SECONDS)
+            self.expire_ids()
+
+    def expire_ids(self) -> None:
+        """Forget transactional ids that nobody has used for long."""
+        for shard in self.shards():
+            self.run_all(shard, shard.coordinator.expire_ids(self.now()))
+
+
+@dataclass(slots=True)
+class _Asked:
+    """An EndTxn whose answer waits for markers."""
+
+    shard: TransactionShard
+    pending: Pending[EndTxnResponse]
+    response: EndTxnResponse
+
+
+class _Ending:
+    """A transaction whose end is decided, with the markers that are left to be written."""
+
+    __slots__ = ("marker", "shard", "transaction", "transactional_id", "uncommitted", "unwritten")
+
+    def __init__(
+        self, shard: TransactionShard, transactional_id: str, transaction: Transaction
+    ) -> None:
+        self.shard = shard
+        self.transactional_id = transactional_id
+        self.transaction = transaction
+        self.marker = Marker(
+            commit=transaction.state is TransactionState.PREPARE_COMMIT,
+            coordinator_epoch=shard.replica.leader_epoch,
+        )
+        self.unwritten = set(transaction.partitions)
+        self.uncommitted = 0

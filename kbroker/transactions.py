@@ -84,6 +84,7 @@ class TransactionService(Shards[TransactionCoordinator]):
                 "cleanup.policy": "compact",
                 "compression.type": "uncompressed",
                 "segment.bytes": str(config.transaction_state_log_segment_bytes),
+                "min.insync.replicas": str(config.transaction_state_log_min_isr),
                 "unclean.leader.election.enable": "false",
             },
         )

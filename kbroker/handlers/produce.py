@@ -32,6 +32,10 @@ from kbroker.waiters import Pending, Preparation
 NO_ANSWER, LEADER_ONLY, ALL_IN_SYNC = 0, 1, -1
 FIRST_VERSION_OF_BATCHES = 3
 """Older versions may carry message sets."""
+FIRST_VERSION_THAT_ABORTS = 11
+"""It knows TRANSACTION_ABORTABLE."""
+FIRST_VERSION_THAT_JOINS = 12
+"""A batch makes its partition part of the transaction (KIP-890)."""
 LIGHT_BYTES_MAX = 4096
 """A batch of this size is compressed in less time than another thread takes to begin with it."""
 
@@ -43,11 +47,12 @@ def produce(ctx: Context, request: ProduceRequest) -> Answer | Preparation[Produ
     """Behaviour: appends in arrival order; answers when all batches are below the high watermark.
 
     A batch in another codec than its topic's `compression.type` is recompressed before; the next
-    request of the connection waits for that.
+    request of the connection waits for that. A batch of a transaction that its partition does not
+    know yet is first agreed on with the coordinator of the transaction.
 
     Versions: 0 to 2 carry messages of the formats before record batches, which are converted as
     Kafka did before 4.0. librdkafka before 2.11.1 compresses only when it sees 0 (KAFKA-18659).
-    13 names topics by id (KIP-516).
+    12 makes partitions part of a transaction (KIP-890), 13 names topics by id (KIP-516).
 
     Differs from Kafka: acks=1 waits for the disk like acks=all (with `flush.policy=fsync`).
     """
@@ -67,7 +72,8 @@ class _ProduceWork:
         "now_ms",
         "request",
         "response",
-        "transactional",
+        "transactional_id",
+        "unauthorized",
         "version",
         "waiting",
     )
@@ -78,8 +84,9 @@ class _ProduceWork:
         self.request = request
         self.acks = request.acks
         self.now_ms = ctx.node.clock.log_ms()
+        self.transactional_id = request.transactional_id
         # As in Kafka: one such batch fails the whole request.
-        self.transactional = request.transactional_id is not None or _claims_transaction(request)
+        self.unauthorized = self.transactional_id is None and _claims_transaction(request)
         self.failed = False
         self.waiting: list[tuple[Replica, int, ProduceResponse.Partition]] = []
         self.response = ProduceResponse(
@@ -137,7 +144,11 @@ class _ProduceWork:
                     partial(in_topic_codec, records, self.version, self.now_ms, rules)
                 )
                 records = memoryview(batch)
-            return self._append(self._admit(topic, partition.index), partition.index, records)
+            replica = self._admit(topic, partition.index)
+            if not self._is_open(replica, records):
+                await self._join(replica, records)
+                replica = self._admit(topic, partition.index)
+            return self._append(replica, partition.index, records)
         except KafkaError as error:
             return self._refuse(partition.index, error)
 
@@ -148,6 +159,8 @@ class _ProduceWork:
         records = partition.records
         try:
             replica = self._admit(topic, partition.index)
+            if not self._is_open(replica, records):
+                return None
             rules = replica.log.config.produce_rules
             if rules.codec is not None and records is not None:
                 if _is_heavy(records, rules):
@@ -177,10 +190,10 @@ class _ProduceWork:
         """The replica that the request may append to."""
         if self.acks not in (NO_ANSWER, LEADER_ONLY, ALL_IN_SYNC):
             raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS)
-        if self.transactional:
+        if self.unauthorized:
             raise KafkaError(
                 ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-                "this broker has no transactions yet",
+                "a batch is part of a transaction, but the request has no transactional id",
             )
         found = find_topic(self.node.cluster, topic.name, topic.topic_id, by_id=self.version >= 13)
         if found.is_internal:
@@ -188,6 +201,37 @@ class _ProduceWork:
                 ErrorCode.INVALID_TOPIC_EXCEPTION, "clients do not write to internal topics"
             )
         return self.node.replica(found, index)
+
+    def _is_open(self, replica: Replica, records: memoryview | None) -> bool:
+        """Whether a batch may be appended without asking for its transaction: it has none, or it
+        goes on with what is open in the log."""
+        if self.transactional_id is None or records is None or not claims_transaction(records):
+            return True
+        header = read_header(records)
+        producer = replica.log.producers.get(header.producer_id)
+        return (
+            producer is not None
+            and producer.transaction_start >= 0
+            and producer.epoch == header.producer_epoch
+        )
+
+    async def _join(self, replica: Replica, records: memoryview | None) -> None:
+        """Have the coordinator of a batch's transaction agree, so that it will end it here too.
+
+        Raises KafkaError.
+        """
+        assert self.transactional_id is not None
+        assert records is not None
+        header = read_header(records)
+        transactions = self.node.transactions
+        who = self.transactional_id, header.producer_id, header.producer_epoch
+        partition = replica.topic.name, replica.index
+        if self.version >= FIRST_VERSION_THAT_JOINS:
+            code = await transactions.join(*who, [partition])
+        else:
+            code = transactions.verify(*who, partition)
+        if code:
+            raise KafkaError(_as_produce_says(code, self.version))
 
     def _refuse(self, index: int, error: KafkaError) -> ProduceResponse.Partition:
         self.failed = True
@@ -239,6 +283,19 @@ def _claims_transaction(request: ProduceRequest) -> bool:
             if claims_transaction(partition.records):
                 return True
     return False
+
+
+def _as_produce_says(code: ErrorCode, version: int) -> ErrorCode:
+    """An error of a transaction coordinator as producers understand it (KIP-890)."""
+    if code == ErrorCode.PRODUCER_FENCED:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    if code == ErrorCode.TRANSACTION_ABORTABLE and version < FIRST_VERSION_THAT_ABORTS:
+        return ErrorCode.INVALID_TXN_STATE
+    if code == ErrorCode.NOT_COORDINATOR or (
+        code == ErrorCode.CONCURRENT_TRANSACTIONS and version < FIRST_VERSION_THAT_JOINS
+    ):
+        return ErrorCode.NOT_ENOUGH_REPLICAS  # which every producer tries again
+    return code
 
 
 def _is_heavy(records: memoryview, rules: ProduceRules) -> bool:

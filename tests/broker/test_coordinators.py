@@ -49,11 +49,12 @@ async def test_several_keys(wire: Wire, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(1, 7))
-async def test_transactions_fail_for_good(wire: Wire, version: int) -> None:
-    """There are none yet, and clients do not ask again on 53."""
+async def test_a_transactional_id(broker: Broker, wire: Wire, version: int) -> None:
+    """This node as well; their topic is there afterwards."""
     (row,) = await find(wire, version, "tx", kind=TRANSACTION)
-    assert row.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    assert (row.node_id, row.host, row.port) == (-1, "", -1)
+    assert (row.error_code, row.node_id) == (0, 1)
+    assert (row.host, row.port) == broker.endpoint
+    assert "__transaction_state" in broker.node.cluster.topics
 
 
 @pytest.mark.parametrize("version", range(1, 7))

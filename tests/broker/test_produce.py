@@ -322,15 +322,6 @@ async def test_ids_from_the_broker(broker: Broker, wire: Wire) -> None:
     assert len(given) == 18
 
 
-@pytest.mark.parametrize("version", range(6))
-async def test_transactional_ids(wire: Wire, version: int) -> None:
-    for name, code in (("", 42), ("tx", 53)):
-        ask = request(ApiKey.INIT_PRODUCER_ID, transactional_id=name, transaction_timeout_ms=60_000)
-        answer = await wire.ask(ApiKey.INIT_PRODUCER_ID, version, ask)
-        assert answer.error_code == code
-        assert (answer.producer_id, answer.producer_epoch) == (-1, -1)
-
-
 async def test_more_than_one_producer_id_block(broker: Broker, wire: Wire) -> None:
     """Ids come in blocks of a thousand; the border is not seen."""
     given = set()

@@ -201,7 +201,14 @@ async def test_no_half_answer_when_the_client_goes_as_it_becomes_ready() -> None
 
 def test_changes_upon_changes_of_an_array_stay_small() -> None:
     """A frame once took all memory of the machine: three times three hundred times as many."""
-    nothing = World([Topic("t")], member_id="", generation=0, session_id=0, producer_id=0)
+    nothing = World(
+        [Topic("t")],
+        member_id="",
+        generation=0,
+        session_id=0,
+        producer_id=0,
+        transactional_producer_id=0,
+    )
     for seed in range(2000):
         rng = random.Random(seed)
         message: Any = DeleteGroupsRequest(groups_names=["a", "b", "c"])

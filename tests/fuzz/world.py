@@ -49,7 +49,15 @@ from kbroker.protocol.messages.topics import (
     DeleteRecordsRequest,
     DeleteTopicsRequest,
 )
-from kbroker.protocol.messages.transactions import DescribeProducersRequest
+from kbroker.protocol.messages.transactions import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    DescribeProducersRequest,
+    DescribeTransactionsRequest,
+    EndTxnRequest,
+    ListTransactionsRequest,
+    WriteTxnMarkersRequest,
+)
 from kbroker.protocol.records import Record, encode_batch
 from kbroker.protocol.schema import ZERO_UUID
 
@@ -58,6 +66,7 @@ from ..wire import Topic, Wire, batch, create_topic, fetch_request, produce, req
 
 TOPICS = ("plain", "compact", "stamped")
 GROUPS = ("stable", "empty", "fresh")
+TRANSACTIONAL_ID = "t"
 
 
 @dataclass(slots=True)
@@ -69,6 +78,7 @@ class World:
     generation: int
     session_id: int
     producer_id: int
+    transactional_producer_id: int
 
     def topic(self, rng: random.Random) -> Topic:
         return rng.choice(self.topics)
@@ -89,11 +99,19 @@ async def make_world(wire: Wire) -> World:
     producer_id = (await wire.ask(ApiKey.INIT_PRODUCER_ID, 4, ask)).producer_id
     mine = batch(producer_id=producer_id, producer_epoch=0, base_sequence=0)
     await produce(wire, plain, mine)
+    find = request(ApiKey.FIND_COORDINATOR, coordinator_keys=[TRANSACTIONAL_ID], key_type=1)
+    await wire.ask(ApiKey.FIND_COORDINATOR, 4, find)
+    ask = request(
+        ApiKey.INIT_PRODUCER_ID, transactional_id=TRANSACTIONAL_ID, transaction_timeout_ms=60_000
+    )
+    transactional_producer_id = (await wire.ask(ApiKey.INIT_PRODUCER_ID, 4, ask)).producer_id
     member_id, generation = await _make_groups(wire)
     opened = await wire.ask(ApiKey.FETCH, 12, fetch_request(plain, session_epoch=0))
     quiet = await create_topic(wire, "quiet")
     topics = [plain, compact, stamped, quiet, Topic("missing", uuid.uuid4())]
-    return World(topics, member_id, generation, opened.session_id, producer_id)
+    return World(
+        topics, member_id, generation, opened.session_id, producer_id, transactional_producer_id
+    )
 
 
 async def _make_groups(wire: Wire) -> tuple[str, int]:
@@ -376,8 +394,65 @@ def _delete_records(world: World, rng: random.Random) -> Any:
 def _init_producer_id(world: World, rng: random.Random) -> Any:
     return request(
         ApiKey.INIT_PRODUCER_ID,
-        transactional_id=rng.choice((None, None, "", "t")),
+        transactional_id=rng.choice((None, None, "", "other")),
         transaction_timeout_ms=1000,
+    )
+
+
+def _add_partitions_to_txn(world: World, rng: random.Random) -> Any:
+    cls = AddPartitionsToTxnRequest
+    topics = [cls.Topic(name=world.topic(rng).name, partitions=[0])]
+    row = cls.Transaction(
+        transactional_id=TRANSACTIONAL_ID,
+        producer_id=world.transactional_producer_id,
+        producer_epoch=0,
+        verify_only=rng.random() < 0.3,
+        topics=topics,
+    )
+    return cls(
+        transactions=[row],
+        v3_and_below_transactional_id=TRANSACTIONAL_ID,
+        v3_and_below_producer_id=world.transactional_producer_id,
+        v3_and_below_producer_epoch=0,
+        v3_and_below_topics=topics,
+    )
+
+
+def _add_offsets_to_txn(world: World, rng: random.Random) -> Any:
+    return AddOffsetsToTxnRequest(
+        transactional_id=TRANSACTIONAL_ID,
+        producer_id=world.transactional_producer_id,
+        producer_epoch=0,
+        group_id=rng.choice(GROUPS),
+    )
+
+
+def _end_txn(world: World, rng: random.Random) -> Any:
+    return EndTxnRequest(
+        transactional_id=TRANSACTIONAL_ID,
+        producer_id=world.transactional_producer_id,
+        producer_epoch=rng.randrange(2),
+        committed=rng.random() < 0.5,
+    )
+
+
+def _write_txn_markers(world: World, rng: random.Random) -> Any:
+    cls = WriteTxnMarkersRequest
+    topics = [cls.Topic(name=world.topic(rng).name, partition_indexes=[0])]
+    row = cls.Marker(producer_id=77, producer_epoch=0, transaction_result=True, topics=topics)
+    return cls(markers=[row])
+
+
+def _describe_transactions(world: World, rng: random.Random) -> Any:
+    return DescribeTransactionsRequest(transactional_ids=[TRANSACTIONAL_ID, "missing", ""])
+
+
+def _list_transactions(world: World, rng: random.Random) -> Any:
+    return ListTransactionsRequest(
+        state_filters=rng.choice(([], ["Empty", "Ongoing"])),
+        producer_id_filters=rng.choice(([], [world.transactional_producer_id])),
+        duration_filter=rng.choice((-1, 0, 1000)),
+        transactional_id_pattern=rng.choice((None, "", "t.*", "(a+)+b", "(")),
     )
 
 
@@ -558,6 +633,12 @@ VALID: dict[ApiKey, Callable[[World, random.Random], Any]] = {
     ApiKey.DELETE_TOPICS: _delete_topics,
     ApiKey.DELETE_RECORDS: _delete_records,
     ApiKey.INIT_PRODUCER_ID: _init_producer_id,
+    ApiKey.ADD_PARTITIONS_TO_TXN: _add_partitions_to_txn,
+    ApiKey.ADD_OFFSETS_TO_TXN: _add_offsets_to_txn,
+    ApiKey.END_TXN: _end_txn,
+    ApiKey.WRITE_TXN_MARKERS: _write_txn_markers,
+    ApiKey.DESCRIBE_TRANSACTIONS: _describe_transactions,
+    ApiKey.LIST_TRANSACTIONS: _list_transactions,
     ApiKey.OFFSET_FOR_LEADER_EPOCH: _epoch,
     ApiKey.DESCRIBE_CONFIGS: _describe_configs,
     ApiKey.ALTER_CONFIGS: _alter_configs,

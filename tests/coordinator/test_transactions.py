@@ -1,0 +1,526 @@
+"""The transaction coordinator: every answer of KIP-98 and KIP-890, and what survives a load."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kbroker.coordinator import (
+    Now,
+    Result,
+    TransactionCoordinator,
+    TransactionSettings,
+    TransactionState,
+)
+from kbroker.coordinator.transaction import LAST_EPOCH_GIVEN, Transaction, from_value, to_value
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.transactions import (
+    EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
+from kbroker.protocol.primitives import DecodeError
+from kbroker.protocol.transaction_log import encode_key, encode_value
+
+NOW = Now(1_000_000, 50_000)
+DAY_MS = 86_400_000
+A, B = ("orders", 0), ("orders", 1)
+NONE, FENCED = ErrorCode.NONE, ErrorCode.PRODUCER_FENCED
+INVALID, CONCURRENT = ErrorCode.INVALID_TXN_STATE, ErrorCode.CONCURRENT_TRANSACTIONS
+MAPPING = ErrorCode.INVALID_PRODUCER_ID_MAPPING
+PROTOCOLS = pytest.mark.parametrize("second", [False, True], ids=["first", "second"])
+
+
+class Log:
+    """A coordinator whose records are kept as a log keeps them."""
+
+    def __init__(self, *, second: bool = True, settings: TransactionSettings | None = None) -> None:
+        self.second = second
+        self.settings = settings or TransactionSettings()
+        self.records: list[tuple[bytes, bytes | None]] = []
+        self.coordinator = self._new()
+        self.now = NOW
+        self.new_id = 100
+
+    def _new(self) -> TransactionCoordinator:
+        return TransactionCoordinator(self.settings, lambda: self.second)
+
+    def keep(self, result: Result[Any]) -> Any:
+        for record in result.records:
+            self.records.append(record)
+            self.coordinator.replay(*record)
+        return result.response
+
+    def reload(self) -> None:
+        self.coordinator = self._new()
+        for record in self.records:
+            self.coordinator.replay(*record)
+        self.keep(self.coordinator.on_loaded(self.now))
+
+    def later(self, ms: int) -> None:
+        self.now = Now(self.now.log_ms + ms, self.now.coordinator_ms + ms)
+
+    def init(
+        self, name: str = "t", timeout_ms: int = 60_000, producer_id: int = -1, epoch: int = -1
+    ) -> InitProducerIdResponse:
+        self.new_id += 1
+        request = InitProducerIdRequest(
+            transactional_id=name,
+            transaction_timeout_ms=timeout_ms,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+        )
+        answer = self.keep(self.coordinator.init_producer_id(request, self.new_id, self.now))
+        assert isinstance(answer, InitProducerIdResponse)
+        return answer
+
+    def add(self, *partitions: tuple[str, int], producer_id: int = 101, epoch: int = 0) -> object:
+        return self.keep(
+            self.coordinator.add(
+                "t", producer_id, epoch, partitions, self.now, second_protocol=self.second
+            )
+        )
+
+    def end(
+        self, *, commit: bool = True, producer_id: int = 101, epoch: int = 0, complete: bool = True
+    ) -> EndTxnResponse:
+        self.new_id += 1
+        answer = self.keep(
+            self.coordinator.end(
+                "t",
+                producer_id,
+                epoch,
+                self.new_id,
+                self.now,
+                commit=commit,
+                second_protocol=self.second,
+            )
+        )
+        assert isinstance(answer, EndTxnResponse)
+        if complete:
+            self.complete()
+        return answer
+
+    def complete(self) -> set[str]:
+        prepared = self.coordinator.take_prepared()
+        for name in prepared:
+            self.keep(self.coordinator.complete(name, self.now))
+        return prepared
+
+    def due(self) -> int:
+        return len([self.keep(result) for result in self.coordinator.due(self.now)])
+
+    @property
+    def transaction(self) -> Transaction:
+        return self.coordinator.transactions["t"]
+
+    @property
+    def state(self) -> str:
+        return self.transaction.state.label
+
+    def at_epoch(self, epoch: int) -> None:
+        """Go on as if so many epochs had been given."""
+        value = to_value(replace(self.transaction, epoch=epoch))
+        self.coordinator.replay(encode_key("t"), encode_value(value, 1))
+        self.records.append((encode_key("t"), encode_value(value, 1)))
+
+
+def told(answer: InitProducerIdResponse | EndTxnResponse) -> tuple[int, int, int]:
+    return answer.error_code, answer.producer_id, answer.producer_epoch
+
+
+# -- a producer begins
+
+
+def test_each_beginning_raises_the_epoch() -> None:
+    log = Log()
+    assert [told(log.init()) for _ in range(3)] == [(0, 101, 0), (0, 101, 1), (0, 101, 2)]
+    assert log.state == "Empty"
+    assert told(log.init("u")) == (0, 104, 0)
+
+
+@pytest.mark.parametrize(
+    ("request_", "code"),
+    [
+        ({"name": ""}, ErrorCode.INVALID_REQUEST),
+        ({"producer_id": 5}, ErrorCode.INVALID_REQUEST),
+        ({"epoch": 5}, ErrorCode.INVALID_REQUEST),
+        ({"timeout_ms": 0}, ErrorCode.INVALID_TRANSACTION_TIMEOUT),
+        ({"timeout_ms": -1}, ErrorCode.INVALID_TRANSACTION_TIMEOUT),
+        ({"timeout_ms": 900_001}, ErrorCode.INVALID_TRANSACTION_TIMEOUT),
+        ({"timeout_ms": 900_000}, NONE),
+    ],
+)
+def test_what_a_producer_may_ask_for(request_: dict[str, object], code: ErrorCode) -> None:
+    answer = Log().init(**request_)  # type: ignore[arg-type]
+    assert told(answer) == ((code, -1, -1) if code else (0, 101, 0))
+
+
+def test_a_new_beginning_takes_the_new_timeout() -> None:
+    log = Log()
+    log.init(timeout_ms=1000)
+    log.init(timeout_ms=2000)
+    assert log.transaction.timeout_ms == 2000
+
+
+def test_going_on_with_a_known_id() -> None:
+    """KIP-360: the answer may be asked for again, and only by the one who got it."""
+    log = Log()
+    log.init()
+    assert told(log.init(producer_id=101, epoch=0)) == (0, 101, 1)
+    assert told(log.init(producer_id=101, epoch=0)) == (0, 101, 1)
+    assert told(log.init(producer_id=101, epoch=1)) == (0, 101, 2)
+    for producer_id, epoch in ((101, 0), (101, 3), (999, 2)):
+        assert told(log.init(producer_id=producer_id, epoch=epoch)) == (FENCED, -1, -1)
+    log.init()
+    assert told(log.init(producer_id=101, epoch=2)) == (FENCED, -1, -1)
+
+
+def test_an_id_that_is_given_for_an_unknown_name_is_not_taken() -> None:
+    assert told(Log().init(producer_id=7, epoch=7)) == (0, 101, 0)
+
+
+def test_used_up_epochs() -> None:
+    log = Log()
+    log.init()
+    assert not log.coordinator.wants_producer_id("t")
+    log.at_epoch(LAST_EPOCH_GIVEN)
+    assert log.coordinator.wants_producer_id("t")
+    log.new_id = 500
+    assert told(log.init(producer_id=101, epoch=LAST_EPOCH_GIVEN)) == (0, 501, 0)
+    assert told(log.init(producer_id=101, epoch=LAST_EPOCH_GIVEN)) == (0, 501, 0)
+    assert told(log.init(producer_id=101, epoch=LAST_EPOCH_GIVEN - 1)) == (FENCED, -1, -1)
+    log.at_epoch(LAST_EPOCH_GIVEN)
+    log.new_id = 600
+    assert told(log.init()) == (0, 601, 0)
+
+
+@PROTOCOLS
+def test_beginning_while_a_transaction_is_open(second: bool) -> None:
+    """It is aborted, with an epoch that nobody has; the client asks again."""
+    log = Log(second=second)
+    log.init()
+    assert log.add(A) == NONE
+    assert told(log.init()) == (CONCURRENT, -1, -1)
+    assert log.state == "PrepareAbort"
+    assert told(log.init()) == (CONCURRENT, -1, -1)
+    assert log.complete() == {"t"}
+    assert (log.state, log.transaction.epoch) == ("CompleteAbort", 1)
+    assert told(log.init()) == (0, 101, 2)
+
+
+def test_the_producer_itself_gets_the_epoch_of_the_abort() -> None:
+    log = Log()
+    log.init()
+    log.add(A)
+    assert told(log.init(producer_id=101, epoch=0)) == (CONCURRENT, -1, -1)
+    log.complete()
+    assert told(log.init(producer_id=101, epoch=0)) == (0, 101, 1)
+
+
+# -- partitions
+
+
+@PROTOCOLS
+def test_partitions_join(second: bool) -> None:
+    log = Log(second=second)
+    log.init()
+    log.later(5)
+    assert log.add(A) == NONE
+    began = log.now.log_ms
+    log.later(5)
+    assert log.add(B) == NONE
+    known = len(log.records)
+    assert log.add(A, B) == NONE
+    assert len(log.records) == known, "nothing has changed"
+    assert log.transaction.partitions == {A, B}
+    assert (log.transaction.started_ms, log.state) == (began, "Ongoing")
+
+
+@pytest.mark.parametrize(
+    ("producer_id", "epoch", "code"), [(101, 1, FENCED), (101, -1, FENCED), (7, 0, MAPPING)]
+)
+def test_who_may_add_partitions(producer_id: int, epoch: int, code: ErrorCode) -> None:
+    log = Log()
+    log.init()
+    assert log.add(A, producer_id=producer_id, epoch=epoch) == code
+    log.add(A)
+    assert log.coordinator.verify("t", producer_id, epoch, A) == code
+
+
+def test_unknown_names() -> None:
+    log = Log()
+    for name, code in (("", ErrorCode.INVALID_REQUEST), ("missing", MAPPING)):
+        assert log.coordinator.verify(name, 101, 0, A) == code
+        added = log.coordinator.add(name, 101, 0, [A], NOW, second_protocol=False)
+        assert added.response == code
+        for second in (False, True):
+            ended = log.coordinator.end(
+                name, 101, 0, -1, NOW, commit=True, second_protocol=second
+            ).response
+            assert isinstance(ended, EndTxnResponse)
+            assert told(ended) == (code, -1, -1)
+
+
+def test_verifying() -> None:
+    log = Log(second=False)
+    log.init()
+    assert log.coordinator.verify("t", 101, 0, A) == ErrorCode.TRANSACTION_ABORTABLE
+    log.add(A)
+    assert log.coordinator.verify("t", 101, 0, A) == NONE
+    assert log.coordinator.verify("t", 101, 0, B) == ErrorCode.TRANSACTION_ABORTABLE
+    log.end(complete=False)
+    assert log.coordinator.verify("t", 101, 0, A) == CONCURRENT
+    assert log.add(B) == CONCURRENT
+    log.complete()
+    assert log.coordinator.verify("t", 101, 0, A) == ErrorCode.TRANSACTION_ABORTABLE
+
+
+# -- ends
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_the_first_protocol_keeps_the_epoch(commit: bool) -> None:
+    log = Log(second=False)
+    log.init()
+    for _ in range(2):
+        log.add(A)
+        log.end(commit=commit)
+        assert log.state == ("CompleteCommit" if commit else "CompleteAbort")
+        assert (log.transaction.epoch, log.transaction.partitions) == (0, frozenset())
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_answers_of_the_first_protocol(commit: bool) -> None:
+    log = Log(second=False)
+    log.init()
+    assert log.end(commit=commit).error_code == INVALID, "nothing is open"
+    log.add(A)
+    assert log.end(commit=commit, epoch=1).error_code == FENCED
+    assert log.end(commit=commit, producer_id=7).error_code == MAPPING
+    assert told(log.end(commit=commit, complete=False))[0] == NONE
+    assert log.end(commit=commit, complete=False).error_code == CONCURRENT
+    assert log.end(commit=not commit, complete=False).error_code == INVALID
+    log.complete()
+    known = len(log.records)
+    assert log.end(commit=commit).error_code == NONE, "asked again"
+    assert log.end(commit=not commit).error_code == INVALID
+    assert len(log.records) == known
+
+
+@pytest.mark.parametrize(
+    ("state", "commit", "again", "code"),
+    [
+        ("Empty", False, True, FENCED),
+        ("Empty", False, False, NONE),
+        ("Empty", True, True, FENCED),
+        ("Empty", True, False, INVALID),
+        ("CompleteAbort", False, True, NONE),
+        ("CompleteAbort", False, False, NONE),
+        ("CompleteAbort", True, True, INVALID),
+        ("CompleteAbort", True, False, INVALID),
+        ("CompleteCommit", False, True, INVALID),
+        ("CompleteCommit", False, False, NONE),
+        ("CompleteCommit", True, True, NONE),
+        ("CompleteCommit", True, False, INVALID),
+    ],
+)
+def test_answers_of_the_second_protocol(
+    state: str, commit: bool, again: bool, code: ErrorCode
+) -> None:
+    """The table of KIP-890: `again` with the epoch before, else with that of now."""
+    log = Log()
+    log.init()
+    if state == "Empty":
+        log.init()
+    else:
+        log.add(A)
+        log.end(commit=state == "CompleteCommit")
+    now = log.transaction.epoch
+    assert (log.state, now) == (state, 1)
+    answer = log.end(commit=commit, epoch=now - 1 if again else now)
+    if code:
+        assert told(answer) == (code, -1, -1)
+    else:
+        assert told(answer) == (0, 101, now if again else now + 1)
+        assert log.transaction.epoch == answer.producer_epoch
+    for epoch in (now - 2, now + 2):
+        assert told(log.end(commit=commit, epoch=epoch)) == (FENCED, -1, -1)
+
+
+def test_the_second_protocol_while_markers_are_written() -> None:
+    log = Log()
+    log.init()
+    log.add(A)
+    assert told(log.end(complete=False)) == (0, 101, 1)
+    assert log.end(complete=False).error_code == CONCURRENT
+    assert log.end(complete=False, commit=False).error_code == INVALID
+    assert log.end(complete=False, epoch=1).error_code == FENCED
+    assert log.add(B, epoch=1) == CONCURRENT
+
+
+def test_the_second_protocol_with_used_up_epochs() -> None:
+    """The producer goes on with a new id; markers still carry the old one."""
+    log = Log()
+    log.init()
+    log.at_epoch(LAST_EPOCH_GIVEN)
+    log.add(A, epoch=LAST_EPOCH_GIVEN)
+    log.new_id = 500
+    assert told(log.end(epoch=LAST_EPOCH_GIVEN, complete=False)) == (0, 501, 0)
+    assert (log.transaction.producer_id, log.transaction.epoch) == (101, LAST_EPOCH_GIVEN + 1)
+    log.complete()
+    assert (log.transaction.producer_id, log.transaction.epoch) == (501, 0)
+    assert told(log.end(epoch=LAST_EPOCH_GIVEN)) == (0, 501, 0), "asked again"
+    assert log.add(A, producer_id=501) == NONE
+
+
+# -- time
+
+
+@PROTOCOLS
+def test_a_transaction_that_lasts_too_long(second: bool) -> None:
+    log = Log(second=second)
+    log.init(timeout_ms=1000)
+    log.later(5000)
+    log.add(A)
+    log.later(999)
+    assert log.due() == 0
+    log.later(1)
+    assert log.due() == 1
+    log.complete()
+    assert (log.state, log.transaction.epoch) == ("CompleteAbort", 1)
+    assert log.add(A) == FENCED
+    # In the second protocol it is as if the producer had aborted.
+    assert log.end(commit=False).error_code == (NONE if second else FENCED)
+    assert log.end(commit=True).error_code == (INVALID if second else FENCED)
+
+
+def test_each_transaction_has_its_own_time() -> None:
+    log = Log(second=False)
+    log.init(timeout_ms=1000)
+    log.add(A)
+    log.later(900)
+    log.add(B)
+    log.end()
+    log.add(A)
+    log.later(900)
+    assert log.due() == 0, "the first one is over"
+    log.later(100)
+    assert log.due() == 1
+
+
+def test_an_abort_that_was_not_stored_is_tried_again() -> None:
+    log = Log()
+    log.init(timeout_ms=1000)
+    log.add(A)
+    log.later(1000)
+    (result,) = log.coordinator.due(log.now)
+    assert result.on_failure is not None
+    result.on_failure(ErrorCode.KAFKA_STORAGE_ERROR, log.now)
+    assert (log.state, log.due()) == ("Ongoing", 0)
+    log.later(1000)
+    assert log.due() == 1
+
+
+def test_unused_ids_are_forgotten() -> None:
+    log = Log()
+    log.init()
+    log.init("open")
+    log.keep(log.coordinator.add("open", 102, 0, [A], log.now, second_protocol=True))
+    log.later(7 * DAY_MS - 1)
+    assert list(log.coordinator.expire_ids(log.now)) == []
+    log.later(1)
+    for result in log.coordinator.expire_ids(log.now):
+        log.keep(result)
+    assert set(log.coordinator.transactions) == {"open"}
+    log.reload()
+    assert set(log.coordinator.transactions) == {"open"}
+    assert told(log.init()) == (0, 103, 0), "it begins anew"
+
+
+# -- what survives
+
+
+@PROTOCOLS
+@pytest.mark.parametrize("commit", [True, False])
+def test_loading_at_every_step(second: bool, commit: bool) -> None:
+    log = Log(second=second)
+    log.init()
+    log.reload()
+    log.add(A, B)
+    log.reload()
+    assert (log.state, log.transaction.partitions) == ("Ongoing", frozenset({A, B}))
+    log.end(commit=commit, complete=False)
+    log.reload()
+    assert log.transaction.partitions == {A, B}
+    assert log.complete() == {"t"}, "its markers are written again"
+    log.reload()
+    assert log.complete() == set()
+    assert log.state == ("CompleteCommit" if commit else "CompleteAbort")
+
+
+def test_the_time_of_a_transaction_goes_on_after_loading() -> None:
+    log = Log()
+    log.init(timeout_ms=1000)
+    log.add(A)
+    log.later(400)
+    log.reload()
+    log.later(599)
+    assert log.due() == 0
+    log.later(1)
+    assert log.due() == 1
+
+
+def test_what_is_refused_leaves_no_record() -> None:
+    """What the caller could not store is answered, and nothing has changed."""
+    log = Log()
+    log.init()
+    request = InitProducerIdRequest(transactional_id="t", transaction_timeout_ms=1000)
+    init = log.coordinator.init_producer_id(request, 9, NOW)
+    add = log.coordinator.add("t", 101, 0, [A], NOW, second_protocol=True)
+    offline = ErrorCode.KAFKA_STORAGE_ERROR
+    assert init.on_failure is not None
+    assert add.on_failure is not None
+    refused = init.on_failure(offline, NOW).response
+    assert isinstance(refused, InitProducerIdResponse)
+    assert told(refused) == (ErrorCode.NOT_COORDINATOR, -1, -1)
+    assert add.on_failure(offline, NOW).response == ErrorCode.NOT_COORDINATOR
+    assert (log.state, log.transaction.epoch) == ("Empty", 0)
+
+
+def test_records_come_back_as_they_were() -> None:
+    transaction = Transaction(
+        producer_id=5,
+        epoch=7,
+        previous_producer_id=4,
+        next_producer_id=6,
+        timeout_ms=1000,
+        state=TransactionState.PREPARE_COMMIT,
+        partitions=frozenset({A, B, ("other", 3)}),
+        updated_ms=20,
+        started_ms=10,
+        second_protocol=True,
+    )
+    assert from_value(to_value(transaction)) == transaction
+
+
+def test_a_record_with_an_unknown_state() -> None:
+    value = to_value(Transaction(1, 1000, 0))
+    value.status = 99
+    with pytest.raises(DecodeError, match="transactional id t"):
+        Log().coordinator.replay(encode_key("t"), encode_value(value, 1))
+
+
+def test_states_are_called_as_kafka_calls_them() -> None:
+    assert [state.label for state in TransactionState] == [
+        "Empty",
+        "Ongoing",
+        "PrepareCommit",
+        "PrepareAbort",
+        "CompleteCommit",
+        "CompleteAbort",
+        "Dead",
+        "PrepareEpochFence",
+    ]

@@ -1,0 +1,602 @@
+"""Transactions over the wire, in both protocols: what readers see, who is fenced, what survives."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from kbroker.broker import Broker
+from kbroker.coordinator import TransactionState
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.transactions import (
+    AddPartitionsToTxnRequest,
+    DescribeProducersRequest,
+    WriteTxnMarkersRequest,
+)
+from kbroker.protocol.records import iter_headers
+
+from ..brokers import started
+from ..wire import (
+    LATEST,
+    Topic,
+    Wire,
+    batch,
+    connected,
+    create_topic,
+    delete_topic,
+    fetch,
+    list_offset,
+    produce,
+    produce_request,
+    request,
+    values_of,
+)
+
+COMMITTED = 1
+FIRST, SECOND = 11, 13
+"""Versions of Produce that speak the two protocols."""
+PROTOCOLS = pytest.mark.parametrize("version", [FIRST, SECOND], ids=["first", "second"])
+NAME = "tx"
+
+
+@dataclass
+class Writer:
+    """A transactional producer without a client around it."""
+
+    wire: Wire
+    version: int
+    id: int = -1
+    epoch: int = -1
+    sequences: dict[tuple[str, int], int] = field(default_factory=dict)
+
+    @property
+    def second(self) -> bool:
+        return self.version >= SECOND
+
+    async def init(self, timeout_ms: int = 60_000) -> ErrorCode:
+        find = request(ApiKey.FIND_COORDINATOR, coordinator_keys=[NAME], key_type=1)
+        await self.wire.ask(ApiKey.FIND_COORDINATOR, 4, find)
+        ask = request(
+            ApiKey.INIT_PRODUCER_ID, transactional_id=NAME, transaction_timeout_ms=timeout_ms
+        )
+        answer = await self.wire.ask(ApiKey.INIT_PRODUCER_ID, 5, ask)
+        if not answer.error_code:
+            self.id, self.epoch = answer.producer_id, answer.producer_epoch
+            self.sequences.clear()
+        return ErrorCode(answer.error_code)
+
+    async def begin(self) -> None:
+        """Get a producer id; asks again while an earlier transaction is aborted."""
+        while code := await self.init():
+            assert code == ErrorCode.CONCURRENT_TRANSACTIONS
+            await trio.sleep(0.01)
+
+    async def add(self, topic: Topic, *partitions: int, version: int = 3) -> list[int]:
+        cls = AddPartitionsToTxnRequest
+        answer = await self.wire.ask(
+            ApiKey.ADD_PARTITIONS_TO_TXN,
+            version,
+            cls(
+                v3_and_below_transactional_id=NAME,
+                v3_and_below_producer_id=self.id,
+                v3_and_below_producer_epoch=self.epoch,
+                v3_and_below_topics=[cls.Topic(name=topic.name, partitions=list(partitions))],
+            ),
+        )
+        (row,) = answer.results_by_topic_v3_and_below
+        return [each.partition_error_code for each in row.results_by_partition]
+
+    def batch(self, topic: Topic, *values: bytes, partition: int = 0) -> bytes:
+        sequence = self.sequences.get((topic.name, partition), 0)
+        self.sequences[topic.name, partition] = sequence + len(values)
+        return batch(
+            values,
+            producer_id=self.id,
+            producer_epoch=self.epoch,
+            base_sequence=sequence,
+            transactional=True,
+        )
+
+    async def produce(self, topic: Topic, *values: bytes, partition: int = 0) -> ErrorCode:
+        """Produce without saying before to which partition."""
+        known = dict(self.sequences)
+        row = await produce(
+            self.wire,
+            topic,
+            self.batch(topic, *values, partition=partition),
+            self.version,
+            partition=partition,
+            transactional_id=NAME,
+        )
+        if row.error_code:
+            self.sequences = known
+        return ErrorCode(row.error_code)
+
+    async def write(self, topic: Topic, *values: bytes, partition: int = 0) -> None:
+        if not self.second:
+            assert await self.add(topic, partition) == [0]
+        assert await self.produce(topic, *values, partition=partition) == ErrorCode.NONE
+
+    async def end(self, *, commit: bool) -> ErrorCode:
+        ask = request(
+            ApiKey.END_TXN,
+            transactional_id=NAME,
+            producer_id=self.id,
+            producer_epoch=self.epoch,
+            committed=commit,
+        )
+        answer = await self.wire.ask(ApiKey.END_TXN, 5 if self.second else 4, ask)
+        if not answer.error_code and self.second:
+            self.id, self.epoch = answer.producer_id, answer.producer_epoch
+            self.sequences.clear()
+        return ErrorCode(answer.error_code)
+
+    async def commit(self) -> None:
+        assert await self.end(commit=True) == ErrorCode.NONE
+
+    async def abort(self) -> None:
+        assert await self.end(commit=False) == ErrorCode.NONE
+
+
+async def begun(wire: Wire, version: int) -> Writer:
+    writer = Writer(wire, version)
+    await writer.begin()
+    return writer
+
+
+async def seen(wire: Wire, topic: Topic, partition: int = 0) -> list[bytes | None]:
+    """What a client shows that reads committed records: it leaves out what the answer says."""
+    row = await fetch(wire, topic, isolation_level=COMMITTED, partitions=[partition])
+    ahead = [(each.first_offset, each.producer_id) for each in row.aborted_transactions]
+    values: list[bytes | None] = []
+    aborting: set[int] = set()
+    for position, header in iter_headers(row.records or b""):
+        aborting |= {each for first, each in ahead if first == header.base_offset}
+        if header.is_control:
+            aborting.discard(header.producer_id)
+        elif header.producer_id not in aborting:
+            one = type(row)(records=row.records[position : position + header.size])
+            values += values_of(one)
+    return values
+
+
+async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
+    with trio.fail_after(5):
+        while not await condition():  # noqa: ASYNC110  # there is no event for what tests look at
+            await trio.sleep(0.005)
+
+
+async def described(wire: Wire) -> Any:
+    ask = request(ApiKey.DESCRIBE_TRANSACTIONS, transactional_ids=[NAME])
+    (row,) = (await wire.ask(ApiKey.DESCRIBE_TRANSACTIONS, 0, ask)).transaction_states
+    return row
+
+
+# -- what readers see
+
+
+@PROTOCOLS
+async def test_a_committed_transaction_is_seen_as_a_whole(wire: Wire, version: int) -> None:
+    topic = await create_topic(wire, "t", 2)
+    writer = await begun(wire, version)
+    for round_ in range(3):
+        await writer.write(topic, b"a%d" % round_)
+        await writer.write(topic, b"b%d" % round_, partition=1)
+        assert len(await seen(wire, topic)) == len(await seen(wire, topic, 1)) == round_
+        assert (await list_offset(wire, topic, LATEST, isolation_level=COMMITTED)).offset == (
+            2 * round_
+        )
+        await writer.commit()
+        # Seen as soon as the producer knows, without waiting.
+        assert await seen(wire, topic) == [b"a%d" % n for n in range(round_ + 1)]
+        assert await seen(wire, topic, 1) == [b"b%d" % n for n in range(round_ + 1)]
+
+
+@PROTOCOLS
+async def test_an_aborted_transaction_is_not_seen(wire: Wire, version: int) -> None:
+    topic = await create_topic(wire, "t")
+    writer = await begun(wire, version)
+    for round_ in range(4):
+        await writer.write(topic, b"%d" % round_)
+        assert await writer.end(commit=round_ % 2 == 0) == ErrorCode.NONE
+    assert await seen(wire, topic) == [b"0", b"2"]
+    everything = (await fetch(wire, topic)).records
+    data = [header for _, header in iter_headers(everything) if not header.is_control]
+    assert len(data) == 4, "readers of everything see it"
+
+
+@PROTOCOLS
+async def test_an_open_transaction_holds_up_what_comes_after_it(wire: Wire, version: int) -> None:
+    topic = await create_topic(wire, "t")
+    await produce(wire, topic, batch([b"before"]))
+    writer = await begun(wire, version)
+    await writer.write(topic, b"open")
+    await produce(wire, topic, batch([b"after"]))
+    row = await fetch(wire, topic, isolation_level=COMMITTED)
+    assert (values_of(row), row.last_stable_offset, row.high_watermark) == ([b"before"], 1, 3)
+    await writer.commit()
+    assert await seen(wire, topic) == [b"before", b"open", b"after"]
+
+
+@PROTOCOLS
+async def test_markers_say_who_and_how(wire: Wire, version: int) -> None:
+    """With the second protocol they carry the epoch that follows, which fences late batches."""
+    topic = await create_topic(wire, "t")
+    writer = await begun(wire, version)
+    await writer.write(topic, b"x")
+    epoch = writer.epoch
+    await writer.commit()
+    assert writer.epoch == (epoch + 1 if writer.second else epoch)
+    row = await fetch(wire, topic)
+    (_, data), (_, marker) = iter_headers(row.records)
+    assert (data.is_transactional, data.is_control, data.producer_epoch) == (True, False, epoch)
+    assert (marker.is_transactional, marker.is_control) == (True, True)
+    assert (marker.producer_id, marker.producer_epoch) == (writer.id, writer.epoch)
+
+
+async def test_a_batch_of_an_earlier_transaction_comes_too_late(wire: Wire) -> None:
+    """KIP-890: it would have become part of the next one."""
+    topic = await create_topic(wire, "t")
+    writer = await begun(wire, SECOND)
+    await writer.write(topic, b"x")
+    late = writer.batch(topic, b"late")
+    await writer.commit()
+    row = await produce(wire, topic, late, SECOND, transactional_id=NAME)
+    assert row.error_code == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert await seen(wire, topic) == [b"x"]
+    await writer.write(topic, b"y")
+    await writer.commit()
+    assert await seen(wire, topic) == [b"x", b"y"]
+
+
+# -- who may write
+
+
+@pytest.mark.parametrize(
+    ("version", "code"),
+    [
+        (9, ErrorCode.INVALID_TXN_STATE),
+        (10, ErrorCode.INVALID_TXN_STATE),
+        (11, ErrorCode.TRANSACTION_ABORTABLE),
+    ],
+)
+async def test_a_partition_that_was_not_named(wire: Wire, version: int, code: ErrorCode) -> None:
+    topic = await create_topic(wire, "t", 2)
+    writer = await begun(wire, version)
+    assert await writer.produce(topic, b"x") == code
+    assert await writer.add(topic, 1) == [0]
+    assert await writer.produce(topic, b"x") == code
+    assert await writer.produce(topic, b"x", partition=1) == ErrorCode.NONE
+
+
+@pytest.mark.parametrize("version", [11, 12, 13])
+async def test_an_unknown_producer(wire: Wire, version: int) -> None:
+    topic = await create_topic(wire, "t")
+    writer = await begun(wire, version)
+    writer.id += 1
+    assert await writer.produce(topic, b"x") == ErrorCode.INVALID_PRODUCER_ID_MAPPING
+
+
+async def test_a_transactional_batch_without_an_id(wire: Wire) -> None:
+    topic = await create_topic(wire, "t")
+    writer = await begun(wire, SECOND)
+    row = await produce(wire, topic, writer.batch(topic, b"x"), SECOND)
+    assert row.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+
+
+@PROTOCOLS
+async def test_a_new_producer_fences_the_old_one(wire: Wire, version: int) -> None:
+    """What the old one had open is aborted; it is told at whatever it does next."""
+    topic = await create_topic(wire, "t", 2)
+    old = await begun(wire, version)
+    await old.write(topic, b"old")
+    new = Writer(wire, version)
+    assert await new.init() == ErrorCode.CONCURRENT_TRANSACTIONS
+    await new.begin()
+    assert (new.id, new.epoch) == (old.id, old.epoch + 2)
+    assert await old.produce(topic, b"zombie") == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert await old.produce(topic, b"zombie", partition=1) == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert await old.add(topic, 1) == [ErrorCode.PRODUCER_FENCED]
+    assert await old.add(topic, 1, version=1) == [ErrorCode.INVALID_PRODUCER_EPOCH]
+    assert await old.end(commit=True) == ErrorCode.PRODUCER_FENCED
+    await new.write(topic, b"new")
+    await new.commit()
+    assert await seen(wire, topic) == [b"new"]
+
+
+@PROTOCOLS
+async def test_batches_in_one_go_keep_their_order(wire: Wire, version: int) -> None:
+    """The first of them has to wait for the coordinator; the others stay behind it."""
+    topic = await create_topic(wire, "t")
+    writer = await begun(wire, version)
+    if not writer.second:
+        assert await writer.add(topic, 0) == [0]
+    frames = b""
+    for number in range(5):
+        data = writer.batch(topic, b"%d" % number)
+        ask = produce_request(topic, data, transactional_id=NAME)
+        frames += wire.frame(ApiKey.PRODUCE, version, ask)
+    await wire.send_bytes(frames)
+    for _ in range(5):
+        ((row,),) = (each.partition_responses for each in (await wire.receive()).responses)
+        assert row.error_code == 0
+    await writer.commit()
+    assert await seen(wire, topic) == [b"0", b"1", b"2", b"3", b"4"]
+
+
+# -- requests of brokers and operators
+
+
+async def test_adding_to_several_transactions_at_once(wire: Wire) -> None:
+    topic = await create_topic(wire, "t", 3)
+    writer = await begun(wire, FIRST)
+    assert await writer.add(topic, 0) == [0]
+    cls = AddPartitionsToTxnRequest
+
+    def row(name: str, *partitions: int, verify_only: bool) -> Any:
+        return cls.Transaction(
+            transactional_id=name,
+            producer_id=writer.id,
+            producer_epoch=writer.epoch,
+            verify_only=verify_only,
+            topics=[cls.Topic(name="t", partitions=list(partitions))],
+        )
+
+    ask = cls(
+        transactions=[
+            row(NAME, 0, 1, 9, verify_only=True),
+            row("missing", 0, verify_only=True),
+            row(NAME, 2, verify_only=False),
+            row(NAME, 1, 9, verify_only=False),
+        ]
+    )
+    answer = await wire.ask(ApiKey.ADD_PARTITIONS_TO_TXN, 5, ask)
+    codes = [
+        [each.partition_error_code for each in result.topic_results[0].results_by_partition]
+        for result in answer.results_by_transaction
+    ]
+    assert codes == [[0, 120, 3], [49], [0], [55, 3]]
+    assert [(each.topic, each.partitions) for each in (await described(wire)).topics] == [
+        ("t", [0, 2])
+    ]
+
+
+async def test_a_partition_that_does_not_exist(wire: Wire) -> None:
+    """All or nothing."""
+    topic = await create_topic(wire, "t")
+    writer = await begun(wire, FIRST)
+    assert await writer.add(topic, 0, 7) == [
+        ErrorCode.OPERATION_NOT_ATTEMPTED,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ]
+    assert (await described(wire)).transaction_state == "Empty"
+    offsets = Topic("__transaction_state")
+    assert await writer.add(offsets, 0) == [ErrorCode.TOPIC_AUTHORIZATION_FAILED]
+
+
+async def test_listing_and_describing(wire: Wire) -> None:
+    topic = await create_topic(wire, "t")
+    writer = await begun(wire, FIRST)
+    row = await described(wire)
+    assert (row.error_code, row.transaction_state, row.transaction_timeout_ms) == (
+        0,
+        "Empty",
+        60_000,
+    )
+    assert (row.producer_id, row.producer_epoch, row.topics) == (writer.id, 0, [])
+    assert row.transaction_start_time_ms == -1
+    await writer.write(topic, b"x")
+
+    async def listed(version: int = 2, **filters: Any) -> list[str]:
+        ask = request(ApiKey.LIST_TRANSACTIONS, **filters)
+        answer = await wire.ask(ApiKey.LIST_TRANSACTIONS, version, ask)
+        assert answer.error_code == 0
+        return [each.transactional_id for each in answer.transaction_states]
+
+    for version in range(3):
+        assert await listed(version) == [NAME]
+    assert await listed(state_filters=["Ongoing"]) == [NAME]
+    assert await listed(state_filters=["Empty"]) == []
+    assert await listed(producer_id_filters=[writer.id, 99]) == [NAME]
+    assert await listed(producer_id_filters=[99]) == []
+    assert await listed(duration_filter=60_000) == []
+    assert await listed(duration_filter=0, transactional_id_pattern="t.") in ([NAME], [])
+    assert await listed(transactional_id_pattern="t") == []
+    assert await listed(transactional_id_pattern="") == [NAME]
+    ask = request(ApiKey.LIST_TRANSACTIONS, state_filters=["ongoing", "Dead"])
+    answer = await wire.ask(ApiKey.LIST_TRANSACTIONS, 2, ask)
+    assert answer.unknown_state_filters == ["ongoing"]
+    for pattern in ("(", "a" * 100_000, "(a{1000}){1000}"):
+        ask = request(ApiKey.LIST_TRANSACTIONS, transactional_id_pattern=pattern[:30_000])
+        answer = await wire.ask(ApiKey.LIST_TRANSACTIONS, 2, ask)
+        assert answer.error_code in (0, ErrorCode.INVALID_REGULAR_EXPRESSION)
+    assert answer.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
+
+
+async def test_ids_that_nobody_has(wire: Wire) -> None:
+    await begun(wire, FIRST)
+    ask = request(ApiKey.DESCRIBE_TRANSACTIONS, transactional_ids=["missing", ""])
+    rows = (await wire.ask(ApiKey.DESCRIBE_TRANSACTIONS, 0, ask)).transaction_states
+    assert [row.error_code for row in rows] == [
+        ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
+        ErrorCode.INVALID_REQUEST,
+    ]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+async def test_an_operator_ends_a_hanging_transaction(wire: Wire, version: int) -> None:
+    topic = await create_topic(wire, "t")
+    writer = await begun(wire, FIRST)
+    await writer.write(topic, b"x")
+    await produce(wire, topic, batch([b"y"]))
+
+    async def mark(**fields: Any) -> ErrorCode:
+        cls = WriteTxnMarkersRequest
+        row = cls.Marker(
+            producer_id=writer.id,
+            topics=[cls.Topic(name=fields.pop("topic", "t"), partition_indexes=[0])],
+            **fields,
+        )
+        answer = await wire.ask(ApiKey.WRITE_TXN_MARKERS, version, cls(markers=[row]))
+        ((found,),) = (each.partitions for each in answer.markers[0].topics)
+        return ErrorCode(found.error_code)
+
+    assert await mark(topic="missing") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert await mark(producer_epoch=-1) == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert await seen(wire, topic) == []
+    assert await mark(producer_epoch=writer.epoch, coordinator_epoch=5) == ErrorCode.NONE
+    assert await seen(wire, topic) == [b"y"]
+    assert await mark(producer_epoch=writer.epoch, coordinator_epoch=4) == (
+        ErrorCode.TRANSACTION_COORDINATOR_FENCED
+    )
+
+
+async def test_the_producers_of_a_partition(wire: Wire) -> None:
+    topic = await create_topic(wire, "t")
+    writer = await begun(wire, SECOND)
+    await produce(wire, topic, batch([b"first"]))
+    await writer.write(topic, b"x", b"y")
+    cls = DescribeProducersRequest
+    ask = cls(topics=[cls.Topic(name="t", partition_indexes=[0])])
+
+    async def state() -> tuple[int, ...]:
+        answer = await wire.ask(ApiKey.DESCRIBE_PRODUCERS, 0, ask)
+        (row,) = answer.topics[0].partitions[0].active_producers
+        return row.producer_epoch, row.last_sequence, row.current_txn_start_offset
+
+    assert await state() == (0, 1, 1)
+    await writer.commit()
+    assert await state() == (1, -1, -1)
+
+
+# -- time, trouble and restarts
+
+
+async def test_a_transaction_that_lasts_too_long_is_aborted(wire: Wire) -> None:
+    topic = await create_topic(wire, "t")
+    writer = await begun(wire, FIRST)
+    assert await writer.init(timeout_ms=50) == ErrorCode.NONE
+    await writer.write(topic, b"x")
+    await produce(wire, topic, batch([b"y"]))
+
+    async def is_seen() -> bool:
+        return await seen(wire, topic) == [b"y"]
+
+    await eventually(is_seen)
+    assert (await described(wire)).transaction_state == "CompleteAbort"
+    assert await writer.produce(topic, b"z") == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert await writer.end(commit=True) == ErrorCode.PRODUCER_FENCED
+
+
+@PROTOCOLS
+async def test_a_topic_that_is_deleted_meanwhile(wire: Wire, version: int) -> None:
+    topic, other = await create_topic(wire, "t"), await create_topic(wire, "other")
+    writer = await begun(wire, version)
+    await writer.write(topic, b"x")
+    await writer.write(other, b"y")
+    await delete_topic(wire, "t")
+    await writer.commit()
+    assert await seen(wire, other) == [b"y"]
+
+
+async def test_a_partition_that_cannot_be_written(
+    broker: Broker, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The producer is answered: how it ends is decided. The marker is written when it can be."""
+    monkeypatch.setattr("kbroker.transactions.END_SECONDS_MAX", 0.1)
+    monkeypatch.setattr("kbroker.transactions.RETRY_SECONDS", 0.05)
+    topic = await create_topic(wire, "t")
+    writer = await begun(wire, FIRST)
+    await writer.write(topic, b"x")
+    log = broker.node.named_replica("t", 0).log
+    monkeypatch.setattr(log, "offline", "out of order")
+    await writer.commit()
+    assert (await described(wire)).transaction_state == "PrepareCommit"
+    assert await writer.add(topic, 0) == [ErrorCode.CONCURRENT_TRANSACTIONS]
+    assert await writer.end(commit=True) == ErrorCode.CONCURRENT_TRANSACTIONS
+    monkeypatch.setattr(log, "offline", None)
+
+    async def is_complete() -> bool:
+        return bool((await described(wire)).transaction_state == "CompleteCommit")
+
+    await eventually(is_complete)
+    assert await seen(wire, topic) == [b"x"]
+
+
+STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort")
+
+
+@PROTOCOLS
+@pytest.mark.parametrize("state", STATES)
+async def test_a_crash_in_every_state(
+    tmp_path: Path, version: int, state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Decided is decided; what was open is open; the producer goes on."""
+    commit = state.endswith("Commit")
+    async with started(tmp_path / "data") as broker, connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "t", 2)
+        writer = await begun(wire, version)
+        if state != "Empty":
+            await writer.write(topic, b"x")
+            await writer.write(topic, b"y", partition=1)
+        if state.startswith("Prepare"):
+            monkeypatch.setattr("kbroker.transactions.END_SECONDS_MAX", 0.05)
+            monkeypatch.setattr(broker.node.transactions, "_write_markers", lambda ending: None)
+        if state not in ("Empty", "Ongoing"):
+            assert await writer.end(commit=commit) == ErrorCode.NONE
+        assert (await described(wire)).transaction_state == state
+        shutil.copytree(tmp_path / "data", tmp_path / "crashed")
+    monkeypatch.undo()
+    async with started(tmp_path / "crashed") as broker, connected(broker.endpoint) as wire:
+        writer.wire = wire
+        expected = state.replace("Prepare", "Complete")
+
+        async def is_settled() -> bool:
+            return bool((await described(wire)).transaction_state == expected)
+
+        await eventually(is_settled)
+        if state == "Ongoing":
+            assert await seen(wire, topic) == []
+            await writer.commit()
+        if state == "Empty":
+            await writer.write(topic, b"x")
+            await writer.commit()
+        values = [] if state.endswith("Abort") else [b"x"]
+        assert await seen(wire, topic) == values
+        await writer.begin()
+        await writer.write(topic, b"z")
+        await writer.commit()
+        assert await seen(wire, topic) == [*values, b"z"]
+
+
+async def test_a_coordinator_that_moves(broker: Broker, wire: Wire) -> None:
+    topic = await create_topic(wire, "t")
+    writer = await begun(wire, SECOND)
+    await writer.write(topic, b"x")
+    broker.node.transactions.reload(NAME)
+    await writer.commit()
+    broker.node.transactions.reload(NAME)
+    assert (await described(wire)).transaction_state == "CompleteCommit"
+    assert await seen(wire, topic) == [b"x"]
+
+
+async def test_idle_ids_are_forgotten(broker: Broker, wire: Wire) -> None:
+    await begun(wire, FIRST)
+    service = broker.node.transactions
+    service.expire_ids()
+    (shard,) = service.shards()
+    assert set(shard.coordinator.transactions) == {NAME}
+    known = shard.coordinator.transactions[NAME]
+    assert known.state is TransactionState.EMPTY
+    for result in shard.coordinator.expire_ids(
+        service.now()._replace(log_ms=known.updated_ms + 7 * 86_400_000)
+    ):
+        service.run(shard, result)
+    assert (await described(wire)).error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND

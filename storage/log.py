@@ -109,7 +109,6 @@ class LogConfig:
     max_compaction_lag_ms: int = FOREVER_MS
     delete_retention_ms: int = 86_400_000
     producer_expiration_ms: int = 86_400_000
-    new_producers_start_at_zero: bool = False
     produce_rules: ProduceRules = DEFAULT_RULES
 
     @property
@@ -315,7 +314,7 @@ class Log:
             now_ms: log clock.
 
         Raises:
-            KafkaError: OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH,
+            KafkaError: OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE,
                 TRANSACTION_COORDINATOR_FENCED, RECORD_LIST_TOO_LARGE.
             StorageError: the batch could not be written; the log is as it was.
         """
@@ -327,9 +326,7 @@ class Log:
             if header.attributes & CONTROL_BIT:
                 marker = self._check_marker(batch, header)
             else:
-                known = self.producers.check(
-                    header, new_starts_at_zero=config.new_producers_start_at_zero
-                )
+                known = self.producers.check(header)
                 if known is not None:
                     stamped = header.attributes & LOG_APPEND_TIME_BIT
                     time = known.timestamp if stamped else -1

@@ -29,7 +29,7 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.records import BatchHeader, Marker
+from kbroker.protocol.records import TRANSACTIONAL_BIT, BatchHeader, Marker
 
 BATCHES_KEPT = 5
 PRODUCERS_MAX = 50_000
@@ -131,44 +131,63 @@ class ProducerStates:
         """Readers see everything before `high_watermark` from now on, markers included."""
         self.ended = {first: at for first, at in self.ended.items() if at >= high_watermark}
 
-    def check(self, header: BatchHeader, *, new_starts_at_zero: bool = False) -> Batch | None:
+    def has_open_transaction(self, producer_id: int, epoch: int) -> bool:
+        """Whether this producer, in this epoch, has a transaction open here."""
+        producer = self._producers.get(producer_id)
+        return producer is not None and producer.transaction_start >= 0 and producer.epoch == epoch
+
+    def check(self, header: BatchHeader) -> Batch | None:
         """Decide about a data batch of a producer before it is appended.
 
-        Returns None when it is to be appended, and the remembered batch when it is a retry.
+        Returns None when it is to be appended, and the remembered batch when it is a retry. An
+        unknown producer may begin with any sequence: it may have been forgotten.
 
         Args:
             header: of a batch with a producer id.
-            new_starts_at_zero: an unknown producer must begin at sequence 0 (KIP-890, second
-                protocol). Without it any sequence is taken: the producer may have been forgotten.
 
         Raises:
             KafkaError: INVALID_PRODUCER_EPOCH for an older epoch than the known one, which comes
                 before the test for retries; OUT_OF_ORDER_SEQUENCE_NUMBER for a gap, for a batch
-                older than the remembered ones, and for a new epoch that does not begin at 0.
+                older than the remembered ones, and for a new epoch that does not begin at 0;
+                INVALID_TXN_STATE for one outside of the producer's open transaction.
         """
         producer = self._producers.get(header.producer_id)
-        first = header.base_sequence
         if producer is None:
-            if new_starts_at_zero and first > 0:
-                raise _out_of_order(header, 0)
             return None
+        first = header.base_sequence
         epoch = header.producer_epoch
         if epoch == producer.epoch:
             # Coordinators write without sequences; only the epoch fences them.
-            if first == producer.next_sequence or first < 0:
-                return None
-            batch = producer.find(first, header.last_sequence)
-            if batch is None:
-                raise _out_of_order(header, producer.next_sequence)
-            return batch
-        if epoch < producer.epoch:
+            if first != producer.next_sequence and first >= 0:
+                batch = producer.find(first, header.last_sequence)
+                if batch is None:
+                    raise _out_of_order(header, producer.next_sequence)
+                return batch
+        elif epoch < producer.epoch:
             raise KafkaError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
                 f"producer {header.producer_id} has epoch {producer.epoch}, the batch {epoch}",
             )
-        if first > 0:
+        elif first > 0:
             raise _out_of_order(header, 0)
+        if producer.transaction_start >= 0 and not header.attributes & TRANSACTIONAL_BIT:
+            raise KafkaError(
+                ErrorCode.INVALID_TXN_STATE,
+                f"producer {header.producer_id} has a transaction open, the batch is not part of it",
+            )
         return None
+
+    def check_begins_at_zero(self, header: BatchHeader) -> None:
+        """Refuse the first batch of a transaction of an unknown producer that lacks earlier ones.
+
+        Only for the second protocol of transactions (KIP-890), in which every transaction begins
+        at sequence 0.
+
+        Raises:
+            KafkaError: OUT_OF_ORDER_SEQUENCE_NUMBER.
+        """
+        if header.base_sequence > 0 and header.producer_id not in self._producers:
+            raise _out_of_order(header, 0)
 
     def update(self, header: BatchHeader, base_offset: int, now_ms: int) -> None:
         """Remember a data batch that was appended at `base_offset`."""
@@ -191,7 +210,7 @@ class ProducerStates:
             producer.batches.append(
                 Batch(first, last, base_offset, base_offset + delta, header.max_timestamp)
             )
-        if header.attributes & 0x10 and producer.transaction_start < 0:
+        if header.attributes & TRANSACTIONAL_BIT and producer.transaction_start < 0:
             producer.transaction_start = base_offset
             self._transactions[producer_id] = base_offset
 
@@ -206,6 +225,18 @@ class ProducerStates:
             producer.batches.clear()
             producer.next_sequence = 0
 
+    def check_bumped_marker(self, header: BatchHeader) -> None:
+        """Refuse a late marker of the second protocol, which would end another transaction.
+
+        There each marker has a newer epoch than what it ends (KIP-890, KIP-1228). The same epoch
+        is that of a marker which is sent again, if nothing was begun since.
+
+        Raises:
+            KafkaError: INVALID_PRODUCER_EPOCH.
+        """
+        if self.has_open_transaction(header.producer_id, header.producer_epoch):
+            raise _stale_marker(header, header.producer_epoch)
+
     def check_marker(self, header: BatchHeader, marker: Marker) -> None:
         """Refuse a transaction marker of a fenced producer or coordinator.
 
@@ -216,11 +247,7 @@ class ProducerStates:
         if producer is None:
             return
         if header.producer_epoch < producer.epoch:
-            raise KafkaError(
-                ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"producer {header.producer_id} has epoch {producer.epoch}, "
-                f"the marker {header.producer_epoch}",
-            )
+            raise _stale_marker(header, producer.epoch)
         if marker.coordinator_epoch < producer.coordinator_epoch:
             raise KafkaError(
                 ErrorCode.TRANSACTION_COORDINATOR_FENCED,
@@ -335,4 +362,11 @@ def _out_of_order(header: BatchHeader, expected: int) -> KafkaError:
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
         f"producer {header.producer_id} (epoch {header.producer_epoch}) sent sequence "
         f"{header.base_sequence} where {expected} was due",
+    )
+
+
+def _stale_marker(header: BatchHeader, epoch: int) -> KafkaError:
+    return KafkaError(
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        f"producer {header.producer_id} has epoch {epoch}, the marker {header.producer_epoch}",
     )

@@ -203,14 +203,9 @@ class TestProducers:
         assert error_of(error) == ErrorCode.INVALID_PRODUCER_EPOCH
         assert log.log_end_offset == 1
 
-    def test_an_unknown_producer_starts_anywhere_or_at_zero(self, manager: LogManager) -> None:
-        log = open_log(manager)
+    def test_an_unknown_producer_starts_anywhere(self, log: Log) -> None:
         append(log, b"a", producer_id=9, epoch=0, sequence=17)
-        log.configure(dataclasses.replace(SMALL, new_producers_start_at_zero=True))
-        with pytest.raises(KafkaError) as error:
-            append(log, b"a", producer_id=10, epoch=0, sequence=17)
-        assert error_of(error) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-        append(log, b"a", producer_id=10, epoch=0, sequence=0)
+        append(log, b"b", producer_id=9, epoch=0, sequence=18)
 
     def test_state_outlives_stop_crash_and_roll(self, manager: LogManager, place: Place) -> None:
         log = open_log(manager)
@@ -295,6 +290,41 @@ class TestTransactions:
         log.advance_high_watermark(3)
         assert log.aborted_transactions(0, 3) == [(1, 0)]
         assert log.last_stable_offset == 2
+
+    def test_nothing_else_within_an_open_transaction(self, log: Log) -> None:
+        self.write(log, 1, 0)
+        with pytest.raises(KafkaError) as error:
+            append(log, b"apart", producer_id=1, epoch=0, sequence=1)
+        assert error_of(error) == ErrorCode.INVALID_TXN_STATE
+        append(log, b"of nobody")
+        assert log.log_end_offset == 2
+        self.end(log, 1, commit=True)
+        assert append(log, b"apart", producer_id=1, epoch=0, sequence=1).base_offset == 3
+
+    def test_a_cut_opens_a_transaction_again(self, log: Log) -> None:
+        """Markers that are cut away never were; nor was what they said in the index."""
+        self.write(log, 1, 0)
+        self.write(log, 2, 0)
+        end = commit(log)
+        self.end(log, 1, commit=False)
+        self.end(log, 2, commit=True)
+        log.truncate_to(end, now_ms=NOW)
+        assert log.aborted_transactions(0, 10) == []
+        assert log.last_stable_offset == 0
+        self.end(log, 1, commit=True)
+        commit(log)
+        assert log.last_stable_offset == 1
+        assert log.aborted_transactions(0, 10) == []
+
+    def test_the_log_start_passes_an_open_transaction(self, log: Log) -> None:
+        self.write(log, 1, 0)
+        append(log, b"a")
+        commit(log)
+        log.delete_records_before(1)
+        assert log.last_stable_offset == 1, "what is open stays so"
+        self.end(log, 1, commit=False)
+        commit(log)
+        assert log.last_stable_offset == 3
 
     def test_a_fenced_coordinator_is_refused(self, log: Log) -> None:
         self.write(log, 1, 0)

@@ -34,9 +34,9 @@ class Log:
         self.states = ProducerStates()
         self.end = 0
 
-    def write(self, batch: BatchHeader, **rules: bool) -> int:
+    def write(self, batch: BatchHeader) -> int:
         """Base offset of the batch, of the first time for a retry."""
-        known = self.states.check(batch, **rules)
+        known = self.states.check(batch)
         if known is not None:
             return known.base_offset
         base, self.end = self.end, self.end + batch.record_count
@@ -44,9 +44,13 @@ class Log:
         return base
 
 
-def refused(log: Log, batch: BatchHeader, **rules: bool) -> ErrorCode:
+def transactional(batch: BatchHeader) -> BatchHeader:
+    return batch._replace(attributes=TRANSACTIONAL_BIT)
+
+
+def refused(log: Log, batch: BatchHeader) -> ErrorCode:
     with pytest.raises(KafkaError) as error:
-        log.write(batch, **rules)
+        log.write(batch)
     return error.value.code
 
 
@@ -110,9 +114,11 @@ class TestSequences:
         log = Log()
         assert log.write(header(17)) == 0
         other = header(17, producer_id=8)
-        code = refused(log, other, new_starts_at_zero=True)
-        assert code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-        assert log.write(header(0, producer_id=8), new_starts_at_zero=True) == 1
+        with pytest.raises(KafkaError) as error:
+            log.states.check_begins_at_zero(other)
+        assert error.value.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        for known in (header(0, producer_id=8), header(18), header(-1, producer_id=8)):
+            log.states.check_begins_at_zero(known)
 
     def test_without_sequences_only_the_epoch_counts(self) -> None:
         log = Log()
@@ -172,6 +178,52 @@ class TestTransactions:
         log.states.end_transaction(control(epoch=1), Marker(True, 0), 3, NOW)
         assert refused(log, header(3, epoch=1)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         log.write(header(0, epoch=1))
+
+    def test_a_marker_with_the_same_epoch_lets_sequences_go_on(self) -> None:
+        log = Log()
+        log.write(transactional(header(0, 3)))
+        log.states.end_transaction(control(), Marker(True, 0), 3, NOW)
+        assert log.write(transactional(header(0, 3))) == 0, "a late retry"
+        assert not log.states.has_open_transaction(7, 0)
+        log.write(transactional(header(3)))
+
+    def test_which_transaction_is_open(self) -> None:
+        log = Log()
+        log.write(header(0))
+        assert not log.states.has_open_transaction(7, 0)
+        log.write(transactional(header(0, epoch=1)))
+        assert log.states.has_open_transaction(7, 1)
+        for producer_id, epoch in ((7, 0), (7, 2), (8, 1)):
+            assert not log.states.has_open_transaction(producer_id, epoch)
+        log.states.end_transaction(control(epoch=1), Marker(True, 0), 3, NOW)
+        assert not log.states.has_open_transaction(7, 1)
+
+    def test_nothing_else_is_written_within_a_transaction(self) -> None:
+        log = Log()
+        log.write(transactional(header(0)))
+        for batch in (header(1), header(-1), header(0, epoch=1)):
+            assert refused(log, batch) == ErrorCode.INVALID_TXN_STATE
+        assert refused(log, header(2)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "45 first"
+        assert log.write(header(0)) == 0, "a retry writes nothing"
+        log.write(header(0, producer_id=8))
+        log.write(transactional(header(1)))
+        log.states.end_transaction(control(), Marker(False, 0), log.end, NOW)
+        log.write(header(2))
+
+    def test_a_late_marker_of_the_second_protocol(self) -> None:
+        """The epoch of each marker is new; the marker of an earlier transaction ends no other."""
+        log = Log()
+        log.states.check_bumped_marker(control(epoch=1))
+        log.write(transactional(header(0)))
+        with pytest.raises(KafkaError) as error:
+            log.states.check_bumped_marker(control())
+        assert error.value.code == ErrorCode.INVALID_PRODUCER_EPOCH
+        log.states.check_bumped_marker(control(epoch=1))
+        log.states.end_transaction(control(epoch=1), Marker(True, 0), 1, NOW)
+        log.states.check_bumped_marker(control(epoch=1))  # sent again: it ends nothing
+        log.write(transactional(header(0, epoch=1)))
+        with pytest.raises(KafkaError):
+            log.states.check_bumped_marker(control(epoch=1))
 
     def test_fencing(self) -> None:
         states = ProducerStates()

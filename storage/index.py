@@ -179,3 +179,17 @@ def aborted_from_bytes(data: bytes) -> list[AbortedTransaction] | None:
     if any(version != 0 for version, *_ in entries):
         return None
     return [AbortedTransaction(*fields) for _, *fields in entries]
+
+
+def aborted_before(data: bytes, offset: int) -> list[AbortedTransaction]:
+    """The entries of markers before `offset` in a `.txnindex` file whose end may be torn."""
+    whole = len(data) - len(data) % ABORTED_ENTRY_SIZE
+    entries: list[AbortedTransaction] = []
+    for version, *fields in _ABORTED.iter_unpack(data[:whole]):
+        entry = AbortedTransaction(*fields)
+        after = entries[-1].last_offset if entries else -1
+        rises = after < entry.last_offset < offset and entry.first_offset < entry.last_offset
+        if version != 0 or not rises:
+            break
+        entries.append(entry)
+    return entries

@@ -519,9 +519,9 @@ class Log:
         stable = self.producers.first_open_offset
         if stable is None:
             stable = base + 1
-        known = segment.aborted
-        if not known or known[-1].last_offset < base:
-            known.append(AbortedTransaction(ended.producer_id, ended.first_offset, base, stable))
+        segment.aborted.append(
+            AbortedTransaction(ended.producer_id, ended.first_offset, base, stable)
+        )
 
     def _replay(
         self, segment: Segment, batch: memoryview | bytes, header: BatchHeader, now_ms: int
@@ -539,11 +539,15 @@ class Log:
     def reload_producers(self, now_ms: int) -> None:
         """Build the producer state anew: from the newest sound snapshot and the batches after it.
 
-        Raises CorruptLogError.
+        So are the indexes of aborted transactions: what is durable of them is what was there when
+        the snapshot was taken. Raises CorruptLogError.
         """
         start, self.producers = self._snapshots.newest(
             self.log_start_offset, self.log_end_offset, now_ms
         )
+        if start < self.log_end_offset or not self._intact:
+            for segment in self._segments[max(bisect_right(self._bases, start) - 1, 0) :]:
+                segment.forget_aborted(start)
         for segment, position, header in self._headers_from(start):
             if header.producer_id >= 0:
                 batch = (
@@ -1013,7 +1017,7 @@ class Log:
         segment = self._segments[index]
         if segment is not self.active:
             self._activate(segment)
-        segment.truncate(position, self.log_end_offset)
+        segment.truncate(position)
         self._finish_cut(segment, now_ms)
 
     def restart_at(self, offset: int, *, now_ms: int) -> None:

@@ -34,16 +34,18 @@ from .epochs import LeaderEpochs
 from .errors import CorruptLogError, StorageError
 from .files import Buffer, File, FileRange, Files
 from .index import (
+    ABORTED_ENTRY_SIZE,
     OFFSET_ENTRY_SIZE,
     TIME_ENTRY_SIZE,
     AbortedTransaction,
     OffsetIndex,
     TimeIndex,
+    aborted_before,
     aborted_from_bytes,
 )
 from .naming import LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX, file_name
 from .open_segments import OpenSegments
-from .sync import FileWrite
+from .sync import FileWrite, FolderSync, SyncItem
 
 NEVER = 1 << 62
 """A time (ms) that does not come."""
@@ -87,6 +89,8 @@ class Segment:
 
     __slots__ = (
         "_aborted",
+        "_aborted_saved",
+        "_aborted_torn",
         "_file",
         "_files",
         "_lost",
@@ -138,6 +142,8 @@ class Segment:
         self._aborted: list[AbortedTransaction] | None = None
         self._offsets_saved = 0  # entries that stand in the file already
         self._times_saved = 0
+        self._aborted_saved = 0
+        self._aborted_torn = False  # behind them stands something else
         self._since_index = 0
         self._marks: dict[int, int] = {}  # offset -> position, batch borders only
         self._unchecked = Intervals(0)  # where nobody looked for damage yet
@@ -225,12 +231,23 @@ class Segment:
     def aborted(self) -> list[AbortedTransaction]:
         """Transactions whose abort marker is in this segment, in order of their markers."""
         if self._aborted is None:
-            try:
-                data = self._files.read_bytes(self._name(TXN_INDEX))
-            except FileNotFoundError:
-                data = b""
+            data = self._read_aborted()
             self._aborted = aborted_from_bytes(data) or []
+            self._aborted_saved = len(self._aborted)
         return self._aborted
+
+    def forget_aborted(self, offset: int) -> None:
+        """Forget the abort markers from `offset` on: a crash or a cut made what is known unsure."""
+        data = self._read_aborted()
+        self._aborted = aborted_before(data, offset)
+        self._aborted_saved = len(self._aborted)
+        self._aborted_torn = len(data) > self._aborted_saved * ABORTED_ENTRY_SIZE
+
+    def _read_aborted(self) -> bytes:
+        try:
+            return self._files.read_bytes(self._name(TXN_INDEX))
+        except FileNotFoundError:
+            return b""
 
     # --- appending ------------------------------------------------------------------------------
 
@@ -263,7 +280,7 @@ class Segment:
         if self.max_timestamp >= 0:
             self._times.append(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
 
-    def seal(self) -> list[FileWrite]:
+    def seal(self) -> list[SyncItem]:
         """End appending; returns the index writes that make the segment complete on disk."""
         self._index_latest()
         self._sealed = True
@@ -271,9 +288,9 @@ class Segment:
             self._close_file()
         return self.unsaved()
 
-    def unsaved(self) -> list[FileWrite]:
+    def unsaved(self) -> list[SyncItem]:
         """Writes that bring the index files up to what is in memory."""
-        writes = []
+        writes: list[SyncItem] = []
         if self._offsets is not None and self._times is not None:
             # Times first: where the offset index goes on, the time index must not end before.
             at, self._times_saved = self._times_saved, len(self._times)
@@ -284,10 +301,19 @@ class Segment:
             data = self._offsets.to_bytes(at)
             path = self._name(OFFSET_INDEX)
             writes.append(FileWrite(self._files, path, at * OFFSET_ENTRY_SIZE, data))
-        if self._aborted:
-            data = b"".join(entry.to_bytes() for entry in self._aborted)
-            writes.append(FileWrite(self._files, self._name(TXN_INDEX), 0, data))
-        return writes
+        return writes + self._unsaved_aborted()
+
+    def _unsaved_aborted(self) -> list[SyncItem]:
+        aborted, at = self._aborted, self._aborted_saved
+        if aborted is None or not (len(aborted) > at or self._aborted_torn):
+            return []
+        self._aborted_saved, self._aborted_torn = len(aborted), False
+        data = b"".join(entry.to_bytes() for entry in aborted[at:])
+        write = FileWrite(self._files, self._name(TXN_INDEX), at * ABORTED_ENTRY_SIZE, data)
+        if at:
+            return [write]
+        # The name of a new file must be durable before something relies on it.
+        return [write, FolderSync(self._files, self._path.rpartition("/")[0])]
 
     def prepare(self) -> None:
         """Part of a sync pass: what is appended from now on needs another one."""
@@ -394,7 +420,7 @@ class Segment:
         assert self._aborted is not None
         self._files.rename(self.log_path, self._path + LOG)
         self._suffix = ""
-        self._offsets_saved = self._times_saved = 0
+        self._offsets_saved = self._times_saved = self._aborted_saved = 0
 
     # --- going on with what is there ------------------------------------------------------------
 
@@ -474,8 +500,8 @@ class Segment:
         self.size = position
         self._unchecked.remove(position, NEVER)
 
-    def truncate(self, position: int, end_offset: int) -> None:
-        """Cut at a batch border, whose offset is `end_offset`; the segment must be active.
+    def truncate(self, position: int) -> None:
+        """Cut at a batch border; the segment must be active.
 
         The file stays open for the sync that makes the cut durable.
         """
@@ -483,7 +509,6 @@ class Segment:
         file.truncate(position)
         self.size = position
         self.offsets.truncate(position)
-        self._aborted = [entry for entry in self.aborted if entry.last_offset < end_offset]
         self._unchecked.remove(position, NEVER)
         self._resume()
 

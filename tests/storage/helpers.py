@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from uuid import UUID
 
-from kbroker.protocol.records import BatchHeader, Record, encode_batch, read_header, read_records
+from kbroker.protocol.records import (
+    BatchHeader,
+    Marker,
+    Record,
+    encode_batch,
+    end_transaction_marker,
+    iter_headers,
+    read_header,
+    read_marker,
+    read_records,
+)
 from kbroker.storage.checkpoints import MetaProperties
 from kbroker.storage.files import Files
 from kbroker.storage.log import Appended, Log, LogConfig, Slice
@@ -76,6 +86,104 @@ def records(log: Log, start: int | None = None, *, max_bytes: int = 700) -> Iter
 
 def values(log: Log, start: int | None = None) -> list[bytes | None]:
     return [record.value for record in records(log, start)]
+
+
+def end_transaction(
+    log: Log, producer_id: int, *, commit: bool, epoch: int = 0, leader_epoch: int = 0
+) -> Appended:
+    """Append the marker that ends a producer's transaction."""
+    data = end_transaction_marker(
+        Marker(commit, coordinator_epoch=0),
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        timestamp=NOW,
+    )
+    return log.append(memoryview(data), read_header(data), leader_epoch=leader_epoch, now_ms=NOW)
+
+
+class Transactions:
+    """Which transactions the batches of a log have opened and ended, by the batches alone.
+
+    Of one that was begun before the log start, `open` and `ended` know no earlier record than the
+    first that is still there, and -1 when there is none.
+    """
+
+    def __init__(self, log: Log) -> None:
+        self.open: dict[int, int] = {}  # producer id -> first record
+        self.ended: dict[int, tuple[int, int]] = {}  # abort marker -> producer id, first record
+        self.stable: dict[int, int] = {}  # abort marker -> last stable offset after it
+        self.next_sequences: dict[int, int] = {}  # producer id -> sequence that is due
+        self._epochs: dict[int, int] = {}
+        offset = log.log_start_offset
+        while offset < log.log_end_offset:
+            part = log.read(offset, 2000, limit=log.log_end_offset)
+            data = content(part)
+            for position, header in iter_headers(data):
+                if header.producer_id >= 0:
+                    self._take(log, header, data[position : position + header.size])
+            offset = part.next_offset
+
+    def _take(self, log: Log, header: BatchHeader, data: bytes) -> None:
+        producer_id = header.producer_id
+        if self._epochs.get(producer_id) != header.producer_epoch:
+            self._epochs[producer_id] = header.producer_epoch
+            self.next_sequences[producer_id] = 0
+        if not header.is_control:
+            if header.is_transactional:
+                self.open.setdefault(producer_id, max(header.base_offset, log.log_start_offset))
+            self.next_sequences[producer_id] = header.last_sequence + 1
+            return
+        first, at = self.open.pop(producer_id, -1), header.base_offset
+        marker = read_marker(next(read_records(data)))
+        if marker is not None and not marker.commit:
+            self.ended[at] = producer_id, first
+            self.stable[at] = min(self.open.values(), default=at + 1)
+
+
+def transaction_faults(log: Log) -> list[str]:
+    """What the log says of its transactions, compared with its batches."""
+    seen, start = Transactions(log), log.log_start_offset
+    faults = []
+    state = {
+        producer_id: producer.transaction_start
+        for producer_id, producer in log.producers
+        if producer.transaction_start >= start or producer_id in seen.open
+    }
+    for producer_id in state.keys() | seen.open.keys():
+        known, first = state.get(producer_id), seen.open.get(producer_id)
+        if known != first and not (first is not None and known is not None and 0 <= known < start):
+            faults.append(f"producer {producer_id} is open from {known}, its batches from {first}")
+    open_from = [it.transaction_start for _, it in log.producers if it.transaction_start >= 0]
+    stable = max(start, min([*open_from, log.high_watermark]))
+    if log.high_watermark == log.log_end_offset and log.last_stable_offset != stable:
+        faults.append(f"last stable offset {log.last_stable_offset}, not {stable}")
+    return faults + _index_faults(log, seen)
+
+
+def _index_faults(log: Log, seen: Transactions) -> list[str]:
+    """What the indexes say of aborted transactions, compared with the abort markers."""
+    start, faults = log.log_start_offset, []
+    entries = {
+        entry.last_offset: entry
+        for segment in log.segments
+        for entry in segment.aborted
+        if entry.last_offset >= start
+    }
+    listed = log.aborted_transactions(start, log.log_end_offset)
+    if listed != [(entry.producer_id, entry.first_offset) for entry in entries.values()]:
+        faults.append(f"{listed} are listed, {list(entries.values())} are in the index")
+    for at, (producer_id, first) in seen.ended.items():
+        entry = entries.pop(at, None)
+        if entry is None:
+            if first >= 0:
+                faults.append(f"the aborted transaction of {producer_id} to {at} is not listed")
+        elif entry.producer_id != producer_id or (
+            entry.first_offset != first and entry.first_offset >= start
+        ):
+            faults.append(f"{entry} is listed for {producer_id} from {first}")
+        elif entry.last_stable_offset > seen.stable[at]:
+            faults.append(f"{entry}, but {seen.stable[at]} was stable")
+    return faults + [f"{entry} has no marker" for entry in entries.values()]
 
 
 def open_manager(files: Files, data_dir: str = "data") -> LogManager:

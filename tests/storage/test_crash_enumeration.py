@@ -2,6 +2,7 @@
 
 What a start finds then is recovered, and cut off once more at every operation of the recovery.
 After each recovery the acknowledged records must be there: none lost, none twice, none elsewhere.
+Which transactions are open, and which were aborted, must be what the batches say.
 """
 
 from __future__ import annotations
@@ -24,7 +25,15 @@ from kbroker.storage.manager import LogManager, sync_logs
 from kbroker.storage.marks import seal
 from kbroker.storage.sync import FolderSync
 
-from .helpers import META, NOW, content, open_log
+from .helpers import (
+    META,
+    NOW,
+    Transactions,
+    content,
+    end_transaction,
+    open_log,
+    transaction_faults,
+)
 
 RECORDS = 200
 
@@ -34,6 +43,8 @@ ORDERS = LogConfig(
 COMMITS = LogConfig(segment_bytes=2000, index_interval_bytes=300, retention_ms=-1)
 CONFIGS = {"orders": ORDERS, "commits": COMMITS}
 PRODUCER = 77
+SHORT, LONG = 88, 99
+"""Producers of transactions: many of a few records, with a new epoch each, and few of many."""
 
 Promise = TypeVar("Promise")
 """What a script promised, in whatever form its checker takes it."""
@@ -59,6 +70,7 @@ class Script:
         self.truth = Truth()
         self.waiting: list[tuple[str, int, bytes]] = []
         self.sync_before_ack = sync_before_ack
+        self.epochs = Counter[tuple[str, int]]()
 
     def open(self) -> None:
         # One open file for two logs: each closes the file of the other all the time.
@@ -67,16 +79,19 @@ class Script:
             topic: open_log(self.manager, topic, config) for topic, config in CONFIGS.items()
         }
 
-    def append(self, topic: str, number: int, count: int, leader_epoch: int) -> None:
+    def append(
+        self, topic: str, number: int, count: int, leader_epoch: int, producer_id: int = PRODUCER
+    ) -> None:
         values = [b"%s %d.%d " % (topic.encode(), number, i) * 3 for i in range(count)]
         log = self.logs[topic]
         records = [Record(value=value, timestamp=NOW + number) for value in values]
-        producer = log.producers.get(PRODUCER)
+        producer = log.producers.get(producer_id)
         data = encode_batch(
             records,
-            producer_id=PRODUCER,
-            producer_epoch=0,
+            producer_id=producer_id,
+            producer_epoch=self.epochs[topic, producer_id],
             base_sequence=producer.next_sequence if producer else 0,
+            transactional=producer_id != PRODUCER,
         )
         # Sent is what may be found: a batch can survive without having been acknowledged.
         base = log.log_end_offset
@@ -84,6 +99,16 @@ class Script:
             self.truth.sent[topic][base + i].add(value)
             self.waiting.append((topic, base + i, value))
         log.append(memoryview(data), read_header(data), leader_epoch=leader_epoch, now_ms=NOW)
+
+    def end(self, topic: str, producer_id: int, leader_epoch: int, *, commit: bool) -> None:
+        log = self.logs[topic]
+        if producer_id == SHORT:
+            self.epochs[topic, producer_id] += 1
+        epoch = self.epochs[topic, producer_id]
+        value = b"\0" * 6
+        self.truth.sent[topic][log.log_end_offset].add(value)
+        self.waiting.append((topic, log.log_end_offset, value))
+        end_transaction(log, producer_id, commit=commit, epoch=epoch, leader_epoch=leader_epoch)
 
     def ack(self) -> None:
         if self.sync_before_ack:
@@ -146,11 +171,25 @@ class Script:
             self.append("orders", number, 1 + number % 3, leader_epoch)
             if number % 10 == 9:
                 self.append("commits", number, 1, leader_epoch)
+            self._transact(number, leader_epoch)
             if number % 4 == 3:
                 self.ack()
-            if number % 32 == 31:
+            if number % 32 == 30:
                 self.checkpoint()
         self.ack()
+
+
+    def _transact(self, number: int, leader_epoch: int) -> None:
+        """Transactions of two producers, committed and aborted by turns, which overlap."""
+        topic = "orders"
+        if number % 8 in (1, 2):
+            self.append(topic, number, 1, leader_epoch, SHORT)
+        if number % 8 == 5:
+            self.end(topic, SHORT, leader_epoch, commit=number % 16 == 5)
+        if number % 40 in (3, 20):
+            self.append(topic, number, 2, leader_epoch, LONG)
+        if number % 40 == 34:
+            self.end(topic, LONG, leader_epoch, commit=number % 80 == 34)
 
 
 def find_faults(files: Files, truth: Truth, *, settle: bool = False) -> list[str]:
@@ -172,11 +211,12 @@ def _faults_of(log: Log, topic: str, truth: Truth) -> list[str]:
     if log.synced_offset != log.log_end_offset:
         faults.append("recovered records are not durable")
     found: dict[int, bytes | None] = {}
-    offset, sequences = log.log_start_offset, Counter[int]()
+    offset, sequences = log.log_start_offset, Counter[tuple[int, int, int]]()
     while offset < log.log_end_offset:
         part = log.read(offset, 500, limit=log.log_end_offset)
         header = read_header(content(part))
-        sequences[header.base_sequence] += 1
+        if not header.is_control:
+            sequences[header.producer_id, header.producer_epoch, header.base_sequence] += 1
         at = max(header.base_offset, log.log_start_offset)
         if log.epochs.epoch_at(at) != header.leader_epoch:
             faults.append(f"epoch at {header.base_offset}")
@@ -191,17 +231,20 @@ def _faults_of(log: Log, topic: str, truth: Truth) -> list[str]:
             faults.append(f"record {at} is {kept!r}, which was not sent there")
     if any(count > 1 for count in sequences.values()):
         faults.append("a batch is there twice")
-    return faults + _producer_faults(log, found) + _lookup_faults(log)
+    log.advance_high_watermark(log.log_end_offset)
+    return faults + _producer_faults(log) + transaction_faults(log) + _lookup_faults(log)
 
 
-def _producer_faults(log: Log, found: dict[int, bytes | None]) -> list[str]:
-    """The producer's next sequence is the number of records it ever wrote here."""
-    producer = log.producers.get(PRODUCER)
-    if producer is None:
-        return [f"the producer of {len(found)} records is unknown"] if found else []
-    if producer.next_sequence != log.log_end_offset:
-        return [f"next sequence {producer.next_sequence} at offset {log.log_end_offset}"]
-    return []
+def _producer_faults(log: Log) -> list[str]:
+    """The next sequence of each producer follows its last batch."""
+    faults = []
+    for producer_id, due in Transactions(log).next_sequences.items():
+        producer = log.producers.get(producer_id)
+        if producer is None:
+            faults.append(f"producer {producer_id} is unknown")
+        elif producer.next_sequence != due:
+            faults.append(f"next sequence {producer.next_sequence} of {producer_id}, not {due}")
+    return faults
 
 
 def _lookup_faults(log: Log) -> list[str]:

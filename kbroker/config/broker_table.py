@@ -688,6 +688,13 @@ _TRANSACTIONS = (
         dynamic=False,
     ),
     Property(
+        "transaction.partition.verification.enable",
+        Type.BOOLEAN,
+        "true",
+        "Whether the first transactional batch in a partition is appended only after the "
+        "transaction coordinator has confirmed that the partition is part of the transaction.",
+    ),
+    Property(
         "transaction.state.log.num.partitions",
         Type.INT,
         "50",

@@ -110,7 +110,6 @@ ssl.protocol
 ssl.provider
 ssl.secure.random.implementation
 ssl.trustmanager.algorithm
-transaction.partition.verification.enable
 """
 
 _NONE = """

@@ -300,6 +300,9 @@ class BrokerConfig(Settings):
     offsets_retention_minutes = _Integer("offsets.retention.minutes")
     offsets_topic_num_partitions = _Integer("offsets.topic.num.partitions")
     transaction_max_timeout_ms = _Integer("transaction.max.timeout.ms")
+    transaction_partition_verification_enable = _Boolean(
+        "transaction.partition.verification.enable"
+    )
     transaction_state_log_num_partitions = _Integer("transaction.state.log.num.partitions")
     transaction_state_log_replication_factor = _Integer("transaction.state.log.replication.factor")
     transaction_state_log_min_isr = _Integer("transaction.state.log.min.isr")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from typing import TypeAlias
 
@@ -29,15 +30,14 @@ from kbroker.storage.log import Appended
 from kbroker.topics import find_topic
 from kbroker.waiters import Pending, Preparation
 
+from .transactional_batches import Missing, ProduceTransaction, new_in_transaction
+
 NO_ANSWER, LEADER_ONLY, ALL_IN_SYNC = 0, 1, -1
 FIRST_VERSION_OF_BATCHES = 3
 """Older versions may carry message sets."""
-FIRST_VERSION_THAT_ABORTS = 11
-"""It knows TRANSACTION_ABORTABLE."""
-FIRST_VERSION_THAT_JOINS = 12
-"""A batch makes its partition part of the transaction (KIP-890)."""
 LIGHT_BYTES_MAX = 4096
 """A batch of this size is compressed in less time than another thread takes to begin with it."""
+
 
 Answer: TypeAlias = ProduceResponse | Pending[ProduceResponse] | None
 
@@ -47,16 +47,23 @@ def produce(ctx: Context, request: ProduceRequest) -> Answer | Preparation[Produ
     """Behaviour: appends in arrival order; answers when all batches are below the high watermark.
 
     A batch in another codec than its topic's `compression.type` is recompressed before; the next
-    request of the connection waits for that. A batch of a transaction that its partition does not
-    know yet is first agreed on with the coordinator of the transaction.
+    request of the connection waits for that. A transactional batch is appended only when the
+    transaction knows of its partition.
 
     Versions: 0 to 2 carry messages of the formats before record batches, which are converted as
     Kafka did before 4.0. librdkafka before 2.11.1 compresses only when it sees 0 (KAFKA-18659).
-    12 makes partitions part of a transaction (KIP-890), 13 names topics by id (KIP-516).
+    11 knows TRANSACTION_ABORTABLE. From 12 on partitions join the transaction by being written
+    (KIP-890). 13 names topics by id (KIP-516).
 
     Differs from Kafka: acks=1 waits for the disk like acks=all (with `flush.policy=fsync`).
     """
     work = _ProduceWork(ctx, request)
+    if request.transactional_id is None and _claims_transaction(request):
+        code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        return work.refuse_all(KafkaError(code, "a transactional batch needs a transactional id"))
+    missing = work.missing_in_transaction()
+    if missing:
+        return Preparation(partial(work.join_and_append, missing))
     if ctx.version < FIRST_VERSION_OF_BATCHES:
         return Preparation(work.prepare_and_append)
     return work.append_all()
@@ -72,8 +79,7 @@ class _ProduceWork:
         "now_ms",
         "request",
         "response",
-        "transactional_id",
-        "unauthorized",
+        "transaction",
         "version",
         "waiting",
     )
@@ -84,9 +90,9 @@ class _ProduceWork:
         self.request = request
         self.acks = request.acks
         self.now_ms = ctx.node.clock.log_ms()
-        self.transactional_id = request.transactional_id
-        # As in Kafka: one such batch fails the whole request.
-        self.unauthorized = self.transactional_id is None and _claims_transaction(request)
+        self.transaction: ProduceTransaction | None = None
+        if request.transactional_id is not None:
+            self.transaction = ProduceTransaction(ctx, request.transactional_id)
         self.failed = False
         self.waiting: list[tuple[Replica, int, ProduceResponse.Partition]] = []
         self.response = ProduceResponse(
@@ -95,6 +101,41 @@ class _ProduceWork:
                 for topic in request.topic_data
             ]
         )
+
+    def refuse_all(self, error: KafkaError) -> Answer:
+        """As in Kafka, one batch of a transaction without an id fails the whole request."""
+        for topic, answer in self._topics():
+            for partition in topic.partition_data:
+                answer.partition_responses.append(self._refuse(partition.index, error))
+        return self._answer()
+
+    def missing_in_transaction(self) -> Missing:
+        """Partitions that have to join the transaction before they are written."""
+        missing: Missing = {}
+        if self.transaction is not None and self.transaction.is_implicit:
+            for topic in self.request.topic_data:
+                for partition in topic.partition_data:
+                    self._note_missing(topic, partition, missing)
+        return missing
+
+    def _note_missing(
+        self,
+        topic: ProduceRequest.Topic,
+        partition: ProduceRequest.Partition,
+        missing: Missing,
+    ) -> None:
+        with suppress(KafkaError):  # the append meets it again
+            replica = self._admit(topic, partition.index)
+            producer = new_in_transaction(replica, partition.records)
+            if producer is not None:
+                missing.setdefault(producer, []).append((replica.topic.name, replica.index))
+
+    async def join_and_append(self, missing: Missing) -> Answer:
+        """Let partitions join the transaction, and append."""
+        assert self.transaction is not None
+        await self.transaction.join(missing)
+        answer = self.append_all()
+        return await self.prepare_and_append() if isinstance(answer, Preparation) else answer
 
     def append_all(self) -> Answer | Preparation[ProduceResponse]:
         """Append one batch after the other, up to the first that takes heavy work before."""
@@ -144,11 +185,7 @@ class _ProduceWork:
                     partial(in_topic_codec, records, self.version, self.now_ms, rules)
                 )
                 records = memoryview(batch)
-            replica = self._admit(topic, partition.index)
-            if not self._is_open(replica, records):
-                await self._join(replica, records)
-                replica = self._admit(topic, partition.index)
-            return self._append(replica, partition.index, records)
+            return self._append(self._admit(topic, partition.index), partition.index, records)
         except KafkaError as error:
             return self._refuse(partition.index, error)
 
@@ -159,8 +196,6 @@ class _ProduceWork:
         records = partition.records
         try:
             replica = self._admit(topic, partition.index)
-            if not self._is_open(replica, records):
-                return None
             rules = replica.log.config.produce_rules
             if rules.codec is not None and records is not None:
                 if _is_heavy(records, rules):
@@ -175,6 +210,8 @@ class _ProduceWork:
     def _append(
         self, replica: Replica, index: int, records: memoryview | None
     ) -> ProduceResponse.Partition:
+        if self.transaction is not None:
+            self.transaction.check(replica, records)
         appended = self._append_to(replica, records)
         row = ProduceResponse.Partition(
             index=index,
@@ -190,48 +227,12 @@ class _ProduceWork:
         """The replica that the request may append to."""
         if self.acks not in (NO_ANSWER, LEADER_ONLY, ALL_IN_SYNC):
             raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS)
-        if self.unauthorized:
-            raise KafkaError(
-                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-                "a batch is part of a transaction, but the request has no transactional id",
-            )
         found = find_topic(self.node.cluster, topic.name, topic.topic_id, by_id=self.version >= 13)
         if found.is_internal:
             raise KafkaError(
                 ErrorCode.INVALID_TOPIC_EXCEPTION, "clients do not write to internal topics"
             )
         return self.node.replica(found, index)
-
-    def _is_open(self, replica: Replica, records: memoryview | None) -> bool:
-        """Whether a batch may be appended without asking for its transaction: it has none, or it
-        goes on with what is open in the log."""
-        if self.transactional_id is None or records is None or not claims_transaction(records):
-            return True
-        header = read_header(records)
-        producer = replica.log.producers.get(header.producer_id)
-        return (
-            producer is not None
-            and producer.transaction_start >= 0
-            and producer.epoch == header.producer_epoch
-        )
-
-    async def _join(self, replica: Replica, records: memoryview | None) -> None:
-        """Have the coordinator of a batch's transaction agree, so that it will end it here too.
-
-        Raises KafkaError.
-        """
-        assert self.transactional_id is not None
-        assert records is not None
-        header = read_header(records)
-        transactions = self.node.transactions
-        who = self.transactional_id, header.producer_id, header.producer_epoch
-        partition = replica.topic.name, replica.index
-        if self.version >= FIRST_VERSION_THAT_JOINS:
-            code = await transactions.join(*who, [partition])
-        else:
-            code = transactions.verify(*who, partition)
-        if code:
-            raise KafkaError(_as_produce_says(code, self.version))
 
     def _refuse(self, index: int, error: KafkaError) -> ProduceResponse.Partition:
         self.failed = True
@@ -283,19 +284,6 @@ def _claims_transaction(request: ProduceRequest) -> bool:
             if claims_transaction(partition.records):
                 return True
     return False
-
-
-def _as_produce_says(code: ErrorCode, version: int) -> ErrorCode:
-    """An error of a transaction coordinator as producers understand it (KIP-890)."""
-    if code == ErrorCode.PRODUCER_FENCED:
-        return ErrorCode.INVALID_PRODUCER_EPOCH
-    if code == ErrorCode.TRANSACTION_ABORTABLE and version < FIRST_VERSION_THAT_ABORTS:
-        return ErrorCode.INVALID_TXN_STATE
-    if code == ErrorCode.NOT_COORDINATOR or (
-        code == ErrorCode.CONCURRENT_TRANSACTIONS and version < FIRST_VERSION_THAT_JOINS
-    ):
-        return ErrorCode.NOT_ENOUGH_REPLICAS  # which every producer tries again
-    return code
 
 
 def _is_heavy(records: memoryview, rules: ProduceRules) -> bool:

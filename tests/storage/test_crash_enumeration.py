@@ -178,7 +178,6 @@ class Script:
                 self.checkpoint()
         self.ack()
 
-
     def _transact(self, number: int, leader_epoch: int) -> None:
         """Transactions of two producers, committed and aborted by turns, which overlap."""
         topic = "orders"

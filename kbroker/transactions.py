@@ -225,21 +225,33 @@ class TransactionService(Shards[TransactionCoordinator]):
         self._go_on(ending)
 
     def append_marker(
-        self, partition: tuple[str, int], marker: Marker, producer_id: int, epoch: int
+        self,
+        partition: tuple[str, int],
+        marker: Marker,
+        producer_id: int,
+        epoch: int,
+        *,
+        is_bumped: bool = False,
     ) -> Replica:
         """Append the end of a producer's transaction to one partition of this node.
 
-        Raises KafkaError: what `Node.named_replica` and `Log.append` raise.
+        `is_bumped`: its epoch is newer than that of the transaction (second protocol).
+
+        Raises KafkaError: what `Node.named_replica` and `Log.append` raise, and
+        INVALID_PRODUCER_EPOCH for a marker that comes too late.
         """
         topic, index = partition
         now_ms = self.now().log_ms
         batch = end_transaction_marker(
             marker, producer_id=producer_id, producer_epoch=epoch, timestamp=now_ms
         )
+        header = read_header(batch)
+        replica = self._node.named_replica(topic, index)
+        if is_bumped:
+            replica.log.producers.check_bumped_marker(header)
         if topic == OFFSETS_TOPIC:
             return self._node.groups.append_marker(index, batch, marker, now_ms)
-        replica = self._node.named_replica(topic, index)
-        replica.append(memoryview(batch), read_header(batch), now_ms)
+        replica.append(memoryview(batch), header, now_ms)
         return replica
 
     def _marker_written(self, ending: _Ending, partition: tuple[str, int], committed: bool) -> None:

@@ -132,7 +132,8 @@ class LogConfig:
 class Appended(NamedTuple):
     """Where a batch stands. `log_append_time_ms` is -1 for batches with their own times.
 
-    `duplicate`: it had been appended before; the offsets are those of the first time.
+    `duplicate`: it had been appended before. The offsets are those of the first time and, as in
+    Kafka, the time is the greatest of that batch, whoever set it.
     """
 
     base_offset: int
@@ -328,9 +329,7 @@ class Log:
             else:
                 known = self.producers.check(header)
                 if known is not None:
-                    stamped = header.attributes & LOG_APPEND_TIME_BIT
-                    time = known.timestamp if stamped else -1
-                    return Appended(known.base_offset, known.last_offset, time, True)
+                    return Appended(known.base_offset, known.last_offset, known.timestamp, True)
         base = self.log_end_offset
         last = base + header.last_offset_delta
         segment = self.active

@@ -291,7 +291,11 @@ def _marked(
     marker = Marker(asked.transaction_result, asked.coordinator_epoch)
     try:
         replica = ctx.node.transactions.append_marker(
-            (topic, index), marker, asked.producer_id, asked.producer_epoch
+            (topic, index),
+            marker,
+            asked.producer_id,
+            asked.producer_epoch,
+            is_bumped=asked.transaction_version >= 2,
         )
     except KafkaError as error:
         row.error_code = error.code

@@ -300,7 +300,7 @@ def refused_with_acks_0(topic: Topic) -> dict[str, object]:
         "unknown partition": produce_request(topic, good, partition=7, acks=0),
         "wrong crc": produce_request(topic, bytes(wrong_crc), acks=0),
         "null records": produce_request(topic, None, acks=0),
-        "transactional id": produce_request(topic, good, acks=0, transactional_id="x"),
+        "no transactional id": produce_request(topic, batch(transactional=True), acks=0),
     }
 
 

@@ -290,7 +290,7 @@ async def test_the_initial_delay_gathers_members() -> None:
         connected(broker.endpoint) as b,
     ):
         advance = standing_time(broker)
-        await broker.node.groups.create_offsets_topic()
+        await broker.node.groups.create_topic()
         first, second = Member(a, version=3), Member(b, version=3)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(first.enter)

@@ -97,16 +97,6 @@ async def test_an_internal_topic_is_not_written(wire: Wire, version: int) -> Non
     assert row.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-async def test_a_transactional_id_fails_for_good(wire: Wire, version: int) -> None:
-    """There are no transactions yet, and clients do not try again on 53."""
-    topic = await create_topic(wire, "t")
-    row = await produce(wire, topic, batch(), version, transactional_id="tx")
-    assert row.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    assert not ErrorCode(row.error_code).retriable
-    assert (await fetch(wire, topic)).high_watermark == 0
-
-
 # -- timestamps
 
 

@@ -23,6 +23,8 @@ from kbroker.storage.files import Files
 from kbroker.storage.log import Log, LogConfig
 from kbroker.storage.manager import LogManager, sync_logs
 from kbroker.storage.marks import seal
+from kbroker.storage.producer_state import ProducerStates
+from kbroker.storage.segment import Segment
 from kbroker.storage.sync import FolderSync
 
 from .helpers import (
@@ -45,6 +47,8 @@ CONFIGS = {"orders": ORDERS, "commits": COMMITS}
 PRODUCER = 77
 SHORT, LONG = 88, 99
 """Producers of transactions: many of a few records, with a new epoch each, and few of many."""
+
+RESTORE = ProducerStates._restore
 
 Promise = TypeVar("Promise")
 """What a script promised, in whatever form its checker takes it."""
@@ -369,6 +373,39 @@ def test_with_one_sync_for_all_files(monkeypatch: pytest.MonkeyPatch) -> None:
     enumeration.run(Script)
     assert not enumeration.faults, enumeration.summary()
     assert enumeration.kinds["syncfs"] > 20
+
+
+def test_indexes_that_are_saved_within_a_segment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kbroker.storage.log.SAVE_EVERY_BYTES", 500)
+    enumeration = Enumeration(find_faults, deep=False, modes=("drop", "torn", "mixed"))
+    enumeration.run(Script)
+    assert not enumeration.faults, enumeration.summary()
+
+
+def test_the_enumeration_sees_aborted_transactions_that_are_not_listed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Indexes that are believed after a crash may be torn, or name what is gone."""
+    monkeypatch.setattr("kbroker.storage.log.SAVE_EVERY_BYTES", 500)
+    monkeypatch.setattr(Segment, "forget_aborted", lambda self, offset: None)
+    enumeration = Enumeration(find_faults, deep=False, modes=("drop", "mixed"))
+    enumeration.run(Script)
+    assert any("has no marker" in fault for fault in enumeration.faults)
+
+
+def test_the_enumeration_sees_transactions_that_are_closed_by_a_crash(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ProducerStates, "_restore", _restore_without_transactions)
+    enumeration = Enumeration(find_faults, deep=False, modes=("drop",))
+    enumeration.run(Script)
+    assert any("is open from" in fault for fault in enumeration.faults)
+
+
+def _restore_without_transactions(
+    states: ProducerStates, fields: tuple[int, ...], now_ms: int
+) -> None:
+    RESTORE(states, (*fields[:-1], -1), now_ms)
 
 
 def test_the_enumeration_sees_acks_without_a_sync() -> None:

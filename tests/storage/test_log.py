@@ -190,7 +190,7 @@ class TestProducers:
         first = append(log, b"a", b"b", producer_id=9, epoch=0, sequence=0)
         append(log, b"c", producer_id=9, epoch=0, sequence=2)
         again = append(log, b"a", b"b", producer_id=9, epoch=0, sequence=0)
-        assert again == first._replace(duplicate=True)
+        assert again == first._replace(duplicate=True, log_append_time_ms=NOW)
         assert log.log_end_offset == 3
 
     def test_gap_and_old_epoch_are_refused(self, log: Log) -> None:
@@ -218,7 +218,7 @@ class TestProducers:
             assert manager.clean == clean
             log = open_log(manager)
             again = append(log, b"39" * 30, producer_id=9, epoch=2, sequence=39)
-            assert again == Appended(39, 39, -1, True)
+            assert again == Appended(39, 39, NOW, True)
             with pytest.raises(KafkaError):
                 append(log, b"x", producer_id=9, epoch=2, sequence=41)
             manager._lock.release()

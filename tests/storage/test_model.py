@@ -16,9 +16,19 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from kbroker.protocol.errors import KafkaError
 from kbroker.storage.crash_files import MODES, CrashFiles, Mode
 
-from .helpers import NOW, SMALL, append, open_log, open_manager, records
+from .helpers import (
+    NOW,
+    SMALL,
+    append,
+    end_transaction,
+    open_log,
+    open_manager,
+    records,
+    transaction_faults,
+)
 
 PRODUCER = 3
+TRANSACTIONAL = (4, 5)
 CONFIG = dataclasses.replace(SMALL, segment_bytes=2000, retention_ms=-1)
 
 
@@ -26,6 +36,8 @@ class Entry(NamedTuple):
     value: bytes
     timestamp: int
     epoch: int
+    is_idempotent: bool = False
+    is_marker: bool = False
 
 
 class LogMachine(RuleBasedStateMachine):
@@ -69,7 +81,43 @@ class LogMachine(RuleBasedStateMachine):
             sequence=producer.next_sequence if producer else 0,
         )
         assert appended.base_offset == len(self.entries)
-        self.entries += [Entry(value, timestamp, self.epoch) for value in values]
+        self.entries += [
+            Entry(value, timestamp, self.epoch, is_idempotent=True) for value in values
+        ]
+        self.borders.append(len(self.entries))
+
+    @rule(
+        producer_id=st.sampled_from(TRANSACTIONAL),
+        write=st.booleans(),
+        commit=st.booleans(),
+        bumped=st.booleans(),
+    )
+    def transact(self, producer_id: int, write: bool, commit: bool, bumped: bool) -> None:
+        """A record of a transaction, or the end of one; with the second protocol in a new epoch."""
+        producer = self.log.producers.get(producer_id)
+        epoch = producer.epoch if producer else 0
+        self.written += 1
+        if write:
+            value = b"%d" % self.written
+            append(
+                self.log,
+                value,
+                leader_epoch=self.epoch,
+                producer_id=producer_id,
+                epoch=epoch,
+                sequence=producer.next_sequence if producer else 0,
+                transactional=True,
+            )
+        else:
+            value = b"\0" * 6
+            end_transaction(
+                self.log,
+                producer_id,
+                commit=commit,
+                epoch=epoch + bumped,
+                leader_epoch=self.epoch,
+            )
+        self.entries.append(Entry(value, NOW, self.epoch, is_marker=not write))
         self.borders.append(len(self.entries))
 
     @rule()
@@ -181,17 +229,24 @@ class LogMachine(RuleBasedStateMachine):
         for _, entry in live[:: max(len(live) // 3, 1)]:
             for wanted in (entry.timestamp, entry.timestamp + 1):
                 found = self.log.offset_for_timestamp(wanted, limit=len(self.entries))
-                expected = next((at for at, it in live if it.timestamp >= wanted), None)
+                expected = next(
+                    (at for at, it in live if it.timestamp >= wanted and not it.is_marker), None
+                )
                 assert (found.offset if found else None) == expected
         latest = self.log.max_timestamp_offset()
         if live and latest and latest.offset >= self.start_offset:
             assert latest.timestamp == max(entry.timestamp for _, entry in live)
 
     @invariant()
+    def transactions(self) -> None:
+        """What is open, and what was aborted, is what the batches say."""
+        assert transaction_faults(self.log) == []
+
+    @invariant()
     def producer(self) -> None:
         """The last batch is known, whatever happened in between."""
         producer = self.log.producers.get(PRODUCER)
-        if len(self.entries) > self.start_offset:
+        if len(self.entries) > self.start_offset and self.entries[-1].is_idempotent:
             assert producer is not None
             assert producer.batches[-1].last_offset == len(self.entries) - 1
         if producer is not None and producer.batches:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from .brokers import ROOT, BenchmarkFailed, Broker, Kafka, Kbroker, kafka_jars
-from .rows import SIZES, Sample
+from .rows import SIZES, TRANSACTING, Sample
 from .table import lines
 
 BROKERS: dict[str, type[Broker]] = {"kbroker": Kbroker, "kafka": Kafka}
@@ -93,6 +93,8 @@ def _plan(broker: Broker, scale: float) -> dict[str, Callable[[], Iterator[Sampl
         "produce at rate": client.produce_at_rate,
         "receive at rate": client.receive_at_rate,
     }
+    for producers in TRANSACTING:
+        plan[f"transactions {producers}"] = partial(client.transactions, producers)
     for size in SIZES:
         plan[f"bulk {size}"] = partial(client.bulk, size)
     for size in SIZES:

@@ -7,6 +7,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,6 +21,7 @@ from .rows import BULK_BYTES, SIZES, Sample
 WAIT_SECONDS = 60
 TOPICS = 15
 PING_BYTES = 200
+RECORDS_IN_TRANSACTION = 10
 RATE = 1000
 RATE_SECONDS = 6
 QUIET = {"log_level": 2}
@@ -139,6 +141,25 @@ class PythonClient:
         consumer.close()
         yield from _quantiles("receive at rate", seconds, watch)
 
+    def transactions(self, producers: int) -> Iterator[Sample]:
+        """Begin, send ten records, commit: each producer one transaction after the other."""
+        topic = f"transactions-{producers}"
+        self.create_topic(topic)
+        each = int(self._scale * (200 if self._broker.durable else 600) / producers)
+        ready = [
+            self._producer(**{"transactional.id": f"{topic}-{number}"})
+            for number in range(producers)
+        ]
+        for producer in ready:
+            producer.init_transactions(WAIT_SECONDS)
+            _commit(producer, topic)
+        with timed(self._broker) as watch, ThreadPoolExecutor(producers) as pool:
+            for _ in pool.map(lambda producer: _commit(producer, topic, each), ready):
+                pass
+        count = each * producers
+        cpu = watch.cpu_seconds / count * 1e3
+        yield Sample(f"transactions {producers}", count / watch.seconds, cpu)
+
     # -- the parts
 
     def create_topic(self, topic: str, partitions: int = 1) -> None:
@@ -228,6 +249,15 @@ class PythonClient:
             value = _SENT_AT.pack(int(due * 1e9)) + padding
             producer.produce(topic, value, partition=0, on_delivery=done)
         producer.flush(WAIT_SECONDS)
+
+
+def _commit(producer: Producer, topic: str, count: int = 1) -> None:
+    value = bytes(PING_BYTES)
+    for _ in range(count):
+        producer.begin_transaction()
+        for _ in range(RECORDS_IN_TRANSACTION):
+            producer.produce(topic, value, partition=0)
+        producer.commit_transaction(WAIT_SECONDS)
 
 
 def _next(consumer: Consumer) -> Any:

@@ -7,6 +7,8 @@ from typing import NamedTuple
 SIZES = {"100 B": 100, "1 kB": 1000, "10 kB": 10_000}
 BULK_BYTES = {"100 B": 100_000_000, "1 kB": 200_000_000, "10 kB": 300_000_000}
 """How much one bulk row writes and reads."""
+TRANSACTING = (1, 8)
+"""How many producers commit transactions at the same time."""
 
 
 class Row(NamedTuple):
@@ -47,6 +49,9 @@ def _rows() -> dict[str, Row]:
         for quantile in ("avg", "p50", "p99", "p99.9"):
             title = f"1,000 records/s, {what}: {quantile}"
             rows[f"{kind} rate {quantile}"] = Row(title, "ms", False, "µs/record")
+    for producers in TRANSACTING:
+        title = f"transactions of 10 records, {producers} producer{'s' if producers > 1 else ''}"
+        rows[f"transactions {producers}"] = Row(title, "/s", True, "ms/transaction")
     rows["memory"] = Row("resident memory after the run", "MB", False)
     return rows
 

@@ -28,6 +28,7 @@ from kbroker.protocol.messages.offsets import (
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
+from kbroker.protocol.messages.transactions import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from kbroker.protocol.primitives import Buffer
 
 from .classic import ClassicGroups
@@ -35,7 +36,7 @@ from .group_state import STABLE
 from .listing import delete_groups, describe_group, list_groups
 from .offsets import Offsets, TopicNames
 from .rebalance import Rebalances, note
-from .replay import replay
+from .replay import NO_PRODUCER, end_transaction, replay
 from .result import Answer, ClientInfo, Now, Parked, Result
 from .settings import GroupSettings
 from .standing import standing
@@ -102,14 +103,23 @@ class GroupCoordinator:
         """OffsetCommit 0-10 (0 acts as 1)."""
         return self._offsets.commit(request, now, version)
 
+    def commit_transactional_offsets(
+        self, request: TxnOffsetCommitRequest, now: Now, refusal: ErrorCode = ErrorCode.NONE
+    ) -> Result[TxnOffsetCommitResponse]:
+        """TxnOffsetCommit 0-5: the offsets are pending until the producer's transaction ends.
+
+        `refusal` is why the transaction does not take them, as far as its coordinator knows.
+        """
+        return self._offsets.commit_in_transaction(request, now, refusal)
+
     def fetch_offsets(
-        self, request: OffsetFetchRequest.Group, version: int
+        self, request: OffsetFetchRequest.Group, version: int, *, require_stable: bool = False
     ) -> OffsetFetchResponse.Group:
         """OffsetFetch 0-10, one group of it (`shapes.groups_to_fetch` makes them, 0 acts as 1).
 
-        Release the answer like that of a `Result` without records; then it is stable, too.
+        With `require_stable` a partition with a pending offset has none yet (KIP-447). Release the answer like that of a `Result` without records; then it is stable, too.
         """
-        return self._offsets.fetch(request, version)
+        return self._offsets.fetch(request, version, require_stable=require_stable)
 
     def delete_offsets(self, request: OffsetDeleteRequest) -> Result[OffsetDeleteResponse]:
         """OffsetDelete 0."""
@@ -142,14 +152,17 @@ class GroupCoordinator:
         return delete_groups(self._state, group_ids, now)
 
     def committed(self, group_id: str) -> dict[tuple[str, int], int]:
-        """The committed offsets of a group, by topic and partition."""
+        """The committed offsets of a group, by topic and partition; pending ones do not count."""
         offsets = self._state.offsets.get(group_id, {})
         return {partition: value.offset for partition, value in offsets.items()}
 
     def standing(self, group_id: str, now: Now) -> str | None:
         """How a group stands and what it waits for, in words; None when there is none."""
         group = self._state.groups.get(group_id)
-        return None if group is None else standing(group, self._rebalances.timers, now)
+        if group is None:
+            return None
+        producers = self._state.pending_offsets.producers(group_id)
+        return standing(group, self._rebalances.timers, producers, now)
 
     # -- time
 
@@ -174,12 +187,19 @@ class GroupCoordinator:
 
     # -- life
 
-    def replay(self, key: Buffer, value: Buffer | None) -> None:
+    def replay(
+        self, key: Buffer, value: Buffer | None, producer_id: int = NO_PRODUCER
+    ) -> None:
         """Apply one record of the partition, in log order, at start-up and after an append.
 
-        Raises DecodeError for bytes that are no record of `__consumer_offsets`.
+        `producer_id` is that of a transactional batch. Raises DecodeError for bytes that are no
+        record of `__consumer_offsets`.
         """
-        replay(self._state, key, value)
+        replay(self._state, key, value, producer_id)
+
+    def end_transaction(self, producer_id: int, *, commit: bool) -> None:
+        """Apply one transaction marker of the partition, in log order like a record."""
+        end_transaction(self._state, producer_id, commit=commit)
 
     def on_loaded(self, now: Now) -> Result[None]:
         """All records have been replayed: sessions start, and members go on where they were."""

@@ -89,8 +89,9 @@ def delete_groups(
         elif group.state is not EMPTY:
             row.error_code = ErrorCode.NON_EMPTY_GROUP
         else:
-            places = state.offsets.get(group_id, {})
-            result.records += [offset_tombstone(group_id, *at) for at in places]
+            result.records += [
+                offset_tombstone(group_id, *place) for place in state.places(group_id)
+            ]
             result.records.append(group_tombstone(group_id))
             note_deleted(group, "deleted on request", now, result)
     if result.records:

@@ -16,18 +16,22 @@ from kbroker.protocol.messages.offsets import (
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
+from kbroker.protocol.messages.transactions import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from kbroker.protocol.schema import ZERO_UUID
 
 from .group import CONSUMER_PROTOCOL_TYPE, Group
 from .group_state import COMMIT_ANSWER, EMPTY, PREPARING, STABLE
+from .pending import Place
 from .rebalance import Rebalances, note_deleted
 from .records import group_tombstone, offset_record, offset_tombstone
 from .result import CoordinatorRecord, Now, Result, append_error
 from .settings import GroupSettings
-from .shapes import commit_refused, no_offset
-from .state import ShardState
+from .shapes import commit_refused, no_offset, plain_commit, transactional_response
+from .state import GroupOffsets, ShardState
 
 FOR_EVER_MS = 2**63 - 1
+FIRST_VERSION_OF_IDS = 10
+"""Of OffsetCommit and OffsetFetch: topics come by id instead of by name."""
 
 
 class TopicNames(Protocol):
@@ -79,19 +83,12 @@ class Offsets:
     def commit(
         self, request: OffsetCommitRequest, now: Now, version: int
     ) -> Result[OffsetCommitResponse]:
-        response = OffsetCommitResponse()
-        wanted: list[_Wanted] = []
-        for topic in request.topics:
-            response.topics.append(self._read_topic(topic, version, wanted))
+        response, wanted = self._read(request, by_id=version >= FIRST_VERSION_OF_IDS)
         result = Result(response)
         if not wanted:
             return result  # nothing that could be stored, so the group does not matter
         code = self._check_committer(request, now, version)
-        for item in wanted:
-            if code:
-                item.row.error_code = code
-            else:
-                self._store(request, item, now, result)
+        result.records = self._records(request, wanted, code, now)
         if result.records:
             # Nothing was changed yet but the member's session, so there is nothing to undo.
             result.on_failure = lambda code, now: Result(
@@ -99,15 +96,40 @@ class Offsets:
             )
         return result
 
+    def commit_in_transaction(
+        self, request: TxnOffsetCommitRequest, now: Now, refusal: ErrorCode
+    ) -> Result[TxnOffsetCommitResponse]:
+        commit = plain_commit(request)
+        response, wanted = self._read(commit, by_id=False)
+        result: Result[TxnOffsetCommitResponse] = Result()
+        if wanted:
+            code = refusal or self._check_transactional_committer(commit)
+            result.records = self._records(commit, wanted, code, now)
+        result.response = transactional_response(response)
+        if result.records:
+            result.producer = (request.producer_id, request.producer_epoch)
+            result.on_failure = lambda code, now: Result(
+                transactional_response(response, append_error(code))
+            )
+        return result
+
+    def _read(
+        self, request: OffsetCommitRequest, *, by_id: bool
+    ) -> tuple[OffsetCommitResponse, list[_Wanted]]:
+        """The rows of the answer, and what of the request exists."""
+        wanted: list[_Wanted] = []
+        topics = [self._read_topic(topic, by_id, wanted) for topic in request.topics]
+        return OffsetCommitResponse(topics=topics), wanted
+
     def _read_topic(
-        self, topic: OffsetCommitRequest.Topic, version: int, wanted: list[_Wanted]
+        self, topic: OffsetCommitRequest.Topic, by_id: bool, wanted: list[_Wanted]
     ) -> OffsetCommitResponse.Topic:
         """The topic's rows of the answer; what exists goes into `wanted`."""
         answer = OffsetCommitResponse.Topic(name=topic.name, topic_id=topic.topic_id)
         unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         name: str | None = topic.name
         topic_id: UUID | None = topic.topic_id
-        if version >= 10:
+        if by_id:
             name = self._topics.name_of(topic.topic_id)
             unknown = unknown if name else ErrorCode.UNKNOWN_TOPIC_ID
         else:
@@ -142,18 +164,42 @@ class Offsets:
             self._rebalances.keep_alive(group, group.members[request.member_id], now)
         return COMMIT_ANSWER[group.state]
 
-    def _store(
-        self,
-        request: OffsetCommitRequest,
-        item: _Wanted,
-        now: Now,
-        result: Result[OffsetCommitResponse],
-    ) -> None:
+    def _check_transactional_committer(self, request: OffsetCommitRequest) -> ErrorCode:
+        """Whether the sender may commit in a transaction now.
+
+        The state of the group does not matter, and who names no member (as older clients) is not
+        asked for one: the transaction fences its producers. It keeps no session.
+        """
+        group = self._state.groups.get(request.group_id)
+        generation = request.generation_id_or_member_epoch
+        if group is None:
+            return ErrorCode.NONE if generation < 0 else ErrorCode.ILLEGAL_GENERATION
+        if generation < 0 and (group.state is EMPTY or not _names_member(request)):
+            return ErrorCode.NONE
+        code = group.check_member(request.member_id, request.group_instance_id)
+        if not code and generation != group.generation:
+            code = ErrorCode.ILLEGAL_GENERATION
+        return code
+
+    def _records(
+        self, request: OffsetCommitRequest, wanted: list[_Wanted], code: ErrorCode, now: Now
+    ) -> list[CoordinatorRecord]:
+        """What is to be stored; rows that are refused, by `code` or for themselves, are told so."""
+        records = []
+        for item in wanted:
+            metadata = item.partition.committed_metadata or ""
+            if code:
+                item.row.error_code = code
+            elif len(metadata) > self._settings.offset_metadata_length_max:
+                item.row.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
+            else:
+                records.append(self._record(request, item, metadata, now))
+        return records
+
+    def _record(
+        self, request: OffsetCommitRequest, item: _Wanted, metadata: str, now: Now
+    ) -> CoordinatorRecord:
         partition = item.partition
-        metadata = partition.committed_metadata or ""
-        if len(metadata) > self._settings.offset_metadata_length_max:
-            item.row.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
-            return
         at_ms = partition.commit_timestamp
         keep_ms = request.retention_time_ms
         value = OffsetCommitValue(
@@ -165,23 +211,26 @@ class Offsets:
             expire_timestamp=-1 if keep_ms == -1 else min(now.log_ms + keep_ms, FOR_EVER_MS),
             topic_id=item.topic_id,
         )
-        result.records.append(
-            offset_record(request.group_id, item.topic, partition.partition_index, value)
-        )
+        return offset_record(request.group_id, item.topic, partition.partition_index, value)
 
     # -- fetch
 
-    def fetch(self, request: OffsetFetchRequest.Group, version: int) -> OffsetFetchResponse.Group:
+    def fetch(
+        self, request: OffsetFetchRequest.Group, version: int, *, require_stable: bool
+    ) -> OffsetFetchResponse.Group:
         """Committed offsets of one group; what is not there is no error."""
         offsets = self._state.offsets.get(request.group_id, {})
+        unstable: Collection[Place] = ()
+        if require_stable:
+            unstable = self._state.pending_offsets.places(request.group_id)
         answer = OffsetFetchResponse.Group(group_id=request.group_id)
         if request.topics is None:
-            answer.topics = self._fetch_all(offsets, version)
+            answer.topics = self._fetch_all(offsets, unstable, version)
             return answer
         for topic in request.topics:
             name: str | None = topic.name
             topic_id: UUID | None = topic.topic_id
-            if version >= 10:
+            if version >= FIRST_VERSION_OF_IDS:
                 name = self._topics.name_of(topic.topic_id)
             else:
                 topic_id = self._topics.id_of(topic.name)
@@ -190,17 +239,19 @@ class Offsets:
             for index in topic.partition_indexes:
                 if name is None:
                     rows.partitions.append(no_offset(index, ErrorCode.UNKNOWN_TOPIC_ID))
+                elif (name, index) in unstable:
+                    rows.partitions.append(no_offset(index, ErrorCode.UNSTABLE_OFFSET_COMMIT))
                 else:
                     rows.partitions.append(_row(index, offsets.get((name, index)), topic_id))
         return answer
 
     def _fetch_all(
-        self, offsets: dict[tuple[str, int], OffsetCommitValue], version: int
+        self, offsets: GroupOffsets, unstable: Collection[Place], version: int
     ) -> list[OffsetFetchResponse.Topic]:
         topics: dict[str, OffsetFetchResponse.Topic] = {}
         for (name, index), value in offsets.items():
             topic_id = self._topics.id_of(name)
-            if version >= 10 and topic_id is None:
+            if version >= FIRST_VERSION_OF_IDS and topic_id is None:
                 continue  # without an id it cannot be said in this version
             if _is_of_another_topic(value, topic_id):
                 continue
@@ -208,7 +259,10 @@ class Offsets:
             if topic is None:
                 topic = OffsetFetchResponse.Topic(name=name, topic_id=topic_id or ZERO_UUID)
                 topics[name] = topic
-            topic.partitions.append(_row(index, value, topic_id))
+            if (name, index) in unstable:
+                topic.partitions.append(no_offset(index, ErrorCode.UNSTABLE_OFFSET_COMMIT))
+            else:
+                topic.partitions.append(_row(index, value, topic_id))
         return list(topics.values())
 
     # -- delete
@@ -240,7 +294,7 @@ class Offsets:
         self, group: Group, topic: OffsetDeleteRequest.Topic, records: list[CoordinatorRecord]
     ) -> list[OffsetDeleteResponse.Partition]:
         subscribed = group.subscribes(topic.name)
-        offsets = self._state.offsets.get(group.id, {})
+        places = self._state.places(group.id)
         rows = []
         for partition in topic.partitions:
             index = partition.partition_index
@@ -250,29 +304,35 @@ class Offsets:
                 row.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             elif subscribed:
                 row.error_code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
-            elif (topic.name, index) in offsets:
+            elif (topic.name, index) in places:
                 records.append(offset_tombstone(group.id, topic.name, index))
         return rows
 
     def forget_topics(self, names: Collection[str]) -> Iterator[Result[None]]:
         """The offsets of deleted topics, one result per group that has some."""
-        for group_id, offsets in list(self._state.offsets.items()):
-            gone = [at for at in offsets if at[0] in names]
+        group_ids = (*self._state.offsets, *self._state.pending_offsets.groups())
+        for group_id in dict.fromkeys(group_ids):
+            gone = [place for place in self._state.places(group_id) if place[0] in names]
             if gone:
                 yield _tombstones(group_id, gone)
 
     def expire(self, now: Now) -> Iterator[Result[None]]:
         """What has outlived its retention, one result per group that has some.
 
-        A group that has nothing left and no members goes as well.
+        A group that has nothing left and no members goes as well. What waits for the end of a
+        transaction stays.
         """
         for group in list(self._state.groups.values()):
             offsets = self._state.offsets.get(group.id, {})
+            unstable = self._state.pending_offsets.places(group.id)
             gone = [
-                at for at, value in offsets.items() if self._has_expired(group, at[0], value, now)
+                place
+                for place, value in offsets.items()
+                if place not in unstable and self._has_expired(group, place[0], value, now)
             ]
             result = _tombstones(group.id, gone)
-            if len(gone) == len(offsets) and group.state is EMPTY and not group.pending:
+            is_bare = len(gone) == len(offsets) and not unstable
+            if is_bare and group.state is EMPTY and not group.pending:
                 result.records.append(group_tombstone(group.id))
                 note_deleted(group, "it has neither members nor offsets any more", now, result)
             if result.records:
@@ -296,7 +356,11 @@ class Offsets:
         return now.log_ms - since_ms >= self._settings.offsets_retention_ms
 
 
-def _tombstones(group_id: str, places: Collection[tuple[str, int]]) -> Result[None]:
+def _names_member(request: OffsetCommitRequest) -> bool:
+    return bool(request.member_id) or request.group_instance_id is not None
+
+
+def _tombstones(group_id: str, places: Collection[Place]) -> Result[None]:
     result: Result[None] = Result()
     result.records += [offset_tombstone(group_id, topic, index) for topic, index in places]
     # Nothing has changed; the next pass tries again.

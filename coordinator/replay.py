@@ -20,35 +20,66 @@ from kbroker.protocol.primitives import Buffer
 
 from .group import Group, Member
 from .group_state import EMPTY, STABLE
+from .pending import Place
 from .state import ShardState
 
+NO_PRODUCER = -1
+"""The producer id of a record that is in no transaction."""
 
-def replay(state: ShardState, key: Buffer, value: Buffer | None) -> None:
+
+def replay(
+    state: ShardState, key: Buffer, value: Buffer | None, producer_id: int = NO_PRODUCER
+) -> None:
     """Apply one record; a kind of record that is not known is passed over.
 
     Raises DecodeError for bytes that are no record of `__consumer_offsets`.
     """
     entry = decode_key(key)
     if isinstance(entry, OffsetCommitKey):
-        replay_offset(state, entry, None if value is None else decode_offset_commit(value))
+        offset = None if value is None else decode_offset_commit(value)
+        replay_offset(state, entry, offset, producer_id)
     elif isinstance(entry, GroupMetadataKey):
         replay_group(state, entry.group, None if value is None else decode_group_metadata(value))
 
 
-def replay_offset(state: ShardState, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
-    """A committed offset, or None: it is gone."""
-    offsets = state.offsets.get(key.group)
-    at = (key.topic, key.partition)
-    if value is not None:
-        if offsets is None:
-            offsets = state.offsets[key.group] = {}
-        offsets[at] = value
-        if key.group not in state.groups:
-            _known_group(state, key.group).stored = True
-    elif offsets is not None:
-        offsets.pop(at, None)
+def replay_offset(
+    state: ShardState, key: OffsetCommitKey, value: OffsetCommitValue | None, producer_id: int
+) -> None:
+    """A committed offset, or None: it is gone. In a transaction it is pending until that ends."""
+    group_id, place = key.group, (key.topic, key.partition)
+    if value is None:
+        state.pending_offsets.drop(group_id, place)
+        _forget(state, group_id, place)
+    elif producer_id == NO_PRODUCER:
+        state.pending_offsets.overtake(group_id, place)
+        _commit(state, group_id, place, value)
+    else:
+        state.pending_offsets.add(producer_id, group_id, place, value)
+        _group_with_offsets(state, group_id)
+
+
+def end_transaction(state: ShardState, producer_id: int, *, commit: bool) -> None:
+    """A marker: the pending offsets of a producer count from now on, or vanish."""
+    for group_id, place, value in state.pending_offsets.end(producer_id, commit=commit):
+        _commit(state, group_id, place, value)
+
+
+def _commit(state: ShardState, group_id: str, place: Place, value: OffsetCommitValue) -> None:
+    state.offsets.setdefault(group_id, {})[place] = value
+    _group_with_offsets(state, group_id)
+
+
+def _forget(state: ShardState, group_id: str, place: Place) -> None:
+    offsets = state.offsets.get(group_id)
+    if offsets is not None:
+        offsets.pop(place, None)
         if not offsets:
-            del state.offsets[key.group]
+            del state.offsets[group_id]
+
+
+def _group_with_offsets(state: ShardState, group_id: str) -> None:
+    if group_id not in state.groups:
+        _known_group(state, group_id).stored = True
 
 
 def replay_group(state: ShardState, group_id: str, value: GroupMetadataValue | None) -> None:

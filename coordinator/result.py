@@ -10,7 +10,8 @@ The contract of the caller, for one result:
    coordinator.
 2. If that failed, nothing has been replayed: release at once what ``on_failure(code, now)``
    returns in place of this result, and stop here.
-3. Otherwise *replay* each record at once (`GroupCoordinator.replay`), before any other call.
+3. Otherwise *replay* each record at once (`GroupCoordinator.replay`), before any other call; those
+   of a transaction with the id of its `producer`.
 4. *Release* the response and all `answers` when the high watermark has reached the end offset that
    the log has now. This holds for results without records too: the state that they saw may still be
    uncommitted. With nothing in flight that moment is now.
@@ -141,17 +142,20 @@ class Result(Generic[R]):
       answers: Answers to requests that were parked, this one included.
       events: What changed in which group or transaction, and why. Whoever keeps them can
         explain it.
+      producer: Id and epoch of the producer in whose transaction the records are. They are appended
+        as a transactional batch of it without a sequence, and pending until a marker ends it.
       on_failure: Makes the result to release instead when the append fails, and undoes what was
         volatile. Set whenever there are records.
     """
 
-    __slots__ = ("answers", "events", "on_failure", "records", "response")
+    __slots__ = ("answers", "events", "on_failure", "producer", "records", "response")
 
     def __init__(self, response: R | Parked[R] | None = None) -> None:
         self.response = response
         self.records: list[CoordinatorRecord] = []
         self.answers: list[Answer] = []
         self.events: list[Event | TransactionEvent] = []
+        self.producer: tuple[int, int] | None = None
         self.on_failure: Undo[R] | None = None
 
 

@@ -1,6 +1,7 @@
 """Messages whose shape changed between versions: newest shape in, newest shape out.
 
-Operations and handlers know only the newest shape. What an older version sends is lifted into it
+Operations and handlers know only the newest shape. A commit in a transaction is one more shape of a
+commit. What an older version sends is lifted into it
 here, and what it is told is put back into its own shape here.
 """
 
@@ -16,6 +17,7 @@ from kbroker.protocol.messages.offsets import (
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
+from kbroker.protocol.messages.transactions import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 
 
 def leaving_members(request: LeaveGroupRequest, version: int) -> list[LeaveGroupRequest.Member]:
@@ -88,5 +90,50 @@ def commit_refused(request: OffsetCommitRequest, code: ErrorCode) -> OffsetCommi
                 ],
             )
             for topic in request.topics
+        ]
+    )
+
+
+def plain_commit(request: TxnOffsetCommitRequest) -> OffsetCommitRequest:
+    """What a commit in a transaction would be without its transaction."""
+    return OffsetCommitRequest(
+        group_id=request.group_id,
+        generation_id_or_member_epoch=request.generation_id,
+        member_id=request.member_id,
+        group_instance_id=request.group_instance_id,
+        topics=[
+            OffsetCommitRequest.Topic(
+                name=topic.name,
+                partitions=[
+                    OffsetCommitRequest.Partition(
+                        partition_index=partition.partition_index,
+                        committed_offset=partition.committed_offset,
+                        committed_leader_epoch=partition.committed_leader_epoch,
+                        committed_metadata=partition.committed_metadata,
+                    )
+                    for partition in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ],
+    )
+
+
+def transactional_response(
+    response: OffsetCommitResponse, code: ErrorCode = ErrorCode.NONE
+) -> TxnOffsetCommitResponse:
+    """The answer to a commit in a transaction; `code` is for the rows that have no error."""
+    return TxnOffsetCommitResponse(
+        topics=[
+            TxnOffsetCommitResponse.Topic(
+                name=topic.name,
+                partitions=[
+                    TxnOffsetCommitResponse.Partition(
+                        partition_index=row.partition_index, error_code=row.error_code or code
+                    )
+                    for row in topic.partitions
+                ],
+            )
+            for topic in response.topics
         ]
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from .group import Group
 from .group_state import EMPTY, PREPARING, STABLE
@@ -11,13 +11,24 @@ from .result import Now
 from .timers import Timers
 
 
-def standing(group: Group, timers: Timers[tuple[str, str, str]], now: Now) -> str:
+def standing(
+    group: Group, timers: Timers[tuple[str, str, str]], producers: Sequence[int], now: Now
+) -> str:
     """A sentence about a group as it is at `now`.
 
-    Parameters: `timers` are those of its rebalances.
+    Parameters: `timers` are those of its rebalances, `producers` the ids of those in whose open
+    transactions it has offsets.
     """
+    sentence = _stands(group, timers, now)
+    if producers:
+        ids = some_of([f"producer {producer_id}" for producer_id in producers])
+        sentence += f"; offsets wait for the end of the transaction of {ids}"
+    return printable(sentence)
+
+
+def _stands(group: Group, timers: Timers[tuple[str, str, str]], now: Now) -> str:
     if group.state is EMPTY:
-        return printable(f"group {group.id} is Empty after generation {group.generation}")
+        return f"group {group.id} is Empty after generation {group.generation}"
     if group.state is PREPARING:
         waits = f"rebalance {group.generation + 1} waits for {_missing(group)}"
         waits += _time_left(timers.deadline((JOIN, group.id, "")), now)
@@ -28,7 +39,7 @@ def standing(group: Group, timers: Timers[tuple[str, str, str]], now: Now) -> st
     else:
         waits = f"generation {group.generation} waits for the assignment of its leader, member "
         waits += f"{group.leader_id}" + _time_left(timers.deadline((SYNC, group.id, "")), now)
-    return printable(f"group {group.id} is {group.state}: {waits}")
+    return f"group {group.id} is {group.state}: {waits}"
 
 
 def _missing(group: Group) -> str:

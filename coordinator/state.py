@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TypeAlias
 
 from kbroker.protocol.group_metadata import OffsetCommitValue
 
 from .group import Group
+from .pending import PendingOffsets, Place
 
-GroupOffsets: TypeAlias = dict[tuple[str, int], OffsetCommitValue]
+GroupOffsets: TypeAlias = dict[Place, OffsetCommitValue]
 """Committed offsets of one group by (topic, partition)."""
 
 
 class ShardState:
-    """Groups and committed offsets. Both are written by `replay`.
+    """Groups, committed offsets and those of open transactions. All are written by `replay`.
 
     The volatile part of a group (see `Group`) is changed in place by the operations. A group that
-    has offsets is always in `groups`; one without members that was only ever used for offsets is
+    has offsets, pending ones too, is always in `groups`; one without members that was only ever used for offsets is
     called simple and has no protocol type.
     """
 
-    __slots__ = ("groups", "offsets")
+    __slots__ = ("groups", "offsets", "pending_offsets")
 
     def __init__(self) -> None:
         self.groups: dict[str, Group] = {}
         self.offsets: dict[str, GroupOffsets] = {}
+        self.pending_offsets = PendingOffsets()
+
+    def places(self, group_id: str) -> Collection[Place]:
+        """The partitions in which a group has offsets, committed or pending."""
+        committed = self.offsets.get(group_id, {})
+        return dict.fromkeys((*committed, *self.pending_offsets.places(group_id))).keys()

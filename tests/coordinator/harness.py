@@ -7,7 +7,8 @@ version does not have cannot be used by accident.
 from __future__ import annotations
 
 import itertools
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
 from uuid import UUID
 
 from kbroker.coordinator import (
@@ -42,6 +43,7 @@ from kbroker.protocol.messages.offsets import (
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
+from kbroker.protocol.messages.transactions import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 
 R = TypeVar("R")
 M = TypeVar("M")
@@ -56,6 +58,7 @@ HEARTBEAT_VERSIONS = range(5)
 LEAVE_VERSIONS = range(6)
 COMMIT_VERSIONS = range(11)
 FETCH_VERSIONS = range(11)
+TRANSACTIONAL_VERSIONS = range(6)
 
 
 def subscription(*topics: str) -> bytes:
@@ -117,6 +120,21 @@ class Call(Generic[R]):
         return self._response
 
 
+class Entry(NamedTuple):
+    """What the log holds at one offset: a record, maybe of a transaction, or a marker (no record)."""
+
+    record: CoordinatorRecord | None
+    producer_id: int = -1
+    commit: bool = False
+
+    def replay(self, record: Callable[..., None], marker: Callable[..., None]) -> None:
+        """Tell whom it concerns: `GroupCoordinator.replay` or `end_transaction`."""
+        if self.record is None:
+            marker(self.producer_id, commit=self.commit)
+        else:
+            record(*self.record, self.producer_id)
+
+
 class Harness:
     """One shard. `hold` keeps the high watermark back; `append_fails` refuses the next append."""
 
@@ -124,19 +142,19 @@ class Harness:
         self,
         settings: GroupSettings | None = None,
         topics: FakeTopics | None = None,
-        log: list[CoordinatorRecord] | None = None,
+        log: Sequence[CoordinatorRecord | Entry] = (),
         start_ms: int = 5_000,
         log_ms: int = LOG_START_MS,
         ids: itertools.count[int] | None = None,
     ) -> None:
         self.settings = settings or GroupSettings()
         self.topics = topics or FakeTopics()
-        self.log: list[CoordinatorRecord] = log if log is not None else []
+        self.entries = [each if isinstance(each, Entry) else Entry(each) for each in log]
         self.ms = start_ms
         self._log_ahead_ms = log_ms - start_ms
         self.hold = False
         self.append_fails: ErrorCode | None = None
-        self.committed = len(self.log)
+        self.committed = len(self.entries)
         self.not_stored: set[bytes] = set()
         """Keys whose last record was refused."""
         self.events: list[Event] = []
@@ -145,9 +163,14 @@ class Harness:
         self.coordinator = GroupCoordinator(
             self.settings, self.topics, new_uuid=lambda: UUID(int=next(self._ids))
         )
-        for key, value in self.log:
-            self.coordinator.replay(key, value)
+        for entry in self.entries:
+            entry.replay(self.coordinator.replay, self.coordinator.end_transaction)
         self.settle(self.coordinator.on_loaded(self.now))
+
+    @property
+    def log(self) -> list[CoordinatorRecord]:
+        """The records of the log, without the markers."""
+        return [entry.record for entry in self.entries if entry.record is not None]
 
     @property
     def now(self) -> Now:
@@ -155,7 +178,7 @@ class Harness:
 
     def restarted(self) -> Harness:
         """The same shard in a new process: what was committed, and another steady clock."""
-        log, log_ms = self.log[: self.committed], self.now.log_ms
+        log, log_ms = self.entries[: self.committed], self.now.log_ms
         return Harness(self.settings, self.topics, log, start_ms=900, log_ms=log_ms, ids=self._ids)
 
     # -- the node's part
@@ -174,9 +197,10 @@ class Harness:
                 self.events += [each for each in result.events if isinstance(each, Event)]
                 self._release(result, call)
                 return
-            self.log += result.records
+            producer_id = result.producer[0] if result.producer else -1
+            self.entries += [Entry(record, producer_id) for record in result.records]
             for key, value in result.records:
-                self.coordinator.replay(key, value)
+                self.coordinator.replay(key, value, producer_id)
                 self.not_stored.discard(key)
         self.events += [each for each in result.events if isinstance(each, Event)]
         self._waiting.append((result, call))
@@ -185,7 +209,7 @@ class Harness:
 
     def commit_log(self) -> None:
         """The high watermark reaches the end of the log."""
-        self.committed = len(self.log)
+        self.committed = len(self.entries)
         waiting, self._waiting = self._waiting, []
         for result, call in waiting:
             self._release(result, call)
@@ -373,12 +397,61 @@ class Harness:
         self.settle(self.coordinator.commit_offsets(request, self.now, version), call)
         return [row.error_code for topic in call.response.topics for row in topic.partitions]
 
+    def commit_in_transaction(
+        self,
+        offsets: dict[tuple[str, int], int],
+        producer_id: int = 7,
+        *,
+        version: int = 5,
+        group: str = "g",
+        member_id: str = "",
+        generation: int = -1,
+        instance: str | None = None,
+        metadata: str | None = "m",
+        leader_epoch: int = -1,
+        refusal: ErrorCode = ErrorCode.NONE,
+    ) -> list[int]:
+        """Commit as a part of a transaction; returns the error codes as `commit` does."""
+        request = TxnOffsetCommitRequest(
+            transactional_id="tx",
+            group_id=group,
+            producer_id=producer_id,
+            producer_epoch=3,
+            generation_id=generation,
+            member_id=member_id,
+            group_instance_id=instance,
+        )
+        topics: dict[str, TxnOffsetCommitRequest.Topic] = {}
+        for (name, partition), offset in offsets.items():
+            topic = topics.setdefault(name, TxnOffsetCommitRequest.Topic(name=name))
+            topic.partitions.append(
+                TxnOffsetCommitRequest.Partition(
+                    partition_index=partition,
+                    committed_offset=offset,
+                    committed_leader_epoch=leader_epoch,
+                    committed_metadata=metadata,
+                )
+            )
+        request.topics = list(topics.values())
+        request = travel(request, version)
+        call: Call[TxnOffsetCommitResponse] = Call(version)
+        result = self.coordinator.commit_transactional_offsets(request, self.now, refusal)
+        self.settle(result, call)
+        return [row.error_code for topic in call.response.topics for row in topic.partitions]
+
+    def end(self, producer_id: int = 7, *, commit: bool) -> None:
+        """The marker of a transaction reaches the partition."""
+        self.entries.append(Entry(None, producer_id, commit))
+        self.coordinator.end_transaction(producer_id, commit=commit)
+        self.commit_log()
+
     def fetch_response(
         self,
         wanted: dict[str, list[int]] | None,
         *,
         version: int = 9,
         group: str = "g",
+        require_stable: bool = False,
     ) -> OffsetFetchResponse:
         topics = None
         if wanted is not None:
@@ -390,21 +463,30 @@ class Harness:
                 )
                 for name, partitions in wanted.items()
             ]
-        request = OffsetFetchRequest(group_id=group, topics=topics)
+        request = OffsetFetchRequest(
+            group_id=group, topics=topics, require_stable=require_stable and version >= 7
+        )
         if version >= 8:
             request.groups = [OffsetFetchRequest.Group(group_id=group, topics=topics)]
         request = travel(request, version)
         rows = [
-            self.coordinator.fetch_offsets(row, version)
+            self.coordinator.fetch_offsets(row, version, require_stable=request.require_stable)
             for row in groups_to_fetch(request, version)
         ]
         return travel(fetch_response(rows, version), version)
 
     def fetch(
-        self, wanted: dict[str, list[int]] | None, *, version: int = 9, group: str = "g"
+        self,
+        wanted: dict[str, list[int]] | None,
+        *,
+        version: int = 9,
+        group: str = "g",
+        require_stable: bool = False,
     ) -> dict[tuple[str, int], tuple[int, int, str | None, int]]:
         """Committed offsets as (offset, leader epoch, metadata, error) by topic and partition."""
-        response = self.fetch_response(wanted, version=version, group=group)
+        response = self.fetch_response(
+            wanted, version=version, group=group, require_stable=require_stable
+        )
         topics = response.groups[0].topics if version >= 8 else response.topics
         return {
             (

@@ -14,13 +14,14 @@ import itertools
 import random
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from kbroker.coordinator import GroupSettings
 from kbroker.coordinator.group import Group
 from kbroker.coordinator.group_state import COMPLETING, EMPTY, PREPARING, STABLE
 from kbroker.coordinator.rebalance import JOIN, SESSION, SYNC
-from kbroker.coordinator.replay import replay
+from kbroker.coordinator.replay import end_transaction, replay
 from kbroker.coordinator.state import ShardState
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.group_metadata import (
@@ -448,8 +449,8 @@ class Simulation:
                 must(value is None or generation >= before, "generations in the log")
                 generations[entry.group] = generation
         fresh = ShardState()
-        for key, value in self.h.log:
-            replay(fresh, key, value)
+        for entry in self.h.entries:
+            entry.replay(partial(replay, fresh), partial(end_transaction, fresh))
         live = self.h.coordinator._state
         must(fresh.offsets == live.offsets, "offsets differ after a restart")
         for group in live.groups.values():

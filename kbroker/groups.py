@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, TypeAlias
 from uuid import UUID
 
 import trio
 
 from kbroker.cluster import OFFSETS_TOPIC, Cluster
-from kbroker.coordinator import ClientInfo, Event, GroupCoordinator, GroupSettings
-from kbroker.protocol.records import Marker, read_header
+from kbroker.coordinator import (
+    NO_PRODUCER,
+    ClientInfo,
+    Event,
+    GroupCoordinator,
+    GroupSettings,
+)
+from kbroker.protocol.records import BatchHeader, Marker, Record, read_header, read_marker
 
 from .explain import cause_of
 from .history import History
@@ -79,11 +86,30 @@ class GroupService(Shards[GroupCoordinator]):
     def append_marker(self, index: int, batch: bytes, marker: Marker, now_ms: int) -> Replica:
         """Append the end of a transaction to a partition of the offsets topic.
 
-        Raises KafkaError: what `Node.replica` and `Log.append` raise.
+        The offsets that were pending there for it count from now on, or vanish. `batch` is the
+        control batch that says what is in `marker`. Raises KafkaError: what `Node.replica` and
+        `Log.append` raise.
         """
         replica = self._node.named_replica(OFFSETS_TOPIC, index)
-        replica.append(memoryview(batch), read_header(batch), now_ms)
+        header = read_header(batch)
+        replica.append(memoryview(batch), header, now_ms)
+        shard = self._shards.get(index)
+        if shard is not None:
+            shard.coordinator.end_transaction(header.producer_id, commit=marker.commit)
+            self._node.changes.happened()
         return replica
+
+    def _replay(
+        self, coordinator: GroupCoordinator, header: BatchHeader, records: Iterable[Record]
+    ) -> None:
+        if header.is_control:
+            for marker in filter(None, map(read_marker, records)):
+                coordinator.end_transaction(header.producer_id, commit=marker.commit)
+            return
+        producer_id = header.producer_id if header.is_transactional else NO_PRODUCER
+        for record in records:
+            if record.key is not None:
+                coordinator.replay(record.key, record.value, producer_id)
 
     def topic_deleted(self, name: str) -> None:
         """Offsets of a deleted topic go with it."""

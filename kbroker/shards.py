@@ -20,7 +20,14 @@ from kbroker.cluster import Topic
 from kbroker.coordinator import Answer, Now, Parked, Result, hash_partition
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.primitives import Buffer
-from kbroker.protocol.records import Record, encode_batch, read_header, read_records
+from kbroker.protocol.records import (
+    BatchHeader,
+    Record,
+    encode_batch,
+    iter_headers,
+    read_header,
+    read_records,
+)
 
 from .replica import Replica
 from .topics import NewTopic, create_topic
@@ -166,9 +173,8 @@ class Shards(ABC, Generic[C]):
         except KafkaError as error:
             raise KafkaError(ErrorCode.NOT_COORDINATOR, error.message) from error
         shard = Shard(replica, self._new_coordinator(index))
-        for record in _stored_records(replica):
-            if record.key is not None:
-                shard.coordinator.replay(record.key, record.value)
+        for header, records in _stored_batches(replica):
+            self._replay(shard.coordinator, header, records)
         self._shards[index] = shard
         self.run(shard, shard.coordinator.on_loaded(self.now()))
         return shard
@@ -206,10 +212,23 @@ class Shards(ABC, Generic[C]):
 
     def _append(self, shard: Shard[C], result: Result[Any]) -> None:
         now = self.now()
-        batch = encode_batch([Record(key, value, now.log_ms) for key, value in result.records])
-        shard.replica.append(memoryview(batch), read_header(batch), now.log_ms)
-        for key, value in result.records:
-            shard.coordinator.replay(key, value)
+        records = [Record(key, value, now.log_ms) for key, value in result.records]
+        producer_id, producer_epoch = result.producer or (-1, -1)
+        batch = encode_batch(
+            records,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            transactional=result.producer is not None,
+        )
+        header = read_header(batch)
+        shard.replica.append(memoryview(batch), header, now.log_ms)
+        self._replay(shard.coordinator, header, records)
+
+    def _replay(self, coordinator: C, header: BatchHeader, records: Iterable[Record]) -> None:
+        """Let a coordinator see one batch of its log, at start-up and after an append."""
+        for record in records:
+            if record.key is not None:
+                coordinator.replay(record.key, record.value)
 
     def release(
         self, shard: Shard[C], response: R | Parked[R] | None, answers: Sequence[Answer] = ()
@@ -294,13 +313,16 @@ def give(answers: Sequence[Answer]) -> None:
         slot.answer(response)
 
 
-def _stored_records(replica: Replica) -> Iterator[Record]:
+def _stored_batches(replica: Replica) -> Iterator[tuple[BatchHeader, Iterator[Record]]]:
+    """All batches of a log, each with its records."""
     log = replica.log
     offset = log.log_start_offset
     while offset < log.log_end_offset:
         found = log.read(offset, LOAD_BYTES, limit=log.log_end_offset)
         if not found.size:
             return
-        records = found.records
-        yield from read_records(records if isinstance(records, bytes) else records.read())
+        data = found.records if isinstance(found.records, bytes) else found.records.read()
+        batches = memoryview(data)
+        for position, header in iter_headers(batches):
+            yield header, read_records(batches[position : position + header.size])
         offset = found.next_offset

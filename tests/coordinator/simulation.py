@@ -449,8 +449,8 @@ class Simulation:
                 must(value is None or generation >= before, "generations in the log")
                 generations[entry.group] = generation
         fresh = ShardState()
-        for entry in self.h.entries:
-            entry.replay(partial(replay, fresh), partial(end_transaction, fresh))
+        for each in self.h.entries:
+            each.replay(partial(replay, fresh), partial(end_transaction, fresh))
         live = self.h.coordinator._state
         must(fresh.offsets == live.offsets, "offsets differ after a restart")
         for group in live.groups.values():

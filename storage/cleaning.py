@@ -30,7 +30,6 @@ from typing import NamedTuple
 
 from .checkpoints import lines, parse_lines
 from .compaction import (
-    NO_OFFSET,
     CleanedSegment,
     Compacted,
     CompactionTask,
@@ -131,7 +130,7 @@ def plan(
         ),
         last_entries={
             producer_id: LastEntry(
-                producer.batches[-1].last_offset if producer.batches else NO_OFFSET,
+                producer.batches[-1].last_offset if producer.batches else producer.marker_offset,
                 producer.epoch,
             )
             for producer_id, producer in log.producers

@@ -68,7 +68,8 @@ class Source(NamedTuple):
 
 
 class LastEntry(NamedTuple):
-    """What a producer wrote last: its last data batch (`NO_OFFSET` without one) and its epoch."""
+    """What a producer wrote last: where its last data batch with a sequence ends, without one its
+    last marker (`NO_OFFSET` when that is not known), and its epoch."""
 
     last_offset: int
     epoch: int

@@ -14,6 +14,8 @@ it is saved in `<offset>.snapshot`, which says what the state was before that of
     producer id int64, epoch int16, last sequence int32, last offset int64, offset delta int32,
     timestamp int64, coordinator epoch int32, first offset of the open transaction int64 (or -1)
 
+Without a sequence the last offset is that of the last marker, and the sequence -1.
+
 A snapshot holds one batch per producer, so after a restart only the newest one is recognised when
 it is sent again. Kafka does the same.
 """
@@ -72,6 +74,7 @@ class Producer:
         "batches",
         "coordinator_epoch",
         "epoch",
+        "marker_offset",
         "next_sequence",
         "seen_ms",
         "timestamp",
@@ -85,6 +88,8 @@ class Producer:
         self.seen_ms = seen_ms
         self.timestamp = -1
         self.coordinator_epoch = -1
+        self.marker_offset = -1
+        """Where the last marker is of a producer without sequences."""
         self.transaction_start = -1
 
     def find(self, first_sequence: int, last_sequence: int) -> Batch | None:
@@ -273,6 +278,8 @@ class ProducerStates:
         producer.seen_ms = now_ms
         producer.timestamp = header.max_timestamp
         producer.coordinator_epoch = marker.coordinator_epoch
+        if not producer.batches:
+            producer.marker_offset = base_offset
         start = producer.transaction_start
         if start < 0:
             return None
@@ -316,7 +323,7 @@ class ProducerStates:
                 producer_id,
                 producer.epoch,
                 last.last_sequence if last else -1,
-                last.last_offset if last else -1,
+                last.last_offset if last else producer.marker_offset,
                 last.last_offset - last.base_offset if last else 0,
                 producer.timestamp,
                 producer.coordinator_epoch,
@@ -352,6 +359,8 @@ class ProducerStates:
             first = (sequence - delta) & _SEQUENCE_MASK
             producer.next_sequence = (sequence + 1) & _SEQUENCE_MASK
             producer.batches.append(Batch(first, sequence, offset - delta, offset, timestamp))
+        else:
+            producer.marker_offset = offset
         if start >= 0:
             producer.transaction_start = start
             self._transactions[producer_id] = start

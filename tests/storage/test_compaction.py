@@ -354,6 +354,24 @@ class TestProducers:
         later = log.offset_for_timestamp(NOW + 3, limit=log.log_end_offset)
         assert later is None
 
+    def test_only_the_last_marker_of_a_producer_without_sequences_stays(
+        self, place: tuple[Files, str], files: Files, manager: LogManager, log: Log
+    ) -> None:
+        """Coordinators write so, thousands of transactions in one epoch."""
+        for number in range(4):
+            put(log, (b"a", b"%d" % number), producer_id=7, producer_epoch=0, transactional=1)
+            mark(log, 7, is_commit=True)
+        put(log, (b"a", b"last"))
+        for days in range(3):
+            compact(files, manager, log, now_ms=NOW + days * 86_400_000)
+            put(log, (b"b", b"%d" % days))
+        mine = [header for header, _ in batches(log) if header.producer_id == 7]
+        assert [(header.is_control, header.base_offset) for header in mine] == [(True, 7)]
+        log.reload_producers(NOW)
+        producer = log.producers.get(7)
+        assert producer is not None
+        assert (producer.epoch, producer.transaction_start) == (0, -1)
+
     def test_a_forgotten_producer_leaves_nothing(
         self, files: Files, manager: LogManager, log: Log
     ) -> None:

@@ -137,3 +137,10 @@ def transactional_response(
             for topic in response.topics
         ]
     )
+
+
+def transaction_refused(
+    request: TxnOffsetCommitRequest, code: ErrorCode
+) -> TxnOffsetCommitResponse:
+    """No offset of this request can be stored."""
+    return transactional_response(commit_refused(plain_commit(request), code))

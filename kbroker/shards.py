@@ -196,7 +196,10 @@ class Shards(ABC, Generic[C]):
             try:
                 self._append(shard, result)
             except KafkaError as error:
-                logger.error("records for %s were not stored: %s", self._topic, str(error))
+                level = logging.ERROR
+                if error.code == ErrorCode.INVALID_PRODUCER_EPOCH:
+                    level = logging.INFO  # it is the producer that is at fault, not the log
+                logger.log(level, "records for %s were not stored: %s", self._topic, str(error))
                 assert result.on_failure is not None
                 result = result.on_failure(error.code, self.now())
         for event in result.events:

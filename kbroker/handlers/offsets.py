@@ -1,9 +1,10 @@
-"""OffsetCommit, OffsetFetch, OffsetDelete."""
+"""OffsetCommit, TxnOffsetCommit, OffsetFetch, OffsetDelete."""
 
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 from kbroker.context import Context
 from kbroker.coordinator.shapes import (
@@ -11,9 +12,10 @@ from kbroker.coordinator.shapes import (
     fetch_refused,
     fetch_response,
     groups_to_fetch,
+    transaction_refused,
 )
 from kbroker.protocol.api_keys import ApiKey
-from kbroker.protocol.errors import KafkaError
+from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitResponse,
@@ -22,8 +24,15 @@ from kbroker.protocol.messages.offsets import (
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
+from kbroker.protocol.messages.transactions import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from kbroker.registry import handles
 from kbroker.shards import ShardPending
+from kbroker.waiters import Preparation
+
+FIRST_VERSION_THAT_KNOWS_ABORTABLE, FIRST_VERSION_THAT_JOINS = 4, 5
+"""Of TxnOffsetCommit (KIP-890)."""
+
+TransactionalAnswer: TypeAlias = TxnOffsetCommitResponse | ShardPending | None
 
 
 @handles(ApiKey.OFFSET_COMMIT, versions="0-10")
@@ -42,13 +51,81 @@ def offset_commit(
     return groups.run(shard, shard.coordinator.commit_offsets(request, groups.now(), ctx.version))
 
 
+@handles(ApiKey.TXN_OFFSET_COMMIT, versions="0-5")
+def txn_offset_commit(
+    ctx: Context, request: TxnOffsetCommitRequest
+) -> TransactionalAnswer | Preparation[TxnOffsetCommitResponse]:
+    """Behaviour: stores offsets that count when the producer's transaction is committed.
+
+    Versions: 3 names the member of the group that commits, which fences members (KIP-447). 5 makes
+    the offsets a part of the transaction; before, AddOffsetsToTxn has to be sent first (KIP-890).
+
+    Differs from Kafka: the id of the topic is stored with the offset, as OffsetCommit does.
+    """
+    if not request.group_id:
+        return _commit_in_transaction(ctx, request, ErrorCode.INVALID_GROUP_ID)
+    try:
+        replica = ctx.node.groups.shard(request.group_id).replica
+    except KafkaError as error:
+        return transaction_refused(request, error.code)
+    producer = request.producer_id, request.producer_epoch
+    if not _names_any(ctx, request) or replica.log.producers.has_open_transaction(*producer):
+        return _commit_in_transaction(ctx, request)
+    partition = (replica.topic.name, replica.index)
+    if ctx.version >= FIRST_VERSION_THAT_JOINS:
+        return Preparation(partial(_join_and_commit, ctx, request, partition))
+    code = ctx.node.transactions.verify(request.transactional_id, *producer, partition)
+    return _commit_in_transaction(ctx, request, _as_told(code, ctx.version))
+
+
+def _names_any(ctx: Context, request: TxnOffsetCommitRequest) -> bool:
+    """Whether there is any of the partitions; without one the transaction does not matter."""
+    return any(
+        ctx.node.cluster.partition(topic.name, row.partition_index) is not None
+        for topic in request.topics
+        for row in topic.partitions
+    )
+
+
+async def _join_and_commit(
+    ctx: Context, request: TxnOffsetCommitRequest, partition: tuple[str, int]
+) -> TransactionalAnswer:
+    """Append right after the transaction has taken the partition in, before it can end."""
+    code = await ctx.node.transactions.join(
+        request.transactional_id, request.producer_id, request.producer_epoch, [partition]
+    )
+    return _commit_in_transaction(ctx, request, _as_told(code, ctx.version))
+
+
+def _as_told(code: ErrorCode, version: int) -> ErrorCode:
+    """What a producer is told that its transaction coordinator calls `code`."""
+    if code == ErrorCode.PRODUCER_FENCED:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    if code == ErrorCode.TRANSACTION_ABORTABLE and version < FIRST_VERSION_THAT_KNOWS_ABORTABLE:
+        return ErrorCode.INVALID_TXN_STATE
+    return code
+
+
+def _commit_in_transaction(
+    ctx: Context, request: TxnOffsetCommitRequest, refusal: ErrorCode = ErrorCode.NONE
+) -> TransactionalAnswer:
+    groups = ctx.node.groups
+    try:
+        shard = groups.shard(request.group_id)
+    except KafkaError as error:
+        return transaction_refused(request, error.code)
+    result = shard.coordinator.commit_transactional_offsets(request, groups.now(), refusal)
+    return groups.run(shard, result)
+
+
 @handles(ApiKey.OFFSET_FETCH, versions="0-10")
 def offset_fetch(
     ctx: Context, request: OffsetFetchRequest
 ) -> OffsetFetchResponse | Coroutine[Any, Any, OffsetFetchResponse]:
     """Behaviour: committed offsets; -1 where there is none.
 
-    Versions: 8 asks for several groups, 10 names topics by id.
+    Versions: 7 may insist on stable offsets: UNSTABLE_OFFSET_COMMIT while a transaction may still
+    commit another one (KIP-447). 8 asks for several groups, 10 names topics by id.
     """
     rows: list[OffsetFetchResponse.Group] = []
     waits: dict[int, ShardPending] = {}
@@ -59,7 +136,10 @@ def offset_fetch(
         except KafkaError as error:
             rows.append(fetch_refused(group, error.code, ctx.version))
             continue
-        row = groups.release(shard, shard.coordinator.fetch_offsets(group, ctx.version))
+        found = shard.coordinator.fetch_offsets(
+            group, ctx.version, require_stable=request.require_stable
+        )
+        row = groups.release(shard, found)
         if isinstance(row, ShardPending):
             waits[len(rows)] = row
             row = OffsetFetchResponse.Group(group_id=group.group_id)

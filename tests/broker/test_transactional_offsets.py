@@ -1,0 +1,376 @@
+"""TxnOffsetCommit, and what becomes of its offsets when the transaction ends.
+
+The transaction coordinator is a fake one here; what a group coordinator decides is tested in
+tests/coordinator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from kbroker.broker import Broker
+from kbroker.clock import SystemClock
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
+from kbroker.protocol.messages.transactions import TxnOffsetCommitRequest
+from kbroker.protocol.records import Marker, end_transaction_marker, iter_headers
+from kbroker.storage.log import Log
+
+from ..brokers import Start, started
+from ..wire import Wire, connected, create_topic, request, until
+
+PRODUCER, EPOCH = 7, 3
+OFFSETS = "__consumer_offsets"
+
+
+class FakeTransactions:
+    """Answers `code`, and remembers what it was asked for."""
+
+    def __init__(self, code: ErrorCode = ErrorCode.NONE) -> None:
+        self.code = code
+        self.joined: list[Collection[tuple[str, int]]] = []
+        self.verified: list[tuple[str, int]] = []
+        self.gate: trio.Event | None = None
+
+    async def join(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        epoch: int,
+        partitions: Collection[tuple[str, int]],
+    ) -> ErrorCode:
+        assert transactional_id == "tx"
+        self.joined.append(partitions)
+        await trio.lowlevel.checkpoint()
+        if self.gate is not None:
+            await self.gate.wait()
+        return self.code
+
+    def verify(
+        self, transactional_id: str, producer_id: int, epoch: int, partition: tuple[str, int]
+    ) -> ErrorCode:
+        assert transactional_id == "tx"
+        self.verified.append(partition)
+        return self.code
+
+
+@pytest.fixture
+def transactions() -> FakeTransactions:
+    return FakeTransactions()
+
+
+async def prepare(broker: Broker, wire: Wire, transactions: FakeTransactions) -> None:
+    """A topic "t", a coordinator for every group, and a fake one for every transaction."""
+    broker.node.transactions = transactions  # type: ignore[assignment]
+    if "t" not in broker.node.cluster.topics:
+        await create_topic(wire, "t", partitions=4)
+        await broker.node.groups.create_topic()
+
+
+def txn_commit_request(
+    offset: int, *, topic: str = "t", group: str = "g", epoch: int = EPOCH, **fields: Any
+) -> TxnOffsetCommitRequest:
+    cls = TxnOffsetCommitRequest
+    row = cls.Partition(partition_index=0, committed_offset=offset, committed_metadata="m")
+    return cls(
+        transactional_id="tx",
+        group_id=group,
+        producer_id=PRODUCER,
+        producer_epoch=epoch,
+        topics=[cls.Topic(name=topic, partitions=[row])],
+        **fields,
+    )
+
+
+async def txn_commit(wire: Wire, offset: int, *, version: int = 5, **fields: Any) -> int:
+    ask = txn_commit_request(offset, **fields)
+    answer = await wire.ask(ApiKey.TXN_OFFSET_COMMIT, version, ask)
+    return int(answer.topics[0].partitions[0].error_code)
+
+
+def end(broker: Broker, *, commit: bool, group: str = "g", epoch: int = EPOCH) -> None:
+    """The marker of the transaction comes to the partition of the group."""
+    replica = broker.node.groups.shard(group).replica
+    now_ms = broker.node.clock.log_ms()
+    marker = Marker(commit=commit, coordinator_epoch=0)
+    data = end_transaction_marker(
+        marker, producer_id=PRODUCER, producer_epoch=epoch, timestamp=now_ms
+    )
+    assert broker.node.groups.append_marker(replica.index, data, marker, now_ms) is replica
+
+
+async def plain_commit(wire: Wire, offset: int) -> None:
+    cls = OffsetCommitRequest
+    row = cls.Partition(partition_index=0, committed_offset=offset)
+    ask = cls(group_id="g", topics=[cls.Topic(name="t", partitions=[row])])
+    answer = await wire.ask(ApiKey.OFFSET_COMMIT, 7, ask)
+    assert answer.topics[0].partitions[0].error_code == 0
+
+
+async def fetch(wire: Wire, *, version: int = 7, stable: bool = False) -> tuple[int, int]:
+    """Offset and error code of the group's offset."""
+    topic = OffsetFetchRequest.Topic(name="t", partition_indexes=[0])
+    ask = OffsetFetchRequest(group_id="g", topics=[topic], require_stable=stable)
+    ask.groups = [OffsetFetchRequest.Group(group_id="g", topics=[topic])]
+    answer = await wire.ask(ApiKey.OFFSET_FETCH, version, ask)
+    topics = answer.groups[0].topics if version >= 8 else answer.topics
+    row = topics[0].partitions[0]
+    return row.committed_offset, row.error_code
+
+
+def log_of(broker: Broker) -> Log:
+    return broker.node.groups.shard("g").replica.log
+
+
+@pytest.mark.parametrize("version", range(6))
+@pytest.mark.parametrize("commit", [True, False])
+async def test_all_versions(
+    start: Start, transactions: FakeTransactions, version: int, commit: bool
+) -> None:
+    async with start() as broker, connected(broker.endpoint) as wire:
+        await prepare(broker, wire, transactions)
+        await plain_commit(wire, 1)
+        assert await txn_commit(wire, 42, version=version) == 0
+        assert await fetch(wire) == (1, 0)
+        for fetch_version in (7, 8, 9):
+            unstable = (-1, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+            assert await fetch(wire, version=fetch_version, stable=True) == unstable
+        end(broker, commit=commit)
+        assert await fetch(wire, stable=True) == (42 if commit else 1, 0)
+        asked = (OFFSETS, broker.node.groups.shard("g").replica.index)
+        assert (transactions.joined, transactions.verified) == (
+            ([[asked]], []) if version >= 5 else ([], [asked])
+        )
+
+
+async def test_the_log_has_one_batch_of_the_transaction(
+    start: Start, transactions: FakeTransactions
+) -> None:
+    async with start() as broker, connected(broker.endpoint) as wire:
+        await prepare(broker, wire, transactions)
+        assert await txn_commit(wire, 42) == 0
+        assert await txn_commit(wire, 43) == 0
+        assert len(transactions.joined) == 1, "the transaction is open in the log"
+        log = log_of(broker)
+        batches = memoryview(log.read(0, 1 << 20, limit=log.log_end_offset).records.read())
+        headers = [header for _, header in iter_headers(batches)]
+        assert [header.is_transactional for header in headers] == [True, True]
+        assert {(it.producer_id, it.producer_epoch, it.base_sequence) for it in headers} == {
+            (PRODUCER, EPOCH, -1)
+        }
+        assert log.last_stable_offset == 0
+        assert log.producers.has_open_transaction(PRODUCER, EPOCH)
+        end(broker, commit=True)
+        await until(lambda: log.last_stable_offset == 3)
+
+
+@pytest.mark.parametrize("commit", [True, False])
+async def test_a_restart_in_the_middle_of_a_transaction(
+    tmp_path: Path, transactions: FakeTransactions, commit: bool
+) -> None:
+    async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
+        await prepare(broker, wire, transactions)
+        await plain_commit(wire, 1)
+        assert await txn_commit(wire, 42) == 0
+    async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
+        await prepare(broker, wire, transactions)
+        assert await fetch(wire, stable=True) == (-1, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+        end(broker, commit=commit)
+        assert await fetch(wire, stable=True) == (42 if commit else 1, 0)
+    async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
+        await prepare(broker, wire, transactions)
+        assert await fetch(wire, stable=True) == (42 if commit else 1, 0)
+
+
+async def test_a_marker_for_a_coordinator_that_is_not_loaded(
+    start: Start, transactions: FakeTransactions
+) -> None:
+    async with start() as broker, connected(broker.endpoint) as wire:
+        await prepare(broker, wire, transactions)
+        await txn_commit(wire, 42)
+        broker.node.groups.stop()
+        now_ms = broker.node.clock.log_ms()
+        marker = Marker(commit=True, coordinator_epoch=0)
+        data = end_transaction_marker(
+            marker, producer_id=PRODUCER, producer_epoch=EPOCH, timestamp=now_ms
+        )
+        for index in range(len(broker.node.cluster.topics[OFFSETS].partitions)):
+            broker.node.groups.append_marker(index, data, marker, now_ms)
+        assert await fetch(wire, stable=True) == (42, 0)
+
+
+@pytest.mark.parametrize("version", range(6))
+async def test_codes_by_version(start: Start, transactions: FakeTransactions, version: int) -> None:
+    """PRODUCER_FENCED is never told, TRANSACTION_ABORTABLE only to those who know it."""
+    abortable = ErrorCode.TRANSACTION_ABORTABLE if version >= 4 else ErrorCode.INVALID_TXN_STATE
+    told = {
+        ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.TRANSACTION_ABORTABLE: abortable,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING: ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.CONCURRENT_TRANSACTIONS: ErrorCode.CONCURRENT_TRANSACTIONS,
+    }
+    async with start() as broker, connected(broker.endpoint) as wire:
+        await prepare(broker, wire, transactions)
+        for transactions.code, code in told.items():
+            assert await txn_commit(wire, 1, version=version) == code
+        assert log_of(broker).log_end_offset == 0
+
+
+async def test_what_needs_no_transaction(start: Start, transactions: FakeTransactions) -> None:
+    """A group without a name, and partitions that do not exist."""
+    transactions.code = ErrorCode.PRODUCER_FENCED
+    async with start() as broker, connected(broker.endpoint) as wire:
+        await prepare(broker, wire, transactions)
+        for version in range(6):
+            refused = await txn_commit(wire, 1, version=version, group="")
+            assert refused == ErrorCode.INVALID_GROUP_ID
+            refused = await txn_commit(wire, 1, version=version, topic="missing")
+            assert refused == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert (transactions.joined, transactions.verified) == ([], [])
+
+
+async def test_before_any_coordinator_was_asked_for(wire: Wire) -> None:
+    assert await txn_commit(wire, 1) == ErrorCode.NOT_COORDINATOR
+
+
+async def test_a_producer_of_before_is_fenced_by_the_log(
+    start: Start, transactions: FakeTransactions, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also when its coordinator does not know better yet; and that is no failure of the broker."""
+    async with start() as broker, connected(broker.endpoint) as wire:
+        await prepare(broker, wire, transactions)
+        assert await txn_commit(wire, 1) == 0
+        end(broker, commit=False, epoch=EPOCH + 1)
+        assert await txn_commit(wire, 2) == ErrorCode.INVALID_PRODUCER_EPOCH
+        assert await txn_commit(wire, 3, epoch=EPOCH + 1) == 0
+        assert await txn_commit(wire, 2) == ErrorCode.INVALID_PRODUCER_EPOCH
+        end(broker, commit=True, epoch=EPOCH + 1)
+        assert await fetch(wire, stable=True) == (3, 0)
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+async def test_requests_of_a_connection_keep_their_order(
+    start: Start, transactions: FakeTransactions
+) -> None:
+    """What comes behind a commit that waits for its transaction is done after it."""
+    transactions.gate = trio.Event()
+    async with (
+        start() as broker,
+        connected(broker.endpoint) as wire,
+        connected(broker.endpoint) as other,
+    ):
+        await prepare(broker, wire, transactions)
+        topic = OffsetFetchRequest.Topic(name="t", partition_indexes=[0])
+        look = OffsetFetchRequest(group_id="g", topics=[topic], require_stable=True)
+        await wire.send_bytes(
+            wire.frame(ApiKey.TXN_OFFSET_COMMIT, 5, txn_commit_request(1))
+            + wire.frame(ApiKey.OFFSET_FETCH, 7, look)
+        )
+        await until(lambda: transactions.joined)
+        assert await fetch(other, stable=True) == (-1, 0)
+        transactions.gate.set()
+        assert (await wire.receive()).topics[0].partitions[0].error_code == 0
+        row = (await wire.receive()).topics[0].partitions[0]
+        assert row.error_code == ErrorCode.UNSTABLE_OFFSET_COMMIT
+
+
+async def test_a_commit_is_answered_when_it_is_durable(
+    tmp_path: Path, transactions: FakeTransactions
+) -> None:
+    async with (
+        started(tmp_path) as broker,
+        connected(broker.endpoint) as wire,
+        trio.open_nursery() as nursery,
+    ):
+        await prepare(broker, wire, transactions)
+        codes: list[int] = []
+
+        async def commit() -> None:
+            codes.append(await txn_commit(wire, 2))
+
+        async with broker.node.flusher.no_pass:
+            nursery.start_soon(commit)
+            await until(lambda: log_of(broker).log_end_offset)
+            await trio.sleep(0.1)
+            assert codes == []
+        await until(lambda: codes)
+        assert codes == [0]
+
+
+async def test_compaction_keeps_what_transactions_committed(
+    start: Start, transactions: FakeTransactions
+) -> None:
+    """Every second transaction is aborted, and one is open while the log is compacted.
+
+    Markers of what is left of transactions must stay for ever; the others go after a day.
+    """
+    async with (
+        start(offsets_topic_num_partitions=1) as broker,
+        connected(broker.endpoint) as wire,
+    ):
+        await prepare(broker, wire, transactions)
+        log = log_of(broker)
+        await write_transactions(broker, wire, 0, 100)
+        log.roll()
+        assert await txn_commit(wire, 5000) == 0
+        await clean(broker)
+        await reload(broker)
+        assert await fetch(wire) == (98, 0)
+        assert await fetch(wire, stable=True) == (-1, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+        end(broker, commit=True)
+        sizes = []
+        for day in range(1, 8, 2):
+            broker.node.clock = Later(day)
+            await write_transactions(broker, wire, day * 100, day * 100 + 100)
+            await clean(broker)
+            await reload(broker)
+            assert await fetch(wire, stable=True) == (day * 100 + 98, 0)
+            sizes.append(log.size)
+        assert max(sizes) < 1.1 * sizes[0], "the log grows with every transaction"
+
+
+async def write_transactions(broker: Broker, wire: Wire, start: int, stop: int) -> None:
+    """One for each offset; only those of even offsets are committed."""
+    for offset in range(start, stop):
+        assert await txn_commit(wire, offset) == 0
+        end(broker, commit=offset % 2 == 0)
+
+
+async def clean(broker: Broker) -> None:
+    log_of(broker).roll()
+    await broker.node.flusher.sync_now()
+    assert await broker.node.cleaner.clean_all() > 0
+
+
+async def reload(broker: Broker) -> None:
+    broker.node.groups.stop()
+    await broker.node.groups.load()
+
+
+class Later(SystemClock):
+    """A clock that is days ahead."""
+
+    def __init__(self, days: int) -> None:
+        self._ahead_ms = days * 86_400_000
+
+    def log_ms(self) -> int:
+        return super().log_ms() + self._ahead_ms
+
+
+async def test_what_tools_find_out(start: Start, transactions: FakeTransactions) -> None:
+    async with start() as broker, connected(broker.endpoint) as wire:
+        await prepare(broker, wire, transactions)
+        await txn_commit(wire, 1)
+        listed = await wire.ask(ApiKey.LIST_GROUPS, 4, request(ApiKey.LIST_GROUPS))
+        assert [(row.group_id, row.group_state) for row in listed.groups] == [("g", "Empty")]
+        ask = request(ApiKey.DELETE_GROUPS, groups_names=["g"])
+        (row,) = (await wire.ask(ApiKey.DELETE_GROUPS, 2, ask)).results
+        assert row.error_code == 0
+        end(broker, commit=True)
+        assert await fetch(wire, stable=True) == (-1, 0)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kbroker.cluster import OFFSETS_TOPIC
-from kbroker.protocol.records import HEADER_SIZE, iter_headers, read_records
+from kbroker.protocol.records import HEADER_SIZE, iter_headers, read_header, read_records
 from kbroker.storage.crash_files import MODES, NO_LIMIT, CrashFile, CrashFiles, Mode, stable_copy
 from kbroker.storage.errors import StorageError
 from kbroker.storage.files import Buffer
@@ -316,7 +316,7 @@ def _folder(topic: str, partition: int) -> str:
 
 def _has_commit(batch: bytes) -> bool:
     """Whether a batch of the offsets topic commits an offset; it keeps other things as well."""
-    return any(
+    return not read_header(batch).is_control and any(
         record.key is not None
         and record.value is not None
         and int.from_bytes(record.key[:2], "big") in OFFSET_COMMIT_KEYS

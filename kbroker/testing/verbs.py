@@ -26,6 +26,7 @@ ASK_COORDINATORS = frozenset(
         ApiKey.HEARTBEAT,
         ApiKey.LEAVE_GROUP,
         ApiKey.OFFSET_COMMIT,
+        ApiKey.TXN_OFFSET_COMMIT,
         ApiKey.OFFSET_FETCH,
         ApiKey.OFFSET_DELETE,
         ApiKey.DESCRIBE_GROUPS,

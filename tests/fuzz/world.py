@@ -56,6 +56,7 @@ from kbroker.protocol.messages.transactions import (
     DescribeTransactionsRequest,
     EndTxnRequest,
     ListTransactionsRequest,
+    TxnOffsetCommitRequest,
     WriteTxnMarkersRequest,
 )
 from kbroker.protocol.records import Record, encode_batch
@@ -260,6 +261,21 @@ def _offset_commit(world: World, rng: random.Random) -> Any:
     )
 
 
+def _txn_offset_commit(world: World, rng: random.Random) -> Any:
+    cls = TxnOffsetCommitRequest
+    rows = [cls.Partition(partition_index=index, committed_offset=index) for index in range(2)]
+    simple = rng.random() < 0.5
+    return cls(
+        transactional_id=rng.choice(("t", "other")),
+        group_id=rng.choice(GROUPS) if simple else "stable",
+        producer_id=world.producer_id,
+        producer_epoch=0,
+        generation_id=-1 if simple else world.generation,
+        member_id="" if simple else world.member_id,
+        topics=[cls.Topic(name=world.topic(rng).name, partitions=rows)],
+    )
+
+
 def _offset_fetch(world: World, rng: random.Random) -> Any:
     topic = world.topic(rng)
     rows = [OffsetFetchRequest.Topic(name=topic.name, topic_id=topic.id, partition_indexes=[0, 1])]
@@ -267,7 +283,12 @@ def _offset_fetch(world: World, rng: random.Random) -> Any:
         OffsetFetchRequest.Group(group_id=group, topics=rng.choice((rows, None)))
         for group in rng.sample(GROUPS, 2)
     ]
-    return OffsetFetchRequest(group_id=rng.choice(GROUPS), topics=rows, groups=groups)
+    return OffsetFetchRequest(
+        group_id=rng.choice(GROUPS),
+        topics=rows,
+        groups=groups,
+        require_stable=rng.random() < 0.5,
+    )
 
 
 def _find_coordinator(world: World, rng: random.Random) -> Any:
@@ -640,6 +661,7 @@ VALID: dict[ApiKey, Callable[[World, random.Random], Any]] = {
     ApiKey.DESCRIBE_TRANSACTIONS: _describe_transactions,
     ApiKey.LIST_TRANSACTIONS: _list_transactions,
     ApiKey.OFFSET_FOR_LEADER_EPOCH: _epoch,
+    ApiKey.TXN_OFFSET_COMMIT: _txn_offset_commit,
     ApiKey.DESCRIBE_CONFIGS: _describe_configs,
     ApiKey.ALTER_CONFIGS: _alter_configs,
     ApiKey.CREATE_PARTITIONS: _create_partitions,

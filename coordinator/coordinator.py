@@ -36,11 +36,12 @@ from .group_state import STABLE
 from .listing import delete_groups, describe_group, list_groups
 from .offsets import Offsets, TopicNames
 from .rebalance import Rebalances, note
-from .replay import NO_PRODUCER, end_transaction, replay
+from .replay import end_transaction, replay
 from .result import Answer, ClientInfo, Now, Parked, Result
 from .settings import GroupSettings
 from .standing import standing
 from .state import ShardState
+from .transaction import NO_PRODUCER
 
 
 class GroupCoordinator:
@@ -187,9 +188,7 @@ class GroupCoordinator:
 
     # -- life
 
-    def replay(
-        self, key: Buffer, value: Buffer | None, producer_id: int = NO_PRODUCER
-    ) -> None:
+    def replay(self, key: Buffer, value: Buffer | None, producer_id: int = NO_PRODUCER) -> None:
         """Apply one record of the partition, in log order, at start-up and after an append.
 
         `producer_id` is that of a transactional batch. Raises DecodeError for bytes that are no

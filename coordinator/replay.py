@@ -22,9 +22,7 @@ from .group import Group, Member
 from .group_state import EMPTY, STABLE
 from .pending import Place
 from .state import ShardState
-
-NO_PRODUCER = -1
-"""The producer id of a record that is in no transaction."""
+from .transaction import NO_PRODUCER
 
 
 def replay(

@@ -1,7 +1,7 @@
 """TxnOffsetCommit, and what becomes of its offsets when the transaction ends.
 
-The transaction coordinator is a fake one here; what a group coordinator decides is tested in
-tests/coordinator.
+Most tests have a fake transaction coordinator, the last ones the real one. What a group coordinator
+decides is tested in tests/coordinator.
 """
 
 from __future__ import annotations
@@ -18,7 +18,11 @@ from kbroker.clock import SystemClock
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
-from kbroker.protocol.messages.transactions import TxnOffsetCommitRequest
+from kbroker.protocol.messages.transactions import (
+    AddOffsetsToTxnRequest,
+    EndTxnRequest,
+    TxnOffsetCommitRequest,
+)
 from kbroker.protocol.records import Marker, end_transaction_marker, iter_headers
 from kbroker.storage.log import Log
 
@@ -67,7 +71,8 @@ def transactions() -> FakeTransactions:
 
 async def prepare(broker: Broker, wire: Wire, transactions: FakeTransactions) -> None:
     """A topic "t", a coordinator for every group, and a fake one for every transaction."""
-    broker.node.transactions = transactions  # type: ignore[assignment]
+    broker.node.transactions.join = transactions.join  # type: ignore[method-assign]
+    broker.node.transactions.verify = transactions.verify  # type: ignore[method-assign]
     if "t" not in broker.node.cluster.topics:
         await create_topic(wire, "t", partitions=4)
         await broker.node.groups.create_topic()
@@ -158,7 +163,8 @@ async def test_the_log_has_one_batch_of_the_transaction(
         assert await txn_commit(wire, 43) == 0
         assert len(transactions.joined) == 1, "the transaction is open in the log"
         log = log_of(broker)
-        batches = memoryview(log.read(0, 1 << 20, limit=log.log_end_offset).records.read())
+        found = log.read(0, 1 << 20, limit=log.log_end_offset).records
+        batches = found if isinstance(found, bytes) else found.read()
         headers = [header for _, header in iter_headers(batches)]
         assert [header.is_transactional for header in headers] == [True, True]
         assert {(it.producer_id, it.producer_epoch, it.base_sequence) for it in headers} == {
@@ -374,3 +380,126 @@ async def test_what_tools_find_out(start: Start, transactions: FakeTransactions)
         assert row.error_code == 0
         end(broker, commit=True)
         assert await fetch(wire, stable=True) == (-1, 0)
+
+
+# -- with the real coordinator of transactions
+
+
+class Transactional:
+    """A producer with a transactional id, of the second protocol or of the first."""
+
+    def __init__(self, wire: Wire, *, second: bool) -> None:
+        self.wire = wire
+        self.second = second
+        self.producer_id = self.epoch = -1
+
+    async def begin_session(self) -> None:
+        find = request(ApiKey.FIND_COORDINATOR, coordinator_keys=["tx"], key_type=1)
+        await self.wire.ask(ApiKey.FIND_COORDINATOR, 4, find)
+        ask = request(ApiKey.INIT_PRODUCER_ID, transactional_id="tx", transaction_timeout_ms=60_000)
+        answer = await self.wire.ask(ApiKey.INIT_PRODUCER_ID, 4, ask)
+        assert answer.error_code == 0
+        self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
+
+    async def add_group(self) -> None:
+        """What only the first protocol asks for."""
+        ask = AddOffsetsToTxnRequest(
+            transactional_id="tx",
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch,
+            group_id="g",
+        )
+        assert (await self.wire.ask(ApiKey.ADD_OFFSETS_TO_TXN, 3, ask)).error_code == 0
+
+    async def commit_offset(self, offset: int, *, version: int | None = None) -> int:
+        if version is None:
+            version = 5 if self.second else 3
+        ask = txn_commit_request(offset, epoch=self.epoch)
+        ask.producer_id = self.producer_id
+        answer = await self.wire.ask(ApiKey.TXN_OFFSET_COMMIT, version, ask)
+        return int(answer.topics[0].partitions[0].error_code)
+
+    async def end(self, *, commit: bool) -> int:
+        ask = EndTxnRequest(
+            transactional_id="tx",
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch,
+            committed=commit,
+        )
+        answer = await self.wire.ask(ApiKey.END_TXN, 5 if self.second else 3, ask)
+        if self.second and not answer.error_code:
+            self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
+        return int(answer.error_code)
+
+
+async def make_topics(broker: Broker, wire: Wire) -> None:
+    await create_topic(wire, "t")
+    await broker.node.groups.create_topic()
+
+
+@pytest.mark.parametrize("second", [True, False])
+async def test_offsets_count_when_the_transaction_was_committed(start: Start, second: bool) -> None:
+    async with start() as broker, connected(broker.endpoint) as wire:
+        await make_topics(broker, wire)
+        producer = Transactional(wire, second=second)
+        await producer.begin_session()
+        expected = -1
+        for offset in range(10):
+            if not second:
+                await producer.add_group()
+            assert await producer.commit_offset(offset) == 0
+            unstable = (-1, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+            assert await fetch(wire, stable=True) == unstable
+            assert await fetch(wire) == (expected, 0)
+            commit = offset % 3 != 2
+            assert await producer.end(commit=commit) == 0
+            expected = offset if commit else expected
+            assert await fetch(wire, stable=True) == (expected, 0)
+
+
+@pytest.mark.parametrize("version", range(5))
+async def test_a_group_that_was_not_added(start: Start, version: int) -> None:
+    async with start() as broker, connected(broker.endpoint) as wire:
+        await make_topics(broker, wire)
+        producer = Transactional(wire, second=False)
+        await producer.begin_session()
+        expected = ErrorCode.TRANSACTION_ABORTABLE if version >= 4 else ErrorCode.INVALID_TXN_STATE
+        assert await producer.commit_offset(1, version=version) == expected
+        await producer.add_group()
+        assert await producer.commit_offset(1, version=version) == 0
+
+
+@pytest.mark.parametrize("second", [True, False])
+async def test_who_was_fenced_commits_nothing(start: Start, second: bool) -> None:
+    async with start() as broker, connected(broker.endpoint) as wire:
+        await make_topics(broker, wire)
+        zombie, producer = (Transactional(wire, second=second) for _ in range(2))
+        await zombie.begin_session()
+        await producer.begin_session()
+        assert await zombie.commit_offset(13) == ErrorCode.INVALID_PRODUCER_EPOCH
+        if not second:
+            await producer.add_group()
+        assert await producer.commit_offset(1) == 0
+        assert await zombie.commit_offset(13) == ErrorCode.INVALID_PRODUCER_EPOCH
+        assert await producer.end(commit=True) == 0
+        assert await zombie.commit_offset(13) == ErrorCode.INVALID_PRODUCER_EPOCH
+        assert await fetch(wire, stable=True) == (1, 0)
+
+
+@pytest.mark.parametrize("second", [True, False])
+@pytest.mark.parametrize("commit", [True, False])
+async def test_a_transaction_that_a_restart_interrupts(
+    tmp_path: Path, second: bool, commit: bool
+) -> None:
+    async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
+        await make_topics(broker, wire)
+        producer = Transactional(wire, second=second)
+        await producer.begin_session()
+        if not second:
+            await producer.add_group()
+        assert await producer.commit_offset(42) == 0
+    async with started(tmp_path) as broker, connected(broker.endpoint) as producer.wire:
+        unstable = (-1, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+        assert await fetch(producer.wire, stable=True) == unstable
+        assert await producer.end(commit=commit) == 0
+        assert await fetch(producer.wire, stable=True) == (42 if commit else -1, 0)

@@ -266,10 +266,10 @@ def _txn_offset_commit(world: World, rng: random.Random) -> Any:
     rows = [cls.Partition(partition_index=index, committed_offset=index) for index in range(2)]
     simple = rng.random() < 0.5
     return cls(
-        transactional_id=rng.choice(("t", "other")),
+        transactional_id=TRANSACTIONAL_ID,
         group_id=rng.choice(GROUPS) if simple else "stable",
-        producer_id=world.producer_id,
-        producer_epoch=0,
+        producer_id=world.transactional_producer_id,
+        producer_epoch=rng.randrange(2),
         generation_id=-1 if simple else world.generation,
         member_id="" if simple else world.member_id,
         topics=[cls.Topic(name=world.topic(rng).name, partitions=rows)],

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 import trio
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from kbroker.testing import ExternalKafka, LocalBroker, UnfiredFault, WaitTimeout
 from kbroker.testing.expectation import seconds
@@ -52,6 +52,27 @@ def test_what_keeps_it_from_rest_is_said(broker: LocalBroker) -> None:
         fault.disarm()
         broker.settled(timeout=10)
         broker.fault("OffsetFetch").blackhole().maybe()
+
+
+def test_offsets_in_an_open_transaction_are_not_committed_yet(broker: LocalBroker) -> None:
+    broker.produce("orders", "x", partition=0)
+    producer = Producer(
+        {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "tx", "log_level": 0}
+    )
+    producer.init_transactions(10)
+    with reader(broker, "orders") as client:
+        producer.begin_transaction()
+        offsets = [TopicPartition("orders", 0, 1)]
+        producer.send_offsets_to_transaction(offsets, client.consumer_group_metadata(), 10)
+        assert broker.committed("g") == {}
+        waits = "offsets wait for the end of the transaction of producer "
+        with pytest.raises(WaitTimeout, match=waits):
+            broker.wait_for_commit("g", "orders", 0, 1, timeout=0.3)
+        with pytest.raises(WaitTimeout, match=r"group g: has committed None of 1 in orders-0"):
+            broker.settled(timeout=0.3)
+        producer.commit_transaction(10)
+        assert broker.wait_for_commit("g", "orders", 0, 1) == 1
+        broker.settled(timeout=10)
 
 
 @contextmanager

@@ -544,15 +544,19 @@ class Log:
         start, self.producers = self._snapshots.newest(
             self.log_start_offset, self.log_end_offset, now_ms
         )
+        unsure: list[Segment] = []
         if start < self.log_end_offset or not self._intact:
-            for segment in self._segments[max(bisect_right(self._bases, start) - 1, 0) :]:
-                segment.forget_aborted(start)
+            unsure = self._segments[max(bisect_right(self._bases, start) - 1, 0) :]
+        for segment in unsure:
+            segment.forget_aborted(start)
         for segment, position, header in self._headers_from(start):
             if header.producer_id >= 0:
                 batch = (
                     segment.batch(position, header.size, self.epochs) if header.is_control else b""
                 )
                 self._replay(segment, batch, header, now_ms)
+        for segment in unsure[:-1]:  # sealed: nothing else will save what is known again
+            self._unsettled += segment.unsaved_aborted()
         self.producers.forget_ended(self.high_watermark)
 
     def _headers_from(self, offset: int) -> Iterator[tuple[Segment, int, BatchHeader]]:

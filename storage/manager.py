@@ -543,7 +543,7 @@ class LogManager:
         collected = []
         for log in self._changed:
             self._checkpointed_bytes[log] = log.appended_bytes
-            if log.log_end_offset:
+            if log.log_end_offset or log.wants_checkpoint:
                 collected.append(_Collected(log, _offsets_of(log), *log.unsettled()))
         # In place, because the logs share the set. What is not synced yet will change again.
         self._changed.intersection_update([log for log in self._changed if log.dirty])

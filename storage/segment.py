@@ -301,9 +301,10 @@ class Segment:
             data = self._offsets.to_bytes(at)
             path = self._name(OFFSET_INDEX)
             writes.append(FileWrite(self._files, path, at * OFFSET_ENTRY_SIZE, data))
-        return writes + self._unsaved_aborted()
+        return writes + self.unsaved_aborted()
 
-    def _unsaved_aborted(self) -> list[SyncItem]:
+    def unsaved_aborted(self) -> list[SyncItem]:
+        """The part of `unsaved` that is about aborted transactions."""
         aborted, at = self._aborted, self._aborted_saved
         if aborted is None or not (len(aborted) > at or self._aborted_torn):
             return []

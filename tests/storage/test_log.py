@@ -291,6 +291,21 @@ class TestTransactions:
         assert log.aborted_transactions(0, 3) == [(1, 0)]
         assert log.last_stable_offset == 2
 
+    def test_an_index_that_a_crash_took_is_there_after_the_next_stop(
+        self, manager: LogManager, place: Place
+    ) -> None:
+        log = open_log(manager)
+        self.write(log, 1, 0)
+        self.end(log, 1, commit=False)
+        log.roll()
+        commit(log)
+        manager._lock.release()
+        manager = open_manager(*place)
+        open_log(manager)
+        manager.close()
+        log = open_log(open_manager(*place))
+        assert log.aborted_transactions(0, 2) == [(1, 0)]
+
     def test_nothing_else_within_an_open_transaction(self, log: Log) -> None:
         self.write(log, 1, 0)
         with pytest.raises(KafkaError) as error:
@@ -315,6 +330,21 @@ class TestTransactions:
         commit(log)
         assert log.last_stable_offset == 1
         assert log.aborted_transactions(0, 10) == []
+
+    def test_a_cut_of_everything_is_known_after_a_stop(
+        self, manager: LogManager, place: Place
+    ) -> None:
+        log = open_log(manager)
+        self.write(log, 1, 0)
+        self.end(log, 1, commit=False)
+        log.roll()
+        log.truncate_to(0, now_ms=NOW)
+        manager.close()
+        log = open_log(open_manager(*place))
+        assert log.log_end_offset == 0
+        self.write(log, 1, 0)
+        self.end(log, 1, commit=True)
+        assert log.aborted_transactions(0, 2) == []
 
     def test_the_log_start_passes_an_open_transaction(self, log: Log) -> None:
         self.write(log, 1, 0)

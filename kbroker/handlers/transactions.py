@@ -129,6 +129,8 @@ class _Addition:
         self._refused = dict(_unfit(ctx, asked.topics))
         self._code: ErrorCode | ShardPending | None = ErrorCode.NONE
         self._missing: set[TopicPartition] = set()
+        if self._refused:
+            return
         try:
             shard = ctx.node.transactions.shard(asked.transactional_id)
         except KafkaError as error:
@@ -142,12 +144,12 @@ class _Addition:
                     self._missing.add(partition)
                 else:
                     self._code = code
-        elif not self._refused:
-            second = ctx.version >= SECOND_ADD
-            service = ctx.node.transactions
-            partitions = set(_named(asked.topics))
-            result = shard.coordinator.add(*who, partitions, service.now(), second_protocol=second)
-            self._code = service.run(shard, result)
+            return
+        service = ctx.node.transactions
+        second = ctx.version >= SECOND_ADD
+        partitions = set(_named(asked.topics))
+        result = shard.coordinator.add(*who, partitions, service.now(), second_protocol=second)
+        self._code = service.run(shard, result)
 
     async def rows(self, *, knows_fenced: bool) -> list[AddPartitionsToTxnResponse.Topic]:
         """The outcome of each partition."""
@@ -169,13 +171,11 @@ class _Addition:
     def _outcome(self, partition: TopicPartition, code: ErrorCode) -> ErrorCode:
         if partition in self._refused:
             return self._refused[partition]
-        if code:
-            return code
+        if self._refused:
+            return ErrorCode.OPERATION_NOT_ATTEMPTED
         if partition in self._missing:
             return ErrorCode.TRANSACTION_ABORTABLE
-        if self._refused and not self.asked.verify_only:
-            return ErrorCode.OPERATION_NOT_ATTEMPTED
-        return ErrorCode.NONE
+        return code
 
 
 def _named(topics: Collection[AddPartitionsToTxnRequest.Topic]) -> Iterator[TopicPartition]:

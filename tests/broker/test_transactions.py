@@ -351,6 +351,7 @@ async def test_adding_to_several_transactions_at_once(wire: Wire) -> None:
 
     ask = cls(
         transactions=[
+            row(NAME, 0, 1, verify_only=True),
             row(NAME, 0, 1, 9, verify_only=True),
             row("missing", 0, verify_only=True),
             row(NAME, 2, verify_only=False),
@@ -362,7 +363,7 @@ async def test_adding_to_several_transactions_at_once(wire: Wire) -> None:
         [each.partition_error_code for each in result.topic_results[0].results_by_partition]
         for result in answer.results_by_transaction
     ]
-    assert codes == [[0, 120, 3], [49], [0], [55, 3]]
+    assert codes == [[0, 120], [55, 55, 3], [49], [0], [55, 3]]
     assert [(each.topic, each.partitions) for each in (await described(wire)).topics] == [
         ("t", [0, 2])
     ]

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 from kafka import KafkaConsumer, KafkaProducer
 
 from kbroker.protocol.errors import KafkaError
@@ -215,6 +215,50 @@ def test_a_group_goes_on_after_a_crash_in_a_commit(broker: LocalBroker) -> None:
     assert broker.committed("g") == {("orders", 0): 10}
     broker.produce("orders", "10")
     assert next(client).value == b"10"
+    client.close()
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_offsets_in_a_transaction_live_through_a_crash(broker: LocalBroker, commit: bool) -> None:
+    """They are lost or kept; in both cases the client repeats itself, and they count once or not."""
+    client = Consumer(
+        {"bootstrap.servers": broker.bootstrap_servers, "group.id": "g", "log_level": 0}
+    )
+    producer = Producer(
+        {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "tx", "log_level": 0}
+    )
+    producer.init_transactions(10)
+    producer.begin_transaction()
+    broker.crash_at("commit.appended", "mixed", seed=commit)
+    metadata = client.consumer_group_metadata()
+    offsets = [TopicPartition("orders", 0, 1)]
+    sending = threading.Thread(
+        target=producer.send_offsets_to_transaction, args=(offsets, metadata, 20)
+    )
+    sending.start()
+    broker.wait_for_crash(timeout=10)
+    sending.join()
+    assert broker.committed("g") == {}
+    (producer.commit_transaction if commit else producer.abort_transaction)(20)
+    assert broker.committed("g") == ({("orders", 0): 1} if commit else {})
+    client.close()
+
+
+def test_the_end_of_a_transaction_is_no_commit(broker: LocalBroker) -> None:
+    """Its marker is in the log of committed offsets as well."""
+    address = {"bootstrap.servers": broker.bootstrap_servers}
+    client = Consumer({**address, "group.id": "g"})
+    producer = Producer({**address, "transactional.id": "tx"})
+    producer.init_transactions(10)
+    producer.begin_transaction()
+    offsets = [TopicPartition("orders", 0, 1)]
+    producer.send_offsets_to_transaction(offsets, client.consumer_group_metadata(), 10)
+    broker.crash_at("commit.appended")
+    producer.commit_transaction(10)
+    assert broker.committed("g") == {("orders", 0): 1}
+    with pytest.raises(UnfiredFault, match=r"commit\.appended"):
+        broker.check_faults()
+    broker.disarm_faults()
     client.close()
 
 

@@ -405,7 +405,8 @@ class Cluster:
 
     async def finalize_features(self, levels: dict[str, int], *, cause: str) -> None:
         """Let the cluster run these features at these levels, all others not at all."""
-        await self._transact({FEATURES: dict(levels)}, compares={}, cause=cause)
+        running = {name: level for name, level in levels.items() if level}
+        await self._transact({FEATURES: running}, compares={}, cause=cause)
 
     @property
     def next_producer_id(self) -> int:

@@ -14,15 +14,16 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 METADATA_VERSION = "metadata.version"
 TRANSACTION_VERSION = "transaction.version"
 
-SUPPORTED: Mapping[str, range] = {METADATA_VERSION: range(30, 31)}
-"""Levels that this version of kbroker can run.
+SUPPORTED: Mapping[str, range] = {METADATA_VERSION: range(30, 31), TRANSACTION_VERSION: range(3)}
+"""Levels that this version of kbroker can run; at level 0 a feature is off.
 
 What is stored of a cluster has one format so far, so there is one level of `metadata.version`:
-that of Kafka 4.3, whose versions of the APIs are served.
+that of Kafka 4.3, whose versions of the APIs are served. Producers of transactions go by the level
+of `transaction.version`: with 2 they follow KIP-890.
 """
 
 INITIAL: Mapping[str, int] = {name: levels[-1] for name, levels in SUPPORTED.items()}
-"""What a new cluster finalizes."""
+"""What a cluster runs until somebody finalizes something else."""
 
 
 class UpdateType(IntEnum):

@@ -12,6 +12,9 @@ from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from kbroker.registry import Api, handles
 
+ZERO_LEVELS_SINCE = 4
+"""First version whose clients understand a feature that may be off (KAFKA-17011)."""
+
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 
 
@@ -20,7 +23,7 @@ def api_versions(ctx: Context, request: ApiVersionsRequest) -> ApiVersionsRespon
     """Behaviour: lists every registered API; remembers the client's software (KIP-511).
 
     Versions: 3+ must name the software in letters, digits, '-' and '.', else INVALID_REQUEST, and
-    is told the features (KIP-584).
+    is told the features (KIP-584); 4 also those that may be off.
     """
     if ctx.version >= 3:
         names = (request.client_software_name, request.client_software_version)
@@ -35,6 +38,7 @@ def api_versions(ctx: Context, request: ApiVersionsRequest) -> ApiVersionsRespon
                 name=name, min_version=levels[0], max_version=levels[-1]
             )
             for name, levels in SUPPORTED.items()
+            if levels[0] or ctx.version >= ZERO_LEVELS_SINCE
         ],
         finalized_features_epoch=cluster.revision,
         finalized_features=[

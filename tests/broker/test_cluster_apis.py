@@ -131,15 +131,38 @@ async def test_moves(wire: Wire, version: int, move: str) -> None:
 
 async def test_what_is_finalized_is_advertised(broker: Broker, wire: Wire) -> None:
     hello = request(ApiKey.API_VERSIONS, client_software_name="a", client_software_version="1")
-    answer = await wire.ask(ApiKey.API_VERSIONS, 3, hello)
-    levels = {f.name: (f.min_version_level, f.max_version_level) for f in answer.finalized_features}
-    assert levels == {"metadata.version": (30, 30)}
-    supported = {f.name: (f.min_version, f.max_version) for f in answer.supported_features}
-    assert supported == {"metadata.version": (30, 30)}
+    for version, supported in (
+        (3, {"metadata.version": (30, 30)}),
+        (4, {"metadata.version": (30, 30), "transaction.version": (0, 2)}),
+    ):
+        answer = await wire.ask(ApiKey.API_VERSIONS, version, hello)
+        rows = answer.finalized_features
+        levels = {row.name: (row.min_version_level, row.max_version_level) for row in rows}
+        assert levels == {"metadata.version": (30, 30), "transaction.version": (2, 2)}
+        found = {f.name: (f.min_version, f.max_version) for f in answer.supported_features}
+        assert found == supported, "clients that know version 3 refuse features that may be off"
     before = answer.finalized_features_epoch
     await create_topic(wire, "a")
     answer = await wire.ask(ApiKey.API_VERSIONS, 3, hello)
     assert before < answer.finalized_features_epoch == broker.node.cluster.revision
+
+
+async def test_a_feature_is_lowered_switched_off_and_raised(broker: Broker, wire: Wire) -> None:
+    hello = request(ApiKey.API_VERSIONS, client_software_name="a", client_software_version="1")
+    levels = {"metadata.version": 30, "transaction.version": 2}
+    for level, kind in ((1, 2), (0, 2), (0, 2), (2, 1), (1, 3), (2, 1)):
+        row = UpdateFeaturesRequest.Feature(
+            feature="transaction.version", max_version_level=level, upgrade_type=kind
+        )
+        for validate_only in (True, False):
+            ask = UpdateFeaturesRequest(feature_updates=[row], validate_only=validate_only)
+            answer = await wire.ask(ApiKey.UPDATE_FEATURES, 2, ask)
+            assert answer.error_code == 0
+            if not validate_only:
+                levels["transaction.version"] = level
+            shown = (await wire.ask(ApiKey.API_VERSIONS, 4, hello)).finalized_features
+            running = {name: level for name, level in levels.items() if level}
+            assert {each.name: each.max_version_level for each in shown} == running
 
 
 UPDATES = {
@@ -148,6 +171,11 @@ UPDATES = {
     "above": (("metadata.version", 31, 1), ErrorCode.INVALID_UPDATE_VERSION),
     "below": (("metadata.version", 29, 2), ErrorCode.INVALID_UPDATE_VERSION),
     "nothing": (("metadata.version", 0, 2), ErrorCode.INVALID_UPDATE_VERSION),
+    "lower": (("transaction.version", 1, 2), 0),
+    "lower, as an upgrade": (("transaction.version", 1, 1), ErrorCode.INVALID_UPDATE_VERSION),
+    "off": (("transaction.version", 0, 2), 0),
+    "beyond": (("transaction.version", 3, 1), ErrorCode.INVALID_UPDATE_VERSION),
+    "negative": (("transaction.version", -1, 2), ErrorCode.INVALID_UPDATE_VERSION),
     "unknown": (("other", 1, 1), ErrorCode.INVALID_UPDATE_VERSION),
     "unknown to nothing": (("other", 0, 2), ErrorCode.INVALID_UPDATE_VERSION),
 }

@@ -17,6 +17,7 @@ import pytest
 from harness.brokers import Broker
 from harness.clients import ClientError, ClientProcess, ScriptProcess
 from harness.places import COMPAT, WORK, environment_python
+from harness.traffic import TransactionalWriter
 
 CLIENT = "spark"
 ENVIRONMENT = os.environ.get("KBROKER_COMPAT_SPARK", "spark-4.0")
@@ -272,3 +273,33 @@ def test_delays_by_weather(spark: ScriptProcess, kafka: ClientProcess, tmp_path:
         value = json.loads(row["value"])
         last[row["key"]] = [value["flights"], value["delay"]]
     assert last == truth
+
+
+def test_only_what_is_committed(
+    spark: ScriptProcess, kafka: ClientProcess, broker: Broker, tmp_path: Path
+) -> None:
+    """Aborted records are left out, and those behind a transaction's first record while it is open."""
+    topic, checkpoint = "spark-committed", str(tmp_path / "checkpoint")
+    kafka.admin("create_topic", name=topic, partitions=2)
+    writer = TransactionalWriter(broker.address, "spark-writer")
+    for first in range(0, 400, 10):
+        writer.begin(topic, range(first, first + 10))
+        writer.end(commit=first % 40 != 30)
+    kept = [number for number in range(400) if number // 10 % 4 != 3]
+    late = TransactionalWriter(broker.address, "spark-late-writer")
+    late.begin(topic, range(400, 410))
+    writer.begin(topic, range(410, 420))
+    writer.end(commit=True)
+    options = {
+        "subscribe": topic,
+        "startingOffsets": "earliest",
+        "kafka.isolation.level": "read_committed",
+    }
+    everything = {**options, "kafka.isolation.level": "read_uncommitted"}
+    assert values_of(spark("read", options=everything)) == list(range(420))
+    assert values_of(spark("read", options=options)) == kept
+    assert values_of(flat(spark("stream", options=options, checkpoint=checkpoint))) == kept
+    late.end(commit=False)
+    assert values_of(spark("read", options=options)) == [*kept, *range(410, 420)]
+    rest = flat(spark("stream", options=options, checkpoint=checkpoint))
+    assert values_of(rest) == list(range(410, 420))

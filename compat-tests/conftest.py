@@ -27,6 +27,14 @@ PROPERTIES = {
 }
 """Short sessions so that a killed member is noticed soon; small segments so that some roll."""
 
+KILLED = {
+    "broker.session.timeout.ms": "2000",
+    "broker.heartbeat.interval.ms": "500",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "5000",
+}
+"""Apache Kafka is back soon after SIGKILL, and looks for transactions to abort only then: before,
+it would call some of them aborted without a marker, and their partitions would hang for ever."""
+
 Spawn = Callable[[str], ClientProcess]
 
 _broker_logs = pytest.StashKey[list[Broker]]()
@@ -34,6 +42,7 @@ _broker_logs = pytest.StashKey[list[Broker]]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--broker", choices=sorted(BROKERS), default="kbroker")
+    parser.addoption("--kills", type=int, default=1, help="of Kafka Streams at work")
     parser.addoption("--bless", action="store_true", help="write the answers into transcripts")
 
 
@@ -95,6 +104,15 @@ def broker(make_broker: Callable[..., Broker]) -> Broker:
     one = make_broker("shared")
     one.start()
     return one
+
+
+@pytest.fixture
+def own_broker(make_broker: Callable[..., Broker]) -> Iterator[Broker]:
+    """A broker of one test, which may kill it."""
+    one = make_broker("own", KILLED)
+    one.start()
+    yield one
+    one.kill()
 
 
 @pytest.fixture(scope="session")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import subprocess
+from pathlib import Path
 
 from .places import COMPAT, jars
 
 TOOL_SECONDS = 90.0
+STOP_SECONDS = 30.0
 
 
 class ToolFailed(Exception):
@@ -54,6 +56,53 @@ def java(
     if (done.returncode == 0) is not ok:
         raise ToolFailed(f"{main} {arguments} ended with {done.returncode}\n{output}")
     return output
+
+
+class JavaProcess:
+    """A program that runs until it is stopped, and can be killed and started again.
+
+    command: see `command_line`. log: where everything goes that it writes.
+    """
+
+    def __init__(self, command: list[str], log: Path) -> None:
+        self._command = command
+        self._log = log
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it, without waiting for anything."""
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def kill(self) -> None:
+        """SIGKILL; what it kept on disk stays."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+
+    def stop(self) -> None:
+        """SIGTERM: it ends in good order."""
+        process, self._process = self._process, None
+        assert process is not None
+        process.terminate()
+        process.wait(STOP_SECONDS)
+
+    def said(self) -> str:
+        """The last that it wrote."""
+        return self._log.read_text(errors="replace")[-4000:]
+
+    def check(self) -> None:
+        """Fail when it has ended by itself."""
+        assert self._process is not None
+        status = self._process.poll()
+        assert status is None, f"it ended with {status}\n{self.said()}"
 
 
 def _text(raw: bytes | str | None) -> str:

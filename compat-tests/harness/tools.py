@@ -35,6 +35,7 @@ COMMANDS: Mapping[str, str] = {
     "kafka-metadata-quorum": f"{TOOLS}.MetadataQuorumCommand",
     "kafka-producer-perf-test": f"{TOOLS}.ProducerPerformance",
     "kafka-reassign-partitions": f"{TOOLS}.reassign.ReassignPartitionsCommand",
+    "kafka-streams-application-reset": f"{TOOLS}.StreamsResetter",
     "kafka-topics": f"{TOOLS}.TopicCommand",
     "kafka-verifiable-consumer": f"{TOOLS}.VerifiableConsumer",
     "kafka-verifiable-producer": f"{TOOLS}.VerifiableProducer",

@@ -1,0 +1,135 @@
+"""An application of Kafka Streams that is started, killed, and loses what it kept on disk."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Self
+
+from .brokers import Broker
+from .clients import eventually
+from .java import JavaProcess, command_line
+from .places import COMPAT
+from .traffic import Feeder, Reader, Record
+
+WORK_SECONDS = 60.0
+END_SECONDS = 0.5
+"""How long the end of a transaction may take that was asked for before a kill."""
+
+SETTINGS = {
+    "processing.guarantee": "exactly_once_v2",
+    "commit.interval.ms": "500",
+    "statestore.cache.max.bytes": "0",
+    "num.stream.threads": "2",
+    "consumer.session.timeout.ms": "2000",
+    "consumer.heartbeat.interval.ms": "500",
+    "consumer.auto.offset.reset": "earliest",
+    "producer.transaction.timeout.ms": "4000",
+}
+"""Exactly once; each update comes out, and what a dead application holds is free soon."""
+
+
+class StreamsApplication(JavaProcess):
+    """One process of java/StreamsApplication.java.
+
+    topology: "words" or "payments". bootstrap: "host:port". folder: for its state and its log.
+    """
+
+    def __init__(self, topology: str, bootstrap: str, folder: Path) -> None:
+        self._state = folder / "state"
+        settings = {
+            "application.id": topology,
+            "bootstrap.servers": bootstrap,
+            "state.dir": str(self._state),
+            **SETTINGS,
+        }
+        source = str(COMPAT / "java" / "StreamsApplication.java")
+        arguments = [topology, *(f"{key}={value}" for key, value in settings.items())]
+        super().__init__(command_line("streams-4.3", source, *arguments), folder / "streams.log")
+
+    def wipe(self) -> None:
+        """Remove what it kept on disk."""
+        shutil.rmtree(self._state)
+
+
+class Work:
+    """Input that flows, an application that works on it, and the broker of both.
+
+    output: the topic of the results. The feeder and the application must not have started.
+    """
+
+    def __init__(
+        self, broker: Broker, application: StreamsApplication, feeder: Feeder, output: str
+    ) -> None:
+        self.application = application
+        self._broker = broker
+        self._feeder = feeder
+        self._output = output
+        self._committed = Reader(broker.address)
+        self._all = Reader(broker.address, "read_uncommitted")
+
+    def __enter__(self) -> Self:
+        self._feeder.start()
+        self.application.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._feeder.stop()
+        self.application.kill()
+
+    def kill(self, *, application: bool, broker: bool, wipe: bool = False) -> float:
+        """Kill in an open transaction, start again; the seconds until results came again.
+
+        wipe: with the application its state on disk goes.
+        """
+        self._kill_in_a_transaction(application)
+        if broker:
+            self._broker.kill()
+        if wipe:
+            self.application.wipe()
+        started = time.monotonic()
+        if broker:
+            self._broker.start()
+        before = self._done()
+        if application:
+            self.application.start()
+        self._wait_for(self._done, lambda done: done > before, "results after a kill")
+        return time.monotonic() - started
+
+    def results(self, expected: int) -> tuple[list[Record], int]:
+        """Wait until all that was fed is worked off, and end.
+
+        Returns the committed results and how many were aborted.
+        """
+        self._wait_for(self._done, lambda done: done >= expected, "all results")
+        self.application.stop()
+        committed = self._committed.read(self._output)
+        return committed, len(self._all.read(self._output)) - len(committed)
+
+    def _kill_in_a_transaction(self, application: bool) -> None:
+        """A transaction is open when this returns, for good if its application was killed."""
+        self._wait_for(self._is_open, bool, "an open transaction")
+        while application:
+            self.application.kill()
+            time.sleep(END_SECONDS)
+            if self._is_open():
+                return
+            self.application.start()
+            self._wait_for(self._is_open, bool, "an open transaction")
+
+    def _done(self) -> int:
+        """How many results are committed."""
+        return len(self._committed.read(self._output))
+
+    def _is_open(self) -> bool:
+        """Results are there that nobody has committed."""
+        return self._all.end(self._output) > self._committed.end(self._output)
+
+    def _wait_for(self, look: Callable[[], Any], holds: Callable[[Any], bool], what: str) -> None:
+        def look_twice() -> Any:
+            self.application.check()
+            return look()
+
+        eventually(look_twice, holds, what, WORK_SECONDS)

@@ -1,0 +1,105 @@
+"""Kafka Streams by soak: a windowed join through kills, its own topics, and the reset tool."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from collections import Counter, defaultdict
+from pathlib import Path
+
+from harness.brokers import Broker
+from harness.streams import StreamsApplication, Work
+from harness.tools import Tools
+from harness.traffic import Feeder, Reader, Record, create_topics, topic_configs, topics
+
+CLIENT = "streams"
+CUSTOMERS = 200
+WINDOW_MS = 10_000
+"""As in java/StreamsApplication.java."""
+INPUTS = ("orders", "payments")
+OWN_TOPICS = {
+    "payments-paid-left-repartition": {"cleanup.policy": "delete", "retention.ms": "-1"},
+    "payments-paid-right-repartition": {"cleanup.policy": "delete", "retention.ms": "-1"},
+    "payments-paid-this-join-store-changelog": {"cleanup.policy": "delete"},
+    "payments-paid-other-join-store-changelog": {"cleanup.policy": "delete"},
+}
+KILLS = [
+    {"application": True, "broker": True, "wipe": True},
+    {"application": False, "broker": True},
+    {"application": True, "broker": False},
+]
+
+
+def order_or_payment(step: int) -> list[Record]:
+    """The one or the other of some customer, now or some seconds ago."""
+    customer = f"c{random.randrange(CUSTOMERS)}"
+    moment = int(time.time() * 1000) - random.randrange(2 * WINDOW_MS)
+    return [Record(random.choice(INPUTS), None, f"{customer}:{step}", moment)]
+
+
+def joined(records: list[Record]) -> Counter[tuple[str, str]]:
+    """Each order with each payment of its customer within the window: (customer, pair)."""
+    found: dict[tuple[str, str], list[Record]] = defaultdict(list)
+    for record in records:
+        found[record.topic, record.value.split(":")[0]].append(record)
+    return Counter(
+        (customer, f"{order.value} {payment.value}")
+        for customer in {customer for _topic, customer in found}
+        for order, payment in itertools.product(
+            found["orders", customer], found["payments", customer]
+        )
+        if abs(order.timestamp - payment.timestamp) <= WINDOW_MS
+    )
+
+
+def pairs(results: list[Record]) -> Counter[tuple[str | None, str]]:
+    """What the application wrote."""
+    return Counter((record.key, record.value) for record in results)
+
+
+def test_payments_are_joined_once_and_again_after_a_reset(
+    own_broker: Broker, tools: Tools, tmp_path: Path
+) -> None:
+    address = own_broker.address
+    create_topics(address, 2, *INPUTS, "paid")
+    application = StreamsApplication("payments", address, tmp_path)
+    feeder = Feeder(address, order_or_payment)
+    with Work(own_broker, application, feeder, "paid") as work:
+        pauses = [work.kill(**kill) for kill in KILLS]
+        truth = joined(feeder.finish())
+        results, aborted = work.results(truth.total())
+    assert pairs(results) == truth
+    for topic, expected in OWN_TOPICS.items():
+        assert expected.items() <= topic_configs(address, topic).items(), topic
+    said = tools.run(
+        "kafka-streams-application-reset",
+        *("--bootstrap-server", address, "--application-id", "payments", "--force"),
+        *("--input-topics", ",".join(INPUTS)),
+    )
+    assert said.status == 0, said
+    assert not OWN_TOPICS.keys() & topics(address)
+    application.wipe()
+    application.start()
+    try:
+        again = wait_for_twice(address, truth)
+    finally:
+        application.kill()
+    assert again == truth + truth
+    print(
+        f"\nfigures: {len(KILLS)} kills, results again after {min(pauses):.1f} to "
+        f"{max(pauses):.1f} s; {truth.total()} pairs, {aborted} results aborted, all once, "
+        "and once more after the reset"
+    )
+
+
+def wait_for_twice(
+    address: str, truth: Counter[tuple[str, str]]
+) -> Counter[tuple[str | None, str]]:
+    """All results, when as many are there as the application writes in two lives."""
+    deadline = time.monotonic() + 60
+    while True:
+        seen = pairs(Reader(address).read("paid"))
+        if seen.total() >= 2 * truth.total() or time.monotonic() > deadline:
+            return seen
+        time.sleep(0.5)

@@ -1,0 +1,65 @@
+"""Kafka Streams, exactly once: killed together with its broker, an application counts right.
+
+By soak there are more kills (`--kills`), of the application, the broker or both in turn.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import pytest
+from harness.brokers import Broker
+from harness.streams import StreamsApplication, Work
+from harness.traffic import Feeder, Record, create_topics, topic_configs
+
+CLIENT = "streams"
+WORDS = [f"word{number}" for number in range(40)]
+OWN_TOPICS = {"words-words-repartition": "delete", "words-counts-changelog": "compact"}
+KILLS = [
+    {"application": True, "broker": True, "wipe": True},
+    {"application": True, "broker": True},
+    {"application": True, "broker": False, "wipe": True},
+    {"application": True, "broker": False},
+    {"application": False, "broker": True},
+]
+
+
+def line(_step: int) -> list[Record]:
+    """A line of three words."""
+    value = " ".join(random.choices(WORDS, k=3))
+    return [Record("lines", None, value, int(time.time() * 1000))]
+
+
+def counted(results: list[Record]) -> dict[str, list[int]]:
+    """What the application said of each word, in its order."""
+    said = defaultdict(list)
+    for record in results:
+        assert record.key is not None
+        said[record.key].append(int(record.value))
+    return said
+
+
+def test_words_are_counted_once(
+    own_broker: Broker, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Each word comes out as often as it went in, and with each number once, in their order."""
+    kills = list(itertools.islice(itertools.cycle(KILLS), request.config.getoption("--kills")))
+    create_topics(own_broker.address, 2, "lines", "counts")
+    feeder = Feeder(own_broker.address, line)
+    application = StreamsApplication("words", own_broker.address, tmp_path)
+    with Work(own_broker, application, feeder, "counts") as work:
+        pauses = [work.kill(**kill) for kill in kills]
+        truth = Counter(word for line in feeder.finish() for word in line.value.split())
+        results, aborted = work.results(truth.total())
+    print(
+        f"\nfigures: {len(kills)} kills, results again after {min(pauses):.1f} to "
+        f"{max(pauses):.1f} s; {truth.total()} words counted, {aborted} results aborted"
+    )
+    assert aborted > 0
+    for topic, policy in OWN_TOPICS.items():
+        assert topic_configs(own_broker.address, topic)["cleanup.policy"] == policy
+    assert counted(results) == {word: list(range(1, n + 1)) for word, n in truth.items()}

@@ -1,0 +1,183 @@
+"""MirrorMaker 2 by soak: Apache Kafka's topics and groups come over, and others go back."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, TopicPartition
+from confluent_kafka.admin import AdminClient
+from harness.brokers import ApacheBroker, Broker
+from harness.clients import eventually
+from harness.connect import mirror_maker
+from harness.traffic import Feeder, Reader, Record, create_topics, topic_configs
+
+CLIENT = "mirror"
+PARTITIONS = 3
+WAIT_SECONDS = 90.0
+SETTINGS = {
+    "clusters": "apache, here",
+    "apache->here.enabled": "true",
+    "apache->here.topics": "there",
+    "here->apache.enabled": "true",
+    "here->apache.topics": "back",
+    "groups": "done, half",
+    "apache.exactly.once.source.support": "enabled",
+    "here.exactly.once.source.support": "enabled",
+    "heartbeats.topic.replication.factor": "1",
+    "checkpoints.topic.replication.factor": "1",
+    "offset-syncs.topic.replication.factor": "1",
+    "config.storage.replication.factor": "1",
+    "offset.storage.replication.factor": "1",
+    "status.storage.replication.factor": "1",
+    "replication.factor": "1",
+    "refresh.topics.interval.seconds": "2",
+    "refresh.groups.interval.seconds": "2",
+    "emit.checkpoints.interval.seconds": "1",
+    "emit.heartbeats.interval.seconds": "1",
+    "sync.group.offsets.enabled": "true",
+    "sync.group.offsets.interval.seconds": "1",
+    "offset.lag.max": "0",
+    "scheduled.rebalance.max.delay.ms": "0",
+    "dedicated.mode.enable.internal.rest": "true",
+    "listeners": "http://127.0.0.1:0",
+    "offset.flush.interval.ms": "1000",
+    "session.timeout.ms": "3000",
+    "heartbeat.interval.ms": "500",
+}
+
+
+def properties(apache: str, here: str) -> dict[str, str]:
+    return {**SETTINGS, "apache.bootstrap.servers": apache, "here.bootstrap.servers": here}
+
+
+def writer(topic: str) -> Callable[[int], list[Record]]:
+    """What a feeder writes: two keyed records a step."""
+
+    def make(step: int) -> list[Record]:
+        now = int(time.time() * 1000)
+        return [Record(topic, f"k{step % 100}", f"{step}-{side}", now) for side in "ab"]
+
+    return make
+
+
+def by_key(records: list[Record]) -> dict[str | None, list[tuple[str, int]]]:
+    """The values and times of each key, in their order."""
+    found: dict[str | None, list[tuple[str, int]]] = defaultdict(list)
+    for record in records:
+        found[record.key].append((record.value, record.timestamp))
+    return found
+
+
+def read_as(address: str, group: str, topic: str, count: int | None = None) -> list[str]:
+    """Read and commit as a member of a group: `count` records, or all."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": address,
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+        }
+    )
+    consumer.subscribe([topic])
+    values: list[str] = []
+    ended: set[int] = set()
+    try:
+        deadline = time.monotonic() + WAIT_SECONDS
+        while len(ended) < PARTITIONS and (count is None or len(values) < count):
+            assert time.monotonic() < deadline, f"{group} read {len(values)} of {topic}"
+            for message in consumer.consume(500 if count is None else count - len(values), 0.2):
+                if message.error() is None:
+                    values.append(message.value().decode())
+                else:
+                    assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
+                    ended.add(message.partition())
+        if values:
+            consumer.commit(asynchronous=False)
+    finally:
+        consumer.close()
+    return values
+
+
+def committed(address: str, group: str, topic: str) -> dict[int, int]:
+    """The offsets of a group, as its coordinator tells them."""
+    wanted = ConsumerGroupTopicPartitions(
+        group, [TopicPartition(topic, n) for n in range(PARTITIONS)]
+    )
+    admin = AdminClient({"bootstrap.servers": address})
+    answer = admin.list_consumer_group_offsets([wanted])[group].result(30)
+    return {each.partition: each.offset for each in answer.topic_partitions if each.offset >= 0}
+
+
+class Direction:
+    """One topic that goes from one cluster to another, while it is written."""
+
+    def __init__(self, topic: str, alias: str, source: Broker, target: Broker) -> None:
+        self.topic, self.copy = topic, f"{alias}.{topic}"
+        self.source, self.target = source.address, target.address
+        create_topics(self.source, PARTITIONS, topic, retention_ms="-1")
+        self.feeder = Feeder(self.source, writer(topic))
+        self.feeder.start()
+
+    def copied(self) -> int:
+        """How many records of the copy are committed; 0 when there is no such topic yet."""
+        reader = Reader(self.target)
+        return len(reader.read(self.copy)) if reader.exists(self.copy) else 0
+
+    def check_copy(self) -> None:
+        """The copy has the source's records, in its order for each key, and its settings."""
+        sent = len(self.feeder.finish())
+        eventually(self.copied, lambda n: n >= sent, f"{self.topic} is copied", WAIT_SECONDS)
+        origin = Reader(self.source).read(self.topic)
+        assert len(origin) == sent
+        assert by_key(Reader(self.target).read(self.copy)) == by_key(origin)
+        assert topic_configs(self.target, self.copy)["retention.ms"] == "-1"
+
+    def check_groups(self) -> None:
+        """A group at the end is at the end of the copy; one in the middle misses nothing there."""
+        values = {record.value for record in Reader(self.source).read(self.topic)}
+        assert set(read_as(self.source, "done", self.topic)) == values
+        seen = set(read_as(self.source, "half", self.topic, len(values) // 2))
+        eventually(self._groups_are_there, bool, "the offsets of both groups", WAIT_SECONDS)
+        assert read_as(self.target, "done", self.copy) == []
+        rest = set(read_as(self.target, "half", self.copy))
+        assert rest | seen == values
+        assert len(rest) < len(values)
+
+    def _groups_are_there(self) -> bool:
+        """Behind the last record of a partition stands the end of its transaction."""
+        done, half = (committed(self.target, group, self.copy) for group in ("done", "half"))
+        end = Reader(self.target).end(self.copy)
+        return sum(done.values()) >= end - PARTITIONS and bool(half)
+
+
+def test_topics_and_groups_go_there_and_back(own_broker: Broker, tmp_path: Path) -> None:
+    """MirrorMaker is killed while it copies both ways between Apache Kafka and this broker."""
+    apache = ApacheBroker(tmp_path / "apache")
+    apache.start()
+    mirror = mirror_maker(tmp_path, properties(apache.address, own_broker.address))
+    directions: list[Direction] = []
+    try:
+        directions.append(Direction("there", "apache", apache, own_broker))
+        directions.append(Direction("back", "here", own_broker, apache))
+        mirror.start()
+        for each in directions:
+            eventually(each.copied, lambda n: n > 500, f"{each.topic} is copied", WAIT_SECONDS)
+        mirror.kill()
+        mirror.start()
+        for each in directions:
+            each.check_copy()
+        for each in directions:
+            each.check_groups()
+        mirror.check()
+    finally:
+        for each in directions:
+            each.feeder.stop()
+        mirror.kill()
+        apache.kill()
+    counts = ", ".join(f"{each.topic} {len(each.feeder.sent)}" for each in directions)
+    print(f"\nfigures: {counts} records copied through a kill, each once, and two groups each way")

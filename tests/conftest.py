@@ -43,13 +43,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--rounds",
         type=int,
         default=int(os.environ.get("KBROKER_KILL_ROUNDS", "10")),
-        help="How often tests/kill kills a broker (KBROKER_KILL_ROUNDS).",
+        help="How many rounds tests/kill and tests/transactions have (KBROKER_KILL_ROUNDS).",
     )
     group.addoption(
         "--seed",
         type=int,
         default=int(os.environ.get("KBROKER_SEED") or random.SystemRandom().randrange(10**9)),
-        help="Seed of tests/fuzz and tests/kill, to repeat a run (KBROKER_SEED).",
+        help="Seed of tests/fuzz, kill and transactions, to repeat a run (KBROKER_SEED).",
     )
 
 

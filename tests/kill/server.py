@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ from kbroker.protocol.primitives import DecodeError
 from kbroker.storage.checkpoints import offsets_from_bytes
 from kbroker.storage.naming import LOCK, LOG, LOG_STARTS, RECOVERY_POINTS, parse_file_name
 
+ROOT = Path(__file__).parents[2]
 HOST = "localhost"
 START_SECONDS_MAX = 30
 
@@ -35,6 +37,12 @@ _TOPICS = (
     f"{KEPT}:{PARTITIONS[KEPT]}:internal.segment.bytes=32768",
     f"{TRIMMED}:{PARTITIONS[TRIMMED]}:internal.segment.bytes=16384,retention.bytes=65536",
 )
+
+
+def _python_path() -> str:
+    """Where a process finds the modules of this project, its tests among them."""
+    paths = [str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    return os.pathsep.join(filter(None, paths))
 
 
 class Restart(NamedTuple):
@@ -54,10 +62,27 @@ class Restart(NamedTuple):
 
 
 class Server:
-    """`kbroker serve` with its files in `folder`: `data`, and the log of each of its lives."""
+    """`kbroker serve` with its files in `folder`: `data`, and the log of each of its lives.
 
-    def __init__(self, folder: Path) -> None:
+    Parameters:
+        folder: where its files are.
+        settings: `KEY=VALUE` each.
+        topics: what it makes before it is ready, as for `--topic`.
+        module: what Python runs instead of kbroker.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        settings: Sequence[str] = _SETTINGS,
+        topics: Sequence[str] = _TOPICS,
+        module: Sequence[str] = ("kbroker",),
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
+        self._module = module
+        self._settings = settings
+        self._topics = topics
         self.data = folder / "data"
         self.lives = 0
         self.process: subprocess.Popen[bytes] | None = None
@@ -73,14 +98,19 @@ class Server:
         """Start a process without waiting for it; returns when, on the steady clock."""
         assert self.process is None
         self.lives += 1
-        command = [sys.executable, "-m", "kbroker", "serve", "--exit-with-parent"]
+        command = [sys.executable, "-m", *self._module, "serve", "--exit-with-parent"]
         command += ["--port", str(self.port), "--data-dir", str(self.data), "--log-level", "info"]
-        command += [word for setting in _SETTINGS for word in ("-o", setting)]
-        command += [word for topic in _TOPICS for word in ("--topic", topic)]
+        command += [word for setting in self._settings for word in ("-o", setting)]
+        command += [word for topic in self._topics for word in ("--topic", topic)]
         with self.log_path.open("wb") as log:
             started = time.perf_counter()
             self.process = subprocess.Popen(
-                command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=self.folder
+                command,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                cwd=self.folder,
+                env={**os.environ, "PYTHONPATH": _python_path()},
             )
         return started
 
@@ -115,6 +145,13 @@ class Server:
         self.process.kill()
         assert self.process.wait() == -signal.SIGKILL
         self.process = None
+
+    def close(self) -> None:
+        """The process is gone afterwards, if there is one."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
 
     # -- what it is doing
 

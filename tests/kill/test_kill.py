@@ -214,9 +214,7 @@ def running(folder: Path, seed: int) -> Iterator[Run]:
         yield run
     finally:
         run.load.abandon()
-        if run.server.process is not None:
-            run.server.process.kill()
-            run.server.process.wait()
+        run.server.close()
         del run.load
         logging.disable(logging.NOTSET)
         gc.collect()  # the clients' sockets, while nobody minds

@@ -1,0 +1,342 @@
+"""The bank: producers, transformers and a reader at work, and what is done to them and the broker.
+
+Each round ends with something that happens while a transaction is open. A round in which none was
+open does not count.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from .client import FATAL, PARTITIONS, SESSION_TIMEOUT_MS, Reader
+from .history import BROKER, Event, Operation, Phase, Recorder, from_json, load
+
+ROOT = Path(__file__).parents[2]
+TOPICS = tuple(f"{topic}:{count}" for topic, count in PARTITIONS.items())
+SETTINGS = (
+    "flush.policy=fsync",
+    "group.min.session.timeout.ms=500",
+    "offsets.topic.num.partitions=4",
+    "transaction.state.log.num.partitions=4",
+)
+CLIENTS = ("transformer-0", "transformer-1", "producer-0", "producer-1", "second-0", "reader-0")
+COMMITS_PER_ROUND = 20
+WAIT_SECONDS = 60.0
+"""After whatever happened, everybody goes on within this time."""
+PRODUCING, TRANSFORMING = ("producer", "second"), ("transformer",)
+AT_THE_END = 0.7
+"""How often who sleeps has all answers but that to the end of its transaction."""
+ZOMBIE_SECONDS = 5.0
+STALL_SECONDS = SESSION_TIMEOUT_MS / 1000 + 1.5
+
+
+class Server(Protocol):
+    """The broker that is tested."""
+
+    port: int
+
+    def start(self) -> object: ...
+    def kill(self) -> None: ...
+
+
+def wait_until(condition: Callable[[], object], what: str, seconds: float = WAIT_SECONDS) -> None:
+    """Wait until `condition()` is true."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
+        time.sleep(0.002)
+
+
+class Child:
+    """The process of a client in one of its lives. `events` are what `look` has seen of it."""
+
+    def __init__(self, name: str, life: int, port: int, folder: Path, seed: int) -> None:
+        self.name = name
+        self.life = life
+        self.path = folder / f"{self.process}.jsonl"
+        self.path.touch()
+        self.events: list[Event] = []
+        self._seen = self.path.open()
+        self._part = ""
+        command = [sys.executable, "-m", f"{__package__}.client", name, str(life), str(port)]
+        with (folder / f"{self.process}.log").open("wb") as log:
+            self.running = subprocess.Popen(
+                [*command, str(folder), str(seed)], cwd=ROOT, stdin=subprocess.DEVNULL, stderr=log
+            )
+
+    @property
+    def process(self) -> str:
+        return f"{self.name}.{self.life}"
+
+    def look(self) -> None:
+        """Read what it has written since the last time."""
+        *lines, self._part = (self._part + self._seen.read()).split("\n")
+        self.events += map(from_json, lines)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has a transaction whose end is not answered, with a record in it."""
+        self.look()
+        for event in reversed(self.events):
+            if event.operation in (Operation.COMMIT, Operation.ABORT):
+                return event.phase is not Phase.OK
+            if event.operation in (Operation.SEND, Operation.OFFSETS):
+                return True
+            if event.operation in (Operation.BEGIN, Operation.INIT):
+                return False
+        return False
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all records of its transaction are answered, and nothing else was asked yet."""
+        self.look()
+        waiting = 0
+        for event in reversed(self.events):
+            if event.operation is not Operation.SEND:
+                return waiting == 0 and event.operation is Operation.BEGIN
+            waiting += 1 if event.phase is Phase.INVOKED else -1
+        return False
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the broker has given it its transactional id."""
+        self.look()
+        return any(
+            event.operation is Operation.INIT and event.phase is Phase.OK for event in self.events
+        )
+
+    def count(self, operation: Operation) -> int:
+        """How often it has done something."""
+        self.look()
+        return sum(
+            event.operation is operation and event.phase is Phase.OK for event in self.events
+        )
+
+    def close(self) -> None:
+        """Whatever it does, it is gone afterwards."""
+        if self.running.poll() is None:
+            self.running.kill()
+            self.running.wait()
+        self._seen.close()
+
+
+class Bank:
+    """A run.
+
+    Parameters:
+        server: the broker, started.
+        folder: where the histories go.
+        seed: of what happens when; the clients draw from it too.
+    """
+
+    def __init__(self, server: Server, folder: Path, seed: int) -> None:
+        self.server = server
+        self.folder = folder
+        self.random = random.Random(seed)
+        self.seed = seed
+        self._recorder = Recorder(folder / "nemesis.jsonl", "nemesis")
+        self._lives: Counter[str] = Counter()
+        self._children: dict[str, Child] = {}
+        self._all: list[Child] = []
+        for name in CLIENTS:
+            self._start(name)
+
+    # -- clients
+
+    def _start(self, name: str) -> Child:
+        self._lives[name] += 1
+        child = Child(name, self._lives[name], self.server.port, self.folder, self.seed)
+        self._children[name] = child
+        self._all.append(child)
+        return child
+
+    def _of_kind(self, *kinds: str) -> list[Child]:
+        return [child for name, child in self._children.items() if name.startswith(kinds)]
+
+    def tend(self) -> None:
+        """Clients that the broker refused begin a new life."""
+        for name, child in list(self._children.items()):
+            status = child.running.poll()
+            if status is not None:
+                assert status == FATAL, f"{child.process} ended with {status}"
+                self._start(name)
+
+    @property
+    def commits(self) -> int:
+        """How many transactions are committed."""
+        return sum(child.count(Operation.COMMIT) for child in self._all)
+
+    def _wait(self, condition: Callable[[], object], what: str) -> None:
+        def tended() -> object:
+            self.tend()
+            return condition()
+
+        wait_until(tended, what)
+
+    # -- what happens; each says whether it happened while a transaction was open
+
+    def round(self, moment: str) -> bool:
+        """Let everybody work, and then something happen; whether the round counts."""
+        before = self.commits
+        self._wait(lambda: self.commits >= before + COMMITS_PER_ROUND, "commits")
+        self._wait(
+            lambda: all(child.is_ready for child in self._of_kind(*PRODUCING, *TRANSFORMING)),
+            "all clients",
+        )
+        return MOMENTS[moment](self)
+
+    def kill_broker(self) -> bool:
+        """Kill the broker and start it again."""
+        time.sleep(self.random.uniform(0, 0.2))
+        self._wait(
+            lambda: any(child.is_open for child in self._of_kind(*PRODUCING, *TRANSFORMING)),
+            "a transaction",
+        )
+        self.server.kill()
+        self._recorder.write(Operation.KILL, process=BROKER)
+        counts = any(child.is_open for child in self._of_kind(*PRODUCING, *TRANSFORMING))
+        self.server.start()
+        return counts
+
+    def kill_producer(self) -> bool:
+        return self._kill(self._draw(*PRODUCING))
+
+    def kill_transformer(self) -> bool:
+        return self._kill(self._draw(*TRANSFORMING))
+
+    def _kill(self, child: Child) -> bool:
+        child.running.kill()
+        child.running.wait()
+        self._recorder.write(Operation.KILL, process=child.process)
+        self._start(child.name)
+        return child.is_open
+
+    def replace_producer(self) -> bool:
+        return self._replace(*PRODUCING)
+
+    def replace_transformer(self) -> bool:
+        return self._replace(*TRANSFORMING)
+
+    def _draw(self, *kinds: str) -> Child:
+        """One of them, in a transaction."""
+        open_ones: list[Child] = []
+
+        def find() -> bool:
+            open_ones[:] = [child for child in self._of_kind(*kinds) if child.is_open]
+            return bool(open_ones)
+
+        self._wait(find, f"a transaction of a {kinds[0]}")
+        return self.random.choice(open_ones)
+
+    def _pause(self, *kinds: str) -> Child:
+        """Let one of them fall asleep in a transaction, mostly when only its end is left to do."""
+        at_the_end = self.random.random() < AT_THE_END
+        while True:
+            child = self._draw(*kinds)
+            child.running.send_signal(signal.SIGSTOP)
+            if child.is_settled if at_the_end else child.is_open:
+                self._recorder.write(Operation.PAUSE, process=child.process)
+                return child
+            child.running.send_signal(signal.SIGCONT)
+
+    def _replace(self, *kinds: str) -> bool:
+        """Another process takes the id of one that sleeps, which then goes on."""
+        zombie = self._pause(*kinds)
+        successor = self._start(zombie.name)
+        self._wait(lambda: successor.is_ready, "a successor")
+        if self.random.random() < 0.5:
+            self._wait(lambda: successor.is_open, "a transaction of a successor")
+        self._resume(zombie)
+        try:
+            zombie.running.wait(ZOMBIE_SECONDS)
+        except subprocess.TimeoutExpired:
+            zombie.running.kill()
+            zombie.running.wait()
+            self._recorder.write(Operation.KILL, process=zombie.process)
+        return True
+
+    def stall_transformer(self) -> bool:
+        """A member sleeps until the group has given its partitions to another one."""
+        child = self._pause(*TRANSFORMING)
+        time.sleep(STALL_SECONDS)
+        self._resume(child)
+        return True
+
+    def _resume(self, child: Child) -> None:
+        self._recorder.write(Operation.RESUME, process=child.process)
+        child.running.send_signal(signal.SIGCONT)
+
+    # -- the end
+
+    def finish(self) -> None:
+        """Stop everybody when all inputs are transformed, and read everything."""
+        self._stop(*PRODUCING)
+        reader = Reader("reader-last", 1, self.server.port, self.folder, self.seed)
+        try:
+            self._wait(reader.is_drained, "every input is transformed")
+            self._stop(*TRANSFORMING, "reader")
+            reader.read_all()
+        finally:
+            reader.close()
+
+    def read_all(self) -> None:
+        """Read everything as it is now."""
+        reader = Reader("reader-now", 1, self.server.port, self.folder, self.seed)
+        try:
+            reader.read_all()
+        finally:
+            reader.close()
+
+    def history(self) -> list[Event]:
+        """All events so far."""
+        return load(sorted(self.folder.glob("*.jsonl")))
+
+    def _stop(self, *kinds: str) -> None:
+        """Let all of some kinds come to their end."""
+        for child in self._of_kind(*kinds):
+            child.running.terminate()
+        for child in self._of_kind(*kinds):
+            child.running.wait(WAIT_SECONDS)
+            if child.running.returncode == FATAL:
+                # It was refused on its way out: a successor ends its transaction.
+                last = self._start(child.name)
+                wait_until(lambda last=last: last.is_ready, "the last life")  # type: ignore[misc]
+                last.running.terminate()
+                last.running.wait(WAIT_SECONDS)
+            del self._children[child.name]
+
+    def close(self) -> None:
+        """End all processes."""
+        for child in self._all:
+            child.close()
+        self._recorder.close()
+
+
+MOMENTS: dict[str, Callable[[Bank], bool]] = {
+    "kill broker": Bank.kill_broker,
+    "kill producer": Bank.kill_producer,
+    "kill transformer": Bank.kill_transformer,
+    "replace producer": Bank.replace_producer,
+    "replace transformer": Bank.replace_transformer,
+    "stall transformer": Bank.stall_transformer,
+}
+
+
+@contextmanager
+def opened(server: Server, folder: Path, seed: int) -> Iterator[Bank]:
+    """A bank at work; all its clients are gone at the end."""
+    folder.mkdir(parents=True, exist_ok=True)
+    bank = Bank(server, folder, seed)
+    try:
+        yield bank
+    finally:
+        bank.close()

@@ -1,0 +1,179 @@
+"""A producer of the second transaction protocol (KIP-890), which librdkafka does not speak.
+
+It has the methods of confluent-kafka's transactional Producer that the bank uses, and does one thing
+at a time: a record is acknowledged when `produce` returns.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from confluent_kafka import KafkaError, KafkaException
+
+from kbroker.protocol import messages
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.headers import decode_response, encode_request
+
+from ..wire import Topic, batch, produce_request, request
+
+INIT_VERSION, PRODUCE_VERSION, END_VERSION = 5, 12, 5
+ANSWER_SECONDS = 20
+RETRY_SECONDS = 0.02
+
+FENCED = frozenset(
+    {
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.PRODUCER_FENCED,
+    }
+)
+ABORTABLE = frozenset(
+    {
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.TRANSACTION_ABORTABLE,
+    }
+)
+"""All other errors pass: the request is sent again."""
+
+
+class Delivered(NamedTuple):
+    """Where a record is."""
+
+    at: int
+
+    def offset(self) -> int:
+        return self.at
+
+
+class SecondProtocolProducer:
+    """One producer on one connection. All methods raise KafkaException as confluent-kafka's do."""
+
+    def __init__(self, host: str, port: int, transactional_id: str, timeout_ms: int) -> None:
+        self._address = (host, port)
+        self._transactional_id = transactional_id
+        self._timeout_ms = timeout_ms
+        self._socket: socket.socket | None = None
+        self._asked = 0
+        self._producer: tuple[int, int] = (-1, -1)
+        self._sequences: defaultdict[tuple[str, int], int] = defaultdict(int)
+
+    def init_transactions(self) -> None:
+        ask = request(
+            ApiKey.INIT_PRODUCER_ID,
+            transactional_id=self._transactional_id,
+            transaction_timeout_ms=self._timeout_ms,
+            producer_id=-1,
+            producer_epoch=-1,
+        )
+        self._begin_as(self._until_done(ApiKey.INIT_PRODUCER_ID, INIT_VERSION, ask, _own_code))
+
+    def begin_transaction(self) -> None:
+        """The first record begins it."""
+
+    def produce(
+        self, topic: str, value: bytes, *, partition: int, on_delivery: Callable[..., None]
+    ) -> None:
+        producer_id, epoch = self._producer
+        records = batch(
+            [value],
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            base_sequence=self._sequences[topic, partition],
+            transactional=True,
+        )
+        ask = produce_request(
+            Topic(topic), records, partition=partition, transactional_id=self._transactional_id
+        )
+        answer = self._until_done(ApiKey.PRODUCE, PRODUCE_VERSION, ask, _produce_code)
+        self._sequences[topic, partition] += 1
+        on_delivery(None, Delivered(answer.responses[0].partition_responses[0].base_offset))
+
+    def poll(self, _: float) -> None:
+        """Everything is delivered."""
+
+    def commit_transaction(self, _: float) -> None:
+        self._end(commit=True)
+
+    def abort_transaction(self, _: float) -> None:
+        self._end(commit=False)
+
+    def _end(self, *, commit: bool) -> None:
+        producer_id, epoch = self._producer
+        ask = request(
+            ApiKey.END_TXN,
+            transactional_id=self._transactional_id,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            committed=commit,
+        )
+        self._begin_as(self._until_done(ApiKey.END_TXN, END_VERSION, ask, _own_code))
+
+    def _begin_as(self, answer: Any) -> None:
+        """Go on with the producer id and epoch of an answer; all sequences begin anew."""
+        self._producer = (answer.producer_id, answer.producer_epoch)
+        self._sequences.clear()
+
+    # -- requests
+
+    def _until_done(
+        self, key: ApiKey, version: int, ask: Any, code_of: Callable[[Any], int]
+    ) -> Any:
+        """Send a request until it is done. Raises KafkaException for what does not pass."""
+        while True:
+            try:
+                answer = self._ask(key, version, ask)
+            except OSError:
+                self._disconnect()
+                time.sleep(RETRY_SECONDS)
+                continue
+            code = code_of(answer)
+            if code == ErrorCode.NONE:
+                return answer
+            if code in FENCED or code in ABORTABLE:
+                reason = f"{key.name} was answered with {ErrorCode(code).name}"
+                is_fatal = code in FENCED
+                raise KafkaException(KafkaError(code, reason, is_fatal, False, not is_fatal))
+            time.sleep(RETRY_SECONDS)
+
+    def _ask(self, key: ApiKey, version: int, ask: Any) -> Any:
+        """Raises OSError when the connection breaks."""
+        if self._socket is None:
+            self._socket = socket.create_connection(self._address, ANSWER_SECONDS)
+        self._asked += 1
+        parts: list[Any] = list(
+            encode_request(key, version, self._asked, self._transactional_id, ask)
+        )
+        self._socket.sendall(b"".join(parts))
+        (size,) = struct.unpack(">i", self._receive(self._socket, 4))
+        data = self._receive(self._socket, size)
+        _, answer = decode_response(messages.response_class(key), data, version)
+        return answer
+
+    def _receive(self, stream: socket.socket, size: int) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            more = stream.recv(size - len(data))
+            if not more:
+                raise ConnectionResetError("the broker closed the connection")
+            data += more
+        return bytes(data)
+
+    def _disconnect(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+
+def _own_code(answer: Any) -> int:
+    return int(answer.error_code)
+
+
+def _produce_code(answer: Any) -> int:
+    return int(answer.responses[0].partition_responses[0].error_code)

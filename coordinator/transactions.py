@@ -266,6 +266,14 @@ class TransactionCoordinator:
         result.on_failure = lambda code, now: Result(_not_ended(append_error(code)))
         return result
 
+    def abort(self, transactional_id: str, now: Now, *, cause: str) -> Result[None]:
+        """Abort the open transaction and fence its producer; without one nothing happens."""
+        result: Result[None] = Result()
+        known = self._transactions.get(transactional_id)
+        if known is not None and known.state is ONGOING:
+            self._abort(transactional_id, known, cause, now, result)
+        return result
+
     def _abort(
         self, transactional_id: str, known: Transaction, cause: str, now: Now, result: Result[Any]
     ) -> None:
@@ -309,15 +317,19 @@ class TransactionCoordinator:
         """When `due` must be called next, in coordinator time; None: not before another call."""
         return self._timers.next_deadline()
 
+    def deadline(self, transactional_id: str) -> int | None:
+        """When an open transaction has lasted too long, in coordinator time; None without one."""
+        known = self._transactions.get(transactional_id)
+        is_open = known is not None and known.state is ONGOING
+        return self._timers.deadline(transactional_id) if is_open else None
+
     def due(self, now: Now) -> Iterator[Result[None]]:
         """Transactions that lasted too long. Handle each result before taking the next."""
         while (transactional_id := self._timers.pop_due(now.coordinator_ms)) is not None:
             known = self._transactions.get(transactional_id)
-            if known is not None and known.state is ONGOING:
-                result: Result[None] = Result()
+            if known is not None:
                 cause = f"it was open for more than {known.timeout_ms} ms"
-                self._abort(transactional_id, known, cause, now, result)
-                yield result
+                yield self.abort(transactional_id, now, cause=cause)
 
     def _abort_later(self, transactional_id: str, now: Now) -> Result[None]:
         self._timers.schedule(transactional_id, now.coordinator_ms + RETRY_MS)

@@ -1,6 +1,7 @@
-"""Why a group or a partition is as it is: the changes that led there, each with its cause.
+"""Why a group, a transaction or a partition is as it is: the changes that led there, each with its
+cause.
 
-Groups report their changes to `GroupService.run`, partitions to the `Node`; both keep them in a
+Coordinators report their changes to `Shards.run`, partitions to the `Node`; both keep them in a
 `History`. Here they become sentences.
 """
 
@@ -10,9 +11,16 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from kbroker.cluster import NO_LEADER, Partition, PartitionChange
-from kbroker.coordinator import Event
+from kbroker.cluster import NO_LEADER, TRANSACTIONS_TOPIC, Partition, PartitionChange
+from kbroker.coordinator import (
+    Event,
+    Transaction,
+    TransactionCoordinator,
+    TransactionEvent,
+    TransactionState,
+)
 from kbroker.protocol.errors import KafkaError
+from kbroker.storage.log import Log
 
 if TYPE_CHECKING:
     from .node import Node
@@ -74,8 +82,51 @@ def cause_of(event: Event) -> str:
     return f"{event.cause} {clock_time(event.since_ms)}-{clock_time(event.at_ms)}"
 
 
+def explain_transaction(node: Node, transactional_id: str) -> Explanation:
+    """Where a transaction stands, and why."""
+    past = list(_transaction_lines(node.transactions.history.of(transactional_id)))
+    if TRANSACTIONS_TOPIC not in node.cluster.topics:
+        return Explanation(f"there is no transactional id {transactional_id}", past)
+    try:
+        coordinator = node.transactions.shard(transactional_id).coordinator
+    except KafkaError as error:
+        now = f"transactional id {transactional_id} has no coordinator here: {error}"
+        return Explanation(now, past)
+    return Explanation(_transaction_now(node, coordinator, transactional_id), past)
+
+
+def _transaction_now(node: Node, coordinator: TransactionCoordinator, transactional_id: str) -> str:
+    known = coordinator.transactions.get(transactional_id)
+    if known is None:
+        return f"there is no transactional id {transactional_id}"
+    who = f"producer {known.producer_id}, epoch {known.epoch},"
+    where = ", ".join(f"{topic}-{index}" for topic, index in sorted(known.partitions))
+    if known.state is TransactionState.ONGOING:
+        does = f"has a transaction {_open_since(node, known)} in {where}"
+        deadline_ms = coordinator.deadline(transactional_id)
+        if deadline_ms is not None:
+            left_ms = max(deadline_ms - node.clock.coordinator_ms(), 0)
+            does += f"; it is aborted in {left_ms / 1000:.1f} s"
+    elif known.state.is_prepared:
+        does = f"has markers to be written to {where}"
+    else:
+        does = "has no transaction open"
+    return f"transactional id {transactional_id} is {known.state.label}: {who} {does}"
+
+
+def _open_since(node: Node, transaction: Transaction) -> str:
+    open_ms = max(node.clock.log_ms() - transaction.started_ms, 0)
+    return f"open since {clock_time(transaction.started_ms)} ({open_ms / 1000:.1f} s)"
+
+
+def _transaction_lines(events: Iterable[TransactionEvent]) -> Iterator[Line]:
+    for event in events:
+        now = f"{event.state}, producer {event.producer_id}, epoch {event.epoch}"
+        yield Line(event.at_ms, f"{event.cause}; {now}")
+
+
 def explain_partition(node: Node, topic: str, index: int) -> Explanation:
-    """Why a partition is served, or is not."""
+    """Why a partition is served, or is not, and what holds up readers of committed records."""
     past = [*node.history.of((topic, None)), *node.history.of((topic, index))]
     return Explanation(_partition_now(node, topic, index), []).beside(past)
 
@@ -95,7 +146,34 @@ def _partition_now(node: Node, topic: str, index: int) -> str:
     reason = node.why_offline(topic, index)
     if reason is not None:
         return f"{name} is offline on node {node.id}: {reason}"
-    return f"{name} is online: {_placing(partition)}"
+    log = node.logs.get(topic, index)
+    held_up = f"; {_held_up(node, log)}" if log is not None and holds_back_readers(log) else ""
+    return f"{name} is online: {_placing(partition)}{held_up}"
+
+
+def holds_back_readers(log: Log) -> bool:
+    """Whether readers of committed records see less than others."""
+    return log.last_stable_offset < log.high_watermark
+
+
+def _held_up(node: Node, log: Log) -> str:
+    offset = log.last_stable_offset
+    first = f"readers of committed records see nothing from offset {offset} on"
+    starts = ((it.transaction_start, producer_id) for producer_id, it in log.producers)
+    producer_id = next((each for start, each in starts if start == offset), None)
+    if producer_id is None:
+        return f"{first}: the end of a transaction is just being written"
+    for shard in node.transactions.shards():
+        for name, known in shard.coordinator.transactions.items():
+            if known.producer_id == producer_id and known.state is TransactionState.ONGOING:
+                who = f"producer {producer_id} (transactional id {name})"
+                return f"{first}: {who} has a transaction {_open_since(node, known)} there"
+            if known.producer_id == producer_id and known.state.is_prepared:
+                return f"{first}: the transaction of {name} is {known.state.label}, a marker is due"
+    return (
+        f"{first}: producer {producer_id} has a transaction open there of which no coordinator of "
+        "this node knows; `kafka-transactions.sh abort` ends it"
+    )
 
 
 def change_of(change: PartitionChange) -> str:

@@ -27,3 +27,11 @@ def group(control: str, name: str) -> None:
 def partition(control: str, topic: str, index: int) -> None:
     """Say whether partition INDEX of TOPIC is served, and why not."""
     click.echo(ask(control, do="explain", topic=topic, partition=index)["text"])
+
+
+@explain.command()
+@CONTROL
+@click.argument("transactional_id")
+def transaction(control: str, transactional_id: str) -> None:
+    """Say where the transaction of TRANSACTIONAL_ID stands, and why."""
+    click.echo(ask(control, do="explain", transactional_id=transactional_id)["text"])

@@ -12,13 +12,14 @@ from kbroker.broker import Broker, open_broker
 from kbroker.client.cluster import ClusterClient, open_cluster
 from kbroker.cluster import Topic
 from kbroker.config import BrokerConfig
+from kbroker.explain import holds_back_readers
 from kbroker.node import Node
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.server import Listener
 from kbroker.storage.naming import META_PROPERTIES
 
 from .clock import MovableClock
-from .explaining import Explain
+from .explaining import Explain, Thing
 from .fault import Arming, check_faults
 from .faulty_connection import FaultyConnection
 from .given import Config, Topics, broker_properties, topics_of
@@ -29,6 +30,7 @@ from .rules import Asked, Faults, Rule
 from .settling import unrest
 from .snapshot import NOWHERE, Snapshot, become_another_cluster, make_ready, take_snapshot
 from .stores import MemoryStore, Store, has_crashed
+from .transactions import complete_ends, transactions
 from .verbs import StateVerbs
 
 ANY_PORT = Listener("PLAINTEXT", "127.0.0.1", 0)
@@ -82,8 +84,8 @@ class RunningBroker(Kit, StateVerbs, Arming[Awaitable[None]]):
     # -- rest
 
     async def settled(self, group: str | None = None, timeout: float = WAIT_SECONDS) -> None:
-        """Wait until nothing is on its way any more: all requests answered, no rebalance pending,
-        everything that groups were assigned read and committed (but for compacted topics in which
+        """Wait until nothing is on its way any more: all requests answered, no rebalance pending, no
+        transaction open or being ended, everything that groups were assigned read and committed (but for compacted topics in which
         they never commit: changelogs). Raises WaitTimeout.
 
         Parameters: `group` looks at one group only.
@@ -149,6 +151,7 @@ class RunningBroker(Kit, StateVerbs, Arming[Awaitable[None]]):
         node = self.broker.node
         await node.apply_retention_now()
         node.groups.expire_offsets()
+        node.transactions.expire_ids()
         if node.config.log_cleaner_enable:
             await node.cleaner.clean_all()
         await node.flusher.sync_now()
@@ -159,20 +162,26 @@ class RunningBroker(Kit, StateVerbs, Arming[Awaitable[None]]):
         In the order in which they are due, those that earlier ones brought about among them.
         """
         self.did(f"moved the coordinators' clock {span_ms / 1000:g} s ahead")
-        node, clock = self.broker.node, self.clock.coordinator
+        clock = self.clock.coordinator
         target_ms = clock.now_ms() + span_ms
         while (due_ms := self._next_deadline(keep_members)) is not None and due_ms <= target_ms:
             clock.move_to(due_ms)
-            node.groups.clock_moved(keep_members=keep_members)
+            await self._act_on_time_outs(keep_members)
         clock.move_to(target_ms)
+        await self._act_on_time_outs(keep_members)
+
+    async def _act_on_time_outs(self, keep_members: bool) -> None:
+        node = self.broker.node
         node.groups.clock_moved(keep_members=keep_members)
-        await node.flusher.sync_now()
+        node.transactions.clock_moved()
+        await complete_ends(node)
 
     def _next_deadline(self, keep_members: bool) -> int | None:
-        groups = self.broker.node.groups
+        node = self.broker.node
         if keep_members:
-            groups.renew_sessions()
-        return groups.next_deadline()
+            node.groups.renew_sessions()
+        deadlines = (node.groups.next_deadline(), node.transactions.next_deadline())
+        return min((each for each in deadlines if each is not None), default=None)
 
     # -- snapshots
 
@@ -191,8 +200,15 @@ class RunningBroker(Kit, StateVerbs, Arming[Awaitable[None]]):
         lines = [f"armed: {rule}, {rule.hits} hits" for rule in self.faults.rules]
         return "\n".join(lines + [f"a hook raised {error!r}" for error in self.faults.failures])
 
-    def did(self, deed: str, *, group: str | None = None, topic: str | None = None) -> None:
-        self.explain.note(deed, group, topic)
+    def did(
+        self,
+        deed: str,
+        *,
+        group: str | None = None,
+        topic: str | None = None,
+        transactional_id: str | None = None,
+    ) -> None:
+        self.explain.note(deed, Thing(group, topic, transactional_id))
 
     def why(self, *, group: str | None = None, topic: str | None = None) -> str:
         """What is known of why something about a group or topic did not happen."""
@@ -215,6 +231,8 @@ class RunningBroker(Kit, StateVerbs, Arming[Awaitable[None]]):
         for shard in node.groups.shards():
             for group in shard.coordinator.list_groups():
                 lines.append(str(self.explain.group(group.group_id)))
+        for _, transactional_id, _ in transactions(node):
+            lines.append(str(self.explain.transaction(transactional_id)))
         lines += filter(None, [self.armed()])
         lines += lately(self.faults, self._log)
         return "\n".join(lines)
@@ -225,7 +243,8 @@ class RunningBroker(Kit, StateVerbs, Arming[Awaitable[None]]):
         yield f"topic {topic.name}: ends at {', '.join(ends)}"
         for index, partition in enumerate(topic.partitions):
             log = logs[index]
-            if partition.leader != node.id or (log is not None and log.offline is not None):
+            is_led = partition.leader == node.id
+            if not is_led or (log is not None and (log.offline or holds_back_readers(log))):
                 yield str(self.explain.partition(topic.name, index))
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno as errors
 import os
+import re
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -17,6 +19,7 @@ from kbroker.storage.files import Buffer
 from kbroker.storage.naming import CLEAN_SHUTDOWN, CLEANED, LOG, folder_name
 
 from .given import check_number, one_of
+from .transaction_steps import COMPLETED, MARKER, PREPARED, Step, steps_of
 
 FOLDER = "disk"
 """The data folder of a broker on such a disk."""
@@ -25,6 +28,8 @@ ANYWHERE = "/"
 OFFSET_COMMIT_KEYS = (0, 1)
 """Versions of the keys of committed offsets; those of groups are others."""
 Matcher = Callable[[str, str], bool]
+MARKER_POINT = r"txn\.marker\([1-9]\d*\)"
+"""The points that have a number: which marker of a transaction it is."""
 
 
 def _is_log(path: str) -> bool:
@@ -45,10 +50,23 @@ POINTS: dict[str, Matcher] = {
     "checkpoint.written": lambda kind, path: kind == "rename" and "checkpoint" in path,
     "clean_marker.written": lambda kind, path: kind == "rename" and CLEAN_SHUTDOWN in path,
     "compaction.cleaned": lambda kind, path: kind == "rename" and path.endswith(CLEANED),
+    # between the sync of the decision and the first marker
+    PREPARED: lambda kind, _path: kind == PREPARED,
+    # between the bytes that say that all markers are written, and their sync and the answer
+    COMPLETED: lambda kind, _path: kind == COMPLETED,
 }
 """Where a crash can be put: each lies between one step and the next."""
 FAILING = {"fsync": ("sync", "syncfs"), "write": ("write",)}
 """What of a disk can fail, and the operations that it stands for."""
+
+
+def _matcher(point: str) -> Matcher:
+    """When the broker is at a point. Raises ValueError for an unknown one."""
+    if re.fullmatch(MARKER_POINT, point):
+        return lambda kind, _path: kind == point
+    if point in POINTS:
+        return POINTS[point]
+    raise ValueError(f"there is no point {point!r}; there are {', '.join(POINTS)}, txn.marker(n)")
 
 
 class PowerCut(BaseException):
@@ -128,15 +146,15 @@ class Disk(CrashFiles):
         self.has_partition: Callable[[str, int], bool] = lambda topic, partition: True
         """What the broker on this disk knows."""
         self.orders = DiskOrders()
-        self._unsynced: dict[str, None] = {}  # logs that were written to after their last sync
+        self._unsynced: dict[str, list[Step]] = {}
+        """Logs that were written to after their last sync, and what that says of transactions."""
+        self._markers: Counter[int] = Counter()
         self._last_write: _Write | None = None
 
     def crash_at(self, point: str, mode: Mode, seed: int) -> None:
         """Cut the power when the broker comes to a point. Raises ValueError for an unknown one."""
         mode = one_of("mode", mode, MODES)
-        if point not in POINTS:
-            raise ValueError(f"there is no point {point!r}; there are {', '.join(POINTS)}")
-        self.orders.trap = _Trap(point, POINTS[point], mode, seed)
+        self.orders.trap = _Trap(point, _matcher(point), mode, seed)
 
     def arm(self, orders: DiskOrders) -> None:
         """Take over what another disk was told."""
@@ -245,17 +263,29 @@ class Disk(CrashFiles):
 
     def written(self, path: str, position: int, data: bytes) -> None:
         """Bytes are in a file, and not durable yet."""
+        steps = list(steps_of(path, data)) if path.endswith(LOG) else []
         if path.endswith(LOG):
-            self._unsynced[path] = None
+            self._unsynced.setdefault(path, []).extend(steps)
             self._last_write = _Write(path, position, len(data))
         self._look("written", path)
         if f"/{OFFSETS_TOPIC}-" in path and path.endswith(LOG) and _has_commit(data):
             self._look("commit", path)
+        if any(step.name == COMPLETED for step in steps):
+            self._look(COMPLETED, path)
 
     def synced(self, path: str) -> None:
         """A sync has been done."""
-        self._unsynced.pop(path, None)
+        for step in self._unsynced.pop(path, ()):
+            self._step_is_durable(path, step)
         self._look("synced", path)
+
+    def _step_is_durable(self, path: str, step: Step) -> None:
+        if step.name == PREPARED:
+            self._markers[step.producer_id] = 0
+            self._look(step.name, path)
+        elif step.name == MARKER:
+            self._markers[step.producer_id] += 1
+            self._look(f"{MARKER}({self._markers[step.producer_id]})", path)
 
     def sync_everything(self, path: str) -> bool:
         unsynced = list(self._unsynced)

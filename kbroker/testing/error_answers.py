@@ -12,7 +12,7 @@ from kbroker.protocol import messages
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.schema import Struct, fields
 
-from .rows import structs
+from .rows import ERROR_FIELDS, error_field, structs
 
 ROWS_OF = {
     "responses": ("topic_data", "topics", "topic_names", "resources"),
@@ -25,6 +25,12 @@ ROWS_OF = {
     "members": ("members",),
     "replica_election_results": ("topic_partitions",),
     "partition_result": ("partitions",),
+    "results_by_topic_v3_and_below": ("v3_and_below_topics",),
+    "results_by_transaction": ("transactions",),
+    "topic_results": ("topics",),
+    "results_by_partition": ("partitions",),
+    "markers": ("markers",),
+    "transaction_states": ("transactional_ids",),
 }
 """Where the rows of a response's list come from."""
 
@@ -38,7 +44,10 @@ SAME = {
 }
 """Names that a thing has in a request when it has another one in the response."""
 
-IDENTITY = ("name", "group_id", "key", "partition_index", "index", "partition", "partition_id")
+IDENTITY = (
+    *("name", "group_id", "key", "partition_index", "index", "partition", "partition_id"),
+    "transactional_id",
+)
 """What identifies a row whose request has only a list of plain values."""
 
 KEPT = {
@@ -66,7 +75,7 @@ def error_answer(key: int, request: Any, code: ErrorCode) -> Any:
     """
     response = _mirror(messages.response_class(key), request, code)
     if hasattr(response, "error_code"):
-        in_rows = any(hasattr(row, "error_code") for row in structs(response))
+        in_rows = any(error_field(row) for row in structs(response))
         response.error_code = ErrorCode.NONE if in_rows else code
     return response
 
@@ -75,8 +84,8 @@ def _mirror(cls: type[Struct], request: Any, code: ErrorCode) -> Any:
     """A struct of class `cls` about the same things as `request`, with the error."""
     made: Any = cls()
     for field in fields(cls):
-        if field.name == "error_code":
-            made.error_code = code
+        if field.name in ERROR_FIELDS:
+            setattr(made, field.name, code)
         elif field.array and isinstance(field.kind, type):
             rows = [_row(field.kind, each, code) for each in _rows(request, field.name)]
             setattr(made, field.name, rows)
@@ -93,8 +102,8 @@ def _row(cls: type[Struct], asked: Any, code: ErrorCode) -> Any:
     names = {field.name for field in fields(cls)}
     identity = next(name for name in IDENTITY if name in names)
     row: Any = cls(**{identity: asked})
-    if "error_code" in names:
-        row.error_code = code
+    for name in names.intersection(ERROR_FIELDS):
+        setattr(row, name, code)
     return row
 
 

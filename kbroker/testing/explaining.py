@@ -6,7 +6,13 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from kbroker.explain import Explanation, Line, explain_group, explain_partition
+from kbroker.explain import (
+    Explanation,
+    Line,
+    explain_group,
+    explain_partition,
+    explain_transaction,
+)
 from kbroker.node import Node
 from kbroker.protocol.api_keys import ApiKey
 
@@ -16,39 +22,57 @@ DEEDS_KEPT = 100
 PARTITIONS_SHOWN = 5
 
 
+class Thing(NamedTuple):
+    """A group, a topic or a transactional id; None for all of them: everything."""
+
+    group: str | None = None
+    topic: str | None = None
+    transactional_id: str | None = None
+
+
+EVERYTHING = Thing()
+
+
 class Deed(NamedTuple):
-    """What a test did to a group or a topic; None for both: to all of them."""
+    """What a test did to something."""
 
     line: Line
-    group: str | None
-    topic: str | None
+    to: Thing
 
 
 class Explain:
-    """Explanations of one broker's groups and partitions, with the faults and deeds of its test."""
+    """Explanations of one broker's groups, partitions and transactions, with the faults and deeds of
+    its test."""
 
     def __init__(self, node: Node, faults: Faults) -> None:
         self._node = node
         self._faults = faults
         self._deeds: deque[Deed] = deque(maxlen=DEEDS_KEPT)
 
-    def note(self, deed: str, group: str | None, topic: str | None) -> None:
+    def note(self, deed: str, to: Thing) -> None:
         """Remember what the test does now."""
         line = Line(self._node.clock.log_ms(), f"the test {deed}")
-        self._deeds.append(Deed(line, group, topic))
+        self._deeds.append(Deed(line, to))
+
+    def _deeds_to(self, thing: Thing) -> list[Line]:
+        return [deed.line for deed in self._deeds if deed.to in (EVERYTHING, thing)]
 
     def group(self, name: str) -> Explanation:
         """Why a group is in the state in which it is."""
         hits = _hit_lines(self._faults, lambda asked: name in asked.groups)
-        deeds = [deed.line for deed in self._deeds if not deed.topic and deed.group in (None, name)]
+        deeds = self._deeds_to(Thing(group=name))
         return explain_group(self._node, name).beside([*hits, *deeds])
+
+    def transaction(self, transactional_id: str) -> Explanation:
+        """Where a transaction stands, and why."""
+        hits = _hit_lines(self._faults, lambda asked: asked.transactional_id == transactional_id)
+        deeds = self._deeds_to(Thing(transactional_id=transactional_id))
+        return explain_transaction(self._node, transactional_id).beside([*hits, *deeds])
 
     def partition(self, topic: str, index: int) -> Explanation:
         """Why a partition is served, or is not."""
         hits = _hit_lines(self._faults, lambda asked: _names(asked, topic, index))
-        deeds = [
-            deed.line for deed in self._deeds if not deed.group and deed.topic in (None, topic)
-        ]
+        deeds = self._deeds_to(Thing(topic=topic))
         return explain_partition(self._node, topic, index).beside([*hits, *deeds])
 
     def topic(self, name: str) -> list[Explanation]:

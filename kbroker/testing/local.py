@@ -667,9 +667,19 @@ class LocalBroker(KafkaHandle, Arming[None]):
         """End the session of a group's member now; see `StateVerbs.expire_member`."""
         return self._do(self.running.expire_member, group, member)
 
-    def fence_producer(self, producer_id: int | None = None) -> list[int]:
+    def fence_producer(
+        self, producer_id: int | None = None, *, transactional_id: str | None = None
+    ) -> list[int]:
         """Let a newer instance of a producer have taken over; see `StateVerbs.fence_producer`."""
-        return self._do(self.running.fence_producer, producer_id)
+        return self._do(self.running.fence_producer, producer_id, transactional_id=transactional_id)
+
+    def abort_transaction(self, transactional_id: str) -> None:
+        """Abort an open transaction; see `StateVerbs.abort_transaction`."""
+        self._do(self.running.abort_transaction, transactional_id)
+
+    def expire_transaction(self, transactional_id: str) -> None:
+        """Let an open transaction have lasted too long; see `StateVerbs.expire_transaction`."""
+        self._do(self.running.expire_transaction, transactional_id)
 
     def offset_out_of_range(self, topic: str, partition: int = 0) -> int:
         """Lose all records of a partition; see `StateVerbs.offset_out_of_range`."""
@@ -679,9 +689,11 @@ class LocalBroker(KafkaHandle, Arming[None]):
         """Elect leaders anew; see `StateVerbs.move_leader`."""
         self._do(self.running.move_leader, topic, partition)
 
-    def move_coordinator(self, group: str) -> None:
-        """Let a group's coordinator move; see `StateVerbs.move_coordinator`."""
-        self._do(self.running.move_coordinator, group)
+    def move_coordinator(
+        self, group: str | None = None, *, transactional_id: str | None = None
+    ) -> None:
+        """Let a coordinator move; see `StateVerbs.move_coordinator`."""
+        self._do(self.running.move_coordinator, group, transactional_id=transactional_id)
 
     def report(self) -> str:
         """What it holds and what it was asked lately, for a person who looks at a failed test."""
@@ -708,10 +720,19 @@ class BrokerExplain:
         return self._broker.run_in_broker(explain)
 
     def partition(self, topic: str, index: int) -> str:
-        """Why a partition is served, or is not: its leader, its disk, the faults that hit it."""
+        """Why a partition is served, or is not: its leader, its disk, the faults that hit it; and
+        what holds up those who read committed records."""
 
         async def explain(broker: RunningBroker) -> str:
             return str(broker.explain.partition(topic, index))
+
+        return self._broker.run_in_broker(explain)
+
+    def transaction(self, transactional_id: str) -> str:
+        """Where a transaction stands, who has ended the ones before it, and why."""
+
+        async def explain(broker: RunningBroker) -> str:
+            return str(broker.explain.transaction(transactional_id))
 
         return self._broker.run_in_broker(explain)
 
@@ -730,7 +751,8 @@ class BrokerClock:
     def advance(
         self, *, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0
     ) -> None:
-        """Let time pass for logs: retention, expiry of offsets and producers. No member notices.
+        """Let time pass for logs: retention, expiry of offsets, producers and transactional ids. No
+        member notices, and no transaction times out.
 
         Returns when everything that is due by then has been done.
         """
@@ -752,7 +774,7 @@ class BrokerClock:
 
 
 class CoordinatorClock:
-    """The time of sessions and rebalances."""
+    """The time of sessions, rebalances and transactions."""
 
     def __init__(self, broker: LocalBroker) -> None:
         self._broker = broker

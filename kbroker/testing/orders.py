@@ -122,15 +122,21 @@ class Orders:
         return {"committed": [[*partition, offset] for partition, offset in offsets.items()]}
 
     def _explain(
-        self, group: str | None = None, topic: str | None = None, partition: int = 0
+        self,
+        group: str | None = None,
+        topic: str | None = None,
+        partition: int = 0,
+        transactional_id: str | None = None,
     ) -> Answer:
         explain = self._broker.explain
-        match group, topic:
-            case str(), None:
+        match group, topic, transactional_id:
+            case str(), None, None:
                 return {"text": explain.group(group)}
-            case None, str():
+            case None, str(), None:
                 return {"text": explain.partition(topic, partition)}
-        raise ValueError("explain takes a group, or a topic and a partition")
+            case None, None, str():
+                return {"text": explain.transaction(transactional_id)}
+        raise ValueError("explain takes a group, a topic and a partition, or a transactional_id")
 
     # -- waits
 
@@ -197,6 +203,8 @@ class Orders:
             "move_coordinator": _silent(broker.move_coordinator),
             "expire_member": lambda group, member: {"members": broker.expire_member(group, member)},
             "fence_producer": self._fence_producer,
+            "abort_transaction": _silent(broker.abort_transaction),
+            "expire_transaction": _silent(broker.expire_transaction),
             "offset_out_of_range": self._offset_out_of_range,
             "cap_versions": _silent(broker.cap_versions),
             "advance": self._advance,
@@ -224,8 +232,11 @@ class Orders:
         self._broker.faults.disarm(rule)
         return {}
 
-    def _fence_producer(self, producer_id: int | None = None) -> Answer:
-        return {"producer_ids": self._broker.fence_producer(producer_id)}
+    def _fence_producer(
+        self, producer_id: int | None = None, transactional_id: str | None = None
+    ) -> Answer:
+        fenced = self._broker.fence_producer(producer_id, transactional_id=transactional_id)
+        return {"producer_ids": fenced}
 
     def _offset_out_of_range(self, topic: str, partition: int = 0) -> Answer:
         return {"offset": self._broker.offset_out_of_range(topic, partition)}

@@ -9,11 +9,18 @@ from uuid import UUID
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.schema import Struct, fields
 
-TOPIC_LISTS = ("topics", "topic_data", "topic_names", "topic_partitions", "responses")
-PARTITION_LISTS = ("partitions", "partition_data", "partition_indexes", "partition_responses")
+TOPIC_LISTS = (
+    *("topics", "topic_data", "topic_names", "topic_partitions", "responses"),
+    *("v3_and_below_topics", "results_by_topic_v3_and_below"),
+)
+PARTITION_LISTS = (
+    *("partitions", "partition_data", "partition_indexes", "partition_responses"),
+    "results_by_partition",
+)
 PARTITION_NAMES = ("index", "partition", "partition_index")
 GROUP_LISTS = ("groups", "groups_names", "coordinator_keys")
 RESOURCE_LISTS = ("resources",)
+ERROR_FIELDS = ("error_code", "partition_error_code")
 
 NameOf = Callable[[UUID], str]
 """Knows topics by their ids."""
@@ -169,8 +176,13 @@ def _lists(message: Any) -> list[str]:
 def set_errors(response: Any, code: ErrorCode, rows: list[Any]) -> None:
     """Put the error into these rows, or into all places when there are none."""
     for row in rows or [response, *structs(response)]:
-        if hasattr(row, "error_code"):
-            row.error_code = code
+        if name := error_field(row):
+            setattr(row, name, code)
+
+
+def error_field(row: Any) -> str:
+    """Where a row says its error; "" when it cannot."""
+    return next((name for name in ERROR_FIELDS if hasattr(row, name)), "")
 
 
 def structs(message: Struct) -> list[Any]:

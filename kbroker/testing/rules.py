@@ -354,11 +354,15 @@ CRITERIA = ("topic", "partitions", "group", "transactional_id", "resource")
 """What of a target only some requests say."""
 
 
+TRANSACTIONAL_IDS = ("transactional_id", "v3_and_below_transactional_id")
+"""Fields in which requests of clients name one."""
+
+
 def criteria_of(api: ApiKey) -> set[str]:
     """Those that the requests of an API say: what `asked_of` finds in them."""
     request = messages.request_class(api)
     names = field_names(request)
-    found = names & {"transactional_id"}
+    found = {"transactional_id"} if names & set(TRANSACTIONAL_IDS) else set()
     if names & {"group_id", *GROUP_LISTS}:
         found.add("group")
     if names & set(RESOURCE_LISTS):
@@ -381,7 +385,8 @@ def asked_of(
     """Read out of a decoded request what rules look at; `name_of` knows topic ids."""
     partitions = partitions_of(request, name_of)
     groups = {getattr(request, "group_id", ""), *map(group_of, group_rows(request))}
-    transactional_id = getattr(request, "transactional_id", None)
+    named = (getattr(request, name, None) for name in TRANSACTIONAL_IDS)
+    transactional_id = next(filter(None, named), None)
     for row in group_rows(request):
         for topic in partitions_of(row, name_of):
             partitions.setdefault(topic, set())

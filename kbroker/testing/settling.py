@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from kbroker.broker import Broker
 from kbroker.client.topics import Partition
-from kbroker.coordinator import GroupCoordinator
+from kbroker.coordinator import GroupCoordinator, TransactionState
 from kbroker.node import Node
 from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.group_metadata import read_assignment
@@ -15,14 +15,15 @@ from kbroker.protocol.messages.groups import DescribeGroupsResponse
 from kbroker.storage.log import Log
 
 from .given import AT_REST
+from .transactions import transactions
 
 
 def unrest(broker: Broker, group: str | None = None) -> str | None:
     """What is still going on, in words; None when the broker (or one group of it) is at rest.
 
     At rest means: no request is being worked on, every parked fetch waits for records that do not
-    exist yet, no rebalance is pending, no time-out is due, and each group has committed all that
-    its members were assigned. A compacted topic in which a group that commits has never committed
+    exist yet, no rebalance is pending, no time-out is due, no transaction is open or being ended,
+    and each group has committed all that its members were assigned. A compacted topic in which a group that commits has never committed
     anything is a table of its own, a changelog for instance: it is read, and never committed.
     """
     node = broker.node
@@ -35,6 +36,9 @@ def unrest(broker: Broker, group: str | None = None) -> str | None:
                 reason = _unrest_of(node, shard.coordinator, row.group_id)
                 if reason is not None:
                     return f"group {row.group_id}: {reason}"
+    for _, name, transaction in transactions(node) if group is None else ():
+        if transaction.state is TransactionState.ONGOING or transaction.state.is_prepared:
+            return f"the transaction of {name} is {transaction.state.label}"
     for connection in broker.server.connections:
         if connection.is_working:
             return f"a request of {connection.peer.host} is not answered yet"

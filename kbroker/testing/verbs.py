@@ -7,8 +7,11 @@ from kbroker.groups import GroupShard
 from kbroker.node import Node
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
+from kbroker.transactions import TransactionShard
 
 from .rules import Effect, Faults, Rule, Target
+from .transactions import complete_ends, open_transaction, transaction_of, transactions
 
 ASK_LEADERS = frozenset(
     {
@@ -31,9 +34,19 @@ ASK_COORDINATORS = frozenset(
         ApiKey.OFFSET_DELETE,
         ApiKey.DESCRIBE_GROUPS,
         ApiKey.DELETE_GROUPS,
+        ApiKey.TXN_OFFSET_COMMIT,
+    }
+)
+ASK_TRANSACTION_COORDINATORS = frozenset(
+    {
+        ApiKey.INIT_PRODUCER_ID,
+        ApiKey.ADD_PARTITIONS_TO_TXN,
+        ApiKey.ADD_OFFSETS_TO_TXN,
+        ApiKey.END_TXN,
     }
 )
 CAUSE = "asked for by a test"
+ABORTED = "the test aborted it"
 
 
 class StateVerbs:
@@ -42,8 +55,15 @@ class StateVerbs:
     broker: Broker
     faults: Faults
 
-    def did(self, deed: str, *, group: str | None = None, topic: str | None = None) -> None:
-        """Remember what the test does to a group or topic (None for both: to all), for `explain`."""
+    def did(
+        self,
+        deed: str,
+        *,
+        group: str | None = None,
+        topic: str | None = None,
+        transactional_id: str | None = None,
+    ) -> None:
+        """Remember what the test does to one of these (None for all: to everything), for `explain`."""
         raise NotImplementedError
 
     @property
@@ -82,24 +102,98 @@ class StateVerbs:
             for row in rows
         }
 
-    async def fence_producer(self, producer_id: int | None = None) -> list[int]:
-        """Refuse a producer's epoch from now on (INVALID_PRODUCER_EPOCH), as if a newer instance of
-        it had taken over.
+    # -- producers and transactions
 
-        None stands for all that have written something; returns whom it hit. Raises ValueError
-        when there is no such producer, with those that there are.
+    async def fence_producer(
+        self, producer_id: int | None = None, *, transactional_id: str | None = None
+    ) -> list[int]:
+        """Refuse a producer's epoch from now on (INVALID_PRODUCER_EPOCH, PRODUCER_FENCED), as if a
+        newer instance of it had taken over: what it has open is aborted.
+
+        None for both stands for all that have written something; returns the ids of those that it
+        hit. Raises ValueError when there is no such producer, with those that there are.
         """
+        if transactional_id is not None:
+            if producer_id is not None:
+                raise ValueError(
+                    "name a producer by its id or by its transactional id, not by both"
+                )
+            return [await self._fence_transactional(transactional_id)]
         logs = [replica.log for replica in self._node.open_replicas()]
-        known = sorted({known for log in logs for known, _ in log.producers})
+        named = {it.producer_id: name for _, name, it in transactions(self._node)}
+        known = sorted({*named, *(known for log in logs for known, _ in log.producers)})
         meant = known if producer_id is None else [producer_id]
         if not meant or not set(meant) <= set(known):
             there_are = ", ".join(map(str, known)) or "none"
             raise ValueError(f"no producer {producer_id} has written; there are {there_are}")
         self.did(f"fenced producer {', '.join(map(str, meant))}")
-        for log in logs:
-            for each in meant:
-                log.producers.fence(each)
+        for each in meant:
+            if each in named:
+                await self._begin_anew(named[each])
+            else:
+                for log in logs:
+                    log.producers.fence(each)
         return meant
+
+    async def _fence_transactional(self, transactional_id: str) -> int:
+        _, known = transaction_of(self._node, transactional_id)
+        self.did("fenced its producer", transactional_id=transactional_id)
+        await self._begin_anew(transactional_id)
+        return known.producer_id
+
+    async def _begin_anew(self, transactional_id: str) -> None:
+        """What a newer instance does: it asks until what was open is aborted."""
+        await complete_ends(self._node)
+        code = await self._init(transactional_id)
+        if code == ErrorCode.CONCURRENT_TRANSACTIONS:
+            await complete_ends(self._node)
+            code = await self._init(transactional_id)
+        if code:
+            raise RuntimeError(
+                f"transactional id {transactional_id!r} cannot be fenced: {code.name}"
+            )
+
+    async def _init(self, transactional_id: str) -> ErrorCode:
+        node = self._node
+        new_id = await node.producer_ids.next()
+        shard, known = transaction_of(node, transactional_id)
+        request = InitProducerIdRequest(
+            transactional_id=transactional_id,
+            transaction_timeout_ms=known.timeout_ms,
+            producer_id=-1,
+            producer_epoch=-1,
+        )
+        result = shard.coordinator.init_producer_id(request, new_id, node.transactions.now())
+        response = result.response
+        node.transactions.run(shard, result)
+        assert isinstance(response, InitProducerIdResponse)
+        return ErrorCode(response.error_code)
+
+    async def abort_transaction(self, transactional_id: str) -> None:
+        """Abort an open transaction as its coordinator does: its records are never seen by readers
+        of committed records, who go on, and its producer's epoch is too old from now on.
+
+        Returns when the markers are written. Raises ValueError when none is open, with those that
+        are.
+        """
+        shard = open_transaction(self._node, transactional_id)
+        service = self._node.transactions
+        service.run(shard, shard.coordinator.abort(transactional_id, service.now(), cause=ABORTED))
+        await complete_ends(self._node)
+
+    async def expire_transaction(self, transactional_id: str) -> None:
+        """Let an open transaction have lasted longer than its `transaction.timeout.ms` now, whatever
+        the clock says: its coordinator aborts it.
+
+        Returns when the markers are written. Raises ValueError when none is open, with those that
+        are.
+        """
+        shard: TransactionShard = open_transaction(self._node, transactional_id)
+        service = self._node.transactions
+        self.did("let it last too long", transactional_id=transactional_id)
+        shard.coordinator.end_timeout(transactional_id, service.now())
+        service.run_due()
+        await complete_ends(self._node)
 
     async def offset_out_of_range(self, topic: str, partition: int = 0) -> int:
         """Lose all records of a partition, and skip an offset: no position in it is right any more,
@@ -135,12 +229,23 @@ class StateVerbs:
             await cluster.renew_leader(topic, index, cause=CAUSE)
             self._node.named_replica(topic, index).wake()
 
-    async def move_coordinator(self, group: str) -> None:
-        """Let the coordinator of a group move: it is loaded anew from what is stored, and each
-        client is told NOT_COORDINATOR until it has looked for it again.
+    async def move_coordinator(
+        self, group: str | None = None, *, transactional_id: str | None = None
+    ) -> None:
+        """Let the coordinator of a group or transactional id move: it is loaded anew from what is
+        stored, and each client is told NOT_COORDINATOR until it has looked for it again.
 
-        Raises ValueError when there is no such group, with those that there are.
+        Raises ValueError when there is no such one, with those that there are.
         """
+        match group, transactional_id:
+            case str(), None:
+                self._move_group_coordinator(group)
+            case None, str():
+                self._move_transaction_coordinator(transactional_id)
+            case _:
+                raise ValueError("a coordinator is that of a group or of a transactional id")
+
+    def _move_group_coordinator(self, group: str) -> None:
         shards = self._node.groups.shards()
         known = {row.group_id for shard in shards for row in shard.coordinator.list_groups()}
         if group not in known:
@@ -150,6 +255,13 @@ class StateVerbs:
         self.did("moved the coordinator", group=group)
         self._refuse_until(ApiKey.FIND_COORDINATOR, target, ErrorCode.NOT_COORDINATOR)
         self._node.groups.reload(group)
+
+    def _move_transaction_coordinator(self, transactional_id: str) -> None:
+        transaction_of(self._node, transactional_id)
+        target = Target(ASK_TRANSACTION_COORDINATORS, transactional_id=transactional_id)
+        self.did("moved the coordinator", transactional_id=transactional_id)
+        self._refuse_until(ApiKey.FIND_COORDINATOR, target, ErrorCode.NOT_COORDINATOR)
+        self._node.transactions.reload(transactional_id)
 
     def _refuse_until(self, api: ApiKey, target: Target, code: ErrorCode) -> None:
         rule = Rule(target, Effect.ERROR, code=code, count=float("inf"), until=api, frees_all=True)

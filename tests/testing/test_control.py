@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import re
 import socket
 import subprocess
@@ -18,6 +19,7 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner
+from confluent_kafka import Producer
 from kafka import KafkaConsumer, KafkaProducer
 
 from kbroker.cli import main
@@ -136,7 +138,7 @@ def test_time_by_json(ready: dict[str, Any], order: Orders) -> None:
     [
         (b"no json", "Expecting value"),
         (b"[]", "an order is a JSON object"),
-        (b'{"do": "dance"}', "`do` is one of advance"),
+        (b'{"do": "dance"}', "`do` is one of abort_transaction, advance"),
         (b'{"do": "fault", "api": "Prodce"}', "did you mean Produce"),
         (b'{"do": "fault", "effect": "explode"}', "effect is one of pass, disconnect"),
         (b'{"do": "fault", "effect": "disconnect", "error": "X"}', "there is no error 'X'"),
@@ -161,6 +163,9 @@ def test_time_by_json(ready: dict[str, Any], order: Orders) -> None:
         (b'{"do": "open", "disk": true, "config": {"num.partitons": 2}}', "mean num.partitions?"),
         (b'{"do": "open", "topics": {"t": "many"}}', "topics['t'] is a number, not 'many'"),
         (b'{"do": "move_coordinator", "group": "nope"}', "there is no group 'nope'"),
+        (b'{"do": "move_coordinator"}', "of a group or of a transactional id"),
+        (b'{"do": "abort_transaction", "transactional_id": "x"}', "there is no transactional id"),
+        (b'{"do": "expire_transaction", "transactional_id": "x"}', "there is no transactional id"),
         (b'{"do": "wait_for_assignment", "group": "g", "partitions": ["t-0"]}', "partitions are"),
         (b'{"do": "fault", "error": "NONE"}', "NONE is no error"),
         (b'{"do": "fault", "api": "Fetch", "versions": 99}', "there are Fetch 0 to 18"),
@@ -170,7 +175,7 @@ def test_time_by_json(ready: dict[str, Any], order: Orders) -> None:
         (b'{"do": "create_topic", "name": "orders"}', "already exists"),
         (b'{"do": "topics", "x": %s}' % (b"[" * 5000), "maximum recursion"),
         (b'{"do": "hits", "fault": 7}', "there is no fault 7"),
-        (b'{"do": "explain"}', "explain takes a group, or a topic"),
+        (b'{"do": "explain"}', "explain takes a group, a topic and a partition, or"),
         (b'{"do": "advance", "hours": -1}', "does not go back"),
         (b'{"do": "advance", "clock": "wall"}', "clock is log or coordinator"),
         (b'{"do": "wait_for_lag", "group": "g", "timeout": 0.01}', "waited 0.01 s"),
@@ -306,6 +311,41 @@ def test_what_happens_to_a_cluster_by_json(ready: dict[str, Any], order: Orders)
     assert len(order("expire_member", group="g", member="me")["members"]) == 1
     assert order("move_coordinator", group="g")["ok"]
     consumer.close(autocommit=False)
+
+
+def test_transactions_by_json(ready: dict[str, Any], order: Orders) -> None:
+    def write() -> Producer:
+        producer = Producer(
+            {
+                "bootstrap.servers": ready["bootstrap_servers"],
+                "transactional.id": "tx",
+                "log_level": 0,
+            }
+        )
+        producer.init_transactions(10)
+        producer.begin_transaction()
+        producer.produce("orders", b"x")
+        assert producer.flush(10) == 0
+        return producer
+
+    open_ones = [write()]
+    assert order("abort_transaction", transactional_id="tx")["ok"]
+    open_ones.append(write())
+    assert order("expire_transaction", transactional_id="tx")["ok"]
+    open_ones.append(write())
+    assert order("move_coordinator", transactional_id="tx")["ok"]
+    assert order("fence_producer", transactional_id="tx")["producer_ids"] == [0]
+    text = order("explain", transactional_id="tx")["text"]
+    assert text.startswith("transactional id tx is Empty: producer 0, epoch ")
+    assert order("records", topic="orders")["records"] == []
+    command = [sys.executable, "-m", "kbroker", "explain", "transaction", "tx"]
+    told = subprocess.run(
+        command,
+        env=os.environ | {"KBROKER_CONTROL": ready["control"]},
+        capture_output=True,
+        check=False,
+    )
+    assert told.stdout.decode().startswith("transactional id tx is Empty"), told
 
 
 def test_stops_and_crashes_by_json() -> None:

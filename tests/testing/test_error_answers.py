@@ -12,6 +12,7 @@ from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.schema import fields
 from kbroker.registry import load_apis
 from kbroker.testing.error_answers import error_answer
+from kbroker.testing.rows import ERROR_FIELDS
 
 from ..brokers import started
 from ..fuzz.world import VALID, make_world
@@ -29,7 +30,7 @@ NEVER_A_PLACE = {(ApiKey.DESCRIBE_LOG_DIRS, version) for version in range(3)}
 
 def errors_in(message: Any) -> list[int]:
     """All error codes of a message, rows included."""
-    found = [message.error_code] if hasattr(message, "error_code") else []
+    found = [getattr(message, name) for name in ERROR_FIELDS if hasattr(message, name)]
     for field in fields(type(message)):
         if field.array and isinstance(field.kind, type):
             for row in getattr(message, field.name) or ():

@@ -1,0 +1,43 @@
+"""The steps in which a transaction ends, as they are seen in what is written to logs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from kbroker.cluster import TRANSACTIONS_TOPIC
+from kbroker.coordinator import TransactionState
+from kbroker.protocol.records import iter_headers, read_records
+from kbroker.protocol.transaction_log import decode_value
+
+PREPARED, MARKER, COMPLETED = "txn.prepared", "txn.marker", "txn.completed"
+
+
+class Step(NamedTuple):
+    """One of the steps, of a producer's transaction."""
+
+    name: str
+    producer_id: int
+
+
+def steps_of(path: str, batches: bytes) -> Iterator[Step]:
+    """The steps in batches that are written to the log `path`: the decision how a transaction ends, a
+    marker in one of its partitions, and that all markers are written."""
+    if f"/{TRANSACTIONS_TOPIC}-" in path:
+        yield from _decisions(batches)
+        return
+    for _, header in iter_headers(batches):
+        if header.is_control and header.is_transactional:
+            yield Step(MARKER, header.producer_id)
+
+
+def _decisions(batches: bytes) -> Iterator[Step]:
+    for record in read_records(batches):
+        if record.value is None:
+            continue
+        value = decode_value(record.value)
+        state = TransactionState(value.status)
+        if state.is_prepared:
+            yield Step(PREPARED, value.producer_id)
+        elif state in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT):
+            yield Step(COMPLETED, value.producer_id)

@@ -1,0 +1,375 @@
+"""What a test does with transactions: end them, time them out, crash amid their ends, explain them."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import trio
+from confluent_kafka import KafkaException, Producer
+
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.records import read_header
+from kbroker.testing import LocalBroker, RunningBroker, WaitTimeout
+
+from ..broker.test_transactions import FIRST, NAME, PROTOCOLS, SECOND, Writer, begun, seen
+from ..wire import Topic, Wire, batch, connected, create_topic, produce, request
+
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+@pytest.fixture
+def orders(broker: RunningBroker) -> Topic:
+    return topic_of(broker)
+
+
+def topic_of(broker: RunningBroker) -> Topic:
+    return Topic("orders", broker.broker.node.cluster.topics["orders"].id)
+
+
+async def writing(wire: Wire, orders: Topic, version: int = SECOND) -> Writer:
+    """A producer with a transaction open in orders-0, and a record of somebody else behind it."""
+    writer = await begun(wire, version)
+    await writer.write(orders, b"open")
+    await produce(wire, orders, batch([b"after"]))
+    assert await seen(wire, orders) == []
+    return writer
+
+
+def confluent(broker: LocalBroker, name: str = NAME, **settings: Any) -> Producer:
+    """A transactional producer of librdkafka that has begun."""
+    producer = Producer(
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "transactional.id": name,
+            "reconnect.backoff.ms": 10,
+            "reconnect.backoff.max.ms": 50,
+            "retry.backoff.ms": 10,
+            "log_level": 0,
+            **settings,
+        }
+    )
+    producer.init_transactions(10)
+    return producer
+
+
+def write(producer: Producer, value: str, *topics: str) -> None:
+    """Begin a transaction and write to topics in it."""
+    producer.begin_transaction()
+    for topic in topics:
+        producer.produce(topic, value)
+    assert producer.flush(10) == 0
+
+
+# -- verbs
+
+
+@PROTOCOLS
+async def test_a_transaction_that_is_aborted(
+    broker: RunningBroker, wire: Wire, orders: Topic, version: int
+) -> None:
+    writer = await writing(wire, orders, version)
+    await broker.abort_transaction(NAME)
+    assert await seen(wire, orders) == [b"after"], "its readers go on"
+    assert await writer.produce(orders, b"late") == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert await writer.end(commit=True) != ErrorCode.NONE
+    await writer.begin()
+    await writer.write(orders, b"anew")
+    await writer.commit()
+    assert await seen(wire, orders) == [b"after", b"anew"]
+
+
+async def test_what_cannot_be_aborted(broker: RunningBroker, wire: Wire, orders: Topic) -> None:
+    for verb in (broker.abort_transaction, broker.expire_transaction):
+        with pytest.raises(ValueError, match="there is no transactional id 'x'; there are none"):
+            await verb("x")
+    writer = await begun(wire, SECOND)
+    for verb in (broker.abort_transaction, broker.expire_transaction):
+        with pytest.raises(ValueError, match="there is no transactional id 'x'; there are tx"):
+            await verb("x")
+        with pytest.raises(ValueError, match="'tx' has no open transaction, it is Empty; open are"):
+            await verb(NAME)
+    await writer.write(orders, b"x")
+    await broker.expire_transaction(NAME)
+    with pytest.raises(ValueError, match="it is CompleteAbort; open are none"):
+        await broker.abort_transaction(NAME)
+
+
+@PROTOCOLS
+async def test_a_producer_that_is_fenced(
+    broker: RunningBroker, wire: Wire, orders: Topic, version: int
+) -> None:
+    """By its transactional id: as if a newer instance had begun."""
+    writer = await writing(wire, orders, version)
+    assert await broker.fence_producer(transactional_id=NAME) == [writer.id]
+    assert await seen(wire, orders) == [b"after"]
+    assert await writer.produce(orders, b"zombie") == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert await writer.add(orders, 1) == [ErrorCode.PRODUCER_FENCED]
+    for commit in (True, False):
+        assert await writer.end(commit=commit) == ErrorCode.PRODUCER_FENCED
+    await writer.begin()
+    await writer.write(orders, b"anew")
+    await writer.commit()
+    assert await seen(wire, orders) == [b"after", b"anew"]
+
+
+@pytest.mark.parametrize("by_id", [True, False])
+async def test_a_transactional_producer_is_fenced_by_its_coordinator(
+    broker: RunningBroker, wire: Wire, orders: Topic, by_id: bool
+) -> None:
+    """Fencing it in the logs alone would leave a transaction there that nobody ends."""
+    writer = await writing(wire, orders, FIRST)
+    assert await broker.fence_producer(writer.id if by_id else None) == [writer.id]
+    assert await writer.end(commit=True) == ErrorCode.PRODUCER_FENCED
+    assert await seen(wire, orders) == [b"after"]
+
+
+async def test_a_producer_without_a_transaction_is_fenced(
+    broker: RunningBroker, wire: Wire, orders: Topic
+) -> None:
+    writer = await begun(wire, SECOND)
+    await broker.fence_producer(transactional_id=NAME)
+    assert await writer.produce(orders, b"zombie") == ErrorCode.INVALID_PRODUCER_EPOCH
+    with pytest.raises(ValueError, match="there is no transactional id 'x'; there are tx"):
+        await broker.fence_producer(transactional_id="x")
+    with pytest.raises(ValueError, match="not by both"):
+        await broker.fence_producer(writer.id, transactional_id=NAME)
+
+
+@PROTOCOLS
+async def test_one_transaction_is_open_for_too_long(
+    broker: RunningBroker, wire: Wire, orders: Topic, version: int
+) -> None:
+    writer = await writing(wire, orders, version)
+    await broker.expire_transaction(NAME)
+    assert await seen(wire, orders) == [b"after"]
+    assert await writer.produce(orders, b"late") == ErrorCode.INVALID_PRODUCER_EPOCH
+    text = str(broker.explain.transaction(NAME))
+    assert re.search(
+        "the test let it last too long\n.*it was open for more than 60000 ms; PrepareAbort, "
+        f"producer {writer.id}, epoch {writer.epoch + 1}\n",
+        text,
+    ), text
+
+
+async def test_a_coordinator_that_moves(broker: RunningBroker, wire: Wire, orders: Topic) -> None:
+    writer = await begun(wire, FIRST)
+    await broker.move_coordinator(transactional_id=NAME)
+    assert await writer.add(orders, 0) == [ErrorCode.NOT_COORDINATOR]
+    assert await writer.end(commit=True) == ErrorCode.NOT_COORDINATOR
+    find = request(ApiKey.FIND_COORDINATOR, coordinator_keys=[NAME], key_type=1)
+    await wire.ask(ApiKey.FIND_COORDINATOR, 4, find)
+    await writer.write(orders, b"x")
+    await broker.move_coordinator(transactional_id=NAME)
+    await wire.ask(ApiKey.FIND_COORDINATOR, 4, find)
+    await writer.commit()
+    assert await seen(wire, orders) == [b"x"], "it is known from what is stored"
+    with pytest.raises(ValueError, match="there is no transactional id 'x'; there are tx"):
+        await broker.move_coordinator(transactional_id="x")
+    for named in ({}, {"group": "g", "transactional_id": NAME}):
+        with pytest.raises(ValueError, match="of a group or of a transactional id"):
+            await broker.move_coordinator(**named)
+
+
+def test_what_a_real_producer_meets() -> None:
+    """It is told that its transaction was aborted, or that somebody else has its id."""
+    with LocalBroker(topics={"orders": 1}) as broker:
+        producer = confluent(broker)
+        write(producer, "aborted", "orders")
+        broker.abort_transaction(NAME)
+        with pytest.raises(KafkaException) as failed:
+            producer.commit_transaction(10)
+        assert failed.value.args[0].fatal() or failed.value.args[0].txn_requires_abort()
+        second = confluent(broker)
+        write(second, "fenced", "orders")
+        broker.fence_producer(transactional_id=NAME)
+        with pytest.raises(KafkaException) as failed:
+            second.commit_transaction(10)
+        assert failed.value.args[0].fatal()
+        third = confluent(broker)
+        write(third, "committed", "orders")
+        third.commit_transaction(10)
+        assert [record.text for record in broker.records("orders")] == ["committed"]
+
+
+async def test_a_fault_that_names_a_transactional_id(
+    broker: RunningBroker, wire: Wire, orders: Topic
+) -> None:
+    """Requests name it in several ways."""
+    writer = await begun(wire, FIRST)
+    broker.fault("AddPartitionsToTxn", error="COORDINATOR_LOAD_IN_PROGRESS", transactional_id=NAME)
+    broker.fault("AddPartitionsToTxn", error="NOT_COORDINATOR", transactional_id="other").maybe()
+    assert await writer.add(orders, 0) == [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
+    assert await writer.add(orders, 0) == [0]
+    assert "fault COORDINATOR_LOAD_IN_PROGRESS for AddPartitionsToTxn" in str(
+        broker.explain.transaction(NAME)
+    )
+    await writer.abort()
+
+
+# -- clocks
+
+
+@PROTOCOLS
+async def test_a_transaction_times_out_on_demand(
+    broker: RunningBroker, wire: Wire, orders: Topic, version: int
+) -> None:
+    writer = await writing(wire, orders, version)
+    await broker.advance_coordinator(58_000, keep_members=True)
+    assert await seen(wire, orders) == []
+    await broker.advance_coordinator(3_000, keep_members=True)
+    assert await seen(wire, orders) == [b"after"], "the markers are there when `advance` returns"
+    assert await writer.produce(orders, b"late") == ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+def test_on_a_disk_the_markers_are_there_as_well() -> None:
+    with LocalBroker(topics={"orders": 1}, disk=True) as local:
+
+        async def story(broker: RunningBroker) -> None:
+            async with connected(broker.broker.endpoint) as wire:
+                orders = topic_of(broker)
+                await writing(wire, orders)
+                await broker.advance_coordinator(61_000, keep_members=False)
+                assert await seen(wire, orders) == [b"after"]
+                await broker.settled()
+
+        local.run_in_broker(story)
+
+
+async def test_the_time_of_logs_ends_no_transaction(broker: RunningBroker, wire: Wire) -> None:
+    """It lets transactional ids be forgotten that nobody uses."""
+    orders = await create_topic(wire, "kept", configs={"retention.ms": "-1"})
+    writer = await writing(wire, orders)
+    await broker.advance(30 * 86_400_000)
+    await writer.write(orders, b"and on")
+    await writer.commit()
+    assert await seen(wire, orders) == [b"open", b"after", b"and on"]
+    await broker.advance(6 * 86_400_000)
+    assert str(broker.explain.transaction(NAME)).startswith(f"transactional id {NAME} is Complete")
+    await broker.advance(2 * 86_400_000)
+    assert str(broker.explain.transaction(NAME)).startswith(f"there is no transactional id {NAME}")
+    assert await writer.produce(orders, b"x") == ErrorCode.INVALID_PRODUCER_ID_MAPPING
+
+
+# -- rest
+
+
+async def test_no_rest_while_a_transaction_is_open(
+    broker: RunningBroker, wire: Wire, orders: Topic
+) -> None:
+    writer = await writing(wire, orders)
+    with pytest.raises(WaitTimeout, match=f"the transaction of {NAME} is Ongoing"):
+        await broker.settled(timeout=0.05)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(broker.settled)
+        await writer.commit()
+    assert await seen(wire, orders) == [b"open", b"after"]
+
+
+# -- explain
+
+
+async def test_who_holds_up_readers(broker: RunningBroker, wire: Wire, orders: Topic) -> None:
+    writer = await begun(wire, SECOND)
+    await produce(wire, orders, batch([b"before"]))
+    await writer.write(orders, b"open")
+    told = str(broker.explain.partition("orders", 0))
+    assert re.search(
+        r"; readers of committed records see nothing from offset 1 on: producer "
+        rf"{writer.id} \(transactional id {NAME}\) has a transaction open since "
+        r"\d\d:\d\d:\d\d \(\d+\.\d s\) there",
+        told,
+    ), told
+    assert "readers of committed" in await broker.report()
+    assert "readers of committed" not in str(broker.explain.partition("orders", 1))
+    with pytest.raises(WaitTimeout, match=f"transactional id {NAME}"):
+        await broker.wait_for("orders", count=2, timeout=0.05)
+    await writer.commit()
+    assert "readers of committed" not in str(broker.explain.partition("orders", 0))
+
+
+async def test_a_transaction_of_which_nobody_knows(
+    broker: RunningBroker, wire: Wire, orders: Topic
+) -> None:
+    """A batch that an old broker took in after the marker."""
+    hanging = batch([b"x"], producer_id=9, producer_epoch=0, base_sequence=0, transactional=True)
+    replica = broker.broker.node.named_replica("orders", 0)
+    replica.append(memoryview(hanging), read_header(hanging), broker.clock.log_ms())
+    assert "producer 9 has a transaction open there of which no coordinator" in str(
+        broker.explain.partition("orders", 0)
+    )
+
+
+async def test_where_a_transaction_stands(broker: RunningBroker, wire: Wire, orders: Topic) -> None:
+    assert str(broker.explain.transaction(NAME)) == f"there is no transactional id {NAME}"
+    writer = await begun(wire, SECOND)
+    who = f"producer {writer.id}, epoch {writer.epoch},"
+    assert str(broker.explain.transaction(NAME)).startswith(
+        f"transactional id {NAME} is Empty: {who} has no transaction open\n"
+    )
+    await writer.write(orders, b"x", partition=1)
+    broker.clock.coordinator.freeze()
+    await broker.advance_coordinator(20_000, keep_members=True)
+    told = str(broker.explain.transaction(NAME))
+    assert re.match(
+        rf"transactional id {NAME} is Ongoing: {who} has a transaction open since "
+        r"\S+ \(\d+\.\d s\) in orders-1; it is aborted in (40\.0|39\.\d) s\n",
+        told,
+    ), told
+    assert "the test moved the coordinators' clock 20 s ahead" in told
+    await broker.abort_transaction(NAME)
+    told = str(broker.explain.transaction(NAME))
+    assert "a transaction began; Ongoing" in told
+    assert "the test aborted it; PrepareAbort" in told
+    assert "all markers are written; CompleteAbort" in told
+    assert f"transactional id {NAME} is CompleteAbort" in await broker.report()
+
+
+# -- crashes
+
+
+@pytest.fixture
+def on_disk() -> Iterator[LocalBroker]:
+    with LocalBroker(topics={"orders": 1, "invoices": 1}, disk=True) as broker:
+        yield broker
+
+
+@pytest.mark.parametrize("is_committed", [True, False], ids=["commit", "abort"])
+@pytest.mark.parametrize(
+    "point", ["txn.prepared", "txn.marker(1)", "txn.marker(2)", "txn.completed"]
+)
+def test_a_producer_lives_through_a_crash(
+    on_disk: LocalBroker, point: str, is_committed: bool
+) -> None:
+    """All or nothing, as it was decided, in both topics; and the producer goes on."""
+    producer = confluent(on_disk)
+    write(producer, "1", "orders", "invoices")
+    end = producer.commit_transaction if is_committed else producer.abort_transaction
+    on_disk.crash_at(point, "drop" if is_committed else "mixed", seed=7)
+    ending = threading.Thread(target=end, args=(20,))
+    ending.start()
+    on_disk.wait_for_crash(timeout=10)
+    ending.join()
+    write(producer, "2", "orders", "invoices")
+    producer.commit_transaction(20)
+    wanted = ["1", "2"] if is_committed else ["2"]
+    for topic in ("orders", "invoices"):
+        assert [record.text for record in on_disk.records(topic)] == wanted
+    on_disk.settled()
+
+
+def test_a_marker_that_does_not_come(on_disk: LocalBroker) -> None:
+    for point in ("txn.marker", "txn.marker(0)", "txn.marker(x)"):
+        with pytest.raises(ValueError, match=r"there is no point .*, txn.marker\(n\)"):
+            on_disk.crash_at(point)
+    producer = confluent(on_disk)
+    on_disk.crash_at("txn.marker(2)")
+    write(producer, "1", "orders")
+    producer.commit_transaction(10)
+    with pytest.raises(WaitTimeout):
+        on_disk.wait_for_crash(timeout=0.05)
+    on_disk.disarm_faults()

@@ -296,6 +296,26 @@ class TransactionCoordinator:
         else:
             result.on_failure = lambda code, now: self._abort_later(transactional_id, now)
 
+    def raise_epoch(self, transactional_id: str, above: int, now: Now) -> Result[None]:
+        """Fence producers with epochs up to `above`, which are known from elsewhere: those of a
+        cluster that went back to an earlier state. What is open is aborted.
+
+        Nothing happens to a transaction whose end is decided.
+        """
+        result: Result[None] = Result()
+        known = self._transactions.get(transactional_id)
+        if known is None or known.epoch > above or known.state.is_prepared:
+            return result
+        cause = "producers are known that began later"
+        raised = replace(known, epoch=min(above, LAST_EPOCH_GIVEN), updated_ms=now.log_ms)
+        if known.state is ONGOING:
+            self._abort(transactional_id, raised, cause, now, result)
+            return result
+        raised = replace(raised, epoch=raised.epoch + 1)
+        self._store(transactional_id, raised, now, result, cause=cause, by_coordinator=True)
+        result.on_failure = lambda code, now: Result()
+        return result
+
     def take_prepared(self) -> set[str]:
         """Transactional ids whose markers are to be written as soon as the log is committed."""
         taken, self._prepared = self._prepared, set()

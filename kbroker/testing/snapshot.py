@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -10,18 +12,25 @@ from uuid import UUID
 
 from kbroker.broker import METADATA_JOURNAL, open_broker
 from kbroker.clock import Clock
-from kbroker.cluster import Cluster, LocalStore
+from kbroker.cluster import TRANSACTIONS_TOPIC, Cluster, LocalStore
 from kbroker.cluster.cluster import META
 from kbroker.cluster.model import random_cluster_id
 from kbroker.config import BrokerConfig
+from kbroker.coordinator.transaction import LAST_EPOCH_GIVEN
 from kbroker.groups import GroupService
 from kbroker.node import Node
+from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.messages.groups import LeaveGroupRequest
+from kbroker.protocol.primitives import DecodeError
+from kbroker.protocol.records import read_records
+from kbroker.protocol.transaction_log import decode_key, decode_value
 from kbroker.storage.checkpoints import MetaProperties
-from kbroker.storage.naming import META_PROPERTIES
+from kbroker.storage.files import Files
+from kbroker.storage.naming import LOG, META_PROPERTIES, parse_folder_name
 
 from .clock import Reading, Readings
 from .stores import FolderStore, Store, copy_folders
+from .transactions import complete_ends, transactions
 
 CLOCKS = "test-clocks.json"
 """How the clocks of a saved snapshot stood; missing when nobody had moved them."""
@@ -86,13 +95,17 @@ async def take_snapshot(node: Node, store: Store, clocks: Readings) -> Snapshot:
 
 
 class Reached(NamedTuple):
-    """How far a cluster had come in what never goes back, as clients have seen it."""
+    """How far a cluster had come in what never goes back, as clients have seen it.
+
+    `producers` has the producer id and epoch of each transactional id.
+    """
 
     leader_epochs: dict[tuple[UUID, int], int]
     producer_id: int
+    producers: dict[str, tuple[int, int]]
 
 
-NOWHERE = Reached({}, 0)
+NOWHERE = Reached({}, 0, {})
 """Of a cluster that no client has seen."""
 
 
@@ -108,7 +121,30 @@ async def how_far(store: Store) -> Reached:
         for partition in topic.partitions
     }
     await cluster.aclose()
-    return Reached(epochs, cluster.next_producer_id)
+    return Reached(epochs, cluster.next_producer_id, dict(_producers(store)))
+
+
+def _producers(store: Store) -> Iterator[tuple[str, tuple[int, int]]]:
+    """The producer ids and epochs that transactional ids had, the newest ones last."""
+    files = store.files
+    for folder in store.folders:
+        for name in files.listdir(folder):
+            partition = parse_folder_name(name)
+            if partition is not None and partition[0] == TRANSACTIONS_TOPIC:
+                for log in files.listdir(f"{folder}/{name}"):
+                    if log.endswith(LOG):
+                        yield from _producers_in(files, f"{folder}/{name}/{log}")
+
+
+def _producers_in(files: Files, path: str) -> Iterator[tuple[str, tuple[int, int]]]:
+    file = files.open(path)
+    with suppress(KafkaError, DecodeError):  # the rest of a write that a power cut broke off
+        for record in read_records(file.read(0, file.size)):
+            transactional_id = decode_key(record.key) if record.key is not None else None
+            if transactional_id is not None and record.value is not None:
+                value = decode_value(record.value)
+                yield transactional_id, (value.producer_id, value.producer_epoch)
+    file.close()
 
 
 def _journal(store: Store) -> str | None:
@@ -120,7 +156,8 @@ async def make_ready(config: BrokerConfig, store: Store, clock: Clock, reached: 
     """Let a store that was filled from a snapshot be one from which clients go on by themselves.
 
     No client is connected, so no group has a member: their members join again, in a later
-    generation. Leader epochs and producer ids go on behind those that clients have seen.
+    generation. Leader epochs, producer ids and the epochs of transactional producers go on behind
+    those that clients have seen.
     """
     async with open_broker(
         config,
@@ -134,6 +171,22 @@ async def make_ready(config: BrokerConfig, store: Store, clock: Clock, reached: 
         await cluster.raise_leader_epochs(reached.leader_epochs, cause="restored")
         await cluster.skip_producer_ids(reached.producer_id)
         _let_members_go(broker.node.groups)
+        await _fence_later_producers(broker.node, reached.producers)
+
+
+async def _fence_later_producers(node: Node, reached: dict[str, tuple[int, int]]) -> None:
+    """Nobody gets the epoch of a producer that is still there, and was never there."""
+    await complete_ends(node)
+    for shard, transactional_id, known in transactions(node):
+        here = known.producer_id, known.epoch
+        producer_id, epoch = reached.get(transactional_id, here)
+        if (producer_id, epoch) != here:
+            above = epoch if producer_id == known.producer_id else LAST_EPOCH_GIVEN
+            service = node.transactions
+            service.run(
+                shard, shard.coordinator.raise_epoch(transactional_id, above, service.now())
+            )
+    await complete_ends(node)
 
 
 def _let_members_go(groups: GroupService) -> None:

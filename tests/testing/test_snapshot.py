@@ -5,9 +5,9 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from confluent_kafka import Consumer
@@ -15,8 +15,16 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import OutOfOrderSequenceNumberError
 from kafka.structs import OffsetAndMetadata
 
+from kbroker.protocol.errors import ErrorCode
+from kbroker.shards import Shards
 from kbroker.storage.files import MemFiles
 from kbroker.testing import LocalBroker, RunningBroker, Snapshot
+
+from ..broker.test_transactions import NAME, Writer, begun
+from ..wire import Topic, Wire, connected
+from .test_transactions import confluent, topic_of
+
+T = TypeVar("T")
 
 SERVE = [
     sys.executable,
@@ -80,6 +88,116 @@ def leader_epoch(broker: LocalBroker) -> int:
 def generation(broker: LocalBroker) -> int:
     """The generation of group g."""
     return int(ask(broker, lambda node: node.groups.history.of("g")[-1].generation))
+
+
+# -- transactions
+
+
+async def new_writer(running: RunningBroker, wire: Wire, version: int) -> tuple[Writer, Topic]:
+    """A producer with one committed transaction."""
+    topic = topic_of(running)
+    writer = await begun(wire, version)
+    await writer.write(topic, b"1")
+    await writer.commit()
+    return writer, topic
+
+
+def with_wire(broker: LocalBroker, story: Callable[[RunningBroker, Wire], Awaitable[T]]) -> T:
+    async def run(running: RunningBroker) -> T:
+        async with connected(running.broker.endpoint) as wire:
+            return await story(running, wire)
+
+    return broker.run_in_broker(run)
+
+
+def test_transactions_go_on_from_a_snapshot(broker: LocalBroker) -> None:
+    producers = [confluent(broker, "committed"), confluent(broker, "aborted")]
+    for number, producer in enumerate(producers):
+        producer.begin_transaction()
+        producer.produce("orders", f"{number}", partition=number)
+        assert producer.flush(10) == 0
+    broker.restore(broker.snapshot())
+    assert values(broker) == []
+    producers[0].commit_transaction(20)
+    producers[1].abort_transaction(20)
+    assert values(broker) == ["0"]
+    broker.settled()
+
+
+def test_a_transaction_is_open_in_a_fork(broker: LocalBroker) -> None:
+    producer = confluent(broker)
+    producer.begin_transaction()
+    producer.produce("orders", "1", partition=0)
+    assert producer.flush(10) == 0
+    with broker.fork() as fork:
+        fork.produce("orders", "behind", partition=0)
+        assert values(fork) == []
+        confluent(fork)
+        assert values(fork) == ["behind"], "whoever begins with its id has it aborted"
+    producer.commit_transaction(10)
+    assert values(broker) == ["1"]
+
+
+def test_a_decision_in_a_snapshot_is_carried_out(broker: LocalBroker) -> None:
+    """It was made when the snapshot was taken, and its markers were not written yet."""
+
+    async def prepare(running: RunningBroker, wire: Wire) -> None:
+        writer, topic = await new_writer(running, wire, 11)
+        await writer.write(topic, b"2")
+        service = running.broker.node.transactions
+        shard = service.shard(NAME)
+        result = shard.coordinator.end(
+            *(NAME, writer.id, writer.epoch, -1, service.now()), commit=True, second_protocol=False
+        )
+        Shards.store(service, shard, result)
+        assert shard.coordinator.transactions[NAME].state.is_prepared
+
+    with_wire(broker, prepare)
+    assert values(broker) == ["1"]
+    with broker.fork() as fork:
+        assert values(fork) == ["1", "2"]
+        fork.settled()
+    broker.restore(broker.snapshot())
+    assert values(broker) == ["1", "2"]
+    broker.settled()
+
+
+@pytest.mark.parametrize("is_open", [True, False], ids=["open", "at rest"])
+def test_no_two_producers_have_one_epoch(broker: LocalBroker, is_open: bool) -> None:
+    """One that began after the snapshot is still there when another one begins after it."""
+
+    async def start(running: RunningBroker, wire: Wire) -> Writer:
+        writer, topic = await new_writer(running, wire, 13)
+        if is_open:
+            await writer.write(topic, b"open")
+        return writer
+
+    async def go_on(running: RunningBroker, wire: Wire) -> list[tuple[int, int]]:
+        writer = await begun(wire, 13)
+        newest = [(writer.id, writer.epoch)]
+        for _ in range(3):
+            await writer.write(topic_of(running), b"later")
+            await writer.commit()
+            newest.append((writer.id, writer.epoch))
+        return newest
+
+    async def come_back(running: RunningBroker, wire: Wire) -> tuple[int, int]:
+        topic = topic_of(running)
+        zombie, new = Writer(wire, 13), await begun(wire, 13)
+        for zombie.id, zombie.epoch in known:
+            assert await zombie.produce(topic, b"zombie") == ErrorCode.INVALID_PRODUCER_EPOCH
+            assert await zombie.end(commit=False) == ErrorCode.PRODUCER_FENCED
+        await new.write(topic, b"new")
+        await new.commit()
+        return new.id, new.epoch
+
+    with_wire(broker, start)
+    snapshot = broker.snapshot()
+    known = with_wire(broker, go_on)
+    broker.restore(snapshot)
+    for _ in range(2):
+        assert with_wire(broker, come_back) not in known
+    assert values(broker) == ["1", "new", "new"]
 
 
 # -- what is in it

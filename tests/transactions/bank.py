@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from .client import FATAL, PARTITIONS, SESSION_TIMEOUT_MS, Reader
+from .client import BRIEF, BRIEF_TIMEOUT_MS, FATAL, PARTITIONS, SESSION_TIMEOUT_MS, Reader
 from .history import BROKER, Event, Operation, Phase, Recorder, from_json, load
 
 ROOT = Path(__file__).parents[2]
@@ -28,14 +28,21 @@ SETTINGS = (
     "offsets.topic.num.partitions=4",
     "transaction.state.log.num.partitions=4",
 )
-CLIENTS = ("transformer-0", "transformer-1", "producer-0", "producer-1", "second-0", "reader-0")
+CLIENTS = (
+    "transformer-0",
+    "transformer2-0",
+    "producer-0",
+    "producer-1",
+    "producer2-0",
+    "reader-0",
+)
 COMMITS_PER_ROUND = 20
 WAIT_SECONDS = 60.0
 """After whatever happened, everybody goes on within this time."""
-PRODUCING, TRANSFORMING = ("producer", "second"), ("transformer",)
 AT_THE_END = 0.7
 """How often who sleeps has all answers but that to the end of its transaction."""
 ZOMBIE_SECONDS = 5.0
+OUTLAST_SECONDS = BRIEF_TIMEOUT_MS / 1000 + 0.5
 STALL_SECONDS = SESSION_TIMEOUT_MS / 1000 + 1.5
 
 
@@ -189,7 +196,7 @@ class Bank:
         before = self.commits
         self._wait(lambda: self.commits >= before + COMMITS_PER_ROUND, "commits")
         self._wait(
-            lambda: all(child.is_ready for child in self._of_kind(*PRODUCING, *TRANSFORMING)),
+            lambda: all(child.is_ready for child in self._of_kind("producer", "transformer")),
             "all clients",
         )
         return MOMENTS[moment](self)
@@ -198,20 +205,20 @@ class Bank:
         """Kill the broker and start it again."""
         time.sleep(self.random.uniform(0, 0.2))
         self._wait(
-            lambda: any(child.is_open for child in self._of_kind(*PRODUCING, *TRANSFORMING)),
+            lambda: any(child.is_open for child in self._of_kind("producer", "transformer")),
             "a transaction",
         )
         self.server.kill()
         self._recorder.write(Operation.KILL, process=BROKER)
-        counts = any(child.is_open for child in self._of_kind(*PRODUCING, *TRANSFORMING))
+        counts = any(child.is_open for child in self._of_kind("producer", "transformer"))
         self.server.start()
         return counts
 
     def kill_producer(self) -> bool:
-        return self._kill(self._draw(*PRODUCING))
+        return self._kill(self._draw("producer"))
 
     def kill_transformer(self) -> bool:
-        return self._kill(self._draw(*TRANSFORMING))
+        return self._kill(self._draw("transformer"))
 
     def _kill(self, child: Child) -> bool:
         child.running.kill()
@@ -221,10 +228,10 @@ class Bank:
         return child.is_open
 
     def replace_producer(self) -> bool:
-        return self._replace(*PRODUCING)
+        return self._replace("producer")
 
     def replace_transformer(self) -> bool:
-        return self._replace(*TRANSFORMING)
+        return self._replace("transformer")
 
     def _draw(self, *kinds: str) -> Child:
         """One of them, in a transaction."""
@@ -266,8 +273,15 @@ class Bank:
 
     def stall_transformer(self) -> bool:
         """A member sleeps until the group has given its partitions to another one."""
-        child = self._pause(*TRANSFORMING)
+        child = self._pause("transformer")
         time.sleep(STALL_SECONDS)
+        self._resume(child)
+        return True
+
+    def outlast_producer(self) -> bool:
+        """A producer sleeps until its transaction is aborted because it took too long."""
+        child = self._pause(*BRIEF)
+        time.sleep(OUTLAST_SECONDS)
         self._resume(child)
         return True
 
@@ -279,11 +293,11 @@ class Bank:
 
     def finish(self) -> None:
         """Stop everybody when all inputs are transformed, and read everything."""
-        self._stop(*PRODUCING)
+        self._stop("producer")
         reader = Reader("reader-last", 1, self.server.port, self.folder, self.seed)
         try:
             self._wait(reader.is_drained, "every input is transformed")
-            self._stop(*TRANSFORMING, "reader")
+            self._stop("transformer", "reader")
             reader.read_all()
         finally:
             reader.close()
@@ -328,6 +342,7 @@ MOMENTS: dict[str, Callable[[Bank], bool]] = {
     "replace producer": Bank.replace_producer,
     "replace transformer": Bank.replace_transformer,
     "stall transformer": Bank.stall_transformer,
+    "outlast producer": Bank.outlast_producer,
 }
 
 

@@ -41,7 +41,9 @@ LONG_PAUSE = 5
 """How many pauses there are before an end."""
 CALL_SECONDS = 2.0
 HANG_SECONDS = 2 * CALL_SECONDS
-TRANSACTION_TIMEOUT_MS = 60_000
+TIMEOUT_MS, BRIEF_TIMEOUT_MS = 60_000, 1_500
+BRIEF = ("producer-1", "producer2-0")
+"""Clients whose transactions are aborted when they sleep for a while."""
 SESSION_TIMEOUT_MS = 1500
 VALUES_PER_LIFE = 10**6
 LIVES_PER_NAME = 10**3
@@ -87,6 +89,7 @@ class Transactional(Client):
         first = (_number(name) * LIVES_PER_NAME + life) * VALUES_PER_LIFE
         self._values = itertools.count(first)
         self._names = itertools.count(1)
+        self.timeout_ms = BRIEF_TIMEOUT_MS if name in BRIEF else TIMEOUT_MS
         self.transaction = ""
         self._begun = 0.0
         self._is_known = False
@@ -95,7 +98,7 @@ class Transactional(Client):
             Operation.INIT,
             self._producer.init_transactions,
             transactional_id=name,
-            timeout_ms=TRANSACTION_TIMEOUT_MS,
+            timeout_ms=self.timeout_ms,
         )
 
     def _open_producer(self, _: int) -> Any:
@@ -103,7 +106,7 @@ class Transactional(Client):
             {
                 **self.settings,
                 "transactional.id": self.name,
-                "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
+                "transaction.timeout.ms": self.timeout_ms,
                 "linger.ms": 1,
                 "retry.backoff.ms": 20,
                 "retry.backoff.max.ms": 100,
@@ -226,13 +229,6 @@ class TransactionalProducer(Transactional):
             self.end(commit=commit)
 
 
-class SecondProducer(TransactionalProducer):
-    """The same in the second protocol (KIP-890)."""
-
-    def _open_producer(self, port: int) -> Any:
-        return SecondProtocolProducer(HOST, port, self.name, TRANSACTION_TIMEOUT_MS)
-
-
 class Transformer(Transactional):
     """A member of the group: one output for each input, with the offsets in the transaction."""
 
@@ -317,6 +313,21 @@ class Transformer(Transactional):
         for partition in partitions:
             partition.offset = max(partition.offset, 0)
             self._consumer.seek(partition)
+
+
+class SecondProtocol(Transactional):
+    """The second protocol (KIP-890) in place of librdkafka's."""
+
+    def _open_producer(self, port: int) -> Any:
+        return SecondProtocolProducer(HOST, port, self.name, self.timeout_ms)
+
+
+class SecondProducer(SecondProtocol, TransactionalProducer):
+    """A producer of the second protocol."""
+
+
+class SecondTransformer(SecondProtocol, Transformer):
+    """A transformer of the second protocol."""
 
 
 class Reader(Client):
@@ -419,7 +430,7 @@ def _read_to_end(consumer: Any) -> tuple[dict[Place, list[tuple[int, int]]], dic
     records: dict[Place, list[tuple[int, int]]] = {place: [] for place in PLACES}
     ends: dict[Place, int] = {}
     while len(ends) < len(PLACES):
-        for message in consumer.consume(1000, 1.0):
+        for message in consumer.consume(1000, 0.05):
             error = message.error()
             if error is None:
                 records[_place(message)].append((message.offset(), _value(message)))
@@ -458,11 +469,12 @@ def _number(name: str) -> int:
 
 KINDS: dict[str, Callable[..., Any]] = {
     "producer": TransactionalProducer,
-    "second": SecondProducer,
+    "producer2": SecondProducer,
     "transformer": Transformer,
+    "transformer2": SecondTransformer,
     "reader": Reader,
 }
-KINDS_WITH_VALUES = ("producer", "second", "transformer")
+KINDS_WITH_VALUES = ("producer", "producer2", "transformer", "transformer2")
 
 
 def main(name: str, life: str, port: str, folder: str, seed: str) -> None:

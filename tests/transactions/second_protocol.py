@@ -19,28 +19,34 @@ from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.headers import decode_response, encode_request
+from kbroker.protocol.messages.transactions import TxnOffsetCommitRequest
 
 from ..wire import Topic, batch, produce_request, request
 
-INIT_VERSION, PRODUCE_VERSION, END_VERSION = 5, 12, 5
+INIT_VERSION, PRODUCE_VERSION, OFFSETS_VERSION, END_VERSION = 5, 12, 5, 5
 ANSWER_SECONDS = 20
 RETRY_SECONDS = 0.02
+_MEMBER_MARK = b"CGMDv2:"
 
 FENCED = frozenset(
     {
-        ErrorCode.INVALID_PRODUCER_EPOCH,
         ErrorCode.INVALID_PRODUCER_ID_MAPPING,
         ErrorCode.PRODUCER_FENCED,
     }
 )
 ABORTABLE = frozenset(
     {
+        ErrorCode.INVALID_PRODUCER_EPOCH,
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
         ErrorCode.INVALID_TXN_STATE,
         ErrorCode.TRANSACTION_ABORTABLE,
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.REBALANCE_IN_PROGRESS,
     }
 )
-"""All other errors pass: the request is sent again."""
+"""All other errors pass: the request is sent again. The end says whether an epoch is over that may
+have been raised because the transaction took too long."""
 
 
 class Delivered(NamedTuple):
@@ -97,6 +103,29 @@ class SecondProtocolProducer:
 
     def poll(self, _: float) -> None:
         """Everything is delivered."""
+
+    def send_offsets_to_transaction(self, offsets: list[Any], member: bytes, _: float) -> None:
+        producer_id, epoch = self._producer
+        generation, group, member_id = _parse_member(member)
+        rows: defaultdict[str, list[TxnOffsetCommitRequest.Partition]] = defaultdict(list)
+        for each in offsets:
+            row = TxnOffsetCommitRequest.Partition(
+                partition_index=each.partition, committed_offset=each.offset
+            )
+            rows[each.topic].append(row)
+        ask = TxnOffsetCommitRequest(
+            transactional_id=self._transactional_id,
+            group_id=group,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            generation_id=generation,
+            member_id=member_id,
+            topics=[
+                TxnOffsetCommitRequest.Topic(name=name, partitions=each)
+                for name, each in rows.items()
+            ],
+        )
+        self._until_done(ApiKey.TXN_OFFSET_COMMIT, OFFSETS_VERSION, ask, _worst_code)
 
     def commit_transaction(self, _: float) -> None:
         self._end(commit=True)
@@ -171,9 +200,22 @@ class SecondProtocolProducer:
             self._socket = None
 
 
+def _parse_member(data: bytes) -> tuple[int, str, str]:
+    """Generation, group and member id of what confluent-kafka calls metadata of a group."""
+    assert data.startswith(_MEMBER_MARK), data
+    (generation,) = struct.unpack_from("=i", data, len(_MEMBER_MARK))
+    group, member_id, _ = data[len(_MEMBER_MARK) + 4 :].split(b"\0", 2)
+    return generation, group.decode(), member_id.decode()
+
+
 def _own_code(answer: Any) -> int:
     return int(answer.error_code)
 
 
 def _produce_code(answer: Any) -> int:
     return int(answer.responses[0].partition_responses[0].error_code)
+
+
+def _worst_code(answer: Any) -> int:
+    codes = (row.error_code for topic in answer.topics for row in topic.partitions)
+    return next((int(code) for code in codes if code), 0)

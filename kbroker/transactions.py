@@ -44,7 +44,6 @@ MEMORY_PARTITIONS = 1
 """Partitions of the topic when all is in memory: what one process needs."""
 END_SECONDS_MAX = 5
 """How long the answer to EndTxn waits for markers. The transaction is decided all the same."""
-EXPIRY_CHECK_SECONDS = 3600
 RETRY_SECONDS = 1
 """How long a marker waits that could not be written."""
 
@@ -310,8 +309,9 @@ class TransactionService(Shards[TransactionCoordinator]):
 
     async def expire_ids_regularly(self) -> None:
         """Forget transactional ids that nobody uses, until cancelled."""
+        interval_ms = self._node.config.transaction_remove_expired_interval_ms
         while True:
-            await trio.sleep(EXPIRY_CHECK_SECONDS)
+            await trio.sleep(interval_ms / 1000)
             self.expire_ids()
 
     def expire_ids(self) -> None:

@@ -695,6 +695,15 @@ _TRANSACTIONS = (
         "transaction coordinator has confirmed that the partition is part of the transaction.",
     ),
     Property(
+        "transaction.remove.expired.transaction.cleanup.interval.ms",
+        Type.INT,
+        "3600000",
+        "Time between two looks for transactional ids that nobody used for long.",
+        unit="ms",
+        minimum=1,
+        dynamic=False,
+    ),
+    Property(
         "transaction.state.log.num.partitions",
         Type.INT,
         "50",

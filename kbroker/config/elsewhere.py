@@ -81,9 +81,6 @@ ssl.allow.dn.changes
 ssl.allow.san.changes
 ssl.principal.mapping.rules
 telemetry.max.bytes
-transaction.abort.timed.out.transaction.cleanup.interval.ms
-transaction.remove.expired.transaction.cleanup.interval.ms
-transaction.state.log.load.buffer.size
 transaction.two.phase.commit.enable
 """
 
@@ -189,6 +186,8 @@ share.coordinator.write.timeout.ms
 share.fetch.purgatory.purge.interval.requests
 socket.connection.setup.timeout.max.ms
 socket.connection.setup.timeout.ms
+transaction.abort.timed.out.transaction.cleanup.interval.ms
+transaction.state.log.load.buffer.size
 """
 
 _NONE_DYNAMIC = """

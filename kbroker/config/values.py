@@ -303,6 +303,9 @@ class BrokerConfig(Settings):
     transaction_partition_verification_enable = _Boolean(
         "transaction.partition.verification.enable"
     )
+    transaction_remove_expired_interval_ms = _Integer(
+        "transaction.remove.expired.transaction.cleanup.interval.ms"
+    )
     transaction_state_log_num_partitions = _Integer("transaction.state.log.num.partitions")
     transaction_state_log_replication_factor = _Integer("transaction.state.log.replication.factor")
     transaction_state_log_min_isr = _Integer("transaction.state.log.min.isr")

@@ -491,6 +491,19 @@ async def a_producer_that_is_forgotten_is_a_new_one(trial: Trial) -> None:
     assert (await produce(trial.wire, T, mine)).base_offset == 1
 
 
+@effect_of("transaction.partition.verification.enable")
+async def transactions_are_not_asked_whether_they_know_of_a_partition(trial: Trial) -> None:
+    find = request(ApiKey.FIND_COORDINATOR, key="tx", key_type=1)
+    await trial.wire.ask(ApiKey.FIND_COORDINATOR, 3, find)
+    ask = request(ApiKey.INIT_PRODUCER_ID, transactional_id="tx", transaction_timeout_ms=60_000)
+    mine = (await trial.wire.ask(ApiKey.INIT_PRODUCER_ID, 4, ask)).producer_id
+    part = batch(producer_id=mine, producer_epoch=0, base_sequence=0, transactional=True)
+    for value, code in ((None, ErrorCode.INVALID_TXN_STATE), ("false", ErrorCode.NONE)):
+        await trial.set_broker("transaction.partition.verification.enable", value)
+        row = await produce(trial.wire, T, part, 9, transactional_id="tx")
+        assert row.error_code == code
+
+
 @pytest.mark.parametrize("name", EFFECTS)
 async def test_effect(name: str, tmp_path: Path) -> None:
     async with (

@@ -145,16 +145,14 @@ async def test_a_partition_that_was_not_added(wire: Wire, version: int) -> None:
     assert (await fetch(wire, topic)).high_watermark == 0
 
 
-async def test_verification_can_be_switched_off() -> None:
+async def test_the_second_protocol_joins_without_verification() -> None:
     async with (
         started(transaction_partition_verification_enable=False) as broker,
         connected(broker.endpoint) as wire,
     ):
         topic, producer = await create_topic(wire, "t"), await init(wire)
-        assert (await write(wire, producer, topic, 11)).error_code == 0
-        late = Producer("tx", producer.id + 1, 0)
-        row = await write(wire, late, topic, 12)
-        assert row.error_code == ErrorCode.INVALID_PRODUCER_ID_MAPPING, "the second protocol joins"
+        row = await write(wire, producer._replace(id=producer.id + 1), topic, 12)
+        assert row.error_code == ErrorCode.INVALID_PRODUCER_ID_MAPPING
 
 
 @pytest.mark.parametrize("version", BOTH)
@@ -302,3 +300,16 @@ async def test_a_late_marker(wire: Wire, version: int) -> None:
     ((row,),) = (each.partitions for each in answer.markers[0].topics)
     assert row.error_code == (ErrorCode.INVALID_PRODUCER_EPOCH if version == 2 else 0)
     assert await stable(wire, topic) == (0 if version == 2 else 2)
+
+
+async def test_ids_are_looked_through_as_often_as_is_set() -> None:
+    async with (
+        started(
+            transactional_id_expiration_ms=1,
+            transaction_remove_expired_transaction_cleanup_interval_ms=10,
+        ) as broker,
+        connected(broker.endpoint) as wire,
+    ):
+        await init(wire)
+        coordinator = broker.node.transactions.shard("tx").coordinator
+        await until(lambda: not coordinator.transactions)

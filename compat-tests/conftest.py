@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from harness.brokers import BROKERS, Broker
 from harness.clients import (
-    LIBRARIES,
+    JAVA_CLIENTS,
     OTHER_CLIENTS,
     OTHERS_ONLY,
     PYTHON_CLIENTS,
+    WORKERS,
     ClientProcess,
     Library,
 )
@@ -24,8 +25,10 @@ from harness.tools import Tools
 PROPERTIES = {
     "group.min.session.timeout.ms": "1000",
     "log.segment.bytes": "1048576",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
 }
-"""Short sessions so that a killed member is noticed soon; small segments so that some roll."""
+"""Short sessions so that a killed member is noticed soon, as are transactions that take too long
+(kbroker needs no telling); small segments so that some roll."""
 
 KILLED = {
     "broker.session.timeout.ms": "2000",
@@ -53,7 +56,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """`client` is every Python library, and where a mark `everyone` stands all others as well.
 
-    A mark `needs` leaves out those that cannot do it at all.
+    A mark `java` adds Java's own client. A mark `needs` leaves out those that cannot do it at all.
     """
     if "client" not in metafunc.fixturenames:
         return
@@ -64,6 +67,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         able = PYTHON_CLIENTS + OTHER_CLIENTS
     else:
         able = PYTHON_CLIENTS
+    if any(mark.name == "java" for mark in marks):
+        able += JAVA_CLIENTS
     needed = [ability for mark in marks if mark.name == "needs" for ability in mark.args]
     able = tuple(one for one in able if all(getattr(one, ability) for ability in needed))
     metafunc.parametrize("client", able, ids=lambda one: one.name, scope="session")
@@ -139,7 +144,7 @@ def workers(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
     def get(name: str) -> ClientProcess:
         if name not in running:
-            running[name] = ClientProcess(LIBRARIES[name], broker.address, folder / f"{name}.err")
+            running[name] = ClientProcess(WORKERS[name], broker.address, folder / f"{name}.err")
         return running[name]
 
     yield get

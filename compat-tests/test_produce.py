@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from harness.brokers import Broker
-from harness.clients import ClientError, ClientProcess, Library, eventually
+from harness.clients import ClientProcess, Library, eventually
 
 Unique = Callable[[str], str]
 LONG_WAIT_MS = 20_000
 SOON_SECONDS = 15.0
-TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
 
 
 @pytest.fixture
@@ -119,25 +117,3 @@ def test_read_committed_without_transactions(worker: ClientProcess, unique: Uniq
     assert [row["value"] for row in rows] == [str(i) for i in range(10)]
     offsets = worker("offsets", topic=topic, at="latest", isolation="read_committed")
     assert offsets == {"0": 10}
-
-
-@pytest.mark.needs("transactional")
-def test_transactions(
-    client: Library, broker: Broker, worker: ClientProcess, unique: Unique
-) -> None:
-    """Kafka commits; kbroker has none yet and says so at once, in a way that is not retried."""
-    topic, identity = unique("topic"), unique("id")
-    worker.admin("create_topic", name=topic)
-    arguments: dict[str, Any] = {"identity": identity, "topic": topic}
-    if broker.name == "apache":
-        worker.admin("transaction", **arguments)
-        assert [row["value"] for row in worker("read", topic=topic)] == ["in a transaction"]
-        return
-    began = time.monotonic()
-    with pytest.raises(ClientError) as caught:
-        worker.admin("transaction", **arguments)
-    # kafkajs tells only that there is no coordinator.
-    assert caught.value.code == (
-        None if client.name == "kafkajs" else TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    )
-    assert time.monotonic() - began < SOON_SECONDS

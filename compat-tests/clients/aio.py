@@ -19,7 +19,7 @@ from aiokafka.admin import (
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
-from base import Client, Consumer, OnChange, Row, heartbeat_ms
+from base import Client, Consumer, OnChange, Row, Transactional, heartbeat_ms
 
 CALL_SECONDS = 60.0
 
@@ -137,6 +137,36 @@ class AioConsumer(Consumer):
         self.loop.call(self.consumer.stop())
 
 
+class AioTransactional(Transactional):
+    def __init__(self, loop: Loop, **settings: Any) -> None:
+        self.loop = loop
+        self.producer: AIOKafkaProducer = loop.call(self._open(settings))
+
+    async def _open(self, settings: dict[str, Any]) -> AIOKafkaProducer:
+        producer = AIOKafkaProducer(**settings)
+        await producer.start()
+        return producer
+
+    def begin(self) -> None:
+        self.loop.call(self.producer.begin_transaction())
+
+    def send(self, topic: str, records: list[dict[str, Any]]) -> list[tuple[int, int] | Exception]:
+        return list(self.loop.call(_send_all(self.producer, topic, records)))
+
+    def send_offsets(
+        self, consumer: Consumer, group: str, topic: str, offsets: dict[int, int]
+    ) -> None:
+        wanted = {TopicPartition(topic, number): at for number, at in offsets.items()}
+        self.loop.call(self.producer.send_offsets_to_transaction(wanted, group))
+
+    def end(self, commit: bool) -> None:
+        ended = self.producer.commit_transaction if commit else self.producer.abort_transaction
+        self.loop.call(ended())
+
+    def close(self) -> None:
+        self.loop.call(self.producer.stop())
+
+
 class Aiokafka(Client):
     def __init__(self, bootstrap: str) -> None:
         super().__init__(bootstrap)
@@ -197,17 +227,13 @@ class Aiokafka(Client):
         }
         return list(self.loop.call(_produce(topic, records, settings)))
 
-    def transaction(self, identity: str, topic: str) -> None:
-        async def work() -> None:
-            producer = AIOKafkaProducer(bootstrap_servers=self.bootstrap, transactional_id=identity)
-            await producer.start()
-            try:
-                async with producer.transaction():
-                    await producer.send_and_wait(topic, b"in a transaction")
-            finally:
-                await producer.stop()
-
-        self.loop.call(work())
+    def transactional(self, identity: str, timeout_ms: int) -> Transactional:
+        return AioTransactional(
+            self.loop,
+            bootstrap_servers=self.bootstrap,
+            transactional_id=identity,
+            transaction_timeout_ms=timeout_ms,
+        )
 
     def error_code(self, error: Exception) -> int | None:
         for one in (error, *error.args, error.__cause__):
@@ -325,10 +351,16 @@ async def _produce(
     producer = AIOKafkaProducer(**settings)
     await producer.start()
     try:
-        sent = [await _send(producer, topic, record) for record in records]
-        return [await _result(one) for one in sent]
+        return await _send_all(producer, topic, records)
     finally:
         await producer.stop()
+
+
+async def _send_all(
+    producer: AIOKafkaProducer, topic: str, records: list[dict[str, Any]]
+) -> list[tuple[int, int] | Exception]:
+    sent = [await _send(producer, topic, record) for record in records]
+    return [await _result(one) for one in sent]
 
 
 async def _send(producer: AIOKafkaProducer, topic: str, record: dict[str, Any]) -> Any:

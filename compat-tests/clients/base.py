@@ -67,6 +67,31 @@ class Consumer(ABC):
         """Leave the group, if any, and end."""
 
 
+class Transactional(ABC):
+    """A producer with a transactional id, which has fenced all earlier ones; one thread only."""
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Begin a transaction."""
+
+    @abstractmethod
+    def send(self, topic: str, records: list[dict[str, Any]]) -> list[tuple[int, int] | Exception]:
+        """As `Client.produce`, in the transaction."""
+
+    @abstractmethod
+    def send_offsets(
+        self, consumer: Consumer, group: str, topic: str, offsets: dict[int, int]
+    ) -> None:
+        """Commit the positions of a member of `group` with the transaction."""
+
+    @abstractmethod
+    def end(self, commit: bool) -> None:
+        """Commit or abort."""
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+
 class Client(ABC):
     """A client library bound to one cluster."""
 
@@ -104,8 +129,8 @@ class Client(ABC):
         """Send everything, wait for all answers: (partition, offset) or the error of each."""
 
     @abstractmethod
-    def transaction(self, identity: str, topic: str) -> None:
-        """Send one record in a transaction of this transactional id and commit it."""
+    def transactional(self, identity: str, timeout_ms: int) -> Transactional:
+        """A producer that may be used now; what it begins may take `timeout_ms`."""
 
     @abstractmethod
     def error_code(self, error: Exception) -> int | None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from functools import cached_property
 from typing import Any
 
-from base import Client, Consumer, OnChange, Row, heartbeat_ms
+from base import Client, Consumer, OnChange, Row, Transactional, heartbeat_ms
 from confluent_kafka import (
     TIMESTAMP_NOT_AVAILABLE,
     ConsumerGroupTopicPartitions,
@@ -113,6 +114,36 @@ class ConfluentConsumer(Consumer):
         self.consumer.close()
 
 
+class ConfluentTransactional(Transactional):
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self.producer = Producer(settings)
+        self.producer.init_transactions(CALL_SECONDS)
+
+    def begin(self) -> None:
+        self.producer.begin_transaction()
+
+    def send(self, topic: str, records: list[dict[str, Any]]) -> list[tuple[int, int] | Exception]:
+        return _produce(self.producer, topic, records)
+
+    def send_offsets(
+        self, consumer: Consumer, group: str, topic: str, offsets: dict[int, int]
+    ) -> None:
+        assert isinstance(consumer, ConfluentConsumer)
+        wanted = [TopicPartition(topic, number, at) for number, at in offsets.items()]
+        member = consumer.consumer.consumer_group_metadata()
+        self.producer.send_offsets_to_transaction(wanted, member, CALL_SECONDS)
+
+    def end(self, commit: bool) -> None:
+        if commit:
+            self.producer.commit_transaction(CALL_SECONDS)
+        else:
+            self.producer.abort_transaction(CALL_SECONDS)
+
+    def close(self) -> None:
+        with contextlib.suppress(KafkaException):  # a fenced one says so again
+            self.producer.close()
+
+
 class Confluent(Client):
     def consumer(
         self,
@@ -174,22 +205,18 @@ class Confluent(Client):
         }
         if retries is not None:
             settings["retries"] = retries
-        producer = Producer(settings)
-        results: list[Any] = [KafkaException(KafkaError(KafkaError._MSG_TIMED_OUT))] * len(records)
-        for index, record in enumerate(records):
-            try:
-                producer.produce(topic, **_message(record), on_delivery=_keep(results, index))
-            except Exception as error:  # noqa: BLE001 (whatever a library raises is the answer)
-                results[index] = error
-        producer.flush(CALL_SECONDS)
-        return results
+        return _produce(Producer(settings), topic, records)
 
-    def transaction(self, identity: str, topic: str) -> None:
-        producer = Producer({"bootstrap.servers": self.bootstrap, "transactional.id": identity})
-        producer.init_transactions(CALL_SECONDS)
-        producer.begin_transaction()
-        producer.produce(topic, value=b"in a transaction")
-        producer.commit_transaction(CALL_SECONDS)
+    def transactional(self, identity: str, timeout_ms: int) -> Transactional:
+        return ConfluentTransactional(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "transactional.id": identity,
+                "transaction.timeout.ms": timeout_ms,
+                # It must not be above that of the transaction.
+                "message.timeout.ms": timeout_ms,
+            }
+        )
 
     def error_code(self, error: Exception) -> int | None:
         for one in error.args:
@@ -299,6 +326,19 @@ class Confluent(Client):
         return int(answer.result(CALL_SECONDS).low_watermark)
 
 
+def _produce(
+    producer: Producer, topic: str, records: list[dict[str, Any]]
+) -> list[tuple[int, int] | Exception]:
+    results: list[Any] = [KafkaError(KafkaError._MSG_TIMED_OUT)] * len(records)
+    for index, record in enumerate(records):
+        try:
+            producer.produce(topic, **_message(record), on_delivery=_keep(results, index))
+        except Exception as error:  # noqa: BLE001 (whatever a library raises is the answer)
+            results[index] = error
+    producer.flush(CALL_SECONDS)
+    return [KafkaException(one) if isinstance(one, KafkaError) else one for one in results]
+
+
 def _message(record: dict[str, Any]) -> dict[str, Any]:
     message = {"key": record["key"], "value": record["value"], "headers": record["headers"]}
     if record["partition"] is not None:
@@ -310,7 +350,7 @@ def _message(record: dict[str, Any]) -> dict[str, Any]:
 def _keep(results: list[Any], index: int) -> Any:
     def delivered(error: KafkaError | None, message: Any) -> None:
         if error is not None:
-            results[index] = KafkaException(error)
+            results[index] = error
         else:
             results[index] = (message.partition(), message.offset())
 

@@ -26,7 +26,7 @@ from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any
 
-from base import Client, Consumer, Row
+from base import Client, Consumer, Row, Transactional
 
 POLL_SECONDS = 0.1
 
@@ -88,12 +88,16 @@ class Driver:
     def __init__(self, client: Client) -> None:
         self.client = client
         self.members: dict[str, Member] = {}
+        self.producers: dict[str, Transactional] = {}
 
     # Records
 
     def do_produce(self, topic: str, records: list[dict[str, Any]], **options: Any) -> Any:
         """Send records ({key, value, headers, partition, timestamp}); offset or error of each."""
         answers = self.client.produce(topic, [_to_bytes(record) for record in records], **options)
+        return self._answers(answers)
+
+    def _answers(self, answers: list[tuple[int, int] | Exception]) -> Any:
         return [
             {"partition": answer[0], "offset": answer[1]}
             if isinstance(answer, tuple)
@@ -183,6 +187,52 @@ class Driver:
     def do_leave(self, member: str) -> None:
         """Leave the group properly."""
         self.members.pop(member).leave()
+
+    # Transactions
+
+    def do_transactional(self, producer: str, identity: str, timeout_ms: int = 60_000) -> None:
+        """Open a producer with a transactional id."""
+        self.producers[producer] = self.client.transactional(identity, timeout_ms)
+
+    def do_begin(self, producer: str) -> None:
+        self.producers[producer].begin()
+
+    def do_send(self, producer: str, topic: str, records: list[dict[str, Any]]) -> Any:
+        """Send records in the transaction; offset or error of each."""
+        answers = self.producers[producer].send(topic, [_to_bytes(record) for record in records])
+        return self._answers(answers)
+
+    def do_end(self, producer: str, commit: bool) -> None:
+        """Commit or abort the transaction."""
+        self.producers[producer].end(commit)
+
+    def do_close(self, producer: str) -> None:
+        self.producers.pop(producer).close()
+
+    def do_transform(
+        self, identity: str, group: str, source: str, target: str, count: int, commit: bool
+    ) -> None:
+        """Read `count` records as a member, write each to `target` in capitals, end with both."""
+        consumer = self.client.consumer(group=group, isolation="read_committed")
+        try:
+            consumer.subscribe(topics=[source], pattern=None, on_change=lambda what, where: None)
+            rows: list[Row] = []
+            while len(rows) < count:
+                rows += consumer.poll(POLL_SECONDS)
+            positions = {row.partition: row.offset + 1 for row in rows}
+            producer = self.client.transactional(identity, 60_000)
+            try:
+                producer.begin()
+                records = [{"value": (_decode(row.value) or "").upper()} for row in rows]
+                for answer in producer.send(target, [_to_bytes(record) for record in records]):
+                    if isinstance(answer, Exception):
+                        raise answer
+                producer.send_offsets(consumer, group, source, positions)
+                producer.end(commit)
+            finally:
+                producer.close()
+        finally:
+            consumer.close()
 
     # Whole scripts that crash
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import kafka
 import kafka.admin
-from base import Client, Consumer, OnChange, Row, heartbeat_ms
+from base import Client, Consumer, OnChange, Row, Transactional, heartbeat_ms
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
@@ -109,6 +109,38 @@ class KafkaPythonConsumer(Consumer):
         self.consumer.close(autocommit=False)
 
 
+class KafkaPythonTransactional(Transactional):
+    def __init__(self, producer: KafkaProducer) -> None:
+        self.producer = producer
+        self.producer.init_transactions()
+
+    def begin(self) -> None:
+        self.producer.begin_transaction()
+
+    def send(self, topic: str, records: list[dict[str, Any]]) -> list[tuple[int, int] | Exception]:
+        return _produce(self.producer, topic, records)
+
+    def send_offsets(
+        self, consumer: Consumer, group: str, topic: str, offsets: dict[int, int]
+    ) -> None:
+        assert isinstance(consumer, KafkaPythonConsumer)
+        wanted = {
+            TopicPartition(topic, number): OffsetAndMetadata(at, "", -1)
+            for number, at in offsets.items()
+        }
+        member = consumer.consumer.group_metadata()
+        self.producer.send_offsets_to_transaction(wanted, member)
+
+    def end(self, commit: bool) -> None:
+        if commit:
+            self.producer.commit_transaction()
+        else:
+            self.producer.abort_transaction()
+
+    def close(self) -> None:
+        self.producer.close(timeout=2)
+
+
 class KafkaPython(Client):
     def consumer(
         self,
@@ -180,23 +212,19 @@ class KafkaPython(Client):
             **extra,
         )
         try:
-            sent = [_send(producer, topic, record) for record in records]
-            producer.flush(SEND_SECONDS)
-            return [_result(one) for one in sent]
+            return _produce(producer, topic, records)
         finally:
             producer.close(timeout=5)
 
-    def transaction(self, identity: str, topic: str) -> None:
-        producer = KafkaProducer(
-            bootstrap_servers=self.bootstrap, transactional_id=identity, max_block_ms=20_000
+    def transactional(self, identity: str, timeout_ms: int) -> Transactional:
+        return KafkaPythonTransactional(
+            KafkaProducer(
+                bootstrap_servers=self.bootstrap,
+                transactional_id=identity,
+                transaction_timeout_ms=timeout_ms,
+                max_block_ms=20_000,
+            )
         )
-        try:
-            producer.init_transactions()
-            producer.begin_transaction()
-            producer.send(topic, value=b"in a transaction").get(timeout=SEND_SECONDS)
-            producer.commit_transaction()
-        finally:
-            producer.close(timeout=2)
 
     def error_code(self, error: Exception) -> int | None:
         for one in (error, *error.args, error.__cause__):
@@ -354,6 +382,14 @@ def _strategy(name: str) -> list[type]:
 
         return [CooperativeStickyAssignor]
     return [RangePartitionAssignor if name == "range" else RoundRobinPartitionAssignor]
+
+
+def _produce(
+    producer: KafkaProducer, topic: str, records: list[dict[str, Any]]
+) -> list[tuple[int, int] | Exception]:
+    sent = [_send(producer, topic, record) for record in records]
+    producer.flush(SEND_SECONDS)
+    return [_result(one) for one in sent]
 
 
 def _send(producer: KafkaProducer, topic: str, record: dict[str, Any]) -> Any:

@@ -21,7 +21,6 @@ type admin interface {
 	deleteGroup(group string) error
 	deleteOffsets(group, topic string, partition int32) error
 	deleteRecords(topic string, partition int32, before int64) (int64, error)
-	transaction(identity, topic string) error
 }
 
 type topicDescription struct {
@@ -59,7 +58,6 @@ type adminArguments struct {
 	Topic       string
 	Partition   int32
 	Before      int64
-	Identity    string
 }
 
 // plainConfigs are the configs that have a value.
@@ -117,8 +115,6 @@ func (d *driver) groupAdmin(a adminArguments) (any, error) {
 		return nil, c.deleteOffsets(a.Group, a.Topic, a.Partition)
 	case "delete_records":
 		return c.deleteRecords(a.Topic, a.Partition, a.Before)
-	case "transaction":
-		return nil, c.transaction(a.Identity, a.Topic)
 	}
 	return nil, fmt.Errorf("%w: call %s", errUnknown, a.Call)
 }

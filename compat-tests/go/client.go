@@ -23,6 +23,8 @@ type client interface {
 	join(joinOptions) (member, error)
 	commitAs(group, topic string, offsets map[int32]int64) error
 	committed(group, topic string) (map[int32]int64, error)
+	transactional(identity string, timeout time.Duration) (transactional, error)
+	transform(transformOptions) error
 	admin
 	// errorCode is Kafka's number for an error, nil when no broker said it.
 	errorCode(error) *int

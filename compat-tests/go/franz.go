@@ -526,20 +526,94 @@ func (f *franz) deleteRecords(topic string, partition int32, before int64) (int6
 	return answer[topic][partition].LowWatermark, err
 }
 
-func (f *franz) transaction(identity, topic string) error {
+// Transactions
+
+type franzTransactional struct {
+	client *kgo.Client
+}
+
+func (f *franz) transactional(identity string, timeout time.Duration) (transactional, error) {
+	client, err := kgo.NewClient(
+		kgo.SeedBrokers(f.bootstrap),
+		kgo.TransactionalID(identity),
+		kgo.TransactionTimeout(timeout),
+		kgo.RecordPartitioner(kgo.ManualPartitioner()),
+	)
+	if err != nil {
+		return nil, err
+	}
 	ctx, cancel := limited()
 	defer cancel()
-	producer, err := kgo.NewClient(kgo.SeedBrokers(f.bootstrap), kgo.TransactionalID(identity))
+	// It would ask for its producer id with the first record.
+	_, _, err = client.ProducerID(ctx)
+	return &franzTransactional{client}, err
+}
+
+func (t *franzTransactional) begin() error {
+	return t.client.BeginTransaction()
+}
+
+func (t *franzTransactional) send(topic string, records []record) ([]result, error) {
+	ctx, cancel := limited()
+	defer cancel()
+	results := []result{}
+	for _, one := range records {
+		made := franzRecord(one)
+		made.Topic = topic
+		sent, err := t.client.ProduceSync(ctx, made).First()
+		results = append(results, result{sent.Partition, sent.Offset, err})
+	}
+	return results, nil
+}
+
+func (t *franzTransactional) end(commit bool) error {
+	ctx, cancel := limited()
+	defer cancel()
+	return t.client.EndTransaction(ctx, kgo.TransactionEndTry(commit))
+}
+
+func (t *franzTransactional) close() error {
+	t.client.Close()
+	return nil
+}
+
+func (f *franz) transform(o transformOptions) error {
+	session, err := kgo.NewGroupTransactSession(
+		kgo.SeedBrokers(f.bootstrap),
+		kgo.TransactionalID(o.Identity),
+		kgo.TransactionTimeout(transformTimeout),
+		kgo.ConsumerGroup(o.Group),
+		kgo.ConsumeTopics(o.Source),
+		kgo.ConsumeStartOffset(kgo.NewOffset().AtStart()),
+		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
+		kgo.RequireStableFetchOffsets(),
+	)
 	if err != nil {
 		return err
 	}
-	defer producer.Close()
-	if err := producer.BeginTransaction(); err != nil {
+	defer session.Close()
+	ctx, cancel := limited()
+	defer cancel()
+	var sources []*kgo.Record
+	for len(sources) < o.Count {
+		fetches := session.PollFetches(ctx)
+		if err := fetches.Err(); err != nil {
+			return err
+		}
+		sources = append(sources, fetches.Records()...)
+	}
+	if err := session.Begin(); err != nil {
 		return err
 	}
-	sent := &kgo.Record{Topic: topic, Value: []byte("in a transaction")}
-	if err := producer.ProduceSync(ctx, sent).FirstErr(); err != nil {
-		return err
+	for _, one := range sources {
+		sent := &kgo.Record{Topic: o.Target, Value: capitals(one.Value)}
+		if err := session.ProduceSync(ctx, sent).FirstErr(); err != nil {
+			return err
+		}
 	}
-	return producer.EndTransaction(ctx, kgo.TryCommit)
+	committed, err := session.End(ctx, kgo.TransactionEndTry(o.Commit))
+	if err == nil && committed != o.Commit {
+		err = errors.New("the session did not commit")
+	}
+	return err
 }

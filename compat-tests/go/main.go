@@ -31,10 +31,12 @@ type failure struct {
 	Trace   string `json:"trace"`
 }
 
-// driver answers verbs for one client; members are the group members that are running.
+// driver answers verbs for one client; members are the group members that are running, producers
+// those with a transactional id.
 type driver struct {
-	client  client
-	members map[string]member
+	client    client
+	members   map[string]member
+	producers map[string]transactional
 }
 
 func main() {
@@ -45,7 +47,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "usage: driver franz-go|sarama|kafka-go host:port")
 		os.Exit(2)
 	}
-	d := driver{client: makers[os.Args[1]](os.Args[2]), members: map[string]member{}}
+	d := driver{makers[os.Args[1]](os.Args[2]), map[string]member{}, map[string]transactional{}}
 	lines := bufio.NewReader(os.Stdin)
 	for {
 		line, err := lines.ReadBytes('\n')
@@ -81,6 +83,10 @@ func (d *driver) obey(line []byte) (any, error) {
 	switch asked.Verb {
 	case "produce":
 		return d.produce(asked.Arguments)
+	case "transactional", "begin", "send", "end", "close":
+		return d.transaction(asked.Verb, asked.Arguments)
+	case "transform":
+		return d.transform(asked.Arguments)
 	case "read", "offsets":
 		return d.look(asked.Verb, asked.Arguments)
 	case "committed", "commit_as":
@@ -100,7 +106,10 @@ func (d *driver) produce(arguments json.RawMessage) (any, error) {
 	if err := decode(arguments, &wanted); err != nil {
 		return nil, err
 	}
-	results, err := d.client.produce(wanted)
+	return d.answers(d.client.produce(wanted))
+}
+
+func (d *driver) answers(results []result, err error) (any, error) {
 	if err != nil {
 		return nil, err
 	}

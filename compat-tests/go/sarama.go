@@ -576,27 +576,99 @@ func (s *saramaClient) deleteRecords(topic string, partition int32, before int64
 	return s.client.GetOffset(topic, partition, sarama.OffsetOldest)
 }
 
-func (s *saramaClient) transaction(identity, topic string) error {
+// Transactions
+
+type saramaTransactional struct {
+	producer sarama.SyncProducer
+}
+
+func (s *saramaClient) transactional(
+	identity string, timeout time.Duration,
+) (transactional, error) {
+	return s.newTransactional(identity, timeout)
+}
+
+func (s *saramaClient) newTransactional(
+	identity string, timeout time.Duration,
+) (*saramaTransactional, error) {
 	config, err := saramaConfig("")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	config.Producer.Return.Successes = true
 	config.Producer.Idempotent = true
 	config.Producer.RequiredAcks = sarama.WaitForAll
+	config.Producer.Partitioner = sarama.NewManualPartitioner
 	config.Producer.Transaction.ID = identity
+	config.Producer.Transaction.Timeout = timeout
 	config.Net.MaxOpenRequests = 1
 	producer, err := sarama.NewSyncProducer(s.bootstrap, config)
+	return &saramaTransactional{producer}, err
+}
+
+func (t *saramaTransactional) begin() error {
+	return t.producer.BeginTxn()
+}
+
+func (t *saramaTransactional) send(topic string, records []record) ([]result, error) {
+	results := []result{}
+	for _, one := range records {
+		partition, offset, err := t.producer.SendMessage(saramaMessage(topic, one))
+		results = append(results, result{partition, offset, err})
+	}
+	return results, nil
+}
+
+func (t *saramaTransactional) end(commit bool) error {
+	if commit {
+		return t.producer.CommitTxn()
+	}
+	return t.producer.AbortTxn()
+}
+
+func (t *saramaTransactional) close() error {
+	return t.producer.Close()
+}
+
+func (s *saramaClient) transform(o transformOptions) error {
+	joined, err := s.join(joinOptions{
+		Topics: []string{o.Source}, Group: o.Group, Reset: "earliest", Strategy: "range",
+		SessionMs: 10_000,
+	})
 	if err != nil {
 		return err
 	}
-	defer producer.Close()
-	if err := producer.BeginTxn(); err != nil {
+	defer joined.leave()
+	deadline := time.Now().Add(callSeconds)
+	for len(joined.seen().copyOfRows()) < o.Count {
+		if err := joined.seen().failed(); err != nil || time.Now().After(deadline) {
+			return fmt.Errorf("too few records: %w", err)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	producer, err := s.newTransactional(o.Identity, transformTimeout)
+	if err != nil {
 		return err
 	}
-	message := &sarama.ProducerMessage{Topic: topic, Value: sarama.StringEncoder("in a transaction")}
-	if _, _, err := producer.SendMessage(message); err != nil {
+	defer producer.close()
+	if err := producer.begin(); err != nil {
 		return err
 	}
-	return producer.CommitTxn()
+	next := map[int32]*sarama.PartitionOffsetMetadata{}
+	for _, one := range joined.seen().copyOfRows() {
+		sent := saramaMessage(o.Target, record{Value: capitals(one.Value)})
+		if _, _, err := producer.producer.SendMessage(sent); err != nil {
+			return err
+		}
+		next[one.Partition] = &sarama.PartitionOffsetMetadata{
+			Partition: one.Partition, Offset: one.Offset + 1,
+		}
+	}
+	offsets := map[string][]*sarama.PartitionOffsetMetadata{
+		o.Source: slices.Collect(maps.Values(next)),
+	}
+	if err := producer.producer.AddOffsetsToTxn(offsets, o.Group); err != nil {
+		return err
+	}
+	return producer.end(o.Commit)
 }

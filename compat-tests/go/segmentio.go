@@ -677,6 +677,10 @@ func (s *segmentio) deleteRecords(string, int32, int64) (int64, error) {
 	return 0, fmt.Errorf("%w: deleting records", errUnknown)
 }
 
-func (s *segmentio) transaction(string, string) error {
+func (s *segmentio) transactional(string, time.Duration) (transactional, error) {
+	return nil, fmt.Errorf("%w: transactions", errUnknown)
+}
+
+func (s *segmentio) transform(transformOptions) error {
 	return fmt.Errorf("%w: transactions", errUnknown)
 }

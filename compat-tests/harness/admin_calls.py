@@ -33,6 +33,8 @@ class World:
     folders: list[str] = field(default_factory=list)
     member_id: str = ""
     generation: int = -1
+    producers: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Producer id and epoch by transactional id."""
 
     def learn(self, key: ApiKey, response: Any) -> None:
         """Remember what later calls need."""
@@ -59,6 +61,8 @@ class Call:
     again: whether it may be asked again until both brokers are done with what was asked before:
         Kafka spreads news with a delay, and replicas move in the background.
     versions: those to ask in; None for all.
+    until: the answer that is waited for, from each broker for itself; None: the first one.
+    learn: remembers what later calls need of an answer.
     """
 
     name: str
@@ -66,9 +70,11 @@ class Call:
     build: Build
     again: bool = False
     versions: range | None = None
+    until: Callable[[Any], bool] | None = None
+    learn: Callable[[World, Any], None] | None = None
 
 
-def request(key: ApiKey, **values: Any) -> Any:
+def request(key: ApiKey, /, **values: Any) -> Any:
     return messages.request_class(key)(**values)
 
 
@@ -82,7 +88,7 @@ def change(name: str, key: ApiKey, /, versions: range | None = None, **values: A
     return Call(name, key, lambda world, version: request(key, **values), False, versions)
 
 
-def of(key: ApiKey, part: str, **values: Any) -> Any:
+def of(key: ApiKey, part: str, /, **values: Any) -> Any:
     """A struct of a request: `of(ApiKey.CREATE_TOPICS, "Topic", name="a")`."""
     return getattr(messages.request_class(key), part)(**values)
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .places import CLIENTS, environment, environment_python
+from .java import command_line
+from .places import CLIENTS, COMPAT, environment, environment_python
 
 VERB_SECONDS = 60.0
 COORDINATOR_MOVES = frozenset({14, 15, 16})
@@ -31,7 +32,8 @@ class Library:
 
     name: str
     driver: tuple[str, ...]
-    """What runs it: ("python", its adapter), ("go",), ("node", its adapter), ("rust",)."""
+    """What runs it: ("python", its adapter), ("go",), ("node", its adapter), ("rust",), or
+    ("java", its jars)."""
     by_soak: bool = False
     """Takes long to build, so only the soak part runs it."""
     codecs: tuple[str, ...] = ALL_CODECS
@@ -53,6 +55,8 @@ class Library:
     asks_again: bool = True
     """Asks again when the answer to its question for a producer id is lost."""
     transactional: bool = True
+    fences: bool = True
+    """Takes over a transactional id that is known to the broker."""
     groups: bool = True
     strategy: str = "range"
     """What its members use when a test asks for nothing else."""
@@ -97,6 +101,8 @@ class Library:
             case ("node", adapter):
                 folder = environment("node")
                 return [str(folder / "node"), str(folder / "driver.mjs"), adapter, bootstrap]
+            case ("java", jar_set):
+                return command_line(jar_set, str(COMPAT / "java" / "Driver.java"), bootstrap)
             case _:
                 (language,) = self.driver
                 return [str(environment(language) / "driver"), self.name, bootstrap]
@@ -185,6 +191,7 @@ _OTHER_CLIENTS = (
         "platformatic",
         ("node", "platformatic"),
         scripts=False,
+        fences=False,
         strategy="roundrobin",
         survives=False,
         deletes_offsets=True,
@@ -215,7 +222,14 @@ _OTHER_CLIENTS = (
 )
 
 OTHER_CLIENTS = tuple(one for one in _OTHER_CLIENTS if OTHERS_ONLY or not one.by_soak)
+# Each speaks one of the two protocols of transactions; the tools stand for Java elsewhere.
+JAVA_CLIENTS = (
+    Library("java-3.9", ("java", "kafka-3.9")),
+    Library("java-4.3", ("java", "kafka-4.3")),
+)
 LIBRARIES = {one.name: one for one in PYTHON_CLIENTS + OTHER_CLIENTS}
+WORKERS = {**LIBRARIES, **{one.name: one for one in JAVA_CLIENTS}}
+"""All that a process can be made of."""
 
 
 class ClientError(Exception):
@@ -227,6 +241,7 @@ class ClientError(Exception):
             f"{error['trace']}\n--- client stderr ---\n{stderr}"
         )
         self.code: int | None = error["code"]
+        self.kind: str = error["type"]
         self.message: str = error["message"]
 
 

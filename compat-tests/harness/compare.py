@@ -19,11 +19,12 @@ from uuid import UUID
 
 from kbroker.config.elsewhere import elsewhere
 from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.records import iter_headers, read_records
 from kbroker.protocol.schema import Field, Struct, fields
 
 IDENTITIES = (
     "name", "topic", "topic_name", "group_id", "feature", "resource_name", "log_dir", "key",
-    "partition_index", "partition_id", "partition", "node_id", "broker_id", "replica_id", "api_key",
+    "transactional_id", "producer_id", "partition_index", "partition_id", "partition", "node_id", "broker_id", "replica_id", "api_key",
 )  # fmt: skip
 """Fields that tell one row of a list from the others; the first that a row has counts."""
 
@@ -102,6 +103,28 @@ def recent(comparison: Comparison, ours: Any, theirs: Any) -> bool:
 def any_order(comparison: Comparison, ours: Any, theirs: Any) -> bool:
     """The same rows in whatever order."""
     return Counter(ours) == Counter(theirs)
+
+
+def same_batches(comparison: Comparison, ours: Any, theirs: Any) -> bool:
+    """The same batches, of producers that stand for each other; transactions end when they do."""
+    mine, other = _batches(ours), _batches(theirs)
+    return [batch for _, batch in mine] == [batch for _, batch in other] and all(
+        paired(comparison, ("producer", our), ("producer", their))
+        for (our, _), (their, _) in zip(mine, other, strict=True)
+    )
+
+
+def _batches(raw: bytes) -> list[tuple[int, Any]]:
+    """Producer id of each batch, and what of it must be equal."""
+    found = []
+    for position, header in iter_headers(raw):
+        records = list(read_records(raw[position : position + header.size]))
+        kept = header._replace(crc=0, producer_id=0)
+        if header.is_control:
+            kept = kept._replace(base_timestamp=0, max_timestamp=0)
+            records = [record._replace(timestamp=0) for record in records]
+        found.append((header.producer_id, (kept, records)))
+    return found
 
 
 def positive(comparison: Comparison, ours: Any, theirs: Any) -> bool:

@@ -87,22 +87,39 @@ def _compare_one(
 def _answer(call: Call, version: int, side: Side) -> Any:
     """The answer with the broker's own names replaced; None when the connection was closed."""
     try:
-        response = side.ask(call.key, version, call.build(side.world, version))
+        response = _awaited(call, version, side)
     except NoAnswer:
         return None
     side.world.learn(call.key, response)
-    return renamed(response, side.world.names())
+    if call.learn is not None:
+        call.learn(side.world, response)
+    producers = {producer: name for name, (producer, _) in side.world.producers.items()}
+    return renamed(response, side.world.names(), producers)
 
 
-def renamed(value: Any, names: Mapping[str, str]) -> Any:
-    """A copy with all texts that `names` knows replaced."""
+def _awaited(call: Call, version: int, side: Side) -> Any:
+    """The answer that the call waits for, or the last one; raises NoAnswer."""
+    deadline = time.monotonic() + SETTLE_SECONDS
+    while True:
+        response = side.ask(call.key, version, call.build(side.world, version))
+        if call.until is None or call.until(response) or time.monotonic() > deadline:
+            return response
+        time.sleep(0.01)
+
+
+def renamed(value: Any, names: Mapping[str, str], producers: Mapping[int, str]) -> Any:
+    """A copy with all texts that `names` knows replaced, and producer ids by who has them."""
     if isinstance(value, Struct):
         parts = {
-            each.name: renamed(getattr(value, each.name), names) for each in fields(type(value))
+            each.name: producers.get(part, part)
+            if each.name.endswith("producer_id")
+            else renamed(part, names, producers)
+            for each in fields(type(value))
+            for part in [getattr(value, each.name)]
         }
         return type(value)(**parts)
     if isinstance(value, list):
-        return [renamed(each, names) for each in value]
+        return [renamed(each, names, producers) for each in value]
     return names.get(value, value) if isinstance(value, str) else value
 
 

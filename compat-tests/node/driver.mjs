@@ -18,10 +18,13 @@ const DEFAULTS = {
   },
   offsets: { isolation: 'read_uncommitted' },
   join: { session_ms: 10_000, auto_commit: false },
+  transactional: { timeout_ms: 60_000 },
 }
+const ROW_WAIT_MS = 10
 
 class Driver {
   #members = new Map()
+  #producers = new Map()
 
   constructor(client) {
     this.client = client
@@ -45,6 +48,16 @@ class Driver {
         return null
       case 'admin':
         return this.#admin(wanted)
+      case 'transactional':
+        this.#producers.set(wanted.producer, await this.client.transactional(wanted))
+        return null
+      case 'begin':
+      case 'send':
+      case 'end':
+      case 'close':
+        return this.#transact(verb, wanted)
+      case 'transform':
+        return this.#transform(wanted)
       default:
         return this.#member(verb, wanted.member)
     }
@@ -75,6 +88,42 @@ class Driver {
   async #admin({ call, ...given }) {
     const answer = await this.client.admin[call](given)
     return answer ?? null
+  }
+
+  async #transact(verb, wanted) {
+    const producer = this.#producers.get(wanted.producer)
+    switch (verb) {
+      case 'begin':
+        return producer.begin()
+      case 'send':
+        return producer.send(wanted.topic, wanted.records)
+      case 'end':
+        return producer.end(wanted.commit)
+      default:
+        this.#producers.delete(wanted.producer)
+        return producer.close()
+    }
+  }
+
+  // Read as a member, write everything in capitals, end that with the positions.
+  async #transform({ identity, group, source, target, count, commit }) {
+    const member = await this.client.join({ ...DEFAULTS.join, group, topics: [source] })
+    const producer = await this.client.transactional({ ...DEFAULTS.transactional, identity })
+    try {
+      while (member.inbox.rows.length < count) {
+        if (member.inbox.failure) throw member.inbox.failure
+        await new Promise((resolve) => setTimeout(resolve, ROW_WAIT_MS))
+      }
+      await producer.begin()
+      const records = member.inbox.rows.map((row) => ({ value: row.value.toUpperCase() }))
+      await producer.send(target, records)
+      await producer.sendOffsets(group, member.inbox.positions())
+      await producer.end(commit)
+    } finally {
+      await producer.close()
+      await member.leave()
+    }
+    return null
   }
 
   async #member(verb, name) {

@@ -179,6 +179,12 @@ class KafkaJS {
     await this.connected.setOffsets({ groupId: group, topic, partitions })
   }
 
+  async transactional(options) {
+    const made = new Transactional(this.bootstrap, options)
+    await made.producer.connect()
+    return made
+  }
+
   async join({ group, topics, session_ms: session, auto_commit: autoCommit }) {
     const consumer = client(this.bootstrap).consumer({
       groupId: group,
@@ -220,6 +226,50 @@ class KafkaJS {
         ),
       leave: () => consumer.disconnect(),
     }
+  }
+}
+
+// A producer with a transactional id; connecting fences all earlier ones.
+class Transactional {
+  #transaction = null
+
+  constructor(bootstrap, { identity, timeout_ms: transactionTimeout }) {
+    this.producer = client(bootstrap).producer({
+      transactionalId: identity,
+      transactionTimeout,
+      idempotent: true,
+      maxInFlightRequests: 1,
+    })
+  }
+
+  async begin() {
+    this.#transaction = await this.producer.transaction()
+  }
+
+  async send(topic, records) {
+    const answers = []
+    for (const { value, partition } of records) {
+      const messages = [{ value: encode(value), partition: partition ?? undefined }]
+      const [answer] = await this.#transaction.send({ topic, messages })
+      answers.push({ partition: answer.partition, offset: Number(answer.baseOffset) })
+    }
+    return answers
+  }
+
+  sendOffsets(group, rows) {
+    const topics = rows.map((row) => ({
+      topic: row.topic,
+      partitions: [{ partition: row.partition, offset: String(row.offset + 1) }],
+    }))
+    return this.#transaction.sendOffsets({ consumerGroupId: group, topics })
+  }
+
+  end(commit) {
+    return commit ? this.#transaction.commit() : this.#transaction.abort()
+  }
+
+  close() {
+    return this.producer.disconnect()
   }
 }
 
@@ -304,21 +354,6 @@ function calls(admin, bootstrap) {
       await admin.deleteTopicRecords({ topic, partitions: [{ partition, offset: String(before) }] })
       const now = await admin.fetchTopicOffsets(topic)
       return Number(now.find((one) => one.partition === partition).low)
-    },
-    transaction: async ({ identity, topic }) => {
-      const producer = client(bootstrap).producer({
-        transactionalId: identity,
-        idempotent: true,
-        maxInFlightRequests: 1,
-      })
-      await producer.connect()
-      try {
-        const transaction = await producer.transaction()
-        await transaction.send({ topic, messages: [{ value: 'in a transaction' }] })
-        await transaction.commit()
-      } finally {
-        await producer.disconnect()
-      }
     },
   }
 }

@@ -172,6 +172,10 @@ class Platformatic {
     })
   }
 
+  transactional({ identity }) {
+    return new Transactional(this.base, identity)
+  }
+
   async join({
     group,
     topics,
@@ -223,6 +227,39 @@ class Platformatic {
         }),
       leave: () => consumer.close(true),
     }
+  }
+}
+
+// A producer with a transactional id; it asks for its producer id when a transaction begins.
+class Transactional {
+  #transaction = null
+
+  constructor(base, identity) {
+    this.producer = new Producer({ ...base, idempotent: true, transactionalId: identity })
+  }
+
+  async begin() {
+    this.#transaction = await this.producer.beginTransaction()
+  }
+
+  async send(topic, records) {
+    const answers = []
+    for (const { value, partition } of records) {
+      const answer = await this.#transaction.send({
+        messages: [{ topic, value: encode(value), partition }],
+      })
+      const [sent] = answer.offsets
+      answers.push({ partition: sent.partition, offset: Number(sent.offset) })
+    }
+    return answers
+  }
+
+  end(commit) {
+    return commit ? this.#transaction.commit() : this.#transaction.abort()
+  }
+
+  close() {
+    return this.producer.close(true)
   }
 }
 
@@ -300,16 +337,6 @@ function calls(client) {
         topics: [{ name: topic, partitions: [{ partition, offset: BigInt(before) }] }],
       })
       return Number(found.partitions[0].lowWatermark)
-    },
-    transaction: async ({ identity, topic }) => {
-      const producer = new Producer({ ...client.base, idempotent: true, transactionalId: identity })
-      try {
-        const transaction = await producer.beginTransaction()
-        await transaction.send({ messages: [{ topic, value: Buffer.from('in a transaction') }] })
-        await transaction.commit()
-      } finally {
-        await producer.close(true)
-      }
     },
   }
 }

@@ -1,0 +1,213 @@
+"""Transactions of every client: committed, aborted, fenced, timed out, with offsets, and read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from harness.clients import ClientError, ClientProcess, Library, eventually
+
+pytestmark = [pytest.mark.everyone, pytest.mark.java, pytest.mark.needs("transactional")]
+
+Unique = Callable[[str], str]
+Workers = Callable[[str], ClientProcess]
+SHORT_MS = 1000
+"""The shortest timeout that librdkafka takes."""
+BLOCKED_SECONDS = 1.0
+"""How long a reader waits for what must not come; what came before comes sooner."""
+
+
+@pytest.fixture
+def worker(client: Library, workers: Workers) -> ClientProcess:
+    return workers(client.name)
+
+
+@pytest.fixture
+def admin(workers: Workers) -> ClientProcess:
+    """Makes topics and looks at their ends, whatever client is tested."""
+    return workers("confluent-kafka")
+
+
+@pytest.fixture
+def topic(admin: ClientProcess, unique: Unique) -> str:
+    name = unique("topic")
+    admin.admin("create_topic", name=name, partitions=1)
+    return name
+
+
+def send(worker: ClientProcess, producer: str, topic: str, *values: str) -> list[int]:
+    """Send values to partition 0 in the transaction; their offsets. Raises ClientError."""
+    records = [{"value": value, "partition": 0} for value in values]
+    answers = worker("send", producer=producer, topic=topic, records=records)
+    for answer in answers:
+        if "error" in answer:
+            raise ClientError("send", answer["error"], worker.stderr_tail())
+    return [answer["offset"] for answer in answers]
+
+
+def transact(
+    worker: ClientProcess, producer: str, topic: str, *values: str, commit: bool
+) -> list[int]:
+    """A whole transaction; the offsets of its records."""
+    worker("begin", producer=producer)
+    offsets = send(worker, producer, topic, *values)
+    worker("end", producer=producer, commit=commit)
+    return offsets
+
+
+def read(reader: ClientProcess, topic: str, count: int, isolation: str, **more: Any) -> list[str]:
+    rows = reader("read", topic=topic, count=count, isolation=isolation, **more)
+    return [row["value"] for row in rows]
+
+
+def stable_end(admin: ClientProcess, topic: str) -> int:
+    """The last stable offset of partition 0."""
+    return int(admin("offsets", topic=topic, at="latest", isolation="read_committed")["0"])
+
+
+def test_commit_and_abort(
+    worker: ClientProcess, admin: ClientProcess, topic: str, unique: Unique
+) -> None:
+    """Markers take offsets; what was aborted is seen by those only who do not ask for commits."""
+    worker("transactional", producer="p", identity=unique("id"))
+    assert transact(worker, "p", topic, "a", "b", commit=True) == [0, 1]
+    assert transact(worker, "p", topic, "not this", "nor this", commit=False) == [3, 4]
+    assert transact(worker, "p", topic, "c", commit=True) == [6]
+    worker("close", producer="p")
+    assert stable_end(admin, topic) == 8
+    assert read(worker, topic, 3, "read_committed") == ["a", "b", "c"]
+    everything = ["a", "b", "not this", "nor this", "c"]
+    assert read(worker, topic, 5, "read_uncommitted") == everything
+
+
+def test_open_transaction_blocks(
+    worker: ClientProcess, admin: ClientProcess, topic: str, unique: Unique
+) -> None:
+    """Records behind the first open transaction come when it has ended, also plain ones."""
+    worker("transactional", producer="p", identity=unique("id"))
+    transact(worker, "p", topic, "first", commit=True)
+    worker("begin", producer="p")
+    send(worker, "p", topic, "open")
+    admin("produce", topic=topic, records=[{"value": "plain", "partition": 0}])
+    assert stable_end(admin, topic) == 2
+    few = {"seconds": BLOCKED_SECONDS}
+    assert read(worker, topic, 3, "read_committed", **few) == ["first"]
+    assert read(worker, topic, 3, "read_uncommitted") == ["first", "open", "plain"]
+    worker("end", producer="p", commit=True)
+    worker("close", producer="p")
+    assert read(worker, topic, 3, "read_committed") == ["first", "open", "plain"]
+
+
+FENCED = {
+    "kafka-python-3": "ProducerFencedError(90)",
+    "confluent-kafka": "_FENCED",
+    "aiokafka": "ProducerFenced(None)",
+    "java-3.9": "ProducerFencedException(90)",
+    "java-4.3": "ProducerFencedException(90)",
+    "franz-go": "PRODUCER_FENCED",
+    "sarama": "sarama.KError(90)",
+    # It asks in a version of EndTxn that has one number for both.
+    "kafkajs": "KafkaJSProtocolError(47)",
+}
+"""How a producer learns at the end of its transaction that another one has its id."""
+
+OLD_EPOCH = {
+    **FENCED,
+    "kafka-python-3": "InvalidProducerEpochError(47)",
+    "java-3.9": "InvalidProducerEpochException(47)",
+    "java-4.3": "InvalidProducerEpochException(47)",
+    "franz-go": "INVALID_PRODUCER_EPOCH",
+    "sarama": "sarama.KError(47)",
+}
+"""How it learns that when it writes: Produce has one number for everything that is too old."""
+
+TOO_LATE = {
+    **FENCED,
+    # In the second protocol the coordinator tells a late producer from a fenced one.
+    "java-4.3": "InvalidTxnStateException(48)",
+    "franz-go": "INVALID_TXN_STATE",
+}
+"""How it learns at the end of its transaction that the coordinator has aborted it."""
+
+
+def said(error: ClientError) -> str:
+    return f"{error.kind}({error.code}) {error.message}"
+
+
+@pytest.mark.needs("fences")
+def test_fencing(client: Library, worker: ClientProcess, topic: str, unique: Unique) -> None:
+    """A second producer of an id ends the transaction of the first one, which is told so."""
+    worker("transactional", producer="old", identity=unique("id"))
+    worker("begin", producer="old")
+    send(worker, "old", topic, "zombie")
+    worker("transactional", producer="new", identity=unique("id"))
+    assert transact(worker, "new", topic, "heir", commit=True) == [2]
+    with pytest.raises(ClientError) as caught:
+        worker("end", producer="old", commit=True)
+    assert FENCED[client.name] in said(caught.value)
+    worker("close", producer="old")
+    transact(worker, "new", topic, "goes on", commit=True)
+    worker("close", producer="new")
+    assert read(worker, topic, 2, "read_committed") == ["heir", "goes on"]
+    assert read(worker, topic, 3, "read_uncommitted") == ["zombie", "heir", "goes on"]
+
+
+@pytest.mark.needs("fences")
+def test_writing_when_fenced(
+    client: Library, worker: ClientProcess, topic: str, unique: Unique
+) -> None:
+    """A producer whose id another one has cannot write any more."""
+    worker("transactional", producer="old", identity=unique("id"))
+    worker("begin", producer="old")
+    send(worker, "old", topic, "zombie")
+    worker("transactional", producer="new", identity=unique("id"))
+    transact(worker, "new", topic, "heir", commit=True)
+    with pytest.raises(ClientError) as caught:
+        send(worker, "old", topic, "late")
+    assert OLD_EPOCH[client.name] in said(caught.value)
+    worker("close", producer="old")
+    transact(worker, "new", topic, "goes on", commit=True)
+    worker("close", producer="new")
+    assert read(worker, topic, 3, "read_uncommitted") == ["zombie", "heir", "goes on"]
+
+
+@pytest.mark.needs("fences")
+def test_timeout(
+    client: Library, worker: ClientProcess, admin: ClientProcess, topic: str, unique: Unique
+) -> None:
+    """The coordinator aborts what takes too long; the producer learns it at the end."""
+    worker("transactional", producer="late", identity=unique("id"), timeout_ms=SHORT_MS)
+    worker("begin", producer="late")
+    send(worker, "late", topic, "too late")
+    assert stable_end(admin, topic) == 0
+    eventually(lambda: stable_end(admin, topic), lambda end: end == 2, "aborted")
+    with pytest.raises(ClientError) as caught:
+        worker("end", producer="late", commit=True)
+    assert TOO_LATE[client.name] in said(caught.value)
+    worker("close", producer="late")
+    worker("transactional", producer="next", identity=unique("id"))
+    transact(worker, "next", topic, "in time", commit=True)
+    worker("close", producer="next")
+    assert read(worker, topic, 1, "read_committed") == ["in time"]
+
+
+@pytest.mark.needs("fences")
+def test_consume_transform_produce(
+    worker: ClientProcess, admin: ClientProcess, topic: str, unique: Unique
+) -> None:
+    """Positions and results go together: an aborted round is done again by the next member."""
+    source, group = unique("source"), unique("group")
+    admin.admin("create_topic", name=source, partitions=1)
+    records = [{"value": value, "partition": 0} for value in ("a", "b", "c")]
+    admin("produce", topic=source, records=records)
+    round_of = {"identity": unique("id"), "group": group, "source": source, "target": topic}
+    worker("transform", **round_of, count=3, commit=False)
+    assert admin("committed", group=group, topic=source) == {"0": None}
+    worker("transform", **round_of, count=3, commit=True)
+    assert admin("committed", group=group, topic=source) == {"0": 3}
+    admin("produce", topic=source, records=[{"value": "d", "partition": 0}])
+    worker("transform", **round_of, count=1, commit=True)
+    assert admin("committed", group=group, topic=source) == {"0": 4}
+    assert read(worker, topic, 4, "read_committed") == ["A", "B", "C", "D"]
+    assert sorted(read(worker, topic, 7, "read_uncommitted")) == list("AABBCCD")

@@ -1,4 +1,5 @@
-"""The admin APIs of kbroker and of Apache Kafka 4.3 side by side: every field of every answer."""
+"""The APIs of administration and of transactions of kbroker and of Apache Kafka 4.3 side by side:
+every field of every answer."""
 
 from __future__ import annotations
 
@@ -8,12 +9,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
-from harness.admin_calls import World, all_calls, request
+from harness.admin_calls import Call, World, admin_calls, request
 from harness.brokers import Broker, FixedQuorumBroker, KbrokerBroker
 from harness.compare import Comparison, Difference
 from harness.differences import DIFFERENCES, NOT_ADMIN, NOT_COMPARED, to_markdown
 from harness.differential import SETTLE_SECONDS, Side, never_compared, run
 from harness.places import ROOT
+from harness.transaction_calls import transactions
 
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
@@ -24,6 +26,8 @@ PROPERTIES = {
     "group.min.session.timeout.ms": "1000",
     "auto.create.topics.enable": "false",
     "offsets.topic.num.partitions": "1",
+    "transaction.state.log.num.partitions": "1",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "100",
 }
 
 
@@ -35,6 +39,11 @@ class Outcome:
     theirs: Side
     comparison: Comparison
     differences: list[Difference]
+
+
+def all_calls() -> Iterator[Call]:
+    yield from admin_calls()
+    yield from transactions()
 
 
 def side(broker: Broker) -> Side:
@@ -68,7 +77,7 @@ def test_answers_are_equal(outcome: Outcome) -> None:
     assert not outcome.differences, "\n".join(map(str, outcome.differences))
 
 
-def test_every_admin_api_version_and_field_was_compared(outcome: Outcome) -> None:
+def test_every_version_and_field_was_compared(outcome: Outcome) -> None:
     keys = [key for key in map(ApiKey, outcome.ours.served) if key not in NOT_ADMIN]
     missing = never_compared(outcome.comparison, outcome.ours, outcome.theirs, keys, NOT_COMPARED)
     assert not missing, "\n".join(missing)

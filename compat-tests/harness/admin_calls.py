@@ -851,7 +851,7 @@ def group_deletions() -> Iterator[Call]:
     yield ask("groups: after deletions", ApiKey.LIST_GROUPS)
 
 
-def all_calls() -> Iterator[Call]:
+def admin_calls() -> Iterator[Call]:
     """All calls in the order in which they build on each other."""
     yield ask("metadata: at first", ApiKey.METADATA, range(1, 99), topics=[])
     yield from creations()

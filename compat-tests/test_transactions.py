@@ -6,7 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from harness.brokers import Broker
 from harness.clients import ClientError, ClientProcess, Library, eventually
+from harness.tools import Tools
 
 pytestmark = [pytest.mark.everyone, pytest.mark.java, pytest.mark.needs("transactional")]
 
@@ -211,3 +213,35 @@ def test_consume_transform_produce(
     assert admin("committed", group=group, topic=source) == {"0": 4}
     assert read(worker, topic, 4, "read_committed") == ["A", "B", "C", "D"]
     assert sorted(read(worker, topic, 7, "read_uncommitted")) == list("AABBCCD")
+
+
+def test_kafkas_tool(broker: Broker, tools: Tools, admin: ClientProcess, topic: str) -> None:
+    """kafka-transactions sees an open transaction, and ends it without asking its producer."""
+
+    def tool(verb: str, *arguments: str) -> list[list[str]]:
+        """The rows of a table, below its heading."""
+        address = ("--bootstrap-server", broker.address)
+        said = tools.run("kafka-transactions", *address, verb, *arguments)
+        assert not said.status, said
+        return [line.split() for line in said.stdout.splitlines()[1:]]
+
+    identity = f"id-of-{topic}"
+    admin("transactional", producer="p", identity=identity)
+    admin("begin", producer="p")
+    send(admin, "p", topic, "open")
+    (listed,) = [row for row in tool("list") if row[0] == identity]
+    _, node, producer_id, state = listed
+    assert (node, state) == ("1", "Ongoing")
+    (described,) = tool("describe", "--transactional-id", identity)
+    assert described[1:6] == [identity, producer_id, "0", "Ongoing", "60000"]
+    assert described[-1] == f"{topic}-0"
+    where = ("--topic", topic, "--partition", "0")
+    (writer,) = tool("describe-producers", *where)
+    assert (writer[0], writer[1], writer[-1]) == (producer_id, "0", "0")
+    assert tool("find-hanging", "--broker-id", "1") == []
+    tool("abort", *where, "--start-offset", "0")
+    assert stable_end(admin, topic) == 2
+    (writer,) = tool("describe-producers", *where)
+    assert (writer[0], writer[-1]) == (producer_id, "None")
+    admin("end", producer="p", commit=False)
+    admin("close", producer="p")

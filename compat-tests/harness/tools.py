@@ -37,6 +37,7 @@ COMMANDS: Mapping[str, str] = {
     "kafka-reassign-partitions": f"{TOOLS}.reassign.ReassignPartitionsCommand",
     "kafka-streams-application-reset": f"{TOOLS}.StreamsResetter",
     "kafka-topics": f"{TOOLS}.TopicCommand",
+    "kafka-transactions": f"{TOOLS}.TransactionsCommand",
     "kafka-verifiable-consumer": f"{TOOLS}.VerifiableConsumer",
     "kafka-verifiable-producer": f"{TOOLS}.VerifiableProducer",
 }

@@ -19,7 +19,8 @@ from .admin_calls import STARTED_MS, Call, World, of, request
 from .clients import COORDINATOR_MOVES
 
 TOPIC = "transactions"
-PARTITIONS = 4
+FIRST_LATE = 4
+PARTITIONS = FIRST_LATE + 6
 OTHER_ID = 1_000_000
 """Added to a producer id, it is nobody's."""
 NOBODY = (4_000_000, 0)
@@ -651,15 +652,18 @@ def _second_protocol() -> Iterator[Call]:
 
 def _timeouts() -> Iterator[Call]:
     """The coordinator aborts what takes too long; the producer's epoch is over with it."""
+    # They end in any order, so each writes to a partition of its own.
     late = {version: Producer(f"late-v{version}") for version in range(6)}
-    for one in late.values():
-        yield one.init(timeout_ms=SHORT_MS)
-        yield one.add((TOPIC, [3]))
-        yield one.write(3)
+    place = {version: FIRST_LATE + version for version in late}
     for version, one in late.items():
+        yield one.init(timeout_ms=SHORT_MS)
+        yield one.add((TOPIC, [place[version]]))
+        yield one.write(place[version])
+    for version, one in late.items():
+        here = place[version]
         yield one.describe("timed out", until=_aborted)
-        yield one.write(3, "too late")
-        yield one.add((TOPIC, [3]), what="too late", version=min(version, 3))
+        yield one.write(here, "too late")
+        yield one.add((TOPIC, [here]), what="too late", version=min(version, 3))
         yield one.add_offsets("late", what="too late", version=min(version, 4))
         yield one.commit_offsets("late", (TOPIC, 0, 1), what="too late", version=version)
         yield one.end(True, "too late", version)
@@ -667,11 +671,11 @@ def _timeouts() -> Iterator[Call]:
         if version >= 3:
             yield one.init("with its epoch", version, resume=0)
         yield one.init("anew")
-        yield one.add((TOPIC, [3]))
+        yield one.add((TOPIC, [here]))
         one.sequence = 0
-        yield one.write(3, "in the next transaction")
+        yield one.write(here, "in the next transaction")
         yield one.end(True)
-    yield from one.look(3)
+        yield from one.look(here)
 
 
 def _aborted(response: Any) -> bool:

@@ -21,11 +21,7 @@ ENVIRONMENT = "kafka-python-tests"
 VERSION = "4.3"
 TESTS = 55
 OTHER_LISTENERS = ("test_ssl_integration.py", "test_sasl_integration.py")
-NOT_YET = {
-    "test_create_describe_delete_acls",
-    "test_transactional_producer_messages",
-    "test_transactional_producer_offsets",
-}
+NOT_YET = {"test_create_describe_delete_acls"}
 """What kbroker cannot do yet; a test that passes must leave this list."""
 
 

@@ -199,6 +199,7 @@ public final class Driver {
             for (String result : results) {
                 producer.send(new ProducerRecord<>(target, result));
             }
+            producer.flush(); // an abort drops what was not sent yet
             producer.sendOffsetsToTransaction(positions, consumer.groupMetadata());
             end(producer, wanted.get("commit").asBoolean());
         }

@@ -21,9 +21,13 @@ from .client import BRIEF, BRIEF_TIMEOUT_MS, FATAL, PARTITIONS, SESSION_TIMEOUT_
 from .history import BROKER, Event, Operation, Phase, Recorder, from_json, load
 
 ROOT = Path(__file__).parents[2]
-TOPICS = tuple(f"{topic}:{count}" for topic, count in PARTITIONS.items())
+TOPICS = tuple(
+    f"{topic}:{count}:internal.segment.bytes=32768" for topic, count in PARTITIONS.items()
+)
 SETTINGS = (
     "flush.policy=fsync",
+    "log.roll.ms=3000",
+    "log.cleaner.backoff.ms=1000",
     "group.min.session.timeout.ms=500",
     "offsets.topic.num.partitions=4",
     "transaction.state.log.num.partitions=4",
@@ -39,6 +43,7 @@ CLIENTS = (
 COMMITS_PER_ROUND = 20
 WAIT_SECONDS = 60.0
 """After whatever happened, everybody goes on within this time."""
+KILLED_TWICE = 0.3
 AT_THE_END = 0.7
 """How often who sleeps has all answers but that to the end of its transaction."""
 ZOMBIE_SECONDS = 5.0
@@ -202,7 +207,7 @@ class Bank:
         return MOMENTS[moment](self)
 
     def kill_broker(self) -> bool:
-        """Kill the broker and start it again."""
+        """Kill the broker and start it again, sometimes once more as soon as it is back."""
         time.sleep(self.random.uniform(0, 0.2))
         self._wait(
             lambda: any(child.is_open for child in self._of_kind("producer", "transformer")),
@@ -212,6 +217,11 @@ class Bank:
         self._recorder.write(Operation.KILL, process=BROKER)
         counts = any(child.is_open for child in self._of_kind("producer", "transformer"))
         self.server.start()
+        if self.random.random() < KILLED_TWICE:
+            time.sleep(self.random.uniform(0, 0.2))
+            self.server.kill()
+            self._recorder.write(Operation.KILL, process=BROKER)
+            self.server.start()
         return counts
 
     def kill_producer(self) -> bool:

@@ -65,7 +65,7 @@ def wait_until(condition: Callable[[], object], what: str, seconds: float = WAIT
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
-        time.sleep(0.002)
+        time.sleep(0.005)
 
 
 class Child:
@@ -77,6 +77,7 @@ class Child:
         self.path = folder / f"{self.process}.jsonl"
         self.path.touch()
         self.events: list[Event] = []
+        self._done: Counter[Operation] = Counter()
         self._seen = self.path.open()
         self._part = ""
         command = [sys.executable, "-m", f"{__package__}.client", name, str(life), str(port)]
@@ -92,7 +93,9 @@ class Child:
     def look(self) -> None:
         """Read what it has written since the last time."""
         *lines, self._part = (self._part + self._seen.read()).split("\n")
-        self.events += map(from_json, lines)
+        new = [from_json(line) for line in lines]
+        self.events += new
+        self._done.update(event.operation for event in new if event.phase is Phase.OK)
 
     @property
     def is_open(self) -> bool:
@@ -121,17 +124,12 @@ class Child:
     @property
     def is_ready(self) -> bool:
         """Whether the broker has given it its transactional id."""
-        self.look()
-        return any(
-            event.operation is Operation.INIT and event.phase is Phase.OK for event in self.events
-        )
+        return self.count(Operation.INIT) > 0
 
     def count(self, operation: Operation) -> int:
         """How often it has done something."""
         self.look()
-        return sum(
-            event.operation is operation and event.phase is Phase.OK for event in self.events
-        )
+        return self._done[operation]
 
     def close(self) -> None:
         """Whatever it does, it is gone afterwards."""

@@ -12,7 +12,13 @@ from harness.brokers import Broker
 from harness.places import ROOT, environment_python
 
 CLIENT = "examples"
-EXAMPLES = ["kafka_python_service", "confluent_service", "fastapi_service", "stream_processor"]
+EXAMPLES = [
+    "kafka_python_service",
+    "confluent_service",
+    "exactly_once_service",
+    "fastapi_service",
+    "stream_processor",
+]
 STORIES = 6
 """What each shows at least: work, restart, duplicate delivery, rebalance, poison, retention."""
 ANYWHERE = 3

@@ -34,9 +34,11 @@ KILLED = {
     "broker.session.timeout.ms": "2000",
     "broker.heartbeat.interval.ms": "500",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "5000",
+    "log.cleaner.backoff.ms": "500",
 }
 """Apache Kafka is back soon after SIGKILL, and looks for transactions to abort only then: before,
-it would call some of them aborted without a marker, and their partitions would hang for ever."""
+it would call some of them aborted without a marker, and their partitions would hang for ever.
+What is to be compacted is compacted soon."""
 
 Spawn = Callable[[str], ClientProcess]
 

@@ -23,7 +23,7 @@ SETTINGS = {
     "commit.interval.ms": "500",
     "statestore.cache.max.bytes": "0",
     "num.stream.threads": "2",
-    "consumer.session.timeout.ms": "2000",
+    "consumer.session.timeout.ms": "4000",
     "consumer.heartbeat.interval.ms": "500",
     "consumer.auto.offset.reset": "earliest",
     "producer.transaction.timeout.ms": "4000",

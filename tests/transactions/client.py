@@ -41,6 +41,7 @@ LONG_PAUSE = 5
 """How many pauses there are before an end."""
 CALL_SECONDS = 2.0
 HANG_SECONDS = 2 * CALL_SECONDS
+SETTLE_SECONDS = 5.0
 TIMEOUT_MS, BRIEF_TIMEOUT_MS = 60_000, 1_500
 BRIEF = ("producer-1", "producer2-0")
 """Clients whose transactions are aborted when they sleep for a while."""
@@ -55,7 +56,6 @@ _COMMON = {
     "socket.connection.setup.timeout.ms": 5000,
     "log_level": 0,
 }
-_NOT_SENT = (KafkaError._PURGE_QUEUE,)
 
 
 class MustAbort(Exception):
@@ -91,8 +91,7 @@ class Transactional(Client):
         self._names = itertools.count(1)
         self.timeout_ms = BRIEF_TIMEOUT_MS if name in BRIEF else TIMEOUT_MS
         self.transaction = ""
-        self._begun = 0.0
-        self._is_known = False
+        self._unanswered = 0
         self._producer = self._open_producer(port)
         self._call(
             Operation.INIT,
@@ -115,7 +114,6 @@ class Transactional(Client):
 
     def begin(self) -> None:
         self.transaction = f"{self.process}#{next(self._names)}"
-        self._begun, self._is_known = time.monotonic(), False
         self.recorder.write(Operation.BEGIN, transaction=self.transaction)
         self._repeat(self._producer.begin_transaction)
 
@@ -125,12 +123,11 @@ class Transactional(Client):
         fields: dict[str, Any] = {"transaction": self.transaction, "value": value, "place": place}
 
         def answered(error: KafkaError | None, message: Any) -> None:
-            self._is_known = True
+            self._unanswered -= 1
             if error is None:
                 self.recorder.write(Operation.SEND, offset=message.offset(), **fields)
                 return
-            phase = Phase.FAIL if error.code() in _NOT_SENT else Phase.UNKNOWN
-            self.recorder.write(Operation.SEND, phase, error=error.name(), **fields)
+            self.recorder.write(Operation.SEND, Phase.UNKNOWN, error=error.name(), **fields)
 
         self.recorder.write(Operation.SEND, Phase.INVOKED, source=source, **fields)
         data = b"%d;%d" % (value, source)
@@ -138,6 +135,7 @@ class Transactional(Client):
         self._repeat(
             lambda: self._producer.produce(topic, data, partition=index, on_delivery=answered)
         )
+        self._unanswered += 1
         self._producer.poll(0)
 
     def send_offsets(self, offsets: dict[Place, int], member: Any) -> None:
@@ -173,15 +171,26 @@ class Transactional(Client):
             except MustAbort:
                 commit = False
         if not commit:
-            # librdkafka #4849: an abort that overtakes the first record is fatal.
-            while not self._is_known and time.monotonic() < self._begun + CALL_SECONDS:
-                self._producer.poll(0.001)
+            self._settle()
             self._call(
                 Operation.ABORT,
                 lambda: self._producer.abort_transaction(CALL_SECONDS),
                 transaction=self.transaction,
             )
         return commit
+
+    def _settle(self) -> None:
+        """Wait until all records are answered: librdkafka aborts too early otherwise.
+
+        An abort that overtakes the first record is fatal (librdkafka #4849). A record that was sent
+        and is to be sent again is dropped, and the next one gets its sequence number: the broker
+        takes that for the same record, and it is lost.
+        """
+        deadline = time.monotonic() + SETTLE_SECONDS
+        while self._unanswered:
+            self._producer.poll(0.01)
+            if time.monotonic() > deadline:
+                self._leave("records are not answered")
 
     def _call(self, operation: Operation, call: Callable[[], object], **fields: Any) -> None:
         """Ask until there is an answer. Raises MustAbort when the transaction has failed."""
@@ -205,7 +214,7 @@ class Transactional(Client):
                 if not error.retriable():
                     self._leave(error)
 
-    def _leave(self, error: KafkaError) -> NoReturn:
+    def _leave(self, error: object) -> NoReturn:
         """End at once: what the producer does when it is closed would be no part of the history."""
         print(f"{self.process}: {error}", file=sys.stderr, flush=True)
         os._exit(FATAL)

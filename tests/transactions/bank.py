@@ -211,16 +211,18 @@ class Bank:
             lambda: any(child.is_open for child in self._of_kind("producer", "transformer")),
             "a transaction",
         )
-        self.server.kill()
-        self._recorder.write(Operation.KILL, process=BROKER)
+        self._kill_server()
         counts = any(child.is_open for child in self._of_kind("producer", "transformer"))
         self.server.start()
         if self.random.random() < KILLED_TWICE:
             time.sleep(self.random.uniform(0, 0.2))
-            self.server.kill()
-            self._recorder.write(Operation.KILL, process=BROKER)
+            self._kill_server()
             self.server.start()
         return counts
+
+    def _kill_server(self) -> None:
+        self.server.kill()
+        self._recorder.write(Operation.KILL, process=BROKER)
 
     def kill_producer(self) -> bool:
         return self._kill(self._draw("producer"))

@@ -54,6 +54,7 @@ _COMMON = {
     "reconnect.backoff.ms": 20,
     "reconnect.backoff.max.ms": 200,
     "socket.connection.setup.timeout.ms": 5000,
+    "metadata.recovery.strategy": "none",  # librdkafka #5511
     "log_level": 0,
 }
 

@@ -7,6 +7,7 @@ import copy
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from harness.admin_calls import Call, World, admin_calls, request
@@ -19,6 +20,7 @@ from harness.transaction_calls import transactions
 
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.records import Record, encode_batch
 from kbroker.testing.releases import limits_of
 
 CLIENT = "differential"
@@ -169,6 +171,32 @@ def test_one_id_cannot_stand_for_two() -> None:
     for theirs, expected in (("x", 0), ("x", 0), ("y", 1)):
         answers = (cls(cluster_id="ours"), cls(cluster_id=theirs))
         assert len(comparison.compare("planted", ApiKey.METADATA, 9, *answers)) == expected
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "is_reported"),
+    [
+        ({"producer_id": 7}, {"producer_id": 9}, False),
+        ({"producer_id": 7, "producer_epoch": 1}, {"producer_id": 9, "producer_epoch": 2}, True),
+        ({"value": b"a"}, {"value": b"b"}, True),
+        ({"transactional": True}, {}, True),
+    ],
+)
+def test_batches_are_compared(
+    ours: dict[str, Any], theirs: dict[str, Any], is_reported: bool
+) -> None:
+    """But for the ids that each broker gives to producers."""
+    answers = [fetched(**ours), fetched(**theirs)]
+    found = Comparison(DIFFERENCES).compare("planted", ApiKey.FETCH, 12, *answers)
+    assert bool(found) is is_reported
+
+
+def fetched(value: bytes = b"x", **settings: Any) -> Any:
+    """An answer to Fetch with one batch."""
+    cls = messages.response_class(ApiKey.FETCH)
+    batch = encode_batch([Record(None, value, 0)], base_sequence=0, **settings)
+    partition = cls.Partition(partition_index=0, records=memoryview(batch))
+    return cls(responses=[cls.Topic(topic="t", partitions=[partition])])
 
 
 def test_a_field_that_nobody_compared_is_reported() -> None:

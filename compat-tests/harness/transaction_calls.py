@@ -25,7 +25,8 @@ OTHER_ID = 1_000_000
 """Added to a producer id, it is nobody's."""
 NOBODY = (4_000_000, 0)
 TIMEOUT_MS = 60_000
-SHORT_MS = 300
+SHORT_MS = 1500
+"""Long enough to begin a transaction on a busy machine."""
 MAX_MS = 900_000
 NEWEST = {
     ApiKey.INIT_PRODUCER_ID: 5,
@@ -168,9 +169,13 @@ class Producer:
         shift: int = 0,
         identity: str | None = None,
         metadata: str | None = "m",
-        **member: Any,
+        member: int | None = None,
+        **more: Any,
     ) -> Call:
-        """TxnOffsetCommit. rows: topic, partition, offset."""
+        """TxnOffsetCommit. rows: topic, partition, offset.
+
+        member: as the member that joined last, in a generation that much beside its own.
+        """
         key = ApiKey.TXN_OFFSET_COMMIT
         topics = [
             of(
@@ -192,7 +197,10 @@ class Producer:
 
         def build(world: World, version: int) -> Any:
             who = self._who(world, epoch, shift, identity)
-            return request(key, group_id=group, topics=topics, **member, **who)
+            if member is not None:
+                who["member_id"] = world.member_id
+                who["generation_id"] = world.generation + member
+            return request(key, group_id=group, topics=topics, **{**who, **more})
 
         return self.call(what, key, build, version)
 
@@ -310,13 +318,53 @@ def transactions() -> Iterator[Call]:
     for version in range(6):
         yield from _offset_commits(version)
         yield from _ends_of_transactions(version)
+    for version in range(3, 6):
+        yield from _member_offsets(version)
     for version in (9, 10, 11, 12, 13):
         yield from _writes(version)
     yield from _second_protocol()
-    yield from _timeouts()
+    yield from _timeouts(range(6))
     for version in (1, 2):
         yield from _markers(version)
+    yield from _level(1, upgrade_type=2)
+    yield from _on_the_first_level("old-")
+    yield from _level(2, upgrade_type=1)
     yield from _listings()
+
+
+def _on_the_first_level(mark: str) -> Iterator[Call]:
+    """What clients of the second protocol ask of a cluster that does not offer it (any more)."""
+    yield from _inits(5, mark)
+    yield from _offset_commits(5, mark)
+    yield from _ends_of_transactions(4, mark)
+    yield from _ends_of_transactions(5, mark)
+    yield from _writes(12, mark)
+    yield from _second_protocol(mark)
+    yield from _timeouts(range(4, 6), mark)
+
+
+def _level(level: int, upgrade_type: int) -> Iterator[Call]:
+    """Change the level of `transaction.version`, and wait until it shows."""
+    update, versions = ApiKey.UPDATE_FEATURES, ApiKey.API_VERSIONS
+    operator = Producer(f"level-{level}")
+    feature = of(
+        update,
+        "Feature",
+        feature="transaction.version",
+        max_version_level=level,
+        upgrade_type=upgrade_type,
+    )
+    wanted = request(update, feature_updates=[feature], timeout_ms=10_000)
+    yield operator.call("update", update, lambda world, version: wanted, 1)
+    hello = request(versions, client_software_name="differential", client_software_version="1.0")
+
+    def shows(answer: Any) -> bool:
+        return any(
+            (row.name, row.max_version_level) == ("transaction.version", level)
+            for row in answer.finalized_features
+        )
+
+    yield operator.call("shows", versions, lambda world, version: hello, 4, until=shows)
 
 
 def _preparations() -> Iterator[Call]:
@@ -336,8 +384,8 @@ def _preparations() -> Iterator[Call]:
             )
 
 
-def _inits(version: int) -> Iterator[Call]:
-    one = Producer(f"init-v{version}")
+def _inits(version: int, mark: str = "") -> Iterator[Call]:
+    one = Producer(f"{mark}init-v{version}")
     yield one.init("new", version)
     yield one.init("again", version)
     yield one.describe()
@@ -346,7 +394,7 @@ def _inits(version: int) -> Iterator[Call]:
     yield one.init("longest timeout", version, timeout_ms=MAX_MS)
     yield one.init("empty id", version, transactional_id="")
     yield one.init("no id", version, transactional_id=None)
-    open_one = Producer(f"init-open-v{version}")
+    open_one = Producer(f"{mark}init-open-v{version}")
     yield open_one.init("new", version)
     yield open_one.add(HERE)
     yield open_one.write()
@@ -357,7 +405,7 @@ def _inits(version: int) -> Iterator[Call]:
     yield open_one.write(what="in time past", epoch=-1)
     if version < 3:
         return
-    resumed = Producer(f"init-resumed-v{version}")
+    resumed = Producer(f"{mark}init-resumed-v{version}")
     yield resumed.init("new", version)
     yield resumed.init("with its epoch", version, resume=0)
     yield resumed.init("with the epoch before", version, resume=-1)
@@ -374,10 +422,10 @@ def _inits(version: int) -> Iterator[Call]:
     yield resumed.describe("aborted")
     yield resumed.init("with its epoch, aborted", version, resume=0)
     yield resumed.init("new again", version)
-    stranger = Producer(f"init-stranger-v{version}")
+    stranger = Producer(f"{mark}init-stranger-v{version}")
     yield stranger.init("with an unknown id", version, resume=0)
     yield stranger.describe()
-    idempotent = Producer(f"init-idempotent-v{version}")
+    idempotent = Producer(f"{mark}init-idempotent-v{version}")
     yield idempotent.init("no id, resumed", version, transactional_id=None, resume=0)
     if version >= 6:
         yield stranger.init("two phases", version, enable2_pc=True)
@@ -496,8 +544,8 @@ def _offset_additions(version: int) -> Iterator[Call]:
     yield one.describe("over")
 
 
-def _offset_commits(version: int) -> Iterator[Call]:
-    one, group = Producer(f"commit-v{version}"), f"group-v{version}"
+def _offset_commits(version: int, mark: str = "") -> Iterator[Call]:
+    one, group = Producer(f"{mark}commit-v{version}"), f"{mark}group-v{version}"
     yield one.init()
     yield one.init("again")
     yield one.commit_offsets(group, (TOPIC, 0, 5), what="group not added", version=version)
@@ -519,7 +567,7 @@ def _offset_commits(version: int) -> Iterator[Call]:
         for what, member in MEMBERS.items():
             yield one.commit_offsets(group, (TOPIC, 0, 88), what=what, version=version, **member)
             yield one.commit_offsets(
-                f"never-v{version}",
+                f"{mark}never-v{version}",
                 (TOPIC, 0, 88),
                 what=f"{what}, unknown",
                 version=version,
@@ -547,6 +595,47 @@ MEMBERS: dict[str, dict[str, Any]] = {
 }
 
 
+def _member_offsets(version: int) -> Iterator[Call]:
+    """A member of a group commits with its generation, and others try to."""
+    one, group = Producer(f"member-v{version}"), f"members-v{version}"
+    join, sync = ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP
+    protocol = of(join, "Protocol", name="range", metadata=b"")
+    joining = request(
+        join,
+        group_id=group,
+        session_timeout_ms=60_000,
+        rebalance_timeout_ms=60_000,
+        protocol_type="consumer",
+        protocols=[protocol],
+    )
+    yield one.init()
+    yield one.add_offsets(group)
+    yield one.call("join", join, lambda world, version: joining, 3)
+    yield one.commit_offsets(
+        group, (TOPIC, 0, 1), what="before it has a share", version=version, member=0
+    )
+
+    def share(world: World, version: int) -> Any:
+        who = {"member_id": world.member_id, "generation_id": world.generation}
+        mine = of(sync, "Assignment", member_id=world.member_id, assignment=b"")
+        return request(sync, group_id=group, assignments=[mine], **who)
+
+    yield one.call("sync", sync, share, 3)
+    for what, later, more in (
+        ("as the member", 0, {}),
+        ("old generation", -1, {}),
+        ("later generation", 1, {}),
+        ("another member", 0, {"member_id": "somebody"}),
+        ("an instance", 0, {"group_instance_id": "i"}),
+    ):
+        yield one.commit_offsets(
+            group, (TOPIC, 0, 2), what=what, version=version, member=later, **more
+        )
+    yield one.commit_offsets(group, (TOPIC, 0, 3), what="nobody", version=version)
+    yield one.end(True)
+    yield from _committed(one, group, "committed")
+
+
 def _committed(one: Producer, group: str, when: str) -> Iterator[Call]:
     key = ApiKey.OFFSET_FETCH
     topic = of(key, "Topic", name=TOPIC, partition_indexes=[0, 1, 2, 3])
@@ -559,13 +648,14 @@ def _committed(one: Producer, group: str, when: str) -> Iterator[Call]:
             yield one.call(name, key, lambda w, v, asked=asked: asked, 9, again=True)
 
 
-def _ends_of_transactions(version: int) -> Iterator[Call]:
+def _ends_of_transactions(version: int, mark: str = "") -> Iterator[Call]:
     for state in ("empty", "open", "committed", "aborted"):
         for committed in (True, False):
             for epoch, what in ((0, ""), (-1, "retry"), (1, "later"), (-2, "old")):
-                name = f"end-{state}-{'commit' if committed else 'abort'}-{what}-v{version}"
+                verb = "commit" if committed else "abort"
+                name = f"{mark}end-{state}-{verb}-{what}-v{version}"
                 yield from _end_in_state(Producer(name), version, state, committed, epoch)
-    one = Producer(f"end-refused-v{version}")
+    one = Producer(f"{mark}end-refused-v{version}")
     yield one.init()
     yield one.add(HERE)
     yield one.end(True, "other id", version, shift=OTHER_ID)
@@ -589,8 +679,8 @@ def _end_in_state(
         yield one.end(False, "if it was open", version)
 
 
-def _writes(version: int) -> Iterator[Call]:
-    one = Producer(f"write-v{version}")
+def _writes(version: int, mark: str = "") -> Iterator[Call]:
+    one = Producer(f"{mark}write-v{version}")
     yield one.init()
     yield one.init("again")
     yield one.write(1, "not added", version, sequence=0)
@@ -622,9 +712,9 @@ def _writes(version: int) -> Iterator[Call]:
     yield from one.look(1)
 
 
-def _second_protocol() -> Iterator[Call]:
+def _second_protocol(mark: str = "") -> Iterator[Call]:
     """Partitions and groups join by themselves, and each end gives a new epoch (KIP-890)."""
-    one, group = Producer("second"), "second-group"
+    one, group = Producer(f"{mark}second"), f"{mark}second-group"
     produce, offsets, end = 12, 5, 5
     yield one.init()
     for round_number, committed in enumerate((True, False, True)):
@@ -650,10 +740,10 @@ def _second_protocol() -> Iterator[Call]:
     yield one.describe("at last")
 
 
-def _timeouts() -> Iterator[Call]:
+def _timeouts(versions: range, mark: str = "") -> Iterator[Call]:
     """The coordinator aborts what takes too long; the producer's epoch is over with it."""
     # They end in any order, so each writes to a partition of its own.
-    late = {version: Producer(f"late-v{version}") for version in range(6)}
+    late = {version: Producer(f"{mark}late-v{version}") for version in versions}
     place = {version: FIRST_LATE + version for version in late}
     for version, one in late.items():
         yield one.init(timeout_ms=SHORT_MS)

@@ -17,7 +17,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from .client import BRIEF, BRIEF_TIMEOUT_MS, FATAL, PARTITIONS, SESSION_TIMEOUT_MS, Reader
+import trio
+
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.messages.cluster import UpdateFeaturesRequest
+
+from ..wire import connected
+from .client import BRIEF, BRIEF_TIMEOUT_MS, FATAL, HOST, PARTITIONS, SESSION_TIMEOUT_MS, Reader
 from .history import BROKER, Event, Operation, Phase, Recorder, from_json, load
 
 ROOT = Path(__file__).parents[2]
@@ -157,6 +163,7 @@ class Bank:
         self._lives: Counter[str] = Counter()
         self._children: dict[str, Child] = {}
         self._all: list[Child] = []
+        self._protocol = 2
         for name in CLIENTS:
             self._start(name)
 
@@ -207,18 +214,18 @@ class Bank:
     def kill_broker(self) -> bool:
         """Kill the broker and start it again, sometimes once more as soon as it is back."""
         time.sleep(self.random.uniform(0, 0.2))
-        self._wait(
-            lambda: any(child.is_open for child in self._of_kind("producer", "transformer")),
-            "a transaction",
-        )
+        self._wait(self._is_any_open, "a transaction")
         self._kill_server()
-        counts = any(child.is_open for child in self._of_kind("producer", "transformer"))
+        counts = self._is_any_open()
         self.server.start()
         if self.random.random() < KILLED_TWICE:
             time.sleep(self.random.uniform(0, 0.2))
             self._kill_server()
             self.server.start()
         return counts
+
+    def _is_any_open(self) -> bool:
+        return any(child.is_open for child in self._of_kind("producer", "transformer"))
 
     def _kill_server(self) -> None:
         self.server.kill()
@@ -295,6 +302,13 @@ class Bank:
         self._resume(child)
         return True
 
+    def switch_protocol(self) -> bool:
+        """`transaction.version` goes from 2 to 1, or back."""
+        self._wait(self._is_any_open, "a transaction")
+        self._protocol = 3 - self._protocol
+        trio.run(finalize_protocol, self.server.port, self._protocol)
+        return True
+
     def _resume(self, child: Child) -> None:
         self._recorder.write(Operation.RESUME, process=child.process)
         child.running.send_signal(signal.SIGCONT)
@@ -353,7 +367,22 @@ MOMENTS: dict[str, Callable[[Bank], bool]] = {
     "replace transformer": Bank.replace_transformer,
     "stall transformer": Bank.stall_transformer,
     "outlast producer": Bank.outlast_producer,
+    "switch protocol": Bank.switch_protocol,
 }
+
+
+async def finalize_protocol(port: int, level: int) -> None:
+    """Set the level of `transaction.version`, as kafka-features does."""
+    upgrade, downgrade = 1, 2
+    row = UpdateFeaturesRequest.Feature(
+        feature="transaction.version",
+        max_version_level=level,
+        upgrade_type=upgrade if level == 2 else downgrade,
+    )
+    async with connected((HOST, port)) as wire:
+        ask = UpdateFeaturesRequest(feature_updates=[row])
+        answer = await wire.ask(ApiKey.UPDATE_FEATURES, 2, ask)
+        assert answer.error_code == 0, answer
 
 
 @contextmanager

@@ -11,18 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kbroker.client.ndjson import bytes_field, headers_field
-from kbroker.cluster.model import OFFSETS_TOPIC
+from kbroker.cluster.model import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from kbroker.protocol.compression import Codec
 from kbroker.protocol.errors import KafkaError
-from kbroker.protocol.group_metadata import (
-    GroupMetadataKey,
-    OffsetCommitKey,
-    decode_group_metadata,
-    decode_key,
-    decode_offset_commit,
-    read_assignment,
-    read_subscription,
-)
 from kbroker.protocol.primitives import DecodeError
 from kbroker.protocol.records import BatchHeader, Record, check_crc, read_header, read_marker
 from kbroker.protocol.records import read_records as records_of
@@ -43,10 +34,10 @@ from kbroker.storage.naming import (
 )
 from kbroker.storage.producer_state import ProducerStates
 
+from .log_records import Row, coordinator_record
+
 if TYPE_CHECKING:
     from kbroker.storage.files import File
-
-Row = dict[str, Any]
 
 SUFFIXES = (LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT)
 
@@ -59,20 +50,33 @@ SUFFIXES = (LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT)
     is_flag=True,
     help="Read records as those of __consumer_offsets; the default in its folders.",
 )
+@click.option(
+    "--transaction-log-decoder",
+    is_flag=True,
+    help="Read records as those of __transaction_state; the default in its folders.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One line of JSON for each entry.")
-def dump(paths: tuple[Path, ...], records: bool, offsets_decoder: bool, as_json: bool) -> None:
+def dump(
+    paths: tuple[Path, ...],
+    records: bool,
+    offsets_decoder: bool,
+    transaction_log_decoder: bool,
+    as_json: bool,
+) -> None:
     """Print the batches of segments, and the entries of indexes, snapshots and epoch files.
 
     PATHS are files, or folders of partitions, whose segments are printed. Apache Kafka's files have
     the same form. Exit status 1 when a file is damaged.
     """
+    form = TRANSACTIONS_TOPIC if transaction_log_decoder else None
+    form = OFFSETS_TOPIC if offsets_decoder else form
     damaged = False
     for path in paths:
         for file in _files_in(path):
             if not as_json:
                 click.echo(f"{file}")
             try:
-                for row in rows_of(file, records=records, decode_offsets=offsets_decoder):
+                for row in rows_of(file, records=records, form=form):
                     damaged |= row.get("valid") is False
                     click.echo(_json(row) if as_json else _text(row))
             except (KafkaError, DecodeError, ValueError) as error:
@@ -113,12 +117,14 @@ def _json_value(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def rows_of(path: Path, *, records: bool = False, decode_offsets: bool = False) -> Iterator[Row]:
-    """The entries of one file. Raises KafkaError or ValueError for one that is damaged."""
+def rows_of(path: Path, *, records: bool = False, form: str | None = None) -> Iterator[Row]:
+    """The entries of one file. Raises KafkaError or ValueError for one that is damaged.
+
+    `form` names the topic as whose records they are read; by default that of the folder.
+    """
     if path.suffix in (LOG, ".checkpoint"):
         named = parse_folder_name(path.resolve().parent.name)
-        decode_offsets |= named is not None and named[0] == OFFSETS_TOPIC
-        yield from _batches(path, records, decode_offsets)
+        yield from _batches(path, records, form or (named[0] if named else ""))
         return
     data = path.read_bytes()
     if path.name == LEADER_EPOCHS:
@@ -143,20 +149,18 @@ def _sound(parsed: Any) -> Any:
 # --- segments ---------------------------------------------------------------------------------
 
 
-def _batches(path: Path, records: bool, decode_offsets: bool) -> Iterator[Row]:
+def _batches(path: Path, records: bool, form: str) -> Iterator[Row]:
     file = OsFiles().open(str(path))
     try:
         for place in walk(file, 0, file.size):
-            yield from _batch(file, place.position, place.size, records, decode_offsets)
+            yield from _batch(file, place.position, place.size, records, form)
     except CorruptLogError as error:
         yield {"kind": "damage", "position": error.position, "valid": False, "why": error.reason}
     finally:
         file.close()
 
 
-def _batch(
-    file: File, position: int, size: int, records: bool, decode_offsets: bool
-) -> Iterator[Row]:
+def _batch(file: File, position: int, size: int, records: bool, form: str) -> Iterator[Row]:
     data = file.read(position, size)
     header = read_header(data)
     valid = check_crc(data, 0, header)
@@ -181,73 +185,22 @@ def _batch(
     }
     if records and valid:
         for record in records_of(data):
-            yield _record(record, header, decode_offsets)
+            yield _record(record, header, form)
 
 
-def _record(record: Record, header: BatchHeader, decode_offsets: bool) -> Row:
+def _record(record: Record, header: BatchHeader, form: str) -> Row:
     row: Row = {"kind": "record", "offset": record.offset, "timestamp": record.timestamp}
     if header.is_control:
         marker = read_marker(record)
         if marker is not None:
             ending = "commit" if marker.commit else "abort"
             return row | {"marker": ending, "coordinator_epoch": marker.coordinator_epoch}
-    elif decode_offsets and record.key is not None:
-        decoded = _group_record(record.key, record.value)
+    elif record.key is not None:
+        decoded = coordinator_record(form, record.key, record.value)
         if decoded is not None:
             return row | decoded
     row |= bytes_field("key", record.key) | bytes_field("value", record.value)
     return row | {"headers": headers_field(record)}
-
-
-def _group_record(key: bytes, value: bytes | None) -> Row | None:
-    """A record of `__consumer_offsets` in words; None for a kind that is not known."""
-    decoded = decode_key(key)
-    if isinstance(decoded, OffsetCommitKey):
-        row: Row = {"group": decoded.group, "topic": decoded.topic, "partition": decoded.partition}
-        if value is None:
-            return row | {"tombstone": True}
-        commit = decode_offset_commit(value)
-        return row | {
-            "committed_offset": commit.offset,
-            "leader_epoch": commit.leader_epoch,
-            "metadata": commit.metadata,
-            "commit_timestamp": commit.commit_timestamp,
-        }
-    if isinstance(decoded, GroupMetadataKey):
-        return {"group": decoded.group} | _group_state(value)
-    return None
-
-
-def _group_state(value: bytes | None) -> Row:
-    if value is None:
-        return {"tombstone": True}
-    group = decode_group_metadata(value)
-    return {
-        "protocol_type": group.protocol_type,
-        "generation": group.generation,
-        "protocol": group.protocol,
-        "leader": group.leader,
-        "members": [
-            {
-                "member_id": member.member_id,
-                "client_id": member.client_id,
-                "client_host": member.client_host,
-                "subscription": _subscription(member.subscription),
-                "assignment": _assignment(member.assignment),
-            }
-            for member in group.members
-        ],
-    }
-
-
-def _subscription(data: bytes) -> list[str] | None:
-    found = read_subscription(data)
-    return None if found is None else found.topics
-
-
-def _assignment(data: bytes) -> dict[str, list[int]] | None:
-    found = read_assignment(data)
-    return None if found is None else {t.topic: t.partitions for t in found.assigned_partitions}
 
 
 # --- indexes and snapshots --------------------------------------------------------------------

@@ -14,11 +14,12 @@ import trio
 
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages.offsets import OffsetCommitRequest
+from kbroker.protocol.messages.transactions import AddPartitionsToTxnRequest
 from kbroker.protocol.records import Record
 from kbroker.storage.checkpoints import lines, offsets_to_bytes
 
 from ..brokers import started
-from ..wire import batch, connected, create_topic, produce, request
+from ..wire import Wire, batch, connected, create_topic, produce, request
 from .conftest import invoke
 
 VALUE_BYTES = 60_000
@@ -37,6 +38,20 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def data(written: Path, tmp_path: Path) -> Path:
     """A copy of that folder, to be damaged."""
     return Path(shutil.copytree(written, tmp_path / "data"))
+
+
+async def begin_transaction(wire: Wire) -> None:
+    """One that has written nothing yet."""
+    find = request(ApiKey.FIND_COORDINATOR, key="tx", key_type=1)
+    await wire.ask(ApiKey.FIND_COORDINATOR, 3, find)
+    init = request(ApiKey.INIT_PRODUCER_ID, transactional_id="tx", transaction_timeout_ms=60_000)
+    producer = await wire.ask(ApiKey.INIT_PRODUCER_ID, 4, init)
+    add = AddPartitionsToTxnRequest(
+        v3_and_below_transactional_id="tx",
+        v3_and_below_producer_id=producer.producer_id,
+        v3_and_below_topics=[AddPartitionsToTxnRequest.Topic(name="t", partitions=[0])],
+    )
+    await wire.ask(ApiKey.ADD_PARTITIONS_TO_TXN, 3, add)
 
 
 async def write(folder: Path) -> None:
@@ -65,6 +80,7 @@ async def write(folder: Path) -> None:
         commit = OffsetCommitRequest(group_id="g", topics=rows)
         answer = await wire.ask(ApiKey.OFFSET_COMMIT, 5, commit)
         assert answer.topics[0].partitions[0].error_code == 0
+        await begin_transaction(wire)
 
 
 def checked(folder: Path, status: int = 0) -> tuple[dict[str, dict[str, Any]], list[str]]:
@@ -176,6 +192,25 @@ def test_dump_reads_committed_offsets(data: Path) -> None:
     rows = [json.loads(line) for line in printed]
     (commit,) = [row for row in rows if "committed_offset" in row]
     assert (commit["group"], commit["topic"], commit["committed_offset"]) == ("g", "t", 7)
+
+
+def test_dump_reads_the_state_of_transactions(data: Path, tmp_path: Path) -> None:
+    folders = sorted(map(str, data.glob("__transaction_state-*")))
+    printed = invoke("log", "dump", "-r", "--json", *folders).stdout.splitlines()
+    rows = [json.loads(line) for line in printed]
+    states = [row for row in rows if "transactional_id" in row]
+    assert [(row["transactional_id"], row["state"]) for row in states] == [
+        ("tx", "Empty"),
+        ("tx", "Ongoing"),
+    ]
+    assert states[1]["partitions"] == {"t": [0]}
+    assert states[1]["timeout_ms"] == 60_000
+    other = tmp_path / "elsewhere-0"
+    (written,) = [folder for folder in folders if list(Path(folder).glob("*.log"))]
+    shutil.copytree(written, other)
+    assert "transactional_id" not in invoke("log", "dump", "-r", str(other)).stdout
+    asked = invoke("log", "dump", "-r", "--transaction-log-decoder", str(other)).stdout
+    assert "transactional_id=tx" in asked
 
 
 def test_dump_of_damage_is_status_1(data: Path) -> None:

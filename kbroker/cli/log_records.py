@@ -1,0 +1,110 @@
+"""The records of coordinators, in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kbroker.cluster.model import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from kbroker.coordinator import TransactionState
+from kbroker.protocol import transaction_log
+from kbroker.protocol.group_metadata import (
+    GroupMetadataKey,
+    OffsetCommitKey,
+    decode_group_metadata,
+    decode_key,
+    decode_offset_commit,
+    read_assignment,
+    read_subscription,
+)
+
+Row = dict[str, Any]
+
+def coordinator_record(topic: str, key: bytes, value: bytes | None) -> Row | None:
+    """A record of an internal topic; None for another topic and for a kind that is not known.
+
+    Raises DecodeError.
+    """
+    if topic == OFFSETS_TOPIC:
+        return _group_record(key, value)
+    if topic == TRANSACTIONS_TOPIC:
+        return _transaction_record(key, value)
+    return None
+
+
+def _group_record(key: bytes, value: bytes | None) -> Row | None:
+    decoded = decode_key(key)
+    if isinstance(decoded, OffsetCommitKey):
+        row: Row = {"group": decoded.group, "topic": decoded.topic, "partition": decoded.partition}
+        if value is None:
+            return row | {"tombstone": True}
+        commit = decode_offset_commit(value)
+        return row | {
+            "committed_offset": commit.offset,
+            "leader_epoch": commit.leader_epoch,
+            "metadata": commit.metadata,
+            "commit_timestamp": commit.commit_timestamp,
+        }
+    if isinstance(decoded, GroupMetadataKey):
+        return {"group": decoded.group} | _group_state(value)
+    return None
+
+
+def _group_state(value: bytes | None) -> Row:
+    if value is None:
+        return {"tombstone": True}
+    group = decode_group_metadata(value)
+    return {
+        "protocol_type": group.protocol_type,
+        "generation": group.generation,
+        "protocol": group.protocol,
+        "leader": group.leader,
+        "members": [
+            {
+                "member_id": member.member_id,
+                "client_id": member.client_id,
+                "client_host": member.client_host,
+                "subscription": _subscription(member.subscription),
+                "assignment": _assignment(member.assignment),
+            }
+            for member in group.members
+        ],
+    }
+
+
+def _subscription(data: bytes) -> list[str] | None:
+    found = read_subscription(data)
+    return None if found is None else found.topics
+
+
+def _assignment(data: bytes) -> dict[str, list[int]] | None:
+    found = read_assignment(data)
+    return None if found is None else {t.topic: t.partitions for t in found.assigned_partitions}
+
+
+def _transaction_record(key: bytes, value: bytes | None) -> Row | None:
+    transactional_id = transaction_log.decode_key(key)
+    if transactional_id is None:
+        return None
+    row: Row = {"transactional_id": transactional_id}
+    if value is None:
+        return row | {"tombstone": True}
+    state = transaction_log.decode_value(value)
+    return row | {
+        "producer_id": state.producer_id,
+        "producer_epoch": state.producer_epoch,
+        "state": _state(state.status),
+        "partitions": {topic.topic: topic.partitions for topic in state.partitions or ()},
+        "timeout_ms": state.timeout_ms,
+        "last_update_timestamp": state.last_update_timestamp,
+        "start_timestamp": state.start_timestamp,
+        "previous_producer_id": state.previous_producer_id,
+        "next_producer_id": state.next_producer_id,
+        "client_transaction_version": state.client_transaction_version,
+    }
+
+
+def _state(number: int) -> str | int:
+    try:
+        return TransactionState(number).label
+    except ValueError:
+        return number

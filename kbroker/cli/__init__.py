@@ -14,7 +14,10 @@ COMMANDS = {
     "health": ("kbroker.cli.health:health", "Ask a broker whether it answers."),
     "topic": ("kbroker.cli.topic:topic", "Create, show, change, read and write topics."),
     "group": ("kbroker.cli.group:group", "Show and move consumer groups."),
-    "cluster": ("kbroker.cli.cluster:cluster", "Show brokers, what is wrong, and disks."),
+    "cluster": (
+        "kbroker.cli.cluster:cluster",
+        "Show brokers, what is wrong, disks, and transactions.",
+    ),
     "config": ("kbroker.cli.config:config", "Explain settings, and show those of a server."),
     "log": (
         "kbroker.cli.log:log",

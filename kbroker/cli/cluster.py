@@ -1,4 +1,4 @@
-"""`kbroker cluster`: brokers, what is wrong with partitions, disks."""
+"""`kbroker cluster`: brokers, what is wrong with partitions, disks, transactions."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import click
 
 from .output import Column, format_options, show, table
 from .target import FAILED, Target, run, target_options
+from .transactions import txn
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
@@ -16,7 +17,10 @@ if TYPE_CHECKING:
 
 @click.group()
 def cluster() -> None:
-    """Show brokers, what is wrong, and disks."""
+    """Show brokers, what is wrong, disks, and transactions."""
+
+
+cluster.add_command(txn)
 
 
 @cluster.command()

@@ -19,6 +19,7 @@ from kbroker.protocol.group_metadata import (
 
 Row = dict[str, Any]
 
+
 def coordinator_record(topic: str, key: bytes, value: bytes | None) -> Row | None:
     """A record of an internal topic; None for another topic and for a kind that is not known.
 

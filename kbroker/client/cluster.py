@@ -30,6 +30,8 @@ RETRY_SECONDS = 0.1
 COORDINATOR_SECONDS = 15
 """How long a cluster may take to make its first group coordinator."""
 COORDINATOR_VERSION_MIN = 4
+GROUP, TRANSACTION = 0, 1
+"""What a coordinator is asked for."""
 METADATA_VERSION_MIN = 10
 
 
@@ -152,13 +154,16 @@ class ClusterClient:
             f"`kbroker topic list` shows what there is, `kbroker topic create {name}` makes it"
         )
 
-    async def coordinator(self, group_id: str) -> Connection:
+    async def coordinator(self, key: str, key_type: int = GROUP) -> Connection:
         """The broker that looks after a group. Raises as `coordinator_id`."""
-        return await self.node(await self.coordinator_id(group_id))
+        return await self.node(await self.coordinator_id(key, key_type))
 
-    async def coordinator_id(self, group_id: str) -> int:
-        """The number of that broker. Raises KafkaError when there is none for long."""
-        request = FindCoordinatorRequest(coordinator_keys=[group_id])
+    async def coordinator_id(self, key: str, key_type: int = GROUP) -> int:
+        """The number of the broker that looks after a group, or a `TRANSACTION` by its id.
+
+        Raises KafkaError when there is none for long.
+        """
+        request = FindCoordinatorRequest(coordinator_keys=[key], key_type=key_type)
         deadline = trio.current_time() + COORDINATOR_SECONDS
         while True:
             connection = await self.any()

@@ -54,6 +54,10 @@ class NoSuchGroup(ClientError):
     """A group that was named does not exist."""
 
 
+class NoSuchTransaction(ClientError):
+    """A transactional id that was named does not exist."""
+
+
 class TimedOut(ClientError):
     """What was waited for did not happen in time."""
 

@@ -1,0 +1,192 @@
+"""`kbroker cluster txn`: how transactions stand, and ends of those that hang."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .completion import complete_topics
+from .output import Column, format_options, show, table
+from .target import Target, fail, run, target_options
+from .units import DURATION
+
+if TYPE_CHECKING:
+    from kbroker.client.cluster import ClusterClient
+    from kbroker.client.topics import Partition
+    from kbroker.client.transactions import OpenTransaction, Transaction
+
+OLDER_THAN = "15m"
+"""The longest transaction that brokers allow, unless transaction.max.timeout.ms says otherwise."""
+
+
+@click.group()
+def txn() -> None:
+    """Show transactions, and end those that hang."""
+
+
+@txn.command("list")
+@click.option("--state", "states", multiple=True, help="Only transactions in this state.")
+@click.option(
+    "--longer-than", type=DURATION, metavar="TIME", help="Only what is open for longer than this."
+)
+@format_options
+@target_options
+def list_(target: Target, states: tuple[str, ...], longer_than: float | None, output: str) -> None:
+    """Show the transactional ids of all brokers."""
+    from kbroker.client.transactions import list_transactions
+
+    longer_than_ms = -1 if longer_than is None else round(longer_than * 1000)
+    found = run(
+        target,
+        lambda cluster: list_transactions(cluster, states=states, longer_than_ms=longer_than_ms),
+    )
+    rows = [
+        {
+            "transactional_id": one.id,
+            "producer_id": one.producer_id,
+            "state": one.state,
+            "coordinator": one.coordinator,
+        }
+        for one in found
+    ]
+    columns = [Column("transactional_id"), Column("producer_id"), Column("state")]
+    columns += [Column("coordinator", wide=True)]
+    show(output, rows, lambda wide: table(columns, rows, wide=wide))
+
+
+@txn.command()
+@click.argument("names", nargs=-1, required=True)
+@format_options
+@target_options
+def describe(target: Target, names: tuple[str, ...], output: str) -> None:
+    """Show the transactions of transactional ids NAMES."""
+    from kbroker.client.transactions import describe_transaction
+
+    async def work(cluster: ClusterClient) -> list[Transaction]:
+        return [await describe_transaction(cluster, name) for name in names]
+
+    rows = [_described(one) for one in run(target, work)]
+    show(output, rows, lambda wide: "\n\n".join(_summary(row) for row in rows))
+
+
+def _described(one: Transaction) -> dict[str, Any]:
+    began = one.start_ms >= 0
+    return {
+        "transactional_id": one.id,
+        "coordinator": one.coordinator,
+        "state": one.state,
+        "producer_id": one.producer_id,
+        "producer_epoch": one.producer_epoch,
+        "timeout_ms": one.timeout_ms,
+        "start_timestamp": one.start_ms if began else None,
+        "partitions": [f"{name}-{index}" for name, index in one.partitions],
+    }
+
+
+def _summary(row: dict[str, Any]) -> str:
+    lines = {key.upper().replace("_", "-"): value for key, value in row.items()}
+    lines["PARTITIONS"] = ", ".join(row["partitions"]) or None
+    return "\n".join(f"{key:<18}{'-' if value is None else value}" for key, value in lines.items())
+
+
+# --- transactions that hang -------------------------------------------------------------------
+
+HANGING_COLUMNS = [
+    Column("topic"),
+    Column("partition"),
+    Column("producer_id"),
+    Column("producer_epoch"),
+    Column("start_offset"),
+    Column("last_timestamp"),
+    Column("coordinator_epoch", wide=True),
+]
+
+
+@txn.command("find-hanging")
+@click.option(
+    "--topic", "topics", multiple=True, shell_complete=complete_topics, help="Only in this topic."
+)
+@click.option(
+    "--older-than",
+    type=DURATION,
+    metavar="TIME",
+    default=OLDER_THAN,
+    show_default=True,
+    help="Only what got no record for this long.",
+)
+@format_options
+@target_options
+def find_hanging(target: Target, topics: tuple[str, ...], older_than: float, output: str) -> None:
+    """Show transactions that are open in a partition, and which no coordinator will end there.
+
+    Readers of committed records get nothing behind them. `txn abort` ends one.
+    """
+    from kbroker.client.transactions import hanging_transactions
+
+    before_ms = round((time.time() - older_than) * 1000)
+
+    async def work(cluster: ClusterClient) -> list[OpenTransaction]:
+        return await hanging_transactions(
+            cluster, await _partitions(cluster, topics), before_ms=before_ms
+        )
+
+    rows = [_hanging(one) for one in run(target, work)]
+    show(output, rows, lambda wide: table(HANGING_COLUMNS, rows, wide=wide))
+
+
+async def _partitions(cluster: ClusterClient, topics: tuple[str, ...]) -> list[Partition]:
+    rows = await cluster.topics(topics) if topics else (await cluster.metadata()).topics
+    return [(row.name or "", each.partition_index) for row in rows for each in row.partitions]
+
+
+def _hanging(one: OpenTransaction) -> dict[str, Any]:
+    topic, index = one.partition
+    return {
+        "topic": topic,
+        "partition": index,
+        "producer_id": one.producer_id,
+        "producer_epoch": one.producer_epoch,
+        "start_offset": one.start_offset,
+        "last_timestamp": one.last_timestamp,
+        "coordinator_epoch": one.coordinator_epoch,
+    }
+
+
+@txn.command()
+@click.argument("topic", shell_complete=complete_topics)
+@click.argument("partition", type=int)
+@click.argument("start_offset", type=int)
+@click.option("--force", is_flag=True, help="Also when its coordinator would still end it.")
+@target_options
+def abort(target: Target, topic: str, partition: int, start_offset: int, force: bool) -> None:
+    """Abort the transaction that was begun at START_OFFSET in one PARTITION of TOPIC.
+
+    That is for one that hangs: nothing is said to its coordinator or to other partitions.
+    """
+    from kbroker.client.transactions import (
+        abort_transaction,
+        hanging_transactions,
+        open_transactions,
+    )
+
+    async def work(cluster: ClusterClient) -> str | None:
+        place = [(topic, partition)]
+        found = await open_transactions(cluster, place)
+        one = next((one for one in found if one.start_offset == start_offset), None)
+        if one is None:
+            return f"no transaction that began at offset {start_offset} is open there"
+        if not force and one not in await hanging_transactions(
+            cluster, place, before_ms=one.last_timestamp + 1
+        ):
+            return (
+                f"the coordinator of producer {one.producer_id} knows of it, and ends it at its "
+                "timeout; --force aborts it here all the same"
+            )
+        await abort_transaction(cluster, one)
+        return None
+
+    problem = run(target, work)
+    if problem is not None:
+        fail(f"{topic}-{partition}: {problem}")

@@ -1,0 +1,102 @@
+"""`kbroker cluster txn`: list, describe, find-hanging, abort."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from kbroker.broker import Broker
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.messages.transactions import AddPartitionsToTxnRequest
+
+from ..brokers import started
+from ..wire import Topic, Wire, batch, connected, create_topic, produce, request
+from .conftest import Cli, ReadJson
+
+TIMEOUT_MS = 60_000
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[Broker]:
+    """One that takes what hangs: it does not ask whether a partition is part of a transaction."""
+    async with started(transaction_partition_verification_enable=False) as broker:
+        yield broker
+
+
+async def begin(wire: Wire, name: str, topic: Topic, *, added: bool = True) -> int:
+    """Write a record of a transaction, which hangs unless the partition is `added`; returns the
+    producer id."""
+    find = request(ApiKey.FIND_COORDINATOR, key=name, key_type=1)
+    await wire.ask(ApiKey.FIND_COORDINATOR, 3, find)
+    init = request(
+        ApiKey.INIT_PRODUCER_ID, transactional_id=name, transaction_timeout_ms=TIMEOUT_MS
+    )
+    producer_id = (await wire.ask(ApiKey.INIT_PRODUCER_ID, 4, init)).producer_id
+    assert isinstance(producer_id, int)
+    if added:
+        add = AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=name,
+            v3_and_below_producer_id=producer_id,
+            v3_and_below_topics=[AddPartitionsToTxnRequest.Topic(name=topic.name, partitions=[0])],
+        )
+        await wire.ask(ApiKey.ADD_PARTITIONS_TO_TXN, 3, add)
+    data = batch(producer_id=producer_id, producer_epoch=0, base_sequence=0, transactional=True)
+    row = await produce(wire, topic, data, 9, transactional_id=name)
+    assert row.error_code == 0
+    return producer_id
+
+
+async def test_list_and_describe(broker: Broker, cli: Cli, read_json: ReadJson) -> None:
+    assert await read_json("cluster", "txn", "list") == []
+    async with connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "t")
+        open_id = await begin(wire, "open", topic)
+        await begin(wire, "empty", topic, added=False)
+    listed = await read_json("cluster", "txn", "list")
+    assert [(row["transactional_id"], row["state"]) for row in listed] == [
+        ("empty", "Empty"),
+        ("open", "Ongoing"),
+    ]
+    assert listed[1]["producer_id"] == open_id
+    (only,) = await read_json("cluster", "txn", "list", "--state", "Ongoing")
+    assert only["transactional_id"] == "open"
+    assert (
+        await read_json("cluster", "txn", "list", "--state", "Ongoing", "--longer-than", "1h") == []
+    )
+    both = await read_json("cluster", "txn", "describe", "open", "empty")
+    assert [(row["state"], row["partitions"]) for row in both] == [
+        ("Ongoing", ["t-0"]),
+        ("Empty", []),
+    ]
+    assert (both[0]["timeout_ms"], both[0]["producer_epoch"]) == (TIMEOUT_MS, 0)
+    assert both[1]["start_timestamp"] is None
+    text = (await cli("cluster", "txn", "describe", "open")).stdout
+    assert "STATE             Ongoing" in text
+    said = await cli("cluster", "txn", "describe", "missing", status=1)
+    assert "`kbroker cluster txn list`" in said.stderr
+
+
+async def test_what_hangs_is_found_and_aborted(
+    broker: Broker, cli: Cli, read_json: ReadJson
+) -> None:
+    async with connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "t")
+        await begin(wire, "open", topic)
+        hanging_id = await begin(wire, "hangs", topic, added=False)
+    assert await read_json("cluster", "txn", "find-hanging") == [], "too new to be suspected"
+    for only in ((), ("--topic", "t")):
+        (row,) = await read_json("cluster", "txn", "find-hanging", "--older-than", "0s", *only)
+        assert (row["topic"], row["partition"], row["start_offset"]) == ("t", 0, 1)
+        assert row["producer_id"] == hanging_id
+    log = broker.node.named_replica("t", 0).log
+    assert log.last_stable_offset == 0
+    abort = ("cluster", "txn", "abort", "t", "0")
+    assert "no transaction" in (await cli(*abort, "7", status=1)).stderr
+    assert "--force" in (await cli(*abort, "0", status=1)).stderr
+    assert log.log_end_offset == 2
+    await cli(*abort, "1")
+    assert await read_json("cluster", "txn", "find-hanging", "--older-than", "0s") == []
+    assert log.aborted_transactions(0, 3) == [(hanging_id, 1)]
+    await cli(*abort, "0", "--force")
+    assert log.last_stable_offset == 4

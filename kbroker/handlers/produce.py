@@ -165,6 +165,8 @@ class _ProduceWork:
                 # The only way to tell a client that does not read answers.
                 raise Refused("a batch sent with acks=0 was refused")
             return None
+        # Part of it may have been committed while another batch was recompressed.
+        self.waiting = [each for each in self.waiting if each[0].log.high_watermark < each[1]]
         return self._wait() if self.waiting else self.response
 
     async def _prepare_and_append(

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from kbroker.broker import Broker
 from kbroker.handlers import produce as produce_handler
 from kbroker.handlers.produce import LIGHT_BYTES_MAX
+from kbroker.heavy_work import HeavyWork
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.compression import Codec
 from kbroker.protocol.errors import ErrorCode
@@ -26,7 +29,17 @@ from kbroker.protocol.records import (
 from kbroker.protocol.rewriting import in_topic_codec
 
 from ..brokers import Start, started
-from ..wire import Topic, Wire, batch, connected, create_topic, fetch, produce, produce_request
+from ..wire import (
+    Topic,
+    Wire,
+    batch,
+    connected,
+    create_topic,
+    fetch,
+    produce,
+    produce_request,
+    until,
+)
 
 T = Topic("t")
 NAMES = {
@@ -128,6 +141,27 @@ async def test_partitions_of_one_request(wire: Wire) -> None:
         [(0, 0), (1, ErrorCode.CORRUPT_MESSAGE), (2, 0)],
         [(0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)],
     ]
+
+
+async def test_what_is_durable_before_the_rest_is_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing tells of it again, so nobody may wait for it."""
+    async with started(tmp_path / "data") as broker, connected(broker.endpoint) as wire:
+        await create_topic(wire, "t", 2, configs={"compression.type": "gzip"})
+
+        async def slowly(self: HeavyWork, work: Callable[[], bytes]) -> bytes:
+            replica = broker.node.named_replica("t", 0)
+            await until(lambda: replica.log.high_watermark == replica.log.log_end_offset)
+            return work()
+
+        monkeypatch.setattr(HeavyWork, "run", slowly)
+        rows = [ProduceRequest.Partition(index=n, records=batch([HEAVY])) for n in range(2)]
+        topic = ProduceRequest.Topic(name="t", partition_data=rows)
+        answer = await wire.ask(
+            ApiKey.PRODUCE, 9, ProduceRequest(acks=-1, timeout_ms=60_000, topic_data=[topic])
+        )
+        assert [row.error_code for row in answer.responses[0].partition_responses] == [0, 0]
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])

@@ -136,18 +136,18 @@ class TransactionCoordinator:
         now: Now,
     ) -> Result[InitProducerIdResponse]:
         """Give the next epoch, or the first one of a new producer id."""
-        producer_id, epoch, before = known.producer_id, known.epoch + 1, NO_EPOCH
-        if known.is_exhausted and given in (None, known.epoch):
+        if known.epoch == NO_EPOCH:
+            given = None  # nobody has the transactional id
+        asks_again = False
+        if given not in (None, known.epoch):
+            asks_again = given == self._epochs_before.get(transactional_id)
+            if not asks_again:
+                return Result(_no_producer(ErrorCode.PRODUCER_FENCED))
+        producer_id, epoch = known.producer_id, known.epoch + 1
+        if asks_again and known.epoch <= LAST_EPOCH_GIVEN:
+            epoch = known.epoch  # the answer was lost
+        elif known.is_exhausted:
             producer_id, epoch = new_id, 0
-            before = known.epoch if given is not None else NO_EPOCH
-        elif given is None or known.epoch == NO_EPOCH:
-            pass
-        elif given == known.epoch:
-            before = known.epoch
-        elif given == self._epochs_before.get(transactional_id):
-            epoch, before = known.epoch, given  # asked again: the answer was lost
-        else:
-            return Result(_no_producer(ErrorCode.PRODUCER_FENCED))
         begun = Transaction(
             producer_id=producer_id,
             epoch=epoch,
@@ -157,7 +157,7 @@ class TransactionCoordinator:
         )
         result = Result(InitProducerIdResponse(producer_id=producer_id, producer_epoch=epoch))
         self._store(transactional_id, begun, now, result, cause="a producer began")
-        self._epochs_before[transactional_id] = before
+        self._epochs_before[transactional_id] = NO_EPOCH if given is None else given
         result.on_failure = lambda code, now: Result(_no_producer(append_error(code)))
         return result
 
@@ -239,12 +239,13 @@ class TransactionCoordinator:
         code, is_retry = _check_second_end(known, producer_id, epoch, commit)
         if code:
             return Result(_not_ended(code))
-        if is_retry:
+        if is_retry and known.epoch <= LAST_EPOCH_GIVEN:
             return Result(_ended(known))
         next_id = new_id if known.is_exhausted else NO_PRODUCER
+        self._epochs_before[transactional_id] = epoch
         raised = replace(
             known,
-            epoch=known.epoch + 1,
+            epoch=epoch + 1,
             second_protocol=True,
             started_ms=known.started_ms if known.state is ONGOING else now.log_ms,
         )
@@ -421,7 +422,7 @@ class TransactionCoordinator:
         """All records have been replayed: open transactions go on to last as long as they may."""
         for transactional_id, known in self._transactions.items():
             if known.state is ONGOING:
-                left_ms = max(known.deadline_ms - now.log_ms, 0)
+                left_ms = min(max(known.deadline_ms - now.log_ms, 0), known.timeout_ms)
                 self._timers.schedule(transactional_id, now.coordinator_ms + left_ms)
         return Result()
 
@@ -447,11 +448,11 @@ def _check_producer(
     """Whether a producer may work on its transaction now."""
     if not transactional_id:
         return ErrorCode.INVALID_REQUEST
+    if known is not None and known.state.is_prepared:
+        return ErrorCode.CONCURRENT_TRANSACTIONS  # first, for it may be about to get a new id
     if known is None or known.producer_id != producer_id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    if known.epoch != epoch:
-        return ErrorCode.PRODUCER_FENCED
-    return ErrorCode.CONCURRENT_TRANSACTIONS if known.state.is_prepared else ErrorCode.NONE
+    return ErrorCode.PRODUCER_FENCED if known.epoch != epoch else ErrorCode.NONE
 
 
 def _check_end(known: Transaction, producer_id: int, epoch: int, commit: bool) -> ErrorCode:

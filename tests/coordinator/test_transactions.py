@@ -220,6 +220,42 @@ def test_the_producer_itself_gets_the_epoch_of_the_abort() -> None:
     assert told(log.init(producer_id=101, epoch=0)) == (0, 101, 1)
 
 
+def test_only_the_last_end_can_be_gone_on_from() -> None:
+    """The answer to it may be lost; an epoch from before it is that of nobody."""
+    log = Log()
+    log.init()
+    assert told(log.init(producer_id=101, epoch=0)) == (0, 101, 1)
+    for epoch in (1, 2):
+        log.add(A, epoch=epoch)
+        assert told(log.end(epoch=epoch)) == (0, 101, epoch + 1)
+    assert told(log.init(producer_id=101, epoch=0)) == (FENCED, -1, -1)
+    assert told(log.init(producer_id=101, epoch=1)) == (FENCED, -1, -1)
+    assert told(log.init(producer_id=101, epoch=2)) == (0, 101, 3)
+
+
+def test_the_coordinator_aborts_in_the_last_epoch() -> None:
+    """Nobody is told the one above: it could not be raised any more."""
+    for goes_on in ("init", "end"):
+        log = Log()
+        log.init()
+        log.at_epoch(LAST_EPOCH_GIVEN)
+        log.add(A, epoch=LAST_EPOCH_GIVEN)
+        log.later(60_000)
+        assert log.due() == 1
+        log.complete()
+        assert log.transaction.epoch == LAST_EPOCH_GIVEN + 1
+        log.new_id = 500
+        if goes_on == "init":
+            assert told(log.init(producer_id=101, epoch=LAST_EPOCH_GIVEN)) == (0, 501, 0)
+            assert told(log.init(producer_id=101, epoch=LAST_EPOCH_GIVEN)) == (0, 501, 0)
+        else:
+            assert told(log.end(commit=True, epoch=LAST_EPOCH_GIVEN)) == (INVALID, -1, -1)
+            log.new_id = 500
+            for _ in range(2):
+                assert told(log.end(commit=False, epoch=LAST_EPOCH_GIVEN)) == (0, 501, 0)
+        assert log.add(A, producer_id=501) == NONE
+
+
 # -- partitions
 
 
@@ -370,6 +406,7 @@ def test_the_second_protocol_with_used_up_epochs() -> None:
     log.new_id = 500
     assert told(log.end(epoch=LAST_EPOCH_GIVEN, complete=False)) == (0, 501, 0)
     assert (log.transaction.producer_id, log.transaction.epoch) == (101, LAST_EPOCH_GIVEN + 1)
+    assert log.add(A, producer_id=501) == CONCURRENT, "the producer was told already, perhaps"
     log.complete()
     assert (log.transaction.producer_id, log.transaction.epoch) == (501, 0)
     assert told(log.end(epoch=LAST_EPOCH_GIVEN)) == (0, 501, 0), "asked again"
@@ -470,6 +507,16 @@ def test_the_time_of_a_transaction_goes_on_after_loading() -> None:
     log.later(599)
     assert log.due() == 0
     log.later(1)
+    assert log.due() == 1
+
+
+def test_a_clock_that_went_back_does_not_prolong_a_transaction() -> None:
+    log = Log()
+    log.init()
+    log.add(A)
+    log.now = Now(log.now.log_ms - DAY_MS, log.now.coordinator_ms)
+    log.reload()
+    log.later(60_000)
     assert log.due() == 1
 
 

@@ -174,11 +174,14 @@ class Replica:
     def synced(self, offset: int) -> None:
         """Everything below `offset` is as durable as the flush policy asks."""
         if offset > self.log.high_watermark:
+            ends_transactions = bool(self.log.producers.ended)
             self.log.advance_high_watermark(offset)
             self.commits.advance(offset)
             size, self._unread_bytes = self._unread_bytes, 0
             for fetch in tuple(self._fetches):
                 fetch.grow(size)
+            if ends_transactions:
+                self.wake()  # more than the marker can be read now
             self._flusher.changes.happened()
 
     def park(self, fetch: FetchWait) -> None:

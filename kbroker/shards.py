@@ -229,6 +229,8 @@ class Shards(ABC, Generic[C]):
 
     def _replay(self, coordinator: C, header: BatchHeader, records: Iterable[Record]) -> None:
         """Let a coordinator see one batch of its log, at start-up and after an append."""
+        if header.is_control:
+            return  # a marker that a client asked for; it says nothing to this coordinator
         for record in records:
             if record.key is not None:
                 coordinator.replay(record.key, record.value)

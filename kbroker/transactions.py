@@ -45,7 +45,7 @@ MEMORY_PARTITIONS = 1
 END_SECONDS_MAX = 5
 """How long the answer to EndTxn waits for markers. The transaction is decided all the same."""
 RETRY_SECONDS = 1
-"""How long a marker waits that could not be written."""
+"""How long the end of a transaction waits that could not be written."""
 
 NOTHING_TO_END = frozenset(
     {
@@ -268,17 +268,20 @@ class TransactionService(Shards[TransactionCoordinator]):
                 ending.transactional_id,
                 ", ".join(f"{topic}-{index}" for topic, index in sorted(ending.unwritten)),
             )
-            self._stuck.append(ending)
-            self._stuck_changed.set()
+            self._retry_later(ending)
             return
         # Nobody has to wait until this is stored: if it is lost, the markers are written again.
-        self.store(
-            ending.shard, ending.shard.coordinator.complete(ending.transactional_id, self.now())
-        )
+        completed = ending.shard.coordinator.complete(ending.transactional_id, self.now())
+        if self.store(ending.shard, completed) is not completed:
+            self._retry_later(ending)
         self._answer_ends(ending.transactional_id)
 
+    def _retry_later(self, ending: _Ending) -> None:
+        self._stuck.append(ending)
+        self._stuck_changed.set()
+
     async def retry_markers(self) -> None:
-        """Write markers that could not be written at first, until cancelled."""
+        """Go on with ends that could not be written at first, until cancelled."""
         while True:
             await self._stuck_changed.wait()
             await trio.sleep(RETRY_SECONDS)

@@ -21,6 +21,9 @@ from kbroker.protocol.messages.transactions import (
     WriteTxnMarkersRequest,
 )
 from kbroker.protocol.records import iter_headers
+from kbroker.replica import Replica
+from kbroker.storage.errors import StorageError
+from kbroker.storage.log import Appended
 
 from ..brokers import started
 from ..wire import (
@@ -36,6 +39,7 @@ from ..wire import (
     produce,
     produce_request,
     request,
+    until,
     values_of,
 )
 
@@ -223,6 +227,26 @@ async def test_an_open_transaction_holds_up_what_comes_after_it(wire: Wire, vers
     assert (values_of(row), row.last_stable_offset, row.high_watermark) == ([b"before"], 1, 3)
     await writer.commit()
     assert await seen(wire, topic) == [b"before", b"open", b"after"]
+
+
+async def test_a_reader_that_waits_for_much_hears_of_the_end(broker: Broker, wire: Wire) -> None:
+    """What was held up counts, not only the marker."""
+    topic = await create_topic(wire, "t")
+    writer = await begun(wire, SECOND)
+    await writer.write(topic, bytes(20_000))
+    fetched: list[Any] = []
+
+    async def read() -> None:
+        limits = {"min_bytes": 10_000, "max_wait_ms": 60_000}
+        fetched.append(await fetch(reader, topic, isolation_level=COMMITTED, **limits))
+
+    async with connected(broker.endpoint) as reader, trio.open_nursery() as nursery:
+        nursery.start_soon(read)
+        replica = broker.node.named_replica("t", 0)
+        await until(lambda: replica._fetches)
+        assert not fetched
+        await writer.commit()
+    assert values_of(fetched[0])[0] == bytes(20_000)
 
 
 @PROTOCOLS
@@ -529,6 +553,54 @@ async def test_a_partition_that_cannot_be_written(
 
     await eventually(is_complete)
     assert await seen(wire, topic) == [b"x"]
+
+
+async def test_an_end_that_cannot_be_stored(
+    broker: Broker, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All markers are written, but the record that says so is not: the producer must get on."""
+    monkeypatch.setattr("kbroker.transactions.RETRY_SECONDS", 0.05)
+    topic = await create_topic(wire, "t")
+    writer = await begun(wire, SECOND)
+    await writer.write(topic, b"x")
+    coordinators = broker.node.transactions.shard(NAME).replica
+    outcomes = iter([None, StorageError("the disk is full")])
+
+    def append(replica: Replica, *args: Any) -> Appended:
+        outcome = next(outcomes, None) if replica is coordinators else None
+        if outcome is not None:
+            raise outcome
+        return original(replica, *args)
+
+    original = Replica.append
+    monkeypatch.setattr(Replica, "append", append)
+    await writer.commit()
+    assert await seen(wire, topic) == [b"x"]
+    assert (await described(wire)).transaction_state == "PrepareCommit"
+
+    async def is_complete() -> bool:
+        return bool((await described(wire)).transaction_state == "CompleteCommit")
+
+    await eventually(is_complete)
+    await writer.write(topic, b"y")
+    await writer.commit()
+
+
+async def test_markers_where_coordinators_keep_their_records(broker: Broker, wire: Wire) -> None:
+    """Anybody may ask for them; they say nothing there."""
+    writer = await begun(wire, SECOND)
+    cls = WriteTxnMarkersRequest
+    for commit in (True, False):
+        row = cls.Marker(
+            producer_id=writer.id,
+            producer_epoch=0,
+            transaction_result=commit,
+            topics=[cls.Topic(name="__transaction_state", partition_indexes=[0])],
+        )
+        answer = await wire.ask(ApiKey.WRITE_TXN_MARKERS, 1, cls(markers=[row]))
+        assert answer.markers[0].topics[0].partitions[0].error_code == 0
+    broker.node.transactions.reload(NAME)
+    assert (await described(wire)).transaction_state == "Empty"
 
 
 STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort")

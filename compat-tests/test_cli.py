@@ -8,6 +8,7 @@ import re
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from harness.brokers import ApacheBroker, Broker, KbrokerBroker
 from harness.clients import LIBRARIES, ClientProcess, eventually
 
 from kbroker.cli import main
-from kbroker.client import connect
+from kbroker.client import Connection, connect
 from kbroker.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
 from kbroker.protocol.messages.groups import FindCoordinatorRequest
 from kbroker.protocol.messages.produce import ProduceRequest
@@ -26,6 +27,7 @@ from kbroker.protocol.messages.transactions import (
     AddPartitionsToTxnRequest,
     EndTxnRequest,
     InitProducerIdRequest,
+    InitProducerIdResponse,
 )
 from kbroker.protocol.records import Record, encode_batch
 
@@ -34,6 +36,8 @@ PROPERTIES = {
     "auto.create.topics.enable": "false",
     "offsets.topic.num.partitions": "3",
     "group.min.session.timeout.ms": "1000",
+    # So that a transaction can be made to hang.
+    "transaction.partition.verification.enable": "false",
 }
 SEED = "".join(
     json.dumps({"key": f"k{i}", "value": f"v{i}", "timestamp": 1_700_000_000_000 + i * 1000}) + "\n"
@@ -292,12 +296,23 @@ def test_a_group_of_the_newer_protocol(apache: Broker) -> None:
     assert listed["type"] == "consumer"
 
 
-async def transaction(apache: Broker, topic: str, value: bytes, *, commit: bool) -> None:
-    """One transaction with one record, step by step."""
-    async with connect("127.0.0.1", apache.port) as connection:
+async def transaction(
+    broker: Broker,
+    topic: str,
+    value: bytes,
+    *,
+    commit: bool | None,
+    name: str = "cli",
+    added: bool = True,
+) -> None:
+    """One transaction with one record, step by step.
+
+    With `commit` None it stays open; it hangs where its partition was not `added`.
+    """
+    async with connect("127.0.0.1", broker.port) as connection:
         await connection.negotiate()
-        find = FindCoordinatorRequest(key_type=1, coordinator_keys=["cli"])
-        init = InitProducerIdRequest(transactional_id="cli", transaction_timeout_ms=10_000)
+        find = FindCoordinatorRequest(key_type=1, coordinator_keys=[name])
+        init = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=60_000)
         deadline = trio.current_time() + 20
         while True:  # the broker makes its transaction log on first use
             await connection.ask(find)
@@ -305,16 +320,8 @@ async def transaction(apache: Broker, topic: str, value: bytes, *, commit: bool)
             if not producer.error_code or trio.current_time() > deadline:
                 break
             await trio.sleep(0.1)
-        add = AddPartitionsToTxnRequest(
-            v3_and_below_transactional_id="cli",
-            v3_and_below_producer_id=producer.producer_id,
-            v3_and_below_producer_epoch=producer.producer_epoch,
-            v3_and_below_topics=[AddPartitionsToTxnRequest.Topic(name=topic, partitions=[0])],
-        )
-        added = await connection.ask(add, newest=3)
-        assert (
-            not added.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code
-        )
+        if added:
+            await add_partition(connection, name, producer, topic)
         batch = encode_batch(
             [Record(None, value, 0)],
             producer_id=producer.producer_id,
@@ -324,20 +331,67 @@ async def transaction(apache: Broker, topic: str, value: bytes, *, commit: bool)
         )
         rows = [ProduceRequest.Partition(index=0, records=batch)]
         request = ProduceRequest(
-            transactional_id="cli",
+            transactional_id=name,
             acks=-1,
             timeout_ms=10_000,
             topic_data=[ProduceRequest.Topic(name=topic, partition_data=rows)],
         )
         written = await connection.ask(request, newest=11)
         assert not written.responses[0].partition_responses[0].error_code, written
-        end = EndTxnRequest(
-            transactional_id="cli",
-            producer_id=producer.producer_id,
-            producer_epoch=producer.producer_epoch,
-            committed=commit,
+        if commit is not None:
+            end = EndTxnRequest(
+                transactional_id=name,
+                producer_id=producer.producer_id,
+                producer_epoch=producer.producer_epoch,
+                committed=commit,
+            )
+            assert not (await connection.ask(end, newest=3)).error_code
+
+
+async def add_partition(
+    connection: Connection, name: str, producer: InitProducerIdResponse, topic: str
+) -> None:
+    add = AddPartitionsToTxnRequest(
+        v3_and_below_transactional_id=name,
+        v3_and_below_producer_id=producer.producer_id,
+        v3_and_below_producer_epoch=producer.producer_epoch,
+        v3_and_below_topics=[AddPartitionsToTxnRequest.Topic(name=topic, partitions=[0])],
+    )
+    added = await connection.ask(add, newest=3)
+    assert not added.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code
+
+
+def test_transactions(apache: Broker, ours: Broker) -> None:
+    """What is open is shown; what hangs is found and aborted, and nothing else is."""
+    for broker in (apache, ours):
+        ask(broker, "topic", "create", "hangs")
+        for name, added in (("open", True), ("hanging", False)):
+            begin = partial(transaction, broker, "hangs", b"x", commit=None, name=name, added=added)
+            trio.run(begin)
+        txn = ("cluster", "txn")
+        listed = json.loads(ask(broker, *txn, "list", *JSON).out)
+        states = {row["transactional_id"]: row["state"] for row in listed}
+        assert (states["open"], states["hanging"]) == ("Ongoing", "Empty")
+        (row,) = json.loads(ask(broker, *txn, "describe", "open", *JSON).out)
+        assert (row["state"], row["partitions"], row["timeout_ms"]) == (
+            "Ongoing",
+            ["hangs-0"],
+            60_000,
         )
-        assert not (await connection.ask(end, newest=3)).error_code
+        assert ask(broker, *txn, "describe", "missing").status == 1
+        ongoing = json.loads(ask(broker, *txn, "list", "--longer-than", "1h", *JSON).out)
+        assert "open" not in {row["transactional_id"] for row in ongoing}
+        find = (*txn, "find-hanging", "--topic", "hangs", "--older-than", "0s", *JSON)
+        (row,) = json.loads(ask(broker, *find).out)
+        assert (row["topic"], row["partition"], row["start_offset"]) == ("hangs", 0, 1)
+        abort = (*txn, "abort", "hangs", "0")
+        assert ask(broker, *abort, "0").status == 1, "its coordinator ends it"
+        done = ask(broker, *abort, "1")
+        assert done.status == 0, done
+        assert json.loads(ask(broker, *find).out) == []
+        assert ask(broker, *abort, "0", "--force").status == 0
+        read = ("topic", "consume", "hangs", "-o", ":end", "--read-committed")
+        assert ask(broker, *read).out == ""
 
 
 def test_read_committed(apache: Broker) -> None:

@@ -20,6 +20,7 @@ CLIENT = "dump log"
 FILES_AT_ONCE = 50  # what the tool writes has to fit in its memory
 TOOL = "kafka-dump-log"
 ROLLED = "dump-rolled"
+TRANSACTIONAL = "dump-transactional"
 VALUE = "x" * 10_000
 BATCHES, PER_BATCH = 12, 25
 COMPLAINTS = (
@@ -49,6 +50,13 @@ def data_dir(
     eventually(lambda: worker("state", member="dump")["count"], bool, "records")
     worker("commit", member="dump")
     worker("leave", member="dump")
+    worker.admin("create_topic", name=TRANSACTIONAL)
+    worker("transactional", producer="dump", identity="dump-id")
+    for commit in (True, False):
+        worker("begin", producer="dump")
+        records = [{"value": "t", "partition": 0}]
+        worker("send", producer="dump", topic=TRANSACTIONAL, records=records)
+        worker("end", producer="dump", commit=commit)
     broker.stop()
     return broker.data_dir
 
@@ -185,4 +193,16 @@ def test_group_records_are_decoded(data_dir: Path, tools: Tools) -> None:
     assert re.search(rf'"group":"dump-group","topic":"{ROLLED}","partition":0', said)
     states = [line for line in said.splitlines() if '{"group":"dump-group"}' in line]
     assert any('"protocolType":"consumer"' in line for line in states), states
+    assert "Failed to decode" not in said
+
+
+def test_transaction_records_are_decoded(data_dir: Path, tools: Tools) -> None:
+    logs = [
+        path for path in sorted(data_dir.glob("__transaction_state-*/*.log")) if path.stat().st_size
+    ]
+    names = ",".join(map(str, logs))
+    said = tools.run(TOOL, "--transaction-log-decoder", "--files", names).stdout
+    states = [line for line in said.splitlines() if '{"transactionalId":"dump-id"}' in line]
+    assert any(f'"topic":"{TRANSACTIONAL}","partitionIds":[0]' in line for line in states), states
+    assert '"transactionStatus":5' in states[-1], "CompleteAbort"
     assert "Failed to decode" not in said

@@ -571,3 +571,47 @@ def test_states_are_called_as_kafka_calls_them() -> None:
         "Dead",
         "PrepareEpochFence",
     ]
+
+
+# -- what others ask for
+
+
+@PROTOCOLS
+def test_an_abort_that_no_producer_asked_for(second: bool) -> None:
+    log = Log(second=second)
+    assert not log.coordinator.abort("t", NOW, cause="x").records, "there is nothing to abort"
+    log.init()
+    assert not log.coordinator.abort("t", NOW, cause="x").records
+    log.add(A)
+    assert log.coordinator.deadline("t") == NOW.coordinator_ms + 60_000
+    log.keep(log.coordinator.abort("t", NOW, cause="x"))
+    assert log.coordinator.deadline("t") is None
+    assert log.complete() == {"t"}
+    known = log.coordinator.transactions["t"]
+    assert (known.state, known.epoch) == (TransactionState.COMPLETE_ABORT, 1)
+    assert log.end(commit=True).error_code in (FENCED, INVALID)
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_epochs_that_are_known_from_elsewhere(is_open: bool) -> None:
+    log = Log()
+    log.init()
+    if is_open:
+        log.add(A)
+    log.keep(log.coordinator.raise_epoch("t", 7, NOW))
+    log.complete()
+    assert log.coordinator.transactions["t"].epoch == 8
+    assert not log.coordinator.raise_epoch("t", 7, NOW).records, "they are all older"
+    for epoch in range(8):
+        assert log.end(epoch=epoch, commit=True).error_code in (FENCED, INVALID)
+        assert log.add(A, epoch=epoch) == FENCED
+    assert log.init().producer_epoch == 9
+
+
+def test_all_epochs_are_known_from_elsewhere() -> None:
+    log = Log()
+    log.init()
+    log.keep(log.coordinator.raise_epoch("t", LAST_EPOCH_GIVEN + 1, NOW))
+    assert log.coordinator.transactions["t"].epoch == LAST_EPOCH_GIVEN + 1
+    answer = log.init()
+    assert (answer.producer_id, answer.producer_epoch) == (log.new_id, 0)

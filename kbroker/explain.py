@@ -147,8 +147,10 @@ def _partition_now(node: Node, topic: str, index: int) -> str:
     if reason is not None:
         return f"{name} is offline on node {node.id}: {reason}"
     log = node.logs.get(topic, index)
-    held_up = f"; {_held_up(node, log)}" if log is not None and holds_back_readers(log) else ""
-    return f"{name} is online: {_placing(partition)}{held_up}"
+    now = f"{name} is online: {_placing(partition)}"
+    if log is not None and holds_back_readers(log):
+        return f"{now}; {_held_up(node, topic, index, log)}"
+    return now
 
 
 def holds_back_readers(log: Log) -> bool:
@@ -156,7 +158,7 @@ def holds_back_readers(log: Log) -> bool:
     return log.last_stable_offset < log.high_watermark
 
 
-def _held_up(node: Node, log: Log) -> str:
+def _held_up(node: Node, topic: str, index: int, log: Log) -> str:
     offset = log.last_stable_offset
     first = f"readers of committed records see nothing from offset {offset} on"
     starts = ((it.transaction_start, producer_id) for producer_id, it in log.producers)
@@ -172,7 +174,7 @@ def _held_up(node: Node, log: Log) -> str:
                 return f"{first}: the transaction of {name} is {known.state.label}, a marker is due"
     return (
         f"{first}: producer {producer_id} has a transaction open there of which no coordinator of "
-        "this node knows; `kafka-transactions.sh abort` ends it"
+        f"this node knows; `kbroker cluster txn abort {topic} {index} {offset}` ends it"
     )
 
 

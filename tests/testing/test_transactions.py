@@ -299,9 +299,9 @@ async def test_a_transaction_of_which_nobody_knows(
     hanging = batch([b"x"], producer_id=9, producer_epoch=0, base_sequence=0, transactional=True)
     replica = broker.broker.node.named_replica("orders", 0)
     replica.append(memoryview(hanging), read_header(hanging), broker.clock.log_ms())
-    assert "producer 9 has a transaction open there of which no coordinator" in str(
-        broker.explain.partition("orders", 0)
-    )
+    told = str(broker.explain.partition("orders", 0))
+    assert "producer 9 has a transaction open there of which no coordinator" in told
+    assert "`kbroker cluster txn abort orders 0 0` ends it" in told
 
 
 async def test_where_a_transaction_stands(broker: RunningBroker, wire: Wire, orders: Topic) -> None:

@@ -239,11 +239,11 @@ class _Reader:
 
     def _is_wanted(self, header: BatchHeader, batch: memoryview, aborted: list[int]) -> bool:
         """Whether to give out a batch; `aborted` has where its producer's aborted transactions
-        begin, and loses one at each abort marker."""
+        begin, and loses the one that an abort marker ends."""
+        begun = [first for first in aborted if first <= header.base_offset]
         if header.is_control:
             marker = next(map(read_marker, read_records(batch)), None)
-            if aborted and marker is not None and not marker.commit:
-                aborted.remove(min(aborted))
+            if begun and marker is not None and not marker.commit:
+                aborted.remove(min(begun))
             return self._control
-        is_aborted = bool(aborted) and min(aborted) <= header.base_offset
-        return not (self._committed and header.is_transactional and is_aborted)
+        return not (self._committed and header.is_transactional and begun)

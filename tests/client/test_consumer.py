@@ -82,6 +82,12 @@ async def test_aborted_transactions_are_left_out() -> None:
     assert position.offset == 9
 
 
+async def test_a_marker_that_ends_nothing() -> None:
+    """A transaction without records here, or a marker that was written again."""
+    batches = (marker(0, 1, commit=False), data(1, 1), marker(2, 1, commit=False), data(3))
+    assert given_out(Position(("t", 0), 0), *batches, aborted=[(1, 1)], committed=True) == [3]
+
+
 async def test_reading_goes_on_within_an_aborted_transaction() -> None:
     """The answer names it again, although its first record was read before."""
     position = Position(("t", 0), 8)

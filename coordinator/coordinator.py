@@ -47,7 +47,8 @@ from .transaction import NO_PRODUCER
 class GroupCoordinator:
     """Groups and offsets of one shard: pure, so every call says what time it is.
 
-    Life: `replay` each record of the partition, then `on_loaded`; operations; at the end `on_unloaded`.
+    Life: `replay` each record of the partition, then `on_loaded`; operations; at the end
+    `on_unloaded`.
     `kbroker.coordinator.result` says what the caller does with a `Result`. Operations do not raise
     for anything that a client can send. `version` is that of the request.
 
@@ -118,7 +119,8 @@ class GroupCoordinator:
     ) -> OffsetFetchResponse.Group:
         """OffsetFetch 0-10, one group of it (`shapes.groups_to_fetch` makes them, 0 acts as 1).
 
-        With `require_stable` a partition with a pending offset has none yet (KIP-447). Release the answer like that of a `Result` without records; then it is stable, too.
+        With `require_stable` a partition with a pending offset has none yet (KIP-447). Release the
+        answer like that of a `Result` without records; then it is stable, too.
         """
         return self._offsets.fetch(request, version, require_stable=require_stable)
 

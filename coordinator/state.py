@@ -18,8 +18,8 @@ class ShardState:
     """Groups, committed offsets and those of open transactions. All are written by `replay`.
 
     The volatile part of a group (see `Group`) is changed in place by the operations. A group that
-    has offsets, pending ones too, is always in `groups`; one without members that was only ever used for offsets is
-    called simple and has no protocol type.
+    has offsets, pending ones too, is always in `groups`; one without members that was only ever
+    used for offsets is called simple and has no protocol type.
     """
 
     __slots__ = ("groups", "offsets", "pending_offsets")

@@ -114,7 +114,7 @@ def from_value(value: TransactionLogValue) -> Transaction:
 
 
 def to_value(transaction: Transaction) -> TransactionLogValue:
-    """The record of a transactional id. As in Kafka, one without a transaction has no partitions."""
+    """The record of a transactional id; as in Kafka, partitions are null before the first one."""
     partitions = [
         TransactionLogValue.Topic(topic=topic, partitions=indexes)
         for topic, indexes in by_topic(transaction.partitions).items()

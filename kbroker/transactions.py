@@ -263,11 +263,11 @@ class TransactionService(Shards[TransactionCoordinator]):
         if ending.uncommitted or not self._is_led(ending.shard):
             return
         if ending.unwritten:
-            logger.warning(
-                "transactional id %s: no marker can be written to %s; it is tried again",
-                ending.transactional_id,
-                ", ".join(f"{topic}-{index}" for topic, index in sorted(ending.unwritten)),
-            )
+            where = ", ".join(f"{topic}-{index}" for topic, index in sorted(ending.unwritten))
+            name = ending.transactional_id
+            text = f"transactional id {name}: no marker can be written to {where}"
+            if self._node.is_news(text):
+                logger.warning("%s; it is tried again every %d s", text, RETRY_SECONDS)
             self._retry_later(ending)
             return
         # Nobody has to wait until this is stored: if it is lost, the markers are written again.

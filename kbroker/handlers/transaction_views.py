@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import re2
 
@@ -77,10 +77,15 @@ def list_transactions(ctx: Context, request: ListTransactionsRequest) -> ListTra
     except re2.error:
         response.error_code = ErrorCode.INVALID_REGULAR_EXPRESSION
         return response
-    now_ms = ctx.node.clock.log_ms()
+    wanted = _Wanted(
+        frozenset(request.state_filters),
+        frozenset(request.producer_id_filters),
+        request.duration_filter,
+        ctx.node.clock.log_ms(),
+    )
     for shard in ctx.node.transactions.shards():
         for transactional_id, known in shard.coordinator.transactions.items():
-            if _passes(known, request, now_ms) and pattern.fullmatch(transactional_id):
+            if wanted.has(known) and pattern.fullmatch(transactional_id):
                 response.transaction_states.append(
                     ListTransactionsResponse.Transaction(
                         transactional_id=transactional_id,
@@ -99,12 +104,21 @@ def _compiled(pattern: str | None) -> Any:
     return re2.compile(pattern or ".*", options)
 
 
-def _passes(transaction: Transaction, request: ListTransactionsRequest, now_ms: int) -> bool:
-    if request.state_filters and transaction.state.label not in request.state_filters:
-        return False
-    if request.producer_id_filters and transaction.producer_id not in request.producer_id_filters:
-        return False
-    return request.duration_filter < 0 or now_ms - transaction.started_ms > request.duration_filter
+class _Wanted(NamedTuple):
+    """Filters of ListTransactions; one that is empty, or negative, lets everything pass."""
+
+    states: frozenset[str]
+    producer_ids: frozenset[int]
+    longer_than_ms: int
+    now_ms: int
+
+    def has(self, transaction: Transaction) -> bool:
+        if self.states and transaction.state.label not in self.states:
+            return False
+        if self.producer_ids and transaction.producer_id not in self.producer_ids:
+            return False
+        open_ms = self.now_ms - transaction.started_ms
+        return self.longer_than_ms < 0 or open_ms > self.longer_than_ms
 
 
 @handles(ApiKey.DESCRIBE_PRODUCERS, versions="0")

@@ -49,7 +49,8 @@ class Kind(StrEnum):
     FELL = "fell"
     """A last stable or end offset went back."""
     UNMARKED = "unmarked"
-    """The end of a transaction was acknowledged before its marker was in the log."""
+    """The end of a transaction was acknowledged before its marker was in the log, or before the
+    last stable offset had moved."""
     OFFSETS_KEPT = "offsets kept"
     """A group has an offset that only transactions carry that are not committed."""
     OFFSETS_LOST = "offsets lost"
@@ -296,6 +297,17 @@ def unmarked_ends(story: Story) -> Iterator[Finding]:
                 yield Finding(Kind.UNMARKED, text, (transaction,), (sample,))
 
 
+def unmoved_stable_offsets(story: Story) -> Iterator[Finding]:
+    """Last stable offsets that stand at a transaction whose end was acknowledged before."""
+    placed = {(send.place, send.offset): send for send in story.sends.values()}
+    for sample in story.samples[Operation.STABLE]:
+        send = placed.get((sample.place, sample.offset))
+        if send is not None and send.transaction.answered < sample.since:
+            text = f"{send.transaction.name} had ended when the last stable offset was still "
+            text += f"{_at(sample.place, sample.offset)}"
+            yield Finding(Kind.UNMARKED, text, (send.transaction,), (sample,))
+
+
 def _higher(
     one: tuple[int, Transaction], other: tuple[int, Transaction]
 ) -> tuple[int, Transaction]:
@@ -435,6 +447,7 @@ CHECKS: tuple[Check, ...] = (
     offsets_of_groups,
     outputs_of_inputs,
 )
+CHECKS_OF_MARKERS: tuple[Check, ...] = (unmarked_ends, unmoved_stable_offsets)
 
 
 def check(history: Iterable[Event], *, answers_after_markers: bool = True) -> list[Finding]:
@@ -449,7 +462,7 @@ def check(history: Iterable[Event], *, answers_after_markers: bool = True) -> li
 
 
 def _findings(story: Story, answers_after_markers: bool) -> list[Finding]:
-    checks = [*CHECKS, *([unmarked_ends] if answers_after_markers else [])]
+    checks = [*CHECKS, *(CHECKS_OF_MARKERS if answers_after_markers else ())]
     return [finding for each in checks for finding in each(story)]
 
 

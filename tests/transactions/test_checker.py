@@ -314,6 +314,15 @@ def test_an_end_that_is_acknowledged_before_its_marker() -> None:
     assert check(history, answers_after_markers=False) == []
 
 
+def test_an_end_that_is_acknowledged_before_the_last_stable_offset_moves() -> None:
+    end = step(Operation.END, offset=2)
+    fields: dict[str, Any] = {"operation": Operation.STABLE, "isolation": READ_COMMITTED}
+    history = changed(sound(), end, offset=0, **fields)
+    assert kinds(history) == {Kind.UNMARKED}
+    assert kinds(changed(sound(), end, offset=2, **fields)) == set()
+    assert check(history, answers_after_markers=False) == []
+
+
 def test_offsets_of_an_aborted_transaction() -> None:
     history = changed(
         sound(), step(Operation.COMMIT, Phase.INVOKED, transaction="T4"), operation=Operation.ABORT

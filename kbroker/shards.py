@@ -19,7 +19,7 @@ import trio
 from kbroker.cluster import Topic
 from kbroker.coordinator import Answer, Now, Parked, Result, hash_partition
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.primitives import Buffer
+from kbroker.protocol.primitives import Buffer, DecodeError
 from kbroker.protocol.records import (
     BatchHeader,
     Record,
@@ -158,23 +158,27 @@ class Shards(ABC, Generic[C]):
             self._open_shard(topic, index)
 
     async def load(self) -> None:
-        """Rebuild every coordinator from its partition."""
+        """Rebuild every coordinator from its partition; without one that is damaged, others serve."""
         topic = self._node.cluster.topics.get(self._topic)
         if topic is None:
             return
         for name, index in self._node.logs.folders():
             if name == self._topic:
-                self._open_shard(topic, index)
+                try:
+                    self._open_shard(topic, index)
+                except KafkaError as error:
+                    logger.error("there is no coordinator for %s-%d: %s", name, index, str(error))
                 await trio.lowlevel.checkpoint()
 
     def _open_shard(self, topic: Topic, index: int) -> Shard[C]:
         try:
-            replica = self._node.replica(topic, index)
+            shard = Shard(self._node.replica(topic, index), self._new_coordinator(index))
+            for header, records in _stored_batches(shard.replica):
+                self._replay(shard.coordinator, header, records)
         except KafkaError as error:
             raise KafkaError(ErrorCode.NOT_COORDINATOR, error.message) from error
-        shard = Shard(replica, self._new_coordinator(index))
-        for header, records in _stored_batches(replica):
-            self._replay(shard.coordinator, header, records)
+        except DecodeError as error:
+            raise KafkaError(ErrorCode.NOT_COORDINATOR, str(error)) from error
         self._shards[index] = shard
         self.run(shard, shard.coordinator.on_loaded(self.now()))
         return shard

@@ -649,6 +649,33 @@ async def test_a_crash_in_every_state(
         assert await seen(wire, topic) == [*values, b"z"]
 
 
+@pytest.mark.parametrize("at", [8, 80], ids=["header", "records"])
+async def test_a_damaged_coordinator_does_not_stop_the_others(tmp_path: Path, at: int) -> None:
+    async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "t")
+        writer = await begun(wire, SECOND)
+        await writer.write(topic, b"x")
+        await writer.commit()
+        folder = broker.node.transactions.shard(NAME).replica.log.folder
+    damage(Path(folder, "00000000000000000000.log"), at)
+    async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
+        assert await seen(wire, topic) == [b"x"]
+        writer.wire = wire
+        assert await writer.init() == ErrorCode.NOT_COORDINATOR
+        find = request(ApiKey.FIND_COORDINATOR, coordinator_keys=["other"], key_type=1)
+        await wire.ask(ApiKey.FIND_COORDINATOR, 4, find)
+        ask = request(
+            ApiKey.INIT_PRODUCER_ID, transactional_id="other", transaction_timeout_ms=1000
+        )
+        assert (await wire.ask(ApiKey.INIT_PRODUCER_ID, 5, ask)).error_code == 0
+
+
+def damage(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at : at + 4] = b"\xff\xff\xff\xff"
+    path.write_bytes(data)
+
+
 async def test_a_coordinator_that_moves(broker: Broker, wire: Wire) -> None:
     topic = await create_topic(wire, "t")
     writer = await begun(wire, SECOND)

@@ -12,6 +12,7 @@ from harness.brokers import Broker
 from harness.streams import StreamsApplication, Work
 from harness.tools import Tools
 from harness.traffic import Feeder, Reader, Record, create_topics, topic_configs, topics
+from test_streams import counted, line, once, words
 
 CLIENT = "streams"
 CUSTOMERS = 200
@@ -103,3 +104,43 @@ def wait_for_twice(
         if seen.total() >= 2 * truth.total() or time.monotonic() > deadline:
             return seen
         time.sleep(0.5)
+
+
+def test_words_are_counted_once_while_the_protocol_changes(
+    own_broker: Broker, tools: Tools, tmp_path: Path
+) -> None:
+    """Transactions of the second protocol, of the first and again of the second."""
+    create_topics(own_broker.address, 2, "lines", "counts")
+    feeder = Feeder(own_broker.address, line)
+    application = StreamsApplication("words", own_broker.address, tmp_path)
+    with Work(own_broker, application, feeder, "counts") as work:
+        for verb, version in (("downgrade", 1), ("upgrade", 2)):
+            work.wait_for_more()
+            said = tools.run(
+                "kafka-features",
+                *("--bootstrap-server", own_broker.address),
+                *(verb, "--feature", f"transaction.version={version}"),
+            )
+            assert said.status == 0, said
+            work.wait_for_more()
+            work.kill(application=False, broker=True)
+            work.kill(application=True, broker=False)
+        lines = feeder.finish()
+        results, aborted = work.results(words(lines).total())
+    assert counted(results) == once(lines)
+    print(f"\nfigures: transaction.version 2, 1, 2: {len(results)} words, {aborted} aborted")
+
+
+def test_an_application_that_counts_twice_is_noticed(own_broker: Broker, tmp_path: Path) -> None:
+    """Without transactions, words that were counted just before a kill are counted once more."""
+    create_topics(own_broker.address, 2, "lines", "counts")
+    feeder = Feeder(own_broker.address, line)
+    application = StreamsApplication("words", own_broker.address, tmp_path, "at_least_once")
+    with Work(own_broker, application, feeder, "counts") as work:
+        for _ in range(3):
+            work.wait_for_more()
+            application.kill()
+            application.start()
+        lines = feeder.finish()
+        results, _aborted = work.results(words(lines).total())
+    assert counted(results) != once(lines)

@@ -34,6 +34,11 @@ def line(_step: int) -> list[Record]:
     return [Record("lines", None, value, int(time.time() * 1000))]
 
 
+def words(lines: list[Record]) -> Counter[str]:
+    """How often each word went in."""
+    return Counter(word for line in lines for word in line.value.split())
+
+
 def counted(results: list[Record]) -> dict[str, list[int]]:
     """What the application said of each word, in its order."""
     said = defaultdict(list)
@@ -41,6 +46,11 @@ def counted(results: list[Record]) -> dict[str, list[int]]:
         assert record.key is not None
         said[record.key].append(int(record.value))
     return said
+
+
+def once(lines: list[Record]) -> dict[str, list[int]]:
+    """What the application must say of them."""
+    return {word: list(range(1, total + 1)) for word, total in words(lines).items()}
 
 
 def test_words_are_counted_once(
@@ -53,13 +63,13 @@ def test_words_are_counted_once(
     application = StreamsApplication("words", own_broker.address, tmp_path)
     with Work(own_broker, application, feeder, "counts") as work:
         pauses = [work.kill(**kill) for kill in kills]
-        truth = Counter(word for line in feeder.finish() for word in line.value.split())
-        results, aborted = work.results(truth.total())
+        lines = feeder.finish()
+        results, aborted = work.results(words(lines).total())
     print(
         f"\nfigures: {len(kills)} kills, results again after {min(pauses):.1f} to "
-        f"{max(pauses):.1f} s; {truth.total()} words counted, {aborted} results aborted"
+        f"{max(pauses):.1f} s; {len(results)} words counted, {aborted} results aborted"
     )
     assert aborted > 0
     for topic, policy in OWN_TOPICS.items():
         assert topic_configs(own_broker.address, topic)["cleanup.policy"] == policy
-    assert counted(results) == {word: list(range(1, n + 1)) for word, n in truth.items()}
+    assert counted(results) == once(lines)

@@ -19,7 +19,6 @@ END_SECONDS = 0.5
 """How long the end of a transaction may take that was asked for before a kill."""
 
 SETTINGS = {
-    "processing.guarantee": "exactly_once_v2",
     "commit.interval.ms": "500",
     "statestore.cache.max.bytes": "0",
     "num.stream.threads": "2",
@@ -28,21 +27,29 @@ SETTINGS = {
     "consumer.auto.offset.reset": "earliest",
     "producer.transaction.timeout.ms": "4000",
 }
-"""Exactly once; each update comes out, and what a dead application holds is free soon."""
+"""Each update comes out, and what a dead application holds is free soon."""
 
 
 class StreamsApplication(JavaProcess):
     """One process of java/StreamsApplication.java.
 
     topology: "words" or "payments". bootstrap: "host:port". folder: for its state and its log.
+    guarantee: of its processing.
     """
 
-    def __init__(self, topology: str, bootstrap: str, folder: Path) -> None:
+    def __init__(
+        self,
+        topology: str,
+        bootstrap: str,
+        folder: Path,
+        guarantee: str = "exactly_once_v2",
+    ) -> None:
         self._state = folder / "state"
         settings = {
             "application.id": topology,
             "bootstrap.servers": bootstrap,
             "state.dir": str(self._state),
+            "processing.guarantee": guarantee,
             **SETTINGS,
         }
         source = str(COMPAT / "java" / "StreamsApplication.java")
@@ -92,11 +99,15 @@ class Work:
         started = time.monotonic()
         if broker:
             self._broker.start()
-        before = self._done()
         if application:
             self.application.start()
-        self._wait_for(self._done, lambda done: done > before, "results after a kill")
+        self.wait_for_more()
         return time.monotonic() - started
+
+    def wait_for_more(self) -> None:
+        """Wait until more results are committed."""
+        before = self._done()
+        self._wait_for(self._done, lambda done: done > before, "more results")
 
     def results(self, expected: int) -> tuple[list[Record], int]:
         """Wait until all that was fed is worked off, and end.

@@ -687,6 +687,57 @@ async def test_a_coordinator_that_moves(broker: Broker, wire: Wire) -> None:
     assert await seen(wire, topic) == [b"x"]
 
 
+@PROTOCOLS
+async def test_a_log_that_moves_with_an_open_transaction(tmp_path: Path, version: int) -> None:
+    """To another data folder; what was aborted before stays so."""
+    folders = [tmp_path / "a", tmp_path / "b"]
+    async with started(folders) as broker, connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "t")
+        writer = await begun(wire, version)
+        for number in range(3):
+            await writer.write(topic, b"%d" % number)
+            assert await writer.end(commit=number != 1) == ErrorCode.NONE
+        await writer.write(topic, b"open")
+        logs = broker.node.logs
+        (target,) = {each.data_dir for each in logs.managers} - {log_folder(broker)}
+        broker.node.moves.begin("t", 0, target)
+        await until(lambda: log_folder(broker) == target)
+        await writer.write(topic, b"more")
+        assert await seen(wire, topic) == [b"0", b"2"]
+        await writer.commit()
+        assert await seen(wire, topic) == [b"0", b"2", b"open", b"more"]
+    async with started(folders) as broker, connected(broker.endpoint) as wire:
+        assert await seen(wire, topic) == [b"0", b"2", b"open", b"more"]
+
+
+def log_folder(broker: Broker) -> str:
+    """The data folder in which partition 0 of "t" is."""
+    folder = broker.node.logs.where("t", 0)
+    assert folder is not None
+    return folder.data_dir
+
+
+@PROTOCOLS
+async def test_deleting_records_of_an_open_transaction(tmp_path: Path, version: int) -> None:
+    """Readers stay where the log begins now, also after a crash, until the transaction ends."""
+    async with started(tmp_path / "data") as broker, connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "t")
+        writer = await begun(wire, version)
+        for value in (b"a", b"b", b"c"):
+            await writer.write(topic, value)
+        broker.node.named_replica("t", 0).delete_records_before(2)
+        await broker.node.checkpoint()
+        shutil.copytree(tmp_path / "data", tmp_path / "crashed")
+    async with started(tmp_path / "crashed") as broker, connected(broker.endpoint) as wire:
+        writer.wire = wire
+        await writer.write(topic, b"d")
+        assert (await list_offset(wire, topic, LATEST, isolation_level=COMMITTED)).offset == 2
+        await writer.abort()
+        row = await fetch(wire, topic, 2, isolation_level=COMMITTED)
+        assert row.last_stable_offset == row.high_watermark == 5
+        assert [each.producer_id for each in row.aborted_transactions] == [writer.id]
+
+
 async def test_idle_ids_are_forgotten(broker: Broker, wire: Wire) -> None:
     await begun(wire, FIRST)
     service = broker.node.transactions

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import trio
@@ -209,6 +209,19 @@ async def test_a_fault_that_names_a_transactional_id(
         broker.explain.transaction(NAME)
     )
     await writer.abort()
+
+
+@pytest.mark.parametrize("at", ["before", "after"])
+async def test_a_fault_of_one_partition_of_a_transaction(
+    broker: RunningBroker, wire: Wire, orders: Topic, at: Literal["before", "after"]
+) -> None:
+    writer = await begun(wire, FIRST)
+    refused = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    broker.fault("AddPartitionsToTxn", error=refused.name, topic="orders", partition=1, at=at)
+    assert sorted(await writer.add(orders, 0, 1)) == [0, refused]
+    assert await writer.produce(orders, b"x") == ErrorCode.NONE
+    is_in = await writer.produce(orders, b"x", partition=1) == ErrorCode.NONE
+    assert is_in == (at == "after"), "the work is done, and the answer a lie"
 
 
 # -- clocks

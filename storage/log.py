@@ -504,6 +504,9 @@ class Log:
 
     def _check_marker(self, batch: memoryview, header: BatchHeader) -> Marker | None:
         marker = _marker_of(batch)
+        if self.active is not None:
+            with self._damage_noted():
+                _ = self.active.aborted  # it is read now, because the append must not fail later
         if marker is not None:
             self.producers.check_marker(header, marker)
         return marker
@@ -815,14 +818,18 @@ class Log:
 
     def aborted_transactions(self, offset: int, end_offset: int) -> list[tuple[int, int]]:
         """Aborted transactions with records from `offset` and before `end_offset`, as pairs of
-        producer id and first offset."""
+        producer id and first offset.
+
+        Raises CorruptLogError, and the log goes offline.
+        """
         found = []
-        for segment in self._segments[max(bisect_right(self._bases, offset) - 1, 0) :]:
-            for entry in segment.aborted:
-                if entry.last_offset >= offset and entry.first_offset < end_offset:
-                    found.append((entry.producer_id, entry.first_offset))
-                if entry.last_stable_offset >= end_offset:
-                    return found
+        with self._damage_noted():
+            for segment in self._segments[max(bisect_right(self._bases, offset) - 1, 0) :]:
+                for entry in segment.aborted:
+                    if entry.last_offset >= offset and entry.first_offset < end_offset:
+                        found.append((entry.producer_id, entry.first_offset))
+                    if entry.last_stable_offset >= end_offset:
+                        return found
         return found
 
     @property

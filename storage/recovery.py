@@ -145,7 +145,8 @@ def _take_over(
         log.complete(recovery.scanned[:-1])
         if not durable:
             log.distrust_names()
-        if snapshots.drop_after(end):
+        # A repair believes nothing, and so builds the indexes of aborted transactions anew.
+        if snapshots.drop_after(log_start if keep_cut else end):
             log.sync_folder()  # for good, before other records take their offsets
     end = max(end, log_start)
     log.epochs.truncate_end(end)

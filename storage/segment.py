@@ -41,7 +41,6 @@ from .index import (
     OffsetIndex,
     TimeIndex,
     aborted_before,
-    aborted_from_bytes,
 )
 from .naming import LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX, file_name
 from .open_segments import OpenSegments
@@ -229,11 +228,17 @@ class Segment:
 
     @property
     def aborted(self) -> list[AbortedTransaction]:
-        """Transactions whose abort marker is in this segment, in order of their markers."""
+        """Transactions whose abort marker is in this segment, in order of their markers.
+
+        Raises CorruptLogError: without the index what was aborted would look committed.
+        """
         if self._aborted is None:
             data = self._read_aborted()
-            self._aborted = aborted_from_bytes(data) or []
-            self._aborted_saved = len(self._aborted)
+            found = aborted_before(data, self.base_offset + RELATIVE_OFFSET_MAX)
+            if len(found) * ABORTED_ENTRY_SIZE != len(data):
+                path, position = self._name(TXN_INDEX), len(found) * ABORTED_ENTRY_SIZE
+                raise CorruptLogError(path, position, "no entry of an aborted transaction")
+            self._aborted, self._aborted_saved = found, len(found)
         return self._aborted
 
     def forget_aborted(self, offset: int) -> None:

@@ -16,7 +16,7 @@ from kbroker.protocol.records import (
     read_records,
     stamp_log_append_time,
 )
-from kbroker.storage.errors import StorageError
+from kbroker.storage.errors import CorruptLogError, StorageError
 from kbroker.storage.files import FileRange, Files, OsFiles
 from kbroker.storage.log import Appended, Log, LogConfig
 from kbroker.storage.manager import LogManager
@@ -24,6 +24,7 @@ from kbroker.storage.manager import LogManager
 from .helpers import (
     NOW,
     SMALL,
+    TOPIC_ID,
     append,
     batch,
     commit,
@@ -305,6 +306,56 @@ class TestTransactions:
         manager.close()
         log = open_log(open_manager(*place))
         assert log.aborted_transactions(0, 2) == [(1, 0)]
+
+    @pytest.mark.parametrize("damage", ["cut", "zeros", "twice", "another version"])
+    def test_a_damaged_index_of_aborted_transactions(self, tmp_path: Path, damage: str) -> None:
+        """Readers would take for committed what was not: the log is offline until its repair."""
+        place = (OsFiles(), (tmp_path / "data").as_posix())
+        manager = open_manager(*place)
+        log = open_log(manager)
+        for sequence in (0, 1):
+            self.write(log, 1, sequence)
+            self.end(log, 1, commit=False)
+        log.roll()
+        self.write(log, 1, 2)
+        commit(log)
+        manager.close()
+        index = Path(log.folder) / "00000000000000000000.txnindex"
+        sound = index.read_bytes()
+        damages = {
+            "cut": sound[:-1],
+            "zeros": bytes(len(sound)),
+            "twice": sound * 2,
+            "another version": b"\0\1" + sound[2:],
+        }
+        index.write_bytes(damages[damage])
+        manager = open_manager(*place)
+        log = open_log(manager)
+        with pytest.raises(CorruptLogError, match="log repair"):
+            log.aborted_transactions(0, 2)
+        assert log.offline
+        manager.close()
+        repaired = open_manager(*place).repair_log("orders", TOPIC_ID, 0, SMALL, now_ms=NOW)
+        assert repaired.aborted_transactions(0, 5) == [(1, 0), (1, 2)]
+        assert repaired.log_end_offset == 5
+        repaired.advance_high_watermark(5)
+        assert repaired.last_stable_offset == 4
+
+    def test_a_marker_is_not_appended_beside_a_damaged_index(self, tmp_path: Path) -> None:
+        place = (OsFiles(), (tmp_path / "data").as_posix())
+        manager = open_manager(*place)
+        log = open_log(manager)
+        self.write(log, 1, 0)
+        self.end(log, 1, commit=False)
+        commit(log)
+        manager.close()
+        index = Path(log.folder) / "00000000000000000000.txnindex"
+        index.write_bytes(index.read_bytes()[:-1])
+        log = open_log(open_manager(*place))
+        self.write(log, 1, 1)
+        with pytest.raises(CorruptLogError):
+            self.end(log, 1, commit=False)
+        assert log.log_end_offset == 3
 
     def test_nothing_else_within_an_open_transaction(self, log: Log) -> None:
         self.write(log, 1, 0)

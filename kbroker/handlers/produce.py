@@ -58,12 +58,13 @@ def produce(ctx: Context, request: ProduceRequest) -> Answer | Preparation[Produ
     Differs from Kafka: acks=1 waits for the disk like acks=all (with `flush.policy=fsync`).
     """
     work = _ProduceWork(ctx, request)
-    if request.transactional_id is None and _claims_transaction(request):
+    if request.transactional_id is not None:
+        missing = work.missing_in_transaction()
+        if missing:
+            return Preparation(partial(work.join_and_append, missing))
+    elif _claims_transaction(request):
         code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         return work.refuse_all(KafkaError(code, "a transactional batch needs a transactional id"))
-    missing = work.missing_in_transaction()
-    if missing:
-        return Preparation(partial(work.join_and_append, missing))
     if ctx.version < FIRST_VERSION_OF_BATCHES:
         return Preparation(work.prepare_and_append)
     return work.append_all()

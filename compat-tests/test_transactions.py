@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from harness.brokers import Broker
-from harness.clients import ClientError, ClientProcess, Library, eventually
+from harness.clients import WORKERS, ClientError, ClientProcess, Library, eventually
 from harness.tools import Tools
 
 pytestmark = [pytest.mark.everyone, pytest.mark.java, pytest.mark.needs("transactional")]
@@ -244,3 +244,37 @@ def test_kafkas_tool(broker: Broker, tools: Tools, admin: ClientProcess, topic: 
     assert (writer[0], writer[-1]) == (producer_id, "None")
     admin("end", producer="p", commit=False)
     admin("close", producer="p")
+
+
+def test_protocols_change(
+    make_broker: Callable[..., Broker], tools: Tools, spawn: Callable[..., ClientProcess]
+) -> None:
+    """kafka-features takes the second protocol away and gives it back while producers go on."""
+    broker = make_broker("protocols")
+    broker.start()
+    clients = {
+        name: spawn(WORKERS[name], broker.address)
+        for name in ("confluent-kafka", "franz-go", "java-4.3")
+    }
+    admin = clients["confluent-kafka"]
+    for name in clients:
+        admin.admin("create_topic", name=name, partitions=1)
+    committed: list[str] = []
+    for number, (verb, level) in enumerate((("upgrade", 2), ("downgrade", 1), ("upgrade", 2))):
+        feature = f"transaction.version={level}"
+        address = ("--bootstrap-server", broker.address)
+        said = tools.run("kafka-features", *address, verb, "--feature", feature)
+        assert not said.status, said
+        for name, client in clients.items():
+            client("transactional", producer=str(number), identity=f"{name}-{number}")
+            # Those of earlier rounds go on with the protocol that they began with.
+            for producer in range(number + 1):
+                for commit in (True, False, True):
+                    value = f"{number}-{producer}-{commit}"
+                    transact(client, str(producer), name, value, commit=commit)
+        committed += [f"{number}-{producer}-True" for producer in range(number + 1)] * 2
+    for name, client in clients.items():
+        for number in range(3):
+            client("close", producer=str(number))
+        assert sorted(read(client, name, len(committed), "read_committed")) == sorted(committed)
+    broker.stop()

@@ -404,7 +404,7 @@ class LocalBroker(KafkaHandle, Arming[None]):
 
     @contextlib.contextmanager
     def _may_crash(self) -> Iterator[None]:
-        """Stop or start: the crash that `crash_at` asked for may come then as well."""
+        """Do what may bring the broker to the point for which `crash_at` asked."""
         try:
             yield
         except (PowerCut, Exception):
@@ -501,6 +501,16 @@ class LocalBroker(KafkaHandle, Arming[None]):
             if held is not None:
                 self._thread.abort(held)
             raise
+
+    def bring_about(self, deed: Callable[[RunningBroker], Awaitable[object]]) -> None:
+        """Run what may bring the broker to the point of a crash; `wait_for_crash` waits for that.
+
+        Raises RuntimeError when it is stopped, or has crashed before.
+        """
+        if has_crashed(self._store):
+            raise RuntimeError(CRASHED)
+        with self._may_crash():
+            self.run_in_broker(deed)
 
     # -- crashes
 
@@ -671,15 +681,23 @@ class LocalBroker(KafkaHandle, Arming[None]):
         self, producer_id: int | None = None, *, transactional_id: str | None = None
     ) -> list[int]:
         """Let a newer instance of a producer have taken over; see `StateVerbs.fence_producer`."""
-        return self._do(self.running.fence_producer, producer_id, transactional_id=transactional_id)
+        fenced: list[int] = []
+
+        async def fence(broker: RunningBroker) -> None:
+            fenced.extend(
+                await broker.fence_producer(producer_id, transactional_id=transactional_id)
+            )
+
+        self.bring_about(fence)
+        return fenced
 
     def abort_transaction(self, transactional_id: str) -> None:
         """Abort an open transaction; see `StateVerbs.abort_transaction`."""
-        self._do(self.running.abort_transaction, transactional_id)
+        self.bring_about(lambda broker: broker.abort_transaction(transactional_id))
 
     def expire_transaction(self, transactional_id: str) -> None:
         """Let an open transaction have lasted too long; see `StateVerbs.expire_transaction`."""
-        self._do(self.running.expire_transaction, transactional_id)
+        self.bring_about(lambda broker: broker.expire_transaction(transactional_id))
 
     def offset_out_of_range(self, topic: str, partition: int = 0) -> int:
         """Lose all records of a partition; see `StateVerbs.offset_out_of_range`."""
@@ -757,8 +775,7 @@ class BrokerClock:
         Returns when everything that is due by then has been done.
         """
         span_ms = milliseconds(days=days, hours=hours, minutes=minutes, seconds=seconds)
-        with contextlib.suppress(PowerCut):  # which `wait_for_crash` waits for
-            self._broker.run_in_broker(lambda broker: broker.advance(span_ms))
+        self._broker.bring_about(lambda broker: broker.advance(span_ms))
 
     def freeze(self) -> None:
         """Let the log's time stand still."""
@@ -794,6 +811,6 @@ class CoordinatorClock:
         counts all of them as just heard of.
         """
         span_ms = milliseconds(days=days, hours=hours, minutes=minutes, seconds=seconds)
-        self._broker.run_in_broker(
+        self._broker.bring_about(
             lambda broker: broker.advance_coordinator(span_ms, keep_members=keep_members)
         )

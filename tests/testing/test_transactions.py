@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import pytest
@@ -372,6 +372,37 @@ def test_a_producer_lives_through_a_crash(
     wanted = ["1", "2"] if is_committed else ["2"]
     for topic in ("orders", "invoices"):
         assert [record.text for record in on_disk.records(topic)] == wanted
+    on_disk.settled()
+
+
+def time_out(broker: LocalBroker) -> None:
+    broker.clock.coordinator.advance(seconds=61)
+
+
+def expire(broker: LocalBroker) -> None:
+    broker.expire_transaction(NAME)
+
+
+def abort(broker: LocalBroker) -> None:
+    broker.abort_transaction(NAME)
+
+
+def fence(broker: LocalBroker) -> None:
+    broker.fence_producer(transactional_id=NAME)
+
+
+@pytest.mark.parametrize("point", ["txn.prepared", "txn.marker(1)", "txn.completed"])
+@pytest.mark.parametrize("end", [time_out, expire, abort, fence])
+def test_a_crash_amid_an_end_that_the_test_asked_for(
+    on_disk: LocalBroker, end: Callable[[LocalBroker], None], point: str
+) -> None:
+    write(confluent(on_disk), "1", "orders", "invoices")
+    on_disk.crash_at(point)
+    end(on_disk)
+    on_disk.wait_for_crash(timeout=10)
+    on_disk.produce("orders", "2")
+    assert [record.text for record in on_disk.records("orders")] == ["2"]
+    assert on_disk.records("invoices") == []
     on_disk.settled()
 
 

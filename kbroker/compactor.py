@@ -175,8 +175,11 @@ def main() -> None:
     while head := tasks.read(_LENGTH.size):
         task = pickle.loads(tasks.read(_LENGTH.unpack(head)[0]))
         data = pickle.dumps(_run(task, look))
-        answers.write(_LENGTH.pack(len(data)) + data)
-        answers.flush()
+        try:
+            answers.write(_LENGTH.pack(len(data)) + data)
+            answers.flush()
+        except BrokenPipeError:
+            os._exit(1)  # nobody waits for it
 
 
 def _run(task: CompactionTask, look: Callable[[], None]) -> Compacted | _Failure:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import trio
 
 from kbroker.broker import Broker
 from kbroker.cleaner import Cleaner
-from kbroker.compactor import CompactionFailed, ProcessCompactor
+from kbroker.compactor import _LENGTH, CompactionFailed, ProcessCompactor, _program
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
@@ -285,6 +286,23 @@ class TestTheProcess:
             await compactor.compact(some_task(tmp_path))
         assert scope.cancelled_caught
         assert process.returncode == -signal.SIGKILL
+
+    def test_an_answer_that_nobody_waits_for(self, tmp_path: Path) -> None:
+        """Its broker was killed a moment ago: no traceback in the terminal."""
+        task = pickle.dumps(some_task(tmp_path))
+        process = subprocess.Popen(
+            [sys.executable, "-c", _program()],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdout.close()
+        process.stdin.write(_LENGTH.pack(len(task)) + task)
+        _, printed = process.communicate(timeout=60)
+        assert printed == b""
+        assert process.returncode == 1
 
     async def test_it_does_not_stay_without_work(self, tmp_path: Path) -> None:
         async with started(tmp_path) as broker, connected(broker.endpoint) as wire:

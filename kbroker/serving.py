@@ -38,6 +38,8 @@ GC_THRESHOLD = 50_000
 """New objects between two collections of the youngest; what a full queue of requests consists of."""
 PARENT_CHECK_SECONDS = 0.5
 IDLE_CHECK_SECONDS = 1
+START_SECONDS_MAX = 120
+"""How long the first answer may take, on a busy machine too: logs are recovered meanwhile."""
 
 
 @dataclass(slots=True)
@@ -219,7 +221,7 @@ class _Serving:
     # -- ready
 
     async def _announce(self, broker: Broker) -> None:
-        await check_round_trip(*broker.endpoint)
+        await check_round_trip(*broker.endpoint, START_SECONDS_MAX)
         ready = self._ready_event(broker)
         if self.options.as_json:
             self.event("ready", **ready)

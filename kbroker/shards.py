@@ -127,6 +127,9 @@ class Shards(ABC, Generic[C]):
             return await create_topic(cluster, self._node.config, new, cause="first use")
         except KafkaError as error:
             if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
+                text = f"{self._topic} cannot be created: {error.message or error.code.name}"
+                if self._node.is_news(text):
+                    logger.error("%s", text)
                 raise
             return cluster.topics[self._topic]
 

@@ -154,16 +154,16 @@ async def connect(host: str, port: int) -> AsyncIterator[Connection]:
             await connection.aclose()
 
 
-async def check_round_trip(host: str, port: int) -> Any:
+async def check_round_trip(host: str, port: int, patience_seconds: float = CHECK_SECONDS) -> Any:
     """Ask a broker for its API versions and its metadata; return the latter.
 
-    Raises OSError or DecodeError when either does not work within ten seconds.
+    Raises OSError or DecodeError when either does not work within `patience_seconds`.
     """
-    with trio.move_on_after(CHECK_SECONDS):
+    with trio.move_on_after(patience_seconds):
         async with connect(host, port) as connection:
             await connection.negotiate()
             if ApiKey.METADATA not in connection.versions:
                 raise OSError(f"{host}:{port} does not serve Metadata")
             ask = messages.request_class(ApiKey.METADATA)(topics=[])
             return await connection.request(ApiKey.METADATA, 9, ask)
-    raise OSError(f"no answer from {host}:{port} within {CHECK_SECONDS} seconds")
+    raise OSError(f"no answer from {host}:{port} within {patience_seconds:g} seconds")

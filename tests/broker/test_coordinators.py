@@ -127,3 +127,17 @@ async def test_deleting_groups(start: Start) -> None:
             assert found == {"a": code, "missing": ErrorCode.GROUP_ID_NOT_FOUND}
         assert await committed(wire, "a", "t") == -1
         assert await committed(wire, "b", "t") == 1
+
+
+async def test_a_topic_that_cannot_be_made(caplog: pytest.LogCaptureFixture) -> None:
+    """The operator is told why, once; clients ask again and again."""
+    async with (
+        started(transaction_state_log_segment_bytes=10) as broker,
+        connected(broker.endpoint) as wire,
+    ):
+        for _ in range(3):
+            (row,) = await find(wire, 4, "tx", kind=TRANSACTION)
+            assert row.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+            assert "segment.bytes" in row.error_message
+    told = [record for record in caplog.records if "segment.bytes" in record.getMessage()]
+    assert len(told) == 1

@@ -502,7 +502,7 @@ class LocalBroker(KafkaHandle, Arming[None]):
                 self._thread.abort(held)
             raise
 
-    def bring_about(self, deed: Callable[[RunningBroker], Awaitable[object]]) -> None:
+    def _bring_about(self, deed: Callable[[RunningBroker], Awaitable[object]]) -> None:
         """Run what may bring the broker to the point of a crash; `wait_for_crash` waits for that.
 
         Raises RuntimeError when it is stopped, or has crashed before.
@@ -688,16 +688,16 @@ class LocalBroker(KafkaHandle, Arming[None]):
                 await broker.fence_producer(producer_id, transactional_id=transactional_id)
             )
 
-        self.bring_about(fence)
+        self._bring_about(fence)
         return fenced
 
     def abort_transaction(self, transactional_id: str) -> None:
         """Abort an open transaction; see `StateVerbs.abort_transaction`."""
-        self.bring_about(lambda broker: broker.abort_transaction(transactional_id))
+        self._bring_about(lambda broker: broker.abort_transaction(transactional_id))
 
     def expire_transaction(self, transactional_id: str) -> None:
         """Let an open transaction have lasted too long; see `StateVerbs.expire_transaction`."""
-        self.bring_about(lambda broker: broker.expire_transaction(transactional_id))
+        self._bring_about(lambda broker: broker.expire_transaction(transactional_id))
 
     def offset_out_of_range(self, topic: str, partition: int = 0) -> int:
         """Lose all records of a partition; see `StateVerbs.offset_out_of_range`."""
@@ -775,7 +775,7 @@ class BrokerClock:
         Returns when everything that is due by then has been done.
         """
         span_ms = milliseconds(days=days, hours=hours, minutes=minutes, seconds=seconds)
-        self._broker.bring_about(lambda broker: broker.advance(span_ms))
+        self._broker._bring_about(lambda broker: broker.advance(span_ms))
 
     def freeze(self) -> None:
         """Let the log's time stand still."""
@@ -811,6 +811,6 @@ class CoordinatorClock:
         counts all of them as just heard of.
         """
         span_ms = milliseconds(days=days, hours=hours, minutes=minutes, seconds=seconds)
-        self._broker.bring_about(
+        self._broker._bring_about(
             lambda broker: broker.advance_coordinator(span_ms, keep_members=keep_members)
         )

@@ -17,11 +17,10 @@ from kbroker.coordinator import (
     GroupCoordinator,
     GroupSettings,
 )
-from kbroker.protocol.records import BatchHeader, Marker, Record, read_header, read_marker
+from kbroker.protocol.records import BatchHeader, Record, read_marker
 
 from .explain import cause_of
 from .history import History
-from .replica import Replica
 from .shards import Shard, Shards
 from .topics import NewTopic
 
@@ -30,9 +29,6 @@ if TYPE_CHECKING:
     from .node import Node
 
 logger = logging.getLogger(__name__)
-
-MEMORY_PARTITIONS = 1
-"""Partitions of the offsets topic when all is in memory: what one process needs."""
 
 GroupShard: TypeAlias = Shard[GroupCoordinator]
 
@@ -46,16 +42,12 @@ class GroupService(Shards[GroupCoordinator]):
         """What changed in each group and why."""
 
     def _new_topic(self) -> NewTopic:
-        node, config = self._node, self._node.config
-        partitions = config.offsets_topic_num_partitions
-        if node.in_memory and config.origin("offsets.topic.num.partitions") is None:
-            partitions = MEMORY_PARTITIONS
-        return NewTopic(
-            OFFSETS_TOPIC,
-            partitions,
-            min(config.offsets_topic_replication_factor, len(node.cluster.node_ids)),
-            configs={
-                "cleanup.policy": "compact",
+        config = self._node.config
+        return self._compacted_topic(
+            "offsets.topic.num.partitions",
+            config.offsets_topic_num_partitions,
+            config.offsets_topic_replication_factor,
+            {
                 "compression.type": "producer",
                 "segment.bytes": str(config.offsets_topic_segment_bytes),
             },
@@ -83,21 +75,13 @@ class GroupService(Shards[GroupCoordinator]):
             event.generation,
         )
 
-    def append_marker(self, index: int, batch: bytes, marker: Marker, now_ms: int) -> Replica:
-        """Append the end of a transaction to a partition of the offsets topic.
-
-        The offsets that were pending there for it count from now on, or vanish. `batch` is the
-        control batch that says what is in `marker`. Raises KafkaError: what `Node.replica` and
-        `Log.append` raise.
-        """
-        replica = self._node.named_replica(OFFSETS_TOPIC, index)
-        header = read_header(batch)
-        replica.append(memoryview(batch), header, now_ms)
+    def end_transaction(self, index: int, producer_id: int, *, commit: bool) -> None:
+        """A marker was appended to partition `index` of the offsets topic: the offsets that were
+        pending there for its producer count from now on, or vanish."""
         shard = self._shards.get(index)
         if shard is not None:
-            shard.coordinator.end_transaction(header.producer_id, commit=marker.commit)
+            shard.coordinator.end_transaction(producer_id, commit=commit)
             self._node.changes.happened()
-        return replica
 
     def _replay(
         self, coordinator: GroupCoordinator, header: BatchHeader, records: Iterable[Record]
@@ -118,16 +102,6 @@ class GroupService(Shards[GroupCoordinator]):
             return
         for shard in self.shards():
             self.run_all(shard, shard.coordinator.forget_topics([name]))
-
-    def clock_moved(self, *, keep_members: bool) -> None:
-        """The coordinator clock jumped: act on what is due now, and wait for what is next.
-
-        With `keep_members` all members count as just heard of.
-        """
-        if keep_members:
-            self.renew_sessions()
-        self.run_due()
-        self.wake_timers()
 
     def renew_sessions(self) -> None:
         """All members count as just heard of."""

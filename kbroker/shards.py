@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+MEMORY_PARTITIONS = 1
+"""Partitions of an internal topic when all is in memory."""
 LOAD_BYTES = 4 << 20
 """How much of a log is replayed at once when a coordinator is loaded."""
 
@@ -115,6 +117,19 @@ class Shards(ABC, Generic[C]):
         """Keep and log one event of a result."""
 
     # -- where coordinators live
+
+    def _compacted_topic(
+        self, setting: str, partitions: int, replicas: int, configs: dict[str, str]
+    ) -> NewTopic:
+        """The internal topic with as many partitions as `setting` says; in memory, where one process
+        is all there is, with one unless somebody has set it."""
+        node = self._node
+        if node.in_memory and node.config.origin(setting) is None:
+            partitions = MEMORY_PARTITIONS
+        replicas = min(replicas, len(node.cluster.node_ids))
+        return NewTopic(
+            self._topic, partitions, replicas, configs={"cleanup.policy": "compact"} | configs
+        )
 
     async def create_topic(self) -> Topic:
         """Return the internal topic, made on first use."""
@@ -314,8 +329,9 @@ class Shards(ABC, Generic[C]):
         for shard in self.shards():
             self.run_all(shard, shard.coordinator.due(now))
 
-    def wake_timers(self) -> None:
-        """The coordinator clock jumped, and what was due is done: wait for what is next."""
+    def clock_moved(self) -> None:
+        """The coordinator clock jumped: act on what is due now, and wait for what is next."""
+        self.run_due()
         self._rearm.set()
 
 

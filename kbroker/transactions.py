@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MEMORY_PARTITIONS = 1
-"""Partitions of the topic when all is in memory: what one process needs."""
 END_SECONDS_MAX = 5
 """How long the answer to EndTxn waits for markers. The transaction is decided all the same."""
 RETRY_SECONDS = 1
@@ -71,16 +69,12 @@ class TransactionService(Shards[TransactionCoordinator]):
         self._stuck_changed = trio.Event()
 
     def _new_topic(self) -> NewTopic:
-        node, config = self._node, self._node.config
-        partitions = config.transaction_state_log_num_partitions
-        if node.in_memory and config.origin("transaction.state.log.num.partitions") is None:
-            partitions = MEMORY_PARTITIONS
-        return NewTopic(
-            TRANSACTIONS_TOPIC,
-            partitions,
-            min(config.transaction_state_log_replication_factor, len(node.cluster.node_ids)),
-            configs={
-                "cleanup.policy": "compact",
+        config = self._node.config
+        return self._compacted_topic(
+            "transaction.state.log.num.partitions",
+            config.transaction_state_log_num_partitions,
+            config.transaction_state_log_replication_factor,
+            {
                 "compression.type": "uncompressed",
                 "segment.bytes": str(config.transaction_state_log_segment_bytes),
                 "min.insync.replicas": str(config.transaction_state_log_min_isr),
@@ -248,9 +242,9 @@ class TransactionService(Shards[TransactionCoordinator]):
         replica = self._node.named_replica(topic, index)
         if is_bumped:
             replica.log.producers.check_bumped_marker(header)
-        if topic == OFFSETS_TOPIC:
-            return self._node.groups.append_marker(index, batch, marker, now_ms)
         replica.append(memoryview(batch), header, now_ms)
+        if topic == OFFSETS_TOPIC:
+            self._node.groups.end_transaction(index, producer_id, commit=marker.commit)
         return replica
 
     def _marker_written(self, ending: _Ending, partition: tuple[str, int], committed: bool) -> None:
@@ -304,11 +298,6 @@ class TransactionService(Shards[TransactionCoordinator]):
                 self._answer_ends(transactional_id)
 
     # -- time
-
-    def clock_moved(self) -> None:
-        """The coordinator clock jumped: act on what is due now, and wait for what is next."""
-        self.run_due()
-        self.wake_timers()
 
     async def expire_ids_regularly(self) -> None:
         """Forget transactional ids that nobody uses, until cancelled."""

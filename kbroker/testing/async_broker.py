@@ -172,7 +172,9 @@ class RunningBroker(Kit, StateVerbs, Arming[Awaitable[None]]):
 
     async def _act_on_time_outs(self, keep_members: bool) -> None:
         node = self.broker.node
-        node.groups.clock_moved(keep_members=keep_members)
+        if keep_members:
+            node.groups.renew_sessions()
+        node.groups.clock_moved()
         node.transactions.clock_moved()
         await complete_ends(node)
 

@@ -23,7 +23,7 @@ from kbroker.protocol.messages.transactions import (
     EndTxnRequest,
     TxnOffsetCommitRequest,
 )
-from kbroker.protocol.records import Marker, end_transaction_marker, iter_headers
+from kbroker.protocol.records import Marker, iter_headers
 from kbroker.storage.log import Log
 
 from ..brokers import Start, started
@@ -102,12 +102,9 @@ async def txn_commit(wire: Wire, offset: int, *, version: int = 5, **fields: Any
 def end(broker: Broker, *, commit: bool, group: str = "g", epoch: int = EPOCH) -> None:
     """The marker of the transaction comes to the partition of the group."""
     replica = broker.node.groups.shard(group).replica
-    now_ms = broker.node.clock.log_ms()
     marker = Marker(commit=commit, coordinator_epoch=0)
-    data = end_transaction_marker(
-        marker, producer_id=PRODUCER, producer_epoch=epoch, timestamp=now_ms
-    )
-    assert broker.node.groups.append_marker(replica.index, data, marker, now_ms) is replica
+    partition = replica.topic.name, replica.index
+    assert broker.node.transactions.append_marker(partition, marker, PRODUCER, epoch) is replica
 
 
 async def plain_commit(wire: Wire, offset: int) -> None:
@@ -201,13 +198,9 @@ async def test_a_marker_for_a_coordinator_that_is_not_loaded(
         await prepare(broker, wire, transactions)
         await txn_commit(wire, 42)
         broker.node.groups.stop()
-        now_ms = broker.node.clock.log_ms()
         marker = Marker(commit=True, coordinator_epoch=0)
-        data = end_transaction_marker(
-            marker, producer_id=PRODUCER, producer_epoch=EPOCH, timestamp=now_ms
-        )
         for index in range(len(broker.node.cluster.topics[OFFSETS].partitions)):
-            broker.node.groups.append_marker(index, data, marker, now_ms)
+            broker.node.transactions.append_marker((OFFSETS, index), marker, PRODUCER, EPOCH)
         assert await fetch(wire, stable=True) == (42, 0)
 
 

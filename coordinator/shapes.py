@@ -139,6 +139,16 @@ def transactional_response(
     )
 
 
+def transaction_error(code: ErrorCode, *, knows_abortable: bool) -> ErrorCode:
+    """What a producer is told by a partition, or by a group, when the coordinator of its transaction
+    says `code` (KIP-890)."""
+    if code == ErrorCode.PRODUCER_FENCED:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    if code == ErrorCode.TRANSACTION_ABORTABLE and not knows_abortable:
+        return ErrorCode.INVALID_TXN_STATE
+    return code
+
+
 def transaction_refused(
     request: TxnOffsetCommitRequest, code: ErrorCode
 ) -> TxnOffsetCommitResponse:

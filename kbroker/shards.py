@@ -335,6 +335,11 @@ class Shards(ABC, Generic[C]):
         self._rearm.set()
 
 
+async def outcome_of(outcome: R | ShardPending | None) -> R | None:
+    """What an operation of a coordinator said, when that is durable; None when it was lost."""
+    return await outcome.wait() if isinstance(outcome, ShardPending) else outcome
+
+
 def give(answers: Sequence[Answer]) -> None:
     """Answer requests that were parked."""
     for slot, response in answers:

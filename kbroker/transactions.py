@@ -31,7 +31,7 @@ from kbroker.protocol.records import Marker, end_transaction_marker, read_header
 
 from .history import History
 from .replica import Replica
-from .shards import Shard, ShardPending, Shards
+from .shards import Shard, ShardPending, Shards, outcome_of
 from .topics import NewTopic
 from .waiters import Pending
 
@@ -140,12 +140,11 @@ class TransactionService(Shards[TransactionCoordinator]):
             transactional_id, producer_id, epoch, partitions, self.now(), second_protocol=True
         )
         outcome: ErrorCode | ShardPending | None = self.run(shard, added)
-        if isinstance(outcome, ShardPending):
-            outcome = await outcome.wait()
-        if outcome is None:
+        code = await outcome_of(outcome)
+        if code is None:
             return ErrorCode.NOT_COORDINATOR
-        if outcome:
-            return ErrorCode(outcome)
+        if code:
+            return ErrorCode(code)
         # It may have ended meanwhile.
         codes = (self.verify(transactional_id, producer_id, epoch, each) for each in partitions)
         return next((code for code in codes if code), ErrorCode.NONE)

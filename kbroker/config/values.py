@@ -299,6 +299,14 @@ class BrokerConfig(Settings):
     offsets_retention_check_interval_ms = _Integer("offsets.retention.check.interval.ms")
     offsets_retention_minutes = _Integer("offsets.retention.minutes")
     offsets_topic_num_partitions = _Integer("offsets.topic.num.partitions")
+    offsets_topic_replication_factor = _Integer("offsets.topic.replication.factor")
+    offsets_topic_segment_bytes = _Integer("offsets.topic.segment.bytes")
+    producer_id_expiration_ms = _Integer("producer.id.expiration.ms")
+    queued_max_request_bytes = _Integer("queued.max.request.bytes")
+    replication_factor_clamp = _Boolean("replication.factor.clamp")
+    request_max_bytes = _Integer("socket.request.max.bytes")
+    request_max_partitions = _Integer("max.request.partition.size.limit")
+    retention_check_interval_ms = _Integer("log.retention.check.interval.ms")
     transaction_max_timeout_ms = _Integer("transaction.max.timeout.ms")
     transaction_partition_verification_enable = _Boolean(
         "transaction.partition.verification.enable"
@@ -311,14 +319,6 @@ class BrokerConfig(Settings):
     transaction_state_log_min_isr = _Integer("transaction.state.log.min.isr")
     transaction_state_log_segment_bytes = _Integer("transaction.state.log.segment.bytes")
     transactional_id_expiration_ms = _Integer("transactional.id.expiration.ms")
-    offsets_topic_replication_factor = _Integer("offsets.topic.replication.factor")
-    offsets_topic_segment_bytes = _Integer("offsets.topic.segment.bytes")
-    producer_id_expiration_ms = _Integer("producer.id.expiration.ms")
-    queued_max_request_bytes = _Integer("queued.max.request.bytes")
-    replication_factor_clamp = _Boolean("replication.factor.clamp")
-    request_max_bytes = _Integer("socket.request.max.bytes")
-    request_max_partitions = _Integer("max.request.partition.size.limit")
-    retention_check_interval_ms = _Integer("log.retention.check.interval.ms")
 
 
 class ResourceConfig(Settings):

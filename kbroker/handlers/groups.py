@@ -27,7 +27,7 @@ from kbroker.protocol.messages.groups import (
     SyncGroupResponse,
 )
 from kbroker.registry import handles
-from kbroker.shards import ShardPending, Shards
+from kbroker.shards import ShardPending, Shards, outcome_of
 
 R = TypeVar("R")
 
@@ -186,5 +186,5 @@ async def _together(parts: list[list[R] | ShardPending | None]) -> list[R]:
     """The rows of several coordinators, in order, those that have to wait included."""
     rows: list[R] = []
     for part in parts:
-        rows += (await part.wait() if isinstance(part, ShardPending) else part) or []
+        rows += await outcome_of(part) or []
     return rows

@@ -12,6 +12,7 @@ from kbroker.coordinator.shapes import (
     fetch_refused,
     fetch_response,
     groups_to_fetch,
+    transaction_error,
     transaction_refused,
 )
 from kbroker.protocol.api_keys import ApiKey
@@ -98,12 +99,7 @@ async def _join_and_commit(
 
 
 def _as_told(code: ErrorCode, version: int) -> ErrorCode:
-    """What a producer is told that its transaction coordinator calls `code`."""
-    if code == ErrorCode.PRODUCER_FENCED:
-        return ErrorCode.INVALID_PRODUCER_EPOCH
-    if code == ErrorCode.TRANSACTION_ABORTABLE and version < FIRST_VERSION_THAT_KNOWS_ABORTABLE:
-        return ErrorCode.INVALID_TXN_STATE
-    return code
+    return transaction_error(code, knows_abortable=version >= FIRST_VERSION_THAT_KNOWS_ABORTABLE)
 
 
 def _commit_in_transaction(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from kbroker.context import Context
+from kbroker.coordinator.shapes import transaction_error
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.records import claims_transaction, read_header
 from kbroker.replica import Replica
@@ -85,15 +86,11 @@ class ProduceTransaction:
 
     def _as_known(self, code: ErrorCode) -> ErrorCode:
         """An error of the coordinator as producers of this version understand it."""
-        if code is ErrorCode.PRODUCER_FENCED:
-            return ErrorCode.INVALID_PRODUCER_EPOCH
-        if code is ErrorCode.TRANSACTION_ABORTABLE and self._version < ABORTABLE_SINCE:
-            return ErrorCode.INVALID_TXN_STATE
         concurrent = code is ErrorCode.CONCURRENT_TRANSACTIONS and not self.is_implicit
         if concurrent or code in RETRY_ELSEWHERE:
             # Retriable, without the client asking for metadata first.
             return ErrorCode.NOT_ENOUGH_REPLICAS
-        return code
+        return transaction_error(code, knows_abortable=self._version >= ABORTABLE_SINCE)
 
 
 def new_in_transaction(replica: Replica, records: memoryview | None) -> tuple[int, int] | None:

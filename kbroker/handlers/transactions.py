@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Coroutine, Iterator
-from typing import Any, TypeVar
+from typing import Any
 
 from kbroker.cluster import INTERNAL_TOPICS, OFFSETS_TOPIC
 from kbroker.context import Context
@@ -25,10 +25,8 @@ from kbroker.protocol.messages.transactions import (
 )
 from kbroker.protocol.records import Marker
 from kbroker.registry import handles
-from kbroker.shards import ShardPending
+from kbroker.shards import ShardPending, outcome_of
 from kbroker.waiters import Pending
-
-R = TypeVar("R")
 
 LAST_OF_CLIENTS = 3
 """Newer versions of AddPartitionsToTxn are sent by brokers (KIP-890)."""
@@ -68,7 +66,7 @@ async def _init_transactional(
         return refused
     result = shard.coordinator.init_producer_id(request, new_id, service.now())
     stored = service.run(shard, result)
-    response: InitProducerIdResponse | None = await _answer(stored)
+    response: InitProducerIdResponse | None = await outcome_of(stored)
     if response is None:
         response = refused
         response.error_code = ErrorCode.NOT_COORDINATOR
@@ -153,7 +151,7 @@ class _Addition:
 
     async def rows(self, *, knows_fenced: bool) -> list[AddPartitionsToTxnResponse.Topic]:
         """The outcome of each partition."""
-        code = _fenced(await _answer(self._code), knows_fenced)
+        code = _fenced(await outcome_of(self._code), knows_fenced)
         return [
             AddPartitionsToTxnResponse.Topic(
                 name=topic.name,
@@ -219,7 +217,7 @@ async def add_offsets_to_txn(
         second_protocol=False,
     )
     added = service.run(shard, result)
-    return AddOffsetsToTxnResponse(error_code=_fenced(await _answer(added), ctx.version >= 2))
+    return AddOffsetsToTxnResponse(error_code=_fenced(await outcome_of(added), ctx.version >= 2))
 
 
 @handles(ApiKey.END_TXN, versions="0-5")
@@ -305,11 +303,6 @@ def _marked(
         replica.commits.add(replica.log.log_end_offset, pending.resolve)
         waits.append((pending, row))
     return row
-
-
-async def _answer(outcome: R | ShardPending | None) -> R | None:
-    """What an operation of a coordinator said, when that is durable; None when it was lost."""
-    return await outcome.wait() if isinstance(outcome, ShardPending) else outcome
 
 
 def _fenced(code: int | None, is_known: bool) -> ErrorCode:

@@ -9,9 +9,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 DEMO := .work/demo
+SPARK := .work/spark
+SPARK_VERSION ?= 4.2
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo demo-test test test-environment demo-environment examples examples-python examples-java \
+.PHONY: demo demo-test spark-test spark-environment test test-environment demo-environment examples examples-python examples-java \
 examples-pyspark soak benchmarks system-packages python-there java-there clean
 .DEFAULT_GOAL := help
 
@@ -52,6 +54,22 @@ demo: java-there $(DEMO)/ready
 demo-test: java-there $(DEMO)/ready
 	@$(DEMO)/bin/python -m pip install -q pytest pytest-trio
 	@$(DEMO)/bin/python -m pytest tests/demo -q -m spark
+
+# Spark with what pipelines and their tests need, and the connector's jars beside it.
+$(SPARK)-%/ready: pyproject.toml tests/spark/requirements.txt tests/spark/requirements-%.txt \
+| python-there
+	@mkdir -p .work && $(PYTHON) -m venv $(SPARK)-$*
+	@$(SPARK)-$*/bin/python -m pip install -q -e '.[spark]' -r tests/spark/requirements.txt \
+	-c tests/spark/requirements-$*.txt || { echo "PySpark and what its tests need could not be \
+	installed: see what pip says above; 'pip download pyspark' checks the registry."; exit 1; }
+	@$(MAKE) --no-print-directory -C compat-tests $(CURDIR)/.work/compat/spark-$*-jars/ready
+	@touch $@
+
+spark-environment: $(SPARK)-$(SPARK_VERSION)/ready
+
+spark-test: java-there $(SPARK)-$(SPARK_VERSION)/ready
+	@KBROKER_SPARK_JARS=.work/compat/spark-$(SPARK_VERSION)-jars/lib \
+	$(SPARK)-$(SPARK_VERSION)/bin/python -m pytest tests/spark -q -p no:cacheprovider $(ARGS)
 
 test: $(BIN)/ready
 	@$(BIN)/python tests/run_parts.py $(PARTS)

@@ -1,0 +1,86 @@
+"""Which Kafka connector belongs to the installed PySpark, and where it comes from."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+JARS_VARIABLE = "KBROKER_SPARK_JARS"
+"""Names a folder with the connector's jars, for machines that reach no Java registry."""
+
+
+class ConnectorError(Exception):
+    """The connector cannot be used as things are; the message says what helps."""
+
+
+@dataclass(frozen=True)
+class Installed:
+    """The PySpark of this environment."""
+
+    version: str
+    home: Path
+    """Where pip has put it."""
+    scala: str
+    """Scala's version without its last number, such as ``2.13``: part of the connector's name."""
+
+    @property
+    def package(self) -> str:
+        """The connector's name in the Java registry."""
+        return f"org.apache.spark:spark-sql-kafka-0-10_{self.scala}:{self.version}"
+
+
+def installed() -> Installed:
+    """Find the PySpark of this environment.
+
+    Raises:
+        ConnectorError: there is none.
+    """
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or not spec.submodule_search_locations:
+        raise ConnectorError("PySpark is not installed here: pip install 'kbroker[spark]'")
+    home = Path(spec.submodule_search_locations[0])
+    return Installed(importlib.metadata.version("pyspark"), home, _scala(home))
+
+
+def _scala(home: Path) -> str:
+    """Scala's version, read from the library that the wheel carries."""
+    for jar in (home / "jars").glob("scala-library-*.jar"):
+        if found := re.match(r"scala-library-(\d+\.\d+)\.", jar.name):
+            return found[1]
+    raise ConnectorError(
+        f"{home} carries no Scala library: install PySpark again (pip install --force-reinstall "
+        "pyspark)"
+    )
+
+
+def local_jars() -> list[Path]:
+    """The jars of the folder that KBROKER_SPARK_JARS names; empty when it is not set.
+
+    Raises:
+        ConnectorError: the folder holds no connector.
+    """
+    setting = os.environ.get(JARS_VARIABLE)
+    if not setting:
+        return []
+    jars = sorted(Path(setting).resolve().glob("*.jar"))
+    if not any(jar.name.startswith("spark-sql-kafka-") for jar in jars):
+        raise ConnectorError(
+            f"{JARS_VARIABLE}={setting} holds no spark-sql-kafka jar: name the folder that has "
+            "the connector's jars (kbroker spark packages --jars-dir DIR makes one), or unset it."
+        )
+    return jars
+
+
+def connector_settings() -> dict[str, str]:
+    """The Spark settings that put the connector on the class path.
+
+    Raises:
+        ConnectorError: PySpark is missing, or the folder of KBROKER_SPARK_JARS holds no connector.
+    """
+    if jars := local_jars():
+        return {"spark.jars": ",".join(map(str, jars))}
+    return {"spark.jars.packages": installed().package}

@@ -1,0 +1,43 @@
+"""One Spark session for all tests here, and a broker in memory for each that wants one.
+
+The tests of this folder run in an environment with PySpark: `make spark-test`. In another one they
+are not collected.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kbroker.spark import session
+from kbroker.testing import LocalBroker
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+collect_ignore_glob = [] if importlib.util.find_spec("pyspark") else ["*"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.is_relative_to(here):
+            item.add_marker(pytest.mark.spark)
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """A session as users make it."""
+    running = session("tests", settings={"spark.driver.memory": "1g"})
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def broker() -> Iterator[LocalBroker]:
+    with LocalBroker() as running:
+        yield running

@@ -1,12 +1,12 @@
-"""Read records from partitions, without a group."""
+"""Read records, or batches as they lie in the log, from partitions and without a group."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import trio
 
@@ -44,6 +44,19 @@ class Read(NamedTuple):
     batch: BatchHeader
     log_start: int
     high_watermark: int
+
+
+class Fetched(NamedTuple):
+    """Batches of one partition as its leader sent them; the last one may be cut off.
+
+    `aborted` has the offsets at which aborted transactions begin, by producer id; it is empty
+    unless only committed records were asked for.
+    """
+
+    partition: Partition
+    batches: bytes
+    aborted: dict[int, list[int]]
+    log_start: int
 
 
 @dataclass(slots=True)
@@ -88,11 +101,44 @@ async def reading(
     partition; `committed` leaves out aborted transactions and waits for open ones; `control` also
     gives control records. Within a partition records come in order. Raises ClientError or KafkaError.
     """
+
+    def take(position: Position, row: FetchResponse.Partition) -> list[Read]:
+        return list(_records(position, row, committed, control))
+
+    async with _channel(cluster, ranges, committed, take) as channel:
+        yield channel
+
+
+@asynccontextmanager
+async def reading_batches(
+    cluster: ClusterClient, ranges: Mapping[Partition, tuple[int, int]], *, committed: bool = False
+) -> AsyncIterator[trio.MemoryReceiveChannel[Fetched]]:
+    """Read the batches in which ranges of offsets lie, aborted and control batches among them.
+
+    The first and the last batch of a range may hold records beyond it. Parameters: `ranges` as for
+    `reading`; with `committed` it waits for open transactions and is told which ones were aborted.
+    Raises ClientError or KafkaError.
+    """
+    async with _channel(cluster, ranges, committed, _batches) as channel:
+        yield channel
+
+
+Take = Callable[[Position, FetchResponse.Partition], Any]
+"""Makes of an answer what goes into the channel, if it is anything, and moves the position."""
+
+
+@asynccontextmanager
+async def _channel(
+    cluster: ClusterClient,
+    ranges: Mapping[Partition, tuple[int, int]],
+    committed: bool,
+    take: Take,
+) -> AsyncIterator[trio.MemoryReceiveChannel[Any]]:
     positions = [Position(partition, *bounds) for partition, bounds in ranges.items()]
-    send, receive = trio.open_memory_channel[list[Read]](1)
+    send, receive = trio.open_memory_channel[Any](1)
     try:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_read_all, cluster, positions, send, committed, control)
+            nursery.start_soon(_read_all, cluster, positions, send, committed, take)
             yield receive
             nursery.cancel_scope.cancel()
     except ExceptionGroup as group:  # a reader of records need not know that there are tasks
@@ -102,9 +148,9 @@ async def reading(
 async def _read_all(
     cluster: ClusterClient,
     positions: list[Position],
-    send: trio.MemorySendChannel[list[Read]],
+    send: trio.MemorySendChannel[Any],
     committed: bool,
-    control: bool,
+    take: Take,
 ) -> None:
     """One task per leader; when leaders change or go away, begin again with what is left."""
     # Not `async with`: its checkpoint would lose an error when the reader of the channel leaves.
@@ -119,7 +165,7 @@ async def _read_all(
             stop = trio.Event()
             async with trio.open_nursery() as nursery:
                 for connection, owned in leaders:
-                    reader = _Reader(owned, send, stop, committed, control)
+                    reader = _Reader(owned, send, stop, committed, take)
                     nursery.start_soon(reader.run, connection)
             if not all(position.done for position in left):
                 await trio.sleep(RETRY_SECONDS)
@@ -144,16 +190,16 @@ class _Reader:
     def __init__(
         self,
         positions: list[Position],
-        send: trio.MemorySendChannel[list[Read]],
+        send: trio.MemorySendChannel[Any],
         stop: trio.Event,
         committed: bool,
-        control: bool,
+        take: Take,
     ) -> None:
         self._positions = positions
         self._send = send
         self._stop = stop
         self._committed = committed
-        self._control = control
+        self._take = take
 
     async def run(self, connection: Connection) -> None:
         """Read until the ends are reached, or a leader says that it is none or goes away."""
@@ -179,8 +225,7 @@ class _Reader:
                 if not self._is_readable(position, row):
                     self._stop.set()
                     continue
-                found = list(self._records(position, row))
-                if found:
+                if found := self._take(position, row):
                     await self._send.send(found)
 
     def _request(self) -> FetchRequest:
@@ -217,33 +262,51 @@ class _Reader:
         position.good_at = trio.current_time()
         return True
 
-    def _records(self, position: Position, row: FetchResponse.Partition) -> Iterator[Read]:
-        """The records of one partition that are due, moving its position."""
-        records = row.records or b""
-        aborted: dict[int, list[int]] = {}
-        for each in row.aborted_transactions or ():
-            aborted.setdefault(each.producer_id, []).append(each.first_offset)
-        for at, header in iter_headers(records):
-            batch = memoryview(records)[at : at + header.size]
-            if self._is_wanted(header, batch, aborted.get(header.producer_id, [])):
-                for record in read_records(batch):
-                    if position.offset <= record.offset < position.end:
-                        yield Read(
-                            position.partition,
-                            record,
-                            header,
-                            row.log_start_offset,
-                            row.high_watermark,
-                        )
-            position.offset = max(position.offset, header.next_offset)
 
-    def _is_wanted(self, header: BatchHeader, batch: memoryview, aborted: list[int]) -> bool:
-        """Whether to give out a batch; `aborted` has where its producer's aborted transactions
-        begin, and loses the one that an abort marker ends."""
-        begun = [first for first in aborted if first <= header.base_offset]
-        if header.is_control:
-            marker = next(map(read_marker, read_records(batch)), None)
-            if begun and marker is not None and not marker.commit:
-                aborted.remove(min(begun))
-            return self._control
-        return not (self._committed and header.is_transactional and begun)
+def _batches(position: Position, row: FetchResponse.Partition) -> Fetched | None:
+    """The batches of one partition, moving its position; None when there is no whole one."""
+    batches = bytes(row.records or b"")
+    for _, header in iter_headers(batches):
+        position.offset = max(position.offset, header.next_offset)
+    found = Fetched(position.partition, batches, _aborted(row), row.log_start_offset)
+    return found if batches else None
+
+
+def _records(
+    position: Position, row: FetchResponse.Partition, committed: bool, control: bool
+) -> Iterator[Read]:
+    """The records of one partition that are due, moving its position."""
+    records = row.records or b""
+    aborted = _aborted(row)
+    for at, header in iter_headers(records):
+        batch = memoryview(records)[at : at + header.size]
+        is_aborted = is_aborted_batch(header, batch, aborted)
+        if control if header.is_control else not (committed and is_aborted):
+            for record in read_records(batch):
+                if position.offset <= record.offset < position.end:
+                    yield Read(
+                        position.partition, record, header, row.log_start_offset, row.high_watermark
+                    )
+        position.offset = max(position.offset, header.next_offset)
+
+
+def _aborted(row: FetchResponse.Partition) -> dict[int, list[int]]:
+    """Where aborted transactions begin, by producer id."""
+    aborted: dict[int, list[int]] = {}
+    for each in row.aborted_transactions or ():
+        aborted.setdefault(each.producer_id, []).append(each.first_offset)
+    return aborted
+
+
+def is_aborted_batch(header: BatchHeader, batch: memoryview, aborted: dict[int, list[int]]) -> bool:
+    """Whether a batch belongs to an aborted transaction.
+
+    Parameters: `aborted` is that of `Fetched`; it loses the transaction that an abort marker ends, so
+    batches must be asked about in order. Raises KafkaError for a marker that cannot be read.
+    """
+    begun = [first for first in aborted.get(header.producer_id, ()) if first <= header.base_offset]
+    if header.is_control and begun:
+        marker = next(map(read_marker, read_records(batch)), None)
+        if marker is not None and not marker.commit:
+            aborted[header.producer_id].remove(min(begun))
+    return header.is_transactional and bool(begun)

@@ -11,14 +11,22 @@ from kbroker.client.consumer import (
     AWAY_SECONDS,
     DAMAGE_SECONDS,
     FOREVER,
+    Fetched,
     Position,
-    Read,
+    _batches,
     _Reader,
+    _records,
 )
 from kbroker.client.errors import ClientError
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchResponse
-from kbroker.protocol.records import Marker, Record, encode_batch, end_transaction_marker
+from kbroker.protocol.records import (
+    Marker,
+    Record,
+    encode_batch,
+    end_transaction_marker,
+    read_records,
+)
 
 
 def data(offset: int, producer_id: int = -1, count: int = 1) -> bytes:
@@ -52,14 +60,12 @@ def given_out(
     control: bool = False,
 ) -> list[int]:
     """The offsets of the records that come out of one answer."""
-    send, _ = trio.open_memory_channel[list[Read]](1)
-    reader = _Reader([position], send, trio.Event(), committed, control)
     rows = [
         FetchResponse.AbortedTransaction(producer_id=pid, first_offset=first)
         for pid, first in aborted or []
     ]
     row = FetchResponse.Partition(records=b"".join(batches), aborted_transactions=rows)
-    return [read.record.offset for read in reader._records(position, row)]
+    return [read.record.offset for read in _records(position, row, committed, control)]
 
 
 LOG = (
@@ -135,14 +141,15 @@ class Leader:
 
 async def read_from(leader: Leader, *positions: Position) -> tuple[list[int], bool]:
     """The offsets that a reader gives out, and whether it said that leaders have to be found."""
-    send, receive = trio.open_memory_channel[list[Read]](100)
+    send, receive = trio.open_memory_channel[Fetched](100)
     stop = trio.Event()
-    reader = _Reader(list(positions), send, stop, False, False)
+    reader = _Reader(list(positions), send, stop, False, _batches)
     connection: Any = leader
     await reader.run(connection)
     assert leader.closed
     send.close()
-    return [read.record.offset async for found in receive for read in found], stop.is_set()
+    offsets = [record.offset async for found in receive for record in read_records(found.batches)]
+    return offsets, stop.is_set()
 
 
 async def test_one_partition_that_moved_does_not_hold_up_the_others() -> None:

@@ -15,11 +15,10 @@ from .result import (
     append_error,
 )
 from .settings import GroupSettings
-from .transaction import NO_PRODUCER, Transaction, TransactionState
+from .transaction import Transaction, TransactionState
 from .transactions import TransactionCoordinator, TransactionSettings
 
 __all__ = [
-    "NO_PRODUCER",
     "Answer",
     "ClientInfo",
     "CoordinatorRecord",

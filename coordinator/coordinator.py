@@ -30,6 +30,7 @@ from kbroker.protocol.messages.offsets import (
 )
 from kbroker.protocol.messages.transactions import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from kbroker.protocol.primitives import Buffer
+from kbroker.protocol.transaction_log import NO_PRODUCER_ID
 
 from .classic import ClassicGroups
 from .group_state import STABLE
@@ -41,7 +42,6 @@ from .result import Answer, ClientInfo, Now, Parked, Result
 from .settings import GroupSettings
 from .standing import standing
 from .state import ShardState
-from .transaction import NO_PRODUCER
 
 
 class GroupCoordinator:
@@ -132,7 +132,7 @@ class GroupCoordinator:
         """Delete the offsets of deleted topics. Handle each result before taking the next."""
         return self._offsets.forget_topics(names)
 
-    def expire_offsets(self, now: Now) -> Iterator[Result[None]]:
+    def expire(self, now: Now) -> Iterator[Result[None]]:
         """Delete what has outlived its retention. Handle each result before taking the next."""
         return self._offsets.expire(now)
 
@@ -190,7 +190,7 @@ class GroupCoordinator:
 
     # -- life
 
-    def replay(self, key: Buffer, value: Buffer | None, producer_id: int = NO_PRODUCER) -> None:
+    def replay(self, key: Buffer, value: Buffer | None, producer_id: int = NO_PRODUCER_ID) -> None:
         """Apply one record of the partition, in log order, at start-up and after an append.
 
         `producer_id` is that of a transactional batch. Raises DecodeError for bytes that are no

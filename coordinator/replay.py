@@ -17,16 +17,16 @@ from kbroker.protocol.group_metadata import (
     decode_offset_commit,
 )
 from kbroker.protocol.primitives import Buffer
+from kbroker.protocol.transaction_log import NO_PRODUCER_ID
 
 from .group import Group, Member
 from .group_state import EMPTY, STABLE
 from .pending import Place
 from .state import ShardState
-from .transaction import NO_PRODUCER
 
 
 def replay(
-    state: ShardState, key: Buffer, value: Buffer | None, producer_id: int = NO_PRODUCER
+    state: ShardState, key: Buffer, value: Buffer | None, producer_id: int = NO_PRODUCER_ID
 ) -> None:
     """Apply one record; a kind of record that is not known is passed over.
 
@@ -48,7 +48,7 @@ def replay_offset(
     if value is None:
         state.pending_offsets.drop(group_id, place)
         _forget(state, group_id, place)
-    elif producer_id == NO_PRODUCER:
+    elif producer_id == NO_PRODUCER_ID:
         state.pending_offsets.overtake(group_id, place)
         _commit(state, group_id, place, value)
     else:

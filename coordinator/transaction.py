@@ -6,10 +6,8 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import TypeAlias
 
-from kbroker.protocol.transaction_log import TransactionLogValue
+from kbroker.protocol.transaction_log import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TransactionLogValue
 
-NO_PRODUCER = -1
-NO_EPOCH = -1
 LAST_EPOCH_GIVEN = (1 << 15) - 2
 """Above it is one more, so that whoever has the last epoch can still be fenced."""
 
@@ -59,12 +57,12 @@ class Transaction:
     producer_id: int
     timeout_ms: int
     updated_ms: int
-    epoch: int = NO_EPOCH
+    epoch: int = NO_PRODUCER_EPOCH
     state: TransactionState = TransactionState.EMPTY
     partitions: frozenset[TopicPartition] = frozenset()
     started_ms: int = -1
-    previous_producer_id: int = NO_PRODUCER
-    next_producer_id: int = NO_PRODUCER
+    previous_producer_id: int = NO_PRODUCER_ID
+    next_producer_id: int = NO_PRODUCER_ID
     second_protocol: bool = False
 
     @property
@@ -79,12 +77,12 @@ class Transaction:
 
     def completed(self, now_ms: int) -> Transaction:
         """The same when all markers are written."""
-        rotated = self.next_producer_id != NO_PRODUCER
+        rotated = self.next_producer_id != NO_PRODUCER_ID
         return replace(
             self,
             producer_id=self.next_producer_id if rotated else self.producer_id,
             epoch=0 if rotated else self.epoch,
-            next_producer_id=NO_PRODUCER,
+            next_producer_id=NO_PRODUCER_ID,
             state=(
                 TransactionState.COMPLETE_COMMIT
                 if self.state is TransactionState.PREPARE_COMMIT

@@ -23,14 +23,19 @@ from kbroker.protocol.messages.transactions import (
     InitProducerIdResponse,
 )
 from kbroker.protocol.primitives import Buffer, DecodeError
-from kbroker.protocol.transaction_log import decode_key, decode_value, encode_key, encode_value
+from kbroker.protocol.transaction_log import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    decode_key,
+    decode_value,
+    encode_key,
+    encode_value,
+)
 
 from .result import Answer, CoordinatorRecord, Now, Parked, Result, TransactionEvent, append_error
 from .timers import Timers
 from .transaction import (
     LAST_EPOCH_GIVEN,
-    NO_EPOCH,
-    NO_PRODUCER,
     TopicPartition,
     Transaction,
     TransactionState,
@@ -104,7 +109,7 @@ class TransactionCoordinator:
         known = self._transactions.get(transactional_id)
         if known is None:
             known = Transaction(new_id, request.transaction_timeout_ms, now.log_ms)
-        given = request.producer_epoch if request.producer_id != NO_PRODUCER else None
+        given = request.producer_epoch if request.producer_id != NO_PRODUCER_ID else None
         if given is not None and not _may_go_on(known, request.producer_id, given):
             return Result(_no_producer(ErrorCode.PRODUCER_FENCED))
         if known.state.is_prepared:
@@ -120,7 +125,7 @@ class TransactionCoordinator:
     def _check_init(self, request: InitProducerIdRequest) -> ErrorCode:
         if not request.transactional_id:
             return ErrorCode.INVALID_REQUEST
-        if (request.producer_id == NO_PRODUCER) != (request.producer_epoch == NO_EPOCH):
+        if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_PRODUCER_EPOCH):
             return ErrorCode.INVALID_REQUEST
         if not 0 < request.transaction_timeout_ms <= self._settings.timeout_max_ms:
             return ErrorCode.INVALID_TRANSACTION_TIMEOUT
@@ -136,7 +141,7 @@ class TransactionCoordinator:
         now: Now,
     ) -> Result[InitProducerIdResponse]:
         """Give the next epoch, or the first one of a new producer id."""
-        if known.epoch == NO_EPOCH:
+        if known.epoch == NO_PRODUCER_EPOCH:
             given = None  # nobody has the transactional id
         asks_again = False
         if given not in (None, known.epoch):
@@ -151,13 +156,15 @@ class TransactionCoordinator:
         begun = Transaction(
             producer_id=producer_id,
             epoch=epoch,
-            previous_producer_id=known.producer_id if known.epoch != NO_EPOCH else NO_PRODUCER,
+            previous_producer_id=known.producer_id
+            if known.epoch != NO_PRODUCER_EPOCH
+            else NO_PRODUCER_ID,
             timeout_ms=request.transaction_timeout_ms,
             updated_ms=now.log_ms,
         )
         result = Result(InitProducerIdResponse(producer_id=producer_id, producer_epoch=epoch))
         self._store(transactional_id, begun, now, result, cause="a producer began")
-        self._epochs_before[transactional_id] = NO_EPOCH if given is None else given
+        self._epochs_before[transactional_id] = NO_PRODUCER_EPOCH if given is None else given
         result.on_failure = lambda code, now: Result(_no_producer(append_error(code)))
         return result
 
@@ -235,13 +242,13 @@ class TransactionCoordinator:
             code = _check_end(known, producer_id, epoch, commit)
             if code or known.state is not ONGOING:
                 return Result(_not_ended(code))
-            return self._prepare(transactional_id, known, NO_PRODUCER, commit, now)
+            return self._prepare(transactional_id, known, NO_PRODUCER_ID, commit, now)
         code, is_retry = _check_second_end(known, producer_id, epoch, commit)
         if code:
             return Result(_not_ended(code))
         if is_retry and known.epoch <= LAST_EPOCH_GIVEN:
             return Result(_ended(known))
-        next_id = new_id if known.is_exhausted else NO_PRODUCER
+        next_id = new_id if known.is_exhausted else NO_PRODUCER_ID
         self._epochs_before[transactional_id] = epoch
         raised = replace(
             known,
@@ -289,7 +296,7 @@ class TransactionCoordinator:
             second_protocol=second,
         )
         # In the second protocol the epoch goes up as if the producer had aborted: it may go on.
-        self._epochs_before[transactional_id] = known.epoch if second else NO_EPOCH
+        self._epochs_before[transactional_id] = known.epoch if second else NO_PRODUCER_EPOCH
         self._store(transactional_id, aborted, now, result, cause=cause, by_coordinator=True)
         answer = result.response
         if isinstance(answer, InitProducerIdResponse):
@@ -356,7 +363,7 @@ class TransactionCoordinator:
         self._timers.schedule(transactional_id, now.coordinator_ms + RETRY_MS)
         return Result()
 
-    def expire_ids(self, now: Now) -> Iterator[Result[None]]:
+    def expire(self, now: Now) -> Iterator[Result[None]]:
         """Forget ids that nobody has used for long. Handle each result before taking the next."""
         for transactional_id, known in list(self._transactions.items()):
             idle = known.state in (EMPTY, COMPLETE_COMMIT, COMPLETE_ABORT)
@@ -437,7 +444,7 @@ class TransactionCoordinator:
 
 def _may_go_on(known: Transaction, producer_id: int, epoch: int) -> bool:
     """Whether a producer that says who it is may have the transactional id."""
-    if known.epoch == NO_EPOCH or producer_id == known.producer_id:
+    if known.epoch == NO_PRODUCER_EPOCH or producer_id == known.producer_id:
         return True
     return producer_id == known.previous_producer_id and epoch >= LAST_EPOCH_GIVEN
 
@@ -502,7 +509,9 @@ def _check_second_end(
 
 
 def _no_producer(code: ErrorCode) -> InitProducerIdResponse:
-    return InitProducerIdResponse(error_code=code, producer_id=NO_PRODUCER, producer_epoch=NO_EPOCH)
+    return InitProducerIdResponse(
+        error_code=code, producer_id=NO_PRODUCER_ID, producer_epoch=NO_PRODUCER_EPOCH
+    )
 
 
 def _ended(transaction: Transaction) -> EndTxnResponse:
@@ -510,4 +519,6 @@ def _ended(transaction: Transaction) -> EndTxnResponse:
 
 
 def _not_ended(code: ErrorCode) -> EndTxnResponse:
-    return EndTxnResponse(error_code=code, producer_id=NO_PRODUCER, producer_epoch=NO_EPOCH)
+    return EndTxnResponse(
+        error_code=code, producer_id=NO_PRODUCER_ID, producer_epoch=NO_PRODUCER_EPOCH
+    )

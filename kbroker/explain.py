@@ -165,13 +165,12 @@ def _held_up(node: Node, topic: str, index: int, log: Log) -> str:
     producer_id = next((each for start, each in starts if start == offset), None)
     if producer_id is None:
         return f"{first}: the end of a transaction is just being written"
-    for shard in node.transactions.shards():
-        for name, known in shard.coordinator.transactions.items():
-            if known.producer_id == producer_id and known.state is TransactionState.ONGOING:
-                who = f"producer {producer_id} (transactional id {name})"
-                return f"{first}: {who} has a transaction {_open_since(node, known)} there"
-            if known.producer_id == producer_id and known.state.is_prepared:
-                return f"{first}: the transaction of {name} is {known.state.label}, a marker is due"
+    for _, name, known in node.transactions.known():
+        if known.producer_id == producer_id and known.state is TransactionState.ONGOING:
+            who = f"producer {producer_id} (transactional id {name})"
+            return f"{first}: {who} has a transaction {_open_since(node, known)} there"
+        if known.producer_id == producer_id and known.state.is_prepared:
+            return f"{first}: the transaction of {name} is {known.state.label}, a marker is due"
     return (
         f"{first}: producer {producer_id} has a transaction open there of which no coordinator of "
         f"this node knows; `kbroker cluster txn abort {topic} {index} {offset}` ends it"

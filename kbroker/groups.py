@@ -7,17 +7,15 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, TypeAlias
 from uuid import UUID
 
-import trio
-
 from kbroker.cluster import OFFSETS_TOPIC, Cluster
 from kbroker.coordinator import (
-    NO_PRODUCER,
     ClientInfo,
     Event,
     GroupCoordinator,
     GroupSettings,
 )
 from kbroker.protocol.records import BatchHeader, Record, read_marker
+from kbroker.protocol.transaction_log import NO_PRODUCER_ID
 
 from .explain import cause_of
 from .history import History
@@ -65,6 +63,9 @@ class GroupService(Shards[GroupCoordinator]):
         )
         return GroupCoordinator(settings, _ClusterTopics(self._node.cluster))
 
+    def _expiry_interval_ms(self) -> int:
+        return self._node.config.offsets_retention_check_interval_ms
+
     def _note(self, event: Event) -> None:
         self.history.note(event.group_id, event)
         logger.info(
@@ -90,7 +91,7 @@ class GroupService(Shards[GroupCoordinator]):
             for marker in filter(None, map(read_marker, records)):
                 coordinator.end_transaction(header.producer_id, commit=marker.commit)
             return
-        producer_id = header.producer_id if header.is_transactional else NO_PRODUCER
+        producer_id = header.producer_id if header.is_transactional else NO_PRODUCER_ID
         for record in records:
             if record.key is not None:
                 coordinator.replay(record.key, record.value, producer_id)
@@ -107,18 +108,6 @@ class GroupService(Shards[GroupCoordinator]):
         """All members count as just heard of."""
         for shard in self.shards():
             shard.coordinator.renew_sessions(self.now())
-
-    async def expire_offsets_regularly(self) -> None:
-        """Delete offsets that outlived their retention, until cancelled."""
-        interval_ms = self._node.config.offsets_retention_check_interval_ms
-        while True:
-            await trio.sleep(interval_ms / 1000)
-            self.expire_offsets()
-
-    def expire_offsets(self) -> None:
-        """Delete the offsets that outlived their retention."""
-        for shard in self.shards():
-            self.run_all(shard, shard.coordinator.expire_offsets(self.now()))
 
 
 class _ClusterTopics:

@@ -146,10 +146,10 @@ class Node:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.flusher.run)
             nursery.start_soon(self.groups.run_timers)
-            nursery.start_soon(self.groups.expire_offsets_regularly)
+            nursery.start_soon(self.groups.expire_regularly)
             nursery.start_soon(self.transactions.run_timers)
             nursery.start_soon(self.transactions.retry_markers)
-            nursery.start_soon(self.transactions.expire_ids_regularly)
+            nursery.start_soon(self.transactions.expire_regularly)
             nursery.start_soon(self._checkpoint_regularly)
             nursery.start_soon(self.moves.run)
             nursery.start_soon(self._apply_retention_regularly)

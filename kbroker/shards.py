@@ -59,6 +59,8 @@ class Coordinator(Protocol):
 
     def due(self, now: Now) -> Iterator[Result[None]]: ...
 
+    def expire(self, now: Now) -> Iterator[Result[None]]: ...
+
 
 C = TypeVar("C", bound=Coordinator)
 R = TypeVar("R")
@@ -111,6 +113,10 @@ class Shards(ABC, Generic[C]):
     @abstractmethod
     def _new_coordinator(self, index: int) -> C:
         """An empty coordinator for one partition."""
+
+    @abstractmethod
+    def _expiry_interval_ms(self) -> int:
+        """Time between two looks for what has outlived its retention."""
 
     @abstractmethod
     def _note(self, event: Any) -> None:
@@ -328,6 +334,17 @@ class Shards(ABC, Generic[C]):
         now = self.now()
         for shard in self.shards():
             self.run_all(shard, shard.coordinator.due(now))
+
+    async def expire_regularly(self) -> None:
+        """Forget what has outlived its retention, until cancelled."""
+        while True:
+            await trio.sleep(self._expiry_interval_ms() / 1000)
+            self.expire()
+
+    def expire(self) -> None:
+        """Forget what has outlived its retention."""
+        for shard in self.shards():
+            self.run_all(shard, shard.coordinator.expire(self.now()))
 
     def clock_moved(self) -> None:
         """The coordinator clock jumped: act on what is due now, and wait for what is next."""

@@ -7,7 +7,7 @@ markers are committed in all partitions. (Kafka answers when the decision is sto
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -28,6 +28,7 @@ from kbroker.coordinator.transaction import SECOND_PROTOCOL
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.transactions import EndTxnResponse
 from kbroker.protocol.records import Marker, end_transaction_marker, read_header
+from kbroker.protocol.transaction_log import NO_PRODUCER_ID
 
 from .history import History
 from .replica import Replica
@@ -93,6 +94,9 @@ class TransactionService(Shards[TransactionCoordinator]):
     def _has_second_protocol(self) -> bool:
         return self._node.cluster.features.get(TRANSACTION_VERSION, 0) >= SECOND_PROTOCOL
 
+    def _expiry_interval_ms(self) -> int:
+        return self._node.config.transaction_remove_expired_interval_ms
+
     def _note(self, event: TransactionEvent) -> None:
         self.history.note(event.transactional_id, event)
         logger.log(
@@ -104,6 +108,21 @@ class TransactionService(Shards[TransactionCoordinator]):
             event.producer_id,
             event.epoch,
         )
+
+    def known(self) -> Iterator[tuple[TransactionShard, str, Transaction]]:
+        """All transactional ids of this node, with their coordinators."""
+        for shard in self.shards():
+            for transactional_id, transaction in tuple(shard.coordinator.transactions.items()):
+                yield shard, transactional_id, transaction
+
+    async def new_id_for(self, transactional_id: str) -> int:
+        """A producer id that nobody had before, if the transactional id may need one; else -1.
+
+        Raises KafkaError: NOT_COORDINATOR, or no id can be had.
+        """
+        if not self.shard(transactional_id).coordinator.wants_producer_id(transactional_id):
+            return NO_PRODUCER_ID
+        return await self._node.producer_ids.next()
 
     # -- partitions of a transaction
 
@@ -295,20 +314,6 @@ class TransactionService(Shards[TransactionCoordinator]):
                 for asked in waiting:
                     asked.response = EndTxnResponse(error_code=ErrorCode.NOT_COORDINATOR)
                 self._answer_ends(transactional_id)
-
-    # -- time
-
-    async def expire_ids_regularly(self) -> None:
-        """Forget transactional ids that nobody uses, until cancelled."""
-        interval_ms = self._node.config.transaction_remove_expired_interval_ms
-        while True:
-            await trio.sleep(interval_ms / 1000)
-            self.expire_ids()
-
-    def expire_ids(self) -> None:
-        """Forget transactional ids that nobody has used for long."""
-        for shard in self.shards():
-            self.run_all(shard, shard.coordinator.expire_ids(self.now()))
 
 
 @dataclass(slots=True)

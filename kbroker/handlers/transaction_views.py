@@ -83,16 +83,15 @@ def list_transactions(ctx: Context, request: ListTransactionsRequest) -> ListTra
         request.duration_filter,
         ctx.node.clock.log_ms(),
     )
-    for shard in ctx.node.transactions.shards():
-        for transactional_id, known in shard.coordinator.transactions.items():
-            if wanted.has(known) and pattern.fullmatch(transactional_id):
-                response.transaction_states.append(
-                    ListTransactionsResponse.Transaction(
-                        transactional_id=transactional_id,
-                        producer_id=known.producer_id,
-                        transaction_state=known.state.label,
-                    )
-                )
+    response.transaction_states = [
+        ListTransactionsResponse.Transaction(
+            transactional_id=transactional_id,
+            producer_id=known.producer_id,
+            transaction_state=known.state.label,
+        )
+        for _, transactional_id, known in ctx.node.transactions.known()
+        if wanted.has(known) and pattern.fullmatch(transactional_id)
+    ]
     return response
 
 

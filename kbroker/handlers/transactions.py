@@ -59,7 +59,7 @@ async def _init_transactional(
     service = ctx.node.transactions
     refused = InitProducerIdResponse(producer_id=-1, producer_epoch=-1)
     try:
-        new_id = await _new_id_for(ctx, transactional_id)
+        new_id = await service.new_id_for(transactional_id)
         shard = service.shard(transactional_id)
     except KafkaError as error:
         refused.error_code = error.code
@@ -72,14 +72,6 @@ async def _init_transactional(
         response.error_code = ErrorCode.NOT_COORDINATOR
     response.error_code = _fenced(response.error_code, ctx.version >= 4)
     return response
-
-
-async def _new_id_for(ctx: Context, transactional_id: str) -> int:
-    """A producer id that nobody had before, if the transactional id may need one. Raises KafkaError."""
-    shard = ctx.node.transactions.shard(transactional_id)
-    if not shard.coordinator.wants_producer_id(transactional_id):
-        return -1
-    return await ctx.node.producer_ids.next()
 
 
 @handles(ApiKey.ADD_PARTITIONS_TO_TXN, versions="0-5")
@@ -232,7 +224,7 @@ async def end_txn(ctx: Context, request: EndTxnRequest) -> EndTxnResponse:
     service = ctx.node.transactions
     transactional_id = request.transactional_id
     try:
-        new_id = await _new_id_for(ctx, transactional_id) if ctx.version >= SECOND_END else -1
+        new_id = await service.new_id_for(transactional_id) if ctx.version >= SECOND_END else -1
         shard = service.shard(transactional_id)
     except KafkaError as error:
         return EndTxnResponse(error_code=error.code)

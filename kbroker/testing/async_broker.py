@@ -30,7 +30,7 @@ from .rules import Asked, Faults, Rule
 from .settling import unrest
 from .snapshot import NOWHERE, Snapshot, become_another_cluster, make_ready, take_snapshot
 from .stores import MemoryStore, Store, has_crashed
-from .transactions import complete_ends, transactions
+from .transactions import complete_ends
 from .verbs import StateVerbs
 
 ANY_PORT = Listener("PLAINTEXT", "127.0.0.1", 0)
@@ -150,8 +150,8 @@ class RunningBroker(Kit, StateVerbs, Arming[Awaitable[None]]):
     async def _look_at_logs(self) -> None:
         node = self.broker.node
         await node.apply_retention_now()
-        node.groups.expire_offsets()
-        node.transactions.expire_ids()
+        node.groups.expire()
+        node.transactions.expire()
         if node.config.log_cleaner_enable:
             await node.cleaner.clean_all()
         await node.flusher.sync_now()
@@ -233,7 +233,7 @@ class RunningBroker(Kit, StateVerbs, Arming[Awaitable[None]]):
         for shard in node.groups.shards():
             for group in shard.coordinator.list_groups():
                 lines.append(str(self.explain.group(group.group_id)))
-        for _, transactional_id, _ in transactions(node):
+        for _, transactional_id, _ in node.transactions.known():
             lines.append(str(self.explain.transaction(transactional_id)))
         lines += filter(None, [self.armed()])
         lines += lately(self.faults, self._log)

@@ -15,7 +15,6 @@ from kbroker.protocol.messages.groups import DescribeGroupsResponse
 from kbroker.storage.log import Log
 
 from .given import AT_REST
-from .transactions import transactions
 
 
 def unrest(broker: Broker, group: str | None = None) -> str | None:
@@ -36,7 +35,7 @@ def unrest(broker: Broker, group: str | None = None) -> str | None:
                 reason = _unrest_of(node, shard.coordinator, row.group_id)
                 if reason is not None:
                     return f"group {row.group_id}: {reason}"
-    for _, name, transaction in transactions(node) if group is None else ():
+    for _, name, transaction in node.transactions.known() if group is None else ():
         if transaction.state is TransactionState.ONGOING or transaction.state.is_prepared:
             return f"the transaction of {name} is {transaction.state.label}"
     for connection in broker.server.connections:

@@ -30,7 +30,7 @@ from kbroker.storage.naming import LOG, META_PROPERTIES, parse_folder_name
 
 from .clock import Reading, Readings
 from .stores import FolderStore, Store, copy_folders
-from .transactions import complete_ends, transactions
+from .transactions import complete_ends
 
 CLOCKS = "test-clocks.json"
 """How the clocks of a saved snapshot stood; missing when nobody had moved them."""
@@ -177,7 +177,7 @@ async def make_ready(config: BrokerConfig, store: Store, clock: Clock, reached: 
 async def _fence_later_producers(node: Node, reached: dict[str, tuple[int, int]]) -> None:
     """Nobody gets the epoch of a producer that is still there, and was never there."""
     await complete_ends(node)
-    for shard, transactional_id, known in transactions(node):
+    for shard, transactional_id, known in node.transactions.known():
         here = known.producer_id, known.epoch
         producer_id, epoch = reached.get(transactional_id, here)
         if (producer_id, epoch) != here:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from kbroker.coordinator import Transaction, TransactionState
 from kbroker.node import Node
 from kbroker.transactions import TransactionShard
@@ -18,20 +16,13 @@ async def complete_ends(node: Node) -> None:
         await node.flusher.sync_now()
 
 
-def transactions(node: Node) -> Iterator[tuple[TransactionShard, str, Transaction]]:
-    """All transactional ids, with their coordinators."""
-    for shard in node.transactions.shards():
-        for transactional_id, transaction in tuple(shard.coordinator.transactions.items()):
-            yield shard, transactional_id, transaction
-
-
 def transaction_of(node: Node, transactional_id: str) -> tuple[TransactionShard, Transaction]:
     """What a transactional id stands for. Raises ValueError for one that nobody has begun with, with
     those that there are."""
-    for shard, known, transaction in transactions(node):
+    for shard, known, transaction in node.transactions.known():
         if known == transactional_id:
             return shard, transaction
-    there_are = ", ".join(sorted(known for _, known, _ in transactions(node))) or "none"
+    there_are = ", ".join(sorted(known for _, known, _ in node.transactions.known())) or "none"
     raise ValueError(f"there is no transactional id {transactional_id!r}; there are {there_are}")
 
 
@@ -41,7 +32,9 @@ def open_transaction(node: Node, transactional_id: str) -> TransactionShard:
     shard, transaction = transaction_of(node, transactional_id)
     if transaction.state is not TransactionState.ONGOING:
         is_open = [
-            each for _, each, it in transactions(node) if it.state is TransactionState.ONGOING
+            each
+            for _, each, it in node.transactions.known()
+            if it.state is TransactionState.ONGOING
         ]
         raise ValueError(
             f"transactional id {transactional_id!r} has no open transaction, it is "

@@ -11,7 +11,7 @@ from kbroker.protocol.messages.transactions import InitProducerIdRequest, InitPr
 from kbroker.transactions import TransactionShard
 
 from .rules import Effect, Faults, Rule, Target
-from .transactions import complete_ends, open_transaction, transaction_of, transactions
+from .transactions import complete_ends, open_transaction, transaction_of
 
 ASK_LEADERS = frozenset(
     {
@@ -120,7 +120,7 @@ class StateVerbs:
                 )
             return [await self._fence_transactional(transactional_id)]
         logs = [replica.log for replica in self._node.open_replicas()]
-        named = {it.producer_id: name for _, name, it in transactions(self._node)}
+        named = {it.producer_id: name for _, name, it in self._node.transactions.known()}
         known = sorted({*named, *(known for log in logs for known, _ in log.producers)})
         meant = known if producer_id is None else [producer_id]
         if not meant or not set(meant) <= set(known):
@@ -155,7 +155,7 @@ class StateVerbs:
 
     async def _init(self, transactional_id: str) -> ErrorCode:
         node = self._node
-        new_id = await node.producer_ids.next()
+        new_id = await node.transactions.new_id_for(transactional_id)
         shard, known = transaction_of(node, transactional_id)
         request = InitProducerIdRequest(
             transactional_id=transactional_id,

@@ -741,12 +741,12 @@ async def test_deleting_records_of_an_open_transaction(tmp_path: Path, version: 
 async def test_idle_ids_are_forgotten(broker: Broker, wire: Wire) -> None:
     await begun(wire, FIRST)
     service = broker.node.transactions
-    service.expire_ids()
+    service.expire()
     (shard,) = service.shards()
     assert set(shard.coordinator.transactions) == {NAME}
     known = shard.coordinator.transactions[NAME]
     assert known.state is TransactionState.EMPTY
-    for result in shard.coordinator.expire_ids(
+    for result in shard.coordinator.expire(
         service.now()._replace(log_ms=known.updated_ms + 7 * 86_400_000)
     ):
         service.run(shard, result)

@@ -287,7 +287,7 @@ def test_offsets_go_with_their_topic() -> None:
 
 
 def expire(h: Harness) -> None:
-    for result in h.coordinator.expire_offsets(h.now):
+    for result in h.coordinator.expire(h.now):
         h.settle(result)
 
 

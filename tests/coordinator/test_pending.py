@@ -353,7 +353,7 @@ def test_offsets_of_a_deleted_topic_do_not_come_back() -> None:
 
 
 def expire(h: Harness) -> None:
-    for result in h.coordinator.expire_offsets(h.now):
+    for result in h.coordinator.expire(h.now):
         h.settle(result)
 
 

@@ -467,9 +467,9 @@ def test_unused_ids_are_forgotten() -> None:
     log.init("open")
     log.keep(log.coordinator.add("open", 102, 0, [A], log.now, second_protocol=True))
     log.later(7 * DAY_MS - 1)
-    assert list(log.coordinator.expire_ids(log.now)) == []
+    assert list(log.coordinator.expire(log.now)) == []
     log.later(1)
-    for result in log.coordinator.expire_ids(log.now):
+    for result in log.coordinator.expire(log.now):
         log.keep(result)
     assert set(log.coordinator.transactions) == {"open"}
     log.reload()

@@ -1,0 +1,161 @@
+"""Compaction of a topic that producers of transactions write to, cut off at every operation.
+
+Afterwards readers of committed records must find the last acknowledged value of every key, and never
+a record of a transaction that was aborted, however much of it compaction has taken out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from kbroker.protocol.records import (
+    Record,
+    encode_batch,
+    iter_headers,
+    read_header,
+    read_marker,
+    read_records,
+)
+from kbroker.storage.compaction import _Transactions
+from kbroker.storage.files import Files
+from kbroker.storage.log import Log
+from kbroker.storage.manager import LogManager
+
+from .helpers import META, NOW, content, end_transaction, open_log
+from .test_crash_compaction import KEYED, Script, Truth
+from .test_crash_enumeration import Enumeration
+
+PRODUCERS = (88, 99)
+"""Their transactions overlap; each ends by turns with a commit and an abort."""
+LENGTHS = (4, 7)
+"""How many records a transaction of each has."""
+ABORTED = b"aborted "
+
+
+class Transactional(Script):
+    """The same life of a topic, all of whose records are in transactions."""
+
+    def __init__(self, files: Files) -> None:
+        super().__init__(files)
+        self.written = Counter[int]()
+        self.unended: dict[int, list[Record]] = {producer_id: [] for producer_id in PRODUCERS}
+
+    def put(self, number: int) -> None:
+        producer_id = PRODUCERS[number % 2]
+        length = LENGTHS[number % 2]
+        nth, at = divmod(self.written[producer_id], length)
+        self.written[producer_id] += 1
+        aborts = nth % 2 == 1
+        deletes = number % 8 == 5 and not aborts
+        value = None if deletes else (ABORTED if aborts else b"value ") * 4 + b"%d" % number
+        self._append(producer_id, Record(b"key %d" % (number * 7 % 5), value, NOW + number))
+        if at == length - 1:
+            self._end(producer_id, commit=not aborts)
+
+    def _append(self, producer_id: int, record: Record) -> None:
+        log = self.log
+        record = record._replace(offset=log.log_end_offset)
+        producer = log.producers.get(producer_id)
+        data = encode_batch(
+            [record],
+            producer_id=producer_id,
+            producer_epoch=0,
+            base_sequence=producer.next_sequence if producer else 0,
+            transactional=True,
+        )
+        self.truth.sent[record.offset].add(record)
+        self.unended[producer_id].append(record)
+        log.append(memoryview(data), read_header(data), leader_epoch=0, now_ms=NOW)
+
+    def _end(self, producer_id: int, *, commit: bool) -> None:
+        end_transaction(self.log, producer_id, commit=commit)
+        if commit:
+            self.waiting += self.unended[producer_id]
+        self.unended[producer_id] = []
+
+    def ack(self) -> None:
+        # Transactions overlap: what is committed later may be an older value of its key.
+        known = self.truth.acked
+        newer = (it for it in self.waiting if it.offset > _offset(known.get(it.key)))
+        self.waiting = sorted(newer, key=_offset)
+        super().ack()
+
+
+def _offset(record: Record | None) -> int:
+    return -1 if record is None else record.offset
+
+
+def find_faults(files: Files, truth: Truth) -> list[str]:
+    """Recover, and look at what readers of committed records get."""
+    log = open_log(LogManager(files, "data", META), "keyed", KEYED)
+    log.advance_high_watermark(log.log_end_offset)
+    faults = []
+    last: dict[bytes | None, Record] = {}
+    for record in committed(log):
+        last[record.key] = record
+        if record not in truth.sent[record.offset]:
+            faults.append(f"{record!r} was not sent")
+        if (record.value or b"").startswith(ABORTED):
+            faults.append(f"the aborted record {record.offset} is read as committed")
+    for key, promised in truth.acked.items():
+        if promised.offset >= log.last_stable_offset:
+            continue  # behind the start of a transaction that is open
+        kept = last.get(key)
+        if kept is None and promised.value is not None:
+            faults.append(f"the acknowledged value of {key!r} is gone")
+        elif kept is not None and kept.offset < promised.offset:
+            faults.append(f"the last value of {key!r} is an older one")
+    return faults
+
+
+def committed(log: Log) -> Iterator[Record]:
+    """What a consumer with read_committed delivers: it drops what the list of aborted names."""
+    limit = log.last_stable_offset
+    aborted = sorted(log.aborted_transactions(0, limit), key=lambda entry: entry[1])
+    dropped: set[int] = set()
+    offset = log.log_start_offset
+    while offset < limit:
+        part = log.read(offset, 1 << 20, limit=limit)
+        data = content(part)
+        for position, header in iter_headers(data):
+            while aborted and aborted[0][1] <= header.last_offset:
+                dropped.add(aborted.pop(0)[0])
+            records = read_records(data[position : position + header.size])
+            if header.is_control:
+                marker = read_marker(next(records))
+                if marker is not None and not marker.commit:
+                    dropped.discard(header.producer_id)
+            elif header.producer_id not in dropped:
+                yield from (record._replace(headers=()) for record in records)
+        offset = part.next_offset
+
+
+def test_readers_of_committed_records_lose_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    enumeration = Enumeration(find_faults, deep=True)
+    scripts: list[Transactional] = []
+
+    def make(files: Files) -> Transactional:
+        scripts.append(Transactional(files))
+        return scripts[-1]
+
+    enumeration.run(make)
+    with capsys.disabled():
+        print(f"\n{enumeration.report()}; segments replaced: {scripts[0].replaced}")
+    assert not enumeration.faults, enumeration.summary()
+    assert min(enumeration.cuts.values()) > 200
+    assert enumeration.cuts_in_recovery > 500
+    assert scripts[0].replaced > 8
+    assert len(scripts[0].truth.acked) == 5
+
+
+def test_the_enumeration_sees_a_compaction_that_believes_aborted_records(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Then an aborted value replaces the committed one before it."""
+    monkeypatch.setattr(_Transactions, "is_aborted", lambda self, header: False)
+    enumeration = Enumeration(find_faults, deep=False, modes=("drop",))
+    enumeration.run(Transactional)
+    assert any("an older one" in fault or "is gone" in fault for fault in enumeration.faults)

@@ -1,0 +1,285 @@
+"""Record batches as columns: many records are decoded by a few steps over all of them.
+
+`kbroker.protocol.records.read_records` makes an object of each record. Here Python itself only hops
+from the length of one record to the next; what is in the records is taken apart by numpy, and
+keys and values stay where they are, in one piece of uncompressed bytes, with columns that say where
+each of them begins and ends. That takes a fifth of the time, and is what Arrow wants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TypeAlias
+
+import numpy as np
+
+from kbroker.protocol.compression import decompress
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.primitives import Buffer, read_varint
+from kbroker.protocol.records import (
+    HEADER_SIZE,
+    MAX_DECOMPRESSED_BYTES,
+    BatchHeader,
+    MalformedError,
+    errors_as,
+    iter_headers,
+    long_varint,
+)
+
+GROUP_BYTES = 2 * 1024 * 1024
+"""Uncompressed bytes after which a group of batches is given out."""
+
+RecordHeaders: TypeAlias = Sequence[tuple[str, bytes | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordColumns:
+    """Records of several batches; entry n of each column is of the n-th record.
+
+    `timestamps` are in ms, `log_append_time` says for each whether the broker gave it. `bounds` has
+    four numbers for each record: where in `data` its key begins and ends, and then its value. They
+    never go back, from record to record either; a null begins and ends at the same place and is true
+    in `null_keys` or `null_values`. `headers` knows the records that have some, by their number.
+    """
+
+    data: bytes
+    offsets: np.ndarray
+    timestamps: np.ndarray
+    log_append_time: np.ndarray
+    bounds: np.ndarray
+    null_keys: np.ndarray
+    null_values: np.ndarray
+    headers: dict[int, RecordHeaders]
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def keys(self) -> list[bytes | None]:
+        """The keys, each a copy of its bytes."""
+        return self._fields(0, self.null_keys)
+
+    def values(self) -> list[bytes | None]:
+        """The values, each a copy of its bytes."""
+        return self._fields(2, self.null_values)
+
+    def _fields(self, at: int, nulls: np.ndarray) -> list[bytes | None]:
+        data, bounds = self.data, self.bounds
+        rows = zip(bounds[:, at].tolist(), bounds[:, at + 1].tolist(), nulls.tolist(), strict=True)
+        return [None if null else data[start:end] for start, end, null in rows]
+
+
+def read_columns(
+    buffer: Buffer,
+    batches: Iterable[tuple[int, BatchHeader]] | None = None,
+    *,
+    with_headers: bool = True,
+    max_decompressed: int = MAX_DECOMPRESSED_BYTES,
+    group_bytes: int = GROUP_BYTES,
+) -> Iterator[RecordColumns]:
+    """Read batches of format v2 into columns; CRCs are not checked.
+
+    With LogAppendTime every record has its batch's `max_timestamp`. The key of a header that is not
+    UTF-8 keeps its bytes as surrogate escapes.
+
+    Args:
+        buffer: batches, one after the other.
+        batches: which ones to read, as `records.iter_headers` gives them; all whole ones that are
+            not control batches when left out.
+        with_headers: without, the records' headers are stepped over.
+        max_decompressed: how many bytes the records of one batch may take uncompressed.
+        group_bytes: how many uncompressed bytes are gathered before columns are given out; they and
+            one more batch, and four times as much for columns, bound the memory.
+
+    Raises:
+        KafkaError: CORRUPT_MESSAGE for anything malformed, MESSAGE_TOO_LARGE above
+            `max_decompressed`. Groups before the bad place have been given out by then.
+    """
+    if batches is None:
+        batches = (found for found in iter_headers(buffer) if not found[1].is_control)
+    view = memoryview(buffer)
+    places: list[tuple[int, BatchHeader]] = []
+    contents: list[Buffer] = []
+    size = 0
+    for position, header in batches:
+        content: Buffer = view[position + HEADER_SIZE : position + header.size]
+        if header.codec:
+            with errors_as(ErrorCode.CORRUPT_MESSAGE):
+                content = decompress(header.codec, content, max_decompressed)
+        places.append((position, header))
+        contents.append(content)
+        size += len(content)
+        if size >= group_bytes:
+            yield _group(buffer, places, contents, with_headers)
+            places, contents, size = [], [], 0
+    if places:
+        yield _group(buffer, places, contents, with_headers)
+
+
+def _group(
+    buffer: Buffer,
+    places: list[tuple[int, BatchHeader]],
+    contents: list[Buffer],
+    with_headers: bool,
+) -> RecordColumns:
+    headers = [header for _, header in places]
+    if any(header.codec for header in headers):
+        data = b"".join(contents)
+        ends = list(accumulate(map(len, contents)))
+    else:
+        data = bytes(buffer)  # which it is as a rule: no copy
+        ends = [position + header.size for position, header in places]
+    pieces = [(end - len(content), end) for content, end in zip(contents, ends, strict=True)]
+    with errors_as(ErrorCode.CORRUPT_MESSAGE):
+        try:
+            starts, ends = _records(data, headers, pieces)
+            return _columns(_Fields(data, starts, ends), headers, with_headers)
+        except IndexError:
+            raise MalformedError("the records are truncated") from None
+
+
+def _records(
+    data: bytes, headers: list[BatchHeader], pieces: list[tuple[int, int]]
+) -> tuple[list[int], list[int]]:
+    """Where each record begins, and where it ends.
+
+    This is all that has to go from one record to the next.
+    """
+    starts: list[int] = []
+    ends: list[int] = []
+    add = starts.append
+    for header, (position, end) in zip(headers, pieces, strict=True):
+        first = len(starts)
+        for _ in range(header.record_count):
+            add(position)
+            raw = data[position]
+            position += 1
+            if raw > 0x7F:
+                byte = data[position]
+                if byte > 0x7F:
+                    raw, position = long_varint(data, position, raw)
+                else:  # as long_varint does it, without a call
+                    raw = raw & 0x7F | byte << 7
+                    position += 1
+            position += raw >> 1
+        if position != end:
+            raise MalformedError(f"the records end at byte {position}, their batch at {end}")
+        if len(starts) > first:
+            ends += starts[first + 1 :]
+            ends.append(end)
+    return starts, ends
+
+
+def _columns(read: _Fields, headers: list[BatchHeader], with_headers: bool) -> RecordColumns:
+    counts = [header.record_count for header in headers]
+    timestamps = _sum(_repeated([it.base_timestamp for it in headers], counts), read.number())
+    deltas = read.number()
+    last_deltas = _repeated([it.last_offset_delta for it in headers], counts)
+    if ((deltas < 0) | (deltas > last_deltas)).any():
+        raise MalformedError("an offset is not within its batch")
+    offsets = _sum(_repeated([it.base_offset for it in headers], counts), deltas)
+    if (offsets[1:] <= offsets[:-1]).any():
+        raise MalformedError("offsets do not rise")
+    stamped = np.repeat(np.array([it.is_log_append_time for it in headers]), counts)
+    if stamped.any():
+        latest = _repeated([it.max_timestamp for it in headers], counts)
+        timestamps = np.where(stamped, latest, timestamps)
+    key_start, key_end, null_keys = read.bytes()
+    value_start, value_end, null_values = read.bytes()
+    return RecordColumns(
+        read.data,
+        offsets,
+        timestamps,
+        stamped,
+        np.stack((key_start, key_end, value_start, value_end), axis=1).astype(np.int32),
+        null_keys,
+        null_values,
+        read.headers(with_headers),
+    )
+
+
+class _Fields:
+    """Reads one field after the other of all records at once."""
+
+    def __init__(self, data: bytes, starts: list[int], ends: list[int]) -> None:
+        self.data = data
+        self._bytes = np.frombuffer(data, np.uint8)
+        self._position = np.array(starts, np.int64)
+        self._ends = np.array(ends, np.int64)
+        if (self.number() < 0).any():
+            raise MalformedError("a record of negative length")
+        self._position += 1  # one byte of record attributes, none of them in use
+
+    def number(self) -> np.ndarray:
+        """A zigzag varint of up to 64 bits."""
+        byte = self._bytes[self._position]
+        self._position = self._position + 1
+        raw = (byte & 0x7F).astype(np.uint64)
+        more = np.flatnonzero(byte > 0x7F)
+        shift = 7
+        while more.size:
+            byte = self._bytes[self._position[more]]
+            if shift > 63 or (shift == 63 and (byte > 1).any()):
+                raise MalformedError("a varint of more than 64 bits")
+            raw[more] |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
+            self._position[more] += 1
+            more = more[byte > 0x7F]
+            shift += 7
+        return (raw >> np.uint64(1)).astype(np.int64) ^ -(raw & np.uint64(1)).astype(np.int64)
+
+    def bytes(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Where a nullable field begins and ends, and whether it is null."""
+        size = self.number()
+        if (size < -1).any() or (size > len(self.data)).any():
+            raise MalformedError("the length of a key or value is impossible")
+        start = self._position
+        self._position = end = start + np.maximum(size, 0)
+        return start, end, size < 0
+
+    def headers(self, wanted: bool) -> dict[int, RecordHeaders]:
+        """The headers, which end each record, of those records that have some."""
+        counts = self._bytes[self._position]
+        some = np.flatnonzero(counts)
+        ends = self._position + 1
+        found: dict[int, RecordHeaders] = {}
+        if wanted:
+            for number in some.tolist():
+                end, found[number] = _read_headers(self.data, int(self._position[number]))
+                ends[number] = end
+        else:
+            ends[some] = self._ends[some]
+        if (ends != self._ends).any():
+            raise MalformedError("a record does not end where its length says")
+        return found
+
+
+def _read_headers(data: bytes, position: int) -> tuple[int, RecordHeaders]:
+    """The headers of one record, whose count is at `position`; returns where they end, and them."""
+    count, position = read_varint(data, position)
+    if count < 0:
+        raise MalformedError(f"{count} record headers")
+    headers: list[tuple[str, bytes | None]] = []
+    for _ in range(count):
+        size, position = read_varint(data, position)
+        if size < 0:
+            raise MalformedError("a record header without a key")
+        key = data[position : position + size].decode(errors="surrogateescape")
+        position += size
+        size, position = read_varint(data, position)
+        if size < -1:
+            raise MalformedError(f"length {size}")
+        headers.append((key, None if size < 0 else data[position : position + size]))
+        position += max(size, 0)
+    return position, headers
+
+
+def _repeated(of_batches: Sequence[int], counts: list[int]) -> np.ndarray:
+    return np.repeat(np.array(of_batches, np.int64), counts)
+
+
+def _sum(base: np.ndarray, delta: np.ndarray) -> np.ndarray:
+    total = base + delta
+    if (((base ^ total) & (delta ^ total)) < 0).any():
+        raise MalformedError("a number of more than 64 bits")
+    return total

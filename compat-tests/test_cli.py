@@ -17,6 +17,7 @@ import trio
 from click.testing import CliRunner
 from harness.brokers import ApacheBroker, Broker, KbrokerBroker
 from harness.clients import LIBRARIES, ClientProcess, eventually
+from harness.tools import Tools
 
 from kbroker.cli import main
 from kbroker.client import Connection, connect
@@ -392,6 +393,25 @@ def test_transactions(apache: Broker, ours: Broker) -> None:
         assert ask(broker, *abort, "0", "--force").status == 0
         read = ("topic", "consume", "hangs", "-o", ":end", "--read-committed")
         assert ask(broker, *read).out == ""
+
+
+def test_what_hangs_is_found_by_kafkas_tool(apache: Broker, ours: Broker, tools: Tools) -> None:
+    """kafka-transactions finds a transaction that no coordinator knows, and aborts it."""
+    for broker in (apache, ours):
+        ask(broker, "topic", "create", "hangs-too")
+        for name, added in (("known", True), ("unknown", False)):
+            write = partial(transaction, broker, "hangs-too", b"x", commit=None)
+            trio.run(partial(write, name=name, added=added))
+        address = ("--bootstrap-server", broker.address)
+        where = ("--topic", "hangs-too", "--partition", "0")
+        find = partial(tools.run, "kafka-transactions", *address, "find-hanging")
+        # Where it knows which partitions to look at, and where it has to find them.
+        for scope in (("--topic", "hangs-too"), ("--broker-id", "1")):
+            rows = [line.split() for line in find(*scope).stdout.splitlines()[1:]]
+            found = [row for row in rows if row[0] == "hangs-too"]
+            assert [(row[1], row[5]) for row in found] == [("0", "1")], rows
+        tools.run("kafka-transactions", *address, "abort", *where, "--start-offset", "1")
+        assert "hangs-too" not in find("--broker-id", "1").stdout
 
 
 def test_read_committed(apache: Broker) -> None:

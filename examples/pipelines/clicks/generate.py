@@ -1,0 +1,86 @@
+"""A click stream of ours: the same for the same seed.
+
+Visitors come several times a day, look at some pages and go. Most clicks arrive at once, some a few
+minutes later and out of order (a phone in a tunnel), a few hours later (a laptop that was shut).
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from topics import PARTITIONS, Record
+
+from . import GAP_MINUTES, LATE_MINUTES
+
+DAY_MS = 1_767_571_200_000
+"""2026-01-05T00:00:00Z, when the stream begins."""
+_SECOND, _MINUTE, _HOUR = 1_000, 60_000, 3_600_000
+_PAGES = ["/", "/search", "/basket", "/checkout", *(f"/item/{number}" for number in range(40))]
+
+
+class Click(NamedTuple):
+    """Somebody looked at a page."""
+
+    number: int
+    """Identifies the click."""
+    visitor: str
+    page: str
+    time_ms: int
+    """When it happened."""
+    arrival_ms: int
+    """When it was sent: the record's timestamp."""
+
+
+def clicks(seed: int, count: int) -> list[Click]:
+    """So many clicks, in the order in which they arrive."""
+    chosen = random.Random(seed)
+    made: list[Click] = []
+    while len(made) < count:
+        visitor = f"visitor-{len(made) % 997:03d}"
+        for time_ms in _visit(chosen):
+            arrival_ms = time_ms + _delay_ms(chosen)
+            made.append(Click(len(made), visitor, chosen.choice(_PAGES), time_ms, arrival_ms))
+    return sorted(made[:count], key=lambda click: click.arrival_ms)
+
+
+def _visit(chosen: random.Random) -> Iterator[int]:
+    """The times of the clicks of one visit, now and then a little before or after the gap."""
+    time_ms = DAY_MS + chosen.randrange(20 * _HOUR)
+    for _ in range(chosen.randint(1, 12)):
+        yield time_ms
+        if chosen.random() < 0.05:
+            time_ms += GAP_MINUTES * _MINUTE + chosen.choice((-1, 0, 1))
+        else:
+            time_ms += chosen.randrange(_SECOND, 4 * _MINUTE)
+
+
+def _delay_ms(chosen: random.Random) -> int:
+    kind = chosen.random()
+    if kind < 0.90:
+        return chosen.randrange(2 * _SECOND)
+    if kind < 0.97:
+        return chosen.randrange(LATE_MINUTES * _MINUTE + 1)
+    return LATE_MINUTES * _MINUTE + chosen.choice((0, 1, chosen.randrange(3 * _HOUR)))
+
+
+def records(stream: list[Click]) -> Iterator[Record]:
+    """Clicks as records, keyed by visitor."""
+    for click in stream:
+        value = {
+            "number": click.number,
+            "visitor": click.visitor,
+            "page": click.page,
+            "time_ms": click.time_ms,
+        }
+        yield Record(click.visitor.encode(), json.dumps(value).encode(), click.arrival_ms)
+
+
+def heartbeats(stream: list[Click]) -> Iterator[Record]:
+    """A record without a visitor in each partition, a day later: time goes on when nobody clicks."""
+    time_ms = max(click.arrival_ms for click in stream) + 24 * _HOUR
+    value = json.dumps({"number": -1, "visitor": None, "page": None, "time_ms": time_ms}).encode()
+    for partition in range(PARTITIONS):
+        yield Record(None, value, time_ms, partition)

@@ -1,0 +1,1 @@
+"""The examples below examples/pipelines: their results are those of plain Python."""

@@ -1,0 +1,18 @@
+"""Examples are run from their folder; here they are imported from it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[3] / "examples" / "pipelines"
+
+
+@pytest.fixture(scope="package", autouse=True)
+def _examples_can_be_imported() -> Iterator[None]:
+    sys.path.insert(0, str(EXAMPLES))
+    yield
+    sys.path.remove(str(EXAMPLES))

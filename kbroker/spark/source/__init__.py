@@ -1,1 +1,18 @@
-"""`format("kbroker")`: a source and a sink for Kafka that need no jar."""
+"""``format("kbroker")``: a Spark source and sink for Kafka that needs no jar.
+
+It stands on PySpark's Python data source API and has the columns and the option names of Spark's
+own connector. Two ways of reading share them: over the wire with confluent-kafka from any Kafka, and
+from segment files, without a broker, when the option `path` is given.
+
+    data_source.py  what Spark asks for first, and which of the two ways it gets
+    options.py      the options, checked            client.py     kafka.* options for librdkafka
+    offsets.py      offsets, shares, splits         partitions.py which there are, and their offsets
+    arrow.py        the columns                     wire.py       records of one range, in batches
+    reader.py       batch reading                   stream.py     streaming
+    sink.py         writing                        commit.py     progress in a Kafka group
+    loss.py         failOnDataLoss
+    record_columns.py  record batches of segment files, decoded into columns
+
+PySpark and pyarrow are imported by these modules; nothing outside this package imports them before
+a session is made.
+"""

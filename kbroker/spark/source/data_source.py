@@ -1,0 +1,86 @@
+"""What Spark finds under ``format("kbroker")``: it makes readers and writers of checked options."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+from .arrow import spark_schema
+from .options import OptionError, SinkOptions, SourceOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
+    from pyspark.sql.types import StructType
+
+
+class KBrokerSource(DataSource):
+    """Kafka without a jar: ``spark.read.format("kbroker")`` and its three sisters.
+
+    Raises OptionError from each method when the options are not usable.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """What stands in ``format(...)``."""
+        return "kbroker"
+
+    def schema(self) -> StructType:
+        """The connector's columns; `headers` with ``includeHeaders``."""
+        return spark_schema(SourceOptions.parse(self.options).include_headers)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Read a batch, over the wire or from segment files."""
+        options = self._source_options(schema)
+        options.check_batch()
+        if options.path is not None:
+            from .files import FileReader
+
+            return FileReader(options)
+        from .reader import WireReader
+
+        return WireReader(options)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Read a stream, over the wire or from segment files."""
+        options = self._source_options(schema)
+        options.check_stream()
+        if options.path is not None:
+            from .files import file_stream_reader
+
+            return file_stream_reader(options)
+        from .stream import wire_stream_reader
+
+        return wire_stream_reader(options)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Write a batch."""
+        from .sink import batch_writer
+
+        if overwrite:
+            raise OptionError(
+                "Save mode overwrite is not allowed for Kafka: records are appended, write with "
+                "mode('append')"
+            )
+        return batch_writer(SinkOptions.parse(self.options), schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """Write a stream; in complete mode each batch is appended, as with the connector."""
+        from .sink import stream_writer
+
+        return stream_writer(SinkOptions.parse(self.options), schema)
+
+    def _source_options(self, schema: StructType) -> SourceOptions:
+        options = SourceOptions.parse(self.options)
+        expected = spark_schema(options.include_headers)
+        if schema != expected:
+            raise OptionError(
+                "Kafka records have a fixed schema and cannot be read with a custom one: leave "
+                f"out schema(...); the columns are {expected.simpleString()}"
+            )
+        return options

@@ -1,0 +1,173 @@
+"""Which partitions a query reads, and their first and last offsets: the questions of the driver."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+
+from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from .client import made, reads_committed, settings
+from .offsets import EARLIEST, LATEST, Offsets, named
+from .offsets import TopicPartition as Partition
+from .options import AtOffsets, AtTimestamps, Bound, Everywhere, OptionError, SourceOptions
+
+ANSWER_SECONDS = 60
+INTERNAL = {"__consumer_offsets", "__transaction_state", "__share_group_state"}
+"""A pattern does not select them, as with the connector; by name they can be read."""
+
+
+class SourceError(Exception):
+    """The cluster has not what was asked for; the message says what and where."""
+
+
+class Partitions:
+    """Answers from the cluster about what a query reads.
+
+    Resource handling: it holds a client, which ends with the object.
+    """
+
+    def __init__(self, options: SourceOptions) -> None:
+        """Raises OptionError for client options that are not usable."""
+        self.options = options
+        self.client = made(AdminClient, settings(options.kafka))
+        self.isolation = (
+            IsolationLevel.READ_COMMITTED
+            if reads_committed(options.kafka)
+            else IsolationLevel.READ_UNCOMMITTED
+        )
+
+    def current(self) -> set[Partition]:
+        """The partitions that the options select, as the cluster has them now.
+
+        Raises:
+            SourceError: a topic or partition that they name is not there; no broker answers.
+        """
+        wanted = self.options
+        counts = self._counts()
+        if wanted.assign:
+            missing = {
+                (topic, each) for topic, each in wanted.assign if each >= counts.get(topic, 0)
+            }
+            if missing:
+                raise SourceError(
+                    "This server does not host this topic-partition (UnknownTopicOrPartition): "
+                    f"{named(missing)}. Create it, or leave it out of 'assign'."
+                )
+            return set(wanted.assign)
+        if wanted.pattern is not None:
+            topics = [
+                each for each in counts if each not in INTERNAL and wanted.pattern.fullmatch(each)
+            ]
+        else:
+            topics = list(wanted.subscribe)
+        gone = [each for each in topics if each not in counts]
+        if gone:
+            raise SourceError(
+                "This server does not host this topic-partition (UnknownTopicOrPartition): there is "
+                f"no topic {', '.join(gone)}. Create it, or leave it out of 'subscribe'."
+            )
+        return {(topic, number) for topic in topics for number in range(counts[topic])}
+
+    def _counts(self) -> dict[str, int]:
+        """How many partitions each topic has.
+
+        All topics are asked for: a question for one name may create it.
+        """
+        try:
+            found = self.client.list_topics(timeout=ANSWER_SECONDS)
+        except KafkaException as error:
+            raise self._unreachable(error) from None
+        return {name: len(topic.partitions) for name, topic in found.topics.items()}
+
+    def earliest(self, partitions: Iterable[Partition]) -> Offsets:
+        """The first offset of each. Raises SourceError."""
+        return self._listed(dict.fromkeys(partitions, OffsetSpec.earliest()))
+
+    def latest(self, partitions: Iterable[Partition], known: Mapping[Partition, int]) -> Offsets:
+        """The offset after the last record of each; with read_committed, of the last stable one.
+
+        Parameters: `known` are offsets that were read already. A broker that answers with less may
+        only be behind, so it is asked again a few times.
+
+        Raises:
+            SourceError: no answer.
+        """
+        asked = dict.fromkeys(partitions, OffsetSpec.latest())
+        for left in reversed(range(self.options.offset_tries)):
+            found = self._listed(asked)
+            if not left or all(found[each] >= known.get(each, 0) for each in found):
+                break
+            time.sleep(self.options.offset_retry_seconds)
+        return found
+
+    def resolve(self, bound: Bound, *, side: str) -> Offsets:
+        """The offsets that an option means, of all partitions there are now.
+
+        Raises:
+            OptionError: it names other partitions, or a time that no record has.
+            SourceError: no answer.
+        """
+        partitions = self.current()
+        match bound:
+            case Everywhere(offset):
+                return self._fixed(dict.fromkeys(partitions, offset))
+            case AtOffsets(offsets):
+                _check_all_named(offsets, partitions, f"{side}Offsets")
+                return self._fixed(offsets)
+            case AtTimestamps(dict() as timestamps, or_latest):
+                _check_all_named(timestamps, partitions, f"{side}OffsetsByTimestamp")
+                return self._at(timestamps, or_latest)
+            case AtTimestamps(int() as timestamp, or_latest):
+                return self._at(dict.fromkeys(partitions, timestamp), or_latest)
+        raise AssertionError(bound)
+
+    def _fixed(self, offsets: Offsets) -> Offsets:
+        """Replace `EARLIEST` and `LATEST` by what they are now."""
+        specs = {EARLIEST: OffsetSpec.earliest(), LATEST: OffsetSpec.latest()}
+        asked = {each: specs[offset] for each, offset in offsets.items() if offset in specs}
+        return offsets | self._listed(asked)
+
+    def _at(self, timestamps: Offsets, or_latest: bool) -> Offsets:
+        """The first offset of each partition that is not older."""
+        found = self._listed(
+            {each: OffsetSpec.for_timestamp(time) for each, time in timestamps.items()}
+        )
+        unmatched = {each for each, offset in found.items() if offset < 0}
+        if unmatched and not or_latest:
+            topic, partition = min(unmatched)
+            raise OptionError(
+                f"No offset matched from request of topic-partition {topic}-{partition} and "
+                f"timestamp {timestamps[topic, partition]}. With the option "
+                "startingOffsetsByTimestampStrategy set to latest it would begin at the end."
+            )
+        return found | self._fixed(dict.fromkeys(unmatched, LATEST))
+
+    def _listed(self, asked: Mapping[Partition, OffsetSpec]) -> Offsets:
+        if not asked:
+            return {}
+        answers = self.client.list_offsets(
+            {TopicPartition(*each): spec for each, spec in asked.items()},
+            isolation_level=self.isolation,
+            request_timeout=ANSWER_SECONDS,
+        )
+        found: Offsets = {}
+        for each, answer in answers.items():
+            try:
+                found[each.topic, each.partition] = answer.result().offset
+            except KafkaException as error:
+                raise self._unreachable(error, f"{each.topic}-{each.partition}") from None
+        return found
+
+    def _unreachable(self, error: KafkaException, what: str = "topics") -> SourceError:
+        servers = self.options.kafka.get("bootstrap.servers")
+        return SourceError(f"{servers} does not answer about {what}: {error.args[0].str()}")
+
+
+def _check_all_named(given: Offsets, partitions: set[Partition], option: str) -> None:
+    if set(given) != partitions:
+        raise OptionError(
+            f"If {option} contains specific offsets, you must specify all TopicPartitions. Use -1 "
+            f"for latest, -2 for earliest. Specified: {named(given)}. Assigned: {named(partitions)}"
+        )

@@ -1,0 +1,299 @@
+"""Writing: the columns key, value, topic, partition and headers, as the connector takes them.
+
+At least once: a task that Spark runs again writes again. Within a task the producer is idempotent and
+keeps the order of a partition, and a task succeeds only when the cluster has all its records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from pyspark.sql import datasource
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import BinaryType, DataType, IntegerType, StringType, StructType
+
+from .arrow import HEADERS, spark_headers
+from .client import Settings, made, settings
+from .options import OptionError, SinkOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FLUSH_SECONDS = 1
+FULL_SECONDS = 0.05
+
+_TYPES: dict[str, tuple[DataType, ...]] = {
+    "topic": (StringType(),),
+    "key": (StringType(), BinaryType()),
+    "value": (StringType(), BinaryType()),
+    HEADERS: (spark_headers(),),
+    "partition": (IntegerType(),),
+}
+
+Header = tuple[str, bytes | None]
+
+
+class DeliveryError(Exception):
+    """The cluster did not take a record."""
+
+
+@dataclass(frozen=True)
+class OutgoingRecord:
+    """A row as it goes to the cluster."""
+
+    topic: str | None
+    partition: int | None
+    key: bytes | str | None
+    value: bytes | str | None
+    headers: list[Header] | None
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What a task says when all its records have arrived."""
+
+    records: int
+
+
+def check_columns(schema: StructType, topic: str | None) -> None:
+    """Check names and types of the columns; others than the five are ignored.
+
+    Raises:
+        OptionError: one is missing or has another type than the connector takes.
+    """
+    fields = {field.name: field.dataType for field in schema.fields}
+    if topic is None and "topic" not in fields:
+        raise OptionError(
+            "topic option required when no 'topic' attribute is present. Use the topic option for "
+            "setting a topic."
+        )
+    if "value" not in fields:
+        raise OptionError("Required attribute 'value' not found: name a column value")
+    for name, allowed in _TYPES.items():
+        if name == "topic" and topic is not None:
+            continue
+        if name in fields and not any(_same(fields[name], kind) for kind in allowed):
+            raise OptionError(
+                f"{name} attribute unsupported type {fields[name].simpleString()}. {name} must be "
+                f"a(n) {' or '.join(kind.simpleString() for kind in allowed)}"
+            )
+
+
+def _same(given: DataType, wanted: DataType) -> bool:
+    """Equal but for nullability."""
+    return bool(given.simpleString() == wanted.simpleString())
+
+
+def producer_settings(options: SinkOptions) -> Settings:
+    """As the Java producer of the connector; what the user has set wins."""
+    return {
+        "acks": "all",
+        "partitioner": "murmur2_random",
+        "queue.buffering.max.messages": 500_000,
+        "queue.buffering.max.kbytes": 64 * 1024,
+        "delivery.timeout.ms": 120_000,
+        **({"enable.idempotence": True} if _may_be_idempotent(options) else {}),
+        **settings(options.kafka),
+        "delivery.report.only.error": True,
+    }
+
+
+def _may_be_idempotent(options: SinkOptions) -> bool:
+    """Java gives idempotence up when other settings contradict it."""
+    chosen = options.kafka
+    return (
+        chosen.get("acks", "all") in ("all", "-1")
+        and int(chosen.get("retries", 1)) > 0
+        and int(chosen.get("max.in.flight.requests.per.connection", 5)) <= 5
+    )
+
+
+class Sending:
+    """One task's producer.
+
+    Error handling: the first record that could not be delivered raises DeliveryError, from `send` or
+    at the latest from `finish`.
+    """
+
+    def __init__(self, options: SinkOptions) -> None:
+        """Raises OptionError for client options that are not usable."""
+        self.topic = options.topic
+        self.sent = 0
+        self._failure: DeliveryError | None = None
+        self._producer = made(
+            Producer, producer_settings(options) | {"on_delivery": self._on_delivery}
+        )
+
+    def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None and self._failure is None:
+            self._failure = DeliveryError(
+                f"a record for topic {message.topic()} partition {message.partition()} was not "
+                f"delivered: {error.str()}"
+            )
+
+    def send(self, records: Iterable[OutgoingRecord]) -> None:
+        """Hand records to the producer."""
+        for record in records:
+            arguments = self._checked(record)
+            while not self._accepted(arguments):
+                self._producer.poll(FULL_SECONDS)
+            self.sent += 1
+        self._producer.poll(0)
+        self._raise_failure()
+
+    def _checked(self, record: OutgoingRecord) -> dict[str, Any]:
+        topic = self.topic if self.topic is not None else record.topic
+        if topic is None:
+            raise DeliveryError(
+                "null topic present in the data. Use the topic option for setting a default topic."
+            )
+        arguments: dict[str, Any] = {"topic": topic, "key": record.key, "value": record.value}
+        if record.partition is not None:
+            if record.partition < 0:
+                raise DeliveryError(
+                    f"Invalid partition: {record.partition}. Partition number should always be "
+                    "non-negative or null."
+                )
+            arguments["partition"] = record.partition
+        if record.headers:
+            arguments["headers"] = record.headers
+        return arguments
+
+    def _accepted(self, arguments: dict[str, Any]) -> bool:
+        """False while the producer's queue is full."""
+        try:
+            self._producer.produce(**arguments)
+        except BufferError:
+            self._raise_failure()
+            return False
+        except KafkaException as error:
+            raise DeliveryError(
+                f"a record for topic {arguments['topic']} was refused: {error.args[0].str()}"
+            ) from None
+        return True
+
+    def finish(self) -> Written:
+        """Wait until the cluster has everything. Raises DeliveryError."""
+        while self._producer.flush(FLUSH_SECONDS):
+            self._raise_failure()
+        self._raise_failure()
+        return Written(self.sent)
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            self._producer.purge()
+            raise self._failure
+
+
+def of_arrow(batch: pa.RecordBatch) -> Iterator[OutgoingRecord]:
+    """The rows of an Arrow batch."""
+    nothing = [None] * batch.num_rows
+    names = batch.schema.names
+    columns = {
+        name: batch.column(name).to_pylist() if name in names else nothing for name in _TYPES
+    }
+    rows = zip(
+        columns["topic"],
+        columns["partition"],
+        columns["key"],
+        columns["value"],
+        columns[HEADERS],
+        strict=True,
+    )
+    for topic, partition, key, value, headers in rows:
+        pairs = [(each["key"], each["value"]) for each in headers] if headers else None
+        yield OutgoingRecord(topic, partition, key, value, pairs)
+
+
+def of_row(row: Any) -> OutgoingRecord:
+    """One row of Spark's."""
+    given = row.asDict()
+    headers = [(each["key"], _bytes(each["value"])) for each in given.get(HEADERS) or ()]
+    return OutgoingRecord(
+        given.get("topic"),
+        given.get("partition"),
+        _bytes(given.get("key")),
+        _bytes(given.get("value")),
+        headers or None,
+    )
+
+
+def _bytes(value: Any) -> Any:
+    return bytes(value) if isinstance(value, bytearray) else value
+
+
+def write_arrow(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> Written:
+    """A task that gets Arrow batches."""
+    sending = Sending(options)
+    for batch in batches:
+        sending.send(of_arrow(batch))
+    return sending.finish()
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """``df.write``."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self.options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """One task."""
+        return write_arrow(self.options, iterator)
+
+
+class RowStreamWriter(DataSourceStreamWriter):
+    """``df.writeStream`` before PySpark 4.1, which hands rows over."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self.options = options
+
+    def write(self, iterator: Iterator[Any]) -> Written:
+        """One task of a batch."""
+        sending = Sending(self.options)
+        sending.send(map(of_row, iterator))
+        return sending.finish()
+
+
+def _arrow_stream_writer(options: SinkOptions) -> DataSourceStreamWriter:
+    class ArrowStreamWriter(datasource.DataSourceStreamArrowWriter):
+        """``df.writeStream`` from PySpark 4.1 on."""
+
+        def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+            """One task of a batch."""
+            return write_arrow(options, iterator)
+
+    return ArrowStreamWriter()
+
+
+def batch_writer(options: SinkOptions, schema: StructType) -> BatchWriter:
+    """The writer of a batch.
+
+    Raises:
+        OptionError: options or columns are not usable.
+    """
+    _check(options, schema)
+    return BatchWriter(options)
+
+
+def stream_writer(options: SinkOptions, schema: StructType) -> DataSourceStreamWriter:
+    """The writer of a stream, for the installed PySpark.
+
+    Raises:
+        OptionError: options or columns are not usable.
+    """
+    _check(options, schema)
+    if hasattr(datasource, "DataSourceStreamArrowWriter"):
+        return _arrow_stream_writer(options)
+    return RowStreamWriter(options)
+
+
+def _check(options: SinkOptions, schema: StructType) -> None:
+    check_columns(schema, options.topic)
+    made(Producer, producer_settings(options))

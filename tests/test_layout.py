@@ -20,6 +20,9 @@ ROOT = Path(__file__).parents[1]
 AREAS = ("kbroker", "protocol", "storage", "coordinator")
 FUNCTION_LINES_MAX = 70
 
+FOUND_BY_PYSPARK = Path("kbroker/spark/found")
+"""It is a package of its own, because PySpark looks for names that begin with `pyspark_`."""
+
 # Packages of the extras: what needs them may be missing from an environment for development.
 OPTIONAL = {
     *("pyspark", "pandas", "numpy", "pyarrow", "confluent_kafka", "fastavro"),
@@ -36,8 +39,10 @@ def sources(root: Path = ROOT) -> Iterator[Path]:
 
 
 def import_path(source: Path, root: Path = ROOT) -> Path:
-    """The place of a module once it is installed: everything lies below ``kbroker``."""
+    """The place of a module once it is installed: below ``kbroker``, but for what PySpark finds."""
     path = source.relative_to(root)
+    if path.is_relative_to(FOUND_BY_PYSPARK):
+        return "pyspark_kbroker" / path.relative_to(FOUND_BY_PYSPARK)
     return path if path.parts[0] == "kbroker" else "kbroker" / path
 
 
@@ -184,7 +189,8 @@ def test_the_wheel_has_every_module_and_nothing_else(wheel: Path) -> None:
     files = zipfile.ZipFile(wheel).namelist()
     modules = {str(import_path(source)) for source in sources()}
     assert {name for name in files if name.endswith(".py")} == modules
-    assert {name.split("/")[0] for name in files if ".dist-info/" not in name} == {"kbroker"}
+    folders = {name.split("/")[0] for name in files if ".dist-info/" not in name}
+    assert folders == {"kbroker", "pyspark_kbroker"}
     typed = {name for name in files if name.endswith("py.typed")}
     assert typed == {str(import_path(ROOT / area / "py.typed")) for area in AREAS}
 
@@ -227,7 +233,7 @@ def test_the_wheel_works_beside_a_project_with_the_same_folder_names(
     names = [name for source in sources() if not (name := module_name(source)).endswith("__main__")]
     code = IMPORT_ALL.format(names=names, optional=OPTIONAL, site=str(site))
     imported = output(run_python(code, cwd=project, python=python)).split()
-    rooms = ("kbroker.demo", "kbroker.spark", "kbroker.pipelines")
+    rooms = ("pyspark_kbroker", "kbroker.demo", "kbroker.spark", "kbroker.pipelines")
     extras = {name for name in names if name.startswith(rooms)}
     assert set(names) - set(imported) <= extras
     assert len(imported) > 20

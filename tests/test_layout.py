@@ -30,11 +30,18 @@ OPTIONAL = {
 }
 
 
+NO_MODULES = {"__pycache__", "templates/files"}
+"""Folders without modules of ours: the latter has projects for users."""
+
+
 def sources(root: Path = ROOT) -> Iterator[Path]:
     """Every module, once: the three links inside ``kbroker`` are not followed."""
     for area in AREAS:
         for folder, names, files in os.walk(root / area):
-            names[:] = sorted(name for name in names if name != "__pycache__")
+            parent = Path(folder).name
+            names[:] = sorted(
+                name for name in names if {name, f"{parent}/{name}"}.isdisjoint(NO_MODULES)
+            )
             yield from (Path(folder, name) for name in sorted(files) if name.endswith(".py"))
 
 
@@ -188,7 +195,13 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_has_every_module_and_nothing_else(wheel: Path) -> None:
     files = zipfile.ZipFile(wheel).namelist()
     modules = {str(import_path(source)) for source in sources()}
-    assert {name for name in files if name.endswith(".py")} == modules
+    copied = "kbroker/pipelines/templates/files/"
+    python = {name for name in files if name.endswith(".py")}
+    assert {name for name in python if not name.startswith(copied)} == modules
+    in_source = [path for path in (ROOT / copied).rglob("*") if path.is_file()]
+    assert {name for name in files if name.startswith(copied)} == {
+        str(path.relative_to(ROOT)) for path in in_source if "__pycache__" not in path.parts
+    }
     folders = {name.split("/")[0] for name in files if ".dist-info/" not in name}
     assert folders == {"kbroker", "pyspark_kbroker"}
     typed = {name for name in files if name.endswith("py.typed")}

@@ -32,6 +32,7 @@ COMMANDS = {
     "control": ("kbroker.cli.control:control", "Give a broker any order of a test."),
     "profile": ("kbroker.cli.profile:profile", "Name clusters, and choose one."),
     "completion": ("kbroker.cli.completion:completion", "Print a shell's completion script."),
+    "new": ("kbroker.cli.new:new", "Make a project to start from: a Spark pipeline."),
     "demo": (
         "kbroker.cli.demo:demo",
         "Stream a year of flights through the broker and Spark, and check every figure.",

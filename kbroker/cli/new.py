@@ -1,0 +1,35 @@
+"""``kbroker new``: projects to start from."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from kbroker.pipelines.templates import KINDS, TemplateError, copy_project
+
+_REFUSED = 1
+
+
+@click.group()
+def new() -> None:
+    """Make a project to start from."""
+
+
+@new.command(epilog=" ".join(f"{kind}: {what}" for kind, what in KINDS.items()))
+@click.argument("kind", type=click.Choice(list(KINDS)))
+@click.argument("name")
+def pipeline(kind: str, name: str) -> None:
+    """Make the folder NAME with a Spark pipeline, its settings and its tests.
+
+    The pipeline works with any Kafka, and a restart doubles nothing that a reader sees. Its tests
+    run it on a broker in memory.
+    """
+    try:
+        folder = copy_project(kind, name, Path())
+    except TemplateError as error:
+        click.echo(f"kbroker new: {error}", err=True)
+        sys.exit(_REFUSED)
+    click.echo(f"{folder}/README.md says what it does. To run its tests:")
+    click.echo(f"  cd {folder} && pip install -r requirements.txt && pytest")

@@ -1,0 +1,76 @@
+"""Reading and writing topics, with Spark's connector or with the source that needs no jar.
+
+Records of a topic have the columns key, value, topic, partition, offset, timestamp and timestampType.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming import StreamingQuery
+
+from my_pipeline.settings import Settings
+
+
+def stream(spark: SparkSession, conf: Settings, topic: str) -> DataFrame:
+    """All records of a topic from its first one on, and those that come."""
+    reader = spark.readStream.format(conf.format).options(**_kafka(conf))
+    return reader.options(
+        subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger=str(conf.max_offsets)
+    ).load()
+
+
+def latest(spark: SparkSession, conf: Settings, topic: str) -> DataFrame:
+    """A compacted topic as a table: each key with its last value, as of now.
+
+    A key whose last value is null is deleted. All records of a key are in one partition.
+    """
+    records = spark.read.format(conf.format).options(**_kafka(conf), subscribe=topic).load()
+    last = F.max(F.struct("offset", "value")).alias("last")
+    table = records.groupBy("key").agg(last).select("key", "last.value")
+    return table.where("key is not null and value is not null")
+
+
+def write(rows: DataFrame, conf: Settings) -> None:
+    """Append rows (topic, key, value, reason) to topics; a reason becomes a header.
+
+    After a failure Spark works a batch again, and its rows are appended again. So the key says which
+    result a row is, topics of results are compacted, and the last value of a key is the one to read.
+    """
+    header = F.struct(F.lit("reason").alias("key"), F.col("reason").cast("binary").alias("value"))
+    headers = F.when(F.col("reason").isNotNull(), F.array(header)).alias("headers")
+    records = rows.select(
+        "topic", F.col("key").cast("binary"), F.col("value").cast("binary"), headers
+    )
+    records.write.format(conf.format).options(**_kafka(conf)).save()
+
+
+def start(
+    records: DataFrame,
+    conf: Settings,
+    work: Callable[[DataFrame, int], None],
+    output_mode: str = "append",
+) -> StreamingQuery:
+    """Start a query that gives each batch, and its number, to `work`.
+
+    It goes on where the query that had its checkpoint stopped. A batch that did not come to its end
+    is given again, with the same records and the same number.
+    """
+    writer = records.writeStream.outputMode(output_mode).foreachBatch(work)
+    if conf.trigger == "available-now":
+        writer = writer.trigger(availableNow=True)
+    else:
+        writer = writer.trigger(processingTime=conf.trigger)
+    return writer.option("checkpointLocation", conf.checkpoint).queryName("my_pipeline").start()
+
+
+def position() -> Column:
+    """Where a record lies, as text: no other record has the same."""
+    return F.concat_ws("-", "topic", "partition", "offset")
+
+
+def _kafka(conf: Settings) -> dict[str, str]:
+    options = {f"kafka.{name}": value for name, value in conf.kafka.items()}
+    return options | {"kafka.bootstrap.servers": conf.bootstrap}

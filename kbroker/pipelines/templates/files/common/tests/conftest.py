@@ -1,0 +1,83 @@
+"""One Spark session for all tests, and for each of them a broker in memory (`kbroker`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from kbroker.spark import session
+from kbroker.testing import LocalBroker
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+from my_pipeline import topics
+from my_pipeline.conf import Conf
+from my_pipeline.pipeline import build
+from my_pipeline.watch import Watch
+
+Run = Callable[[], None]
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    running = session("tests", settings={"spark.driver.memory": "1g"})
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def conf(kbroker: LocalBroker, tmp_path: Path) -> Conf:
+    checkpoint = str(tmp_path / "checkpoint")
+    return Conf(bootstrap=kbroker.bootstrap_servers, checkpoint=checkpoint, trigger="0 seconds")
+
+
+@pytest.fixture
+def watch(spark: SparkSession) -> Iterator[Watch]:
+    """What is told about the queries of the test."""
+    listener = Watch()
+    spark.streams.addListener(listener)
+    yield listener
+    spark.streams.removeListener(listener)
+
+
+@pytest.fixture
+def run(spark: SparkSession, conf: Conf) -> Run:
+    """Work on all that is there, then stop. The second call is a restart."""
+
+    def work() -> None:
+        query = build(spark, conf)
+        try:
+            query.processAllAvailable()
+        finally:
+            query.stop()
+
+    return work
+
+
+@pytest.fixture
+def die_after_writing(run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run until a batch is written, and die before Spark has noted that it is done."""
+    write = topics.write
+
+    def write_and_die(rows: DataFrame, conf: Conf) -> None:
+        write(rows, conf)
+        raise RuntimeError("died after writing")
+
+    def work() -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(topics, "write", write_and_die)
+            with pytest.raises(StreamingQueryException, match="died after writing"):
+                run()
+
+    return work
+
+
+@pytest.fixture
+def latest(kbroker: LocalBroker) -> Callable[[str], dict[str, str]]:
+    """What a reader of a compacted topic sees: the last value of each key, as text."""
+
+    def read(topic: str) -> dict[str, str]:
+        return {(each.key or b"").decode(): each.text for each in kbroker.records(topic)}
+
+    return read

@@ -1,0 +1,15 @@
+"""The settings of this pipeline."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from my_pipeline.settings import Settings, setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conf(Settings):
+    """Its topics."""
+
+    source: str = setting("source", "topic to read")
+    target: str = setting("target", "compacted topic for the results")

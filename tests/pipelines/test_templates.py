@@ -1,0 +1,105 @@
+"""Templates are copied under another name, or refused; what is copied is clean Python."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from kbroker.cli import main
+from kbroker.pipelines.templates import KINDS, TemplateError, copy_project
+from kbroker.pipelines.templates.project import FILES, PLACEHOLDER
+
+
+def files(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_project_has_its_own_name_and_the_same_parts(kind: str, tmp_path: Path) -> None:
+    folder = copy_project(kind, "shop", tmp_path)
+    assert folder == tmp_path / "shop"
+    assert {
+        *("README.md", "requirements.txt", "pyproject.toml", ".gitignore", "shop.toml"),
+        *("shop/__init__.py", "shop/__main__.py", "shop/conf.py", "shop/pipeline.py"),
+        *("shop/settings.py", "tests/conftest.py", "tests/test_pipeline.py"),
+    } <= files(folder)
+    texts = "".join(path.read_text() for path in folder.rglob("*") if path.is_file())
+    assert "SHOP_" in texts
+    assert PLACEHOLDER not in texts.lower()
+
+
+def test_every_template_is_offered() -> None:
+    assert {path.name for path in FILES.iterdir()} == {"common", *KINDS}
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("My-Shop", "for instance my_shop"),
+        ("../shop", "for instance shop"),
+        ("1", "for instance my_pipeline"),
+        ("class", "cannot be the name of a Python package"),
+        ("json", "a package 'json' exists already"),
+        ("kbroker", "for instance kbroker_pipeline"),
+        ("tests", "choose another name"),
+    ],
+)
+def test_names_that_would_not_work_are_refused(name: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(TemplateError, match=message):
+        copy_project("custom", name, tmp_path / "empty")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "shop").mkdir()
+    with pytest.raises(TemplateError, match="exists already: choose another name, or remove it"):
+        copy_project("custom", "shop", tmp_path)
+    assert files(tmp_path) == set()
+
+
+def test_the_command_says_what_comes_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(main, ["new", "pipeline", "enrich", "shop"])
+    assert done.exit_code == 0, done.output
+    assert "cd shop && pip install -r requirements.txt && pytest" in done.output
+    again = CliRunner().invoke(main, ["new", "pipeline", "enrich", "shop"])
+    assert (again.exit_code, again.output) == (
+        1,
+        "kbroker new: shop exists already: choose another name, or remove it\n",
+    )
+    help_text = CliRunner().invoke(main, ["new", "pipeline", "--help"]).output
+    assert all(kind in help_text for kind in KINDS)
+
+
+def test_projects_are_clean_as_copied(tmp_path: Path) -> None:
+    """Types of PySpark are not looked at here: it may be missing."""
+    for kind in KINDS:
+        copy_project(kind, f"my_{kind}", tmp_path)
+    for kind in KINDS:
+        for tool in (["ruff", "check"], ["ruff", "format", "--check"]):
+            run_tool(*tool, ".", cwd=tmp_path / f"my_{kind}")
+    packages = [part for kind in KINDS for part in ("-p", f"my_{kind}")]
+    path = ":".join(str(tmp_path / f"my_{kind}") for kind in KINDS)
+    run_tool(
+        *("mypy", "--strict", "--ignore-missing-imports", "--allow-subclassing-any"),
+        *packages,
+        cwd=tmp_path,
+        mypy_path=path,
+    )
+
+
+def run_tool(*words: str, cwd: Path, mypy_path: str = "") -> None:
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-m", *words],
+        cwd=cwd,
+        env={"MYPYPATH": f"{mypy_path}:{root}", "PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

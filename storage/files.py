@@ -251,13 +251,14 @@ class _Handle:
 
 
 class OsFile:
-    """One file of the operating system in append mode."""
+    """One file of the operating system: for reading, and in append mode if it may be written."""
 
     __slots__ = ("_fd", "_handle", "path", "size")
 
-    def __init__(self, path: str, *, create: bool) -> None:
+    def __init__(self, path: str, *, create: bool, read_only: bool = False) -> None:
+        mode = _READ if read_only else _APPEND | (os.O_CREAT if create else 0)
         with _reported("open", path):
-            self._fd = os.open(path, _APPEND | (os.O_CREAT if create else 0), 0o644)
+            self._fd = os.open(path, mode, 0o644)
             self._handle: _Handle | None = _Handle(self._fd, path)
             self.path = path
             self.size = os.fstat(self._fd).st_size
@@ -339,12 +340,18 @@ class _FileLock:
 
 
 class OsFiles:
-    """Files of the operating system."""
+    """Files of the operating system.
+
+    `read_only`: they belong to another process, and `open` gives files that only can be read.
+    """
 
     durable = True
 
+    def __init__(self, *, read_only: bool = False) -> None:
+        self._read_only = read_only
+
     def open(self, path: str, *, create: bool = False) -> OsFile:
-        return OsFile(path, create=create)
+        return OsFile(path, create=create, read_only=self._read_only)
 
     def read_bytes(self, path: str) -> bytes:
         # Not by `open`, which costs more than the reading of a small file.

@@ -11,7 +11,9 @@ from segment files, without a broker, when the option `path` is given.
     reader.py       batch reading                   stream.py     streaming
     sink.py         writing                        commit.py     progress in a Kafka group
     loss.py         failOnDataLoss
-    record_columns.py  record batches of segment files, decoded into columns
+    files.py        segment files in the place of a cluster
+    stored.py       what lies in a data folder     stored_range.py  records between two offsets
+    record_columns.py  record batches, decoded into columns
 
 PySpark and pyarrow are imported by these modules; nothing outside this package imports them before
 a session is made.

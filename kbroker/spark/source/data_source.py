@@ -38,25 +38,17 @@ class KBrokerSource(DataSource):
         """Read a batch, over the wire or from segment files."""
         options = self._source_options(schema)
         options.check_batch()
-        if options.path is not None:
-            from .files import FileReader
+        from .reader import BatchReader
 
-            return FileReader(options)
-        from .reader import WireReader
-
-        return WireReader(options)
+        return BatchReader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Read a stream, over the wire or from segment files."""
         options = self._source_options(schema)
         options.check_stream()
-        if options.path is not None:
-            from .files import file_stream_reader
+        from .stream import stream_reader
 
-            return file_stream_reader(options)
-        from .stream import wire_stream_reader
-
-        return wire_stream_reader(options)
+        return stream_reader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Write a batch."""

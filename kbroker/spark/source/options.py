@@ -112,6 +112,10 @@ class SourceOptions:
             return f"subscribePattern {self.pattern.pattern!r}"
         return f"assign {named(set(self.assign))}" if self.assign else ", ".join(self.subscribe)
 
+    def matches(self, topic: str) -> bool:
+        """Whether `subscribePattern` selects a topic; without one all are selected."""
+        return self.pattern is None or self.pattern.fullmatch(topic) is not None
+
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SourceOptions:
         """Check and translate what Spark hands over.

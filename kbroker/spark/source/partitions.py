@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Mapping
 
 from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
@@ -22,21 +23,22 @@ class SourceError(Exception):
     """The cluster has not what was asked for; the message says what and where."""
 
 
-class Partitions:
-    """Answers from the cluster about what a query reads.
+class Partitions(ABC):
+    """Answers about what a query reads."""
 
-    Resource handling: it holds a client, which ends with the object.
-    """
+    place = "This server"
 
     def __init__(self, options: SourceOptions) -> None:
-        """Raises OptionError for client options that are not usable."""
         self.options = options
-        self.client = made(AdminClient, settings(options.kafka))
-        self.isolation = (
-            IsolationLevel.READ_COMMITTED
-            if reads_committed(options.kafka)
-            else IsolationLevel.READ_UNCOMMITTED
-        )
+
+    @abstractmethod
+    def _topics(self) -> Mapping[str, Collection[int]]:
+        """The partitions that each topic has now."""
+
+    @abstractmethod
+    def _listed(self, asked: Mapping[Partition, int]) -> Offsets:
+        """For each partition its `EARLIEST` or `LATEST` offset, or that of a timestamp (ms): of the
+        first record that is not older, -1 when there is none."""
 
     def current(self) -> set[Partition]:
         """The partitions that the options select, as the cluster has them now.
@@ -45,45 +47,32 @@ class Partitions:
             SourceError: a topic or partition that they name is not there; no broker answers.
         """
         wanted = self.options
-        counts = self._counts()
+        there = self._topics()
         if wanted.assign:
             missing = {
-                (topic, each) for topic, each in wanted.assign if each >= counts.get(topic, 0)
+                (topic, each) for topic, each in wanted.assign if each not in there.get(topic, ())
             }
             if missing:
                 raise SourceError(
-                    "This server does not host this topic-partition (UnknownTopicOrPartition): "
+                    f"{self.place} does not host this topic-partition (UnknownTopicOrPartition): "
                     f"{named(missing)}. Create it, or leave it out of 'assign'."
                 )
             return set(wanted.assign)
-        if wanted.pattern is not None:
-            topics = [
-                each for each in counts if each not in INTERNAL and wanted.pattern.fullmatch(each)
-            ]
-        else:
+        if wanted.subscribe:
             topics = list(wanted.subscribe)
-        gone = [each for each in topics if each not in counts]
+        else:
+            topics = [each for each in there if each not in INTERNAL and wanted.matches(each)]
+        gone = [each for each in topics if each not in there]
         if gone:
             raise SourceError(
-                "This server does not host this topic-partition (UnknownTopicOrPartition): there is "
+                f"{self.place} does not host this topic-partition (UnknownTopicOrPartition): there is "
                 f"no topic {', '.join(gone)}. Create it, or leave it out of 'subscribe'."
             )
-        return {(topic, number) for topic in topics for number in range(counts[topic])}
-
-    def _counts(self) -> dict[str, int]:
-        """How many partitions each topic has.
-
-        All topics are asked for: a question for one name may create it.
-        """
-        try:
-            found = self.client.list_topics(timeout=ANSWER_SECONDS)
-        except KafkaException as error:
-            raise self._unreachable(error) from None
-        return {name: len(topic.partitions) for name, topic in found.topics.items()}
+        return {(topic, number) for topic in topics for number in there[topic]}
 
     def earliest(self, partitions: Iterable[Partition]) -> Offsets:
         """The first offset of each. Raises SourceError."""
-        return self._listed(dict.fromkeys(partitions, OffsetSpec.earliest()))
+        return self._listed(dict.fromkeys(partitions, EARLIEST))
 
     def latest(self, partitions: Iterable[Partition], known: Mapping[Partition, int]) -> Offsets:
         """The offset after the last record of each; with read_committed, of the last stable one.
@@ -94,7 +83,7 @@ class Partitions:
         Raises:
             SourceError: no answer.
         """
-        asked = dict.fromkeys(partitions, OffsetSpec.latest())
+        asked = dict.fromkeys(partitions, LATEST)
         for left in reversed(range(self.options.offset_tries)):
             found = self._listed(asked)
             if not left or all(found[each] >= known.get(each, 0) for each in found):
@@ -125,15 +114,12 @@ class Partitions:
 
     def _fixed(self, offsets: Offsets) -> Offsets:
         """Replace `EARLIEST` and `LATEST` by what they are now."""
-        specs = {EARLIEST: OffsetSpec.earliest(), LATEST: OffsetSpec.latest()}
-        asked = {each: specs[offset] for each, offset in offsets.items() if offset in specs}
+        asked = {each: at for each, at in offsets.items() if at in (EARLIEST, LATEST)}
         return offsets | self._listed(asked)
 
     def _at(self, timestamps: Offsets, or_latest: bool) -> Offsets:
         """The first offset of each partition that is not older."""
-        found = self._listed(
-            {each: OffsetSpec.for_timestamp(time) for each, time in timestamps.items()}
-        )
+        found = self._listed(timestamps)
         unmatched = {each for each, offset in found.items() if offset < 0}
         if unmatched and not or_latest:
             topic, partition = min(unmatched)
@@ -144,11 +130,39 @@ class Partitions:
             )
         return found | self._fixed(dict.fromkeys(unmatched, LATEST))
 
-    def _listed(self, asked: Mapping[Partition, OffsetSpec]) -> Offsets:
+
+class WirePartitions(Partitions):
+    """Answers from the cluster.
+
+    Resource handling: it holds a client, which ends with the object.
+    """
+
+    def __init__(self, options: SourceOptions) -> None:
+        """Raises OptionError for client options that are not usable."""
+        super().__init__(options)
+        self.client = made(AdminClient, settings(options.kafka))
+        self.isolation = (
+            IsolationLevel.READ_COMMITTED
+            if reads_committed(options.kafka)
+            else IsolationLevel.READ_UNCOMMITTED
+        )
+
+    def _topics(self) -> dict[str, Collection[int]]:
+        """Raises SourceError.
+
+        All topics are asked for: a question for one name may create it.
+        """
+        try:
+            found = self.client.list_topics(timeout=ANSWER_SECONDS)
+        except KafkaException as error:
+            raise self._unreachable(error) from None
+        return {name: range(len(topic.partitions)) for name, topic in found.topics.items()}
+
+    def _listed(self, asked: Mapping[Partition, int]) -> Offsets:
         if not asked:
             return {}
         answers = self.client.list_offsets(
-            {TopicPartition(*each): spec for each, spec in asked.items()},
+            {TopicPartition(*each): _spec(at) for each, at in asked.items()},
             isolation_level=self.isolation,
             request_timeout=ANSWER_SECONDS,
         )
@@ -163,6 +177,12 @@ class Partitions:
     def _unreachable(self, error: KafkaException, what: str = "topics") -> SourceError:
         servers = self.options.kafka.get("bootstrap.servers")
         return SourceError(f"{servers} does not answer about {what}: {error.args[0].str()}")
+
+
+def _spec(at: int) -> OffsetSpec:
+    if at == EARLIEST:
+        return OffsetSpec.earliest()
+    return OffsetSpec.latest() if at == LATEST else OffsetSpec.for_timestamp(at)
 
 
 def _check_all_named(given: Offsets, partitions: set[Partition], option: str) -> None:

@@ -1,4 +1,4 @@
-"""Batch reading over the wire."""
+"""Batch reading, and the two ways of reading at all: over the wire and from segment files."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from .options import Everywhere, SourceOptions
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from .partitions import Partitions
+
 
 @dataclass
 class RangePartition(InputPartition):
@@ -23,7 +25,7 @@ class RangePartition(InputPartition):
     range: OffsetRange | None
 
 
-class WireReader(DataSourceReader):
+class BatchReader(DataSourceReader):
     """Reads what the options span at the time of planning."""
 
     def __init__(self, options: SourceOptions) -> None:
@@ -36,9 +38,7 @@ class WireReader(DataSourceReader):
             OptionError, SourceError: what was asked for is not there.
             DataLoss: a partition ends before it begins, and that shall fail.
         """
-        from .partitions import Partitions
-
-        cluster = Partitions(self.options)
+        cluster = partitions_of(self.options)
         start = cluster.resolve(self.options.starting or Everywhere(EARLIEST), side="starting")
         end = cluster.resolve(self.options.ending or Everywhere(LATEST), side="ending")
         report(changed(start, end), self.options.fail_on_data_loss)
@@ -52,16 +52,37 @@ class WireReader(DataSourceReader):
         return read_planned(partition, self.options)
 
 
+def partitions_of(options: SourceOptions) -> Partitions:
+    """What answers the questions about partitions and their offsets."""
+    if options.path is not None:
+        from .files import FilePartitions
+
+        return FilePartitions(options)
+    from .partitions import WirePartitions
+
+    return WirePartitions(options)
+
+
 def planned(ranges: list[OffsetRange], options: SourceOptions) -> list[RangePartition]:
     """The tasks that read ranges; Spark wants one at least."""
+    if options.path is not None:
+        from .files import file_tasks
+
+        return file_tasks(ranges, options) or [RangePartition(None)]
     parts = split(ranges, options.min_partitions, options.max_records_per_partition)
     return [RangePartition(each) for each in parts] or [RangePartition(None)]
 
 
 def read_planned(partition: InputPartition, options: SourceOptions) -> Iterator[pa.RecordBatch]:
     """Runs where the task runs: the records of its range."""
-    from .wire import read_range
-
     assert isinstance(partition, RangePartition)
-    if partition.range is not None:
+    if partition.range is None:
+        return
+    if options.path is not None:
+        from .files import read_task
+
+        yield from read_task(partition, options)
+    else:
+        from .wire import read_range
+
         yield from read_range(partition.range, options)

@@ -31,7 +31,7 @@ from kbroker.protocol.records import (
 GROUP_BYTES = 2 * 1024 * 1024
 """Uncompressed bytes after which a group of batches is given out."""
 
-RecordHeaders: TypeAlias = Sequence[tuple[str, bytes | None]]
+RecordHeaders: TypeAlias = list[tuple[str, bytes | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,23 @@ class RecordColumns:
         """The values, each a copy of its bytes."""
         return self._fields(2, self.null_values)
 
+    def between(self, start: int, end: int) -> RecordColumns:
+        """Those with offsets from `start` to before `end`."""
+        first, last = np.searchsorted(self.offsets, (start, end)).tolist()
+        if first == 0 and last == len(self):
+            return self
+        piece = slice(first, last)
+        return RecordColumns(
+            self.data,
+            self.offsets[piece],
+            self.timestamps[piece],
+            self.log_append_time[piece],
+            self.bounds[piece],
+            self.null_keys[piece],
+            self.null_values[piece],
+            {at - first: found for at, found in self.headers.items() if first <= at < last},
+        )
+
     def _fields(self, at: int, nulls: np.ndarray) -> list[bytes | None]:
         data, bounds = self.data, self.bounds
         rows = zip(bounds[:, at].tolist(), bounds[:, at + 1].tolist(), nulls.tolist(), strict=True)
@@ -80,8 +97,8 @@ def read_columns(
 ) -> Iterator[RecordColumns]:
     """Read batches of format v2 into columns; CRCs are not checked.
 
-    With LogAppendTime every record has its batch's `max_timestamp`. The key of a header that is not
-    UTF-8 keeps its bytes as surrogate escapes.
+    With LogAppendTime every record has its batch's `max_timestamp`. What is not UTF-8 in the key of
+    a header becomes U+FFFD, as in Java.
 
     Args:
         buffer: batches, one after the other.
@@ -264,7 +281,7 @@ def _read_headers(data: bytes, position: int) -> tuple[int, RecordHeaders]:
         size, position = read_varint(data, position)
         if size < 0:
             raise MalformedError("a record header without a key")
-        key = data[position : position + size].decode(errors="surrogateescape")
+        key = data[position : position + size].decode(errors="replace")
         position += size
         size, position = read_varint(data, position)
         if size < -1:

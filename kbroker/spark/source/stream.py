@@ -1,4 +1,4 @@
-"""Streaming over the wire.
+"""Streaming.
 
 From PySpark 4.2 on Spark says where a batch begins and how much it may hold, so rates, the trigger
 availableNow and the lag in the progress work. Before that it only asks for the newest offset: a batch
@@ -18,8 +18,7 @@ from .commit import GroupCommits
 from .loss import changed, missing, report, trimmed
 from .offsets import LATEST, OffsetRange, Offsets, from_json, limited, to_json
 from .options import Everywhere, OptionError, SourceOptions
-from .partitions import Partitions
-from .reader import RangePartition, planned, read_planned
+from .reader import RangePartition, partitions_of, planned, read_planned
 
 try:
     from pyspark.sql.streaming.datasource import (
@@ -37,28 +36,30 @@ else:
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from .partitions import Partitions
+
 Checkpointed = dict[str, Any]
 """Offsets as Spark keeps them: `offsets.to_json`."""
 
 
-def wire_stream_reader(options: SourceOptions) -> DataSourceStreamReader:
+def stream_reader(options: SourceOptions) -> DataSourceStreamReader:
     """The reader for the installed PySpark.
 
     Raises:
         OptionError: an option needs a newer PySpark.
     """
     if HAS_LIMITS:
-        return LimitedWireStreamReader(options)
+        return LimitedStreamReader(options)
     if options.max_offsets_per_trigger or options.min_offsets_per_trigger:
         raise OptionError(
             "maxOffsetsPerTrigger and minOffsetsPerTrigger need PySpark 4.2 or newer: this one does "
             "not tell a Python data source where a batch begins. Leave them out, and a batch is "
             "all that is there; maxRecordsPerPartition keeps its tasks small."
         )
-    return WireStreamReader(options)
+    return StreamReader(options)
 
 
-class _WireStreamReader(DataSourceStreamReader):
+class _StreamReader(DataSourceStreamReader):
     """What is the same for all versions of PySpark."""
 
     def __init__(self, options: SourceOptions) -> None:
@@ -71,7 +72,7 @@ class _WireStreamReader(DataSourceStreamReader):
     def cluster(self) -> Partitions:
         """Made on first use: the reader is pickled before that."""
         if self._cluster is None:
-            self._cluster = Partitions(self.options)
+            self._cluster = partitions_of(self.options)
         return self._cluster
 
     def initialOffset(self) -> Checkpointed:
@@ -119,7 +120,7 @@ class _WireStreamReader(DataSourceStreamReader):
         return self.__dict__ | {"_cluster": None, "_commits": None}
 
 
-class WireStreamReader(_WireStreamReader):
+class StreamReader(_StreamReader):
     """For PySpark 4.0 and 4.1: each batch is all there is.
 
     With the trigger availableNow Spark runs one batch; it holds everything that was there.
@@ -132,7 +133,7 @@ class WireStreamReader(_WireStreamReader):
 
 if HAS_LIMITS:
 
-    class LimitedWireStreamReader(_WireStreamReader, SupportsTriggerAvailableNow):
+    class LimitedStreamReader(_StreamReader, SupportsTriggerAvailableNow):
         """For PySpark 4.2 and newer."""
 
         def __init__(self, options: SourceOptions) -> None:

@@ -51,7 +51,7 @@ def commands_of(page: str) -> list[Command]:
     return found
 
 
-def run_page(page: str, folder: Path) -> list[str]:
+def run_page(page: str, folder: Path, seconds: float = SECONDS) -> list[str]:
     """Run the commands of a page; returns what was wrong, in words."""
     port = _free_port()
     commands = commands_of(page.replace("localhost:9092", f"localhost:{port}"))
@@ -62,7 +62,7 @@ def run_page(page: str, folder: Path) -> list[str]:
         env=_environ(folder, port),
         capture_output=True,
         text=True,
-        timeout=SECONDS,
+        timeout=seconds,
         check=False,
     )
     printed = re.split(rf"^{MARK}\d+\n", done.stdout, flags=re.MULTILINE)[1:]

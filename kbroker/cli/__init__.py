@@ -33,6 +33,10 @@ COMMANDS = {
     "profile": ("kbroker.cli.profile:profile", "Name clusters, and choose one."),
     "completion": ("kbroker.cli.completion:completion", "Print a shell's completion script."),
     "new": ("kbroker.cli.new:new", "Make a project to start from: a Spark pipeline."),
+    "spark": (
+        "kbroker.cli.spark:spark",
+        "Get Spark to talk to Kafka: its connector, and what is wrong.",
+    ),
     "demo": (
         "kbroker.cli.demo:demo",
         "Stream a year of flights through the broker and Spark, and check every figure.",

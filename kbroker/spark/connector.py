@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import os
 import re
@@ -23,7 +22,7 @@ class Installed:
 
     version: str
     home: Path
-    """Where pip has put it."""
+    """Where its jars folder is."""
     scala: str
     """Scala's version without its last number, such as ``2.13``: part of the connector's name."""
 
@@ -42,8 +41,19 @@ def installed() -> Installed:
     spec = importlib.util.find_spec("pyspark")
     if spec is None or not spec.submodule_search_locations:
         raise ConnectorError("PySpark is not installed here: pip install 'kbroker[spark]'")
-    home = Path(spec.submodule_search_locations[0])
-    return Installed(importlib.metadata.version("pyspark"), home, _scala(home))
+    module = Path(spec.submodule_search_locations[0])
+    # A Spark that pip has not installed has its Python beside its jars.
+    elsewhere = os.environ.get("SPARK_HOME")
+    home = module if (module / "jars").is_dir() or not elsewhere else Path(elsewhere)
+    return Installed(_version(module), home, _scala(home))
+
+
+def _version(module: Path) -> str:
+    text = (module / "version.py").read_text(encoding="utf-8")
+    found = re.search(r"__version__.*=\s*[\"']([^\"']+)", text)
+    if found is None:
+        raise ConnectorError(f"{module} does not say its version: install PySpark again")
+    return found[1]
 
 
 def _scala(home: Path) -> str:

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import os
+import shutil
 import sys
 import tempfile
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .connector import connector_settings
+from . import java
+from .connector import ConnectorError, connector_settings, installed
+from .failures import explain
 
 if TYPE_CHECKING:
+    from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
-_LOG4J = """\
-rootLogger.level = error
-rootLogger.appenderRef.stderr.ref = stderr
-appender.stderr.type = Console
-appender.stderr.name = stderr
-appender.stderr.target = SYSTEM_ERR
-appender.stderr.layout.type = PatternLayout
-appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
-"""
+_LOG4J = Path(__file__).with_name("log4j2.properties")
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+_SAID_BYTES_MAX = 1024 * 1024
 
 
 def session(
@@ -30,6 +31,7 @@ def session(
     *,
     master: str = "local[2]",
     connector: bool = True,
+    quick: bool = False,
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
     """Start a Spark session with the Kafka connector of the installed PySpark.
@@ -39,20 +41,31 @@ def session(
     else by their name from the Java registry.
 
     Parameters: `master` is Spark's; without `connector` no jar is asked for, which is enough for
-    ``format("kbroker")``; `settings` are Spark settings that win over those made here.
+    ``format("kbroker")``; `quick` lets the JVM compile in a hurry, so that a job of seconds is done in
+    half of the time and one of many minutes takes longer; `settings` are Spark settings that win over those made here, but Java
+    options are added to them.
 
     Resource handling: stop it with ``stop()``. When the process has a session already, Spark returns
-    that one.
+    that one. What it keeps in the temporary folder goes when the process ends.
 
     Raises:
-        ConnectorError: PySpark is missing, or the folder of jars holds no connector.
+        ConnectorError: PySpark or Java is missing or does not fit, or the connector's jars cannot be
+            had; the message names the next action.
     """
-    chosen = _quiet() | (connector_settings() if connector else {}) | dict(settings or {})
+    own = dict(settings or {})
+    java_options = [f"-Dlog4j2.configurationFile={_LOG4J.as_uri()}", "-XX:+UseSerialGC"]
+    java_options += ["-XX:TieredStopAtLevel=1"] if quick else []
+    java_options += [own.pop(_JAVA_OPTIONS)] if _JAVA_OPTIONS in own else []
+    chosen = _quiet() | (connector_settings() if connector else {}) | own
+    chosen[_JAVA_OPTIONS] = " ".join(java_options)
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["SPARK_HOME"] = str(installed().home)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 
+    from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
+    _start_java(SparkConf().setMaster(master).setAppName(app_name).setAll(list(chosen.items())))
     builder = SparkSession.builder.master(master).appName(app_name)
     for name, value in chosen.items():
         builder = builder.config(name, value)
@@ -61,18 +74,83 @@ def session(
 
 def _quiet() -> dict[str, str]:
     """Local, quiet and in UTC."""
-    folder = Path(tempfile.mkdtemp(prefix="kbroker-spark-"))
-    log4j = folder / "log4j2.properties"
-    log4j.write_text(_LOG4J, encoding="utf-8")
     return {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.extraJavaOptions": (
-            f"-Dlog4j2.configurationFile={log4j.as_uri()} -XX:+UseSerialGC"
-        ),
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "4",
-        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.sql.warehouse.dir": str(_warehouse()),
     }
+
+
+@functools.cache
+def _warehouse() -> Path:
+    """Where tables without a place go: a folder that ends with the process."""
+    folder = Path(tempfile.mkdtemp(prefix="kbroker-spark-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def _start_java(conf: SparkConf) -> None:
+    """Start Spark's JVM and context, unless the process has them.
+
+    What the JVM says until then is shown only when it does not come up: Ivy's report and the JVM's
+    warning about a module of its own are no news.
+
+    Raises:
+        ConnectorError: it does not come up.
+    """
+    from pyspark import SparkContext
+    from pyspark.java_gateway import launch_gateway
+
+    if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
+        return
+    said = _Said()
+    try:
+        gateway = launch_gateway(conf, popen_kwargs={"stderr": said.descriptor})
+        SparkContext(conf=conf, gateway=gateway)
+    except Exception as error:
+        raise ConnectorError(_why(said.text(), error)) from error
+    said.pass_on()
+
+
+def _why(said: str, error: Exception) -> str:
+    """Why Spark does not start, and what to do."""
+    java.suiting(installed().version)
+    text = f"{said}\n{error}"
+    if found := explain(text):
+        return f"Spark does not start: {found[0].failure.cause} {found[0].failure.action}"
+    lines = [line for line in text.splitlines() if line.strip()]
+    return "Spark does not start. It says:\n" + "\n".join(lines[-20:])
+
+
+class _Said:
+    """What the JVM writes to its standard error: kept while it starts, then passed on."""
+
+    def __init__(self) -> None:
+        self._read, self.descriptor = os.pipe()
+        self._kept = bytearray()
+        self._passing = False
+        self._relay = threading.Thread(target=self._run, daemon=True)
+        self._relay.start()
+
+    def pass_on(self) -> None:
+        """The JVM is up: from now on what it writes is this process's."""
+        self._passing = True
+        os.close(self.descriptor)
+
+    def text(self) -> str:
+        """All that has been written; the JVM is gone or idle."""
+        os.close(self.descriptor)
+        self._relay.join(timeout=1)
+        return self._kept.decode(errors="replace")
+
+    def _run(self) -> None:
+        while chunk := os.read(self._read, 65536):
+            if self._passing:
+                os.write(2, chunk)
+            else:
+                self._kept += chunk[: _SAID_BYTES_MAX - len(self._kept)]
+        os.close(self._read)

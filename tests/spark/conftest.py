@@ -32,7 +32,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """A session as users make it."""
-    running = session("tests", settings={"spark.driver.memory": "1g"})
+    running = session("tests", quick=True, settings={"spark.driver.memory": "1g"})
     yield running
     running.stop()
 

@@ -1,0 +1,67 @@
+"""`kbroker spark`: the connector of the installed PySpark, and what is wrong with a Spark."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TextIO
+
+import click
+
+
+@click.group()
+def spark() -> None:
+    """Get Spark to talk to Kafka."""
+
+
+@spark.command()
+@click.option("--submit", "form", flag_value="submit", help="As options for spark-submit.")
+@click.option("--conf", "form", flag_value="conf", help="As a line for spark-defaults.conf.")
+@click.option(
+    "--jars-dir",
+    "folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Fetch the four jars into this folder instead, for KBROKER_SPARK_JARS.",
+)
+def packages(form: str | None, folder: Path | None) -> None:
+    """Print the name of the Kafka connector that belongs to the installed PySpark.
+
+    Where KBROKER_SPARK_JARS names a folder, --submit and --conf name its jars.
+    """
+    from kbroker.spark import connector, jars
+
+    try:
+        pyspark = connector.installed()
+        if folder is not None:
+            for note in jars.gather(pyspark, folder):
+                click.echo(note, err=True)
+            click.echo(f"export {connector.JARS_VARIABLE}={folder.resolve()}")
+        elif form is None:
+            click.echo(pyspark.package)
+        else:
+            ((name, value),) = connector.connector_settings().items()
+            option = name.removeprefix("spark.jars.").removeprefix("spark.")
+            click.echo(f"--{option} {value}" if form == "submit" else f"{name}={value}")
+    except connector.ConnectorError as error:
+        raise click.ClickException(str(error)) from error
+
+
+@spark.command()
+@click.argument("log", type=click.File(errors="replace"), required=False)
+def doctor(log: TextIO | None) -> None:
+    """Check Java, jars, interpreter and network for Spark, and explain the failures in LOG.
+
+    LOG is what Spark or a job has printed; "-" is standard input. Exit status 1 when something is
+    wrong.
+    """
+    from kbroker.spark import doctor as checks
+
+    well = True
+    if log is not None:
+        text, explained = checks.explanation(log)
+        click.echo(text + "\n")
+        well = explained
+    for result in checks.run():
+        click.echo(str(result))
+        well = well and not result.wrong
+    sys.exit(0 if well else 1)

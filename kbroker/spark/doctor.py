@@ -1,0 +1,232 @@
+"""Checks of what Spark needs before it can talk to Kafka; each result names the next action."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import failures, jars, java
+from .connector import JARS_VARIABLE, ConnectorError, Installed, installed, local_jars
+
+_PROXY_VARIABLES = ("https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY")
+_VERSIONS = """
+import json, sys
+found = {"python": "%d.%d" % sys.version_info[:2]}
+for name in ("pandas", "pyarrow"):
+    try:
+        found[name] = __import__(name).__version__
+    except ImportError:
+        found[name] = None
+print(json.dumps(found))
+"""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a check has found."""
+
+    subject: str
+    text: str
+    action: str = ""
+    """What to do; empty when nothing is wrong."""
+    harmless: bool = False
+    """Worth knowing, but Spark works."""
+
+    @property
+    def wrong(self) -> bool:
+        return bool(self.action) and not self.harmless
+
+    def __str__(self) -> str:
+        mark = "WRONG" if self.wrong else "note" if self.action else "ok"
+        return f"{mark:<6}{self.subject:<12}{self.text}" + (
+            f"\n{'':<18}-> {self.action}" if self.action else ""
+        )
+
+
+def run() -> Iterator[Result]:
+    """All checks of this environment; the first one that fails may end them."""
+    try:
+        pyspark = installed()
+    except ConnectorError as error:
+        yield Result("PySpark", "cannot be used", str(error))
+        return
+    yield _spark_home(pyspark)
+    yield _java(pyspark)
+    yield from _jars(pyspark)
+    yield from _workers(pyspark, os.environ.get("PYSPARK_PYTHON"))
+    yield _proxy()
+    yield _host()
+
+
+def explanation(log: Iterable[str]) -> tuple[str, bool]:
+    """What the known failures in a log mean, and whether there is none that matters."""
+    lines = list(log)
+    found = failures.explain(lines)
+    if not found:
+        return f"No known failure is in these {len(lines)} lines.", True
+    parts = [
+        f"line {each.number}: {each.line[:200]}\n  {each.failure.cause}\n  -> {each.failure.action}"
+        for each in found
+    ]
+    return "\n".join(parts), all(each.failure.harmless for each in found)
+
+
+def _spark_home(pyspark: Installed) -> Result:
+    home = os.environ.get("SPARK_HOME")
+    if home and Path(home).resolve() != pyspark.home.resolve():
+        return Result(
+            "PySpark",
+            f"is {pyspark.version} in {pyspark.home}, but SPARK_HOME={home}",
+            "unset SPARK_HOME, or use the Python that belongs to that Spark",
+        )
+    return Result("PySpark", f"{pyspark.version} for Scala {pyspark.scala}")
+
+
+def _java(pyspark: Installed) -> Result:
+    try:
+        found = java.suiting(pyspark.version)
+    except ConnectorError as error:
+        text, _, action = str(error).partition(": ")
+        return Result("Java", text, action)
+    return Result("Java", f"{found.major} ({found.program})")
+
+
+def _jars(pyspark: Installed) -> Iterator[Result]:
+    """The folder of KBROKER_SPARK_JARS, and jars that somebody has put among PySpark's own."""
+    own = [path.name for path in (pyspark.home / "jars").glob("*.jar") if jars.parse(path.name)]
+    try:
+        local = [path.name for path in local_jars()]
+    except ConnectorError as error:
+        text, _, action = str(error).partition(": ")
+        yield Result("Jars", text, action)
+        return
+    if not local and not own:
+        yield Result("Jars", f"by name from the Java registry: {pyspark.package}")
+        return
+    where = " and ".join([JARS_VARIABLE] * bool(local) + [str(pyspark.home / "jars")] * bool(own))
+    found = jars.faults([*local, *own], pyspark)
+    for fault in found:
+        yield Result(
+            "Jars",
+            f"{fault.text} ({where})",
+            "works without Kerberos" if fault.harmless else _JARS_ACTION,
+            fault.harmless,
+        )
+    if all(fault.harmless for fault in found):
+        yield Result("Jars", f"all four are in {where}")
+
+
+_JARS_ACTION = (
+    "kbroker spark packages --jars-dir NEW-FOLDER fetches the right ones; remove others from "
+    "PySpark's jars"
+)
+
+
+def _workers(pyspark: Installed, setting: str | None) -> Iterator[Result]:
+    """The interpreter that runs Python functions: PYSPARK_PYTHON, or else the first python3."""
+    program = shutil.which(setting or "python3")
+    if program is None:
+        yield Result("Workers", f"{setting or 'python3'} is not there", _interpreter_action())
+        return
+    try:
+        done = subprocess.run(
+            [program, "-c", _VERSIONS], capture_output=True, text=True, check=True, timeout=60
+        )
+        found = json.loads(done.stdout)
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        yield Result("Workers", f"{program} does not run: {error}", _interpreter_action())
+        return
+    here = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    # kbroker.spark.session sets the variable itself.
+    harmless = setting is None
+    if found["python"] != here:
+        yield Result(
+            "Workers",
+            f"would run Python {found['python']} ({program}), this is {here}",
+            _interpreter_action(),
+            harmless,
+        )
+    else:
+        yield Result("Workers", f"Python {found['python']} ({program})")
+    for name, version in found.items():
+        if name != "python":
+            yield _library(pyspark, name, version, program, harmless)
+
+
+def _interpreter_action() -> str:
+    return f"export PYSPARK_PYTHON={sys.executable} (kbroker.spark.session sets it itself)"
+
+
+def _library(
+    pyspark: Installed, name: str, version: str | None, program: str, harmless: bool
+) -> Result:
+    oldest = _oldest(name)
+    if version is None:
+        action = _interpreter_action() if harmless else f"{program} -m pip install {name}"
+        return Result(name, f"is not there for the workers ({program})", action, harmless)
+    if oldest and newer(oldest, version):
+        action = f"{program} -m pip install '{name}>={oldest}'"
+        text = f"{version} is older than the {oldest} that PySpark {pyspark.version} wants"
+        return Result(name, text, action)
+    if name == "pandas" and version.split(".")[0] != "2":
+        text = f"{version}: PySpark warns about pandas that is not 2"
+        return Result(name, text, f"{program} -m pip install 'pandas<3'", harmless=True)
+    return Result(name, version)
+
+
+def _oldest(library: str) -> str | None:
+    """The oldest version of a library that PySpark's own package asks for."""
+    for wanted in importlib.metadata.requires("pyspark") or ():
+        if found := re.match(rf"{library}\s*\(?>=([\d.]+)", wanted):
+            return found[1]
+    return None
+
+
+def newer(one: str, other: str) -> bool:
+    """Whether a version such as ``2.2.0`` is above another one."""
+
+    def numbers(version: str) -> list[int]:
+        return [int(part) for part in re.findall(r"\d+", version)[:3]]
+
+    return numbers(one) > numbers(other)
+
+
+def _proxy() -> Result:
+    """Java does not read the variables that other programs read."""
+    name = next((name for name in _PROXY_VARIABLES if os.environ.get(name)), None)
+    java_options = " ".join(
+        os.environ.get(each, "") for each in ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")
+    )
+    if name and "proxyHost" not in java_options and not os.environ.get(JARS_VARIABLE):
+        return Result(
+            "Proxy",
+            f"{name} is set, and Java does not read it",
+            "export JAVA_TOOL_OPTIONS='-Dhttps.proxyHost=HOST -Dhttps.proxyPort=PORT', or use "
+            "kbroker spark packages --jars-dir",
+            harmless=True,
+        )
+    return Result("Proxy", "none, or Java knows it" if name is None or java_options else "not used")
+
+
+def _host() -> Result:
+    """Spark offers its driver at this machine's name unless SPARK_LOCAL_IP says otherwise."""
+    if address := os.environ.get("SPARK_LOCAL_IP"):
+        return Result("Host", f"SPARK_LOCAL_IP={address}")
+    name = socket.gethostname()
+    try:
+        address = socket.gethostbyname(name)
+    except OSError:
+        address = "no address"
+    if address == "no address" or address.startswith("127."):
+        action = "export SPARK_LOCAL_IP=127.0.0.1 (kbroker.spark.session sets it itself)"
+        return Result("Host", f"{name} is {address}", action, harmless=True)
+    return Result("Host", f"{name} is {address}")

@@ -22,8 +22,8 @@ from kbroker.storage.naming import META_PROPERTIES
 from .clock import Clock, SystemClock
 from .config import BrokerConfig
 from .connection import Connection
-from .context import Endpoint
 from .descriptors import shares
+from .endpoint import Endpoint
 from .flusher import Flusher
 from .node import Node
 from .registry import load_apis

@@ -3,36 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .endpoint import Endpoint
     from .node import Node
     from .registry import Api
 
 
-PORT_MAX = 65535
-
-
 class Refused(Exception):
     """The client sent what is answered by closing the connection; the message says what."""
-
-
-class Endpoint(NamedTuple):
-    """Where a client reaches a node."""
-
-    host: str
-    port: int
-
-    @classmethod
-    def parse(cls, text: str) -> Endpoint:
-        """Read HOST:PORT, where an address of IPv6 may stand in brackets. Raises ValueError."""
-        host, _, port = text.strip().rpartition(":")
-        if not host or not port.isdecimal() or not 0 < int(port) <= PORT_MAX:
-            raise ValueError(f"{text!r} is not HOST:PORT")
-        return cls(host.strip("[]"), int(port))
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 class Peer:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from .config import BrokerConfig, ConfigError
-from .context import PORT_MAX, Endpoint
+from .endpoint import PORT_MAX, Endpoint
 from .server import Listener
 
 _ADDRESS = re.compile(r"(?P<name>[\w.-]+)://(?:\[(?P<six>[^\]]*)\]|(?P<host>[^:]*)):(?P<port>\d+)")

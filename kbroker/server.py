@@ -14,8 +14,9 @@ from functools import partial
 import trio
 
 from .connection import Connection
-from .context import Endpoint, Peer
+from .context import Peer
 from .descriptors import shares
+from .endpoint import Endpoint
 from .node import Node
 from .registry import Api
 from .transport import PlainTransport

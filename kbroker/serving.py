@@ -21,9 +21,9 @@ from . import __version__
 from .broker import Broker, open_broker
 from .client import check_round_trip
 from .config import BrokerConfig, ConfigError
-from .context import Endpoint
 from .declared import StartFailed, declare
 from .descriptors import raise_limit
+from .endpoint import Endpoint
 from .listeners import configured_listeners
 from .logs import set_up_logging
 from .protocol.errors import KafkaError

@@ -19,7 +19,7 @@ CONTROL = click.option(
 
 def ask(control: str, /, **order: Any) -> dict[str, Any]:
     """Send one order; returns the answer, or ends the command with what went wrong."""
-    from kbroker.context import Endpoint
+    from kbroker.endpoint import Endpoint
 
     try:
         with socket.create_connection(Endpoint.parse(control)) as stream:

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from kbroker.context import Endpoint
+from kbroker.endpoint import Endpoint
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.groups import FindCoordinatorRequest
 from kbroker.protocol.messages.metadata import MetadataRequest, MetadataResponse

@@ -16,7 +16,7 @@ from typing import Any
 import trio
 
 from kbroker.broker import Broker
-from kbroker.context import Endpoint
+from kbroker.endpoint import Endpoint
 
 from .host import BrokerThread
 from .local import LocalBroker

@@ -24,7 +24,7 @@ from kbroker.client.groups import Group
 from kbroker.client.topics import Partition
 from kbroker.clock import SystemClock
 from kbroker.config import BrokerConfig
-from kbroker.context import Endpoint
+from kbroker.endpoint import Endpoint
 from kbroker.server import Listener
 from kbroker.storage.crash_files import Mode
 

@@ -16,7 +16,7 @@ import trio
 
 from kbroker.broker import open_broker
 from kbroker.config import BrokerConfig
-from kbroker.context import Endpoint
+from kbroker.endpoint import Endpoint
 from kbroker.node import Node
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest

@@ -11,7 +11,7 @@ import trio
 
 from kbroker.broker import Broker, open_broker
 from kbroker.config import BrokerConfig
-from kbroker.context import Endpoint
+from kbroker.endpoint import Endpoint
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.headers import encode_response
 from kbroker.protocol.messages.api_versions import ApiVersionsResponse

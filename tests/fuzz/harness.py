@@ -22,7 +22,8 @@ from trio.testing import wait_all_tasks_blocked
 from kbroker.broker import Broker, open_broker
 from kbroker.config import BrokerConfig
 from kbroker.connection import Connection
-from kbroker.context import Context, Endpoint, Peer
+from kbroker.context import Context, Peer
+from kbroker.endpoint import Endpoint
 from kbroker.node import Node
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey

@@ -23,6 +23,10 @@ COMMANDS = {
         "kbroker.cli.log:log",
         "Work on the files of a partition; the broker must not run.",
     ),
+    "audit": (
+        "kbroker.cli.audit:audit",
+        "Say what a topic holds, and compare it with another one or a lake.",
+    ),
     "fault": ("kbroker.cli.fault:fault", "Let a broker fail on demand, for tests."),
     "clock": ("kbroker.cli.clock:clock", "Let time pass in a broker, for tests."),
     "explain": (

@@ -13,7 +13,7 @@ import click
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
-    from kbroker.context import Endpoint
+    from kbroker.endpoint import Endpoint
     from kbroker.protocol.errors import ErrorCode
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -102,7 +102,7 @@ def resolve(given: Mapping[str, str]) -> Target:
 
 
 def _parse_addresses(text: str) -> list[Endpoint]:
-    from kbroker.context import Endpoint
+    from kbroker.endpoint import Endpoint
 
     try:
         return [Endpoint.parse(address) for address in text.split(",")]
@@ -110,8 +110,13 @@ def _parse_addresses(text: str) -> list[Endpoint]:
         raise click.BadParameter(str(error), param_hint="--bootstrap") from None
 
 
-def run(target: Target, work: Callable[[ClusterClient], Awaitable[Result]]) -> Result:
-    """Do work on a cluster; ends the process with a message and a status when it fails."""
+def run(
+    target: Target, work: Callable[[ClusterClient], Awaitable[Result]], *, failed: int = FAILED
+) -> Result:
+    """Do work on a cluster; ends the process with a message and a status when it fails.
+
+    The status is `failed`, or `TIMED_OUT`.
+    """
     import trio
 
     from kbroker.client.cluster import open_cluster
@@ -124,12 +129,12 @@ def run(target: Target, work: Callable[[ClusterClient], Awaitable[Result]]) -> R
     try:
         return trio.run(main, strict_exception_groups=True)
     except BaseExceptionGroup as group:
-        _end(first_error(group))
+        _end(first_error(group), failed)
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001  # `_end` raises what is a bug
-        _end(error)
+        _end(error, failed)
 
 
-def _end(error: BaseException) -> NoReturn:
+def _end(error: BaseException, failed: int) -> NoReturn:
     """Print an error that a person can do something about and exit; raise every other one."""
     from kbroker.client.errors import ClientError, TimedOut
     from kbroker.protocol.errors import KafkaError
@@ -148,7 +153,7 @@ def _end(error: BaseException) -> NoReturn:
         message += "; does the broker still run? `kbroker health` asks it"
     elif isinstance(error, KafkaError):
         message = refusal(error.code, message)
-    fail(message, TIMED_OUT if isinstance(error, TimedOut) else FAILED)
+    fail(message, TIMED_OUT if isinstance(error, TimedOut) else failed)
 
 
 def refusal(code: ErrorCode, message: str | None) -> str:

@@ -16,7 +16,7 @@ from kbroker.protocol.records import BatchHeader, Record, iter_headers, read_mar
 
 from .cluster import ClusterClient
 from .connection import Connection
-from .errors import CannotConnect, ClientError, NotReachable, check, error_code, first_error
+from .errors import CannotConnect, CannotRead, NotReachable, check, error_code, first_error
 from .list_offsets import NO_LEADER
 from .topics import Partition, by_leader
 
@@ -57,6 +57,8 @@ class Fetched(NamedTuple):
     batches: bytes
     aborted: dict[int, list[int]]
     log_start: int
+    next_offset: int
+    """Where the next ones begin."""
 
 
 @dataclass(slots=True)
@@ -81,9 +83,10 @@ class Position:
         away = trio.current_time() - self.good_at
         if not code.retriable or away > (DAMAGE_SECONDS if is_damage else AWAY_SECONDS):
             name, index = self.partition
-            raise ClientError(
+            raise CannotRead(
+                code,
                 f"partition {index} of {name} cannot be read ({code.name}); "
-                "`kbroker cluster health` says more"
+                "`kbroker cluster health` says more",
             )
 
 
@@ -252,9 +255,10 @@ class _Reader:
         code = error_code(row.error_code)
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
             name, index = position.partition
-            raise ClientError(
+            raise CannotRead(
+                code,
                 f"partition {index} of {name} does not have offset {position.offset}; `-o start` "
-                f"begins with what there is, `kbroker topic describe {name}` shows it"
+                f"begins with what there is, `kbroker topic describe {name}` shows it",
             )
         if code:
             position.refused(code)
@@ -268,8 +272,11 @@ def _batches(position: Position, row: FetchResponse.Partition) -> Fetched | None
     batches = bytes(row.records or b"")
     for _, header in iter_headers(batches):
         position.offset = max(position.offset, header.next_offset)
-    found = Fetched(position.partition, batches, _aborted(row), row.log_start_offset)
-    return found if batches else None
+    if not batches:
+        return None
+    return Fetched(
+        position.partition, batches, _aborted(row), row.log_start_offset, position.offset
+    )
 
 
 def _records(

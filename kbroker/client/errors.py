@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from kbroker.context import Endpoint
+from kbroker.endpoint import Endpoint
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
 
@@ -48,6 +48,14 @@ class NoSuchPartition(ClientError):
             f"{self.what}; `-p -1` places records by their keys, `kbroker topic add-partitions "
             f"{topic} COUNT` makes more"
         )
+
+
+class CannotRead(ClientError):
+    """A partition cannot be read; `code` is what its leader said."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class NoSuchGroup(ClientError):

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from .layout import PAYLOAD_OF_RAW, RECORD, LakeFile, data_files
 
-__all__ = ["LakeFile", "files", "payload", "records"]
+__all__ = ["LakeFile", "common_schema", "files", "merged", "payload", "records"]
 
 _BATCH_ROWS = 8192
 
@@ -38,8 +38,17 @@ def records(
         pyarrow.ArrowException: a file is torn, or one column has two types that do not go together.
     """
     found = files(lake, topic)
-    schema = _common_schema(found, columns)
-    waiting = [file for file in found if file.partition == partition]
+    schema = common_schema(found, columns)
+    for batch in merged([file for file in found if file.partition == partition], schema):
+        yield batch.select(list(columns)) if columns else batch
+
+
+def merged(found: Sequence[LakeFile], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Read files of one partition in the order of offsets, with the columns of a schema.
+
+    The files are in order themselves. Raises as `records`.
+    """
+    waiting = list(found)
     open_files: list[_OpenFile] = []
     while waiting or open_files:
         frontier = min((one.last_offset for one in open_files), default=-1)
@@ -48,7 +57,7 @@ def records(
             open_files += [opened] if opened.advance() else []
             frontier = min((one.last_offset for one in open_files), default=-1)
         if open_files:
-            yield from _in_order([one.take_until(frontier) for one in open_files], columns)
+            yield from _in_order([one.take_until(frontier) for one in open_files])
             open_files = [one for one in open_files if one.has_rows or one.advance()]
 
 
@@ -105,22 +114,19 @@ class _OpenFile:
         return taken
 
 
-def _in_order(
-    parts: list[pa.RecordBatch], columns: Sequence[str] | None
-) -> Iterator[pa.RecordBatch]:
+def _in_order(parts: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The rows of all parts by offset."""
     table = pa.Table.from_batches([part for part in parts if part.num_rows])
     order = pc.sort_indices(pc.struct_field(table.column(RECORD).combine_chunks(), "offset"))
-    table = table.take(order) if len(parts) > 1 else table
-    yield from table.select(list(columns) if columns else table.column_names).to_batches()
+    yield from (table.take(order) if len(parts) > 1 else table).to_batches()
 
 
 def _offsets(batch: pa.RecordBatch) -> pa.Array:
     return pc.struct_field(batch.column(RECORD), "offset")
 
 
-def _common_schema(found: list[LakeFile], columns: Sequence[str] | None) -> pa.Schema:
-    """The columns of all files, ``record`` last."""
+def common_schema(found: Sequence[LakeFile], columns: Sequence[str] | None = None) -> pa.Schema:
+    """The columns of all files, or of them those named; ``record`` always, as the last one."""
     each = [pq.read_schema(file.path).remove_metadata() for file in found]
     fields = pa.unify_schemas([*each, pa.schema([])], promote_options="permissive")
     names = [name for name in fields.names if name != RECORD]

@@ -1,0 +1,309 @@
+"""`kbroker audit`: what a topic holds, and whether another side has the same."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .completion import complete_topics
+from .output import Column, format_options, show, table
+from .target import BROKERS, Target, resolve, run, target_options
+
+if TYPE_CHECKING:
+    from kbroker.client.cluster import ClusterClient
+    from kbroker.pipelines.audit import Identity, PairReport, Source, TopicReport
+    from kbroker.pipelines.audit.compare import Compared
+    from kbroker.pipelines.audit.partition import PartitionFacts
+
+FOUND, NOT_DONE = 1, 3
+"""Exit codes: something was found; the audit could not be done."""
+
+OFFSET = "offset"
+
+FACTS_COLUMNS = [
+    Column("partition"),
+    Column("records"),
+    Column("first_offset"),
+    Column("last_offset"),
+    Column("first_time"),
+    Column("last_time"),
+    Column("bytes"),
+    Column("batches", wide=True),
+    Column("codecs"),
+    Column("absent", optional=True),
+    Column("tombstones", wide=True),
+    Column("without_key", wide=True),
+    Column("with_headers", wide=True),
+    Column("times_back", wide=True),
+    Column("producers", wide=True),
+]
+COMPARED_COLUMNS = [
+    Column("partition"),
+    Column("equal"),
+    Column("lost", optional=True),
+    Column("pending", optional=True),
+]
+
+
+@click.command(
+    epilog=r"""\b
+FORM is record (key, value and headers), key, header:NAME, or field:NAME of a JSON value.
+Exit status: 0 clean, 1 something was found, 2 wrong usage, 3 the audit could not be done,
+4 no answer in time.
+"""
+)
+@click.argument("topic", shell_complete=complete_topics)
+@click.option("--against", metavar="TOPIC", help="Compare with another topic.")
+@click.option(
+    "--against-bootstrap", metavar="HOST:PORT", help="The cluster of the other topic, if not this."
+)
+@click.option(
+    "--against-lake",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Compare with the lake that `kbroker lake` has written.",
+)
+@click.option(
+    "--by",
+    metavar="offset|FORM",
+    default=OFFSET,
+    show_default=True,
+    help="With --against: what a record of the other topic is found by.",
+)
+@click.option("--distinct", is_flag=True, help="With --by FORM: how often does not count.")
+@click.option(
+    "--may-lag", is_flag=True, help="What lies behind the other side's end may be missing."
+)
+@click.option(
+    "--unique", metavar="FORM", help="A record that comes again is a finding: it is known by this."
+)
+@click.option("-p", "--partition", "partitions", type=click.IntRange(0), multiple=True)
+@click.option(
+    "--isolation",
+    type=click.Choice(["read_committed", "read_uncommitted"]),
+    default="read_committed",
+    show_default=True,
+    help="Whether records of aborted transactions are absent, or count like all others.",
+)
+@click.option(
+    "--list",
+    "listed",
+    type=click.IntRange(0),
+    default=20,
+    show_default=True,
+    help="How many findings of each kind to list.",
+)
+@format_options
+@target_options
+def audit(target: Target, topic: str, output: str, **asked: Any) -> None:
+    """Say what TOPIC holds, and whether all of it is sound.
+
+    With --against or --against-lake: which records are missing, doubled or different there.
+    """
+    choices = _choices(**asked)
+
+    async def work(cluster: ClusterClient) -> TopicReport | PairReport:
+        return await _audit(cluster, topic, choices)
+
+    report = run(target, work, failed=NOT_DONE)
+    show(output, _as_json(report), lambda wide: _text(report, wide=wide))
+    if report.findings:
+        sys.exit(FOUND)
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What the command line asks for; `identity` None is to compare by offset."""
+
+    against: str | None
+    elsewhere: Target | None
+    lake: Path | None
+    identity: Identity | None
+    distinct: bool
+    may_lag: bool
+    unique: Identity | None
+    partitions: tuple[int, ...]
+    committed: bool
+    listed: int
+
+
+def _choices(**asked: Any) -> Choices:
+    against, bootstrap, lake = (
+        asked[name] for name in ("against", "against_bootstrap", "against_lake")
+    )
+    if against is not None and lake is not None:
+        raise click.UsageError("--against and --against-lake exclude each other")
+    if against is None and (bootstrap is not None or asked["by"] != OFFSET or asked["distinct"]):
+        raise click.UsageError("--against-bootstrap, --by and --distinct need --against TOPIC")
+    if asked["distinct"] and asked["by"] == OFFSET:
+        raise click.UsageError("--distinct needs --by FORM: an offset is there once")
+    if asked["unique"] is not None and (against or lake):
+        raise click.UsageError("--unique is for one topic; audit it without --against")
+    return Choices(
+        against,
+        None if bootstrap is None else resolve({BROKERS: bootstrap}),
+        lake,
+        None if asked["by"] == OFFSET else _identity(asked["by"], "--by"),
+        asked["distinct"],
+        asked["may_lag"],
+        None if asked["unique"] is None else _identity(asked["unique"], "--unique"),
+        asked["partitions"],
+        asked["isolation"] == "read_committed",
+        asked["listed"],
+    )
+
+
+def _identity(text: str, option: str) -> Identity:
+    from kbroker.pipelines.audit import BadIdentity, Identity
+
+    try:
+        return Identity.parse(text)
+    except BadIdentity as error:
+        raise click.BadParameter(str(error), param_hint=option) from None
+
+
+async def _audit(cluster: ClusterClient, topic: str, choices: Choices) -> TopicReport | PairReport:
+    from kbroker.client.cluster import open_cluster
+    from kbroker.pipelines.audit import Source, audit_topic
+
+    source = Source(cluster, topic, choices.committed, choices.partitions)
+    if choices.lake is not None:
+        return await _against_lake(source, choices.lake, choices)
+    if choices.against is None:
+        return await audit_topic(source, unique=choices.unique, listed=choices.listed)
+    if choices.elsewhere is None:
+        return await _against_topic(source, cluster, choices.against, choices)
+    elsewhere = choices.elsewhere
+    async with open_cluster(elsewhere.bootstrap, elsewhere.client_id) as other:
+        return await _against_topic(source, other, choices.against, choices)
+
+
+async def _against_topic(
+    source: Source, cluster: ClusterClient, name: str, choices: Choices
+) -> PairReport:
+    from kbroker.pipelines.audit import Source, compare_contents, compare_offsets
+
+    other = Source(cluster, name, choices.committed, choices.partitions)
+    listed = choices.listed
+    if choices.identity is None:
+        return await compare_offsets(source, other, may_lag=choices.may_lag, listed=listed)
+    return await compare_contents(
+        source, other, choices.identity, distinct=choices.distinct, listed=listed
+    )
+
+
+async def _against_lake(source: Source, lake: Path, choices: Choices) -> PairReport:
+    from kbroker.client.errors import ClientError
+
+    try:
+        from kbroker.pipelines.audit.lake import compare_lake
+    except ModuleNotFoundError as error:
+        raise ClientError(
+            f"reading a lake needs {error.name}: pip install 'kbroker[spark]'"
+        ) from None
+    return await compare_lake(source, lake, may_lag=choices.may_lag, listed=choices.listed)
+
+
+# --- what is printed --------------------------------------------------------------------------
+
+
+def _as_json(report: TopicReport | PairReport) -> dict[str, Any]:
+    from kbroker.pipelines.audit import TopicReport
+
+    found: dict[str, Any] = {
+        "topic": report.topic,
+        "clean": not report.findings,
+        "counts": {str(kind): count for kind, count in report.findings.counts.items()},
+        "findings": [finding.as_json() for finding in report.findings.listed],
+        "partitions": [_facts(facts) for facts in report.partitions],
+    }
+    if isinstance(report, TopicReport):
+        keys = {"keys": report.keys, "keys_exact": report.keys_exact}
+        return found | keys | {"repeated": report.repeated, "compacted": report.compacted}
+    return found | {
+        "against": report.other,
+        "by": report.by,
+        "against_partitions": [_facts(facts) for facts in report.other_partitions],
+        "compared": [_compared(one) for one in report.compared],
+        "files": report.files,
+        "poison": report.poison,
+    }
+
+
+def _text(report: TopicReport | PairReport, *, wide: bool) -> str:
+    from kbroker.pipelines.audit import TopicReport
+
+    parts = [table(FACTS_COLUMNS, map(_facts, report.partitions), wide=wide)]
+    if isinstance(report, TopicReport):
+        about = "" if report.keys_exact else "about "
+        parts.append(
+            f"{report.records:,} records, {about}{report.keys:,} different keys, "
+            f"{report.repeated:,} records come again"
+        )
+    else:
+        if report.other_partitions:
+            theirs = table(FACTS_COLUMNS, map(_facts, report.other_partitions), wide=wide)
+            parts.append(f"against {report.other} by {report.by}\n{theirs}")
+        else:
+            parts.append(
+                f"against {report.other}: {report.files:,} files, {report.poison:,} records put "
+                "aside as unreadable"
+            )
+        if report.compared:
+            parts.append(table(COMPARED_COLUMNS, map(_compared, report.compared), wide=wide))
+    open_ends = sum(facts.beyond_stable for facts in report.partitions)
+    if open_ends:
+        parts.append(
+            f"{open_ends:,} offsets lie behind the start of open transactions and were not read; "
+            "`kbroker cluster txn list` shows who they belong to"
+        )
+    parts.append(report.findings.words() if report.findings else "clean")
+    return "\n\n".join(parts)
+
+
+def _facts(facts: PartitionFacts) -> dict[str, Any]:
+    return {
+        "partition": facts.partition,
+        "records": facts.records,
+        "first_offset": facts.first_offset,
+        "last_offset": facts.last_offset,
+        "log_start": facts.log_start,
+        "end": facts.end,
+        "first_time": _time(facts.first_timestamp),
+        "last_time": _time(facts.last_timestamp),
+        "times_back": facts.times_back,
+        "bytes": facts.bytes,
+        "batches": facts.batches,
+        "codecs": dict(facts.codecs),
+        "absent": {str(reason): count for reason, count in facts.absent.items()},
+        "tombstones": facts.tombstones,
+        "without_key": facts.without_key,
+        "with_headers": facts.with_headers,
+        "producers": facts.producers,
+        "beyond_stable": facts.beyond_stable,
+    }
+
+
+def _compared(one: Compared) -> dict[str, Any]:
+    return {
+        "partition": one.partition,
+        "equal": one.equal,
+        "lost": {str(reason): count for reason, count in one.excused.items()},
+        "pending": one.pending or None,
+    }
+
+
+def _time(timestamp: int | None) -> str | None:
+    """A time in ms as people write it; the number where there is no such date."""
+    if timestamp is None:
+        return None
+    try:
+        when = datetime.fromtimestamp(timestamp / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return str(timestamp)
+    return when.isoformat(timespec="milliseconds").replace("+00:00", "Z")

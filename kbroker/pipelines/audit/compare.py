@@ -1,0 +1,165 @@
+"""Two sides of one partition compared offset by offset, in one pass over both."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from operator import lt
+
+from .findings import Finding, Findings, Kind, shown
+from .rows import FOREVER, Piece, Reason, Row, Rows
+
+LOSSES = frozenset({Reason.COMPACTION, Reason.DELETED, Reason.DAMAGED})
+"""Why a side may have lost a record that it once had; damage is a finding of its own."""
+
+
+@dataclass(slots=True)
+class Compared:
+    """One partition of a topic beside another side, and what came out."""
+
+    topic: str
+    partition: int
+    other: str
+    """The other side's name."""
+    equal: int = 0
+    """Records that are the same on both sides."""
+    excused: Counter[Reason] = field(default_factory=Counter)
+    """Records that one side only still has, by why the other one lost them."""
+    pending: int = 0
+    """Records behind the end of the other side, which may lag."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What is compared, of the topic's offsets from `begin` on and below `end`."""
+
+    begin: int
+    end: int
+    other_end: int = FOREVER
+    """From here on the other side may still lack records."""
+    values: bool = True
+    """Whether values are compared; else only whether there is one."""
+
+
+class Comparison:
+    """Compares the pieces of both sides."""
+
+    def __init__(self, compared: Compared, rules: Rules, findings: Findings) -> None:
+        self._compared = compared
+        self._rules = rules
+        self._findings = findings
+
+    async def run(self, topic: AsyncIterator[Piece], other: AsyncIterator[Piece]) -> None:
+        """Compare everything; both sides are read at the same pace."""
+        left, right = _Side(topic), _Side(other)
+        at = 0
+        while at < FOREVER:
+            await left.fill(at)
+            await right.fill(at)
+            end = min(left.piece.end, right.piece.end)
+            self._compare(left.cut(end), right.cut(end), at)
+            at = end
+
+    def _compare(self, topic: Piece, other: Piece, at: int) -> None:
+        """Compare what lies between the offset `at` and the end of both pieces."""
+        ours, theirs = self._comparable(topic.rows), self._comparable(other.rows)
+        if ours == theirs:
+            self._compared.equal += ours.size
+            return
+        found = self._once(theirs, at)
+        for row in ours.rows():
+            match = found.pop(row.offset, None)
+            if match is None:
+                self._only_in_topic(row, other)
+            elif match == row:
+                self._compared.equal += 1
+            else:
+                self._add(Kind.DIFFERENT, row, _difference(row, match))
+        for row in found.values():
+            self._only_in_other(row, topic)
+
+    def _comparable(self, rows: Rows) -> Rows:
+        if self._rules.values:
+            return rows
+        return rows._replace(values=[None if value is None else b"" for value in rows.values])
+
+    def _once(self, theirs: Rows, at: int) -> dict[int, Row]:
+        """The other side's records by offset; those that come again are doubled."""
+        if theirs.size and theirs.offsets[0] >= at and _rises(theirs.offsets):
+            return {row.offset: row for row in theirs.rows()}
+        found: dict[int, Row] = {}
+        for row in theirs.rows():
+            if row.offset < at or row.offset in found:
+                self._add(Kind.DOUBLED, row, f"{self._compared.other} has it again")
+            else:
+                found[row.offset] = row
+        return found
+
+    def _only_in_topic(self, row: Row, other: Piece) -> None:
+        reason = other.reason(row.offset)
+        if reason in LOSSES:
+            self._compared.excused[reason] += 1
+        elif row.offset >= self._rules.other_end:
+            self._compared.pending += 1
+        else:
+            self._add(Kind.MISSING, row, f"{self._compared.other} does not have it")
+
+    def _only_in_other(self, row: Row, topic: Piece) -> None:
+        reason = Reason.DELETED if row.offset < self._rules.begin else topic.reason(row.offset)
+        if reason in LOSSES:
+            self._compared.excused[reason] += 1
+            return
+        why = {
+            Reason.CONTROL: "there the topic has the end of a transaction",
+            Reason.ABORTED: "in the topic its transaction was aborted",
+        }.get(reason or Reason.UNKNOWN, "the topic does not")
+        if row.offset >= self._rules.end:
+            why = f"the topic ends at {self._rules.end}"
+        self._add(Kind.EXTRA, row, f"{self._compared.other} has it, {why}")
+
+    def _add(self, kind: Kind, row: Row, what: str) -> None:
+        compared = self._compared
+        found = Finding(kind, compared.topic, what, compared.partition, row.offset, key=row.key)
+        self._findings.add(found)
+
+
+class _Side:
+    """A side with one piece in memory."""
+
+    def __init__(self, pieces: AsyncIterator[Piece]) -> None:
+        self._pieces = pieces
+        self.piece = Piece(Rows.of([]), 0)
+
+    async def fill(self, at: int) -> None:
+        """Have a piece that reaches beyond the offset `at`, or still has records before it."""
+        while self.piece.end <= at and not self.piece.rows.size:
+            self.piece = await anext(self._pieces, Piece(Rows.of([]), FOREVER))
+
+    def cut(self, end: int) -> Piece:
+        """Take away what lies in front of an offset."""
+        piece = self.piece
+        taken = Piece(piece.rows.between(0, end), end, piece.gaps)
+        piece.rows = piece.rows.between(end, FOREVER)
+        return taken
+
+
+def _rises(offsets: list[int]) -> bool:
+    return all(map(lt, offsets, offsets[1:]))
+
+
+def _difference(ours: Row, theirs: Row) -> str:
+    """What of a record is different."""
+    if ours.key != theirs.key:
+        return f"key {_shown(ours.key)} is {_shown(theirs.key)}"
+    if ours.value != theirs.value:
+        if (ours.value is None) != (theirs.value is None):
+            return "a tombstone on one side, a value on the other"
+        return f"value {_shown(ours.value)} is {_shown(theirs.value)}"
+    if ours.headers != theirs.headers:
+        return f"headers {list(ours.headers)} are {list(theirs.headers)}"
+    return f"timestamp {ours.timestamp} is {theirs.timestamp}"
+
+
+def _shown(data: bytes | None) -> str:
+    return "null" if data is None else shown(data)

@@ -1,0 +1,257 @@
+"""A topic beside the lake that it is archived in. pyarrow is imported here and nowhere else."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from operator import le
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from kbroker.client.errors import ClientError
+from kbroker.pipelines.lake.layout import (
+    DATE,
+    HOUR,
+    PAYLOAD_OF_RAW,
+    RECORD,
+    LakeFile,
+    data_files,
+    poison_files,
+)
+from kbroker.pipelines.lake.reading import common_schema, merged
+
+from .compare import Compared, Comparison, Rules
+from .findings import LISTED, Finding, Findings, Kind
+from .pair import PairReport
+from .reader import Source, open_topic
+from .rows import FOREVER, Headers, Piece, Rows
+
+
+@dataclass(slots=True)
+class Archive:
+    """The files of one topic that can be read, with what their footers say."""
+
+    files: list[LakeFile] = field(default_factory=list)
+    raw: bool = True
+    """Whether values are the very bytes of the topic."""
+    poison: int = 0
+    """Rows of the files with records that the archiver could not read."""
+
+    def of(self, partition: int) -> list[LakeFile]:
+        """The files of a partition, by offset."""
+        return sorted(one for one in self.files if one.partition == partition)
+
+
+async def compare_lake(
+    source: Source, lake: Path, *, may_lag: bool = False, listed: int = LISTED
+) -> PairReport:
+    """Compare each record of a topic with what a lake has of its partition and offset.
+
+    Records that the archiver has put aside as unreadable count as archived. Values are compared
+    byte for byte where the lake is raw; elsewhere keys, headers and timestamps are, and whether a
+    record is a tombstone. With `may_lag` what lies behind a partition's last record in the lake is
+    not missing. Files are listed before the topic's end is looked up, so an archiver may run, but
+    not merge files meanwhile. Raises ClientError or KafkaError.
+    """
+    findings = Findings(listed)
+    archive = open_archive(lake, source.topic, findings)
+    reader = await open_topic(source, findings)
+    compared = []
+    for facts in reader.facts:
+        files = archive.of(facts.partition)
+        end = max((one.last + 1 for one in files), default=0) if may_lag else FOREVER
+        rules = Rules(facts.begin, facts.end, end, values=archive.raw)
+        one = Compared(source.topic, facts.partition, "the lake")
+        async with reader.pieces(facts) as pieces:
+            try:
+                await Comparison(one, rules, findings).run(
+                    pieces, _pieces(files, archive, findings)
+                )
+            except (OSError, pa.ArrowException) as error:
+                raise _unreadable(error) from error
+        compared.append(one)
+    known = {facts.partition for facts in reader.facts}
+    if not source.partitions:
+        _check_partitions(source.topic, archive, known, findings)
+    return PairReport(
+        source.topic,
+        str(lake),
+        "offset",
+        reader.facts,
+        [],
+        compared,
+        findings,
+        files=len(archive.files),
+        poison=archive.poison,
+    )
+
+
+def _unreadable(error: Exception) -> ClientError:
+    return ClientError(
+        f"the lake cannot be read ({error}); when files were merged meanwhile, audit again"
+    )
+
+
+def _check_partitions(topic: str, archive: Archive, known: set[int], findings: Findings) -> None:
+    for number in sorted({one.partition for one in archive.files} - known):
+        what = "the lake has files of this partition, the topic has no such partition"
+        findings.add(Finding(Kind.EXTRA, topic, what, number))
+
+
+# --- files ------------------------------------------------------------------------------------
+
+
+def open_archive(lake: Path, topic: str, findings: Findings) -> Archive:
+    """Look at the footers of all files of a topic; those that are torn are findings, and left out.
+
+    Raises ClientError when there is nothing of the topic.
+    """
+    data, poison = data_files(lake, topic), poison_files(lake, topic)
+    if not data and not poison:
+        raise ClientError(
+            f"{lake} has no files of topic {topic!r}; `kbroker lake {topic} {lake}` archives it"
+        )
+    archive = Archive()
+    sound, _ = _sound(data, topic, findings)
+    put_aside, archive.poison = _sound(poison, topic, findings)
+    archive.raw = _is_raw(sound)
+    archive.files = sound + put_aside
+    return archive
+
+
+def _sound(found: list[LakeFile], topic: str, findings: Findings) -> tuple[list[LakeFile], int]:
+    """The files that can be read, with the offsets that are in them, and their rows."""
+    sound, rows = [], 0
+    for file in found:
+        try:
+            footer = pq.read_metadata(file.path)
+        except (OSError, pa.ArrowException) as error:
+            what = f"{file.path} cannot be read ({error})"
+            findings.add(Finding(Kind.DAMAGED, topic, what, file.partition, file.first))
+            continue
+        rows += footer.num_rows
+        sound.append(_checked(file, topic, _Footer(footer), findings))
+    return sound, rows
+
+
+def _is_raw(files: list[LakeFile]) -> bool:
+    """Whether the files have one payload column, of bytes, called value."""
+    if not files:
+        return True
+    schema = common_schema(files)
+    names = [name for name in schema.names if name != RECORD]
+    return names == [PAYLOAD_OF_RAW] and pa.types.is_binary(schema.field(PAYLOAD_OF_RAW).type)
+
+
+class _Footer:
+    """The smallest and largest values of the columns of a file."""
+
+    def __init__(self, footer: pq.FileMetaData) -> None:
+        self._groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+        self._at = {
+            group.column(number).path_in_schema: number
+            for group in self._groups[:1]
+            for number in range(group.num_columns)
+        }
+
+    def range_of(self, column: str) -> tuple[Any, Any] | None:
+        """Smallest and largest value; None where the file does not say."""
+        number = self._at.get(f"{RECORD}.{column}")
+        if number is None:
+            return None
+        found = [group.column(number).statistics for group in self._groups]
+        if not all(one is not None and one.has_min_max for one in found):
+            return None
+        return min(one.min for one in found), max(one.max for one in found)
+
+
+def _checked(file: LakeFile, topic: str, footer: _Footer, findings: Findings) -> LakeFile:
+    """The file with the offsets that it holds; a name or folder that says otherwise is a finding."""
+    offsets = footer.range_of("offset")
+    said = {
+        "topic": (topic, topic),
+        "partition": (file.partition, file.partition),
+        "offset": (file.first, file.last),
+    }
+    for column, expected in said.items():
+        actual = footer.range_of(column)
+        if actual is not None and actual != expected:
+            what = f"{file.path} holds {column} {actual[0]} to {actual[1]}, its name says otherwise"
+            findings.add(Finding(Kind.MISPLACED, topic, what, file.partition, file.first))
+    times = footer.range_of("timestamp")
+    if times is not None and not _is_in_hour(file.path, *times):
+        what = f"{file.path} holds times from {times[0]} to {times[1]}, its folder says otherwise"
+        findings.add(Finding(Kind.MISPLACED, topic, what, file.partition, file.first))
+    if offsets is None:
+        return file
+    return LakeFile(file.partition, *offsets, file.path)
+
+
+def _is_in_hour(path: Path, *times: datetime.datetime) -> bool:
+    """Whether times are of the hour that the folders of a file name; poison has no such folders."""
+    folders = dict(part.split("=", 1) for part in path.parts if "=" in part)
+    if DATE not in folders or HOUR not in folders:
+        return True
+    named = folders[DATE], folders[HOUR]
+    return all((time.strftime("%Y-%m-%d"), time.strftime("%H")) == named for time in times)
+
+
+# --- records ----------------------------------------------------------------------------------
+
+
+async def _pieces(
+    files: list[LakeFile], archive: Archive, findings: Findings
+) -> AsyncIterator[Piece]:
+    """The records of one partition."""
+    if not files:
+        return
+    schema = common_schema(files, [PAYLOAD_OF_RAW] if archive.raw else [])
+    for batch in merged(files, schema):
+        rows = _rows(batch, archive.raw)
+        if not all(map(le, rows.offsets, rows.offsets[1:])):
+            what = (
+                f"a file has records that are not in the order of offsets, near {rows.offsets[0]}"
+            )
+            findings.add(Finding(Kind.MISPLACED, "", what, files[0].partition, rows.offsets[0]))
+        if rows.size:
+            yield Piece(rows, rows.offsets[-1] + 1)
+
+
+def _rows(batch: pa.RecordBatch, raw: bool) -> Rows:
+    """The records of a batch; where the lake is not raw, values say only whether there is one."""
+    record = batch.column(RECORD)
+
+    def column(name: str) -> pa.Array:
+        return pc.struct_field(record, name)
+
+    times = column("timestamp").cast(pa.timestamp("ms"), safe=False).cast(pa.int64())
+    if raw:
+        values = _objects(batch.column(PAYLOAD_OF_RAW))
+    else:
+        tombstones = pc.fill_null(column("tombstone"), False).to_pylist()
+        values = [None if gone else b"" for gone in tombstones]
+    return Rows(
+        column("offset").to_numpy().tolist(),
+        times.to_numpy().tolist(),
+        _objects(column("key")),
+        values,
+        _headers(column("headers")),
+    )
+
+
+def _objects(array: pa.Array) -> list[bytes | None]:
+    """The values of a binary column. By way of NumPy: `to_pylist` takes ten times as long."""
+    found: list[bytes | None] = array.to_numpy(zero_copy_only=False).tolist()
+    return found
+
+
+def _headers(array: pa.ListArray) -> list[Headers]:
+    """The headers of each record; where there are none the column has null or an empty list."""
+    if not len(array.flatten()):
+        return [()] * len(array)
+    return [tuple((one["key"], one["value"]) for one in found or ()) for found in array.to_pylist()]

@@ -1,0 +1,132 @@
+"""A topic beside another topic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kbroker.client.errors import ClientError
+
+from .compare import Compared, Comparison, Rules
+from .findings import LISTED, Finding, Findings, Kind
+from .identity import Identity
+from .keys import name_keys
+from .partition import PartitionFacts
+from .reader import Source, TopicReader, open_topic
+from .rows import FOREVER, Rows
+from .spill import Difference, Spill
+
+
+@dataclass(slots=True)
+class PairReport:
+    """What came out of comparing a topic with another side."""
+
+    topic: str
+    other: str
+    by: str
+    """What records were compared by: ``offset``, or an identity."""
+    partitions: list[PartitionFacts]
+    """Of the topic."""
+    other_partitions: list[PartitionFacts]
+    """Of the other topic; empty for a lake."""
+    compared: list[Compared]
+    """By partition of the topic; empty where records were not compared by their offsets."""
+    findings: Findings
+    files: int = 0
+    """Files of a lake that were read."""
+    poison: int = 0
+    """Records among them that the archiver could not read."""
+
+    @property
+    def records(self) -> int:
+        """Records of the topic."""
+        return sum(one.records for one in self.partitions)
+
+
+async def compare_offsets(
+    source: Source, other: Source, *, may_lag: bool = False, listed: int = LISTED
+) -> PairReport:
+    """Compare each record of a topic with the one at the same offset of another topic.
+
+    With `may_lag` what lies behind the end of the other partition is not missing. Raises ClientError
+    or KafkaError.
+    """
+    findings = Findings(listed)
+    right = await open_topic(other, findings)
+    left = await open_topic(source, findings)
+    others = {facts.partition: facts for facts in right.facts}
+    compared = []
+    for facts in left.facts:
+        one = Compared(source.topic, facts.partition, other.topic)
+        compared.append(one)
+        theirs = others.pop(facts.partition, None)
+        if theirs is None:
+            what = f"{other.topic} has no such partition"
+            findings.add(Finding(Kind.MISSING, source.topic, what, facts.partition))
+            continue
+        rules = Rules(facts.begin, facts.end, theirs.end if may_lag else FOREVER)
+        async with left.pieces(facts) as ours, right.pieces(theirs) as pieces:
+            await Comparison(one, rules, findings).run(ours, pieces)
+    for number in others:
+        what = f"{other.topic} has this partition, the topic has not"
+        findings.add(Finding(Kind.EXTRA, source.topic, what, number))
+    await name_keys(source, findings)
+    return PairReport(
+        source.topic, other.topic, "offset", left.facts, right.facts, compared, findings
+    )
+
+
+async def compare_contents(
+    source: Source,
+    other: Source,
+    identity: Identity,
+    *,
+    distinct: bool = False,
+    listed: int = LISTED,
+) -> PairReport:
+    """Compare which records two topics hold, wherever in them they are.
+
+    A record counts as often as it is there, or once with `distinct`. Memory is bounded, see
+    `Spill`. Raises ClientError or KafkaError.
+    """
+    findings = Findings(listed)
+    right = await open_topic(other, findings)
+    left = await open_topic(source, findings)
+    with Spill() as ours, Spill() as theirs:
+        await _collect(left, identity, ours)
+        await _collect(right, identity, theirs)
+        for difference in ours.differences(theirs, distinct=distinct):
+            _report(difference, source.topic, other.topic, str(identity), findings)
+    await name_keys(source, findings)
+    await name_keys(other, findings)
+    return PairReport(
+        source.topic, other.topic, str(identity), left.facts, right.facts, [], findings
+    )
+
+
+async def _collect(reader: TopicReader, identity: Identity, spill: Spill) -> None:
+    def watch(partition: int, rows: Rows) -> None:
+        try:
+            spill.add(partition, rows.offsets, identity.hashes(rows))
+        except ValueError as error:
+            raise ClientError(f"{reader.source.topic}: {error}") from None
+
+    for facts in reader.facts:
+        async with reader.pieces(facts, watch) as pieces:
+            async for _ in pieces:
+                pass
+
+
+def _report(
+    difference: Difference, topic: str, other: str, identity: str, findings: Findings
+) -> None:
+    left, right, places = difference
+    if left > right:
+        kind, where = Kind.MISSING, topic
+        what = f"{other} does not have this {identity}"
+    else:
+        kind, where = Kind.DOUBLED if left else Kind.EXTRA, other
+        what = f"{topic} does not have this {identity}"
+    if left and right:
+        what = f"this {identity} is {left} times in {topic}, {right} times in {other}"
+    for place in places:
+        findings.add(Finding(kind, where, what, *place))

@@ -1,0 +1,160 @@
+"""One topic as an audit reads it: its partitions in pieces, and the facts about them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import trio
+
+from kbroker.client.cluster import ClusterClient
+from kbroker.client.configs import Resource, describe_configs
+from kbroker.client.consumer import Fetched, reading_batches
+from kbroker.client.errors import CannotRead, NoSuchPartition, first_error
+from kbroker.client.list_offsets import EARLIEST, LATEST, offsets_at
+from kbroker.client.topics import Partition
+from kbroker.protocol.errors import ErrorCode, KafkaError
+
+from .findings import Findings
+from .partition import PartitionAudit, PartitionFacts
+from .rows import Piece, Rows
+
+DAMAGE = frozenset({ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.CORRUPT_MESSAGE})
+"""What a partition answers whose files are broken."""
+QUIET_SECONDS = 60
+"""How long nothing may come before the end of a partition is reached."""
+
+Watch = Callable[[int, Rows], None]
+"""Is shown all records, with their partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A topic of a cluster, as the readers of an audit see it.
+
+    With `committed`, records of aborted transactions do not count and reading ends in front of the
+    first transaction that is open. `partitions` are those to look at, all when it is empty.
+    """
+
+    cluster: ClusterClient
+    topic: str
+    committed: bool = True
+    partitions: Collection[int] = ()
+
+
+class TopicReader:
+    """Reads the partitions of a topic once each. Get one from `open_topic`."""
+
+    def __init__(
+        self, source: Source, facts: list[PartitionFacts], findings: Findings, *, compacted: bool
+    ) -> None:
+        self.source = source
+        self.facts = facts
+        self.compacted = compacted
+        self.findings = findings
+
+    @asynccontextmanager
+    async def pieces(
+        self, facts: PartitionFacts, watch: Watch | None = None
+    ) -> AsyncIterator[AsyncIterator[Piece]]:
+        """Read one partition; gives its pieces in order. Raises ClientError or KafkaError."""
+        audit = PartitionAudit(
+            facts, self.findings, compacted=self.compacted, committed=self.source.committed
+        )
+        send, receive = trio.open_memory_channel[Fetched | str](1)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._feed, facts, send)
+                yield _pieces(audit, receive, watch)
+                nursery.cancel_scope.cancel()
+        except ExceptionGroup as group:  # who compares need not know that there are tasks
+            raise first_error(group) from None
+
+    async def _feed(
+        self, facts: PartitionFacts, send: trio.MemorySendChannel[Fetched | str]
+    ) -> None:
+        """Send what is fetched; a text says why nothing more can be read."""
+        partition = facts.topic, facts.partition
+        begin = facts.begin
+        with send:
+            while begin < facts.end:
+                try:
+                    async with reading_batches(
+                        self.source.cluster,
+                        {partition: (begin, facts.end)},
+                        committed=self.source.committed,
+                    ) as channel:
+                        while fetched := await _next(channel):
+                            await send.send(fetched)
+                            begin = fetched.next_offset
+                        return
+                except (CannotRead, KafkaError) as error:
+                    if error.code in DAMAGE:
+                        await send.send(str(error))
+                        return
+                    begin = await self._moved_start(partition, begin, error)
+                    await send.send(Fetched(partition, b"", {}, begin, begin))
+
+    async def _moved_start(
+        self, partition: Partition, begin: int, error: CannotRead | KafkaError
+    ) -> int:
+        """Where the log begins after retention has moved on; raises the error when it has not."""
+        if error.code != ErrorCode.OFFSET_OUT_OF_RANGE:
+            raise error
+        starts = await offsets_at(self.source.cluster, [partition], EARLIEST)
+        if starts[partition] <= begin:
+            raise error
+        return starts[partition]
+
+
+async def _next(channel: trio.MemoryReceiveChannel[Fetched]) -> Fetched | None:
+    """What is fetched next; None at the end, or when nothing comes: a log may end too early."""
+    with trio.move_on_after(QUIET_SECONDS):
+        async for fetched in channel:
+            return fetched
+    return None
+
+
+async def _pieces(
+    audit: PartitionAudit, channel: trio.MemoryReceiveChannel[Fetched | str], watch: Watch | None
+) -> AsyncIterator[Piece]:
+    async for found in channel:
+        if isinstance(found, str):
+            audit.unreadable(found)
+            continue
+        for piece in audit.read(found):
+            if watch is not None and piece.rows.size:
+                watch(audit.facts.partition, piece.rows)
+            yield piece
+    yield audit.finish()
+
+
+async def open_topic(source: Source, findings: Findings) -> TopicReader:
+    """Look up partitions, where they begin and end, and whether the topic is compacted.
+
+    Raises NoSuchTopic, NoSuchPartition, and ClientError for what cannot be read now.
+    """
+    cluster, topic = source.cluster, source.topic
+    (row,) = await cluster.topics([topic])
+    numbers = sorted(each.partition_index for each in row.partitions)
+    for wanted in source.partitions:
+        if wanted not in numbers:
+            raise NoSuchPartition(topic, wanted, len(numbers))
+    chosen = [(topic, number) for number in numbers if number in (source.partitions or numbers)]
+    starts = await offsets_at(cluster, chosen, EARLIEST)
+    ends = await offsets_at(cluster, chosen, LATEST, committed=source.committed)
+    tops = await offsets_at(cluster, chosen, LATEST) if source.committed else ends
+    facts = [
+        PartitionFacts(
+            *one, starts[one], starts[one], ends[one], beyond_stable=max(tops[one] - ends[one], 0)
+        )
+        for one in chosen
+    ]
+    return TopicReader(source, facts, findings, compacted=await _is_compacted(cluster, topic))
+
+
+async def _is_compacted(cluster: ClusterClient, topic: str) -> bool:
+    settings = (await describe_configs(cluster, Resource.TOPIC, [topic]))[topic]
+    policy = next((one.value or "" for one in settings if one.name == "cleanup.policy"), "")
+    return "compact" in policy.split(",")

@@ -1,0 +1,136 @@
+"""Hashes of many records in bounded memory, to find those that come more than once."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from itertools import zip_longest
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import TracebackType
+from typing import NamedTuple, Self
+
+BUCKETS = 1024
+IN_MEMORY = 4_000_000
+"""Records whose hashes are in memory before they go to a file: 64 MB."""
+PARTITIONS_MAX, OFFSETS_MAX = 1 << 15, 1 << 48
+_OFFSET = OFFSETS_MAX - 1
+
+
+class Place(NamedTuple):
+    """Where a record is."""
+
+    partition: int
+    offset: int
+
+
+class Difference(NamedTuple):
+    """Records with the same hash: those that one side has more of than the other one.
+
+    `left` and `right` say how many each side has, `places` where the surplus lies.
+    """
+
+    left: int
+    right: int
+    places: list[Place]
+
+
+class Spill:
+    """The hashes and places of records, in `BUCKETS` groups by hash; a group fits into memory.
+
+    Memory: 16 bytes for each of `in_memory` records, and 100 to 200 for each record of one group
+    while groups are looked at, which is one of 1024. Disk: 16 bytes a record, in a temporary folder
+    that goes with the context. At most 32,768 partitions.
+    """
+
+    def __init__(self, in_memory: int = IN_MEMORY) -> None:
+        self._buckets = [array("q") for _ in range(BUCKETS)]
+        self._room = self._in_memory = in_memory
+        self._folder: TemporaryDirectory[str] | None = None
+        self.count = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._folder is not None:
+            self._folder.cleanup()
+
+    def add(self, partition: int, offsets: list[int], hashes: list[int]) -> None:
+        """Take note of records of one partition. Raises ValueError beyond the limits."""
+        if partition >= PARTITIONS_MAX or (offsets and offsets[-1] >= OFFSETS_MAX):
+            raise ValueError(
+                f"partition {partition} with offset {offsets[-1]} is beyond the limits"
+            )
+        base = partition * OFFSETS_MAX
+        buckets = self._buckets
+        for one, offset in zip(hashes, offsets, strict=True):
+            bucket = buckets[one % BUCKETS]
+            bucket.append(one)
+            bucket.append(base + offset)
+        self.count += len(offsets)
+        self._room -= len(offsets)
+        if self._room <= 0:
+            self._to_disk()
+
+    def _to_disk(self) -> None:
+        self._room = self._in_memory
+        if self._folder is None:
+            self._folder = TemporaryDirectory(prefix="kbroker-audit-")
+        for number, bucket in enumerate(self._buckets):
+            with (Path(self._folder.name) / str(number)).open("ab") as file:
+                bucket.tofile(file)
+        self._buckets = [array("q") for _ in range(BUCKETS)]
+
+    def _groups(self) -> Iterator[array[int]]:
+        for number, bucket in enumerate(self._buckets):
+            if self._folder is None:
+                yield bucket
+            else:
+                whole = array("q", (Path(self._folder.name) / str(number)).read_bytes())
+                whole.extend(bucket)
+                yield whole
+
+    def repeated(self) -> Iterator[Difference]:
+        """Hashes that come more than once; the places are those after the first."""
+        for group in self._groups():
+            hashes = group[::2]
+            if len(set(hashes)) < len(hashes):
+                for places in _by_hash(group).values():
+                    if len(places) > 1:
+                        yield Difference(1, len(places), places[1:])
+
+    def differences(self, other: Spill, *, distinct: bool) -> Iterator[Difference]:
+        """Hashes that this side and the other one do not have equally often.
+
+        With `distinct` only whether they have them counts.
+        """
+        for ours, theirs in zip_longest(self._groups(), other._groups()):
+            same = set if distinct else sorted
+            if same(ours[::2]) != same(theirs[::2]):
+                yield from _unequal(_by_hash(ours), _by_hash(theirs), distinct)
+
+
+def _unequal(
+    ours: dict[int, list[Place]], theirs: dict[int, list[Place]], distinct: bool
+) -> Iterator[Difference]:
+    for one in ours.keys() | theirs.keys():
+        left, right = ours.get(one, []), theirs.get(one, [])
+        if distinct and left and right:
+            continue
+        if len(left) != len(right):
+            surplus = left[len(right) :] if len(left) > len(right) else right[len(left) :]
+            yield Difference(len(left), len(right), surplus)
+
+
+def _by_hash(group: array[int]) -> dict[int, list[Place]]:
+    """The places of each hash of a group, in order."""
+    found: dict[int, list[Place]] = {}
+    for one, place in zip(group[::2], group[1::2], strict=True):
+        found.setdefault(one, []).append(Place(place // OFFSETS_MAX, place & _OFFSET))
+    return {one: sorted(places) for one, places in found.items()}

@@ -5,6 +5,7 @@ reads segment files with `kbroker.protocol` and `kbroker.storage`. PySpark is im
 is made, never before.
 """
 
+from .progress import commit_progress, lag
 from .session import session
 
-__all__ = ["session"]
+__all__ = ["commit_progress", "lag", "session"]

@@ -69,7 +69,12 @@ def session(
     builder = SparkSession.builder.master(master).appName(app_name)
     for name, value in chosen.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    running = builder.getOrCreate()
+    # An editable install has no package that PySpark finds by itself.
+    from .source.data_source import KBrokerSource
+
+    running.dataSource.register(KBrokerSource)
+    return running
 
 
 def _quiet() -> dict[str, str]:
@@ -81,6 +86,8 @@ def _quiet() -> dict[str, str]:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "4",
+        # Before PySpark 4.2, availableNow looks for new records after an unfinished batch too.
+        "spark.sql.streaming.triggerAvailableNowWrapper.enabled": "true",
         "spark.sql.warehouse.dir": str(_warehouse()),
     }
 

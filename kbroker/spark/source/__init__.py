@@ -7,7 +7,8 @@ from segment files, without a broker, when the option `path` is given.
     data_source.py  what Spark asks for first, and which of the two ways it gets
     options.py      the options, checked            client.py     kafka.* options for librdkafka
     offsets.py      offsets, shares, splits         partitions.py which there are, and their offsets
-    arrow.py        the columns                     wire.py       records of one range, in batches
+    schema.py       the columns as Spark has them   arrow.py      the columns as Arrow batches
+    wire.py         records of one range, in bulk
     reader.py       batch reading                   stream.py     streaming
     sink.py         writing                        commit.py     progress in a Kafka group
     loss.py         failOnDataLoss

@@ -1,27 +1,22 @@
-"""The connector's columns, as Spark's schema and as Arrow record batches."""
+"""The connector's columns as Arrow record batches."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+
+from .schema import HEADERS
 
 BATCH_BYTES = 16 * 1024 * 1024
 BATCH_ROWS = 50_000
 """An Arrow batch has no more than that; a record that is longer has a batch of its own."""
 
-HEADERS = "headers"
+ARROW_BYTES_MAX = 2**31 - 1
+"""What a column of bytes can hold."""
+
 _HEADER = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
 HEADERS_TYPE = pa.list_(pa.field("element", _HEADER))
 COLUMNS = (
@@ -35,29 +30,6 @@ COLUMNS = (
 )
 PLAIN = pa.schema(COLUMNS)
 WITH_HEADERS = pa.schema([*COLUMNS, pa.field(HEADERS, HEADERS_TYPE)])
-
-
-def spark_schema(include_headers: bool) -> StructType:
-    """The columns as Spark names them."""
-    fields = [
-        StructField("key", BinaryType()),
-        StructField("value", BinaryType()),
-        StructField("topic", StringType()),
-        StructField("partition", IntegerType()),
-        StructField("offset", LongType()),
-        StructField("timestamp", TimestampType()),
-        StructField("timestampType", IntegerType()),
-    ]
-    if include_headers:
-        fields.append(StructField(HEADERS, spark_headers()))
-    return StructType(fields)
-
-
-def spark_headers() -> ArrayType:
-    """The type of the column with headers."""
-    return ArrayType(
-        StructType([StructField("key", StringType()), StructField("value", BinaryType())])
-    )
 
 
 @dataclass(frozen=True)
@@ -81,10 +53,10 @@ class Records:
         rows = len(self.offsets)
         milliseconds = _array(self.timestamps, pa.int64())
         columns = [
-            _array(self.keys, pa.binary()),
-            _array(self.values, pa.binary()),
+            _binary(self.keys),
+            _binary(self.values),
             pa.repeat(pa.scalar(self.topic, pa.string()), rows),
-            pa.repeat(pa.scalar(self.partition, pa.int32()), rows),
+            constant(self.partition, rows),
             _array(self.offsets, pa.int64()),
             milliseconds.cast(pa.timestamp("ms", tz="UTC")).cast(pa.timestamp("us", tz="UTC")),
             _array(self.timestamp_types, pa.int32()),
@@ -108,6 +80,27 @@ def pieces(whole: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         yield from pieces(whole.slice(middle))
     elif whole.num_rows:
         yield whole
+
+
+def constant(value: int, rows: int) -> pa.Array:
+    """A column of small numbers that are all the same."""
+    return pa.array(np.full(rows, value, np.int32))
+
+
+def _binary(values: Sequence[bytes | None] | pa.Array) -> pa.Array:
+    """A column of bytes; nulls are rare enough to try first without."""
+    if isinstance(values, pa.Array):
+        return values
+    ends = np.zeros(len(values) + 1, np.int64)
+    try:
+        ends[1:] = np.cumsum(np.fromiter(map(len, values), np.int64, len(values)))  # type: ignore[arg-type]
+        data = b"".join(values)  # type: ignore[arg-type]
+    except TypeError:
+        return pa.array(values, pa.binary())
+    if len(data) > ARROW_BYTES_MAX:
+        raise OverflowError("more than 2 GiB in one batch: lower kafka.queued.max.messages.kbytes")
+    buffers = [None, pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(data)]
+    return pa.BinaryArray.from_buffers(pa.binary(), len(values), buffers)
 
 
 def _array(values: Sequence[object] | pa.Array, kind: pa.DataType) -> pa.Array:

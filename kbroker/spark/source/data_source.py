@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
-from .arrow import spark_schema
 from .options import OptionError, SinkOptions, SourceOptions
+from .schema import spark_schema
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (

@@ -19,9 +19,9 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import BinaryType, DataType, IntegerType, StringType, StructType
 
-from .arrow import HEADERS, spark_headers
 from .client import Settings, made, settings
 from .options import OptionError, SinkOptions
+from .schema import HEADERS, spark_headers
 
 if TYPE_CHECKING:
     import pyarrow as pa

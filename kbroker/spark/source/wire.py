@@ -7,6 +7,8 @@ record ever says so.
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import time
 import uuid
 from collections.abc import Iterator
@@ -22,7 +24,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from .arrow import BATCH_BYTES, BATCH_ROWS, Records
+from .arrow import BATCH_BYTES, BATCH_ROWS, Records, constant
 from .client import Settings, made, reads_committed, settings
 from .loss import report
 from .offsets import OffsetRange
@@ -100,35 +102,40 @@ class _Reading:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         while self.position < self.wanted.end:
-            messages = self.consumer.consume(self._rows(), CONSUME_SECONDS)
-            if any(map(Message.error, messages)):
-                events = [each for each in messages if each.error()]
-                messages = [each for each in messages if not each.error()]
-            else:
-                events = []
-            if messages:
-                yield from self._take(messages)
-            for event in events:
-                self._react(event)
-            if not messages:
-                self._check_time()
+            with _no_collection():
+                batches = self._step()
+            yield from batches
+
+    def _step(self) -> list[pa.RecordBatch]:
+        """Take what comes within a moment."""
+        messages = self.consumer.consume(self._rows(), CONSUME_SECONDS)
+        events = []
+        if any(map(Message.error, messages)):
+            events = [each for each in messages if each.error()]
+            messages = [each for each in messages if not each.error()]
+        batches = self._take(messages) if messages else []
+        for event in events:
+            self._react(event)
+        if not messages:
+            self._check_time()
+        return batches
 
     def _rows(self) -> int:
         """As many as fill a batch, and no more than the range can have."""
         left = self.wanted.end - self.position
         return max(1, min(BATCH_ROWS, left, int(BATCH_BYTES / self.row_bytes)))
 
-    def _take(self, messages: list[Message]) -> Iterator[pa.RecordBatch]:
+    def _take(self, messages: list[Message]) -> list[pa.RecordBatch]:
         self.position = messages[-1].offset() + 1
         self.met_end = None
         self.progress_at = time.monotonic()
         if self.position > self.wanted.end:
             messages = [each for each in messages if each.offset() < self.wanted.end]
-        if messages:
-            whole = records(self.wanted, messages, self.options.include_headers)
-            for batch in whole.batches():
-                self.row_bytes = max(1, batch.nbytes / batch.num_rows)
-                yield batch
+        if not messages:
+            return []
+        batches = list(records(self.wanted, messages, self.options.include_headers).batches())
+        self.row_bytes = max(1, sum(each.nbytes for each in batches) / len(messages))
+        return batches
 
     def _react(self, event: Message) -> None:
         """Raises DataLoss and SourceError."""
@@ -214,5 +221,21 @@ def _types(kinds: list[int]) -> pa.Array:
     numbers = {TIMESTAMP_NOT_AVAILABLE: -1, TIMESTAMP_LOG_APPEND_TIME: 1}
     first = kinds[0]
     if kinds.count(first) == len(kinds):
-        return pa.repeat(pa.scalar(numbers.get(first, 0), pa.int32()), len(kinds))
+        return constant(numbers.get(first, 0), len(kinds))
     return pa.array([numbers.get(kind, 0) for kind in kinds], pa.int32())
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Without Python's search for cycles, which otherwise walks over each new message many times.
+
+    It takes two thirds of the time.
+    """
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()

@@ -1,0 +1,39 @@
+"""The connector's columns as Spark's schema."""
+
+from __future__ import annotations
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+HEADERS = "headers"
+
+
+def spark_schema(include_headers: bool) -> StructType:
+    """The columns as Spark names them."""
+    fields = [
+        StructField("key", BinaryType()),
+        StructField("value", BinaryType()),
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("offset", LongType()),
+        StructField("timestamp", TimestampType()),
+        StructField("timestampType", IntegerType()),
+    ]
+    if include_headers:
+        fields.append(StructField(HEADERS, spark_headers()))
+    return StructType(fields)
+
+
+def spark_headers() -> ArrayType:
+    """The type of the column with headers."""
+    return ArrayType(
+        StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+    )

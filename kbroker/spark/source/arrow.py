@@ -93,7 +93,7 @@ def _binary(values: Sequence[bytes | None] | pa.Array) -> pa.Array:
         return values
     ends = np.zeros(len(values) + 1, np.int64)
     try:
-        ends[1:] = np.cumsum(np.fromiter(map(len, values), np.int64, len(values)))  # type: ignore[arg-type]
+        ends[1:] = np.cumsum(np.fromiter(map(len, values), np.int64, len(values)))
         data = b"".join(values)  # type: ignore[arg-type]
     except TypeError:
         return pa.array(values, pa.binary())

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
@@ -18,9 +19,11 @@ class Record(NamedTuple):
 
     key: bytes | None
     value: bytes | None
-    timestamp_ms: int
+    timestamp_ms: int = 0
+    """To send: 0 stands for now."""
     partition: int = -1
     """To send: -1 lets the key decide."""
+    headers: Mapping[str, bytes] = MappingProxyType({})
 
 
 def create(
@@ -32,7 +35,7 @@ def create(
         SystemExit: one of them exists; an example would mix its records with those in it.
     """
     config = {"cleanup.policy": "compact"} if compacted else {}
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 4})
     made = admin.create_topics([NewTopic(name, partitions, config=config) for name in names])
     for name, future in made.items():
         if error := future.exception(_PATIENCE_S):
@@ -82,6 +85,7 @@ def _produce(producer: Producer, topic: str, record: Record, heard: Any) -> None
                 record.partition,
                 on_delivery=heard,
                 timestamp=record.timestamp_ms,
+                headers=dict(record.headers),
             )
         except BufferError:
             producer.poll(0.1)
@@ -114,8 +118,13 @@ def read(bootstrap: str, topic: str) -> Iterator[Record]:
             if message is None:
                 raise RuntimeError(f"Topic {topic} delivers nothing for {_PATIENCE_S} s.")
             if (error := message.error()) is None:
-                time_ms = message.timestamp()[1]
-                yield Record(message.key(), message.value(), time_ms, message.partition())
+                yield Record(
+                    message.key(),
+                    message.value(),
+                    message.timestamp()[1],
+                    message.partition(),
+                    dict(message.headers() or ()),
+                )
             elif error.code() == KafkaError._PARTITION_EOF:
                 at_end.add(message.partition())
             else:
@@ -124,17 +133,21 @@ def read(bootstrap: str, topic: str) -> Iterator[Record]:
         consumer.close()
 
 
-def latest(bootstrap: str, topic: str) -> dict[str, Any]:
-    """What a compacted topic means: the last value of each key, as JSON; deleted keys are gone.
+def last_records(bootstrap: str, topic: str) -> dict[str, Record]:
+    """What a compacted topic means: the last record of each key; keys without a value are gone.
 
-    A key is always in the same partition, so the order of the partition is that of its values.
+    A key is always in the same partition, so the order of the partition is that of its records.
     """
-    values = {record.key: record.value for record in read(bootstrap, topic)}
+    last = {record.key: record for record in read(bootstrap, topic)}
     return {
-        (key or b"").decode(): json.loads(value)
-        for key, value in values.items()
-        if value is not None
+        (key or b"").decode(): record for key, record in last.items() if record.value is not None
     }
+
+
+def latest(bootstrap: str, topic: str) -> dict[str, Any]:
+    """The last value of each key, as JSON."""
+    records = last_records(bootstrap, topic)
+    return {key: json.loads(record.value or b"null") for key, record in records.items()}
 
 
 def source(bootstrap: str, topics: str) -> dict[str, str]:

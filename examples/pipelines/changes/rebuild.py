@@ -1,0 +1,104 @@
+"""The Spark jobs: tables out of their changes, once for all (batch) or kept up to date (streaming).
+
+Both read committed records only, and take the last change of each key: changes of a key are in one
+partition, in the order of the database's commits.
+"""
+
+from __future__ import annotations
+
+import shutil
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import topics
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming import StreamingQuery
+
+from . import TABLES, Table
+
+
+def _source(bootstrap: str, names: str) -> dict[str, str]:
+    return topics.source(bootstrap, names) | {"kafka.isolation.level": "read_committed"}
+
+
+def last_changes(records: DataFrame, table: Table) -> DataFrame:
+    """The last change of each key: `changed`, the key, and `row`, null when the row is deleted."""
+    columns = ", ".join(
+        f"{name} {'STRING' if kind == 'TEXT' else kind}" for name, kind in table.columns.items()
+    )
+    change = F.from_json(F.col("value").cast("string"), f"after struct<{columns}>")
+    last = records.groupBy("key").agg(F.max_by("value", "offset").alias("value"))
+    return last.select(F.col("key").cast("string").alias("changed"), change["after"].alias("row"))
+
+
+def table_now(
+    spark: SparkSession, bootstrap: str, table: Table, *, source: str = "kafka"
+) -> DataFrame:
+    """The table as it is, from all of its topic."""
+    records = spark.read.format(source).options(**_source(bootstrap, table.topic)).load()
+    return last_changes(records, table).where("row is not null").select("row.*")
+
+
+def start(
+    spark: SparkSession, bootstrap: str, folder: Path, *, source: str = "kafka", batch_rows: int
+) -> StreamingQuery:
+    """Start to keep the tables of `folder` up to date; it goes on where it stopped last time.
+
+    Parameters: `source` is Spark's format, `batch_rows` the most records of a micro-batch. Without the
+    trigger it would run for ever.
+    """
+    names = ",".join(table.topic for table in TABLES)
+    options = _source(bootstrap, names) | {"maxOffsetsPerTrigger": str(batch_rows)}
+    return (
+        spark.readStream.format(source)
+        .options(**options)
+        .load()
+        .writeStream.foreachBatch(partial(apply, folder))
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .queryName("rebuild")
+        .trigger(availableNow=True)
+        .start()
+    )
+
+
+def apply(folder: Path, batch: DataFrame, batch_id: int) -> None:
+    """Make the next version of each table: the one before it with the changes of a batch.
+
+    A version has the number of its batch. A batch that is repeated after a crash starts from the version
+    before it once more, and overwrites its own.
+    """
+    batch.persist()
+    for table in TABLES:
+        changes = last_changes(batch.where(F.col("topic") == table.topic), table)
+        rows = changes.where("row is not null").select("row.*")
+        before = [number for number in versions(folder, table) if number < batch_id]
+        if before:
+            old = batch.sparkSession.read.parquet(str(_version(folder, table, before[-1])))
+            is_changed = old[table.key] == changes["changed"]
+            rows = old.join(changes, is_changed, "left_anti").unionByName(rows)
+        rows.coalesce(1).write.mode("overwrite").parquet(str(_version(folder, table, batch_id)))
+        for number in before[:-1]:
+            shutil.rmtree(_version(folder, table, number))
+    batch.unpersist()
+
+
+def versions(folder: Path, table: Table) -> list[int]:
+    """The numbers of the complete versions of a table, in order."""
+    complete = (folder / table.name).glob("version=*/_SUCCESS")
+    return sorted(int(path.parent.name.partition("=")[2]) for path in complete)
+
+
+def _version(folder: Path, table: Table, number: int) -> Path:
+    return folder / table.name / f"version={number}"
+
+
+def kept_table(spark: SparkSession, folder: Path, table: Table) -> DataFrame:
+    """The table as the streaming job keeps it: its newest complete version."""
+    return spark.read.parquet(str(_version(folder, table, versions(folder, table)[-1])))
+
+
+def rows_by_key(frame: DataFrame, table: Table) -> dict[str, tuple[Any, ...]]:
+    """The rows of a table, for a comparison."""
+    return {row[table.key]: tuple(row) for row in frame.select(*table.columns).collect()}

@@ -1,0 +1,49 @@
+"""Logs of four services are read and counted; the figures are compared with those of plain Python.
+
+Usage: kbroker run -- python -m logs
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+
+import program
+import topics
+
+from kbroker.spark import session
+
+from . import BAD, ERRORS, LOGS, generate, pipeline, ship, truth
+
+
+def bad_entries(bootstrap: str) -> Counter[tuple[str, bytes]]:
+    """What lies in the side topic: how often each entry is there, with its reason."""
+    records = topics.last_records(bootstrap, BAD).values()
+    return Counter((record.headers["reason"].decode(), record.value or b"") for record in records)
+
+
+def main(asked: argparse.Namespace) -> int:
+    topics.create(asked.bootstrap, [LOGS])
+    topics.create(asked.bootstrap, [BAD, ERRORS], compacted=True)
+    made = generate.entries(asked.seed, asked.rows)
+    topics.send(asked.bootstrap, LOGS, ship.records(generate.log_files(made)))
+    spark = session("logs")
+    with program.timed("logs -> error rates", len(made)):
+        program.drain(
+            pipeline.start(
+                spark,
+                asked.bootstrap,
+                asked.folder,
+                source=asked.format,
+                batch_rows=asked.rows // 3,
+            )
+        )
+    return program.verdict(
+        {ERRORS: topics.latest(asked.bootstrap, ERRORS), BAD: bad_entries(asked.bootstrap)},
+        {ERRORS: truth.errors(made), BAD: truth.bad(made)},
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(program.arguments(__doc__, rows=100_000)))

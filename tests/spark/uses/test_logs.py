@@ -1,0 +1,55 @@
+"""Error rates and bad entries are exactly those of plain Python, also after a crash."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kbroker.testing import LocalBroker
+
+from .crash import forget_last_commit
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SEED, COUNT = 7, 4_000
+
+
+def test_error_rates_survive_a_crash(
+    spark: SparkSession, broker: LocalBroker, tmp_path: Path
+) -> None:
+    import program
+    import topics
+    from logs import BAD, ERRORS, LOGS, generate, pipeline, ship, truth
+    from logs.__main__ import bad_entries
+
+    kafka = broker.bootstrap_servers
+    topics.create(kafka, [LOGS])
+    topics.create(kafka, [BAD, ERRORS], compacted=True)
+    made = generate.entries(SEED, COUNT)
+    start = partial(pipeline.start, spark, kafka, tmp_path, batch_rows=COUNT)
+
+    topics.send(kafka, LOGS, ship.records(generate.log_files(made[: COUNT // 2])))
+    queries = start()
+    program.drain(queries)
+    for query in queries:
+        forget_last_commit(query, tmp_path / query.name)
+    topics.send(kafka, LOGS, ship.records(generate.log_files(made[COUNT // 2 :])))
+    program.drain(start())
+
+    assert topics.latest(kafka, ERRORS) == truth.errors(made)
+    assert bad_entries(kafka) == truth.bad(made)
+    assert {entry.reason for entry in made} == {None, *generate.REASONS}
+    for topic in (BAD, ERRORS):
+        records = [(one.key, one.value) for one in topics.read(kafka, topic)]
+        assert len(set(records)) < len(records), "the crash repeated nothing"
+
+
+def test_the_shipper_keeps_entries_together() -> None:
+    from logs import generate, ship
+
+    made = generate.entries(SEED, COUNT)
+    assert any(b"\n" in entry.raw for entry in made)
+    shipped = [record.value for record in ship.records(generate.log_files(made))]
+    assert sorted(shipped) == sorted(entry.raw for entry in made)

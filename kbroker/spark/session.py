@@ -127,8 +127,9 @@ def _why(said: str, error: Exception) -> str:
     """Why Spark does not start, and what to do."""
     java.suiting(installed().version)
     text = f"{said}\n{error}"
-    if found := explain(text):
-        return f"Spark does not start: {found[0].failure.cause} {found[0].failure.action}"
+    for found in explain(text):
+        if not found.failure.harmless:
+            return f"Spark does not start. {found.failure.cause} {found.failure.action}"
     lines = [line for line in text.splitlines() if line.strip()]
     return "Spark does not start. It says:\n" + "\n".join(lines[-20:])
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 KINDS = {
+    "aggregate": "Totals per hour and customer; records that come too late are kept aside.",
     "enrich": "Each record of a topic, with its row of a table that is a compacted topic.",
     "custom": "A topic, a function of yours, another topic.",
 }

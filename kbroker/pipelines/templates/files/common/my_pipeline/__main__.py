@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 import sys
-import time
+from threading import Event
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
@@ -22,15 +22,17 @@ log = logging.getLogger("my_pipeline")
 
 
 def main() -> int:
-    """Run until the end: a signal, or with available-now the last record of the topic."""
+    """Run until a signal comes, or with available-now to the end of the topic."""
     conf = Conf.load()
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.INFO)
     logging.getLogger("py4j").setLevel(logging.ERROR)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     spark = session_of(conf)
+    stopping = Event()
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, lambda *_: stopping.set())
     try:
         spark.streams.addListener(Watch())
-        return run(spark, conf)
+        return run(spark, conf, stopping)
     finally:
         spark.stop()
 
@@ -44,21 +46,28 @@ def session_of(conf: Conf) -> SparkSession:
     return session("my_pipeline", master=conf.master, connector=conf.format == "kafka")
 
 
-def run(spark: SparkSession, conf: Conf) -> int:
+def run(spark: SparkSession, conf: Conf, stopping: Event) -> int:
     """Run the query; when it fails, while Kafka is away for instance, go on at its checkpoint."""
     failures = 0
     while failures < FAILURES_MAX:
         query = build(spark, conf)
         try:
-            query.awaitTermination()
+            while not stopping.is_set() and not query.awaitTermination(1):
+                pass
             return 0
         except StreamingQueryException as error:
             failures = 0 if query.lastProgress else failures + 1
-            log.error("failed, again in %d s: %s", PAUSE_SECONDS, str(error).partition("\n")[0])
-            time.sleep(PAUSE_SECONDS)
+            log.error("failed, again in %d s: %s", PAUSE_SECONDS, cause(error))
+            stopping.wait(PAUSE_SECONDS)
         finally:
             query.stop()
     return 1
+
+
+def cause(error: StreamingQueryException) -> str:
+    """The innermost of the errors that led to this one."""
+    first, *others = str(error).splitlines()
+    return [first, *(line for line in others if line.startswith("Caused by: "))][-1]
 
 
 if __name__ == "__main__":

@@ -1,0 +1,19 @@
+"""The settings of this pipeline."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from my_pipeline.settings import Settings, setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conf(Settings):
+    """Its topics, and its windows of time."""
+
+    orders: str = setting("orders", "topic to read")
+    totals: str = setting("totals", "compacted topic for the results")
+    rejected: str = setting("rejected", "topic for orders that are too late, and for no orders")
+    window: str = setting("1 hour", "length of a window")
+    lateness: str = setting("1 hour", "how far an order may be behind the newest one")
+    ahead: str = setting("1 hour", "how far an order's time may be ahead of its record's")

@@ -1,0 +1,104 @@
+"""`kbroker audit`: what it prints, and its exit status."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import socket
+from pathlib import Path
+
+import pytest
+
+from kbroker.broker import Broker
+from kbroker.protocol.api_keys import ApiKey
+
+from ..brokers import started
+from ..wire import batch, connected, create_topic, produce, request
+from .conftest import Cli, ReadJson, invoke
+
+LINES = "".join(f'{{"key": "k{n}", "value": {{"id": {n}}}, "timestamp": {n}}}\n' for n in range(20))
+
+
+async def fill(cli: Cli, topic: str, lines: str = LINES) -> None:
+    await cli("topic", "create", topic, "--partitions", "2")
+    await cli("topic", "produce", topic, "--json", "-q", stdin=lines)
+
+
+async def test_a_clean_topic(cli: Cli, read_json: ReadJson) -> None:
+    await fill(cli, "t")
+    said = (await cli("audit", "t", "--unique", "field:id")).stdout
+    assert said.startswith("PARTITION  RECORDS  FIRST-OFFSET")
+    assert "20 records, 20 different keys, 0 records come again" in said
+    assert said.endswith("clean\n")
+    found = await read_json("audit", "t", "-p", "1")
+    assert (found["clean"], found["findings"], len(found["partitions"])) == (True, [], 1)
+    line = json.loads((await cli("audit", "t", "--json")).stdout)
+    assert sum(row["records"] for row in line["partitions"]) == 20
+
+
+async def test_findings_end_with_status_1(cli: Cli, read_json: ReadJson) -> None:
+    await fill(cli, "t")
+    await fill(cli, "u", "".join(LINES.splitlines(keepends=True)[:-2]))
+    said = (
+        await cli("audit", "t", "--against", "u", "--by", "key", "--list", "1", status=1)
+    ).stdout
+    assert "found: 2 missing\nmissing: t-" in said
+    assert said.endswith("(not all of them are listed)\n")
+    found = await read_json("audit", "t", "--against", "u", status=1)
+    assert found["counts"] == {"missing": 2}
+    assert {finding["key"] for finding in found["findings"]} == {"k18", "k19"}
+    await cli("audit", "t", "--against", "u", "--may-lag")
+    same = await read_json("audit", "u", "--against", "t", "--by", "key", status=1)
+    assert same["counts"] == {"extra": 2}
+
+
+async def test_a_topic_of_another_cluster(cli: Cli) -> None:
+    await fill(cli, "t")
+    async with started() as other:
+        there = "--against-bootstrap", other.bootstrap_servers
+        await cli("topic", "create", "t", "--partitions", "2", "-b", other.bootstrap_servers)
+        said = (await cli("audit", "t", "--against", "t", *there, status=1)).stdout
+        assert "20 missing" in said
+        await cli("topic", "produce", "t", "--json", "-b", other.bootstrap_servers, stdin=LINES)
+        await cli("audit", "t", "--against", "t", *there, "--by", "record")
+
+
+async def test_what_cannot_be_done_ends_with_status_3(cli: Cli, tmp_path: Path) -> None:
+    assert "does not exist" in (await cli("audit", "nope", status=3)).stderr
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    assert "refuses" in (await cli("audit", "t", "-b", f"127.0.0.1:{port}", status=3)).stderr
+    await cli("topic", "create", "t")
+    said = (await cli("audit", "t", "--against-lake", str(tmp_path), status=3)).stderr
+    has_pyarrow = importlib.util.find_spec("pyarrow") is not None
+    assert ("has no files of topic 't'" if has_pyarrow else "kbroker[spark]") in said
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--by", "key"], "need --against TOPIC"),
+        (["--distinct"], "need --against TOPIC"),
+        (["--against", "u", "--distinct"], "--distinct needs --by FORM"),
+        (["--against", "u", "--by", "time"], "identifies no record"),
+        (["--against", "u", "--against-lake", "."], "exclude each other"),
+        (["--against", "u", "--unique", "key"], "--unique is for one topic"),
+        (["--unique", "header"], "identifies no record"),
+    ],
+)
+def test_wrong_usage_ends_with_status_2(words: list[str], why: str) -> None:
+    assert why in invoke("audit", "t", *words, status=2).output
+
+
+async def test_open_transactions_are_told(broker: Broker, cli: Cli) -> None:
+    async with connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "t")
+        await wire.ask(
+            ApiKey.FIND_COORDINATOR, 3, request(ApiKey.FIND_COORDINATOR, key="x", key_type=1)
+        )
+        init = request(ApiKey.INIT_PRODUCER_ID, transactional_id="x", transaction_timeout_ms=60_000)
+        producer_id = (await wire.ask(ApiKey.INIT_PRODUCER_ID, 4, init)).producer_id
+        data = batch(producer_id=producer_id, producer_epoch=0, base_sequence=0, transactional=True)
+        row = await produce(wire, topic, data, 12, transactional_id="x")
+        assert row.error_code == 0
+    assert "1 offsets lie behind the start of open transactions" in (await cli("audit", "t")).stdout

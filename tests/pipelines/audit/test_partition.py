@@ -1,0 +1,263 @@
+"""One partition: what its batches say, and each kind of damage in them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from kbroker.client.consumer import Fetched
+from kbroker.pipelines.audit.findings import Findings, Kind
+from kbroker.pipelines.audit.partition import PartitionAudit, PartitionFacts
+from kbroker.pipelines.audit.rows import Gap, Reason
+from kbroker.protocol.compression import Codec
+from kbroker.protocol.records import Marker, Record, encode_batch, end_transaction_marker
+
+COUNT = 10
+
+
+def data(
+    offset: int,
+    count: int = COUNT,
+    *,
+    producer_id: int = -1,
+    sequence: int = -1,
+    epoch: int = 0,
+    transactional: bool = False,
+    codec: Codec = Codec.NONE,
+) -> bytes:
+    records = [Record(b"k%d" % (offset + i), b"v", 1000 + offset + i) for i in range(count)]
+    return encode_batch(
+        records,
+        base_offset=offset,
+        codec=codec,
+        producer_id=producer_id,
+        producer_epoch=epoch if producer_id >= 0 else -1,
+        base_sequence=sequence,
+        transactional=transactional,
+    )
+
+
+def compacted(*offsets: int) -> bytes:
+    """A batch as compaction leaves it."""
+    records = [Record(b"k", b"v", 1000, offset=offset) for offset in offsets]
+    return encode_batch(records, base_offset=offsets[0], keep_offsets=True)
+
+
+def marker(offset: int, producer_id: int, *, commit: bool) -> bytes:
+    return end_transaction_marker(
+        Marker(commit, 0),
+        producer_id=producer_id,
+        producer_epoch=0,
+        timestamp=0,
+        base_offset=offset,
+    )
+
+
+class Audited:
+    """An audit of batches that came in some answers."""
+
+    def __init__(
+        self,
+        *answers: Sequence[bytes],
+        end: int,
+        begin: int = 0,
+        compacted: bool = False,
+        committed: bool = True,
+        aborted: dict[int, list[int]] | None = None,
+        log_start: int = 0,
+    ) -> None:
+        self.facts = PartitionFacts("t", 0, begin, begin, end)
+        self.findings = Findings()
+        audit = PartitionAudit(self.facts, self.findings, compacted=compacted, committed=committed)
+        self.gaps: list[Gap] = []
+        self.offsets: list[int] = []
+        ends = [begin]
+        for batches in answers:
+            fetched = Fetched(("t", 0), b"".join(batches), aborted or {}, log_start, -1)
+            for piece in audit.read(fetched):
+                self.offsets += piece.rows.offsets
+                self.gaps += piece.gaps
+                ends.append(piece.end)
+        last = audit.finish()
+        self.gaps += last.gaps
+        assert ends == sorted(ends)
+        assert last.end == end
+
+    @property
+    def kinds(self) -> dict[Kind, int]:
+        return dict(self.findings.counts)
+
+
+def test_a_sound_log() -> None:
+    zstd = data(10, codec=Codec.ZSTD)
+    found = Audited([data(0), zstd], [data(20)], end=30)
+    facts = found.facts
+    assert found.kinds == {}
+    assert found.gaps == []
+    assert found.offsets == list(range(30))
+    assert (facts.records, facts.first_offset, facts.last_offset) == (30, 0, 29)
+    assert (facts.first_timestamp, facts.last_timestamp) == (1000, 1029)
+    assert facts.codecs == {"none": 2, "zstd": 1}
+    assert facts.bytes == len(data(0)) + len(zstd) + len(data(20))
+    assert facts.times_back == 0
+
+
+def test_only_what_is_asked_for_counts() -> None:
+    """Batches reach over both ends: the log start lies in one, the end of the audit in another."""
+    found = Audited([data(0), data(10)], begin=3, end=15)
+    assert found.offsets == list(range(3, 15))
+    assert found.kinds == {}
+
+
+def test_times_that_go_back_are_counted() -> None:
+    found = Audited([data(10)], [data(20), data(30)], begin=10, end=40)
+    assert found.facts.times_back == 0
+    late = [encode_batch([Record(b"k", b"v", 1)], base_offset=20), data(21)]
+    assert Audited([data(10)], late, begin=10, end=31).facts.times_back == 1
+
+
+# -- gaps that are explained
+
+
+def test_transactions_leave_gaps() -> None:
+    log = [
+        data(0, producer_id=1, sequence=0, transactional=True),
+        data(10, producer_id=2, sequence=0, transactional=True),
+        marker(20, 1, commit=False),
+        marker(21, 2, commit=True),
+        data(22, producer_id=1, sequence=10, transactional=True),
+        marker(32, 1, commit=True),
+    ]
+    found = Audited(log, end=33, aborted={1: [0]})
+    assert found.kinds == {}
+    assert found.facts.records == 20
+    assert found.facts.absent == {Reason.ABORTED: 10, Reason.CONTROL: 3}
+    assert found.facts.producers == 2
+    assert Gap(0, 10, Reason.ABORTED) in found.gaps
+    everything = Audited(log, end=33, committed=False)
+    assert everything.facts.records == 30
+    assert everything.facts.absent == {Reason.CONTROL: 3}
+
+
+def test_only_markers_in_an_answer() -> None:
+    found = Audited([data(0)], [marker(10, 1, commit=True)], [data(11)], end=21)
+    assert found.kinds == {}
+    assert found.gaps == [Gap(10, 11, Reason.CONTROL)]
+
+
+def test_compaction_leaves_gaps_in_batches_and_between_them() -> None:
+    log = [compacted(2, 5), compacted(7, 8, 20)]
+    found = Audited(log, end=22, compacted=True)
+    assert found.kinds == {}
+    assert found.facts.absent == {Reason.COMPACTION: 17}
+
+
+def test_a_log_start_that_moves_meanwhile() -> None:
+    found = Audited([], [data(30)], end=40, log_start=30)
+    assert found.kinds == {}
+    assert found.facts.absent == {Reason.DELETED: 30}
+
+
+# -- damage
+
+
+def flipped(batch: bytes, at: int = -1) -> bytes:
+    broken = bytearray(batch)
+    broken[at] ^= 1
+    return bytes(broken)
+
+
+def test_a_batch_that_does_not_match_its_crc() -> None:
+    found = Audited([data(0), flipped(data(10)), data(20)], end=30)
+    assert found.kinds == {Kind.CRC: 1}
+    assert found.offsets == [*range(10), *range(20, 30)]
+    assert found.facts.absent == {Reason.DAMAGED: 10}
+    assert "10 to 19" in found.findings.words()
+
+
+def test_records_that_cannot_be_read() -> None:
+    """The CRC is that of the damaged bytes: the producer has damaged them."""
+    import struct
+
+    from crc32c import crc32c
+
+    broken = bytearray(data(10))
+    broken[61] = 0x7E  # the length of the first record
+    broken[17:21] = struct.pack(">I", crc32c(bytes(broken[21:])))
+    found = Audited([data(0), bytes(broken), marker(20, 1, commit=True), data(21)], end=31)
+    assert found.kinds == {Kind.DAMAGED: 1}
+    assert found.offsets == [*range(10), *range(21, 31)]
+
+
+@pytest.mark.parametrize(
+    ("answers", "first", "count"),
+    [
+        ([[data(0), data(12)]], 10, 2),
+        ([[data(0)], [data(12)]], 10, 2),
+        ([[data(2, 20)]], 0, 2),
+        ([[data(0, 21)]], 21, 1),
+        ([[compacted(0, 1, 2, 4, 5), data(6, 16)]], 3, 1),
+        ([], 0, 22),
+    ],
+)
+def test_a_gap_that_nothing_explains(answers: list[list[bytes]], first: int, count: int) -> None:
+    found = Audited(*answers, end=22)
+    assert found.kinds == {Kind.GAP: count}
+    assert found.findings.listed[0].offset == first
+
+
+def test_a_batch_that_is_there_twice() -> None:
+    assert Audited([data(0), data(0), data(10)], end=20).kinds == {Kind.DAMAGED: 1}
+
+
+def test_a_partition_that_cannot_be_read_on() -> None:
+    facts = PartitionFacts("t", 0, 0, 0, 50)
+    findings = Findings()
+    audit = PartitionAudit(facts, findings, compacted=False, committed=True)
+    list(audit.read(Fetched(("t", 0), data(0), {}, 0, 10)))
+    audit.unreadable("KAFKA_STORAGE_ERROR")
+    audit.finish()
+    assert findings.counts == {Kind.DAMAGED: 1}
+    assert facts.absent == {Reason.DAMAGED: 40}
+
+
+# -- sequences
+
+
+def of_producer(offset: int, sequence: int, epoch: int = 0, count: int = COUNT) -> bytes:
+    return data(offset, count, producer_id=7, sequence=sequence, epoch=epoch)
+
+
+@pytest.mark.parametrize(
+    ("second", "words"),
+    [
+        (of_producer(10, 10), ""),
+        (of_producer(10, 0, epoch=1), ""),
+        (of_producer(10, 0), "writes sequence 0 again"),
+        (of_producer(10, 13), "jumps from sequence 9 to 13"),
+        (of_producer(10, 4, epoch=1), "jumps from sequence -1 to 4"),
+    ],
+)
+def test_sequences(second: bytes, words: str) -> None:
+    found = Audited([of_producer(0, 0), second], end=20)
+    assert found.kinds == ({Kind.SEQUENCE: 1} if words else {})
+    assert words in found.findings.words()
+
+
+def test_sequences_wrap_and_may_begin_anywhere() -> None:
+    top = 0x7FFFFFFF
+    log = [of_producer(0, top - 14), of_producer(10, top - 4), of_producer(20, 5)]
+    assert Audited(log, end=30).kinds == {}
+
+
+def test_a_fenced_producer() -> None:
+    found = Audited([of_producer(0, 0, epoch=2), of_producer(10, 10, epoch=1)], end=20)
+    assert "fenced" in found.findings.words()
+
+
+def test_sequences_may_jump_in_a_compacted_topic_and_not_repeat() -> None:
+    log = [of_producer(0, 0), of_producer(30, 30)]
+    assert Audited(log, end=40, compacted=True).kinds == {}
+    log.append(of_producer(40, 5))
+    assert Audited(log, end=50, compacted=True).kinds == {Kind.SEQUENCE: 1}

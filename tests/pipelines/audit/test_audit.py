@@ -15,6 +15,7 @@ from kbroker.client.errors import NoSuchPartition, NoSuchTopic
 from kbroker.client.topics import delete_records
 from kbroker.endpoint import Endpoint
 from kbroker.pipelines.audit import AuditError, Kind, check_same, check_topic
+from kbroker.pipelines.audit.rows import Reason
 from kbroker.storage.naming import LOG, file_name
 from kbroker.testing import LocalBroker
 
@@ -72,7 +73,7 @@ def test_transactions_and_a_start_that_moved(broker: LocalBroker) -> None:
             producer.commit_transaction()
     report = check_topic(broker.bootstrap_servers, "paid")
     assert report.records == 20
-    assert dict(report.partitions[0].absent) == {"control": 3, "aborted": 10}
+    assert dict(report.partitions[0].absent) == {Reason.CONTROL: 3, Reason.ABORTED: 10}
     assert check_topic(broker.bootstrap_servers, "paid", committed=False).records == 30
 
     target = Target([Endpoint.parse(broker.bootstrap_servers)], "test")
@@ -99,7 +100,7 @@ def test_a_compacted_topic(broker: LocalBroker) -> None:
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "batch.num.messages": 10})
     deadline = time.monotonic() + 30
     report = None
-    while report is None or not report.partitions[0].absent.get("compaction"):
+    while report is None or not report.partitions[0].absent[Reason.COMPACTION]:
         assert time.monotonic() < deadline, report
         for number in range(50):
             producer.produce("latest", key=b"%d" % (number % 5), value=b"%d" % number)

@@ -27,6 +27,10 @@ COMMANDS = {
         "kbroker.cli.audit:audit",
         "Say what a topic holds, and compare it with another one or a lake.",
     ),
+    "replay": (
+        "kbroker.cli.replay:replay",
+        "Write records again: of a topic, of lines of JSON, or of the lake.",
+    ),
     "fault": ("kbroker.cli.fault:fault", "Let a broker fail on demand, for tests."),
     "clock": ("kbroker.cli.clock:clock", "Let time pass in a broker, for tests."),
     "explain": (

@@ -19,9 +19,9 @@ from .units import DURATION
 if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
     from kbroker.client.consumer import Read
+    from kbroker.client.places import Place
     from kbroker.client.topics import Partition
 
-    from .offsets import Place
     from .record_format import Printer
 
 
@@ -158,8 +158,7 @@ class _Job:
 
     async def _ranges(self, cluster: ClusterClient) -> dict[Partition, tuple[int, int]]:
         from kbroker.client.consumer import FOREVER
-
-        from .offsets import find
+        from kbroker.client.places import find
 
         choices = self._choices
         partitions = await self._partitions(cluster)
@@ -201,8 +200,7 @@ async def _stopped_at(
 ) -> dict[Partition, int]:
     """The offsets that a group committed, as far as their records are still there."""
     from kbroker.client.groups import committed_offsets
-
-    from .offsets import START, find
+    from kbroker.client.places import START, find
 
     committed = await committed_offsets(cluster, group)
     starts = await find(cluster, partitions, START)

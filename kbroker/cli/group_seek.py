@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
+    from kbroker.client.places import Place
     from kbroker.client.topics import Partition
-
-    from .offsets import Place
 
 
 class BadOffsets(ValueError):
@@ -135,7 +134,7 @@ class Seek:
         partitions: list[Partition],
         committed: Mapping[Partition, int],
     ) -> dict[Partition, int]:
-        from .offsets import END, START, find
+        from kbroker.client.places import END, START, find
 
         starts = await find(cluster, partitions, START)
         ends = await find(cluster, partitions, END)

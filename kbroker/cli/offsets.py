@@ -7,37 +7,13 @@ which counts from now; the second duration of a range counts from a first time.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from datetime import UTC, datetime
-from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+
+from kbroker.client.places import END, START, Kind, Place
 
 from .units import parse_duration
 
-if TYPE_CHECKING:
-    from kbroker.client.cluster import ClusterClient
-    from kbroker.client.topics import Partition
-
 FORMS = "start, end, 47, +3 (after the start), -2 (before the end), @TIME"
-
-
-class Kind(Enum):
-    """What a place counts from."""
-
-    START = "start"
-    END = "end"
-    OFFSET = "offset"
-    TIME = "time"
-
-
-class Place(NamedTuple):
-    """A place: `value` is an offset, a count from start or end, or ms since the epoch."""
-
-    kind: Kind
-    value: int = 0
-
-
-START, END = Place(Kind.START), Place(Kind.END)
 
 
 class BadPlace(ValueError):
@@ -93,28 +69,3 @@ def parse_range(text: str, now_ms: int) -> tuple[Place, Place | None]:
         except BadPlace:
             continue  # this colon belongs to a time
     return parse_place(text, now_ms), None
-
-
-async def find(
-    cluster: ClusterClient,
-    partitions: Iterable[Partition],
-    place: Place,
-    *,
-    committed: bool = False,
-) -> dict[Partition, int]:
-    """The offset of a place in each partition, between its start and its end.
-
-    A time after the last record is the end. Raises ClientError.
-    """
-    from kbroker.client.list_offsets import EARLIEST, LATEST, offsets_at
-
-    listed = list(partitions)
-    starts = await offsets_at(cluster, listed, EARLIEST)
-    ends = await offsets_at(cluster, listed, LATEST, committed=committed)
-    if place.kind == Kind.OFFSET:
-        return dict.fromkeys(listed, place.value)
-    if place.kind == Kind.TIME:
-        timed = await offsets_at(cluster, listed, place.value, committed=committed)
-        return {one: ends[one] if timed[one] < 0 else timed[one] for one in listed}
-    base = starts if place.kind == Kind.START else ends
-    return {one: min(max(base[one] + place.value, starts[one]), ends[one]) for one in listed}

@@ -148,14 +148,19 @@ class Progress:
     def __init__(self, what: str, *, seen: bool = True) -> None:
         self._what = what
         self._shown_at = 0.0
+        self._begun_at: float | None = None
         self._is_seen = seen and sys.stderr.isatty()
 
     def show(self, done: int, total: int | None, now: float) -> None:
         """Say how much is done, at most ten times a second; `now` is a steady time in seconds."""
+        if self._begun_at is None:
+            self._begun_at = now
         if self._is_seen and now - self._shown_at >= 0.1:
             self._shown_at = now
             of = f" of {total:,} ({done * 100 // max(total, 1)} %)" if total is not None else ""
-            click.echo(f"\r\x1b[K{self._what}: {done:,}{of}", nl=False, err=True)
+            passed = now - self._begun_at
+            rate = f", {done / passed:,.0f}/s" if passed >= 1 else ""
+            click.echo(f"\r\x1b[K{self._what}: {done:,}{of}{rate}", nl=False, err=True)
 
     def clear(self) -> None:
         """Take the line away."""

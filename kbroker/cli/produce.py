@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 OUTPUT_FORMAT = r"Produced to partition %p at offset %o with timestamp %d.\n"
-READ_BYTES = 1 << 20
-LINE_BYTES_MAX = 64 << 20
 
 
 @click.command()
@@ -148,30 +146,13 @@ def _source(file: Any, choices: Choices) -> Chunks:
         return _given([b""])
     if choices.values:
         return _given(choices.values)
-    return _lines(file or sys.stdin.buffer)
+    from kbroker.client.lines import lines_of
+
+    return lines_of(file or sys.stdin.buffer)
 
 
 async def _given(values: Sequence[bytes]) -> Chunks:
     yield values
-
-
-async def _lines(stream: Any) -> Chunks:
-    """Lines as they come: a slow input is written line by line, a fast one in large batches."""
-    import trio
-
-    from kbroker.client.errors import ClientError
-
-    begun: list[bytes] = []  # pieces of a line whose end has not come
-    while data := await trio.to_thread.run_sync(stream.read1, READ_BYTES, abandon_on_cancel=True):
-        first, *rest = data.split(b"\n")
-        begun.append(first)
-        if rest:
-            yield [b"".join(begun), *rest[:-1]]
-            begun = [rest[-1]]
-        elif sum(map(len, begun)) > LINE_BYTES_MAX:
-            raise ClientError(f"a line of more than {LINE_BYTES_MAX >> 20} MiB is no record")
-    if any(begun):
-        yield [b"".join(begun)]
 
 
 class _Job:
@@ -252,7 +233,7 @@ class _Job:
         choices = self._choices
         out = sys.stdout.buffer
         for batch in written:
-            for record in batch.records:
+            for record in batch.placed:
                 if choices.printer is not None:
                     read = Read(batch.partition, record, batch.header, -1, -1)
                     out.write(choices.printer(read, self.count))

@@ -98,16 +98,17 @@ def resolve(given: Mapping[str, str]) -> Target:
     if environment:
         settings[BROKERS] = environment
     settings |= given
-    return Target(_parse_addresses(settings[BROKERS]), settings[CLIENT_ID])
+    return Target(parse_addresses(settings[BROKERS]), settings[CLIENT_ID])
 
 
-def _parse_addresses(text: str) -> list[Endpoint]:
+def parse_addresses(text: str, option: str = "--bootstrap") -> list[Endpoint]:
+    """Read HOST:PORT[,HOST:PORT...] of an option. Raises BadParameter."""
     from kbroker.endpoint import Endpoint
 
     try:
         return [Endpoint.parse(address) for address in text.split(",")]
     except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--bootstrap") from None
+        raise click.BadParameter(str(error), param_hint=option) from None
 
 
 def run(

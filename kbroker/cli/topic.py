@@ -16,10 +16,10 @@ from .target import Target, fail, refusal, run, target_options
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
+    from kbroker.client.places import Place
     from kbroker.client.topics import Partition
     from kbroker.protocol.errors import ErrorCode
 
-    from .offsets import Place
 
 COMMANDS = {
     "create": ("kbroker.cli.topic:create", "Create topics."),
@@ -348,9 +348,8 @@ def trim(
 async def _trim(
     cluster: ClusterClient, name: str, partitions: tuple[int, ...], place: Place, dry_run: bool
 ) -> list[dict[str, Any]]:
+    from kbroker.client.places import START, find
     from kbroker.client.topics import delete_records
-
-    from .offsets import START, find
 
     chosen = await choose_partitions(cluster, name, partitions)
     starts = await find(cluster, chosen, START)

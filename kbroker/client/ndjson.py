@@ -7,7 +7,8 @@ A line is an object::
      "headers": [{"key": "h", "value": "x"}]}
 
 Bytes that are not UTF-8 stand in `key_base64` and `value_base64` instead, in headers too. Null is
-`null`. When a line is read every field may be missing; a time that is missing is the present one.
+`null`. When a line is read every field may be missing; a time that is missing is the present one,
+an offset that is missing -1.
 """
 
 from __future__ import annotations
@@ -82,6 +83,7 @@ def parse_line(text: bytes | str, now_ms: int) -> Line:
         _bytes(fields, "value"),
         _number(fields, "timestamp", now_ms),
         _headers(fields.get("headers") or []),
+        _number(fields, "offset", -1),
     )
     topic = fields.get("topic")
     if topic is not None and not isinstance(topic, str):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import repeat
+from dataclasses import dataclass, field
+from itertools import count, repeat
 from typing import NamedTuple
 
 import trio
@@ -12,45 +14,116 @@ import trio
 from kbroker.protocol.compression import Codec
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.produce import ProduceRequest, ProduceResponse
+from kbroker.protocol.messages.transactions import InitProducerIdRequest
 from kbroker.protocol.records import BatchHeader, Record, encode_batch, read_header
 
 from .cluster import ClusterClient
-from .errors import NoSuchPartition, error_code
+from .errors import CannotConnect, NoSuchPartition, NotReachable, TimedOut, error_code
 from .partitioner import partition_of
 from .topics import Partition
 
 BATCH_BYTES_MAX = 512 * 1024
 """Below the `message.max.bytes` of every cluster with the default."""
+REQUEST_BYTES_MAX = 16 * 1024 * 1024
+"""Far below the `socket.request.max.bytes` of every cluster with the default."""
 RECORD_OVERHEAD = 64
 """More than a record needs beside its key, value and headers."""
 REQUEST_TIMEOUT_MS = 30_000
 RETRY_SECONDS = 10
+AWAY_SECONDS = 30
+"""How long an idempotent producer waits for a cluster that is away, to be restarted for example."""
 RETRY_PAUSE_SECONDS = 0.1
 TOPIC_BY_NAME = 12
 """The last version of Produce that names topics."""
 ANY_PARTITION = -1
+SEQUENCE_MASK = 0x7FFFFFFF
 
 
 class Written(NamedTuple):
-    """Where a batch went; offsets of its records are -1 with acks=0."""
+    """Where a batch went; `base_offset` is -1 with acks=0, and where it was there before."""
 
     partition: Partition
     records: list[Record]
+    base_offset: int
     header: BatchHeader
+
+    @property
+    def placed(self) -> list[Record]:
+        """The records with their offsets, -1 where those are not known."""
+        first = self.base_offset
+        offsets = count(first) if first >= 0 else repeat(-1)
+        return [
+            record._replace(offset=at) for record, at in zip(self.records, offsets, strict=False)
+        ]
+
+
+@dataclass(slots=True)
+class Identity:
+    """What makes a producer idempotent (KIP-98): brokers drop a batch that they have had already.
+
+    `sequences` has the number of the next record of each partition; 0 where there is none.
+    """
+
+    producer_id: int
+    epoch: int
+    sequences: dict[Partition, int] = field(default_factory=dict)
+
+    def take(self, partition: Partition, number: int) -> int:
+        """The sequence of the first of the next `number` records."""
+        first = self.sequences.get(partition, 0)
+        self.sequences[partition] = (first + number) & SEQUENCE_MASK
+        return first
+
+
+async def new_identity(cluster: ClusterClient) -> Identity:
+    """Ask a cluster for the identity of an idempotent producer. Raises KafkaError, ClientError."""
+    deadline = trio.current_time() + AWAY_SECONDS
+    while True:
+        answer = await (await cluster.any()).ask(InitProducerIdRequest(), newest=5)
+        code = error_code(answer.error_code)
+        if not code:
+            return Identity(answer.producer_id, answer.producer_epoch)
+        if not code.retriable or trio.current_time() > deadline:
+            raise KafkaError(code)
+        await trio.sleep(RETRY_PAUSE_SECONDS)
+
+
+class _Batch(NamedTuple):
+    """A batch on its way; `data` is what is sent."""
+
+    partition: Partition
+    records: list[Record]
+    data: bytes
+
+
+_Answered = list[tuple[_Batch, ProduceResponse.Partition]]
 
 
 class Producer:
-    """Writes records to a cluster. Delivery is at least once: a lost answer is an error.
+    """Writes records to a cluster.
 
-    Parameters: `acks` is -1, 0 or 1 as in Kafka; `codec` compresses each batch.
+    Delivery is at least once: a lost answer is an error. With an `identity` it is exactly once as
+    long as `write` returns: lost answers and brokers that are away for a while are made good, and
+    what was written already is not written again. After an error the identity's sequences are ahead
+    of what is known to be written.
+
+    Parameters: `acks` is -1, 0 or 1 as in Kafka (-1 with an identity); `codec` compresses each batch.
     """
 
     def __init__(
-        self, cluster: ClusterClient, *, acks: int = -1, codec: Codec = Codec.NONE
+        self,
+        cluster: ClusterClient,
+        *,
+        acks: int = -1,
+        codec: Codec = Codec.NONE,
+        identity: Identity | None = None,
     ) -> None:
+        if identity is not None and acks != -1:
+            raise ValueError("an idempotent producer needs all acknowledgements")
         self._cluster = cluster
         self._acks = acks
         self._codec = codec
+        self._identity = identity
         self._leaders: dict[str, list[int]] = {}
 
     async def place(self, topic: str, record: Record, partition: int = ANY_PARTITION) -> Partition:
@@ -58,14 +131,14 @@ class Producer:
 
         Raises NoSuchTopic and NoSuchPartition.
         """
-        count = len(await self._leaders_of(topic))
-        if partition >= count:
-            raise NoSuchPartition(topic, partition, count)
+        there = len(await self._leaders_of(topic))
+        if partition >= there:
+            raise NoSuchPartition(topic, partition, there)
         if partition >= 0:
             return topic, partition
         if record.key is not None:
-            return topic, partition_of(record.key, count)
-        return topic, random.randrange(count)
+            return topic, partition_of(record.key, there)
+        return topic, random.randrange(there)
 
     async def _leaders_of(self, topic: str) -> list[int]:
         """The leader of each partition of a topic, -1 where there is none now."""
@@ -77,45 +150,110 @@ class Producer:
 
     async def write(self, records: Mapping[Partition, Sequence[Record]]) -> list[Written]:
         """Write records, in their order within each partition. Raises KafkaError or ClientError."""
+        queues = {partition: deque(_batches(listed)) for partition, listed in records.items()}
         written = []
-        for partition, listed in records.items():
-            for batch in _batches(listed):
-                written.append(await self._write_batch(partition, batch))
+        while any(queues.values()):
+            wave = [
+                self._encoded(partition, queue.popleft())
+                for partition, queue in queues.items()
+                if queue
+            ]
+            written += await self._write_wave(wave)
         return written
 
-    async def _write_batch(self, partition: Partition, records: list[Record]) -> Written:
-        batch = encode_batch(records, codec=self._codec)
-        deadline = trio.current_time() + RETRY_SECONDS
-        while True:
-            row = await self._send(partition, batch)
-            code = error_code(row.error_code)
-            if not code:
-                return _written(partition, records, batch, row.base_offset)
-            if code not in _NOT_WRITTEN or trio.current_time() > deadline:
-                raise KafkaError(code, _why(row))
-            await trio.sleep(RETRY_PAUSE_SECONDS)
-            del self._leaders[partition[0]]
+    def _encoded(self, partition: Partition, records: list[Record]) -> _Batch:
+        if self._identity is None:
+            return _Batch(partition, records, encode_batch(records, codec=self._codec))
+        data = encode_batch(
+            records,
+            codec=self._codec,
+            producer_id=self._identity.producer_id,
+            producer_epoch=self._identity.epoch,
+            base_sequence=self._identity.take(partition, len(records)),
+        )
+        return _Batch(partition, records, data)
 
-    async def _send(self, partition: Partition, batch: bytes) -> ProduceResponse.Partition:
-        topic, index = partition
-        leader = (await self._leaders_of(topic))[index]
-        if leader < 0:
-            return ProduceResponse.Partition(error_code=ErrorCode.LEADER_NOT_AVAILABLE)
-        rows = [ProduceRequest.Partition(index=index, records=batch)]
+    async def _write_wave(self, batches: list[_Batch]) -> list[Written]:
+        """Write at most one batch for each partition, and again those that were refused."""
+        patience = RETRY_SECONDS if self._identity is None else AWAY_SECONDS
+        deadline = trio.current_time() + patience
+        written = []
+        while True:
+            refused = []
+            for batch, row in await self._send_all(batches):
+                code = error_code(row.error_code)
+                if not code or code in _THERE_BEFORE:
+                    offset = -1 if code else row.base_offset
+                    header = read_header(batch.data)
+                    written.append(Written(batch.partition, batch.records, offset, header))
+                elif self._may_try_again(code) and trio.current_time() < deadline:
+                    refused.append(batch)
+                else:
+                    raise KafkaError(code, _why(row))
+            if not refused:
+                return written
+            await trio.sleep(RETRY_PAUSE_SECONDS)
+            self._leaders.clear()
+            batches = refused
+
+    def _may_try_again(self, code: ErrorCode) -> bool:
+        """Whether an error passes, and a second try cannot write a record twice."""
+        return code in _NOT_WRITTEN or (self._identity is not None and code.retriable)
+
+    async def _send_all(self, batches: Sequence[_Batch]) -> _Answered:
+        """Send each batch to the leader of its partition; the answers come in no special order."""
+        answered: _Answered = []
+        requests: dict[tuple[int, int], list[_Batch]] = {}
+        sizes: dict[int, int] = {}
+        try:
+            for batch in batches:
+                topic, index = batch.partition
+                leader = (await self._leaders_of(topic))[index]
+                sizes[leader] = sizes.get(leader, 0) + len(batch.data)
+                requests.setdefault((leader, sizes[leader] // REQUEST_BYTES_MAX), []).append(batch)
+        except _AWAY as error:
+            return self._lost(batches, error)
+        for (leader, _), listed in requests.items():
+            if leader < 0:
+                answered += _refused(listed, ErrorCode.LEADER_NOT_AVAILABLE)
+                continue
+            try:
+                answered += await self._send(leader, listed)
+            except _AWAY as error:
+                answered += self._lost(listed, error)
+        return answered
+
+    def _lost(self, batches: Sequence[_Batch], error: Exception) -> _Answered:
+        """What to make of a cluster that is away: an error, but for an idempotent producer."""
+        if self._identity is None:
+            raise error
+        return _refused(batches, ErrorCode.NETWORK_EXCEPTION, str(error))
+
+    async def _send(self, leader: int, batches: list[_Batch]) -> _Answered:
+        rows: dict[str, list[ProduceRequest.Partition]] = {}
+        for (topic, index), _, data in batches:
+            rows.setdefault(topic, []).append(ProduceRequest.Partition(index=index, records=data))
         request = ProduceRequest(
             acks=self._acks,
             timeout_ms=REQUEST_TIMEOUT_MS,
-            topic_data=[ProduceRequest.Topic(name=topic, partition_data=rows)],
+            topic_data=[ProduceRequest.Topic(name=k, partition_data=v) for k, v in rows.items()],
         )
         connection = await self._cluster.node(leader)
         if self._acks == 0:
             await connection.tell(request, newest=TOPIC_BY_NAME)
-            return ProduceResponse.Partition(index=index, base_offset=-1)
+            unknown = ProduceResponse.Partition(base_offset=-1)
+            return [(batch, unknown) for batch in batches]
         answer = await connection.ask(request, oldest=3, newest=TOPIC_BY_NAME)
-        row: ProduceResponse.Partition = answer.responses[0].partition_responses[0]
-        return row
+        found = {
+            (topic.name, row.index): row
+            for topic in answer.responses
+            for row in topic.partition_responses
+        }
+        return [(batch, found[batch.partition]) for batch in batches]
 
 
+_AWAY = (OSError, CannotConnect, NotReachable, TimedOut)
+"""What a request ends with when the cluster or one of its brokers is away."""
 _NOT_WRITTEN = frozenset(
     {
         ErrorCode.LEADER_NOT_AVAILABLE,
@@ -124,14 +262,12 @@ _NOT_WRITTEN = frozenset(
     }
 )
 """Refusals after which nothing was written, and which pass by themselves."""
+_THERE_BEFORE = frozenset({ErrorCode.DUPLICATE_SEQUENCE_NUMBER})
 
 
-def _written(
-    partition: Partition, records: list[Record], batch: bytes, base_offset: int
-) -> Written:
-    offsets = range(base_offset, base_offset + len(records)) if base_offset >= 0 else repeat(-1)
-    placed = [record._replace(offset=at) for record, at in zip(records, offsets, strict=False)]
-    return Written(partition, placed, read_header(batch))
+def _refused(batches: Sequence[_Batch], code: ErrorCode, why: str | None = None) -> _Answered:
+    row = ProduceResponse.Partition(error_code=code, error_message=why)
+    return [(batch, row) for batch in batches]
 
 
 def _why(row: ProduceResponse.Partition) -> str | None:

@@ -257,7 +257,7 @@ class Kit:
         except NoSuchPartition as error:
             raise ValueError(f"{error.what}; None places the record by its key") from None
         (written,) = await producer.write({place: [record]})
-        return _received(written.partition, written.records[0])
+        return _received(written.partition, written.placed[0])
 
     async def partitions(self, topic: str) -> list[Partition]:
         """The partitions of a topic; none when it does not exist."""

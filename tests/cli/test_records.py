@@ -185,8 +185,8 @@ JAVA_SAYS = {f"key-{i}": at for i, at in enumerate([0, 5, 4, 4, 5, 4, 5, 3])}
 
 
 async def test_long_lines(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kbroker.cli.produce.READ_BYTES", 5)
-    monkeypatch.setattr("kbroker.cli.produce.LINE_BYTES_MAX", 20)
+    monkeypatch.setattr("kbroker.client.lines.READ_BYTES", 5)
+    monkeypatch.setattr("kbroker.client.lines.LINE_BYTES_MAX", 20)
     await cli("topic", "create", "t")
     await cli("topic", "produce", "t", stdin="0123456789\n\nab\n0123\n01234")
     assert await values_in(cli, "t") == ["0123456789", "", "ab", "0123", "01234"]

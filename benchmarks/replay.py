@@ -1,0 +1,76 @@
+"""How many records a second `kbroker replay` writes: from a topic, by key, and from lines of JSON.
+
+Broker and replay are a process each, so two processors are kept busy. Prints one line for each source.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+RECORDS = int(os.environ.get("RECORDS", "1000000"))
+VALUE_BYTES = 90
+KBROKER = [sys.executable, "-m", "kbroker"]
+TOPICS = ("orders:4", "kept:4", "by-key:3", "lines:4", "rated:4")
+RUNS = {
+    "topic, partitions kept": ["orders", "--to-topic", "kept"],
+    "topic, by key": ["orders", "--to-topic", "by-key"],
+    "topic, in order of time": ["orders", "--to-topic", "rated", "--rate", "1000000000"],
+    "lines of JSON": ["--ndjson", "orders.ndjson", "--to-topic", "lines"],
+}
+
+
+def write_lines(path: Path) -> None:
+    """Records of 100 bytes in four partitions, a millisecond apart."""
+    with path.open("w") as file:
+        for at in range(RECORDS):
+            row = {
+                "partition": at % 4,
+                "timestamp": 1_767_261_600_000 + at,
+                "key": f"key-{at % 1000:06}",
+                "value": "x" * VALUE_BYTES,
+            }
+            file.write(json.dumps(row) + "\n")
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_lines(folder / "orders.ndjson")
+        topics = [word for topic in TOPICS for word in ("--topic", topic)]
+        serve = [*KBROKER, "serve", "--memory", "--port", "0", "--port-file", "port", *topics]
+        with subprocess.Popen(serve, cwd=folder, stdout=subprocess.PIPE, text=True) as broker:
+            try:
+                assert broker.stdout is not None
+                while not broker.stdout.readline().startswith("ready"):
+                    assert broker.poll() is None, "the broker did not start"
+                environ = os.environ | {"KBROKER_BOOTSTRAP": (folder / "port").read_text().strip()}
+                run(folder, environ, ["--ndjson", "orders.ndjson", "--to-topic", "orders"])
+                for source, words in RUNS.items():
+                    print(f"{source:24} {run(folder, environ, words):>10} records/s", flush=True)
+            finally:
+                broker.terminate()
+
+
+def run(folder: Path, environ: dict[str, str], words: list[str]) -> str:
+    """Replay; returns the rate that it says."""
+    done = subprocess.run(
+        [*KBROKER, "replay", *words],
+        cwd=folder,
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    found = re.search(r"([\d,]+) records/s", done.stderr)
+    assert found, done.stderr
+    return found[1]
+
+
+if __name__ == "__main__":
+    main()

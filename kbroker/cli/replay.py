@@ -1,0 +1,395 @@
+"""`kbroker replay`: write records again that were written once."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .completion import complete_topics
+from .output import Column, Progress, format_options, show, table
+from .produce import CODECS
+from .target import Target, parse_addresses, run, target_options
+from .units import parse_duration
+
+if TYPE_CHECKING:
+    from kbroker.client.cluster import ClusterClient
+    from kbroker.client.places import Place
+    from kbroker.client.record_filter import Wanted
+    from kbroker.pipelines.replay.job import Found, Order, Writing
+    from kbroker.pipelines.replay.pace import Pace
+    from kbroker.pipelines.replay.replay import Replay
+
+WRITTEN = (
+    "topic", "ndjson", "lake", "to_topic", "begin", "end", "partitions", "filter_key",
+    "filter_value", "filter_header", "filter_field", "timestamps", "placing", "committed",
+)  # fmt: skip
+"""The options that decide what is written; a run that goes on must be given the same."""
+COLUMNS = [
+    Column("partition"), Column("records"), Column("bytes"), Column("first_time"),
+    Column("last_time"),
+]  # fmt: skip
+
+
+class Speed(click.ParamType[float]):
+    """A factor such as 2x or 0.5."""
+
+    name = "factor"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, context: click.Context | None
+    ) -> float:
+        try:
+            factor = float(str(value).removesuffix("x"))
+        except ValueError:
+            factor = 0
+        if not 0 < factor < float("inf"):
+            self.fail(f"{value!r} is not a factor such as 2x or 0.5", param, context)
+        return factor
+
+
+@click.command(
+    epilog=r"""\b
+PLACE is start, end, 47, +3 (after the start), -2 (before the end) or @TIME; --to is the place
+to stop before. TIME is ms, s, a date, RFC 3339 or a duration from now such as -2h.
+"""
+)
+@click.argument("topic", required=False, shell_complete=complete_topics)
+@click.option("--to-topic", required=True, metavar="NAME", help="The topic that is written.")
+@click.option(
+    "--to-bootstrap",
+    metavar="HOST:PORT",
+    help="The cluster that is written.  [default: the one of --bootstrap]",
+)
+@click.option(
+    "--ndjson",
+    type=click.File("rb", lazy=False),
+    help="Read lines as `kbroker topic consume` prints them; - is the standard input.",
+)
+@click.option(
+    "--lake",
+    type=click.Path(exists=True, file_okay=False),
+    help="Read what `kbroker lake` put into this folder.",
+)
+@click.option("--from", "begin", default="start", show_default=True, metavar="PLACE")
+@click.option("--to", "end", default="end", show_default=True, metavar="PLACE")
+@click.option("-p", "--partition", "partitions", type=click.IntRange(0), multiple=True)
+@click.option("--filter-key", multiple=True, metavar="REGEX", help="Only keys with this in them.")
+@click.option("--filter-value", multiple=True, metavar="REGEX", help="The same of values.")
+@click.option(
+    "--filter-header", multiple=True, metavar="NAME[=REGEX]", help="Only with such a header."
+)
+@click.option(
+    "--filter-field",
+    multiple=True,
+    metavar="PATH=REGEX",
+    help="Only values that are JSON with such a field: user.country=^DE$.",
+)
+@click.option(
+    "--timestamps",
+    default="original",
+    show_default=True,
+    metavar="original|now|SHIFT",
+    help="now: the first record's is now, the others follow; SHIFT: -7d, +2h.",
+)
+@click.option("--rate", type=click.FloatRange(0, min_open=True), help="Records a second.")
+@click.option("--speed", type=Speed(), metavar="2x", help="As it happened, so many times faster.")
+@click.option(
+    "--place",
+    "placing",
+    type=click.Choice(["auto", "keep", "key"]),
+    default="auto",
+    show_default=True,
+    help="Keep partitions, or go by the key; auto keeps them if the target has as many.",
+)
+@click.option("-z", "--compression", type=click.Choice(CODECS), default="none", show_default=True)
+@click.option(
+    "--read-uncommitted",
+    "committed",
+    flag_value=False,
+    default=True,
+    help="Also what transactions wrote that did not commit.",
+)
+@click.option(
+    "--progress",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Keep here how far it came; the same command goes on from there and doubles nothing.",
+)
+@click.option("--into-itself", is_flag=True, help="Allow to write into the topic that is read.")
+@click.option("--dry-run", is_flag=True, help="Say what would be written.")
+@target_options
+@partial(format_options, short=False)
+def replay(
+    target: Target, output: str, dry_run: bool, to_bootstrap: str | None, **asked: Any
+) -> None:
+    """Write the records of TOPIC, of lines of JSON, or of the lake, once more.
+
+    Keys, headers and the order of each partition stay. No consumer group is asked or changed.
+    """
+    if asked["topic"] is None and asked["ndjson"] is None:
+        raise click.UsageError("name a topic, or lines with --ndjson FILE")
+    if asked["ndjson"] is not None and asked["lake"] is not None:
+        raise click.UsageError("--ndjson and --lake exclude each other")
+    command = _Command(_order(asked), output, dry_run)
+    to = None if to_bootstrap is None else parse_addresses(to_bootstrap, "--to-bootstrap")
+
+    async def work(cluster: ClusterClient) -> int:
+        from kbroker.client.cluster import open_cluster
+
+        if to is None:
+            return await command.run(cluster, cluster)
+        async with open_cluster(to, target.client_id) as to_cluster:
+            return await command.run(cluster, to_cluster)
+
+    try:
+        status = run(target, work)
+    finally:
+        command.progress.clear()
+    sys.exit(status)
+
+
+def _order(asked: dict[str, Any]) -> Order:
+    """What the options say. Raises BadParameter and UsageError."""
+    from kbroker.pipelines.replay.job import Order
+    from kbroker.pipelines.replay.placing import Placing
+    from kbroker.protocol.compression import Codec
+
+    now_ms = time.time_ns() // 1_000_000
+    lines, said = asked["ndjson"], {name: _as_json(asked[name]) for name in WRITTEN}
+    return Order(
+        to_topic=asked["to_topic"],
+        first=_place(asked["begin"], now_ms, "--from"),
+        last=_place(asked["end"], now_ms, "--to"),
+        pace=_pace(asked["rate"], asked["speed"]),
+        topic=asked["topic"],
+        lines=lines,
+        lines_name="the input" if lines is None else getattr(lines, "name", "the input"),
+        lake=asked["lake"],
+        partitions=asked["partitions"],
+        wanted=_wanted(asked),
+        placing=Placing(asked["placing"]),
+        shift_ms=_shift(asked["timestamps"]),
+        codec=Codec[asked["compression"].upper()],
+        committed=asked["committed"],
+        into_itself=asked["into_itself"],
+        progress=asked["progress"],
+        asked=said,
+    )
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return list(value)
+    return value if isinstance(value, str | bool | None) else str(getattr(value, "name", value))
+
+
+def _place(text: str, now_ms: int, option: str) -> Place:
+    from .offsets import BadPlace, parse_place
+
+    try:
+        return parse_place(text, now_ms)
+    except BadPlace as error:
+        raise click.BadParameter(str(error), param_hint=option) from None
+
+
+def _pace(rate: float | None, speed: float | None) -> Pace:
+    from kbroker.pipelines.replay.pace import Rate, Speed, Unpaced
+
+    if rate is not None and speed is not None:
+        raise click.UsageError("--rate and --speed exclude each other")
+    if rate is not None:
+        return Rate(rate)
+    return Unpaced() if speed is None else Speed(speed)
+
+
+def _wanted(asked: dict[str, Any]) -> Wanted | None:
+    from kbroker.client.record_filter import BadFilter, record_filter
+
+    try:
+        return record_filter(
+            keys=asked["filter_key"],
+            values=asked["filter_value"],
+            headers=asked["filter_header"],
+            fields=asked["filter_field"],
+        )
+    except BadFilter as error:
+        raise click.BadParameter(str(error), param_hint="--filter-...") from None
+
+
+def _shift(text: str) -> int | None:
+    """What to add to timestamps in ms; None: so much that the first is now."""
+    if text in ("original", "now"):
+        return 0 if text == "original" else None
+    try:
+        if text[:1] not in "+-":
+            raise ValueError(f"{text!r} is not original, now, or a shift such as -7d or +2h")
+        return round(parse_duration(text[1:]) * 1000) * (-1 if text[0] == "-" else 1)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--timestamps") from None
+
+
+class _Command:
+    """One run of `kbroker replay`."""
+
+    def __init__(self, order: Order, output: str, dry_run: bool) -> None:
+        self._order = order
+        self._output = output
+        self._dry_run = dry_run
+        self.progress = Progress("records read" if dry_run else "records written")
+
+    async def run(self, cluster: ClusterClient, to_cluster: ClusterClient) -> int:
+        """Replay; returns the exit status."""
+        from kbroker.pipelines.replay.job import find
+
+        found = await find(self._order, cluster, to_cluster)
+        self._say_where(found)
+        if self._dry_run:
+            await self._rehearse(found)
+            return 0
+        return await self._write(found, to_cluster)
+
+    def _say_where(self, found: Found) -> None:
+        """Say what is not as one may expect it."""
+        source, target, order = found.source, found.target, self._order
+        if not target.partitions:
+            return
+        if found.keeps or source.partitions == target.partitions:
+            return
+        _say(
+            f"{source.name} has {source.partitions} partitions, {target.topic} has "
+            f"{target.partitions}: records go by their keys"
+            if order.placing == "auto"
+            else "records go by their keys"
+        )
+
+    async def _rehearse(self, found: Found) -> None:
+        from kbroker.pipelines.replay.job import rehearse
+        from kbroker.pipelines.replay.target import missing
+
+        rehearsal = rehearse(self._order, found, lambda: self._show(rehearsal, found))
+        await rehearsal.run()
+        self.progress.clear()
+        show(self._output, _rows(rehearsal), partial(_text, _rows(rehearsal)))
+        tallies = rehearsal.tallies.values()
+        first_ms = min((each.first_ms for each in tallies), default=0)
+        latest_ms = max((each.latest_ms for each in tallies), default=0)
+        seconds = self._order.pace.seconds(rehearsal.count, first_ms, latest_ms)
+        takes = f", in {seconds:,.1f} s" if seconds else ""
+        _say(f"{_total(rehearsal)} would be written to {self._order.to_topic}{takes}")
+        if not found.target.partitions:
+            _say(str(missing(found.target, found.source.partitions)))
+        elif rehearsal.count:
+            for remark in found.target.remarks(first_ms, time.time_ns() // 1_000_000):
+                _say(remark)
+
+    async def _write(self, found: Found, to_cluster: ClusterClient) -> int:
+        from kbroker.pipelines.replay.job import prepare
+
+        writing = await prepare(
+            self._order, found, to_cluster, lambda: self._show(writing.replay, found)
+        )
+        replay, stopped_by = writing.replay, 0
+        if writing.earlier:
+            _say(f"{writing.earlier:,} records are written already; going on")
+        began_at = time.monotonic()
+        try:
+            async with _stoppable(replay) as signals:
+                await replay.run()
+            stopped_by = signals[0] if signals else 0
+        except BaseException:
+            self.progress.clear()
+            self._say_how_to_go_on(writing, sure=False)
+            raise
+        self.progress.clear()
+        writing.keep(finished=not stopped_by)
+        seconds = time.monotonic() - began_at
+        show(self._output, _rows(replay), partial(_text, _rows(replay)))
+        rate = f", {replay.count / seconds:,.0f} records/s" if seconds >= 1 else ""
+        _say(f"{_total(replay)} written to {self._order.to_topic}{rate}")
+        if stopped_by:
+            self._say_how_to_go_on(writing, sure=True)
+            return 128 + stopped_by
+        return 0
+
+    def _say_how_to_go_on(self, writing: Writing, *, sure: bool) -> None:
+        """Say how far it came; not `sure`: something that follows may be written too."""
+        if self._order.progress is not None:
+            _say(f"the same command goes on; {self._order.progress} says from where")
+            return
+        if not sure:
+            _say("what follows may be written in part; --progress FILE goes on without doubling it")
+        left = writing.left()
+        for options in left:
+            _say(f"to go on: {options}")
+
+    def _show(self, replay: Replay, found: Found) -> None:
+        self.progress.show(replay.count, found.source.total, time.monotonic())
+
+
+@asynccontextmanager
+async def _stoppable(replay: Replay) -> AsyncIterator[list[int]]:
+    """Let the first signal stop the replay after what it has begun, and the second one at once.
+
+    Gives the list of signals that came.
+    """
+    import trio
+
+    came: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield came  # signals come to the main thread only
+        return
+
+    async def watch(task_status: trio.TaskStatus[None]) -> None:
+        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            task_status.started()
+            async for number in signals:
+                came.append(number)
+                if len(came) > 1:
+                    raise KeyboardInterrupt
+                replay.stop()
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(watch)
+        yield came
+        nursery.cancel_scope.cancel()
+
+
+def _say(text: str) -> None:
+    click.echo(text, err=True)
+
+
+def _rows(replay: Replay) -> list[dict[str, Any]]:
+    return [
+        {
+            "partition": index,
+            "records": tally.records,
+            "bytes": tally.size,
+            "first_time": _time(tally.first_ms),
+            "last_time": _time(tally.latest_ms),
+        }
+        for index, tally in sorted(replay.tallies.items())
+    ]
+
+
+def _text(rows: list[dict[str, Any]], wide: bool) -> str:
+    return table(COLUMNS, rows, wide=wide) if rows else ""
+
+
+def _time(ms: int) -> str:
+    when = datetime.fromtimestamp(ms / 1000, UTC)
+    return when.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _total(replay: Replay) -> str:
+    size = sum(tally.size for tally in replay.tallies.values())
+    return f"{replay.count:,} record{'' if replay.count == 1 else 's'}, {size:,} bytes,"

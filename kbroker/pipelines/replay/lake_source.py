@@ -1,0 +1,139 @@
+"""Replay from the lake; needs pyarrow."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from kbroker.client.errors import ClientError
+from kbroker.client.places import Kind, Place
+from kbroker.client.record_filter import Wanted
+from kbroker.protocol.records import NO_TIMESTAMP, Record
+
+from .merging import merge
+from .sources import Chunk, Chunks, by_partition, of_partition
+from .window import Window
+
+
+class LakeSource:
+    """A topic as it lies in a lake. What the lake left out (poison, aborted records) is not there.
+
+    Parameters: `only` are some of the partitions, none for all. Raises ClientError for a topic that
+    the lake does not have.
+    """
+
+    def __init__(
+        self, lake: Path, topic: str, first: Place, last: Place, *, only: Sequence[int] = ()
+    ) -> None:
+        reading = _lake_reading()
+        self.name = f"{topic} in {lake}"
+        self._lake = lake
+        self._topic = topic
+        self._bounds = first, last
+        self._ranges: dict[int, tuple[int, int]] = {}
+        for file in reading.files(lake, topic):
+            begin, end = self._ranges.get(file.partition, (file.first, 0))
+            self._ranges[file.partition] = min(begin, file.first), max(end, file.last + 1)
+        if not self._ranges:
+            raise ClientError(f"{lake} has no records of {topic}; `ls {lake}` shows its topics")
+        self.partitions: int | None = max(self._ranges) + 1
+        self._ranges = {
+            index: part for index, part in sorted(self._ranges.items()) if not only or index in only
+        }
+        self.total: int | None = sum(end - begin for begin, end in self._ranges.values())
+
+    def remembered(self) -> dict[str, object]:
+        return {}
+
+    def positions(self, chunk: Chunk) -> dict[str, int]:
+        return by_partition(chunk)
+
+    def left(self, positions: Mapping[str, int]) -> list[str]:
+        return [
+            f"-p {index} --from {max(positions.get(str(index), begin), begin)}"
+            for index, (begin, end) in self._ranges.items()
+            if positions.get(str(index), begin) < end
+        ]
+
+    @asynccontextmanager
+    async def reading(
+        self, positions: Mapping[str, int], wanted: Wanted | None, *, in_order: bool
+    ) -> AsyncIterator[Chunks]:
+        """See `Source`. Raises what pyarrow raises for files that it cannot read."""
+        async with AsyncExitStack() as stack:
+            streams = [
+                await stack.enter_async_context(
+                    aclosing(self._partition(index, positions.get(str(index)), wanted))
+                )
+                for index in self._ranges
+            ]
+            joined = merge(streams) if in_order else _one_after_the_other(streams)
+            yield await stack.enter_async_context(aclosing(joined))
+
+    async def _partition(self, index: int, position: int | None, wanted: Wanted | None) -> Chunks:
+        window = self._window(index, position)
+        batches = _lake_reading().records(self._lake, self._topic, index)
+        while records := await trio.to_thread.run_sync(_next_records, batches):
+            inside = [each for each in records if window.has(each.offset, each.timestamp)]
+            chunk = of_partition(index, inside, wanted)
+            if chunk.records:
+                yield chunk
+            if window.is_over:
+                return
+
+    def _window(self, index: int, position: int | None) -> Window:
+        """The part of a partition that is asked for; one that was begun goes on at `position`."""
+        begin, end = self._ranges[index]
+        first, last = (
+            Place(Kind.OFFSET, (begin if place.kind == Kind.START else end) + place.value)
+            if place.kind in (Kind.START, Kind.END)
+            else place
+            for place in self._bounds
+        )
+        return Window(first if position is None else Place(Kind.OFFSET, position), last)
+
+
+def _next_records(batches: Iterator[Any]) -> list[Record]:
+    """The records of the next batch; empty at the end."""
+    batch = next((each for each in batches if each.num_rows), None)
+    if batch is None:
+        return []
+    import pyarrow.compute as pc
+
+    where = batch.column("record")
+    times = pc.cast(pc.cast(pc.struct_field(where, "timestamp"), "timestamp[ms]"), "int64")
+    columns = [pc.struct_field(where, name).to_pylist() for name in ("key", "headers", "offset")]
+    values = _lake_reading().payload(batch)
+    return [
+        Record(
+            key, value, NO_TIMESTAMP if time is None else time, [_pair(row) for row in headers or ()],
+            offset,
+        )
+        for key, headers, offset, value, time in zip(
+            *columns, values, times.to_pylist(), strict=True
+        )
+    ]  # fmt: skip
+
+
+def _pair(row: Mapping[str, Any]) -> tuple[str, bytes | None]:
+    return row["key"], row["value"]
+
+
+async def _one_after_the_other(streams: Sequence[Chunks]) -> Chunks:
+    for stream in streams:
+        async for chunk in stream:
+            yield chunk
+
+
+def _lake_reading() -> Any:
+    try:
+        from kbroker.pipelines.lake import reading
+    except ImportError as error:
+        raise ClientError(
+            f"reading a lake needs {error.name}: pip install 'kbroker[spark]'"
+        ) from None
+    return reading

@@ -1,0 +1,111 @@
+"""Replay from lines of JSON, as `kbroker topic consume` prints them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
+from typing import BinaryIO
+
+from kbroker.client.errors import ClientError
+from kbroker.client.lines import lines_of
+from kbroker.client.ndjson import BadLine, Line, parse_line
+from kbroker.client.places import Kind, Place
+from kbroker.client.record_filter import Wanted
+from kbroker.protocol.records import Record
+
+from .sources import Chunk, Chunks
+from .window import Window
+
+STREAM = "lines"
+"""The one stream of a file; positions in it are numbers of lines, from 0."""
+
+
+class NdjsonSource:
+    """The records of a file or of the standard input, in the order of its lines.
+
+    Parameters: `first` and `last` bound each partition by the offsets and times that lines name, and
+    cannot count from a start or an end; with `topic` lines that name another one are left out, with
+    `only` those of other partitions. Raises ClientError.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        stream: BinaryIO,
+        first: Place,
+        last: Place,
+        *,
+        topic: str | None = None,
+        only: Collection[int] = (),
+    ) -> None:
+        self.name = name
+        self.partitions: int | None = None
+        self.total: int | None = None
+        self._stream = stream
+        self._topic = topic
+        self._only = only
+        self._first = first
+        self._last = last
+        self._windows: dict[tuple[str | None, int | None], Window] = {}
+        for place in (first, last):
+            if place.kind in (Kind.START, Kind.END) and place.value:
+                raise ClientError(f"{name} is read line by line: nothing counts from its ends")
+
+    def remembered(self) -> dict[str, object]:
+        return {}
+
+    def positions(self, chunk: Chunk) -> dict[str, int]:
+        return {STREAM: chunk.records[-1].offset + 1}
+
+    def left(self, positions: Mapping[str, int]) -> list[str]:
+        return [f"leave out the first {positions.get(STREAM, 0)} lines"]
+
+    @asynccontextmanager
+    async def reading(
+        self, positions: Mapping[str, int], wanted: Wanted | None, *, in_order: bool
+    ) -> AsyncIterator[Chunks]:
+        """See `Source`; the order is always the file's. Raises ClientError."""
+        async with aclosing(self._chunks(positions.get(STREAM, 0), wanted)) as chunks:
+            yield chunks
+
+    async def _chunks(self, begin: int, wanted: Wanted | None) -> Chunks:
+        number = 0
+        async with aclosing(lines_of(self._stream)) as lines:
+            async for texts in lines:
+                found = [
+                    line
+                    for line in self._parsed(texts, number)
+                    if line.record.offset >= begin and (wanted is None or wanted(line.record))
+                ]
+                if found:
+                    yield Chunk([line.partition for line in found], [line.record for line in found])
+                number += len(texts)
+
+    def _parsed(self, texts: Sequence[bytes], number: int) -> Iterable[Line]:
+        """The wanted lines of some that begin with line `number`; offsets are lines."""
+        now_ms = time.time_ns() // 1_000_000
+        for at, text in enumerate(texts, number):
+            if not text.strip():
+                continue
+            try:
+                line = parse_line(text, now_ms)
+                wanted = self._is_wanted(line)
+            except BadLine as error:
+                raise ClientError(f"line {at + 1} of {self.name}: {error}") from None
+            if wanted:
+                key, value, timestamp, headers, _ = line.record
+                yield line._replace(record=Record(key, value, timestamp, headers, at))
+
+    def _is_wanted(self, line: Line) -> bool:
+        if self._topic is not None and line.topic not in (None, self._topic):
+            return False
+        if self._only and line.partition not in self._only:
+            return False
+        at = line.topic, line.partition
+        if at not in self._windows:
+            self._windows[at] = Window(self._first, self._last)
+        record = line.record
+        if record.offset < 0 and Kind.OFFSET in (self._first.kind, self._last.kind):
+            raise BadLine("it names no offset, so it cannot be bounded by offset")
+        return self._windows[at].has(record.offset, record.timestamp)

@@ -1,0 +1,119 @@
+"""When records are due: as fast as possible, so many a second, or as it happened.
+
+Times are seconds of a steady clock that the caller reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from kbroker.protocol.records import Record
+
+LATE_SECONDS = 1.0
+"""What was lost when the target stalled for longer is not made up for by a burst."""
+
+
+class Pace(Protocol):
+    """Says how many records may be written."""
+
+    @property
+    def in_order(self) -> bool:
+        """Whether records of several partitions must come in the order of their timestamps."""
+
+    def due(self, records: Sequence[Record], now: float) -> int:
+        """How many of the next records are due; those count as written."""
+
+    def next_at(self, record: Record) -> float:
+        """When the next record is due."""
+
+    def seconds(self, records: int, first_ms: int, latest_ms: int) -> float:
+        """How long so many records take, whose timestamps begin and end there."""
+
+
+class Unpaced:
+    """As fast as possible."""
+
+    in_order = False
+
+    def due(self, records: Sequence[Record], now: float) -> int:
+        return len(records)
+
+    def next_at(self, record: Record) -> float:
+        return 0.0
+
+    def seconds(self, records: int, first_ms: int, latest_ms: int) -> float:
+        return 0.0
+
+
+class Rate:
+    """The same number of records each second: record n is due n / `per_second` after the first."""
+
+    in_order = True
+
+    def __init__(self, per_second: float) -> None:
+        self._per_second = per_second
+        self._written = 0
+        self._start: float | None = None
+
+    def due(self, records: Sequence[Record], now: float) -> int:
+        if self._start is None:
+            self._start = now
+        late = now - self._due_at(self._start)
+        if late > LATE_SECONDS:
+            self._start += late
+        count = 0
+        while count < len(records) and self._due_at(self._start) <= now:
+            count += 1
+            self._written += 1
+        return count
+
+    def next_at(self, record: Record) -> float:
+        assert self._start is not None, "`due` comes first"
+        return self._due_at(self._start)
+
+    def _due_at(self, start: float) -> float:
+        return start + self._written / self._per_second
+
+    def seconds(self, records: int, first_ms: int, latest_ms: int) -> float:
+        return max(records - 1, 0) / self._per_second
+
+
+class Speed:
+    """With the pauses that lie between the timestamps, divided by `factor`.
+
+    A record whose timestamp is earlier than one before it is due at once.
+    """
+
+    in_order = True
+
+    def __init__(self, factor: float) -> None:
+        self._factor = factor
+        self._start: float | None = None
+        self._first_ms = 0
+        self._latest_ms = 0
+
+    def due(self, records: Sequence[Record], now: float) -> int:
+        if not records:
+            return 0
+        if self._start is None:
+            self._start = now
+            self._first_ms = self._latest_ms = records[0].timestamp
+        late = now - self.next_at(records[0])
+        if late > LATE_SECONDS:
+            self._start += late
+        count = 0
+        for record in records:
+            if self.next_at(record) > now:
+                break
+            self._latest_ms = max(self._latest_ms, record.timestamp)
+            count += 1
+        return count
+
+    def next_at(self, record: Record) -> float:
+        assert self._start is not None, "`due` comes first"
+        passed_ms = max(record.timestamp, self._latest_ms) - self._first_ms
+        return self._start + passed_ms / 1000 / self._factor
+
+    def seconds(self, records: int, first_ms: int, latest_ms: int) -> float:
+        return (latest_ms - first_ms) / 1000 / self._factor

@@ -1,0 +1,138 @@
+"""Replay from a topic of any Kafka: no group, only Fetch."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+
+import trio
+
+from kbroker.client.cluster import ClusterClient
+from kbroker.client.consumer import Read, reading
+from kbroker.client.errors import NoSuchPartition
+from kbroker.client.list_offsets import EARLIEST, LATEST, offsets_at
+from kbroker.client.places import Place, find
+from kbroker.client.record_filter import Wanted
+from kbroker.client.topics import Partition
+
+from .merging import merge
+from .sources import Chunk, Chunks, by_partition, of_partition
+
+Range = tuple[int, int]
+"""The first offset, and the one to stop before."""
+
+
+class TopicSource:
+    """Ranges of offsets of a topic's partitions. Get one from `topic_source` or `remembered_topic`.
+
+    Aborted transactions are left out unless `committed` is False; control records always are.
+    """
+
+    def __init__(
+        self,
+        cluster: ClusterClient,
+        topic: str,
+        partitions: int,
+        ranges: Mapping[int, Range],
+        *,
+        committed: bool,
+    ) -> None:
+        self.name = f"topic {topic}"
+        self.partitions: int | None = partitions
+        self.total: int | None = sum(end - begin for begin, end in ranges.values())
+        self._cluster = cluster
+        self._topic = topic
+        self._ranges = dict(ranges)
+        self._committed = committed
+
+    def remembered(self) -> dict[str, object]:
+        return {"ranges": {str(index): list(part) for index, part in self._ranges.items()}}
+
+    def positions(self, chunk: Chunk) -> dict[str, int]:
+        return by_partition(chunk)
+
+    def left(self, positions: Mapping[str, int]) -> list[str]:
+        return [
+            f"-p {index} --from {max(positions.get(str(index), begin), begin)} --to {end}"
+            for index, (begin, end) in sorted(self._ranges.items())
+            if positions.get(str(index), begin) < end
+        ]
+
+    @asynccontextmanager
+    async def reading(
+        self, positions: Mapping[str, int], wanted: Wanted | None, *, in_order: bool
+    ) -> AsyncIterator[Chunks]:
+        """See `Source`. Raises ClientError and KafkaError."""
+        left = {
+            (self._topic, index): (max(begin, positions.get(str(index), begin)), end)
+            for index, (begin, end) in self._ranges.items()
+        }
+        left = {partition: part for partition, part in left.items() if part[0] < part[1]}
+        parts = [{one: left[one]} for one in sorted(left)] if in_order else [left]
+        async with AsyncExitStack() as stack:
+            streams = []
+            for part in parts:
+                channel = await stack.enter_async_context(
+                    reading(self._cluster, part, committed=self._committed)
+                )
+                streams.append(await stack.enter_async_context(aclosing(_chunks(channel, wanted))))
+            yield (
+                await stack.enter_async_context(aclosing(merge(streams)))
+                if in_order
+                else (streams[0])
+            )
+
+
+async def _chunks(channel: trio.MemoryReceiveChannel[list[Read]], wanted: Wanted | None) -> Chunks:
+    async for found in channel:
+        _, index = found[0].partition
+        chunk = of_partition(index, (read.record for read in found), wanted)
+        if chunk.records:
+            yield chunk
+
+
+async def topic_source(
+    cluster: ClusterClient,
+    topic: str,
+    first: Place,
+    last: Place,
+    *,
+    only: Sequence[int] = (),
+    committed: bool = True,
+) -> TopicSource:
+    """What a topic has between two places now; of `only` some partitions, or of all.
+
+    Places outside of what a partition has stand for its start and end. Raises NoSuchTopic,
+    NoSuchPartition and ClientError.
+    """
+    count = await _partition_count(cluster, topic)
+    for index in only:
+        if index >= count:
+            raise NoSuchPartition(topic, index, count)
+    listed: list[Partition] = [(topic, index) for index in sorted(set(only)) or range(count)]
+    starts = await offsets_at(cluster, listed, EARLIEST)
+    ends = await offsets_at(cluster, listed, LATEST, committed=committed)
+    begin = await find(cluster, listed, first, committed=committed)
+    end = await find(cluster, listed, last, committed=committed)
+    ranges = {one[1]: (max(begin[one], starts[one]), min(end[one], ends[one])) for one in listed}
+    return TopicSource(
+        cluster,
+        topic,
+        count,
+        {index: part for index, part in ranges.items() if part[0] < part[1]},
+        committed=committed,
+    )
+
+
+async def remembered_topic(
+    cluster: ClusterClient, topic: str, ranges: Mapping[str, Sequence[int]], *, committed: bool
+) -> TopicSource:
+    """The source of an earlier run, from what its `remembered` said. Raises NoSuchTopic."""
+    count = await _partition_count(cluster, topic)
+    known = {int(index): (begin, end) for index, (begin, end) in ranges.items()}
+    return TopicSource(cluster, topic, count, known, committed=committed)
+
+
+async def _partition_count(cluster: ClusterClient, topic: str) -> int:
+    (row,) = await cluster.topics([topic])
+    return len(row.partitions)

@@ -1,0 +1,179 @@
+"""A replay that ends before it is done: stopped, failed or killed; the next run doubles nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kbroker.cli.target import ENVIRONMENT
+from kbroker.testing import LocalBroker
+from kbroker.testing.kit import KafkaRecord
+
+COUNT = 6_000
+RATE = 4_000
+KILLS = 2
+
+
+@pytest.fixture
+def broker() -> Iterator[LocalBroker]:
+    with LocalBroker(topics={"copy": 3, "two": 2}) as opened:
+        yield opened
+
+
+@pytest.fixture
+def lines(tmp_path: Path) -> Path:
+    """A file of COUNT records in three partitions, every seventh without a key."""
+    rows = [
+        {
+            "partition": at % 3,
+            "offset": at // 3,
+            "timestamp": 1_700_000_000_000 + at * (7919 % (at % 5 + 1)),
+            "key": None if at % 7 == 0 else f"k{at % 101}",
+            "value": f"{at}",
+        }
+        for at in range(COUNT)
+    ]
+    path = tmp_path / "orders.ndjson"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+class Command:
+    """`kbroker replay` as a process of its own."""
+
+    def __init__(self, broker: LocalBroker, *args: str) -> None:
+        self._words = [sys.executable, "-m", "kbroker", "replay", *args]
+        self._environ = os.environ | {ENVIRONMENT: broker.bootstrap_servers}
+
+    def start(self) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            self._words,
+            env=self._environ,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self) -> tuple[int, str]:
+        """Run it to its end; returns the exit status and what it said on the error stream."""
+        return ended(self.start())
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
+    _, said = process.communicate(timeout=60)
+    return process.returncode, said
+
+
+def order_of(records: list[KafkaRecord]) -> dict[int, list[bytes | None]]:
+    """The values of each partition, in order."""
+    found: dict[int, list[bytes | None]] = {}
+    for record in sorted(records, key=lambda each: (each.partition, each.offset)):
+        found.setdefault(record.partition, []).append(record.value)
+    return found
+
+
+def wait_for_some(broker: LocalBroker, topic: str, count: int) -> None:
+    deadline = time.monotonic() + 30
+    while len(broker.records(topic)) < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    ("topic", "source"), [("copy", "topic"), ("two", "topic"), ("two", "lines")]
+)
+def test_killed_at_any_moment(
+    broker: LocalBroker, lines: Path, tmp_path: Path, topic: str, source: str,
+    request: pytest.FixtureRequest,
+) -> None:  # fmt: skip
+    """With kept partitions, by key from several partitions, and from lines."""
+    chance = random.Random(request.config.getoption("--seed"))
+    broker.create_topic("orders", 3)
+    broker.create_topic("whole", 3 if topic == "copy" else 2)
+    assert Command(broker, "--ndjson", str(lines), "--to-topic", "orders").run()[0] == 0
+    given = ["orders"] if source == "topic" else ["--ndjson", str(lines)]
+    # The order of time, in which several partitions become one, is part of what must not change.
+    whole = [*given, "--to-topic", "whole", "--rate", "1000000", "--place"]
+    place = "keep" if topic == "copy" else "key"
+    assert Command(broker, *whole, place).run()[0] == 0
+    args = [*given, "--to-topic", topic, "--place", place, "--rate", str(RATE)]
+    command = Command(broker, *args, "--progress", str(tmp_path / "progress"))
+    for _ in range(KILLS):
+        process = command.start()
+        before = len(broker.records(topic))
+        wait_for_some(broker, topic, min(before + chance.randrange(1200), COUNT - 1))
+        process.kill()
+        ended(process)
+    status, said = command.run()
+    assert status == 0, said
+    assert order_of(broker.records(topic)) == order_of(broker.records("whole"))
+    assert "all is written" in command.run()[1]
+
+
+def test_stopped_by_a_signal(broker: LocalBroker, lines: Path) -> None:
+    broker.create_topic("orders", 3)
+    assert Command(broker, "--ndjson", str(lines), "--to-topic", "orders").run()[0] == 0
+    process = Command(broker, "orders", "--to-topic", "copy", "--rate", "500").start()
+    wait_for_some(broker, "copy", 50)
+    process.send_signal(signal.SIGINT)
+    status, said = ended(process)
+    assert status == 128 + signal.SIGINT
+    options = [text.split() for text in said.splitlines() if text.startswith("to go on: ")]
+    assert len(options) == 3
+    for words in options:
+        done = Command(broker, "orders", "--to-topic", "copy", *words[3:]).run()
+        assert done[0] == 0, done
+    assert order_of(broker.records("copy")) == order_of(broker.records("orders"))
+
+
+def test_a_target_that_fails(broker: LocalBroker, lines: Path, tmp_path: Path) -> None:
+    fault = broker.fault("Produce", error="TOPIC_AUTHORIZATION_FAILED", topic="copy")
+    args = ["--ndjson", str(lines), "--to-topic", "copy"]
+    status, said = Command(broker, *args).run()
+    assert (status, fault.hits) == (1, 1)
+    assert "leave out the first 0 lines" in said
+    assert "--progress FILE" in said
+    broker.fault("Produce", error="TOPIC_AUTHORIZATION_FAILED", topic="copy")
+    command = Command(broker, *args, "--progress", str(tmp_path / "p"))
+    status, said = command.run()
+    assert status == 1
+    assert "the same command goes on" in said
+    assert command.run()[0] == 0
+    assert len(broker.records("copy")) == COUNT
+
+
+def test_progress_of_another_replay(broker: LocalBroker, lines: Path, tmp_path: Path) -> None:
+    progress = tmp_path / "p"
+    args = ["--ndjson", str(lines), "--progress", str(progress), "--to-topic"]
+    assert Command(broker, *args, "copy").run()[0] == 0
+    status, said = Command(broker, *args, "two", "--place", "key").run()
+    assert status == 1
+    assert "is of another replay" in said
+    assert str(progress) in said
+    progress.write_text("{}")
+    assert "is no progress of a replay" in Command(broker, *args, "copy").run()[1]
+
+
+def test_a_target_that_was_made_anew(broker: LocalBroker, lines: Path, tmp_path: Path) -> None:
+    progress = tmp_path / "p"
+    command = Command(
+        broker, "--ndjson", str(lines), "--progress", str(progress), "--to-topic", "copy"
+    )
+    assert command.run()[0] == 0
+    state: dict[str, Any] = json.loads(progress.read_text())
+    progress.write_text(json.dumps(state | {"finished": False}))
+    broker.delete_topic("copy")
+    broker.create_topic("copy", 3)
+    status, said = command.run()
+    assert status == 1
+    assert "made anew" in said

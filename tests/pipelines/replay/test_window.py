@@ -1,0 +1,38 @@
+"""Where a partition's part begins and ends."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbroker.client.places import END, START, Kind, Place
+from kbroker.pipelines.replay.window import Window
+
+ROWS = [(0, 100), (1, 200), (3, 150), (4, 300), (5, 250)]
+"""Offsets and times, not in order."""
+
+
+def offset(value: int) -> Place:
+    return Place(Kind.OFFSET, value)
+
+
+def time(value: int) -> Place:
+    return Place(Kind.TIME, value)
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "inside"),
+    [
+        (START, END, [0, 1, 3, 4, 5]),
+        (offset(1), offset(4), [1, 3]),
+        (offset(2), END, [3, 4, 5]),
+        (START, offset(9), [0, 1, 3, 4, 5]),
+        (time(200), END, [1, 3, 4, 5]),  # the first that is not earlier, and all after it
+        (START, time(250), [0, 1, 3]),
+        (time(150), time(300), [1, 3]),
+        (time(999), END, []),
+        (offset(4), offset(2), []),
+    ],
+)
+def test_what_is_inside(first: Place, last: Place, inside: list[int]) -> None:
+    window = Window(first, last)
+    assert [at for at, when in ROWS if window.has(at, when)] == inside

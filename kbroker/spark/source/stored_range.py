@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.records import HEADER_SIZE, MAGIC, BatchHeader, check_crc, read_header
@@ -20,6 +21,15 @@ LISTINGS_MAX = 10
 """How often the segments are listed anew because one of them vanished, before that is an error."""
 
 _Places = list[tuple[int, BatchHeader]]
+
+
+class _Chunk(NamedTuple):
+    """Bytes of a file from `position` on, the batches to be read there, and the first offset."""
+
+    position: int
+    data: bytes
+    places: _Places
+    first: int
 
 
 class StoredRange:
@@ -45,7 +55,6 @@ class StoredRange:
     ) -> None:
         self.log = log
         self.position = start
-        self._start = start
         self._end = end
         self._with_headers = with_headers
         self._aborted: dict[int, list[AbortedTransaction]] = defaultdict(list)
@@ -60,8 +69,8 @@ class StoredRange:
         """
         for base, file in self._segments():
             try:
-                for at, chunk, places in self._chunks(base, file):
-                    yield from self._columns(file, at, chunk, places)
+                for chunk in self._chunks(base, file):
+                    yield from self._columns(file, chunk)
             except CorruptLogError as error:
                 raise damaged(error.path, error.position, error.reason) from None
 
@@ -88,19 +97,19 @@ class StoredRange:
             "faster than this reader. Read again, with more tasks (minPartitions) or a later start."
         )
 
-    def _chunks(self, base: int, file: File) -> Iterator[tuple[int, bytes, _Places]]:
-        """Pieces of a segment: their position, their bytes, and the batches to be read in them."""
+    def _chunks(self, base: int, file: File) -> Iterator[_Chunk]:
+        """Pieces of a segment, with the batches to be read in them."""
         position = self.log.find(file, base, self.position)
         wanted = CHUNK_BYTES
         while position is not None and position < file.size and self.position < self._end:
-            chunk = file.read(position, wanted)
-            places, used, missing = self._select(file, position, chunk)
+            first, data = self.position, file.read(position, wanted)
+            places, used, missing = self._select(file, position, data)
             if missing and not used:
-                if len(chunk) < wanted or wanted >= missing:
+                if len(data) < wanted or wanted >= missing:
                     raise damaged(file.path, position, "it ends within a batch")
                 wanted = missing
                 continue
-            yield position, chunk, places
+            yield _Chunk(position, data, places, first)
             position += used
             wanted = CHUNK_BYTES
 
@@ -150,12 +159,10 @@ class StoredRange:
             for each in self._aborted.get(header.producer_id, ())
         )
 
-    def _columns(
-        self, file: File, position: int, chunk: bytes, places: _Places
-    ) -> Iterator[RecordColumns]:
+    def _columns(self, file: File, chunk: _Chunk) -> Iterator[RecordColumns]:
         try:
-            for found in read_columns(chunk, places, with_headers=self._with_headers):
-                yield found.between(self._start, self._end)
+            for found in read_columns(chunk.data, chunk.places, with_headers=self._with_headers):
+                yield found.between(chunk.first, self._end)
         except KafkaError as error:
             reason = f"a batch from there on: {error.message}"
-            raise damaged(file.path, position, reason) from None
+            raise damaged(file.path, chunk.position, reason) from None

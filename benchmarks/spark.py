@@ -1,0 +1,171 @@
+"""`python -m benchmarks.spark`: Spark's connector beside `format("kbroker")`, over the wire and from
+segment files, on the same records of one kbroker; then one table.
+
+To be run with the interpreter of an environment that has PySpark (`make spark-environment`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import NamedTuple
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from kbroker.spark.source.stored import DataFolders, FilesError
+
+from .brokers import ROOT, BenchmarkFailed, Kbroker
+from .spark_way import PARTITIONS, SIZES, WAYS, Stage, topic_of
+
+DOCUMENT = ROOT / "docs/spark.md"
+BEGIN, END = "<!-- figures -->\n", "<!-- end of figures -->\n"
+STORED_SECONDS = 60
+ROUND_SECONDS = 1800
+
+
+class Sample(NamedTuple):
+    """What one run took: by the clock, and of processors (Spark, its JVM and workers)."""
+
+    seconds: float
+    cpu_seconds: float
+
+
+Samples = dict[str, dict[str, list[Sample]]]
+"""By row and way."""
+
+
+def main() -> None:
+    options = _options()
+    samples: Samples = defaultdict(lambda: defaultdict(list))
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        broker = Kbroker(Path(folder) / "broker", durable=False)
+        try:
+            data = Path(folder) / "broker/data"
+            for size in SIZES.values():
+                fill(broker, data, size, options.records)
+            for number in range(options.repeat):
+                for way in (*WAYS[number % 3 :], *WAYS[: number % 3]):
+                    measure(Stage(way, broker.address, str(data), options.records, ""), samples)
+                    minutes = (time.monotonic() - began) / 60
+                    print(f"{minutes:4.1f} min: {way}, round {number + 1}", file=sys.stderr)
+        except BenchmarkFailed as error:
+            sys.exit(f"benchmarks: {error}")
+        finally:
+            broker.stop()
+    text = "".join(f"{line}\n" for line in report(samples, options))
+    print(text)
+    if options.write:
+        before, _, rest = DOCUMENT.read_text().partition(BEGIN)
+        DOCUMENT.write_text(f"{before}{BEGIN}{text}{END}{rest.partition(END)[2]}")
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.spark", description=__doc__)
+    parser.add_argument("--records", type=int, default=1_000_000, help="of each size")
+    parser.add_argument("--repeat", type=int, default=3, help="rounds; the table has medians")
+    parser.add_argument("--folder", type=Path, help="where data is put meanwhile")
+    parser.add_argument("--write", action="store_true", help=f"put the table into {DOCUMENT.name}")
+    return parser.parse_args()
+
+
+def fill(broker: Kbroker, data: Path, size: int, records: int) -> None:
+    """Write the records that are read, and wait until the files are known to hold them."""
+    address = {"bootstrap.servers": broker.address}
+    topic = topic_of(size)
+    admin = AdminClient(address)
+    new = [NewTopic(name, PARTITIONS) for name in (topic, f"written-of-{size}")]
+    for made in admin.create_topics(new).values():
+        made.result()
+    producer = Producer({**address, "linger.ms": 20, "queue.buffering.max.messages": 100_000})
+    value = os.urandom(size)
+    for number in range(records):
+        if len(producer) >= 90_000:
+            producer.flush()
+        producer.produce(topic, value, b"%08d" % number, number % PARTITIONS)
+    producer.flush()
+    deadline = time.monotonic() + STORED_SECONDS
+    while _stored(data, topic) != records:
+        if time.monotonic() > deadline:
+            raise BenchmarkFailed(f"{topic} is not in the files after {STORED_SECONDS} s")
+        time.sleep(0.5)
+
+
+def _stored(data: Path, topic: str) -> int:
+    """How many records the broker's checkpoint knows of."""
+    try:
+        logs = DataFolders([str(data)]).logs()
+    except FilesError:
+        return -1
+    return sum(log.high_watermark for (name, _), log in logs.items() if name == topic)
+
+
+def measure(stage: Stage, samples: Samples) -> None:
+    """All runs of one way, in a process with a JVM of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        argument = json.dumps(stage._replace(folder=folder))
+        command = [sys.executable, "-m", "benchmarks.spark_way", argument]
+        done = subprocess.run(
+            command,
+            check=False,
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=ROUND_SECONDS,
+        )
+    if done.returncode:
+        raise BenchmarkFailed(f"{stage.way} failed:\n{done.stderr[-4000:]}")
+    for line in done.stdout.splitlines():
+        if line.startswith("{"):
+            found = json.loads(line)
+            sample = Sample(found["seconds"], found["cpu"])
+            samples[found["row"]][found["way"]].append(sample)
+
+
+def report(samples: Samples, options: argparse.Namespace) -> Iterator[str]:
+    """The table, as Markdown."""
+    yield (
+        f"{options.records:,} records of each size in {PARTITIONS} partitions, median of "
+        f"{options.repeat}; PySpark {version('pyspark')}, Python {platform.python_version()}, "
+        f"{os.cpu_count()} cores, which the broker shares. Each way had a JVM of its own in each "
+        "round. Thousands of records a second, and in brackets the processor time of Spark and its "
+        "workers per record; ratios are of records a second."
+    )
+    yield ""
+    yield "| | connector | over the wire | from files | wire / connector | files / connector |"
+    yield "|---|--:|--:|--:|--:|--:|"
+    for row, of_ways in samples.items():
+        cells = [_cell(of_ways[way], options.records) for way in WAYS]
+        ratios = [_ratio(of_ways[way], of_ways[WAYS[0]]) for way in WAYS[1:]]
+        yield f"| {' | '.join((row, *cells, *ratios))} |"
+
+
+def _cell(samples: list[Sample], records: int) -> str:
+    if not samples:
+        return ""
+    cpu = statistics.median(sample.cpu_seconds for sample in samples) / records
+    return f"{records / _seconds(samples) / 1000:,.0f} k/s ({cpu * 1e6:.1f} µs)"
+
+
+def _ratio(samples: list[Sample], peer: list[Sample]) -> str:
+    return f"{_seconds(peer) / _seconds(samples):.2f}" if samples else ""
+
+
+def _seconds(samples: list[Sample]) -> float:
+    return statistics.median(sample.seconds for sample in samples)
+
+
+if __name__ == "__main__":
+    main()

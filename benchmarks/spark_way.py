@@ -1,0 +1,157 @@
+"""One way to read and write Kafka with Spark, in a process of its own: `benchmarks.spark` starts it.
+
+It prints a line of JSON for each run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kbroker.spark import session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+SIZES = {"100 B": 100, "1 kB": 1000}
+PARTITIONS = 4
+WAYS = ("connector", "wire", "files")
+BATCHES = 4
+"""In how many batches a stream reads everything."""
+EVERYTHING = (
+    "count(*) rows",
+    "sum(length(key))",
+    "sum(length(value))",
+    "sum(length(topic))",
+    "max(partition)",
+    "max(offset)",
+    "max(timestamp)",
+    "max(timestampType)",
+)
+"""Touches every column, so that none of the ways can leave one out."""
+
+
+class WrongCount(Exception):
+    """A way read more or fewer records than there are."""
+
+
+class Stage(NamedTuple):
+    """What is read: the topics of a broker at `address`, whose data folder is `data`."""
+
+    way: str
+    address: str
+    data: str
+    records: int
+    folder: str
+    """For what streams keep."""
+
+
+def topic_of(size: int) -> str:
+    return f"records-of-{size}"
+
+
+class Way:
+    """One of `WAYS` in a new session."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self.format = "kafka" if stage.way == "connector" else "kbroker"
+        self.spark = session("benchmark", settings={"spark.driver.memory": "2g"})
+        self._place = {"kafka.bootstrap.servers": stage.address}
+
+    def runs(self) -> Iterator[tuple[str, Callable[[], None]]]:
+        """What is measured, in this order."""
+        for label, size in SIZES.items():
+            yield f"batch {label}, first read", partial(self.read, size)
+            yield f"batch {label}, second read", partial(self.read, size)
+            yield f"stream {label}, {BATCHES} batches", partial(self.stream, size)
+        if self.stage.way != "files":
+            for label, size in SIZES.items():
+                yield f"write {label}", partial(self.write, size)
+
+    def read(self, size: int) -> None:
+        """All records in one batch."""
+        frame = self.spark.read.format(self.format).options(**self._source(size)).load()
+        self._check(_rows(frame))
+
+    def stream(self, size: int) -> None:
+        """All records in a few batches of a stream."""
+        limit = {"maxOffsetsPerTrigger": str(-(-self.stage.records // BATCHES))}
+        options = {**self._source(size), **limit}
+        frame = self.spark.readStream.format(self.format).options(**options).load()
+        rows: list[int] = []
+        query = (
+            frame.writeStream.foreachBatch(lambda batch, _: rows.append(_rows(batch)))
+            .option("checkpointLocation", f"{self.stage.folder}/checkpoint-{size}")
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        self._check(sum(rows))
+
+    def write(self, size: int) -> None:
+        """As many records as are read, into a topic of its own."""
+        frame = self.spark.range(0, self.stage.records, 1, PARTITIONS).selectExpr(
+            "cast(cast(id as string) as binary) key",
+            f"cast(rpad(cast(id as string), {size}, 'x') as binary) value",
+        )
+        options = {**self._place, "topic": f"written-of-{size}"}
+        frame.write.format(self.format).mode("append").options(**options).save()
+
+    def _source(self, size: int) -> dict[str, str]:
+        place = {"path": self.stage.data} if self.stage.way == "files" else self._place
+        return {"subscribe": topic_of(size), "startingOffsets": "earliest", **place}
+
+    def _check(self, rows: int) -> None:
+        if rows != self.stage.records:
+            raise WrongCount(f"{self.stage.way} read {rows} of {self.stage.records} records")
+
+
+def _rows(frame: DataFrame) -> int:
+    rows: int = frame.selectExpr(*EVERYTHING).collect()[0].rows
+    return rows
+
+
+def cpu_seconds() -> float:
+    """Processor time of this process and of all that it started: the JVM and its workers."""
+    total = 0
+    family = {os.getpid()}
+    for pid, parent, ticks in sorted(_processes()):
+        if parent in family:
+            family.add(pid)
+        if pid in family:
+            total += ticks
+    return total / os.sysconf("SC_CLK_TCK")
+
+
+def _processes() -> Iterator[tuple[int, int, int]]:
+    """Number, parent and processor time (ticks, with that of ended children) of each process."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        yield int(folder.name), int(fields[1]), sum(map(int, fields[11:15]))
+
+
+def main() -> None:
+    stage = Stage(*json.loads(sys.argv[1]))
+    way = Way(stage)
+    for row, run in way.runs():
+        cpu, began = cpu_seconds(), time.perf_counter()
+        run()
+        sample: dict[str, Any] = {"row": row, "way": stage.way}
+        sample["seconds"] = time.perf_counter() - began
+        sample["cpu"] = cpu_seconds() - cpu
+        print(json.dumps(sample), flush=True)
+    way.spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -102,11 +102,18 @@ def split(
     if longest:
         ranges = [part for each in ranges for part in _cut(each, math.ceil(each.size / longest))]
     if least and len(ranges) < least:
-        total = sum(each.size for each in ranges)
-        ranges = [
-            part for each in ranges for part in _cut(each, round(least * each.size / total) or 1)
-        ]
+        ranges = [part for each in ranges for part in _cut(each, _share(each, ranges, least))]
     return ranges
+
+
+def _share(one: OffsetRange, ranges: list[OffsetRange], least: int) -> int:
+    """Into how many parts a range is cut; those that are too small for two do not count."""
+    total = sum(each.size for each in ranges)
+    small = [each for each in ranges if round(least * each.size / total) <= 1]
+    if one in small:
+        return 1
+    rest = total - sum(each.size for each in small)
+    return max(1, round((least - len(small)) * one.size / rest))
 
 
 def _cut(whole: OffsetRange, parts: int) -> Iterator[OffsetRange]:

@@ -102,7 +102,7 @@ class SourceOptions:
     poll_timeout_seconds: float = 120
     offset_tries: int = 3
     offset_retry_seconds: float = 0.01
-    kafka: Mapping[str, str] = field(default_factory=dict)
+    kafka: dict[str, str] = field(default_factory=dict)
     """The ``kafka.*`` options without that prefix, as they were given."""
 
     @property
@@ -113,8 +113,8 @@ class SourceOptions:
         return f"assign {named(set(self.assign))}" if self.assign else ", ".join(self.subscribe)
 
     def matches(self, topic: str) -> bool:
-        """Whether `subscribePattern` selects a topic; without one all are selected."""
-        return self.pattern is None or self.pattern.fullmatch(topic) is not None
+        """Whether `subscribePattern` is found in a topic, as the connector looks; without one, all."""
+        return self.pattern is None or self.pattern.search(topic) is not None
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SourceOptions:
@@ -182,7 +182,7 @@ class SinkOptions:
     """What a write or a writeStream was asked for, checked."""
 
     topic: str | None
-    kafka: Mapping[str, str]
+    kafka: dict[str, str]
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SinkOptions:

@@ -140,12 +140,12 @@ class WirePartitions(Partitions):
     def __init__(self, options: SourceOptions) -> None:
         """Raises OptionError for client options that are not usable."""
         super().__init__(options)
-        self.client = made(AdminClient, settings(options.kafka))
         self.isolation = (
             IsolationLevel.READ_COMMITTED
             if reads_committed(options.kafka)
             else IsolationLevel.READ_UNCOMMITTED
         )
+        self.client = made(AdminClient, settings(options.kafka))
 
     def _topics(self) -> dict[str, Collection[int]]:
         """Raises SourceError.

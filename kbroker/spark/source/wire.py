@@ -12,6 +12,7 @@ import gc
 import time
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pyarrow as pa
 from confluent_kafka import (
@@ -29,7 +30,7 @@ from .client import Settings, made, reads_committed, settings
 from .loss import report
 from .offsets import OffsetRange
 from .options import SourceOptions
-from .partitions import ANSWER_SECONDS, SourceError
+from .partitions import ANSWER_SECONDS, SourceError, WirePartitions
 
 CONSUME_SECONDS = 0.05
 """How long one call waits for as many records as were asked for."""
@@ -163,19 +164,27 @@ class _Reading:
         """Nothing comes: is the partition shorter than the range, or the broker away?"""
         waited = time.monotonic() - self.progress_at
         if self.met_end is not None and self.met_end < self.wanted.end and waited > SHORT_SECONDS:
-            _, high = self._watermarks()
-            if reads_committed(self.options.kafka) and high >= self.wanted.end:
-                raise SourceError(
-                    f"{self._where()} cannot be read with read_committed: a transaction is open at "
-                    f"offset {self.met_end}. Wait for its end, or read up to 'latest', which is "
-                    "the end of what is committed."
-                )
-            self._lose(f"the partition ends at {high}")
+            self._check_transactions()
+            self._lose(f"the partition ends at {self.met_end}")
         elif waited > self.options.poll_timeout_seconds:
             said = f" The last error was: {self.last_error.str()}." if self.last_error else ""
             raise SourceError(
                 f"{self._where()} did not come within {waited:.0f} s.{said} Is the broker there? "
                 "The option kafkaConsumer.pollTimeoutMs sets how long a task waits."
+            )
+
+    def _check_transactions(self) -> None:
+        """Raises SourceError when the records are there, and one of their transactions is open."""
+        if not reads_committed(self.options.kafka):
+            return
+        where = (self.wanted.topic, self.wanted.partition)
+        everything = self.options.kafka | {"isolation.level": "read_uncommitted"}
+        end = WirePartitions(replace(self.options, kafka=everything)).latest([where], {})[where]
+        if end >= self.wanted.end:
+            raise SourceError(
+                f"{self._where()} cannot be read with read_committed: a transaction is open at "
+                f"offset {self.met_end}. Wait for its end, or read up to 'latest', which is the end "
+                "of what is committed."
             )
 
     def _lose(self, why: str, to: int | None = None) -> None:

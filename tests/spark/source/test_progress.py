@@ -1,0 +1,73 @@
+"""Progress stands in a consumer group, for both formats, and no group is joined for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import Consumer
+
+from kbroker.spark import commit_progress, lag
+from kbroker.spark.source.commit import GroupCommits
+from kbroker.testing import LocalBroker
+
+from .topics import FORMATS, produce
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_the_ends_of_batches_are_committed(
+    spark: SparkSession, broker: LocalBroker, tmp_path: Path, kind: str
+) -> None:
+    broker.create_topic("read", 2)
+    produce(broker, "read", ["a", "b"])
+    servers = {"kafka.bootstrap.servers": broker.bootstrap_servers, "subscribe": "read"}
+    rows = spark.readStream.format(kind).options(**servers, startingOffsets="earliest").load()
+    writing = rows.writeStream.format("noop").option("checkpointLocation", str(tmp_path))
+    query = writing.trigger(processingTime="200 milliseconds").start()
+    commits = commit_progress(query, f"{kind}-progress", broker.bootstrap_servers)
+    try:
+        broker.wait_for_commit(f"{kind}-progress", "read", 0, 2, timeout=60)
+        produce(broker, "read", ["c"], partition=1)
+        broker.wait_for_commit(f"{kind}-progress", "read", 1, 1, timeout=60)
+    finally:
+        query.stop()
+        commits.stop()
+
+    group = broker.group(f"{kind}-progress")
+    assert group is not None
+    assert list(group.members) == []
+    assert commits.last_error is None
+    assert broker.lag(f"{kind}-progress") == 0
+
+
+def test_a_group_in_use_refuses_and_that_is_said(broker: LocalBroker) -> None:
+    broker.create_topic("used")
+    member = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "used"})
+    member.subscribe(["used"])
+    member.poll(0)
+    commits = GroupCommits("used", {"bootstrap.servers": broker.bootstrap_servers})
+    try:
+        broker.wait_for_group("used", members=1)
+        commits.commit({("used", 0): 1})
+        assert commits.last_error is not None
+        assert broker.committed("used") == {}
+    finally:
+        commits.close()
+        member.close()
+
+
+def progress(*sources: dict[str, Any]) -> dict[str, Any]:
+    return {"sources": list(sources)}
+
+
+def test_lag_is_what_is_there_and_not_read() -> None:
+    kafka = {"latestOffset": '{"a":{"0":5,"1":7}}', "endOffset": '{"a":{"0":2,"1":7}}'}
+    python = {"latestOffset": {"b": {"0": 4}}, "endOffset": {}}
+    both = {"latestOffset": {"b": {"0": 4}}, "endOffset": {"b": {"0": 3}}}
+    assert lag(progress(kafka, both)) == 4
+    assert lag(progress(kafka, python)) is None
+    assert lag(progress({"latestOffset": "7", "endOffset": "3"})) is None

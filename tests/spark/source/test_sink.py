@@ -1,0 +1,151 @@
+"""Writing: rows become records as with the connector, and whatever fails is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql.types import StructType
+
+from kbroker.spark.source.options import OptionError, SinkOptions
+from kbroker.spark.source.sink import DeliveryError, OutgoingRecord, Sending, check_columns
+from kbroker.testing import KafkaRecord, LocalBroker
+
+from .topics import FORMATS
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROWS = """
+    SELECT * FROM VALUES
+      ('k', 'v', 1, array(named_struct('key', 'h', 'value', X'01'),
+                          named_struct('key', 'h', 'value', CAST(NULL AS BINARY)))),
+      (NULL, 'no key', 0, NULL),
+      ('tombstone', NULL, 2, array()),
+      ('as java does', 'x', NULL, NULL),
+      ('as java does too', 'y', NULL, NULL)
+    AS t(key, value, partition, headers)
+"""
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[LocalBroker]:
+    with LocalBroker() as running:
+        yield running
+
+
+def written(broker: LocalBroker, topic: str) -> list[Any]:
+    """What the records of a topic are, without their times and offsets."""
+    records: list[KafkaRecord] = broker.records(topic)
+    found = [(each.partition, each.key, each.value, list(each.headers)) for each in records]
+    return sorted(found, key=repr)
+
+
+def test_records_are_the_connectors(spark: SparkSession, shared: LocalBroker) -> None:
+    for kind in FORMATS:
+        shared.create_topic(kind, 4)
+        options = {"kafka.bootstrap.servers": shared.bootstrap_servers, "topic": kind}
+        spark.sql(ROWS).write.format(kind).options(**options).mode("append").save()
+    ours = written(shared, "kbroker")
+    assert len(ours) == 5
+    assert ours == written(shared, "kafka")
+
+
+def test_a_stream_is_written(spark: SparkSession, shared: LocalBroker, tmp_path: Path) -> None:
+    shared.create_topic("in")
+    shared.create_topic("out")
+    for number in range(3):
+        shared.produce("in", f"value {number}", key=f"key {number}", headers=[("h", b"x")])
+    servers = {"kafka.bootstrap.servers": shared.bootstrap_servers}
+    reading = spark.readStream.format("kbroker").options(**servers, subscribe="in")
+    rows = reading.options(startingOffsets="earliest", includeHeaders="true").load()
+    writing = rows.selectExpr("'out' AS topic", "key", "value", "headers").writeStream
+    writing = writing.format("kbroker").options(**servers, checkpointLocation=str(tmp_path))
+    query = writing.trigger(availableNow=True).start()
+    query.awaitTermination()
+    assert written(shared, "out") == written(shared, "in")
+
+
+def test_a_record_that_is_not_delivered_fails_the_job(
+    spark: SparkSession, shared: LocalBroker
+) -> None:
+    shared.create_topic("small", configs={"max.message.bytes": "1000"})
+    options = {"kafka.bootstrap.servers": shared.bootstrap_servers, "topic": "small"}
+    rows = spark.sql("SELECT repeat('x', 5000) AS value")
+    with pytest.raises(Exception, match=r"topic small partition 0 was not delivered: .*large"):
+        rows.write.format("kbroker").options(**options).mode("append").save()
+
+
+@pytest.mark.parametrize(
+    ("columns", "topic", "words"),
+    [
+        ("value bigint", "t", r"value attribute unsupported type bigint. value must be a\(n\) str"),
+        ("value string", None, "topic option required when no 'topic' attribute is present"),
+        ("key string", "t", "Required attribute 'value' not found"),
+        ("value string, key int", "t", "key attribute unsupported type int"),
+        ("value string, partition bigint", "t", r"partition must be a\(n\) int"),
+        ("value string, headers map<string,string>", "t", "headers attribute unsupported type map"),
+        ("value string, topic int", None, "topic attribute unsupported type int"),
+    ],
+)
+def test_columns_are_refused_as_the_connector_does(
+    spark: SparkSession, columns: str, topic: str | None, words: str
+) -> None:
+    empty = spark.createDataFrame([], columns)
+    options = {"kafka.bootstrap.servers": "127.0.0.1:1"} | ({"topic": topic} if topic else {})
+    with pytest.raises(Exception, match=words):
+        empty.write.format("kafka").options(**options).mode("append").save()
+    with pytest.raises(OptionError, match=words):
+        check_columns(StructType.fromDDL(columns), topic)
+
+
+def test_refusals_reach_the_user_of_spark(spark: SparkSession) -> None:
+    options = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t"}
+    writing = spark.sql("SELECT 1 AS value").write.format("kbroker").options(**options)
+    with pytest.raises(Exception, match="value attribute unsupported type int"):
+        writing.mode("append").save()
+    with pytest.raises(Exception, match="overwrite is not allowed for Kafka"):
+        writing.mode("overwrite").save()
+
+
+def sending(broker: LocalBroker, topic: str | None, **kafka: str) -> Sending:
+    named = {f"kafka.{name.replace('_', '.')}": value for name, value in kafka.items()}
+    servers = {"kafka.bootstrap.servers": broker.bootstrap_servers}
+    return Sending(SinkOptions.parse(servers | named | ({"topic": topic} if topic else {})))
+
+
+@pytest.mark.parametrize(
+    ("record", "words"),
+    [
+        (OutgoingRecord(None, None, None, b"v", None), "null topic present in the data"),
+        (OutgoingRecord("two", -1, None, b"v", None), "Invalid partition: -1"),
+        (OutgoingRecord("two", 9, None, b"v", None), "Unknown partition"),
+    ],
+)
+def test_a_row_that_fits_nowhere_fails(
+    shared: LocalBroker, record: OutgoingRecord, words: str
+) -> None:
+    if "two" not in shared.topics():
+        shared.create_topic("two", 2)
+    task = sending(shared, None)
+    with pytest.raises(DeliveryError, match=words):
+        task.send([record])
+        task.finish()
+
+
+def test_a_full_queue_waits_and_a_broker_that_is_away_fails(shared: LocalBroker) -> None:
+    shared.create_topic("full")
+    record = OutgoingRecord("full", None, None, b"v", None)
+    task = sending(shared, None, queue_buffering_max_messages="10")
+    task.send([record] * 100)
+    assert task.finish().records == 100
+    assert len(shared.records("full")) == 100
+
+    with LocalBroker(topics=["away"]) as broker:
+        task = sending(broker, "away", delivery_timeout_ms="300")
+        broker.stop()
+        with pytest.raises(DeliveryError, match="was not delivered: .*timed out"):
+            task.send([OutgoingRecord(None, None, None, b"v", None)])
+            task.finish()

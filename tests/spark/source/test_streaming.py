@@ -1,0 +1,189 @@
+"""Streams: where they begin, how much a batch holds, what they go on with, and what they lose."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kbroker.spark import lag
+from kbroker.spark.source.options import OptionError, SourceOptions
+from kbroker.spark.source.stream import HAS_LIMITS, stream_reader
+from kbroker.testing import LocalBroker
+
+from .test_wire import delete_before
+from .topics import produce
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Stream:
+    """A query with a checkpoint, which is run again and again until it has read what is there."""
+
+    def __init__(self, spark: SparkSession, broker: LocalBroker, folder: Path) -> None:
+        self.spark = spark
+        self.servers = {"kafka.bootstrap.servers": broker.bootstrap_servers}
+        self.folder = folder
+        self.batches: list[list[str]] = []
+        self.progress: list[Any] = []
+
+    def run(self, kind: str = "kbroker", **options: str) -> list[list[str]]:
+        """Run with availableNow; returns the values of each batch that had some."""
+        self.batches = []
+        given = self.servers | {"startingOffsets": "earliest"} | options
+        rows = self.spark.readStream.format(kind).options(**given).load()
+        query = (
+            rows.selectExpr("cast(value as string) as value")
+            .writeStream.foreachBatch(self._take)
+            .option("checkpointLocation", str(self.folder))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        self.progress = query.recentProgress
+        return [each for each in self.batches if each]
+
+    def _take(self, batch: Any, number: int) -> None:
+        self.batches.append(sorted(row.value for row in batch.collect()))
+
+
+@pytest.fixture
+def stream(spark: SparkSession, broker: LocalBroker, tmp_path: Path) -> Iterator[Stream]:
+    yield Stream(spark, broker, tmp_path / "checkpoint")
+
+
+def test_a_stream_goes_on_where_it_was_and_sees_what_is_new(
+    stream: Stream, broker: LocalBroker
+) -> None:
+    broker.create_topic("one")
+    produce(broker, "one", ["a", "b"])
+    assert stream.run(subscribePattern="one|two") == [["a", "b"]]
+
+    produce(broker, "one", ["c"])
+    broker.create_topic("two", 2)
+    produce(broker, "two", ["d"], partition=1)
+    assert stream.run(subscribePattern="one|two", commitToGroup="shown") == [["c", "d"]]
+    assert stream.run(subscribePattern="one|two") == []
+    if HAS_LIMITS:
+        assert broker.committed("shown") == {("one", 0): 3, ("two", 0): 0, ("two", 1): 1}
+
+
+def test_batches_have_the_size_that_was_asked_for(stream: Stream, broker: LocalBroker) -> None:
+    broker.create_topic("limited")
+    produce(broker, "limited", list("abcdefg"))
+    if not HAS_LIMITS:
+        with pytest.raises(Exception, match=r"need PySpark 4\.2 or newer"):
+            stream.run(subscribe="limited", maxOffsetsPerTrigger="3")
+        return
+    limits = {"maxOffsetsPerTrigger": "3", "minOffsetsPerTrigger": "2", "commitToGroup": "g"}
+
+    batches = stream.run(subscribe="limited", **limits)
+
+    assert batches == [list("abc"), list("def"), list("g")]
+    assert [lag(each) for each in stream.progress] == [4, 1, 0]
+    assert broker.committed("g") == {("limited", 0): 7}
+
+
+def test_a_batch_of_a_version_without_limits_is_all_there_is(
+    stream: Stream, broker: LocalBroker
+) -> None:
+    broker.create_topic("all", 2)
+    produce(broker, "all", ["a", "b"])
+    produce(broker, "all", ["c"], partition=1)
+    assert stream.run(subscribe="all") == [["a", "b", "c"]]
+
+
+def test_a_checkpoint_of_the_connector_is_gone_on_with_and_back(
+    stream: Stream, broker: LocalBroker
+) -> None:
+    broker.create_topic("shared")
+    for kind, value in (("kafka", "a"), ("kbroker", "b"), ("kafka", "c")):
+        produce(broker, "shared", [value])
+        assert stream.run(kind, subscribe="shared") == [[value]]
+
+
+@pytest.mark.parametrize("kind", ["kafka", "kbroker"])
+def test_lost_records_fail_a_stream_or_are_left_out(
+    stream: Stream, broker: LocalBroker, kind: str
+) -> None:
+    broker.create_topic("lost")
+    produce(broker, "lost", ["a"])
+    stream.run(kind, subscribe="lost")
+    produce(broker, "lost", ["b", "c", "d"])
+    delete_before(broker, "lost", 2)
+
+    with pytest.raises(Exception, match="Some data may have been lost"):
+        stream.run(kind, subscribe="lost")
+    assert stream.run(kind, subscribe="lost", failOnDataLoss="false") == [["c", "d"]]
+
+
+@pytest.mark.parametrize("kind", ["kafka", "kbroker"])
+def test_a_topic_that_was_made_again_and_is_shorter(
+    stream: Stream, broker: LocalBroker, kind: str
+) -> None:
+    broker.create_topic("again")
+    produce(broker, "again", ["a", "b", "c"])
+    stream.run(kind, subscribe="again")
+    broker.delete_topic("again")
+    with pytest.raises(Exception, match="does not host this topic-partition"):
+        stream.run(kind, subscribe="again")
+    broker.create_topic("again")
+    produce(broker, "again", ["d"])
+
+    with pytest.raises(Exception, match="again-0 offset was changed from 3 to 1"):
+        stream.run(kind, subscribe="again")
+    assert stream.run(kind, subscribe="again", failOnDataLoss="false") == []
+    produce(broker, "again", ["e"])
+    assert stream.run(kind, subscribe="again", failOnDataLoss="false") == [["e"]]
+
+
+def test_topics_that_go_away_and_partitions_that_began_late(
+    broker: LocalBroker,
+) -> None:
+    broker.create_topic("late")
+    produce(broker, "late", ["a", "b"])
+    delete_before(broker, "late", 1)
+    given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "subscribePattern": "late"}
+    end = {"late": {"0": 2}}
+
+    strict = stream_reader(SourceOptions.parse(given))
+    with pytest.raises(Exception, match="Added partition late-0 starts from 1 instead of 0"):
+        strict.partitions({}, end)
+    with pytest.raises(Exception, match="gone-0 are gone"):
+        strict.partitions(end | {"gone": {"0": 1}}, {"late": {"0": 3}})
+
+    lenient = stream_reader(SourceOptions.parse(given | {"failOnDataLoss": "false"}))
+    (task,) = lenient.partitions({"gone": {"0": 1}}, end)
+    assert (task.range.start, task.range.end) == (1, 2)
+
+
+def test_few_records_are_put_off_but_not_for_ever(broker: LocalBroker) -> None:
+    given = {
+        "kafka.bootstrap.servers": broker.bootstrap_servers,
+        "subscribe": "few",
+        "minOffsetsPerTrigger": "3",
+    }
+    if not HAS_LIMITS:
+        with pytest.raises(OptionError, match=r"need PySpark 4\.2 or newer"):
+            stream_reader(SourceOptions.parse(given))
+        return
+    from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+    broker.create_topic("few")
+    patient = stream_reader(SourceOptions.parse(given))
+    hasty = stream_reader(SourceOptions.parse(given | {"maxTriggerDelay": "0ms"}))
+    limit = patient.getDefaultReadLimit()
+    start, one, three = ({"few": {"0": number}} for number in (0, 1, 3))
+    assert patient.latestOffset(start, limit) == start, "the first batch does not wait"
+    produce(broker, "few", ["a"])
+    assert patient.latestOffset(start, limit) == start
+    assert hasty.latestOffset(start, limit) == one
+    assert patient.latestOffset(start, ReadAllAvailable()) == one
+    produce(broker, "few", ["b", "c"])
+    assert patient.latestOffset(start, limit) == three
+    patient.prepareForTriggerAvailableNow()
+    produce(broker, "few", ["d"])
+    assert patient.latestOffset(three, limit) == three

@@ -1,0 +1,129 @@
+"""A range is read exactly, whatever lies at its end; what is gone is told."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from kbroker.spark.source import arrow, wire
+from kbroker.spark.source.loss import DataLoss
+from kbroker.spark.source.offsets import OffsetRange
+from kbroker.spark.source.options import SourceOptions
+from kbroker.spark.source.partitions import SourceError
+from kbroker.testing import LocalBroker
+
+from .topics import Transaction, produce
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[LocalBroker]:
+    """One broker for all tests that take topics of their own."""
+    with LocalBroker() as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "SHORT_SECONDS", 0.2)
+
+
+def options(broker: LocalBroker, **given: str) -> SourceOptions:
+    named = {name.replace("__", "."): value for name, value in given.items()}
+    servers = {"kafka.bootstrap.servers": broker.bootstrap_servers, "subscribe": "any"}
+    return SourceOptions.parse(servers | named)
+
+
+def offsets(broker: LocalBroker, topic: str, start: int, end: int, **given: str) -> list[int]:
+    """The offsets that a task reads."""
+    wanted = OffsetRange(topic, 0, start, end)
+    batches = list(wire.read_range(wanted, options(broker, **given)))
+    return [offset for batch in batches for offset in batch.column("offset").to_pylist()]
+
+
+def test_a_piece_out_of_the_middle(shared: LocalBroker) -> None:
+    shared.create_topic("middle")
+    produce(shared, "middle", [str(number) for number in range(100)])
+    assert offsets(shared, "middle", 20, 70) == list(range(20, 70))
+
+
+def test_control_and_aborted_records_at_the_end_do_not_hold_a_task_up(shared: LocalBroker) -> None:
+    shared.create_topic("aborted")
+    produce(shared, "aborted", ["a", "b"])
+    Transaction(shared, "aborted", ["c", "d"]).abort()
+
+    began = time.monotonic()
+    assert offsets(shared, "aborted", 0, 5) == [0, 1, 2, 3]
+    assert offsets(shared, "aborted", 0, 5, kafka__isolation__level="read_committed") == [0, 1]
+    assert offsets(shared, "aborted", 4, 5) == []
+    assert time.monotonic() - began < 60
+
+
+def test_records_beyond_an_open_transaction_are_not_waited_for(shared: LocalBroker) -> None:
+    shared.create_topic("open")
+    produce(shared, "open", ["a"])
+    transaction = Transaction(shared, "open", ["b"])
+
+    assert offsets(shared, "open", 0, 2) == [0, 1]
+    with pytest.raises(SourceError, match="a transaction is open at offset 1"):
+        offsets(shared, "open", 0, 2, kafka__isolation__level="read_committed")
+
+    transaction.commit()
+    assert offsets(shared, "open", 0, 2, kafka__isolation__level="read_committed") == [0, 1]
+
+
+def test_offsets_that_are_trimmed_away(shared: LocalBroker) -> None:
+    shared.create_topic("trimmed")
+    produce(shared, "trimmed", ["a", "b", "c", "d"])
+    delete_before(shared, "trimmed", 2)
+
+    with pytest.raises(DataLoss, match=r"offset \[0, 4\) for topic partition trimmed-0.*is 2"):
+        offsets(shared, "trimmed", 0, 4)
+    assert offsets(shared, "trimmed", 0, 4, failOnDataLoss="false") == [2, 3]
+    assert offsets(shared, "trimmed", 0, 1, failOnDataLoss="false") == []
+
+
+def test_a_partition_that_is_shorter_than_the_range(shared: LocalBroker) -> None:
+    shared.create_topic("shorter")
+    produce(shared, "shorter", ["a", "b"])
+
+    with pytest.raises(DataLoss, match="the partition ends at 2"):
+        offsets(shared, "shorter", 0, 9)
+    assert offsets(shared, "shorter", 0, 9, failOnDataLoss="false") == [0, 1]
+    assert offsets(shared, "shorter", 5, 9, failOnDataLoss="false") == []
+
+
+def test_a_broker_that_does_not_answer_ends_the_task() -> None:
+    with LocalBroker(topics=["away"]) as broker:
+        broker.stop()
+        with pytest.raises(
+            SourceError, match=r"did not come within .* kafkaConsumer.pollTimeoutMs"
+        ):
+            offsets(broker, "away", 0, 1, kafkaConsumer__pollTimeoutMs="300")
+
+
+def test_batches_are_bounded_by_rows_and_by_bytes(
+    shared: LocalBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arrow, "BATCH_BYTES", 3000)
+    monkeypatch.setattr(arrow, "BATCH_ROWS", 40)
+    shared.create_topic("bounded")
+    produce(shared, "bounded", ["x"] * 100 + ["y" * 1000] * 10 + ["z" * 9000])
+
+    batches = list(wire.read_range(OffsetRange("bounded", 0, 0, 111), options(shared)))
+
+    assert sum(batch.num_rows for batch in batches) == 111
+    assert max(batch.num_rows for batch in batches) <= 40
+    assert max(batch.nbytes for batch in batches if batch.num_rows > 1) <= 3000
+    assert [batch.num_rows for batch in batches][-1] == 1
+
+
+def delete_before(broker: LocalBroker, topic: str, offset: int) -> None:
+    """Move the start of partition 0."""
+    from confluent_kafka import TopicPartition
+    from confluent_kafka.admin import AdminClient
+
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    for answer in admin.delete_records([TopicPartition(topic, 0, offset)]).values():
+        answer.result(20)

@@ -16,6 +16,7 @@ from kbroker.spark.source.options import (
     SinkOptions,
     SourceOptions,
 )
+from kbroker.spark.source.partitions import WirePartitions
 
 from .topics import FORMATS
 
@@ -43,15 +44,21 @@ BOTH_REFUSE = [
 ]
 
 
-@pytest.mark.parametrize("given, words", BOTH_REFUSE, ids=[words for _, words in BOTH_REFUSE])
+@pytest.mark.parametrize(("given", "words"), BOTH_REFUSE, ids=[words for _, words in BOTH_REFUSE])
 def test_what_the_connector_refuses_is_refused(
     spark: SparkSession, given: dict[str, str], words: str
 ) -> None:
     with pytest.raises(Exception, match=words):
         spark.read.format(FORMATS[0]).options(**SERVERS, **given).load().collect()
     with pytest.raises(OptionError, match=words):
-        SourceOptions.parse(SERVERS | given).check_batch()
-        settings(SourceOptions.parse(SERVERS | given).kafka)
+        check(given)
+
+
+def check(given: dict[str, str]) -> None:
+    """What is looked at before a batch is read."""
+    options = SourceOptions.parse(SERVERS | given)
+    options.check_batch()
+    WirePartitions(options)
 
 
 def test_a_refusal_reaches_the_user_of_spark(spark: SparkSession) -> None:
@@ -82,9 +89,7 @@ def test_a_refusal_reaches_the_user_of_spark(spark: SparkSession) -> None:
 def test_what_cannot_be_meant_is_refused(given: dict[str, str], words: str) -> None:
     topics = {} if "subscribePattern" in given else {"subscribe": "a"}
     with pytest.raises(OptionError, match=words):
-        from kbroker.spark.source.partitions import WirePartitions
-
-        WirePartitions(SourceOptions.parse(SERVERS | topics | given))
+        check(topics | given)
 
 
 def test_servers_are_needed() -> None:
@@ -123,15 +128,14 @@ def test_a_stream_has_no_end() -> None:
 
 
 def test_starts_and_ends_fit() -> None:
-    def check(start: str, end: str) -> None:
-        given = {"subscribe": "a", "startingOffsets": start, "endingOffsets": end}
-        SourceOptions.parse(SERVERS | given).check_batch()
+    def between(start: str, end: str) -> None:
+        check({"subscribe": "a", "startingOffsets": start, "endingOffsets": end})
 
-    check('{"a":{"0":5}}', '{"a":{"0":-1}}')
+    between('{"a":{"0":5}}', '{"a":{"0":-1}}')
     with pytest.raises(OptionError, match="start offset 5 is greater than end offset 4 for a-0"):
-        check('{"a":{"0":5}}', '{"a":{"0":4}}')
+        between('{"a":{"0":5}}', '{"a":{"0":4}}')
     with pytest.raises(OptionError, match="name different partitions: a-0 and a-1"):
-        check('{"a":{"0":5}}', '{"a":{"1":9}}')
+        between('{"a":{"0":5}}', '{"a":{"1":9}}')
 
 
 def test_settings_for_the_java_client_are_translated() -> None:

@@ -129,10 +129,14 @@ def test_a_row_that_fits_nowhere_fails(
 ) -> None:
     if "two" not in shared.topics():
         shared.create_topic("two", 2)
-    task = sending(shared, None)
     with pytest.raises(DeliveryError, match=words):
-        task.send([record])
-        task.finish()
+        send(sending(shared, None), record)
+
+
+def send(task: Sending, record: OutgoingRecord) -> None:
+    """All of a task with one record."""
+    task.send([record])
+    task.finish()
 
 
 def test_a_full_queue_waits_and_a_broker_that_is_away_fails(shared: LocalBroker) -> None:
@@ -146,6 +150,5 @@ def test_a_full_queue_waits_and_a_broker_that_is_away_fails(shared: LocalBroker)
     with LocalBroker(topics=["away"]) as broker:
         task = sending(broker, "away", delivery_timeout_ms="300")
         broker.stop()
-        with pytest.raises(DeliveryError, match="was not delivered: .*timed out"):
-            task.send([OutgoingRecord(None, None, None, b"v", None)])
-            task.finish()
+        with pytest.raises(DeliveryError, match=r"was not delivered: .*timed out"):
+            send(task, OutgoingRecord(None, None, None, b"v", None))

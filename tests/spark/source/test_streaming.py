@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,8 +50,8 @@ class Stream:
 
 
 @pytest.fixture
-def stream(spark: SparkSession, broker: LocalBroker, tmp_path: Path) -> Iterator[Stream]:
-    yield Stream(spark, broker, tmp_path / "checkpoint")
+def stream(spark: SparkSession, broker: LocalBroker, tmp_path: Path) -> Stream:
+    return Stream(spark, broker, tmp_path / "checkpoint")
 
 
 def test_a_stream_goes_on_where_it_was_and_sees_what_is_new(

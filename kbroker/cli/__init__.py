@@ -45,6 +45,7 @@ COMMANDS = {
         "kbroker.cli.spark:spark",
         "Get Spark to talk to Kafka: its connector, and what is wrong.",
     ),
+    "lake": ("kbroker.cli.lake:lake", "Archive topics to Parquet files, each record exactly once."),
     "demo": (
         "kbroker.cli.demo:demo",
         "Stream a year of flights through the broker and Spark, and check every figure.",

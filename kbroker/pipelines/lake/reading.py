@@ -17,7 +17,7 @@ from .layout import PAYLOAD_OF_RAW, RECORD, LakeFile, data_files
 
 __all__ = ["LakeFile", "common_schema", "files", "merged", "payload", "records"]
 
-_BATCH_ROWS = 8192
+BATCH_ROWS = 8192
 
 
 def files(lake: Path, topic: str) -> list[LakeFile]:
@@ -43,7 +43,9 @@ def records(
         yield batch.select(list(columns)) if columns else batch
 
 
-def merged(found: Sequence[LakeFile], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def merged(
+    found: Sequence[LakeFile], schema: pa.Schema, batch_rows: int = BATCH_ROWS
+) -> Iterator[pa.RecordBatch]:
     """Read files of one partition in the order of offsets, with the columns of a schema.
 
     The files are in order themselves. Raises as `records`.
@@ -53,7 +55,7 @@ def merged(found: Sequence[LakeFile], schema: pa.Schema) -> Iterator[pa.RecordBa
     while waiting or open_files:
         frontier = min((one.last_offset for one in open_files), default=-1)
         while waiting and (not open_files or waiting[0].first <= frontier):
-            opened = _OpenFile(waiting.pop(0), schema)
+            opened = _OpenFile(waiting.pop(0), schema, batch_rows)
             open_files += [opened] if opened.advance() else []
             frontier = min((one.last_offset for one in open_files), default=-1)
         if open_files:
@@ -82,10 +84,10 @@ def payload(batch: pa.RecordBatch) -> list[bytes | None]:
 class _OpenFile:
     """A file with one batch of its rows in memory."""
 
-    def __init__(self, file: LakeFile, schema: pa.Schema) -> None:
+    def __init__(self, file: LakeFile, schema: pa.Schema, batch_rows: int) -> None:
         names = [name for name in schema.names if name in pq.read_schema(file.path).names]
         self._schema = schema
-        self._batches = pq.ParquetFile(file.path).iter_batches(_BATCH_ROWS, columns=names)
+        self._batches = pq.ParquetFile(file.path).iter_batches(batch_rows, columns=names)
         self._rows: pa.RecordBatch | None = None
 
     @property

@@ -46,10 +46,10 @@ def offsets_of(batches: list[pa.RecordBatch]) -> list[int]:
     return [row["record"]["offset"] for batch in batches for row in batch.to_pylist()]
 
 
+@pytest.mark.parametrize("batch_rows", [7, 8192])
 def test_overlapping_files_are_read_in_the_order_of_offsets(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, batch_rows: int
 ) -> None:
-    monkeypatch.setattr(reading, "_BATCH_ROWS", 7)
     dice = random.Random(1)
     hours: dict[int, list[int]] = {}
     for offset in range(1000):
@@ -59,9 +59,11 @@ def test_overlapping_files_are_read_in_the_order_of_offsets(
         write_file(tmp_path, hour, offsets, {"value": values})
     write_file(tmp_path, 1, [5, 6], {"value": pa.array([b"x", b"y"])}, partition=1)
 
-    batches = list(reading.records(tmp_path, "t", 0))
+    found = [file for file in reading.files(tmp_path, "t") if file.partition == 0]
+    batches = list(reading.merged(found, reading.common_schema(found), batch_rows))
 
     assert offsets_of(batches) == list(range(1000))
+    assert offsets_of(list(reading.records(tmp_path, "t", 0))) == list(range(1000))
     assert [value for batch in batches for value in reading.payload(batch)] == [
         str(offset).encode() for offset in range(1000)
     ]

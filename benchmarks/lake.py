@@ -1,0 +1,185 @@
+"""`python -m benchmarks.lake`: the lake archiver beside plain Spark jobs that write the same rows.
+
+Run by the interpreter of an environment with PySpark. One broker, one topic of JSON records, one
+Spark session; the jobs take turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+import pyarrow.dataset
+
+from kbroker.pipelines.lake.archiver import Conf, build
+from kbroker.spark import session
+
+TOPIC = "orders"
+PARTITIONS = 4
+SCHEMA = "id bigint, customer string, city string, amount double, pieces bigint, paid boolean, note string"
+HOURS = 6
+START_MS = 1_772_323_200_000
+
+
+def main() -> None:
+    options = _options()
+    with tempfile.TemporaryDirectory(prefix="kbroker-lake-", dir=options.dir) as name:
+        folder = Path(name)
+        broker, address = _start_broker(folder)
+        try:
+            _produce(address, options.rows)
+            _compare(address, folder, options)
+        finally:
+            broker.kill()
+            broker.wait()
+
+
+def _compare(address: str, folder: Path, options: argparse.Namespace) -> None:
+    spark = session("benchmark", settings={"spark.driver.memory": "1g"})
+    jobs: dict[str, Callable[..., None]] = {
+        "kbroker lake": archiver,
+        "plain streaming job": plain_stream,
+        "plain batch job": plain_batch,
+    }
+    rates: dict[str, list[float]] = {name: [] for name in jobs}
+    for turn in range(options.repeat + 1):
+        for name, job in jobs.items():
+            target = folder / f"{name.replace(' ', '-')}-{turn}"
+            began = time.perf_counter()
+            job(spark, address, target)
+            seconds = time.perf_counter() - began
+            _check(target, options.rows)
+            if turn:  # the first one warms the JVM
+                rates[name].append(options.rows / seconds)
+            print(f"turn {turn}: {name} {seconds:.1f} s", file=sys.stderr)
+    spark.stop()
+    print(table(rates, options.rows))
+
+
+def archiver(spark: Any, address: str, target: Path) -> None:
+    """The archiver, with everything that makes its files exact."""
+    conf = Conf(target, TOPIC, address, once=True, schema=SCHEMA)
+    build(spark, conf).awaitTermination()
+
+
+def plain_stream(spark: Any, address: str, target: Path) -> None:
+    """A streaming query with Spark's own file sink."""
+    source = spark.readStream.format("kafka").option("startingOffsets", "earliest")
+    rows = _parsed(
+        source.option("kafka.bootstrap.servers", address).option("subscribe", TOPIC).load()
+    )
+    rows.writeStream.partitionBy("date", "hour").option(
+        "checkpointLocation", f"{target}-checkpoint"
+    ).trigger(availableNow=True).start(f"{target}/{TOPIC}", format="parquet").awaitTermination()
+
+
+def plain_batch(spark: Any, address: str, target: Path) -> None:
+    """A job that reads all and writes it."""
+    source = spark.read.format("kafka").option("kafka.bootstrap.servers", address)
+    rows = _parsed(source.option("subscribe", TOPIC).load())
+    rows.write.partitionBy("date", "hour").parquet(f"{target}/{TOPIC}")
+
+
+def _parsed(rows: Any) -> Any:
+    from pyspark.sql import functions as F
+
+    value = F.from_json(F.col("value").cast("string"), SCHEMA).alias("parsed")
+    kept = ("topic", "partition", "offset", "timestamp", "key")
+    return (
+        rows.select(value, *kept)
+        .select("parsed.*", *kept)
+        .withColumn("date", F.to_date("timestamp"))
+        .withColumn("hour", F.hour("timestamp"))
+    )
+
+
+def table(rates: dict[str, list[float]], rows: int) -> str:
+    """The medians as a Markdown table."""
+    ours = statistics.median(rates["kbroker lake"])
+    lines = [
+        f"{rows:,} records",
+        "",
+        "| job | rows/s, median (min to max) | lake beside it |",
+        "|---|--:|--:|",
+    ]
+    for name, each in rates.items():
+        median = statistics.median(each)
+        lines.append(
+            f"| {name} | {median:,.0f} ({min(each):,.0f} to {max(each):,.0f}) | {ours / median:.2f} |"
+        )
+    return "\n".join(lines)
+
+
+def _check(target: Path, rows: int) -> None:
+    """Stop when a job has not written every row."""
+    found = pyarrow.dataset.dataset(target / TOPIC, partitioning="hive").count_rows()
+    if found != rows:
+        sys.exit(f"{target} has {found:,} rows, not {rows:,}")
+
+
+def _produce(address: str, rows: int) -> None:
+    settings = {"bootstrap.servers": address, "compression.type": "lz4", "linger.ms": 50}
+    producer = confluent_kafka.Producer(settings)
+    for number in range(rows):
+        record = {
+            "id": number,
+            "customer": f"customer-{number % 5003}",
+            "city": f"city {number % 97}",
+            "amount": number % 1009 / 8,
+            "pieces": number % 7,
+            "paid": number % 3 == 0,
+            "note": "left at the door of the neighbours" if number % 5 else None,
+        }
+        time_ms = START_MS + number * HOURS * 3_600_000 // rows
+        value = json.dumps(record)
+        while True:
+            try:
+                producer.produce(TOPIC, value, partition=number % PARTITIONS, timestamp=time_ms)
+                break
+            except BufferError:
+                producer.poll(0.1)
+    producer.flush()
+
+
+def _start_broker(folder: Path) -> tuple[subprocess.Popen[bytes], str]:
+    port_file = folder / "port"
+    words = [
+        "serve",
+        "--port",
+        "0",
+        "--port-file",
+        str(port_file),
+        "--data-dir",
+        str(folder / "data"),
+    ]
+    words += ["--topic", f"{TOPIC}:{PARTITIONS}"]
+    with open(folder / "broker.log", "wb") as log:
+        broker = subprocess.Popen(
+            [sys.executable, "-m", "kbroker", *words], stdout=log, stderr=subprocess.STDOUT
+        )
+    for _ in range(600):
+        if port_file.exists() and port_file.read_text().strip():
+            return broker, port_file.read_text().strip()
+        time.sleep(0.1)
+    sys.exit("the broker did not start: " + (folder / "broker.log").read_text())
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.lake", description=__doc__)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--repeat", type=int, default=3, help="turns that count")
+    parser.add_argument("--dir", help="where the data lies meanwhile")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

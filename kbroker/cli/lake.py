@@ -1,0 +1,255 @@
+"""``kbroker lake``: topics into Parquet files, and what can be done with those."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .target import fail
+
+if TYPE_CHECKING:
+    from kbroker.pipelines.lake.commits import Counts
+
+
+@click.group()
+def lake() -> None:
+    """Archive topics to Parquet files by date and hour, each record exactly once."""
+
+
+@lake.command()
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
+@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
+@click.option(
+    "-b",
+    "--bootstrap",
+    envvar="KBROKER_BOOTSTRAP",
+    default="localhost:9092",
+    show_default=True,
+    metavar="HOST:PORT",
+    help="A broker of the cluster.",
+)
+@click.option(
+    "--format",
+    "value_format",
+    type=click.Choice(["json", "raw", "avro"]),
+    default="json",
+    show_default=True,
+    help="What the values are.",
+)
+@click.option(
+    "--schema",
+    metavar="DDL|FILE|URL",
+    help="json: the fields, such as 'id bigint, name string', or a file with them (default: found "
+    "in the values). avro: a schema file, a folder of <number>.avsc, or a registry's address.",
+)
+@click.option("--once", is_flag=True, help="End when all that is there now is archived.")
+@click.option(
+    "--every", type=float, default=10, show_default=True, metavar="SECONDS",
+    help="How often a batch begins, at most.",
+)  # fmt: skip
+@click.option(
+    "--batch", "batch_rows", type=click.IntRange(min=1), default=1_000_000, show_default=True,
+    metavar="RECORDS", help="The most records in one batch.",
+)  # fmt: skip
+@click.option(
+    "--source", type=click.Choice(["kafka", "kbroker"]), default="kafka", show_default=True,
+    help="Spark's connector, or the source that needs no jar.",
+)  # fmt: skip
+@click.option(
+    "--uncommitted", is_flag=True, help="Archive records of open and aborted transactions too."
+)
+@click.option(
+    "--allow-loss", is_flag=True, help="Go on when records were deleted before they were read."
+)
+@click.option(
+    "--merge-every", type=click.IntRange(min=0), default=50, show_default=True, metavar="BATCHES",
+    help="Merge small files after so many batches; 0 never does.",
+)  # fmt: skip
+@click.option(
+    "--option", "options", multiple=True, metavar="KEY=VALUE",
+    help="An option for Spark's source, such as kafka.security.protocol=SSL.",
+)  # fmt: skip
+@click.option("--memory", default="1g", show_default=True, help="For Spark's JVM.")
+@click.option("--json", "as_json", is_flag=True, help="Print events, one line of JSON for each.")
+def archive(
+    folder: Path,
+    topics: tuple[str, ...],
+    options: tuple[str, ...],
+    uncommitted: bool,
+    memory: str,
+    as_json: bool,
+    **more: Any,
+) -> None:
+    """Archive topics; names, or patterns such as 'orders-*'.
+
+    Goes on until Ctrl+C, or ends by itself with --once. Can be killed at any moment and started
+    again: no record is lost or doubled. While no broker answers it waits.
+    """
+    from kbroker.pipelines.lake.archiver import Conf
+    from kbroker.pipelines.lake.commits import LakeError
+    from kbroker.spark.connector import ConnectorError
+
+    told = _Told(as_json)
+    try:
+        conf = Conf(
+            lake=folder,
+            topic="",
+            isolation="read_uncommitted" if uncommitted else "read_committed",
+            options=_parsed_options(options),
+            **_renamed(more),
+        )
+        _archive(conf, topics, memory, told)
+    except (LakeError, ConnectorError) as error:
+        fail(str(error))
+
+
+def _archive(conf: Any, topics: tuple[str, ...], memory: str, told: _Told) -> None:
+    from kbroker.pipelines.lake.running import Runner
+    from kbroker.spark import session
+
+    settings = {"spark.driver.memory": memory}
+    spark = session("kbroker lake", connector=conf.source == "kafka", settings=settings)
+    spark.sparkContext.setLogLevel("OFF")
+    runner = Runner(spark, conf, topics, told.event)
+    for name in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(name, lambda *_: runner.stop())
+    try:
+        told.end(runner.run(), conf.lake)
+    finally:
+        spark.stop()
+
+
+@lake.command()
+@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("topics", nargs=-1, metavar="[TOPIC]...")
+@click.option(
+    "--from", "files_min", type=click.IntRange(min=2), default=2, show_default=True,
+    metavar="FILES", help="Merge where so many small files lie side by side.",
+)  # fmt: skip
+def merge(folder: Path, topics: tuple[str, ...], files_min: int) -> None:
+    """Merge the small files of each hour. The archiver must not run on these topics."""
+    from kbroker.pipelines.lake.commits import Commits
+    from kbroker.pipelines.lake.locking import topic_lock
+    from kbroker.pipelines.lake.merging import Merges
+
+    for topic in _topics_of(folder, topics):
+        with _lake_errors(), topic_lock(folder, topic):
+            Commits(folder, topic)
+            before, after = Merges(folder, topic).run(files_min)
+        click.echo(f"{topic}: {before} small files became {after}")
+
+
+@lake.command()
+@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("topics", nargs=-1, metavar="[TOPIC]...")
+def check(folder: Path, topics: tuple[str, ...]) -> None:
+    """Check that nothing is torn, doubled, misplaced or missing; exit status 1 if it is."""
+    from kbroker.pipelines.lake.checking import check as check_topic
+
+    wrong = False
+    for topic in _topics_of(folder, topics):
+        with _lake_errors():
+            found = check_topic(folder, topic)
+        click.echo(
+            f"{topic}: {found.counts.records:,} records and {found.counts.poison:,} poison in "
+            f"{found.files:,} files: {'wrong' if found.problems else 'right'}"
+        )
+        for problem in found.problems:
+            click.echo(f"  {problem}")
+        wrong = wrong or bool(found.problems)
+    sys.exit(wrong)
+
+
+@lake.command(name="set-aside")
+@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("topic")
+def set_aside(folder: Path, topic: str) -> None:
+    """Keep the files of a topic that was deleted, so that a new one of its name can be archived.
+
+    They go to TOPIC@ID, where ID is the old topic's.
+    """
+    from kbroker.pipelines.lake.settings import set_aside as move
+
+    with _lake_errors():
+        click.echo(f"{folder / topic} is {move(folder, topic)} now")
+
+
+class _Told:
+    """Prints what happens: lines for people, or one line of JSON for each event."""
+
+    def __init__(self, as_json: bool) -> None:
+        self._as_json = as_json
+        self._began = time.monotonic()
+        self._poison = 0
+
+    def event(self, name: str, what: dict[str, Any]) -> None:
+        """Print one event."""
+        if self._as_json:
+            click.echo(json.dumps({"event": name, **what}))
+        elif name == "batch":
+            self._poison += what["poison"]
+            lag = "?" if what["lag"] is None else f"{what['lag']:,}"
+            click.echo(
+                f"{time.strftime('%H:%M:%S')} {what['topic']}: {what['records']:,} records, "
+                f"{what['rows_per_second']:,}/s, lag {lag}, poison {self._poison:,}"
+            )
+        else:
+            click.echo(f"{time.strftime('%H:%M:%S')} {_SAID[name].format(**what)}")
+
+    def end(self, counts: dict[str, Counts], folder: Path) -> None:
+        """Print what has been done."""
+        for topic, each in counts.items():
+            if self._as_json:
+                said = {"topic": topic, "records": each.records, "poison": each.poison}
+                click.echo(json.dumps({"event": "ended", **said}))
+                continue
+            click.echo(f"{each.records:,} records of {topic} are new in {folder / topic}")
+            if each.poison:
+                click.echo(f"{each.poison:,} could not be read: {folder / '_poison' / topic}")
+
+
+_SAID = {
+    "waiting": "waiting for a broker: {why}",
+    "back": "the broker is back after {seconds} s",
+    "started": "{topic}: {records:,} records are in the lake already",
+}
+
+
+@contextlib.contextmanager
+def _lake_errors() -> Iterator[None]:
+    """End the process with a message when the lake cannot be worked on."""
+    from kbroker.pipelines.lake.commits import LakeError
+
+    try:
+        yield
+    except LakeError as error:
+        fail(str(error))
+
+
+def _topics_of(folder: Path, topics: tuple[str, ...]) -> list[str]:
+    from kbroker.pipelines.lake.layout import topics as topics_of
+    from kbroker.pipelines.lake.running import lakes_topics
+
+    with _lake_errors():
+        return lakes_topics(folder, topics, topics_of(folder))
+
+
+def _parsed_options(texts: tuple[str, ...]) -> dict[str, str]:
+    pairs = [text.partition("=") for text in texts]
+    if wrong := [key for key, separator, _ in pairs if not separator]:
+        raise click.BadParameter(f"{wrong[0]!r} is not KEY=VALUE", param_hint="--option")
+    return {key: value for key, _, value in pairs}
+
+
+def _renamed(given: dict[str, Any]) -> dict[str, Any]:
+    """The options under the names of `Conf`."""
+    names = {"value_format": "format", "every": "every_seconds"}
+    return {names.get(name, name): value for name, value in given.items()}

@@ -1,0 +1,98 @@
+"""What the archiver asks a cluster beside reading: whether it is there, and a topic's identity."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+_TIMEOUT_S = 5.0
+_JAAS = re.compile(r'(username|password)="((?:[^"\\]|\\.)*)"')
+
+
+class BrokerAwayError(Exception):
+    """No broker answers; the message says who was asked and what was wrong."""
+
+
+@dataclass(frozen=True)
+class Topic:
+    """A topic as it is now."""
+
+    id: str
+    """Changes when a topic is deleted and made again; empty where brokers have no such thing."""
+    partitions: int
+
+
+class Brokers:
+    """Asks a cluster."""
+
+    def __init__(self, bootstrap: str, options: Mapping[str, str]) -> None:
+        """`options` are those of Spark's source; the ones that begin with ``kafka.`` count here."""
+        from confluent_kafka.admin import AdminClient
+
+        self._bootstrap = bootstrap
+        settings: dict[str, str | int | float | bool] = {"bootstrap.servers": bootstrap}
+        settings |= client_settings(options)
+        # What it cannot reach is told by what it raises.
+        self._admin = AdminClient(settings, logger=_silent())
+
+    def names(self) -> list[str]:
+        """The topics there are, without those that are the brokers' own.
+
+        Raises:
+            BrokerAwayError: nobody answers.
+        """
+        from confluent_kafka import KafkaException
+
+        try:
+            listed = self._admin.list_topics(timeout=_TIMEOUT_S).topics
+        except KafkaException as error:
+            raise BrokerAwayError(self._said(error)) from error
+        return sorted(name for name in listed if not name.startswith("__"))
+
+    def topic(self, name: str) -> Topic | None:
+        """A topic; None when there is none of this name.
+
+        Raises:
+            BrokerAwayError: nobody answers.
+        """
+        from confluent_kafka import KafkaError, KafkaException, TopicCollection
+
+        asked = self._admin.describe_topics(TopicCollection([name]), request_timeout=_TIMEOUT_S)
+        try:
+            told = asked[name].result()
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                return None
+            raise BrokerAwayError(self._said(error)) from error
+        number = told.topic_id
+        known = number is not None and (number.get_most_significant_bits() or
+                                        number.get_least_significant_bits())  # fmt: skip
+        return Topic(str(number) if known else "", len(told.partitions))
+
+    def _said(self, error: Any) -> str:
+        return f"{self._bootstrap} does not answer: {error.args[0].str()}"
+
+
+def client_settings(options: Mapping[str, str]) -> dict[str, str]:
+    """librdkafka's settings for a source's ``kafka.`` options about security.
+
+    Java clients have user and password in ``sasl.jaas.config``, librdkafka as settings of their own.
+    """
+    prefixes = ("security.", "sasl.mechanism", "ssl.endpoint")
+    names = {name.removeprefix("kafka."): name for name in options if name.startswith("kafka.")}
+    found = {name: options[key] for name, key in names.items() if name.startswith(prefixes)}
+    if "sasl.jaas.config" in names:
+        for what, value in _JAAS.findall(options[names["sasl.jaas.config"]]):
+            found[f"sasl.{what}"] = value
+    return found
+
+
+def _silent() -> Any:
+    import logging
+
+    logger = logging.getLogger("kbroker.pipelines.lake.brokers")
+    logger.addHandler(logging.NullHandler())
+    logger.propagate = False
+    return logger

@@ -1,0 +1,125 @@
+"""What lies in a lake after batches of every kind."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow.parquet as pq
+
+from kbroker.pipelines.lake import layout, reading
+from kbroker.pipelines.lake.commits import Counts
+from kbroker.testing import LocalBroker
+
+from .lakes import HOUR_MS, START_MS, archive, conf_of, payloads, produce, rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def test_raw_records_come_back_as_they_were(
+    spark: SparkSession, broker: LocalBroker, tmp_path: Path
+) -> None:
+    broker.create_topic("t", partitions=2)
+    headers = [("h", b"1"), ("h", None)]
+    produce(broker, "t", [b"\xff\x00", b"", None], key=b"k", headers=headers)
+    produce(broker, "t", [b"late"], timestamp=START_MS - 30 * HOUR_MS)
+    produce(broker, "t", [b"other"], partition=1, timestamp=START_MS + HOUR_MS)
+
+    archiver = archive(spark, conf_of(broker, tmp_path, "t", format="raw"))
+
+    names = [str(file.path.relative_to(tmp_path / "t")) for file in reading.files(tmp_path, "t")]
+    assert names == [
+        f"record_date=2026-03-01/record_hour=00/{layout.file_name(0, 0, 2)}",
+        f"record_date=2026-02-27/record_hour=18/{layout.file_name(0, 3, 3)}",
+        f"record_date=2026-03-01/record_hour=01/{layout.file_name(1, 0, 0)}",
+    ]
+    found = list(rows(tmp_path, "t"))
+    assert [row["value"] for row in found] == [b"\xff\x00", b"", None, b"late"]
+    assert found[2]["record"] == {
+        "topic": "t",
+        "partition": 0,
+        "offset": 2,
+        "timestamp": datetime.datetime(2026, 3, 1, tzinfo=datetime.UTC),
+        "timestampType": 0,
+        "key": b"k",
+        "headers": [{"key": "h", "value": b"1"}, {"key": "h", "value": None}],
+        "tombstone": True,
+    }
+    assert found[3]["record"]["headers"] is None
+    assert archiver.totals.records == 5
+
+
+def test_json_fields_become_columns_and_what_cannot_is_poison(
+    spark: SparkSession, broker: LocalBroker, tmp_path: Path
+) -> None:
+    broker.create_topic("t")
+    good = [
+        {"id": 1, "price": 1.5, "note": None, "tags": [], "Record": "x", "a": 1, "A": 2},
+        {"id": 2, "price": 2, "inner": {"x": [{"deep": 1}]}},
+        {"id": 3, "inner": {"x": [{"deep": 1, "new": "n"}], "y": 2}, "note": "first"},
+        {"id": None, "tags": ["a"], "inner": {}},
+    ]
+    bad = [
+        b'{"id": "text"}',
+        b'{"id": 1} {"id": 2}',
+        b"[1]",
+        b"\xff",
+        b"",
+        b"{'id': 1}",
+        b'{"price": NaN}',
+        b'{"inner": {"x": 3}}',
+    ]
+    produce(broker, "t", [*good, None])
+    archive(spark, conf_of(broker, tmp_path, "t"))
+    produce(broker, "t", bad)
+    archiver = archive(spark, conf_of(broker, tmp_path, "t"))
+
+    assert payloads(tmp_path, "t") == [
+        {"id": 1, "price": 1.5, "tags": [], "Record_": "x", "a": 1, "A_": 2},
+        {"id": 2, "price": 2.0, "inner": {"x": [{"deep": 1}]}},
+        {"id": 3, "inner": {"x": [{"deep": 1, "new": "n"}], "y": 2}, "note": "first"},
+        {"tags": ["a"], "inner": {}},
+        None,
+    ]
+    poison = pq.read_table(tmp_path / layout.POISON / "t").to_pylist()
+    assert [(row["record"]["offset"], row["value"], row["reason"]) for row in poison] == [
+        (5, bad[0], 'id: "text" where long is kept'),
+        (6, bad[1], "not JSON: Extra data: line 1 column 11 (char 10)"),
+        (7, bad[2], "an array, not an object"),
+        (8, bad[3], "not UTF-8: byte 0"),
+        (9, bad[4], "not JSON: nothing is there"),
+        (10, bad[5], poison[5]["reason"]),
+        (11, bad[6], "not JSON: NaN is no JSON value"),
+        (12, bad[7], "inner.x: 3 where an array is kept"),
+    ]
+    assert archiver.counts == Counts(0, 8)
+    assert archiver.totals == Counts(5, 8)
+
+
+def test_new_fields_in_mid_stream_become_columns(
+    spark: SparkSession, broker: LocalBroker, tmp_path: Path
+) -> None:
+    broker.create_topic("t")
+    produce(broker, "t", [{"a": 1, "deep": {"x": 1}, "list": [{"p": 1}]}] * 3)
+    archive(spark, conf_of(broker, tmp_path, "t"))
+    later = [
+        {"a": 2, "deep": {"x": 1, "y": True}},
+        {"a": 3, "list": [{"p": 1}, {"q": "q"}]},
+        {"a": 4, "b": "text"},
+        {"a": 5, "c": None},
+        {"a": 5, "c": 1.5},
+        {"a": "six"},
+    ]
+    produce(broker, "t", later)
+
+    archiver = archive(spark, conf_of(broker, tmp_path, "t", batch_rows=4))
+
+    assert archiver.counts.poison == 1
+    assert payloads(tmp_path, "t") == [
+        *[{"a": 1, "deep": {"x": 1}, "list": [{"p": 1}]}] * 3,
+        *later[:3],
+        {"a": 5},
+        {"a": 5, "c": 1.5},
+    ]

@@ -1,0 +1,207 @@
+"""A kill at any moment of a commit or a merge neither doubles, loses nor tears anything.
+
+Every call that changes the file system is a moment: the process "dies" at the first, the second and
+so on, and the next start goes on from what it finds.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pathlib
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from kbroker.pipelines.lake import layout, reading
+from kbroker.pipelines.lake.checking import check
+from kbroker.pipelines.lake.commits import Commits, Counts, LakeError
+from kbroker.pipelines.lake.fields import PARTITION
+from kbroker.pipelines.lake.merging import Merges
+
+from .lakes import HOUR_MS, START_MS
+
+CHANGES = [
+    (os, "replace"),
+    (os, "fsync"),
+    (shutil, "rmtree"),
+    (pathlib.Path, "unlink"),
+    (pathlib.Path, "mkdir"),
+    (pathlib.Path, "write_text"),
+]
+RECORD = pa.struct(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", "UTC")),
+        ("tombstone", pa.bool_()),
+    ]
+)
+
+
+@pytest.fixture(autouse=True)
+def _no_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing here outlives the machine, so nothing need reach the disk."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+class Death:
+    """Lets every change of the file system fail from the nth on, as of a dead process."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, moment: int) -> None:
+        self._left = itertools.count(moment, -1)
+        for holder, name in CHANGES:
+            monkeypatch.setattr(holder, name, self._counted(getattr(holder, name)))
+
+    def _counted(self, change: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*args: Any, **more: Any) -> Any:
+            if next(self._left) <= 0:
+                raise Killed
+            return change(*args, **more)
+
+        return counted
+
+
+def stage(commits: Commits, hours: dict[int, list[int]], poison: list[int]) -> None:
+    """Write what Spark would."""
+    for hour, offsets in hours.items():
+        folder = commits.data_folder / f"{PARTITION}=0/record_date=2026-03-01/record_hour={hour}"
+        _write(folder, offsets, hour, "a")
+    if poison:
+        _write(commits.poison_folder / f"{PARTITION}=0", poison, 0, "value")
+
+
+def _write(folder: Path, offsets: list[int], hour: int, column: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    micros = (START_MS + hour * HOUR_MS) * 1000
+    records = [
+        {"topic": "t", "partition": 0, "offset": offset, "timestamp": micros} for offset in offsets
+    ]
+    values = pa.array([offset * 10 for offset in offsets])
+    pq.write_table(
+        pa.table({column: values, "record": pa.array(records, RECORD)}), folder / "part-0.parquet"
+    )
+
+
+BATCHES: list[tuple[dict[int, list[int]], list[int]]] = [
+    ({0: [0, 1, 4], 1: [2, 3]}, [5]),
+    ({0: [6], 1: [7, 9]}, []),
+    ({1: [10], 2: [11]}, [12, 13]),
+]
+
+
+def write_all(lake: Path, *, repeated: bool) -> None:
+    """What Spark does after a start: the last batch that it has not committed, then the others."""
+    commits = Commits(lake, "t")
+    first = max(commits.journal.batch, 0) if repeated else 0
+    for number in range(first, len(BATCHES)):
+        if commits.begin(number, "c"):
+            stage(commits, *BATCHES[number])
+            commits.commit(number, "c")
+
+
+def offsets(lake: Path) -> list[int]:
+    found = []
+    for batch in reading.records(lake, "t", 0):
+        found += [row["record"]["offset"] for row in batch.to_pylist()]
+    return found
+
+
+def deaths() -> Iterator[int]:
+    return iter(range(1, 400))
+
+
+def test_a_commit_survives_a_kill_at_every_moment(tmp_path: Path) -> None:
+    for moment in deaths():
+        lake = tmp_path / str(moment)
+        lake.mkdir()
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            Death(monkeypatch, moment)
+            try:
+                write_all(lake, repeated=False)
+                break
+            except Killed:
+                pass
+        seen = offsets(lake)  # what a reader sees before the next start
+        assert seen == sorted(set(seen))
+        write_all(lake, repeated=True)
+        assert offsets(lake) == [0, 1, 2, 3, 4, 6, 7, 9, 10, 11], moment
+        checked = check(lake, "t")
+        assert (checked.problems, checked.counts) == ([], Counts(10, 3)), moment
+    assert moment > 60
+
+
+def test_a_merge_survives_a_kill_at_every_moment(tmp_path: Path) -> None:
+    full = tmp_path / "full"
+    write_all(full, repeated=False)
+    for moment in deaths():
+        lake = tmp_path / str(moment)
+        shutil.copytree(full, lake)
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            Death(monkeypatch, moment)
+            try:
+                Merges(lake, "t").run()
+                break
+            except Killed:
+                pass
+        seen = offsets(lake)
+        assert seen == sorted(set(seen))
+        Merges(lake, "t").run()
+        checked = check(lake, "t")
+        assert (checked.problems, checked.counts) == ([], Counts(10, 3)), moment
+        assert len(reading.files(lake, "t")) == 3
+    assert moment > 10
+
+
+def test_a_batch_whose_moves_were_cut_off_is_not_written_again(tmp_path: Path) -> None:
+    commits = Commits(tmp_path, "t")
+    assert commits.begin(0, "c")
+    stage(commits, {0: [0, 1]}, [])
+    commits.commit(0, "c")
+    assert not commits.begin(0, "c")
+
+
+def test_another_checkpoint_is_refused(tmp_path: Path) -> None:
+    write_all(tmp_path, repeated=False)
+    with pytest.raises(LakeError, match="from another checkpoint"):
+        Commits(tmp_path, "t").begin(3, "other")
+    with pytest.raises(LakeError, match="which is at batch 1: put the old checkpoint back"):
+        Commits(tmp_path, "t").begin(1, "c")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        ("remove", "8 records and 3 poison are in the files, 10 and 3 were written"),
+        ("tear", "cannot be read"),
+        ("copy", "3 offsets are there more than once, the first is 0"),
+        ("rename", "holds the offsets 0 to 4"),
+        ("move", "has records of another hour"),
+    ],
+)
+def test_a_spoiled_lake_is_seen(tmp_path: Path, spoil: str, told: str) -> None:
+    write_all(tmp_path, repeated=False)
+    hour0 = tmp_path / "t" / "record_date=2026-03-01" / "record_hour=00"
+    file = hour0 / layout.file_name(0, 0, 4)
+    if spoil == "remove":
+        (hour0.parent / "record_hour=01" / layout.file_name(0, 2, 3)).unlink()
+    elif spoil == "tear":
+        os.truncate(file, file.stat().st_size // 2)
+    elif spoil == "copy":
+        shutil.copy(file, hour0 / layout.file_name(0, 0, 5))
+    elif spoil == "rename":
+        file.rename(hour0 / layout.file_name(0, 0, 5))
+    else:
+        (hour0.parent / "record_hour=07").mkdir()
+        file.rename(hour0.parent / "record_hour=07" / file.name)
+    assert any(told in problem for problem in check(tmp_path, "t").problems)

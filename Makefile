@@ -1,6 +1,7 @@
 # make demo             the main job: a year of flights through the broker and Spark, checked
 # make test             everything that is tested, against its time budget
 # make examples         the programs under examples/, each with its own tests
+# make spark-test       pipelines and everything about Spark; SPARK_VERSION=4.0 on the oldest one
 # make soak PART=x      a long test that does not fit the budget
 # make benchmarks       side by side with Apache Kafka, one table
 # make system-packages  what tests need from the operating system (Debian)
@@ -11,6 +12,7 @@ BIN := $(VENV)/bin
 DEMO := .work/demo
 SPARK := .work/spark
 SPARK_VERSION ?= 4.2
+SPARK_TESTS ?= tests/spark
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: demo demo-test spark-test spark-environment test test-environment demo-environment examples examples-python examples-java \
@@ -57,19 +59,19 @@ demo-test: java-there $(DEMO)/ready
 
 # Spark with what pipelines and their tests need, and the connector's jars beside it.
 $(SPARK)-%/ready: pyproject.toml tests/spark/requirements.txt tests/spark/requirements-%.txt \
-| python-there
+| python-there java-there
 	@mkdir -p .work && $(PYTHON) -m venv $(SPARK)-$*
 	@$(SPARK)-$*/bin/python -m pip install -q -e '.[spark]' -r tests/spark/requirements.txt \
 	-c tests/spark/requirements-$*.txt || { echo "PySpark and what its tests need could not be \
 	installed: see what pip says above; 'pip download pyspark' checks the registry."; exit 1; }
-	@$(MAKE) --no-print-directory -C compat-tests $(CURDIR)/.work/compat/spark-$*-jars/ready
+	@rm -rf $(SPARK)-$*/jars && $(SPARK)-$*/bin/kbroker spark packages --jars-dir $(SPARK)-$*/jars
 	@touch $@
 
 spark-environment: $(SPARK)-$(SPARK_VERSION)/ready
 
 spark-test: java-there $(SPARK)-$(SPARK_VERSION)/ready
-	@KBROKER_SPARK_JARS=.work/compat/spark-$(SPARK_VERSION)-jars/lib \
-	$(SPARK)-$(SPARK_VERSION)/bin/python -m pytest tests/spark -q -p no:cacheprovider $(ARGS)
+	@KBROKER_SPARK_JARS=$(CURDIR)/$(SPARK)-$(SPARK_VERSION)/jars \
+	$(SPARK)-$(SPARK_VERSION)/bin/python -m pytest $(SPARK_TESTS) -q -p no:cacheprovider $(ARGS)
 
 test: $(BIN)/ready
 	@$(BIN)/python tests/run_parts.py $(PARTS)

@@ -156,7 +156,7 @@ FAILURES: tuple[Failure, ...] = (
     ),
     Failure(
         "data lost",
-        r"Some data may have been lost because they are not available in Kafka any more",
+        r"Could not read records in offset|OffsetOutOfRangeException",
         "The query would go on at offsets that retention or DeleteRecords has removed.",
         "Let topics keep records longer than queries rest. To go on without what is lost: "
         "failOnDataLoss=false.",

@@ -103,7 +103,7 @@ def gather(pyspark: Installed, folder: Path) -> list[str]:
     there = sorted(path.name for path in folder.glob("*.jar") if parse(path.name))
     if there:
         return _there_already(pyspark, folder, there)
-    fetch = _fetcher(pyspark)
+    fetch = fetcher(pyspark)
     minor = pyspark.version.rpartition(".")[0]
     own = [version for version in candidates(pyspark.version) if version.startswith(minor)]
     notes = []
@@ -142,7 +142,7 @@ class _NotThere(Exception):
     """The registry answers, but does not have this version."""
 
 
-def _first(fetch: _Fetcher, artifact: str, versions: list[str], folder: Path) -> str:
+def _first(fetch: Fetcher, artifact: str, versions: list[str], folder: Path) -> str:
     for version in versions:
         try:
             fetch(artifact, version, folder)
@@ -155,7 +155,7 @@ def _first(fetch: _Fetcher, artifact: str, versions: list[str], folder: Path) ->
     )
 
 
-class _Fetcher:
+class Fetcher:
     """Fetches an artifact and what it needs beyond PySpark into a folder."""
 
     def __call__(self, artifact: str, version: str, folder: Path) -> None:
@@ -188,7 +188,7 @@ class _Fetcher:
         raise NotImplementedError
 
 
-class _Maven(_Fetcher):
+class _Maven(Fetcher):
     def _command(self, artifact: str, version: str, project: Path, folder: Path) -> list[str]:
         (project / "pom.xml").write_text(pom(artifact, version), encoding="utf-8")
         return [
@@ -202,7 +202,7 @@ class _Maven(_Fetcher):
         return re.search(f"{missing}|{cached}", said) is not None
 
 
-class _Ivy(_Fetcher):
+class _Ivy(Fetcher):
     """Ivy lies among PySpark's own jars."""
 
     def __init__(self, java: str, ivy: Path) -> None:
@@ -219,7 +219,7 @@ class _Ivy(_Fetcher):
         return f"{artifact};{version}: not found" in said
 
 
-def _fetcher(pyspark: Installed) -> _Fetcher:
+def fetcher(pyspark: Installed) -> Fetcher:
     if shutil.which("mvn"):
         return _Maven()
     ivy = next((pyspark.home / "jars").glob("ivy-*.jar"), None)

@@ -70,7 +70,7 @@ def wanted(spark: str) -> str:
 
 def advice(spark: str) -> str:
     """What to do about a Java that does not suit: name one that is installed, or install one."""
-    for java in _installed():
+    for java in all_installed():
         if suits(spark, java.major):
             return f"export JAVA_HOME={java.program.parent.parent}"
     return "install a JDK 17 (apt-get install openjdk-17-jre-headless) or point JAVA_HOME at one"
@@ -91,7 +91,7 @@ def _ask(program: Path) -> Java:
     return Java(program, major_in(said.stderr))
 
 
-def _installed() -> Iterator[Java]:
+def all_installed() -> Iterator[Java]:
     for folder in _FOLDERS:
         for pattern in ("*/bin/java", "*/Contents/Home/bin/java"):
             yield from map(_ask, sorted(folder.glob(pattern)))

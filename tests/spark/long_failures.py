@@ -1,0 +1,193 @@
+"""Failures that take a Spark of their own: wrong jars, wrong Java. `make soak PART=doctor` runs them.
+
+A plain session with the wrong jars, as people start it, in a process of its own for each.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kbroker.spark import jars, java
+from kbroker.spark.connector import installed
+from kbroker.spark.failures import explain
+from kbroker.testing import LocalBroker
+
+PROVOKED = {
+    *("no pool", "no token provider", "wrong Scala", "wrong Spark", "Java too new"),
+    *("pandas 3", "loopback", "topic made", "proxy"),
+}
+
+JOB = """
+import sys
+from pyspark.sql import SparkSession
+bootstrap, jars = sys.argv[1:]
+spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+spark = spark.config("spark.jars", jars).getOrCreate() if jars else spark.getOrCreate()
+options = {"kafka.bootstrap.servers": bootstrap}
+rows = spark.range(9).selectExpr("cast(id as string) as value")
+rows.write.format("kafka").options(**options, topic="made").save()
+print(spark.read.format("kafka").options(**options, subscribe="made").load().count())
+"""
+
+
+def run(*command: str, **variables: str) -> str:
+    """What a process has printed to standard error, and its output if it has ended well."""
+    environ = {name: value for name, value in os.environ.items() if name != "SPARK_LOCAL_IP"}
+    done = subprocess.run(
+        [sys.executable, *command],
+        env=environ | {"PYSPARK_PYTHON": sys.executable} | variables,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    return done.stderr + done.stdout
+
+
+def job(*files: Path, **variables: str) -> str:
+    with LocalBroker() as broker:
+        return run("-c", JOB, broker.bootstrap_servers, ",".join(map(str, files)), **variables)
+
+
+def serious(text: str) -> list[str]:
+    return [each.failure.name for each in explain(text) if not each.failure.harmless]
+
+
+@pytest.fixture(scope="module")
+def right(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The four jars, gathered anew, by artifact."""
+    folder = tmp_path_factory.mktemp("right")
+    jars.gather(installed(), folder)
+    return {jar.artifact: path for path in folder.iterdir() if (jar := jars.parse(path.name))}
+
+
+def other(artifact: str, version: str, folder: Path) -> list[Path]:
+    """What belongs to another Spark."""
+    jars.fetcher(installed())(artifact, version, folder)
+    return sorted(folder.glob("*.jar"))
+
+
+def test_the_right_jars_work(right: dict[str, Path]) -> None:
+    said = job(*right.values())
+    assert serious(said) == []
+    assert said.endswith("9\n")
+
+
+@pytest.mark.parametrize(
+    ("missing", "name"), [("commons-pool2", "no pool"), (jars.PROVIDER, "no token provider")]
+)
+def test_a_jar_is_missing(right: dict[str, Path], missing: str, name: str) -> None:
+    said = job(*(path for artifact, path in right.items() if artifact != missing))
+    assert serious(said)[0] == name
+
+
+@pytest.mark.parametrize(("version", "name"), [("3.5.1", "wrong Scala"), ("2.4.8", "wrong Spark")])
+def test_the_jars_of_a_spark_with_another_scala(version: str, name: str, tmp_path: Path) -> None:
+    files = other(f"{jars.CONNECTOR}_2.12", version, tmp_path)
+    if version > "3":
+        files = other(f"{jars.PROVIDER}_2.12", version, tmp_path)
+    assert serious(job(*files))[0] == name
+
+
+def test_a_spark_on_another_scala(tmp_path: Path) -> None:
+    """This Spark's own jars, with the library of Scala 2.12 before them."""
+    library = other("spark-sql-kafka-0-10_2.12", "3.5.1", tmp_path)
+    assert library
+    pom = tmp_path / "pom.xml"
+    pom.write_text(jars.pom("x", "1").replace("org.apache.spark", "org.scala-lang").replace(
+        "<artifactId>x</artifactId>\n    <version>1", "<artifactId>scala-library</artifactId>\n"
+        "    <version>2.12.18"))  # fmt: skip
+    subprocess.run(
+        ["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies",
+         f"-DoutputDirectory={tmp_path}/scala"], check=True,
+    )  # fmt: skip
+    (scala,) = (tmp_path / "scala").glob("scala-library-2.12*.jar")
+    others = ":".join(
+        str(path)
+        for path in (installed().home / "jars").glob("*.jar")
+        if not path.name.startswith("scala-library")
+    )
+    found = java.chosen()
+    assert found is not None
+    done = subprocess.run(
+        [str(found.program), "-cp", f"{scala}:{others}", "org.apache.spark.deploy.SparkSubmit"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "scala/$less$colon$less" in done.stderr
+    assert serious(done.stderr) == ["wrong Scala"]
+
+
+def test_the_connector_of_another_spark_4(tmp_path: Path) -> None:
+    version = "4.0.0" if not installed().version.startswith("4.0.") else "4.2.0"
+    files = other(f"{jars.CONNECTOR}_2.13", version, tmp_path)
+    files = other(f"{jars.PROVIDER}_2.13", "4.0.0", tmp_path)
+    assert serious(job(*files))[0] == "wrong Spark"
+
+
+def test_a_java_that_is_too_new(right: dict[str, Path]) -> None:
+    version = installed().version
+    wrong = [each for each in java.all_installed() if not java.suits(version, each.major)]
+    if not wrong:
+        pytest.skip(f"no Java is installed that Spark {version} does not run on")
+    home = str(wrong[0].program.parent.parent)
+    assert serious(job(*right.values(), JAVA_HOME=home)) == ["Java too new"]
+    said = run("-c", "from kbroker.spark import session; session()", JAVA_HOME=home)
+    assert f"ConnectorError: Spark {version} does not run on Java {wrong[0].major}" in said
+
+
+def test_noise_is_known(right: dict[str, Path]) -> None:
+    """Nothing is wrong, and Spark's own settings print a lot."""
+    found = {each.failure.name for each in explain(job(*right.values()))}
+    assert {"native Hadoop", "topic made"} <= found
+    assert found <= {"native Hadoop", "topic made", "loopback"}
+
+
+def test_an_unknown_name_is_explained(tmp_path: Path) -> None:
+    """The second registry that Ivy asks may have no address here: that is said, and no matter."""
+    name = installed().package.rpartition(":")[0] + ":0.0.1"
+    code = (
+        "from pyspark.sql import SparkSession; "
+        f"SparkSession.builder.config('spark.jars.packages', {name!r}).getOrCreate()"
+    )
+    assert serious(run("-c", code)) == ["unresolved"]
+
+
+def test_a_pandas_that_is_too_new(tmp_path: Path) -> None:
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--target", str(tmp_path), "pandas>=3"]
+    subprocess.run(pip, check=True)
+    path = f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"
+    code = "from kbroker.spark import session; session(connector=False).range(1).toPandas()"
+    found = [each.failure.name for each in explain(run("-c", code, PYTHONPATH=path))]
+    if installed().version.startswith("4.0."):
+        assert found == []  # it does not warn yet
+    else:
+        assert found == ["pandas 3"]
+
+
+@pytest.mark.parametrize("tool", ["mvn", "java"])
+def test_jars_are_fetched_by_maven_and_by_ivy(
+    tool: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name in ("java", "sh", "bash", "dirname", "uname", "tr", "cat", "basename", "expr", "ls"):
+        if found := shutil.which(name):
+            (programs / name).symlink_to(found)
+    if tool == "mvn":
+        maven = shutil.which("mvn")
+        assert maven is not None
+        (programs / "mvn").symlink_to(maven)
+    monkeypatch.setenv("PATH", str(programs))
+    notes = jars.gather(installed(), tmp_path / "jars")
+    names = [path.name for path in (tmp_path / "jars").iterdir()]
+    assert len(names) == 4
+    assert [fault for fault in jars.faults(names, installed()) if not fault.harmless] == []
+    assert all("took" in note for note in notes)

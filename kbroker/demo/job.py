@@ -25,27 +25,19 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from kbroker.spark import session
+
 from .child import Parent
 
 DEPARTURE_SCHEMA = "carrier string, origin string, time_hour string, hour int, dep_delay int"
 WEATHER_SCHEMA = "origin string, time_hour string, precip double"
-
-_LOG4J = """\
-rootLogger.level = error
-rootLogger.appenderRef.stderr.ref = stderr
-appender.stderr.type = Console
-appender.stderr.name = stderr
-appender.stderr.target = SYSTEM_ERR
-appender.stderr.layout.type = PatternLayout
-appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
-"""
 
 
 def main() -> None:
     arguments = _arguments()
     parent = Parent()
     try:
-        spark = _session(arguments)
+        spark = _session()
         parent.emit("session", spark=spark.version)
         parent.wait_for("start")
         _run(arguments, parent, spark)
@@ -185,40 +177,16 @@ def _source(arguments: argparse.Namespace, topic: str) -> dict[str, str]:
     }
 
 
-def _session(arguments: argparse.Namespace) -> SparkSession:
+def _session() -> SparkSession:
     scratch = Path(os.environ["SPARK_LOCAL_DIRS"])
-    log4j = scratch / "log4j2.properties"
-    log4j.write_text(_LOG4J, encoding="utf-8")
-    options = {
-        "spark.master": "local[2]",
-        "spark.app.name": "kbroker demo",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
+    settings = {
         "spark.driver.memory": "1g",
-        # The run is short: the quick compiler and a plain collector have Spark warm in half the time.
-        "spark.driver.extraJavaOptions": (
-            f"-Dlog4j2.configurationFile={log4j.as_uri()} -Djava.io.tmpdir={scratch} "
-            "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-        ),
+        "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={scratch}",
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": "4",
         "spark.sql.streaming.numRecentProgressUpdates": "100000",
-        **_connector(arguments),
     }
-    builder = SparkSession.builder
-    for name, value in options.items():
-        builder = builder.config(name, value)
-    return builder.getOrCreate()
-
-
-def _connector(arguments: argparse.Namespace) -> dict[str, str]:
-    """Spark's Kafka connector: from a folder of jars, or by its name in the Java registry."""
-    if arguments.jars:
-        return {"spark.jars": ",".join(str(jar) for jar in sorted(arguments.jars.glob("*.jar")))}
-    return {"spark.jars.packages": arguments.package}
+    # The run is short: the quick compiler and a plain collector have Spark warm in half the time.
+    return session("kbroker demo", quick=True, settings=settings)
 
 
 def _arguments() -> argparse.Namespace:
@@ -229,8 +197,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--delays", required=True, help="topic")
     parser.add_argument("--folder", required=True, type=Path, help="checkpoint and Parquet")
     parser.add_argument("--batch-rows", type=int, default=40_000, help="rows per micro-batch")
-    parser.add_argument("--package", help="the connector's Maven name")
-    parser.add_argument("--jars", type=Path, help="a folder with the connector's jars instead")
     return parser.parse_args()
 
 

@@ -6,9 +6,7 @@ stream runs; when the last departure is acknowledged the job is told to finish w
 
 from __future__ import annotations
 
-import re
 import shutil
-import sys
 import time
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
@@ -234,8 +232,6 @@ class Pipeline:
             return
         who = "The producer" if is_producer else "Spark"
         log = event.sender.log
-        if not is_producer and _unresolved(log.read_text(errors="replace")):
-            raise DemoError(self.spark.connector_advice())
         reason = event.fields.get("reason") or f"exit code {event.fields['code']}"
         raise DemoError(f"{who} stopped: {reason} (more in {log})")
 
@@ -274,15 +270,8 @@ class Pipeline:
         options = [f"--bootstrap={self.bootstrap}", f"--folder={self.folder.spark}"]
         options += [f"--departures={self.topics.departures}", f"--weather={self.topics.weather}"]
         options += [f"--delays={self.topics.delays}", f"--batch-rows={self._batch_rows()}"]
-        options += [f"--jars={self.spark.jars}"] if self.spark.jars else []
-        options += [f"--package={self.spark.package}"]
         environment = {
-            # Spark's workers must be this Python, and Spark the one of this Python: the JVM would
-            # take the first python3 and the SPARK_HOME that it finds, and guess its own address.
-            "PYSPARK_PYTHON": sys.executable,
-            "PYSPARK_DRIVER_PYTHON": sys.executable,
             "PYSPARK_SUBMIT_ARGS": "pyspark-shell",
-            "SPARK_HOME": str(self.spark.home),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_LOCAL_DIRS": str(self.folder.scratch),
         }
@@ -292,8 +281,3 @@ class Pipeline:
     def _batch_rows(self) -> int:
         """Rows per micro-batch: eight micro-batches for a year."""
         return max(5_000, self.rows // 8)
-
-
-def _unresolved(log: str) -> bool:
-    """Whether Spark's package manager did not get the connector."""
-    return re.search(r"unresolved dependency|UNRESOLVED DEPENDENCIES", log) is not None

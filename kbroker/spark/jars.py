@@ -138,7 +138,7 @@ def _there_already(pyspark: Installed, folder: Path, names: list[str]) -> list[s
     return [f"{folder} has them already"]
 
 
-class _NotThere(Exception):
+class NotThereError(Exception):
     """The registry answers, but does not have this version."""
 
 
@@ -146,7 +146,7 @@ def _first(fetch: Fetcher, artifact: str, versions: list[str], folder: Path) -> 
     for version in versions:
         try:
             fetch(artifact, version, folder)
-        except _NotThere:
+        except NotThereError:
             continue
         return version
     raise ConnectorError(
@@ -172,7 +172,7 @@ class Fetcher:
         if not done.returncode:
             return
         if self._lacks(said, artifact, version):
-            raise _NotThere
+            raise NotThereError
         lines = [line for line in said.splitlines() if re.search("ERROR|FAILED|unresolved", line)]
         raise ConnectorError(
             f"{Path(command[0]).name} could not fetch {artifact} {version}; behind a proxy, tell "

@@ -69,7 +69,7 @@ class Run:
         self.out = io.StringIO()
         self.pipeline = Pipeline(
             "there:1", broker, Topics("d", "w", "r"), Folder(tmp_path),
-            Spark("4.0.0", Path("/spark"), 17, None), ROWS, interrupt, Console(self.out),
+            Spark("4.0.0", 17), ROWS, interrupt, Console(self.out),
         )  # fmt: skip
 
     def feed(self, *said: tuple[str, str] | tuple[str, str, dict[str, Any]]) -> None:
@@ -217,14 +217,6 @@ def test_a_worker_that_fails_ends_the_run(
     with pytest.raises(DemoError, match=message):
         run.run()
     assert all(worker.killed for worker in workers)
-
-
-def test_a_connector_that_does_not_come_is_explained(tmp_path: Path) -> None:
-    (tmp_path / "spark.log").write_text("java.lang.RuntimeException: [unresolved dependency: x]")
-    run = Run(tmp_path)
-    run.feed(("job", "failed", {"reason": "[JAVA_GATEWAY_EXITED]"}))
-    with pytest.raises(DemoError, match=r"KBROKER_SPARK_JARS=DIR kbroker demo"):
-        run.run()
 
 
 def test_silence_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

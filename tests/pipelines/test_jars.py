@@ -1,0 +1,142 @@
+"""What the names of jars say, and which versions are tried."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from kbroker.spark import jars
+from kbroker.spark.connector import ConnectorError, Installed
+from kbroker.spark.jars import Jar
+
+SPARK = Installed("4.2.0", Path("/spark"), "2.13")
+RIGHT = [
+    "spark-sql-kafka-0-10_2.13-4.2.0.jar",
+    "spark-token-provider-kafka-0-10_2.13-4.2.0.jar",
+    "kafka-clients-3.9.2.jar",
+    "commons-pool2-2.13.1.jar",
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "jar"),
+    [
+        (RIGHT[0], Jar("spark-sql-kafka-0-10", "2.13", "4.2.0")),
+        ("org.apache.spark_" + RIGHT[1], Jar("spark-token-provider-kafka-0-10", "2.13", "4.2.0")),
+        ("kafka-clients-3.9.2.jar", Jar("kafka-clients", "", "3.9.2")),
+        ("org.apache.commons_commons-pool2-2.12.0.jar", Jar("commons-pool2", "", "2.12.0")),
+        ("commons-pool-1.5.4.jar", None),
+        ("spark-sql_2.13-4.2.0.jar", None),
+        ("kafka-clients.txt", None),
+    ],
+)
+def test_names_of_jars(name: str, jar: Jar | None) -> None:
+    assert jars.parse(name) == jar
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        (RIGHT, []),
+        ([*RIGHT, "lz4-java-1.8.0.jar"], []),
+        (RIGHT[:3], ["commons-pool2 is missing"]),
+        ([*RIGHT, "kafka-clients-3.9.0.jar"], ["kafka-clients is there 2 times (3.9.0, 3.9.2)"]),
+        (
+            ["spark-sql-kafka-0-10_2.12-4.2.0.jar", *RIGHT[1:]],
+            ["spark-sql-kafka-0-10 is for Scala 2.12, PySpark has 2.13"],
+        ),
+        (
+            ["spark-sql-kafka-0-10_2.13-4.0.0.jar", *RIGHT[1:]],
+            ["spark-sql-kafka-0-10 is of Spark 4.0.0, PySpark is 4.2.0"],
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_set(names: list[str], found: list[str]) -> None:
+    assert [fault.text for fault in jars.faults(names, SPARK) if not fault.harmless] == found
+
+
+def test_an_older_token_provider_is_only_a_note() -> None:
+    names = [RIGHT[0], "spark-token-provider-kafka-0-10_2.13-4.0.0.jar", *RIGHT[2:]]
+    (fault,) = jars.faults(names, SPARK)
+    assert fault.harmless
+    (fault,) = jars.faults([name.replace("-4.0.0", "-3.5.1") for name in names], SPARK)
+    assert not fault.harmless
+
+
+@pytest.mark.parametrize(
+    ("version", "tried"),
+    [
+        ("4.2.1", ["4.2.1", "4.2.0", "4.1.0", "4.0.0"]),
+        ("4.2.0", ["4.2.0", "4.1.0", "4.0.0"]),
+        ("4.0.0", ["4.0.0"]),
+        ("4.3.0.dev1", ["4.3.0.dev1", "4.3.0", "4.2.0", "4.1.0", "4.0.0"]),
+    ],
+)
+def test_versions_that_are_tried(version: str, tried: list[str]) -> None:
+    assert jars.candidates(version) == tried
+
+
+class Registry(jars.Fetcher):
+    """Has some artifacts of some versions, and the clients with each connector."""
+
+    def __init__(self, *has: str) -> None:
+        self.has = has
+
+    def __call__(self, artifact: str, version: str, folder: Path) -> None:
+        if f"{artifact}-{version}" not in self.has:
+            raise jars.NotThereError
+        (folder / f"{artifact}-{version}.jar").touch()
+        if artifact.startswith(jars.CONNECTOR):
+            for name in (*RIGHT[2:], "spark-tags_2.13-4.2.0.jar"):
+                (folder / name).touch()
+
+
+def gathered(registry: Registry, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.setattr(jars, "fetcher", lambda pyspark: registry)
+    return jars.gather(SPARK, folder)
+
+
+CONNECTOR, PROVIDER = "spark-sql-kafka-0-10_2.13", "spark-token-provider-kafka-0-10_2.13"
+
+
+def test_the_newest_that_the_registry_has_is_taken_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry = Registry(f"{CONNECTOR}-4.2.0", f"{PROVIDER}-4.0.0")
+    (note,) = gathered(registry, tmp_path / "jars", monkeypatch)
+    assert "took 4.0.0" in note
+    assert sorted(path.name for path in (tmp_path / "jars").iterdir()) == sorted(
+        [RIGHT[0], f"{PROVIDER}-4.0.0.jar", *RIGHT[2:]]
+    )
+    (note,) = gathered(Registry(), tmp_path / "jars", monkeypatch)
+    assert note.endswith("has them already")
+
+
+def test_a_connector_of_another_minor_version_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry = Registry(f"{CONNECTOR}-4.1.0", f"{PROVIDER}-4.0.0")
+    with pytest.raises(ConnectorError, match=r"no spark-sql-kafka-0-10_2.13 of 4.2.0: install"):
+        gathered(registry, tmp_path, monkeypatch)
+
+
+def test_jars_that_do_not_fit_are_not_mixed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "kafka-clients-3.4.0.jar").touch()
+    with pytest.raises(ConnectorError, match="name an empty folder"):
+        gathered(Registry(), tmp_path, monkeypatch)
+
+
+def test_projects_for_maven_and_ivy_leave_out_what_pyspark_has() -> None:
+    for text, provider in ((jars.pom(PROVIDER, "4.0.0"), "*"), (jars.pom(CONNECTOR, "4.2.0"), "o")):
+        groups = [each.text for each in ElementTree.fromstring(text).iterfind(".//{*}exclusion/*")]
+        assert (groups[0] == "*") is (provider == "*")
+    ivy = ElementTree.fromstring(jars.ivy_module(CONNECTOR, "4.2.0"))
+    (dependency,) = ivy.iter("dependency")
+    excluded = [each.attrib for each in dependency]
+    assert {"org": "org.apache.spark", "module": PROVIDER} in excluded
+    assert {"org": "org.apache.hadoop"} in excluded
+    assert not list(ElementTree.fromstring(jars.ivy_module(PROVIDER, "4.0.0")).iter("exclude"))

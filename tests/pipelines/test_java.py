@@ -1,0 +1,84 @@
+"""Which Java a Spark starts on, and what is said about one that does not suit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kbroker.spark import java
+from kbroker.spark.connector import ConnectorError
+
+JAVA_17 = 'openjdk version "17.0.15" 2025-04-15\nOpenJDK Runtime Environment (build 17.0.15+6)'
+
+
+@pytest.mark.parametrize(
+    ("text", "major"),
+    [
+        (JAVA_17, 17),
+        ('openjdk version "25" 2025-09-16 LTS', 25),
+        ('java version "1.8.0_402"', 8),
+        ("", 0),
+        ("bash: java: not found", 0),
+    ],
+)
+def test_the_major_version_of_java(text: str, major: int) -> None:
+    assert java.major_in(text) == major
+
+
+@pytest.mark.parametrize(
+    ("spark", "major", "suits"),
+    [
+        ("4.0.0", 17, True),
+        ("4.0.0", 21, True),
+        ("4.0.1", 25, False),
+        ("4.0.0", 11, False),
+        ("4.2.0", 25, True),
+        ("4.2.0", 8, False),
+        ("4.2.0", 0, False),
+    ],
+)
+def test_which_java_suits_which_spark(spark: str, major: int, suits: bool) -> None:
+    assert java.suits(spark, major) is suits
+
+
+def made(folder: Path, version: str) -> Path:
+    """A folder such as JAVA_HOME names, whose java prints a version."""
+    program = folder / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
+    program.chmod(0o755)
+    return folder
+
+
+def test_the_java_of_java_home_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = made(tmp_path, "17.0.15")
+    monkeypatch.setenv("JAVA_HOME", str(home))
+    assert java.suiting("4.0.0") == java.Java(home / "bin" / "java", 17)
+
+
+def test_the_wrong_java_is_named_with_one_that_suits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(made(tmp_path / "wrong", "25.0.1")))
+    made(tmp_path / "jvm" / "jdk-11", "11.0.2")
+    right = made(tmp_path / "jvm" / "jdk-21", "21.0.2")
+    monkeypatch.setattr(java, "_FOLDERS", (tmp_path / "jvm",))
+    with pytest.raises(ConnectorError) as caught:
+        java.suiting("4.0.0")
+    text = str(caught.value)
+    assert text.startswith("Spark 4.0.0 does not run on Java 25")
+    assert text.endswith(f"export JAVA_HOME={right}")
+
+
+def test_without_java_the_error_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(java, "_FOLDERS", ())
+    with pytest.raises(ConnectorError, match=r"17 or 21, but there is none.*: install a JDK 17"):
+        java.suiting("4.0.0")
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    with pytest.raises(ConnectorError, match="JAVA_HOME=/nowhere has no bin/java"):
+        java.suiting("4.2.0")

@@ -7,6 +7,7 @@ is then all there is, and options that need more are refused.
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Iterator
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from .partitions import Partitions
+
+logger = logging.getLogger(__name__)
 
 Checkpointed = dict[str, Any]
 """Offsets as Spark keeps them: `offsets.to_json`."""
@@ -123,11 +126,34 @@ class _StreamReader(DataSourceStreamReader):
 class StreamReader(_StreamReader):
     """For PySpark 4.0 and 4.1: each batch is all there is.
 
-    With the trigger availableNow Spark runs one batch; it holds everything that was there.
+    With the trigger availableNow Spark runs one batch; it holds everything that was there. Only a run
+    that finds an unfinished batch of an earlier one repeats that, and may end without a look at what
+    is new. The reader cannot know its trigger, so it says so.
     """
+
+    def __init__(self, options: SourceOptions) -> None:
+        super().__init__(options)
+        self._repeated = False
+        self._looked = False
+
+    def partitions(self, start: Checkpointed, end: Checkpointed) -> list[RangePartition]:
+        """As of all versions."""
+        self._repeated = self._repeated or (start != end and not self._looked)
+        return super().partitions(start, end)
+
+    def stop(self) -> None:
+        """The query ends."""
+        super().stop()
+        if self._repeated and not self._looked:
+            logger.warning(
+                "The query has repeated a batch that an earlier run left unfinished, and has ended "
+                "without looking for newer records. Start it again, or set "
+                "spark.sql.streaming.triggerAvailableNowWrapper.enabled to true."
+            )
 
     def latestOffset(self) -> Checkpointed:
         """The end of all partitions."""
+        self._looked = True
         return to_json(self.cluster.latest(self.cluster.current(), {}))
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from kbroker.spark import lag
 from kbroker.spark.source.options import OptionError, SourceOptions
-from kbroker.spark.source.stream import HAS_LIMITS, stream_reader
+from kbroker.spark.source.stream import HAS_LIMITS, StreamReader, stream_reader
 from kbroker.testing import LocalBroker
 
 from .test_wire import delete_before
@@ -157,6 +157,26 @@ def test_topics_that_go_away_and_partitions_that_began_late(
     lenient = stream_reader(SourceOptions.parse(given | {"failOnDataLoss": "false"}))
     (task,) = lenient.partitions({"gone": {"0": 1}}, end)
     assert (task.range.start, task.range.end) == (1, 2)
+
+
+def test_a_repeated_batch_that_was_all_is_told_of(
+    broker: LocalBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.create_topic("repeated")
+    produce(broker, "repeated", ["a"])
+    given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "subscribe": "repeated"}
+    offsets = {"repeated": {"0": 0}}, {"repeated": {"0": 1}}
+
+    looked = StreamReader(SourceOptions.parse(given))
+    assert looked.latestOffset() == offsets[1]
+    assert len(looked.partitions(*offsets)) == 1
+    looked.stop()
+    assert caplog.text == ""
+
+    ended = StreamReader(SourceOptions.parse(given))
+    assert len(ended.partitions(*offsets)) == 1
+    ended.stop()
+    assert "without looking for newer records" in caplog.text
 
 
 def test_few_records_are_put_off_but_not_for_ever(broker: LocalBroker) -> None:

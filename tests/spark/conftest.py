@@ -19,6 +19,9 @@ from kbroker.testing import LocalBroker
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# PySpark 4.0 leaves the sockets of foreachBatch and of listeners to the garbage collector.
+UNCLOSED = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+
 collect_ignore_glob = [] if importlib.util.find_spec("pyspark") else ["*"]
 
 
@@ -27,6 +30,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(here):
             item.add_marker(pytest.mark.spark)
+            item.add_marker(UNCLOSED)
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from kbroker.cli import main
 from kbroker.pipelines.templates import KINDS, TemplateError, copy_project
-from kbroker.pipelines.templates.project import FILES, PLACEHOLDER
+from kbroker.pipelines.templates.project import FILES, LAYERS, PLACEHOLDER
 
 
 def files(folder: Path) -> set[str]:
@@ -33,7 +33,8 @@ def test_a_project_has_its_own_name_and_the_same_parts(kind: str, tmp_path: Path
 
 
 def test_every_template_is_offered() -> None:
-    assert {path.name for path in FILES.iterdir()} == {"common", *KINDS}
+    assert {path.name for path in FILES.iterdir()} == {"common", "topics", *KINDS}
+    assert set(LAYERS) == set(KINDS)
 
 
 @pytest.mark.parametrize(

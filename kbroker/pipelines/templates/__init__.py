@@ -1,7 +1,8 @@
 """Project folders for pipelines: what `kbroker new pipeline` copies.
 
-Below `files` lies a folder for each kind of pipeline, and `common`, which all of them get. Each is a
-project called `my_pipeline`; a copy has its own name in file names and texts instead.
+Below `files` lies a folder for each kind of pipeline, beside `common` with what all of them get and
+`topics` with what those get that write to topics. Together they make a project called `my_pipeline`; a
+copy has its own name in file names and texts instead.
 """
 
 from .project import KINDS, TemplateError, copy_project

@@ -16,6 +16,13 @@ KINDS = {
 }
 """The templates, and what each does."""
 
+LAYERS = {
+    "aggregate": ("common", "topics", "aggregate"),
+    "enrich": ("common", "topics", "enrich"),
+    "custom": ("common", "topics", "custom"),
+}
+"""The folders whose files make up a project."""
+
 FILES = Path(__file__).parent / "files"
 PLACEHOLDER = "my_pipeline"
 NAME = re.compile(r"[a-z][a-z0-9_]*")
@@ -61,7 +68,7 @@ def _check(name: str) -> None:
 
 def _files(kind: str) -> Iterator[tuple[Path, Path]]:
     """The files of a template, and where each goes."""
-    for folder in (FILES / "common", FILES / kind):
+    for folder in (FILES / layer for layer in LAYERS[kind]):
         for path in sorted(folder.rglob("*")):
             if path.is_file() and "__pycache__" not in path.parts:
                 yield path, path.relative_to(folder)

@@ -28,8 +28,6 @@ class Settings:
 
     bootstrap: str = setting("localhost:9092", "the Kafka to read from and to write to")
     format: str = setting("kafka", "kafka: Spark's connector; kbroker: the source without a jar")
-    checkpoint: str = setting("checkpoint", "folder where Spark notes how far it has come")
-    trigger: str = setting("1 second", "time between batches; or available-now, which ends")
     max_offsets: int = setting(100_000, "how many records a batch has at most")
     master: str = setting("local[2]", "Spark's master; submitted: as spark-submit says")
     kafka: Mapping[str, str] = field(default_factory=dict)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from my_pipeline.settings import Settings, setting
+from my_pipeline.settings import setting
+from my_pipeline.topics import TopicSettings
 
 
 @dataclass(frozen=True, kw_only=True)
-class Conf(Settings):
+class Conf(TopicSettings):
     """Its topics."""
 
     source: str = setting("source", "topic to read")

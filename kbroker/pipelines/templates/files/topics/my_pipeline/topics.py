@@ -6,15 +6,24 @@ Records of a topic have the columns key, value, topic, partition, offset, timest
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
-from my_pipeline.settings import Settings
+from my_pipeline.settings import Settings, setting
 
 
-def stream(spark: SparkSession, conf: Settings, topic: str) -> DataFrame:
+@dataclass(frozen=True, kw_only=True)
+class TopicSettings(Settings):
+    """What a query from topic to topic has to know."""
+
+    checkpoint: str = setting("checkpoint", "folder where Spark notes how far it has come")
+    trigger: str = setting("1 second", "time between batches; or available-now, which ends")
+
+
+def stream(spark: SparkSession, conf: TopicSettings, topic: str) -> DataFrame:
     """All records of a topic from its first one on, and those that come."""
     reader = spark.readStream.format(conf.format).options(**_kafka(conf))
     return reader.options(
@@ -22,7 +31,7 @@ def stream(spark: SparkSession, conf: Settings, topic: str) -> DataFrame:
     ).load()
 
 
-def latest(spark: SparkSession, conf: Settings, topic: str) -> DataFrame:
+def latest(spark: SparkSession, conf: TopicSettings, topic: str) -> DataFrame:
     """A compacted topic as a table: each key with its last value, as of now.
 
     A key whose last value is null is deleted. All records of a key are in one partition.
@@ -33,7 +42,7 @@ def latest(spark: SparkSession, conf: Settings, topic: str) -> DataFrame:
     return table.where("key is not null and value is not null")
 
 
-def write(rows: DataFrame, conf: Settings) -> None:
+def write(rows: DataFrame, conf: TopicSettings) -> None:
     """Append rows (topic, key, value, reason) to topics; a reason becomes a header.
 
     After a failure Spark works a batch again, and its rows are appended again. So the key says which
@@ -49,7 +58,7 @@ def write(rows: DataFrame, conf: Settings) -> None:
 
 def start(
     records: DataFrame,
-    conf: Settings,
+    conf: TopicSettings,
     work: Callable[[DataFrame, int], None],
     output_mode: str = "append",
 ) -> StreamingQuery:
@@ -71,6 +80,6 @@ def position() -> Column:
     return F.concat_ws("-", "topic", "partition", "offset")
 
 
-def _kafka(conf: Settings) -> dict[str, str]:
+def _kafka(conf: TopicSettings) -> dict[str, str]:
     options = {f"kafka.{name}": value for name, value in conf.kafka.items()}
     return options | {"kafka.bootstrap.servers": conf.bootstrap}

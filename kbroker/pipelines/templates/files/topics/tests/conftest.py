@@ -21,7 +21,7 @@ Run = Callable[[], None]
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    running = session("tests", settings={"spark.driver.memory": "1g"})
+    running = session("tests", quick=True, settings={"spark.sql.shuffle.partitions": "1"})
     yield running
     running.stop()
 

@@ -19,7 +19,7 @@ from kbroker.pipelines.templates import KINDS, copy_project
 from kbroker.testing import LocalBroker
 
 ROOT = Path(__file__).parents[3]
-SECONDS = 300
+SECONDS = 600
 
 
 def environ(*folders: Path) -> dict[str, str]:
@@ -109,7 +109,7 @@ def latest(broker: LocalBroker) -> dict[bytes | None, str]:
 
 
 def wait_until(is_so: Callable[[], bool], log: Path) -> None:
-    deadline = time.monotonic() + SECONDS / 2
+    deadline = time.monotonic() + SECONDS
     while not is_so():
         assert time.monotonic() < deadline, log.read_text()
         time.sleep(0.05)

@@ -184,8 +184,12 @@ def _library(
 
 
 def _oldest(library: str) -> str | None:
-    """The oldest version of a library that PySpark's own package asks for."""
-    for wanted in importlib.metadata.requires("pyspark") or ():
+    """The oldest version of a library that PySpark's own package asks for, if pip has put it."""
+    try:
+        requirements = importlib.metadata.requires("pyspark") or ()
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    for wanted in requirements:
         if found := re.match(rf"{library}\s*\(?>=([\d.]+)", wanted):
             return found[1]
     return None

@@ -1,7 +1,11 @@
-"""A session talks to Kafka at once."""
+"""A session talks to Kafka at once, says nothing, and leaves nothing."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kbroker.testing import LocalBroker
@@ -20,3 +24,44 @@ def test_a_session_reads_and_writes_a_topic(spark: SparkSession, broker: LocalBr
 
     assert sorted(int(row.value) for row in read.collect()) == list(range(10))
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+
+
+TWICE = """
+import sys
+from pyspark.sql.functions import udf
+from kbroker.spark import session
+
+own = {"spark.driver.extraJavaOptions": "-Dmine=1", "spark.sql.shuffle.partitions": "3"}
+spark = session("first", connector=False, quick=True, settings=own)
+worker = udf(lambda _: __import__("sys").executable)
+assert spark.range(1).select(worker("id")).first()[0] == sys.executable
+assert spark.conf.get("spark.sql.shuffle.partitions") == "3"
+options = spark.conf.get("spark.driver.extraJavaOptions")
+assert options.endswith("-XX:TieredStopAtLevel=1 -Dmine=1"), options
+assert spark.sparkContext._jvm.System.getProperty("mine") == "1"
+spark.sql("create table kept using parquet as select 1 as one")
+spark.stop()
+spark = session("second", connector=False)
+assert (spark.sparkContext.appName, spark.range(5).count()) == ("second", 5)
+print("done")
+"""
+
+
+def test_a_session_is_quiet_and_leaves_nothing(tmp_path: Path) -> None:
+    """With another Spark and another Python named in the environment, too."""
+    temporary, folder = tmp_path / "temporary", tmp_path / "folder"
+    temporary.mkdir()
+    folder.mkdir()
+    variables = {"TMPDIR": str(temporary), "SPARK_HOME": "/nowhere", "PYSPARK_PYTHON": "/nowhere"}
+    done = subprocess.run(
+        [sys.executable, "-c", TWICE],
+        cwd=folder,
+        env=os.environ | variables,
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == ("done\n", "")
+    assert list(temporary.iterdir()) == []
+    assert list(folder.iterdir()) == []

@@ -114,7 +114,7 @@ def open_archive(lake: Path, topic: str, findings: Findings) -> Archive:
     data, poison = data_files(lake, topic), poison_files(lake, topic)
     if not data and not poison:
         raise ClientError(
-            f"{lake} has no files of topic {topic!r}; `kbroker lake {topic} {lake}` archives it"
+            f"{lake} has no files of topic {topic!r}; `kbroker lake archive {lake} {topic}` archives it"
         )
     archive = Archive()
     sound, _ = _sound(data, topic, findings)

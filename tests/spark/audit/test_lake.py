@@ -234,5 +234,5 @@ def test_a_lake_that_lags(topic: LocalBroker, tmp_path: Path) -> None:
 
 
 def test_no_lake(topic: LocalBroker, tmp_path: Path) -> None:
-    with pytest.raises(ClientError, match=f"kbroker lake {TOPIC}"):
+    with pytest.raises(ClientError, match=f"kbroker lake archive .* {TOPIC}"):
         check_lake(topic.bootstrap_servers, TOPIC, tmp_path)

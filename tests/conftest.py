@@ -34,6 +34,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="How many mutated frames tests/fuzz sends (KBROKER_FUZZ_FRAMES).",
     )
     group.addoption(
+        "--long-records",
+        type=int,
+        default=int(os.environ.get("KBROKER_LONG_RECORDS", "0")),
+        help="How many records tests/spark/long has; 0: it is left out (KBROKER_LONG_RECORDS).",
+    )
+    group.addoption(
+        "--long-kills",
+        type=int,
+        default=int(os.environ.get("KBROKER_LONG_KILLS", "10")),
+        help="How often it kills the broker, and how often Spark (KBROKER_LONG_KILLS).",
+    )
+    group.addoption(
         "--partitions",
         type=int,
         default=int(os.environ.get("KBROKER_MANY_PARTITIONS", "1000")),

@@ -1,0 +1,93 @@
+"""What goes in: customers, and orders that an idempotent producer writes through all kills."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import Any
+
+from confluent_kafka import KafkaError, Message, Producer
+
+ORDERS, CUSTOMERS, ENRICHED = "orders", "customers", "enriched"
+CUSTOMER_COUNT = 1000
+AT_ONCE = 5_000
+"""Orders between two looks at how far the pipeline is."""
+
+
+def order(number: int) -> tuple[bytes, bytes]:
+    """Key and value of an order. The id identifies it in all topics."""
+    fields = {
+        "id": f"{number:08d}",
+        "customer": f"c{number % CUSTOMER_COUNT}",
+        "amount": number / 8,
+    }
+    return b"%08d" % number, json.dumps(fields).encode()
+
+
+class Orders:
+    """Writes `count` orders, in a thread, and stays at most `ahead` of what `allow` says."""
+
+    def __init__(self, bootstrap: str, count: int, ahead: int) -> None:
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "enable.idempotence": True,
+                "linger.ms": 20,
+                "message.timeout.ms": 0,  # for ever: brokers come back
+                "reconnect.backoff.max.ms": 500,
+                "queue.buffering.max.messages": 1_000_000,
+                "log_level": 0,
+            }
+        )
+        self._count = count
+        self._ahead = ahead
+        self._allowed = ahead
+        self._stopped = False
+        self.acknowledged = 0
+        self.failed: list[str] = []
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def start(self) -> None:
+        """Write the customers, and begin with the orders."""
+        for number in range(CUSTOMER_COUNT):
+            value = json.dumps({"name": f"Customer {number}", "country": "NL"})
+            self._producer.produce(CUSTOMERS, key=f"c{number}", value=value)
+        assert self._producer.flush(60) == 0
+        self._thread.start()
+
+    def allow(self, done: int) -> None:
+        """The pipeline is done with so many orders."""
+        self._allowed = max(self._allowed, done + self._ahead)
+
+    @property
+    def is_done(self) -> bool:
+        return self.acknowledged == self._count
+
+    @property
+    def in_flight(self) -> int:
+        """Orders that are not acknowledged yet."""
+        return len(self._producer)
+
+    def close(self) -> None:
+        self._stopped = True
+        self._thread.join()
+        self._producer.purge()
+
+    def _run(self) -> None:
+        for begin in range(0, self._count, AT_ONCE):
+            while (begin > self._allowed or len(self._producer) > 200_000) and not self._stopped:
+                self._producer.poll(0.05)
+            if self._stopped:
+                return
+            for number in range(begin, min(begin + AT_ONCE, self._count)):
+                key, value = order(number)
+                self._producer.produce(ORDERS, key=key, value=value, on_delivery=self._delivered)
+            self._producer.poll(0)
+        while not self._stopped and not self.is_done and not self.failed:
+            self._producer.poll(0.05)
+
+    def _delivered(self, error: KafkaError | None, message: Message) -> Any:
+        if error is None:
+            self.acknowledged += 1
+        else:
+            self.failed.append(str(error))

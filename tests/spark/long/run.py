@@ -1,0 +1,194 @@
+"""Orders -> enrich -> lake, with a broker and two Spark jobs that are killed on the way."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import trio
+
+from kbroker.client.cluster import open_cluster
+from kbroker.client.list_offsets import LATEST, offsets_at
+from kbroker.endpoint import Endpoint
+from kbroker.pipelines.audit import check_lake, check_same, check_topic
+from kbroker.pipelines.templates.project import copy_project
+from tests.kill.server import ROOT, Server
+
+from .jobs import Job
+from .orders import CUSTOMERS, ENRICHED, ORDERS, Orders
+
+PARTITIONS = 4
+BATCHES_MIN = 60
+"""A job has at least so many batches, so that there is one to be killed in at any time."""
+AHEAD = 0.2
+"""How far the orders are ahead of the pipeline, as a share of all."""
+MOMENTS = (0.03, 0.85)
+"""Between which shares of the orders kills happen."""
+DELAY_SECONDS = 1.5
+LOOK_SECONDS = 0.1
+STUCK_SECONDS = 240
+MISSES_PER_KILL_MAX = 3
+
+BROKER, ENRICH, LAKE = "broker", "enrich", "lake"
+
+
+@dataclass(order=True)
+class Strike:
+    """A kill: when a share of the orders is through, and a little later."""
+
+    at: float
+    victim: str
+    delay: float
+
+
+def plan(seed: int, kills: int) -> list[Strike]:
+    """As many kills of the broker as of Spark, and each job of Spark is killed."""
+    chance = random.Random(seed)
+    spark = [(ENRICH, LAKE)[number % 2] for number in range(kills)]
+    victims = [BROKER] * kills + spark
+    return sorted(
+        Strike(chance.uniform(*MOMENTS), victim, chance.uniform(0, DELAY_SECONDS))
+        for victim in victims
+    )
+
+
+class Run:
+    """The whole of it: what runs, what is killed, and what is checked in the end."""
+
+    def __init__(self, folder: Path, count: int) -> None:
+        self.count = count
+        self.folder = folder
+        self.lake = folder / LAKE
+        topics = (f"{ORDERS}:{PARTITIONS}", f"{CUSTOMERS}:1", f"{ENRICHED}:{PARTITIONS}")
+        self.server = Server(folder / BROKER, settings=(), topics=topics)
+        self.bootstrap = f"localhost:{self.server.port}"
+        batch = str(max(count // BATCHES_MIN, 100))
+        project = copy_project("enrich", "enrichment", folder)
+        common = ["--bootstrap", self.bootstrap]
+        enrich = ["enrichment", *common, "--max-offsets", batch, "--customers-age-seconds", "600"]
+        archive = ["kbroker", "lake", "archive", str(self.lake), ENRICHED, *common]
+        archive += ["--format", "raw", "--every", "1", "--batch", batch]
+        environ = {"PYTHONPATH": os.pathsep.join((str(ROOT), str(project)))}
+        self.jobs = {
+            name: Job(name, [sys.executable, "-m", *words], checkpoint, folder, environ)
+            for name, words, checkpoint in (
+                (ENRICH, enrich, folder / "checkpoint"),
+                (LAKE, archive, self.lake / "_kbroker" / ENRICHED / "checkpoint"),
+            )
+        }
+        self.orders = Orders(self.bootstrap, count, int(count * AHEAD))
+        self.hits: Counter[str] = Counter()
+        self.misses: Counter[str] = Counter()
+
+    def close(self) -> None:
+        for job in self.jobs.values():
+            job.close()
+        self.orders.close()
+        self.server.close()
+
+    # -- what is checked
+
+    def verify(self) -> str:
+        """Audit everything; returns figures. Raises AuditError for what is not as it should be."""
+        orders = check_topic(self.bootstrap, ORDERS, unique="key")
+        assert orders.records == self.count, f"{orders.records} of {self.count} orders"
+        check_same(self.bootstrap, ORDERS, ENRICHED, by="field:id", distinct=True)
+        archived = check_lake(self.bootstrap, ENRICHED, self.lake)
+        again = archived.records - self.count
+        return (
+            f"{self.count:,} orders, {again:,} of them enriched again after a kill, "
+            f"{archived.records:,} records in {archived.files:,} files: 0 missing, 0 doubled"
+        )
+
+    # -- the run
+
+    def run(self, strikes: Sequence[Strike]) -> None:
+        """Start everything, kill what is to be killed, and wait for the end."""
+        self.server.start()
+        self.orders.start()
+        for job in self.jobs.values():
+            job.start()
+        left = list(strikes)
+        while left:
+            if self._strike(left[0]):
+                left.pop(0)
+            else:
+                self.misses[left[0].victim] += 1
+                assert self.misses.total() <= MISSES_PER_KILL_MAX * len(strikes), self.misses
+        self._wait_until(self._is_through, "the end")
+        for job in self.jobs.values():
+            job.stop()
+
+    def _share(self) -> float:
+        return self.jobs[ENRICH].checkpoint.read() / self.count
+
+    def _strike(self, strike: Strike) -> bool:
+        """Kill and start again; returns whether the kill hit work in flight."""
+        victim = strike.victim
+        self._wait_until(lambda: self._share() >= strike.at, f"{strike.at:.0%} of the orders")
+        self._wait_until(lambda: self._is_at_work(victim), f"work of {victim}")
+        time.sleep(strike.delay)
+        if victim == BROKER:
+            self.server.kill()
+            hit = self._is_at_work(BROKER)
+            self.server.start()
+        else:
+            job = self.jobs[victim]
+            job.kill()
+            hit = job.is_at_work()
+            job.start()
+        self.hits[victim] += hit
+        return hit
+
+    def _is_at_work(self, victim: str) -> bool:
+        """The broker is while a producer waits for it, or a job of Spark is in a batch."""
+        if victim == BROKER:
+            return bool(self.orders.in_flight) or any(
+                job.is_at_work() for job in self.jobs.values()
+            )
+        return self.jobs[victim].is_at_work()
+
+    def _is_through(self) -> bool:
+        """Whether all orders are enriched, and all that is enriched is in the lake."""
+        if not self.orders.is_done or self.jobs[ENRICH].checkpoint.read() < self.count:
+            return False
+        return self.jobs[LAKE].checkpoint.read() >= end_of(self.bootstrap, ENRICHED)
+
+    def _wait_until(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait for something, as long as anything moves."""
+        last, deadline = None, time.monotonic() + STUCK_SECONDS
+        while not condition():
+            time.sleep(LOOK_SECONDS)
+            self.orders.allow(self.jobs[ENRICH].checkpoint.read())
+            assert not self.orders.failed, self.orders.failed[:3]
+            for job in self.jobs.values():
+                job.check()
+            state = self._state()
+            if state != last:
+                last, deadline = state, time.monotonic() + STUCK_SECONDS
+            assert time.monotonic() < deadline, self._stuck(what)
+
+    def _state(self) -> tuple[int, ...]:
+        jobs = [(job.checkpoint.planned(), job.checkpoint.done()) for job in self.jobs.values()]
+        return (self.orders.acknowledged, *(number for pair in jobs for number in pair))
+
+    def _stuck(self, what: str) -> str:
+        said = "\n\n".join(job.said() for job in self.jobs.values())
+        return f"nothing moves while waiting for {what}: {self._state()}\n{said}"
+
+
+def end_of(bootstrap: str, topic: str) -> int:
+    """The sum of the end offsets of a topic's partitions."""
+
+    async def ask() -> int:
+        async with open_cluster([Endpoint.parse(bootstrap)]) as cluster:
+            partitions = [(topic, number) for number in range(PARTITIONS)]
+            return sum((await offsets_at(cluster, partitions, LATEST)).values())
+
+    return trio.run(ask)

@@ -1,0 +1,126 @@
+"""Many records through the broker and two Spark jobs, which are killed on the way.
+
+Nothing may be lost, and nothing that a reader of the lake sees may be there twice. The topic of the
+enriched orders is written at least once: it may have an order again after a kill of Spark, and the
+lake then has it as often as the topic.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kbroker.pipelines.audit import AuditError
+from tests.cli.conftest import invoke
+
+from .jobs import Checkpoint
+from .orders import ENRICHED, ORDERS, order
+from .run import BROKER, ENRICH, LAKE, Run, plan
+
+
+@pytest.fixture
+def run(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Run]:
+    """As many orders as `request` says."""
+    made = Run(tmp_path, request.param)
+    yield made
+    made.close()
+
+
+def test_through_all_kills(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    count = request.config.getoption("--long-records")
+    kills = request.config.getoption("--long-kills")
+    seed = request.config.getoption("--seed")
+    print(f"\nseed {seed}")
+    run = Run(tmp_path, count)
+    try:
+        began = time.monotonic()
+        run.run(plan(seed, kills))
+        ran = time.monotonic()
+        figures = run.verify()
+    finally:
+        run.close()
+    assert run.hits[BROKER] == kills
+    assert run.hits[ENRICH] + run.hits[LAKE] == kills
+    print(
+        f"\nfigures: {figures}; kills with work in flight: broker {run.hits[BROKER]}, "
+        f"enrich {run.hits[ENRICH]}, lake {run.hits[LAKE]} (not counted: {run.misses.total()}); "
+        f"seed {seed}; {ran - began:.0f} s, and {time.monotonic() - ran:.0f} s of audit"
+    )
+
+
+def rewritten(path: Path, rows: slice) -> None:
+    """Leave some rows of a file."""
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(path, partitioning=None)
+    pq.write_table(table.take(list(range(len(table)))[rows]), path)
+
+
+@pytest.mark.parametrize("run", [2000], indirect=True)
+def test_what_is_lost_or_doubled_is_reported(run: Run) -> None:
+    """Self-test: damage is planted after a sound run."""
+    run.run([])
+    assert "2,000 orders, 0 of them enriched again" in run.verify()
+
+    path = max(run.lake.glob(f"{ENRICHED}/*/*/*.parquet"), key=lambda one: one.stat().st_size)
+    kept = path.read_bytes()
+    import pyarrow.parquet as pq
+
+    middle = pq.read_metadata(path).num_rows // 2
+    rewritten(path, slice(None, None, 2))
+    with pytest.raises(AuditError, match=f"{middle:,} missing"):
+        run.verify()
+    path.write_bytes(kept)
+    copy = path.with_name(path.name.replace(".parquet", "0.parquet"))
+    shutil.copy(path, copy.with_name("00000-00000000000000000000-00000000000000099999.parquet"))
+    with pytest.raises(AuditError, match="doubled"):
+        run.verify()
+    copy.with_name("00000-00000000000000000000-00000000000000099999.parquet").unlink()
+    run.verify()
+
+    def produce(topic: str, number: int) -> None:
+        key, value = order(number)
+        line = json.dumps({"key": key.decode(), "value": value.decode()})
+        invoke("topic", "produce", topic, "--json", "-q", "-b", run.bootstrap, stdin=line)
+
+    produce(ENRICHED, 7)  # in the topic again, and not in the lake
+    with pytest.raises(AuditError, match="1 missing"):
+        run.verify()
+    produce(ORDERS, 2000)
+    run.count += 1
+    with pytest.raises(AuditError, match=r"1 missing\nmissing: orders-"):  # never enriched
+        run.verify()
+    produce(ORDERS, 7)
+    with pytest.raises(AuditError, match="1 duplicate"):
+        run.verify()
+
+
+def test_what_a_checkpoint_says(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(tmp_path)
+    assert (checkpoint.planned(), checkpoint.done(), checkpoint.read()) == (-1, -1, 0)
+    for name, numbers in (("offsets", (0, 1, 10)), ("commits", (0, 1))):
+        (tmp_path / name).mkdir()
+        for number in numbers:
+            offsets = json.dumps({"t": {"0": number, "1": 5}})
+            (tmp_path / name / str(number)).write_text(f"v1\n{{}}\n{offsets}")
+            (tmp_path / name / f".{number}.crc").touch()
+    assert (checkpoint.planned(), checkpoint.done(), checkpoint.read()) == (10, 1, 6)
+    assert checkpoint.is_at_work()
+    (tmp_path / "commits" / "10").touch()
+    assert not checkpoint.is_at_work()
+
+
+def test_the_plan_has_as_many_kills_of_each() -> None:
+    strikes = plan(5, 10)
+    assert plan(5, 10) == strikes == sorted(strikes)
+    assert plan(6, 10) != strikes
+    assert [sum(one.victim == name for one in strikes) for name in (BROKER, ENRICH, LAKE)] == [
+        10,
+        5,
+        5,
+    ]

@@ -7,7 +7,7 @@ killed leaves a transaction open; its successor has the same transactional id, s
 the last committed number and goes on behind it. Who reads committed records sees every change, once.
 
 A deleted row is a change without `after`, followed by a record without a value: that one lets compaction
-forget the key.
+forget the key. The header `change` identifies each record.
 """
 
 from __future__ import annotations
@@ -74,9 +74,10 @@ def _produce(producer: Producer, sequence: int, source: str, operation: str, *ro
         "before": before and json.loads(before),
         "after": after and json.loads(after),
     }
-    producer.produce(_TOPICS[source], json.dumps(event).encode(), key.encode())
+    topic, number = _TOPICS[source], str(sequence).encode()
+    producer.produce(topic, json.dumps(event).encode(), key.encode(), headers={"change": number})
     if operation == "delete":
-        producer.produce(_TOPICS[source], None, key.encode())
+        producer.produce(topic, None, key.encode(), headers={"change": number + b" end"})
 
 
 def _forget(opened: sqlite3.Connection, position: int) -> None:

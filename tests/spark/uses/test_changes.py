@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kbroker.pipelines.audit import check_topic
 from kbroker.testing import LocalBroker
 
 from .conftest import EXAMPLES
@@ -72,6 +73,8 @@ def test_tables_survive_kills(spark: SparkSession, broker: LocalBroker, tmp_path
         now = rebuild.table_now(spark, kafka, table)
         assert rebuild.rows_by_key(now, table) == truth[table.name]
 
+    for table in TABLES:
+        check_topic(kafka, table.topic, unique="header:change")
     changes = changes_in(kafka)
     assert [change["sequence"] for change in changes] == list(range(1, len(changes) + 1))
     assert {change["operation"] for change in changes} == {"insert", "update", "delete"}

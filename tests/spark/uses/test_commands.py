@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import re
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,15 +20,40 @@ from .conftest import EXAMPLES
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-COMMAND = re.compile(r"^kbroker run -- python -m (\w+) ", re.MULTILINE)
+COMMAND = re.compile(r"^kbroker run -- python -m (\w+)\b", re.MULTILINE)
 ROWS = {"changes": 40, "clicks": 2_000, "logs": 1_500, "metrics": 4_000}
+PAGE = EXAMPLES.parents[1] / "docs" / "uses.md"
+
+
+def command_of(name: str) -> str:
+    """The command in an example's README; the page about all of them has it too."""
+    (found,) = COMMAND.findall((EXAMPLES / name / "README.md").read_text())
+    assert isinstance(found, str)
+    return found
 
 
 def test_every_example_is_tested() -> None:
-    assert {page.parent.name for page in EXAMPLES.glob("*/README.md")} == set(ROWS)
+    pages = list(EXAMPLES.glob("*/README.md"))
+    assert {command_of(page.parent.name) for page in pages} == set(ROWS)
+    assert set(COMMAND.findall(PAGE.read_text())) == set(ROWS)
 
 
-@pytest.mark.parametrize("name", ROWS)
+def takes_what_is_there() -> bool:
+    """Whether this PySpark lets a source in Python have the trigger availableNow."""
+    return importlib.util.find_spec("pyspark.sql.streaming.datasource") is not None
+
+
+def arguments(name: str, folder: Path) -> list[str]:
+    source = "kbroker" if name == "changes" and takes_what_is_there() else "kafka"
+    return [f"--rows={ROWS[name]}", f"--folder={folder}", f"--format={source}"]
+
+
+def check(printed: str) -> None:
+    assert " rows/s" in printed
+    assert "all as plain Python has them" in printed
+
+
+@pytest.mark.parametrize("name", ["changes", "clicks", "metrics"])
 def test_the_command_finds_what_plain_python_finds(
     name: str,
     spark: SparkSession,
@@ -34,14 +62,45 @@ def test_the_command_finds_what_plain_python_finds(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """In this process, whose Spark session the example takes; `kbroker run` is tested elsewhere."""
-    found = COMMAND.search((EXAMPLES / name / "README.md").read_text())
-    assert found
+    """In this process, whose Spark session the example takes."""
     monkeypatch.setenv("KAFKA_BOOTSTRAP_SERVERS", broker.bootstrap_servers)
-    monkeypatch.setattr(sys, "argv", [found[1], f"--rows={ROWS[name]}", f"--folder={tmp_path}"])
+    monkeypatch.setattr(sys, "argv", [name, *arguments(name, tmp_path)])
     with pytest.raises(SystemExit) as ended:
-        runpy.run_module(found[1], run_name="__main__", alter_sys=True)
+        runpy.run_module(command_of(name), run_name="__main__", alter_sys=True)
     printed = capsys.readouterr().out
     assert ended.value.code == 0, printed
-    assert " rows/s" in printed
-    assert "all as plain Python has them" in printed
+    check(printed)
+
+
+def test_the_whole_command_in_processes_of_its_own(tmp_path: Path) -> None:
+    python = sys.executable
+    words = [python, "-m", "kbroker", "run", "--", python, "-m", command_of("logs")]
+    done = subprocess.run(
+        [*words, *arguments("logs", tmp_path)],
+        cwd=EXAMPLES,
+        env=os.environ | {"PYTHONPATH": str(EXAMPLES.parents[1])},
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    check(done.stdout)
+
+
+@pytest.mark.parametrize(
+    ("found", "says"),
+    [
+        ({"a": 1, "b": 2}, ("things: 2, all as plain Python has them", 0)),
+        ({"a": 1}, ("things: 1 missing, 0 too many, 0 different, such as b", 1)),
+        ({"a": 1, "b": 2, "c": 3}, ("things: 0 missing, 1 too many, 0 different, such as c", 1)),
+        ({"a": 1, "b": 0}, ("things: 0 missing, 0 too many, 1 different, such as b", 1)),
+    ],
+)
+def test_a_difference_is_found(
+    found: dict[str, int], says: tuple[str, int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    import program
+
+    status = program.verdict({"things": found}, {"things": {"a": 1, "b": 2}})
+    assert (capsys.readouterr().out.strip(), status) == says

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import signal
 import sys
+import time
 from threading import Event
 
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from my_pipeline.conf import Conf
@@ -15,8 +15,8 @@ from my_pipeline.pipeline import build
 from my_pipeline.watch import Watch
 
 PAUSE_SECONDS = 5
-FAILURES_MAX = 20
-"""So many starts in a row may fail before their first batch."""
+QUICK_SECONDS, FAILURES_MAX = 30, 20
+"""After so many failures in a row, each so soon, another start would not help."""
 
 log = logging.getLogger("my_pipeline")
 
@@ -47,26 +47,27 @@ def session_of(conf: Conf) -> SparkSession:
 
 
 def run(spark: SparkSession, conf: Conf, stopping: Event) -> int:
-    """Run the query; when it fails, while Kafka is away for instance, go on at its checkpoint."""
+    """Run the query; when it fails, while Kafka is away for instance, go on where it stopped."""
     failures = 0
-    while failures < FAILURES_MAX:
-        query = build(spark, conf)
+    while failures < FAILURES_MAX and not stopping.is_set():
+        began = time.monotonic()
         try:
+            query = build(spark, conf)
             while not stopping.is_set() and not query.awaitTermination(1):
                 pass
+            query.stop()
             return 0
-        except StreamingQueryException as error:
-            failures = 0 if query.lastProgress else failures + 1
+        except Exception as error:  # noqa: BLE001 - whatever it was, the next start goes on there
+            lasted = time.monotonic() - began
+            failures = failures + 1 if lasted < QUICK_SECONDS else 0
             log.error("failed, again in %d s: %s", PAUSE_SECONDS, cause(error))
             stopping.wait(PAUSE_SECONDS)
-        finally:
-            query.stop()
-    return 1
+    return 0 if stopping.is_set() else 1
 
 
-def cause(error: StreamingQueryException) -> str:
+def cause(error: Exception) -> str:
     """The innermost of the errors that led to this one."""
-    first, *others = str(error).splitlines()
+    first, *others = str(error).splitlines() or [repr(error)]
     return [first, *(line for line in others if line.startswith("Caused by: "))][-1]
 
 

@@ -84,6 +84,7 @@ class PartitionAudit:
         """What an answer to a fetch holds, in pieces of bounded size."""
         if fetched.log_start > self._scanned:
             self._know(self._scanned, fetched.log_start, Reason.DELETED)
+            self._sequences.skip()
         wanted = list(self._with_records(fetched))
         for rows in self._decoded(fetched.batches, wanted):
             yield self._piece(rows)
@@ -144,6 +145,7 @@ class PartitionAudit:
         if not check_crc(fetched.batches, position, header):
             what = f"the batch of offsets {first} to {header.last_offset} does not match its CRC"
             self._add(Kind.CRC, first, what)
+            self._sequences.skip()
             return Reason.DAMAGED
         self.facts.codecs[_codec_name(header.codec)] += 1
         if not header.is_control and (wrong := self._sequences.check(header)):

@@ -20,23 +20,26 @@ class Sequences:
 
     def __init__(self, *, gapless: bool) -> None:
         self._gapless = gapless
-        self._last: OrderedDict[int, tuple[int, int]] = OrderedDict()
-        """Epoch and last sequence by producer id, the latest writer at the end."""
+        self._last: OrderedDict[int, tuple[int, int] | None] = OrderedDict()
+        """Epoch and last sequence by producer id, the latest writer at the end; None: any is next."""
         self.producers = 0
+
+    def skip(self) -> None:
+        """Batches were not seen, of whom is not known: every producer may go on anywhere."""
+        self._last = OrderedDict.fromkeys(self._last)
 
     def check(self, header: BatchHeader) -> str | None:
         """Take note of a batch; returns what is wrong with its sequence, in words."""
         producer_id, epoch, sequence = header[9:12]
         if producer_id < 0:
             return None
+        if producer_id not in self._last:
+            self.producers += 1
         known = self._last.pop(producer_id, None)
         self._last[producer_id] = epoch, header.last_sequence
-        if known is None:
-            self.producers += 1
-            if len(self._last) > PRODUCERS_MAX:
-                self._last.popitem(last=False)
-            return None
-        wrong = self._wrong(known, epoch, sequence)
+        if len(self._last) > PRODUCERS_MAX:
+            self._last.popitem(last=False)
+        wrong = None if known is None else self._wrong(known, epoch, sequence)
         if wrong is None:
             return None
         return f"producer {producer_id} with epoch {epoch} {wrong}"

@@ -261,3 +261,17 @@ def test_sequences_may_jump_in_a_compacted_topic_and_not_repeat() -> None:
     assert Audited(log, end=40, compacted=True).kinds == {}
     log.append(of_producer(40, 5))
     assert Audited(log, end=50, compacted=True).kinds == {Kind.SEQUENCE: 1}
+
+
+def test_sequences_go_on_behind_batches_that_were_not_seen() -> None:
+    broken = [of_producer(0, 0), flipped(of_producer(10, 10)), of_producer(20, 20)]
+    found = Audited(broken, end=30)
+    assert found.kinds == {Kind.CRC: 1}
+    assert found.facts.producers == 1
+    facts = PartitionFacts("t", 0, 0, 0, 40)
+    findings = Findings()
+    audit = PartitionAudit(facts, findings, compacted=False, committed=True)
+    for batch, log_start, end in ((of_producer(0, 0), 0, 10), (of_producer(30, 30), 30, 40)):
+        list(audit.read(Fetched(("t", 0), batch, {}, log_start, end)))
+    assert not findings, findings.words()
+    assert facts.absent == {Reason.DELETED: 20}

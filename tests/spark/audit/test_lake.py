@@ -9,14 +9,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from confluent_kafka import Producer
 
 from kbroker.client.errors import ClientError
 from kbroker.pipelines.audit import AuditError, Kind, check_lake
 from kbroker.pipelines.lake.layout import DATE, HOUR, POISON, RECORD, file_name
 from kbroker.testing import KafkaRecord, LocalBroker
 
+from ..lake.lakes import archive as archive_with_spark
+from ..lake.lakes import conf_of
+
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import SparkSession
 
 TOPIC = "orders"
 TIME = 1_700_000_000_000  # 22:13:20
@@ -236,3 +241,34 @@ def test_a_lake_that_lags(topic: LocalBroker, tmp_path: Path) -> None:
 def test_no_lake(topic: LocalBroker, tmp_path: Path) -> None:
     with pytest.raises(ClientError, match=f"kbroker lake archive .* {TOPIC}"):
         check_lake(topic.bootstrap_servers, TOPIC, tmp_path)
+
+
+@pytest.mark.parametrize("value_format", ["raw", "json"])
+def test_what_the_archiver_writes(
+    spark: SparkSession, broker: LocalBroker, tmp_path: Path, value_format: str
+) -> None:
+    """Transactions with one that was aborted, headers, tombstones, poison, and a start that moved."""
+    broker.create_topic("mixed", partitions=2)
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "t"})
+    producer.init_transactions()
+    for round_ in range(3):
+        producer.begin_transaction()
+        for number in range(20):
+            value = None if number == 19 else b"no JSON" if number == 18 else b'{"id": %d}' % number
+            headers = [("h", b"%d" % number), ("h", None)] if number % 4 == 0 else None
+            producer.produce(
+                "mixed", value, b"k%d" % number, partition=number % 2, headers=headers,
+                timestamp=TIME + number % 3 * HOUR_MS,
+            )  # fmt: skip
+        producer.flush()
+        if round_ == 1:
+            producer.abort_transaction()
+        else:
+            producer.commit_transaction()
+    archive_with_spark(spark, conf_of(broker, tmp_path, "mixed", format=value_format))
+
+    report = check_lake(broker.bootstrap_servers, "mixed", tmp_path)
+    assert sum(one.equal for one in report.compared) == 40
+    assert report.poison == (2 if value_format == "json" else 0)
+    with pytest.raises(AuditError, match="20 missing"):
+        check_lake(broker.bootstrap_servers, "mixed", tmp_path, committed=False)

@@ -118,7 +118,9 @@ def _jars(pyspark: Installed) -> Iterator[Result]:
         yield Result(
             "Jars",
             f"{fault.text} ({where})",
-            "works without Kerberos" if fault.harmless else _JARS_ACTION,
+            "nothing; an older token provider serves all but Kerberos"
+            if fault.harmless
+            else _JARS_ACTION,
             fault.harmless,
         )
     if all(fault.harmless for fault in found):

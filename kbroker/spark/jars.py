@@ -79,8 +79,8 @@ def _misfits(jars: list[Jar], pyspark: Installed) -> Iterator[Fault]:
             yield Fault(f"{jar.artifact} is for Scala {jar.scala}, PySpark has {pyspark.scala}")
         elif jar.artifact in (CONNECTOR, PROVIDER) and jar.version != pyspark.version:
             # The token provider does nothing without Kerberos, and its classes have not changed.
-            same = jar.version.split(".")[0] == pyspark.version.split(".")[0]
-            harmless = jar.artifact == PROVIDER and same
+            numbers = 1 if jar.artifact == PROVIDER else 2
+            harmless = jar.version.split(".")[:numbers] == pyspark.version.split(".")[:numbers]
             yield Fault(
                 f"{jar.artifact} is of Spark {jar.version}, PySpark is {pyspark.version}", harmless
             )
@@ -102,14 +102,15 @@ def gather(pyspark: Installed, folder: Path) -> list[str]:
     """
     there = sorted(path.name for path in folder.glob("*.jar") if parse(path.name))
     if there:
-        return _there_already(pyspark, folder, there)
+        _checked(pyspark, folder, there)
+        return [f"{folder} has them already"]
     fetch = fetcher(pyspark)
-    minor = pyspark.version.rpartition(".")[0]
-    own = [version for version in candidates(pyspark.version) if version.startswith(minor)]
+    versions = candidates(pyspark.version)
+    minor = [each for each in versions if each.split(".")[:2] == pyspark.version.split(".")[:2]]
     notes = []
     with tempfile.TemporaryDirectory() as scratch:
-        for artifact, versions in ((CONNECTOR, own), (PROVIDER, candidates(pyspark.version))):
-            got = _first(fetch, f"{artifact}_{pyspark.scala}", versions, Path(scratch))
+        for artifact, tried in ((CONNECTOR, minor), (PROVIDER, versions)):
+            got = _first(fetch, f"{artifact}_{pyspark.scala}", tried, Path(scratch))
             if got != pyspark.version:
                 notes.append(
                     f"{artifact} {pyspark.version} is not in the registry: took {got}, the newest "
@@ -119,23 +120,17 @@ def gather(pyspark: Installed, folder: Path) -> list[str]:
         for path in Path(scratch).glob("*.jar"):
             if parse(path.name):
                 shutil.move(path, folder / path.name)
-    wrong = [
-        fault.text
-        for fault in faults((path.name for path in folder.glob("*.jar")), pyspark)
-        if "missing" in fault.text
-    ]
-    if wrong:
-        raise ConnectorError(f"The registry delivered not all of them: {', '.join(wrong)}")
+    _checked(pyspark, folder, [path.name for path in folder.glob("*.jar")])
     return notes
 
 
-def _there_already(pyspark: Installed, folder: Path, names: list[str]) -> list[str]:
+def _checked(pyspark: Installed, folder: Path, names: list[str]) -> None:
     serious = [fault.text for fault in faults(names, pyspark) if not fault.harmless]
     if serious:
         raise ConnectorError(
-            f"{folder} has jars that do not fit ({'; '.join(serious)}): name an empty folder."
+            f"{folder} has jars that do not fit ({'; '.join(serious)}): name an empty folder, or "
+            "install another PySpark."
         )
-    return [f"{folder} has them already"]
 
 
 class NotThereError(Exception):

@@ -42,8 +42,8 @@ def session(
 
     Parameters: `master` is Spark's; without `connector` no jar is asked for, which is enough for
     ``format("kbroker")``; `quick` lets the JVM compile in a hurry, so that a job of seconds is done in
-    half of the time and one of many minutes takes longer; `settings` are Spark settings that win over those made here, but Java
-    options are added to them.
+    half of the time and one of many minutes takes longer; `settings` are Spark settings that win
+    over those made here, but Java options are added to them.
 
     Resource handling: stop it with ``stop()``. When the process has a session already, Spark returns
     that one. What it keeps in the temporary folder goes when the process ends.

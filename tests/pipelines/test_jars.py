@@ -57,6 +57,11 @@ def test_what_is_wrong_with_a_set(names: list[str], found: list[str]) -> None:
     assert [fault.text for fault in jars.faults(names, SPARK) if not fault.harmless] == found
 
 
+def test_a_connector_of_the_same_minor_version_is_only_a_note() -> None:
+    (fault,) = jars.faults(["spark-sql-kafka-0-10_2.13-4.2.1.jar", *RIGHT[1:]], SPARK)
+    assert fault.harmless
+
+
 def test_an_older_token_provider_is_only_a_note() -> None:
     names = [RIGHT[0], "spark-token-provider-kafka-0-10_2.13-4.0.0.jar", *RIGHT[2:]]
     (fault,) = jars.faults(names, SPARK)
@@ -131,12 +136,16 @@ def test_jars_that_do_not_fit_are_not_mixed(
 
 
 def test_projects_for_maven_and_ivy_leave_out_what_pyspark_has() -> None:
-    for text, provider in ((jars.pom(PROVIDER, "4.0.0"), "*"), (jars.pom(CONNECTOR, "4.2.0"), "o")):
-        groups = [each.text for each in ElementTree.fromstring(text).iterfind(".//{*}exclusion/*")]
-        assert (groups[0] == "*") is (provider == "*")
-    ivy = ElementTree.fromstring(jars.ivy_module(CONNECTOR, "4.2.0"))
-    (dependency,) = ivy.iter("dependency")
-    excluded = [each.attrib for each in dependency]
-    assert {"org": "org.apache.spark", "module": PROVIDER} in excluded
-    assert {"org": "org.apache.hadoop"} in excluded
+    connector = ElementTree.fromstring(jars.pom(CONNECTOR, "4.2.0"))
+    excluded = {each.text for each in connector.iterfind(".//{*}exclusion/{*}groupId")}
+    assert {"org.apache.spark", "org.apache.hadoop"} < excluded
+    assert not excluded & {"org.apache.kafka", "org.apache.commons"}
+    provider = ElementTree.fromstring(jars.pom(PROVIDER, "4.0.0"))
+    assert [each.text for each in provider.iterfind(".//{*}exclusion/*")] == ["*", "*"]
+    excludes = [
+        each.attrib
+        for each in ElementTree.fromstring(jars.ivy_module(CONNECTOR, "4.2.0")).iter("exclude")
+    ]
+    assert {"org": "org.apache.spark", "module": PROVIDER} in excludes
+    assert {"org": "org.apache.hadoop"} in excludes
     assert not list(ElementTree.fromstring(jars.ivy_module(PROVIDER, "4.0.0")).iter("exclude"))

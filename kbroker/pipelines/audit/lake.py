@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kbroker.client.errors import ClientError
+from kbroker.pipelines.lake.commits import LakeError
 from kbroker.pipelines.lake.layout import (
     DATE,
     HOUR,
@@ -24,6 +26,7 @@ from kbroker.pipelines.lake.layout import (
     poison_files,
 )
 from kbroker.pipelines.lake.reading import common_schema, merged
+from kbroker.pipelines.lake.settings import Settings
 
 from .compare import Compared, Comparison, Rules
 from .findings import LISTED, Finding, Findings, Kind
@@ -55,8 +58,8 @@ async def compare_lake(
     Records that the archiver has put aside as unreadable count as archived. Values are compared
     byte for byte where the lake is raw; elsewhere keys, headers and timestamps are, and whether a
     record is a tombstone. With `may_lag` what lies behind a partition's last record in the lake is
-    not missing. Files are listed before the topic's end is looked up, so an archiver may run, but
-    not merge files meanwhile. Raises ClientError or KafkaError.
+    not missing. Files are listed before the topic's end is looked up. An archiver should not run
+    meanwhile: half of the files of a batch may be in their places. Raises ClientError or KafkaError.
     """
     findings = Findings(listed)
     archive = open_archive(lake, source.topic, findings)
@@ -119,7 +122,7 @@ def open_archive(lake: Path, topic: str, findings: Findings) -> Archive:
     archive = Archive()
     sound, _ = _sound(data, topic, findings)
     put_aside, archive.poison = _sound(poison, topic, findings)
-    archive.raw = _is_raw(sound)
+    archive.raw = _is_raw(lake, topic, sound)
     archive.files = sound + put_aside
     return archive
 
@@ -139,8 +142,11 @@ def _sound(found: list[LakeFile], topic: str, findings: Findings) -> tuple[list[
     return sound, rows
 
 
-def _is_raw(files: list[LakeFile]) -> bool:
-    """Whether the files have one payload column, of bytes, called value."""
+def _is_raw(lake: Path, topic: str, files: list[LakeFile]) -> bool:
+    """Whether values are kept as they are: the archiver's settings say so, else the columns do."""
+    with contextlib.suppress(LakeError):  # files without settings
+        if settings := Settings.read(lake, topic):
+            return settings.format == "raw"
     if not files:
         return True
     schema = common_schema(files)

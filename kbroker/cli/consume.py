@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .completion import complete_groups, complete_topics
+from .filters import chosen_filter, filter_options
 from .output import Progress
 from .target import TIMED_OUT, Target, fail, run, target_options
 from .units import DURATION
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
     from kbroker.client.consumer import Read
     from kbroker.client.places import Place
+    from kbroker.client.record_filter import Wanted
     from kbroker.client.topics import Partition
 
     from .record_format import Printer
@@ -53,6 +55,7 @@ PLACES are start, end, 47, +3, -2, @TIME, or two of them with a colon: :end, 47:
 @click.option("--meta-only", is_flag=True, help="With json: the size of the value, not the value.")
 @click.option("--read-committed", is_flag=True, help="Leave out transactions that did not commit.")
 @click.option("--print-control-records", is_flag=True, help="Print the ends of transactions too.")
+@filter_options
 @click.option(
     "--timeout", type=DURATION, metavar="TIME", help="Give up, with status 4, after this long."
 )
@@ -85,6 +88,7 @@ class Choices:
     printer: Printer
     committed: bool
     control: bool
+    wanted: Wanted | None
     timeout: float | None
 
 
@@ -118,6 +122,7 @@ def _choices(**asked: Any) -> Choices:
         printer,
         asked["read_committed"],
         asked["print_control_records"],
+        chosen_filter(asked),
         asked["timeout"],
     )
 
@@ -184,15 +189,17 @@ class _Job:
         return [one for part in chosen for one in part]
 
     def _print(self, found: Sequence[Read]) -> Sequence[Read]:
-        """Print records, not more than asked for; returns those."""
-        choices = self._choices
-        left = len(found) if choices.count is None else choices.count - self.count
-        out = sys.stdout.buffer
-        for read in found[:left]:
-            out.write(choices.printer(read, self.count))
-            self.count += 1
+        """Print what is wanted, not more than asked for; returns the records that are done with."""
+        choices, out = self._choices, sys.stdout.buffer
+        for at, read in enumerate(found):
+            if choices.wanted is None or choices.wanted(read.record):
+                out.write(choices.printer(read, self.count))
+                self.count += 1
+                if self.count == choices.count:
+                    found = found[: at + 1]
+                    break
         out.flush()
-        return found[:left]
+        return found
 
 
 async def _stopped_at(

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .completion import complete_topics
+from .filters import chosen_filter, filter_options
 from .output import Column, Progress, format_options, show, table
 from .produce import CODECS
 from .target import Target, parse_addresses, run, target_options
@@ -24,7 +25,6 @@ from .units import parse_duration
 if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
     from kbroker.client.places import Place
-    from kbroker.client.record_filter import Wanted
     from kbroker.pipelines.replay.job import Found, Order, Writing
     from kbroker.pipelines.replay.pace import Pace
     from kbroker.pipelines.replay.replay import Replay
@@ -83,17 +83,7 @@ to stop before. TIME is ms, s, a date, RFC 3339 or a duration from now such as -
 @click.option("--from", "begin", default="start", show_default=True, metavar="PLACE")
 @click.option("--to", "end", default="end", show_default=True, metavar="PLACE")
 @click.option("-p", "--partition", "partitions", type=click.IntRange(0), multiple=True)
-@click.option("--filter-key", multiple=True, metavar="REGEX", help="Only keys with this in them.")
-@click.option("--filter-value", multiple=True, metavar="REGEX", help="The same of values.")
-@click.option(
-    "--filter-header", multiple=True, metavar="NAME[=REGEX]", help="Only with such a header."
-)
-@click.option(
-    "--filter-field",
-    multiple=True,
-    metavar="PATH=REGEX",
-    help="Only values that are JSON with such a field: user.country=^DE$.",
-)
+@filter_options
 @click.option(
     "--timestamps",
     default="original",
@@ -176,7 +166,7 @@ def _order(asked: dict[str, Any]) -> Order:
         lines_name="the input" if lines is None else getattr(lines, "name", "the input"),
         lake=asked["lake"],
         partitions=asked["partitions"],
-        wanted=_wanted(asked),
+        wanted=chosen_filter(asked),
         placing=Placing(asked["placing"]),
         shift_ms=_shift(asked["timestamps"]),
         codec=Codec[asked["compression"].upper()],
@@ -212,20 +202,6 @@ def _pace(rate: float | None, speed: float | None) -> Pace:
     return Unpaced() if speed is None else Speed(speed)
 
 
-def _wanted(asked: dict[str, Any]) -> Wanted | None:
-    from kbroker.client.record_filter import BadFilter, record_filter
-
-    try:
-        return record_filter(
-            keys=asked["filter_key"],
-            values=asked["filter_value"],
-            headers=asked["filter_header"],
-            fields=asked["filter_field"],
-        )
-    except BadFilter as error:
-        raise click.BadParameter(str(error), param_hint="--filter-...") from None
-
-
 def _shift(text: str) -> int | None:
     """What to add to timestamps in ms; None: so much that the first is now."""
     if text in ("original", "now"):
@@ -250,13 +226,15 @@ class _Command:
     async def run(self, cluster: ClusterClient, to_cluster: ClusterClient) -> int:
         """Replay; returns the exit status."""
         from kbroker.pipelines.replay.job import find
+        from kbroker.pipelines.replay.journal import locked
 
-        found = await find(self._order, cluster, to_cluster)
-        self._say_where(found)
-        if self._dry_run:
+        with locked(None if self._dry_run else self._order.progress):
+            found = await find(self._order, cluster, to_cluster)
+            self._say_where(found)
+            if not self._dry_run:
+                return await self._write(found, to_cluster)
             await self._rehearse(found)
             return 0
-        return await self._write(found, to_cluster)
 
     def _say_where(self, found: Found) -> None:
         """Say what is not as one may expect it."""

@@ -247,3 +247,20 @@ async def test_every_field_of_a_template(cli: Cli) -> None:
         "t 1|0 0 0|key 3|val 3|1700000000000 2023-11-14 22:13:20|-1 -1|<a=31><b=32> 2|"
         "gzip CreateTime 0 0|0 1|0|6b6579 dmFs dmFs 3|% { }|\tA\\\n"
     )
+
+
+async def test_filters(cli: Cli) -> None:
+    """The count is of what is printed; a group is done with what was left out, too."""
+    await cli("topic", "create", "t")
+    lines = [f'{{"key": "k{n}", "value": {{"n": {n}}}}}\n' for n in range(10)]
+    await cli("topic", "produce", "t", "--json", stdin="".join(lines))
+    odd = ("--filter-field", "n=[13579]$", "-f", r"%k\n")
+    assert (await cli("topic", "consume", "t", "-o", ":end", *odd)).stdout.split() == [
+        "k1", "k3", "k5", "k7", "k9",
+    ]  # fmt: skip
+    read = await cli("topic", "consume", "t", "-g", "g", "-o", "start", "-n", "2", *odd)
+    assert read.stdout.split() == ["k1", "k3"]
+    read = await cli("topic", "consume", "t", "-g", "g", "-o", ":end", "-f", "%k", "-n", "1")
+    assert read.stdout == "k4"
+    bad = await cli("topic", "consume", "t", "--filter-key", "(", status=2)
+    assert "no regular expression" in bad.stderr

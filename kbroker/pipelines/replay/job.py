@@ -162,20 +162,20 @@ class Writing:
     def keep(self, *, finished: bool = False) -> None:
         """Save how far the replay came. Raises OSError."""
         self.journal.finished = finished
-        self._note()
-        self.writer.keep(self.replay.positions, at_once=True)
+        if finished or not self.replay.is_behind:
+            self.writer.keep(self.replay.positions, at_once=True)
 
     def left(self) -> list[str]:
         """For each stream that is not done, the options that go on with it."""
         return self.source.left(self.replay.positions)
 
     def written(self) -> None:
-        """Save how far the replay came when it is time to."""
-        self._note()
-        self.writer.keep(self.replay.positions)
+        """Save how far the replay came when it is time to.
 
-    def _note(self) -> None:
-        self.journal.records = self.earlier + self.replay.count
+        As long as it is behind the target, positions do not belong to the journal's sequences.
+        """
+        if not self.replay.is_behind:
+            self.writer.keep(self.replay.positions)
 
 
 async def prepare(
@@ -214,7 +214,7 @@ async def prepare(
         begun=begun,
         written=after_write,
     )
-    writing = Writing(found.source, replay, journal, writer, journal.records)
+    writing = Writing(found.source, replay, journal, writer, sum(identity.sequences.values()))
     writing.keep()
     return writing
 

@@ -12,9 +12,13 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock, Timeout
 
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.consumer import reading
@@ -42,7 +46,6 @@ class Journal:
     sequences: dict[str, int] = field(default_factory=dict)
     positions: dict[str, int] = field(default_factory=dict)
     shift_ms: int | None = None
-    records: int = 0
     finished: bool = False
     version: int = VERSION
 
@@ -62,6 +65,19 @@ class Journal:
             self.sequences[index] = (header.last_sequence + 1) & SEQUENCE_MASK
             if base_offset >= 0:
                 self.offsets[index] = base_offset + len(records)
+
+
+@contextmanager
+def locked(path: Path | None) -> Iterator[None]:
+    """Keep other replays from a journal, if there is one. Raises ClientError when one is at it."""
+    if path is None:
+        yield
+        return
+    try:
+        with FileLock(f"{path}.lock", timeout=0):
+            yield
+    except Timeout:
+        raise ClientError(f"another replay is at work with {path}") from None
 
 
 def load(path: Path, asked: dict[str, Any]) -> Journal | None:
@@ -104,7 +120,8 @@ async def go_on(
 ) -> tuple[Identity, dict[int, int]]:
     """The identity to go on with, and how many records each partition has got since the file.
 
-    Raises ClientError when the target is not the one that was written.
+    From here on the journal is of the target as it is now, and belongs to the source's positions when
+    those records have come again. Raises ClientError when the target is not the one that was written.
     """
     listed = [(topic, int(index)) for index in journal.offsets]
     starts = await offsets_at(cluster, listed, EARLIEST)
@@ -131,6 +148,7 @@ async def go_on(
                     next_one = (read.batch.last_sequence + 1) & SEQUENCE_MASK
                     identity.sequences[read.partition] = next_one
     for (_, index), next_one in identity.sequences.items():
-        before = journal.sequences.get(str(index), 0)
-        there[index] = (next_one - before) & SEQUENCE_MASK
+        there[index] = (next_one - journal.sequences.get(str(index), 0)) & SEQUENCE_MASK
+        journal.sequences[str(index)] = next_one
+    journal.offsets = {str(index): ends[topic, index] for _, index in listed}
     return identity, there

@@ -137,6 +137,11 @@ class Replay:
         self._stopped = False
         self._idle: trio.CancelScope | None = None
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether the target still has records of an earlier run that come again."""
+        return any(self._there.values())
+
     def stop(self) -> None:
         """Let `run` write what it has and return."""
         self._stopped = True

@@ -114,8 +114,10 @@ def test_killed_at_any_moment(
         wait_for_some(broker, topic, min(before + chance.randrange(1200), COUNT - 1))
         process.kill()
         ended(process)
+    there = len(broker.records(topic))
     status, said = command.run()
     assert status == 0, said
+    assert f"{there:,} records are written already" in said
     assert order_of(broker.records(topic)) == order_of(broker.records("whole"))
     assert "all is written" in command.run()[1]
 
@@ -162,6 +164,29 @@ def test_progress_of_another_replay(broker: LocalBroker, lines: Path, tmp_path: 
     assert str(progress) in said
     progress.write_text("{}")
     assert "is no progress of a replay" in Command(broker, *args, "copy").run()[1]
+
+
+def test_two_at_once(broker: LocalBroker, lines: Path, tmp_path: Path) -> None:
+    """The second one is told, so that it does not begin the work once more."""
+    progress = str(tmp_path / "p")
+    command = Command(
+        broker,
+        "--ndjson",
+        str(lines),
+        "--progress",
+        progress,
+        "--to-topic",
+        "copy",
+        "--rate",
+        "500",
+    )
+    first = command.start()
+    wait_for_some(broker, "copy", 1)
+    status, said = command.run()
+    first.kill()
+    ended(first)
+    assert status == 1
+    assert f"another replay is at work with {progress}" in said
 
 
 def test_a_target_that_was_made_anew(broker: LocalBroker, lines: Path, tmp_path: Path) -> None:

@@ -1,0 +1,50 @@
+"""When a replay's progress is saved."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from kbroker.client.cluster import ClusterClient
+from kbroker.client.producer import Producer
+from kbroker.pipelines.replay import target
+from kbroker.pipelines.replay.job import Writing
+from kbroker.pipelines.replay.journal import Journal
+from kbroker.pipelines.replay.pace import Rate
+from kbroker.pipelines.replay.placing import kept
+from kbroker.pipelines.replay.replay import Begun, Replay, Shift
+from kbroker.pipelines.replay.target import Writer
+
+from .given import ListSource, ListTarget, records
+
+
+async def test_nothing_is_saved_while_the_target_is_ahead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    """A run that is killed while it leaves out what is there must not have moved the positions."""
+    monkeypatch.setattr(target, "SAVE_SECONDS", 0)
+    path = tmp_path / "progress"
+    producer = Producer(ClusterClient([], "x", direct=False))
+    journal = Journal({}, {}, 7, 0, {"0": 4}, {"0": 4})
+    saved: list[Any] = []
+
+    def written() -> None:
+        writing.written()
+        saved.append(json.loads(path.read_text())["positions"] if path.exists() else None)
+
+    source = ListSource(records(*range(6)))
+    there = Begun({}, {0: 4})
+    replay = Replay(
+        source, ListTarget().write, kept(1), Rate(1), Shift(0), begun=there, written=written
+    )
+    writing = Writing(source, replay, journal, Writer(producer, "t", journal, path), 4)
+    writing.keep()
+    await replay.run()
+    assert next(each for each in saved if each is not None) == {"0": 4}
+    assert saved.count(None) >= 3
+    writing.keep(finished=True)
+    assert json.loads(path.read_text())["positions"] == {"0": 6}

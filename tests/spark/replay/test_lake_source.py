@@ -1,0 +1,153 @@
+"""A lake becomes a topic again. The files are written here as the archiver writes them."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from kbroker.pipelines.lake.layout import file_name
+from kbroker.testing import LocalBroker
+from kbroker.testing.kit import KafkaRecord
+
+START = datetime.datetime(2026, 3, 1, 10, tzinfo=datetime.UTC)
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+RECORD = pa.struct(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("ms", "UTC")),
+        ("timestampType", pa.int32()),
+        ("key", pa.binary()),
+        ("headers", HEADERS),
+        ("tombstone", pa.bool_()),
+    ]
+)
+
+
+def where(partition: int, offset: int, *, tombstone: bool = False) -> dict[str, Any]:
+    """The record column of a row: a minute passes between offsets, ten seconds between partitions."""
+    return {
+        "topic": "orders",
+        "partition": partition,
+        "offset": offset,
+        "timestamp": START + datetime.timedelta(minutes=offset, seconds=10 * partition),
+        "timestampType": 0,
+        "key": None if offset % 5 == 0 else f"k{offset}".encode(),
+        "headers": [{"key": "h", "value": b"\xff"}, {"key": "n", "value": None}],
+        "tombstone": tombstone,
+    }
+
+
+def write_file(lake: Path, rows: list[dict[str, Any]], columns: dict[str, pa.Array]) -> None:
+    hour = rows[0]["timestamp"].hour
+    folder = lake / "orders" / "record_date=2026-03-01" / f"record_hour={hour:02}"
+    folder.mkdir(parents=True, exist_ok=True)
+    name = file_name(rows[0]["partition"], rows[0]["offset"], rows[-1]["offset"])
+    pq.write_table(pa.table({**columns, "record": pa.array(rows, RECORD)}), folder / name)
+
+
+def write_raw_lake(lake: Path) -> None:
+    """100 records in two partitions, in files of an hour each; offset 7 is a tombstone."""
+    for partition in (0, 1):
+        for begin in range(0, 50, 10):
+            rows = [
+                where(partition, offset, tombstone=offset == 7)
+                for offset in range(begin, begin + 10)
+            ]
+            values = [None if row["tombstone"] else b"\x00%d" % row["offset"] for row in rows]
+            write_file(lake, rows, {"value": pa.array(values, pa.binary())})
+
+
+def replay(broker: LocalBroker, lake: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    words = ["replay", "orders", "--lake", str(lake), "-b", broker.bootstrap_servers, *options]
+    return subprocess.run(
+        [sys.executable, "-m", "kbroker", *words],
+        check=True, capture_output=True, timeout=60, text=True,
+    )  # fmt: skip
+
+
+def records(broker: LocalBroker, topic: str, partition: int) -> list[KafkaRecord]:
+    found = [each for each in broker.records(topic) if each.partition == partition]
+    return sorted(found, key=lambda each: each.offset)
+
+
+def test_raw_values_come_back_byte_for_byte(broker: LocalBroker, tmp_path: Path) -> None:
+    write_raw_lake(tmp_path)
+    broker.create_topic("copy", 2)
+    replay(broker, tmp_path, "--to-topic", "copy")
+    for partition in (0, 1):
+        found = records(broker, "copy", partition)
+        expected = [where(partition, offset) for offset in range(50)]
+        assert [each.key for each in found] == [row["key"] for row in expected]
+        assert [each.value for each in found] == [
+            None if offset == 7 else b"\x00%d" % offset for offset in range(50)
+        ]
+        assert [each.timestamp for each in found] == [
+            round(row["timestamp"].timestamp() * 1000) for row in expected
+        ]
+        assert {tuple(each.headers) for each in found} == {(("h", b"\xff"), ("n", None))}
+
+
+def test_a_part_in_the_order_of_time(broker: LocalBroker, tmp_path: Path) -> None:
+    write_raw_lake(tmp_path)
+    broker.create_topic("one", 1)
+    said = replay(
+        broker, tmp_path, "--to-topic", "one", "--from", "@2026-03-01T10:03:00Z", "--to", "-42"
+    ).stderr
+    assert "has 2 partitions, one has 1: records go by their keys" in said
+    found = records(broker, "one", 0)
+    times = [each.timestamp for each in found]
+    assert times == sorted(times)
+    assert [each.value for each in found] == [
+        None if offset == 7 else b"\x00%d" % offset for offset in range(3, 8) for _ in (0, 1)
+    ]
+
+
+def test_json_comes_back_as_the_same_object(broker: LocalBroker, tmp_path: Path) -> None:
+    broker.create_topic("copy", 1)
+    rows = [where(0, offset) for offset in range(2)]
+    write_file(tmp_path, rows, {"order": pa.array([1, 2]), "note": pa.array(["\u00e9", None])})
+    replay(broker, tmp_path, "--to-topic", "copy", "--filter-field", "order=.")
+    assert [json.loads(each.value or b"") for each in records(broker, "copy", 0)] == [
+        {"order": 1, "note": "\u00e9"},
+        {"order": 2},
+    ]
+
+
+def test_going_on(broker: LocalBroker, tmp_path: Path) -> None:
+    """What a run leaves that was killed after its first write is found in the target."""
+    write_raw_lake(tmp_path)
+    broker.create_topic("copy", 2)
+    progress = str(tmp_path / "progress")
+    words = ["replay", "orders", "--lake", str(tmp_path), "-b", broker.bootstrap_servers]
+    words += ["--to-topic", "copy", "--progress", progress]
+    process = subprocess.Popen([sys.executable, "-m", "kbroker", *words, "--rate", "50"])
+    while len(broker.records("copy")) < 10:
+        assert process.poll() is None
+    process.kill()
+    process.wait()
+    assert len(broker.records("copy")) < 100
+    replay(broker, tmp_path, "--to-topic", "copy", "--progress", progress)
+    assert len(broker.records("copy")) == 100
+    assert [each.value for each in records(broker, "copy", 1)] == [
+        None if offset == 7 else b"\x00%d" % offset for offset in range(50)
+    ]
+
+
+def test_a_topic_that_is_not_there(broker: LocalBroker, tmp_path: Path) -> None:
+    broker.create_topic("copy", 1)
+    words = ["replay", "orders", "--lake", str(tmp_path), "--to-topic", "copy"]
+    done = subprocess.run(
+        [sys.executable, "-m", "kbroker", *words, "-b", broker.bootstrap_servers],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "has no records of orders" in done.stderr

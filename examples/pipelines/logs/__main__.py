@@ -1,4 +1,4 @@
-"""Logs of four services are read and counted; the figures are compared with those of plain Python.
+"""Logs of four services are read, counted and kept, and all of it is compared with plain Python.
 
 Usage: kbroker run -- python -m logs
 """
@@ -8,13 +8,14 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
+from functools import partial
 
 import program
 import topics
 
 from kbroker.spark import session
 
-from . import BAD, ERRORS, LOGS, generate, pipeline, ship, truth
+from . import BAD, ERRORS, LOGS, generate, lake, pipeline, ship, truth
 
 
 def bad_entries(bootstrap: str) -> Counter[tuple[str, bytes]]:
@@ -29,19 +30,30 @@ def main(asked: argparse.Namespace) -> int:
     made = generate.entries(asked.seed, asked.rows)
     topics.send(asked.bootstrap, LOGS, ship.records(generate.log_files(made)))
     spark = session("logs")
+    start = partial(
+        pipeline.start,
+        spark,
+        asked.bootstrap,
+        asked.folder,
+        source=asked.format,
+        batch_rows=asked.rows // 3,
+    )
     with program.timed("logs -> error rates", len(made)):
-        program.drain(
-            pipeline.start(
-                spark,
-                asked.bootstrap,
-                asked.folder,
-                source=asked.format,
-                batch_rows=asked.rows // 3,
-            )
-        )
+        program.drain(start())
+    folder = asked.folder / "lake"
+    with program.timed("logs -> lake", len(made)):
+        program.drain([lake.archive(spark, asked.bootstrap, folder, source=asked.format)])
     return program.verdict(
-        {ERRORS: topics.latest(asked.bootstrap, ERRORS), BAD: bad_entries(asked.bootstrap)},
-        {ERRORS: truth.errors(made), BAD: truth.bad(made)},
+        {
+            ERRORS: topics.latest(asked.bootstrap, ERRORS),
+            BAD: bad_entries(asked.bootstrap),
+            "lake": Counter(lake.search(folder)),
+        },
+        {
+            ERRORS: truth.errors(made),
+            BAD: truth.bad(made),
+            "lake": Counter(entry.raw for entry in made),
+        },
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from functools import partial
 from pathlib import Path
@@ -9,12 +10,14 @@ from typing import TYPE_CHECKING
 
 from kbroker.testing import LocalBroker
 
+from .conftest import EXAMPLES
 from .crash import forget_last_commit
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SEED, COUNT = 7, 4_000
+SQL = re.compile(r"^```sql\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def test_error_rates_survive_a_crash(
@@ -45,6 +48,29 @@ def test_error_rates_survive_a_crash(
     for topic in (BAD, ERRORS):
         records = [(one.key, one.value) for one in topics.read(kafka, topic)]
         assert len(set(records)) < len(records), "the crash repeated nothing"
+
+
+def test_the_full_text_is_found_in_the_lake(
+    spark: SparkSession, broker: LocalBroker, tmp_path: Path
+) -> None:
+    import duckdb
+    import program
+    import topics
+    from logs import LOGS, generate, lake, ship
+
+    kafka = broker.bootstrap_servers
+    topics.create(kafka, [LOGS])
+    made = generate.entries(SEED, 500)
+    topics.send(kafka, LOGS, ship.records(generate.log_files(made)))
+    program.drain([lake.archive(spark, kafka, tmp_path)])
+
+    assert Counter(lake.search(tmp_path)) == Counter(entry.raw for entry in made)
+    expected = Counter(entry.raw for entry in made if b"Read timed out" in entry.raw)
+    assert expected
+    assert Counter(lake.search(tmp_path, b"Read timed out")) == expected
+    (query,) = SQL.findall((EXAMPLES / "logs" / "README.md").read_text())
+    rows = duckdb.sql(query.replace("LAKE", str(tmp_path))).fetchall()
+    assert Counter(value for _, value in rows) == expected
 
 
 def test_the_shipper_keeps_entries_together() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -51,18 +52,20 @@ def _compare(address: str, folder: Path, options: argparse.Namespace) -> None:
         "plain batch job": plain_batch,
     }
     rates: dict[str, list[float]] = {name: [] for name in jobs}
+    work: dict[str, list[float]] = {name: [] for name in jobs}
     for turn in range(options.repeat + 1):
         for name, job in jobs.items():
             target = folder / f"{name.replace(' ', '-')}-{turn}"
-            began = time.perf_counter()
+            began, used = time.perf_counter(), _processor_seconds(spark)
             job(spark, address, target)
-            seconds = time.perf_counter() - began
+            seconds, worked = time.perf_counter() - began, _processor_seconds(spark) - used
             _check(target, options.rows)
             if turn:  # the first one warms the JVM
                 rates[name].append(options.rows / seconds)
-            print(f"turn {turn}: {name} {seconds:.1f} s", file=sys.stderr)
+                work[name].append(worked)
+            print(f"turn {turn}: {name} {seconds:.1f} s, CPU {worked:.1f} s", file=sys.stderr)
     spark.stop()
-    print(table(rates, options.rows))
+    print(table(rates, work, options.rows))
 
 
 def archiver(spark: Any, address: str, target: Path) -> None:
@@ -102,21 +105,30 @@ def _parsed(rows: Any) -> Any:
     )
 
 
-def table(rates: dict[str, list[float]], rows: int) -> str:
-    """The medians as a Markdown table."""
+def table(rates: dict[str, list[float]], work: dict[str, list[float]], rows: int) -> str:
+    """The medians as a Markdown table; CPU is that of driver and JVM."""
     ours = statistics.median(rates["kbroker lake"])
     lines = [
         f"{rows:,} records",
         "",
-        "| job | rows/s, median (min to max) | lake beside it |",
-        "|---|--:|--:|",
+        "| job | rows/s, median (min to max) | lake beside it | CPU seconds |",
+        "|---|--:|--:|--:|",
     ]
     for name, each in rates.items():
         median = statistics.median(each)
         lines.append(
-            f"| {name} | {median:,.0f} ({min(each):,.0f} to {max(each):,.0f}) | {ours / median:.2f} |"
+            f"| {name} | {median:,.0f} ({min(each):,.0f} to {max(each):,.0f}) "
+            f"| {ours / median:.2f} | {statistics.median(work[name]):.1f} |"
         )
     return "\n".join(lines)
+
+
+def _processor_seconds(spark: Any) -> float:
+    """What this process and Spark's JVM have used so far."""
+    own = os.times()
+    stat = Path(f"/proc/{spark.sparkContext._gateway.proc.pid}/stat").read_text()
+    user, system = stat.rpartition(")")[2].split()[11:13]
+    return own.user + own.system + (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def _check(target: Path, rows: int) -> None:

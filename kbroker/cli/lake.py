@@ -16,6 +16,8 @@ import click
 from .target import fail
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from kbroker.pipelines.lake.commits import Counts
 
 
@@ -93,38 +95,40 @@ def archive(
     Goes on until Ctrl+C, or ends by itself with --once. Can be killed at any moment and started
     again: no record is lost or doubled. While no broker answers it waits.
     """
-    from kbroker.pipelines.lake.archiver import Conf
-    from kbroker.pipelines.lake.commits import LakeError
-    from kbroker.spark.connector import ConnectorError
+    source_options = _parsed_options(options)
+    with _lake_errors():
+        from kbroker.pipelines.lake.archiver import Conf
 
-    told = _Told(as_json)
-    try:
         conf = Conf(
             lake=folder,
             topic="",
             isolation="read_uncommitted" if uncommitted else "read_committed",
-            options=_parsed_options(options),
+            options=source_options,
             **_renamed(more),
         )
-        _archive(conf, topics, memory, told)
-    except (LakeError, ConnectorError) as error:
-        fail(str(error))
+        _archive(conf, topics, memory, _Told(as_json))
 
 
 def _archive(conf: Any, topics: tuple[str, ...], memory: str, told: _Told) -> None:
     from kbroker.pipelines.lake.running import Runner
     from kbroker.spark import session
 
-    settings = {"spark.driver.memory": memory}
-    spark = session("kbroker lake", connector=conf.source == "kafka", settings=settings)
-    spark.sparkContext.setLogLevel("OFF")
-    runner = Runner(spark, conf, topics, told.event)
-    for name in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(name, lambda *_: runner.stop())
-    try:
+    def make_session() -> SparkSession:
+        settings = {"spark.driver.memory": memory}
+        made = session("kbroker lake", connector=conf.source == "kafka", settings=settings)
+        made.sparkContext.setLogLevel("OFF")  # what fails is told by the runner
+        stack.callback(made.stop)
+        stop_on_signals()  # Spark has taken Ctrl+C for itself
+        return made
+
+    def stop_on_signals() -> None:
+        for name in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(name, lambda *_: runner.stop())
+
+    runner = Runner(make_session, conf, topics, told.event)
+    stop_on_signals()
+    with contextlib.ExitStack() as stack:
         told.end(runner.run(), conf.lake)
-    finally:
-        spark.stop()
 
 
 @lake.command()
@@ -136,15 +140,16 @@ def _archive(conf: Any, topics: tuple[str, ...], memory: str, told: _Told) -> No
 )  # fmt: skip
 def merge(folder: Path, topics: tuple[str, ...], files_min: int) -> None:
     """Merge the small files of each hour. The archiver must not run on these topics."""
-    from kbroker.pipelines.lake.commits import Commits
-    from kbroker.pipelines.lake.locking import topic_lock
-    from kbroker.pipelines.lake.merging import Merges
+    with _lake_errors():
+        from kbroker.pipelines.lake.commits import Commits
+        from kbroker.pipelines.lake.locking import topic_lock
+        from kbroker.pipelines.lake.merging import Merges
 
-    for topic in _topics_of(folder, topics):
-        with _lake_errors(), topic_lock(folder, topic):
-            Commits(folder, topic)
-            before, after = Merges(folder, topic).run(files_min)
-        click.echo(f"{topic}: {before} small files became {after}")
+        for topic in _topics_of(folder, topics):
+            with topic_lock(folder, topic):
+                Commits(folder, topic)
+                before, after = Merges(folder, topic).run(files_min)
+            click.echo(f"{topic}: {before} small files became {after}")
 
 
 @lake.command()
@@ -152,19 +157,19 @@ def merge(folder: Path, topics: tuple[str, ...], files_min: int) -> None:
 @click.argument("topics", nargs=-1, metavar="[TOPIC]...")
 def check(folder: Path, topics: tuple[str, ...]) -> None:
     """Check that nothing is torn, doubled, misplaced or missing; exit status 1 if it is."""
-    from kbroker.pipelines.lake.checking import check as check_topic
-
     wrong = False
-    for topic in _topics_of(folder, topics):
-        with _lake_errors():
+    with _lake_errors():
+        from kbroker.pipelines.lake.checking import check as check_topic
+
+        for topic in _topics_of(folder, topics):
             found = check_topic(folder, topic)
-        click.echo(
-            f"{topic}: {found.counts.records:,} records and {found.counts.poison:,} poison in "
-            f"{found.files:,} files: {'wrong' if found.problems else 'right'}"
-        )
-        for problem in found.problems:
-            click.echo(f"  {problem}")
-        wrong = wrong or bool(found.problems)
+            click.echo(
+                f"{topic}: {found.counts.records:,} records and {found.counts.poison:,} poison in "
+                f"{found.files:,} files: {'wrong' if found.problems else 'right'}"
+            )
+            for problem in found.problems:
+                click.echo(f"  {problem}")
+            wrong = wrong or bool(found.problems)
     sys.exit(wrong)
 
 
@@ -176,9 +181,9 @@ def set_aside(folder: Path, topic: str) -> None:
 
     They go to TOPIC@ID, where ID is the old topic's.
     """
-    from kbroker.pipelines.lake.settings import set_aside as move
-
     with _lake_errors():
+        from kbroker.pipelines.lake.settings import set_aside as move
+
         click.echo(f"{folder / topic} is {move(folder, topic)} now")
 
 
@@ -218,6 +223,7 @@ class _Told:
 
 _SAID = {
     "waiting": "waiting for a broker: {why}",
+    "again": "{topic}: the broker went away, going on where the last batch ended",
     "back": "the broker is back after {seconds} s",
     "started": "{topic}: {records:,} records are in the lake already",
 }
@@ -226,11 +232,14 @@ _SAID = {
 @contextlib.contextmanager
 def _lake_errors() -> Iterator[None]:
     """End the process with a message when the lake cannot be worked on."""
-    from kbroker.pipelines.lake.commits import LakeError
-
+    try:
+        from kbroker.pipelines.lake.commits import LakeError
+        from kbroker.spark.connector import ConnectorError
+    except ModuleNotFoundError as error:
+        fail(f"{error.name} is not installed: pip install 'kbroker[spark]'")
     try:
         yield
-    except LakeError as error:
+    except (LakeError, ConnectorError) as error:
         fail(str(error))
 
 
@@ -238,8 +247,7 @@ def _topics_of(folder: Path, topics: tuple[str, ...]) -> list[str]:
     from kbroker.pipelines.lake.layout import topics as topics_of
     from kbroker.pipelines.lake.running import lakes_topics
 
-    with _lake_errors():
-        return lakes_topics(folder, topics, topics_of(folder))
+    return lakes_topics(folder, topics, topics_of(folder))
 
 
 def _parsed_options(texts: tuple[str, ...]) -> dict[str, str]:

@@ -77,7 +77,7 @@ class Decoder:
         import fastavro
 
         schema_id, body = split_header(value)
-        writer = self._writer(schema_id)
+        writer = self.schema(schema_id)
         stream = io.BytesIO(body)
         try:
             fields = fastavro.schemaless_reader(stream, writer, self._read_as)
@@ -89,7 +89,13 @@ class Decoder:
             raise UndecodableError(f"schema {schema_id} is no record")
         return fields
 
-    def _writer(self, schema_id: int) -> Any:
+    def schema(self, schema_id: int) -> Any:
+        """The parsed schema of a number.
+
+        Raises:
+            UnknownSchemaError: there is none of this number.
+            SchemaError: the registry does not answer, or what it has is no Avro schema.
+        """
         if schema_id not in self._writers:
             self._writers[schema_id] = _load(self._source, schema_id)
         return self._writers[schema_id]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import fields
+from .avro_values import AvroValues
 from .brokers import Brokers
 from .commits import Commits, Counts, LakeError, write_durably
 from .fields import PARTITION
@@ -129,6 +130,10 @@ class Archiver:
         threading.Thread(target=self._release_after, args=(query,), daemon=True).start()
         return query
 
+    def close(self) -> None:
+        """Give the lock back, when no query was started."""
+        self._lock.release()
+
     def wait(self) -> None:
         """Wait until no batch is being written: Spark stops a query without waiting for that."""
         with self._idle:
@@ -198,7 +203,12 @@ class Archiver:
         if self.conf.format == "raw":
             return RawValues()
         if self.conf.format == "json":
-            return JsonValues(fields.with_fields(known, fields.given(self.conf.schema)))
+            try:
+                return JsonValues(fields.with_fields(known, fields.given(self.conf.schema)))
+            except ValueError as error:
+                raise LakeError(f"--schema: {error}") from error
+        if self.conf.format == "avro":
+            return AvroValues(known, self.conf.schema)
         raise LakeError(f"there is no format {self.conf.format}: it is raw, json or avro")
 
     def _write_batch(self, rows: DataFrame, batch: int) -> None:

@@ -281,10 +281,15 @@ def given(text: str | None) -> Struct:
         return struct()
     if len(text) < 1000 and Path(text).is_file():
         text = Path(text).read_text(encoding="utf-8")
-    if text.lstrip().startswith("{"):
-        schema = json.loads(text)
-    else:
-        from pyspark.sql.types import StructType
+    try:
+        schema = json.loads(text) if text.lstrip().startswith("{") else _from_ddl(text)
+        return with_fields(struct(), schema)
+    except Exception as error:  # Spark's parser has errors of its own
+        raise ValueError(f"{text!r} is no schema: {str(error).strip().splitlines()[0]}") from error
 
-        schema = StructType.fromDDL(text).jsonValue()
-    return with_fields(struct(), schema)
+
+def _from_ddl(text: str) -> Struct:
+    from pyspark.sql.types import StructType
+
+    schema: Struct = StructType.fromDDL(text).jsonValue()
+    return schema

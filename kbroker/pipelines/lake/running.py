@@ -7,6 +7,7 @@ its checkpoint and the lake's journal say where to go on.
 from __future__ import annotations
 
 import fnmatch
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -25,6 +26,18 @@ if TYPE_CHECKING:
 _LOOK_SECONDS = 0.5
 _ASK_BROKER_SECONDS = 5.0
 _FIND_TOPICS_SECONDS = 30.0
+_AGAIN_SECONDS = 1.0
+_PASSING = (
+    "TimeoutException",
+    "Cannot fetch record",
+    "DisconnectException",
+    "NotLeaderOrFollower",
+    "LeaderNotAvailable",
+    "_TRANSPORT",
+    "_ALL_BROKERS_DOWN",
+    "_TIMED_OUT",
+)
+"""What Java and C clients say when a broker is away for a while."""
 
 Tell = Callable[[str, dict[str, Any]], None]
 """Gets each event: its name and what belongs to it."""
@@ -42,12 +55,24 @@ class _Running:
 class Runner:
     """Archives topics with one Spark session."""
 
-    def __init__(self, spark: SparkSession, conf: Conf, topics: Sequence[str], tell: Tell) -> None:
-        """`conf` says all but the topic; `topics` are names, or patterns with ``*`` and ``?``."""
-        self._spark, self._conf, self._topics, self._tell = spark, conf, topics, tell
+    def __init__(
+        self,
+        make_session: Callable[[], SparkSession],
+        conf: Conf,
+        topics: Sequence[str],
+        tell: Tell,
+    ) -> None:
+        """`conf` says all but the topic; `topics` are names, or patterns with ``*`` and ``?``.
+
+        The session is made when a broker answers and has the topics.
+        """
+        self._make_session = make_session
+        self._spark: SparkSession | None = None
+        self._conf, self._topics, self._tell = conf, topics, tell
         self._brokers = Brokers(conf.bootstrap, conf.options)
         self._running: dict[str, _Running] = {}
         self._done: dict[str, Counts] = {}
+        self._over: set[str] = set()
         self._stop = threading.Event()
 
     def stop(self) -> None:
@@ -71,7 +96,7 @@ class Runner:
         return self._done
 
     def _archive_one(self, name: str) -> None:
-        while not self._stop.is_set() and name not in self._done:
+        while not self._stop.is_set() and name not in self._over:
             self._start(name)
             while name in self._running and not self._stop.wait(_LOOK_SECONDS):
                 self._look_at(name)
@@ -81,10 +106,12 @@ class Runner:
         while not self._stop.is_set():
             now = time.monotonic()
             if now >= find_at:
-                for name in self._find_topics():
+                found = self._find_topics()
+                for name in found:
                     if name not in self._running:
                         self._start(name)
-                find_at = time.monotonic() + _FIND_TOPICS_SECONDS
+                started = self._running.keys() >= set(found)
+                find_at = now + (_FIND_TOPICS_SECONDS if started else _AGAIN_SECONDS)
             if now >= ask_at:
                 self._wait_for_broker()
                 ask_at = time.monotonic() + _ASK_BROKER_SECONDS
@@ -129,6 +156,7 @@ class Runner:
         return []
 
     def _start(self, name: str) -> None:
+        self._spark = self._spark or self._make_session()
         try:
             archiver = Archiver(replace(self._conf, topic=name))
         except BrokerAwayError:
@@ -146,32 +174,27 @@ class Runner:
         if active:
             return
         del self._running[name]
-        self._done[name] = self._done.get(name, Counts()) + one.archiver.counts
+        self._add(name, one.archiver.counts)
         failure = one.query.exception()
         if failure is None:
-            return
-        if isinstance(one.archiver.error, LakeError):
+            self._over.add(name)
+        elif isinstance(one.archiver.error, LakeError):
             raise one.archiver.error
-        if not self._is_away(one.archiver.error):
+        elif isinstance(one.archiver.error, BrokerAwayError) or _is_passing(str(failure)):
+            self._tell("again", {"topic": name})
+            self._stop.wait(_AGAIN_SECONDS)
+            self._wait_for_broker()
+        else:
             raise LakeError(_explained(name, str(failure), self._conf))
-        del self._done[name]
-        self._wait_for_broker()
 
-    def _is_away(self, error: Exception | None) -> bool:
-        """Whether a query may have ended because of the broker."""
-        if isinstance(error, BrokerAwayError):
-            return True
-        try:
-            self._brokers.names()
-        except BrokerAwayError:
-            return True
-        return False
+    def _add(self, name: str, counts: Counts) -> None:
+        self._done[name] = self._done.get(name, Counts()) + counts
 
     def _end_all(self) -> None:
         for name, one in self._running.items():
             one.query.stop()
             one.archiver.wait()
-            self._done[name] = self._done.get(name, Counts()) + one.archiver.counts
+            self._add(name, one.archiver.counts)
 
 
 def _is_pattern(name: str) -> bool:
@@ -202,8 +225,6 @@ def _new_progress(one: _Running) -> Iterator[dict[str, Any]]:
 
 def _lag(source: dict[str, Any]) -> int | None:
     """How many offsets the topic is ahead; None when the source does not say."""
-    import json
-
     try:
         end, latest = (
             json.loads(source[name]) if isinstance(source[name], str) else source[name]
@@ -218,6 +239,11 @@ def _lag(source: dict[str, Any]) -> int | None:
         return None
 
 
+def _is_passing(failure: str) -> bool:
+    """Whether a query ended because brokers were away."""
+    return any(sign in failure for sign in _PASSING)
+
+
 def _explained(topic: str, failure: str, conf: Conf) -> str:
     """What ended a query, and what to do."""
     if "data may have been lost" in failure or "was changed from" in failure:
@@ -226,6 +252,8 @@ def _explained(topic: str, failure: str, conf: Conf) -> str:
             "`kbroker topic trim`). With --allow-loss the archiver goes on from where the topic "
             f"begins now; what {conf.lake} has stays as it is"
         )
+    if "SchemaError: " in failure:
+        return f"{topic}: {failure.partition('SchemaError: ')[2].splitlines()[0]}"
     lines = [line.strip() for line in failure.splitlines() if line.strip()]
     cause = next((line for line in reversed(lines) if line.startswith("Caused by:")), lines[0])
     return f"{topic}: {cause}"

@@ -1,0 +1,89 @@
+"""Avro values become columns, by schemas that change in mid-stream."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import fastavro
+import pyarrow.parquet as pq
+import pytest
+
+from kbroker.pipelines.lake.archiver import Archiver
+from kbroker.pipelines.lake.commits import Counts, LakeError
+from kbroker.spark.avro import HEADER
+from kbroker.testing import LocalBroker
+
+from .lakes import archive, conf_of, payloads, produce
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def schema(**fields: Any) -> dict[str, Any]:
+    each = [{"name": name, "type": kind} for name, kind in fields.items()]
+    return {"type": "record", "name": "r", "fields": each}
+
+
+FIRST = schema(id="int", name=["null", "string"])
+SECOND = schema(id="long", more={"type": "array", "items": schema(x="float") | {"name": "i"}})
+OTHER = schema(id="string")
+
+
+def written(number: int | None, kind: dict[str, Any], value: dict[str, Any]) -> bytes:
+    body = io.BytesIO()
+    fastavro.schemaless_writer(body, fastavro.parse_schema(kind), value)
+    return (b"" if number is None else HEADER.pack(0, number)) + body.getvalue()
+
+
+def test_values_with_a_schemas_number(
+    spark: SparkSession, broker: LocalBroker, tmp_path: Path
+) -> None:
+    schemas = tmp_path / "schemas"
+    schemas.mkdir()
+    for number, kind in {1: FIRST, 2: SECOND, 3: OTHER}.items():
+        (schemas / f"{number}.avsc").write_text(json.dumps(kind))
+    broker.create_topic("t")
+    values = [
+        written(1, FIRST, {"id": 1, "name": "one"}),
+        None,
+        written(2, SECOND, {"id": 2**40, "more": [{"x": 0.5}]}),
+        written(3, OTHER, {"id": "text"}),
+        written(9, FIRST, {"id": 1, "name": None}),
+        b"{}",
+        written(1, FIRST, {"id": 1, "name": None}) + b"x",
+    ]
+    produce(broker, "t", values)
+    conf = conf_of(broker, tmp_path / "lake", "t", format="avro", schema=str(schemas))
+
+    assert archive(spark, conf).totals == Counts(3, 4)
+
+    assert payloads(conf.lake, "t") == [
+        {"id": 1, "name": "one"},
+        None,
+        {"id": 2**40, "more": [{"x": 0.5}]},
+    ]
+    reasons = pq.read_table(conf.lake / "_poison" / "t").column("reason").to_pylist()
+    assert reasons == [
+        "id: string where long is kept",
+        f"there is no {schemas / '9.avsc'}",
+        "2 bytes are too few for a schema's number",
+        "1 bytes are left after a value of schema 1",
+    ]
+
+
+def test_values_of_one_schema(spark: SparkSession, broker: LocalBroker, tmp_path: Path) -> None:
+    (tmp_path / "one.avsc").write_text(json.dumps(FIRST))
+    broker.create_topic("t")
+    produce(broker, "t", [written(None, FIRST, {"id": 7, "name": None})])
+    conf = conf_of(broker, tmp_path, "t", format="avro", schema=str(tmp_path / "one.avsc"))
+    archive(spark, conf)
+    assert payloads(tmp_path, "t") == [{"id": 7}]
+
+
+def test_schemas_must_be_named(broker: LocalBroker, tmp_path: Path) -> None:
+    broker.create_topic("t")
+    with pytest.raises(LakeError, match="--format avro needs --schema"):
+        Archiver(conf_of(broker, tmp_path, "t", format="avro"))

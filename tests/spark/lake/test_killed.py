@@ -1,0 +1,65 @@
+"""Driver and JVM are killed under load; the lake is exact when the archiver has gone on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from kbroker.pipelines.lake import reading
+from kbroker.pipelines.lake.checking import check
+from kbroker.pipelines.lake.commits import Counts
+from kbroker.testing import LocalBroker
+
+from .lakes import HOUR_MS, START_MS, produce
+
+RECORDS = 4000
+WAIT_SECONDS = 300
+
+
+def start(broker: LocalBroker, lake: Path, *more: str) -> subprocess.Popen[str]:
+    words = ["-b", broker.bootstrap_servers, "--batch", "400", "--every", "0", "--merge-every", "3"]
+    return subprocess.Popen(
+        [sys.executable, "-m", "kbroker", "lake", "archive", str(lake), "t", *words, *more],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def test_kill_9_under_load_loses_and_doubles_nothing(broker: LocalBroker, tmp_path: Path) -> None:
+    broker.create_topic("t", partitions=2)
+    for hour in range(3):
+        values = [b"bad" if number % 100 == 7 else {"n": number} for number in range(RECORDS // 6)]
+        for partition in (0, 1):
+            at = START_MS + hour * HOUR_MS
+            produce(broker, "t", values, partition=partition, timestamp=at)
+    ends = [sum(1 for one in broker.records("t") if one.partition == number) for number in (0, 1)]
+    archiving = start(broker, tmp_path)
+    give_up_at = time.monotonic() + WAIT_SECONDS
+    while len(reading.files(tmp_path, "t")) < 4:
+        assert archiving.poll() is None, archiving.stderr and archiving.stderr.read()
+        assert time.monotonic() < give_up_at
+        time.sleep(0.05)
+    os.killpg(archiving.pid, signal.SIGKILL)
+    archiving.communicate()
+    archived = sum(file.last - file.first + 1 for file in reading.files(tmp_path, "t"))
+    assert archived < sum(ends)
+
+    said, complained = start(broker, tmp_path, "--once").communicate(timeout=WAIT_SECONDS)
+
+    assert "records of t are new in" in said, complained
+    checked = check(tmp_path, "t")
+    assert checked.problems == []
+    assert checked.counts == Counts(sum(ends) - 42, 42)
+    for number, end in enumerate(ends):
+        offsets = [
+            row["record"]["offset"]
+            for batch in reading.records(tmp_path, "t", number)
+            for row in batch.to_pylist()
+        ]
+        assert len(set(offsets)) == len(offsets) == end - 21

@@ -1,0 +1,56 @@
+"""What the runner makes of a query's progress and failures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from kbroker.cli.lake import lake
+from kbroker.pipelines.lake import running
+from kbroker.pipelines.lake.archiver import Conf
+from kbroker.pipelines.lake.commits import LakeError
+
+
+@pytest.mark.parametrize("form", [json.dumps, dict])
+def test_lag_is_how_far_the_topic_is_ahead(form: Any) -> None:
+    source = {"endOffset": form({"t": {"0": 5}}), "latestOffset": form({"t": {"0": 7, "1": 3}})}
+    assert running._lag(source) == 5
+    assert running._lag({"endOffset": form({"t": {"0": 5}})}) is None
+
+
+def test_failures_say_what_to_do() -> None:
+    conf = Conf(Path("lake"), "t")
+    lost = "[STREAM_FAILED] ... Some data may have been lost because they are not available"
+    assert "--allow-loss" in running._explained("t", lost, conf)
+    registry = "x\nkbroker.spark.avro.SchemaError: the registry r does not answer\nmore"
+    assert running._explained("t", registry, conf) == "t: the registry r does not answer"
+    java = "first\n\tat x\nCaused by: a.B: one\n\tat y\nCaused by: c.D: root\n\tat z"
+    assert running._explained("t", java, conf) == "t: Caused by: c.D: root"
+
+
+def test_a_broker_that_is_away_is_no_failure() -> None:
+    assert running._is_passing("x org.apache.kafka.common.errors.TimeoutException: y")
+    assert not running._is_passing("java.lang.OutOfMemoryError")
+
+
+def test_the_lakes_topics_are_found_or_told() -> None:
+    assert running.lakes_topics(Path("lake"), [], ["a", "b"]) == ["a", "b"]
+    with pytest.raises(LakeError, match="lake has no topic c: it has a, b"):
+        running.lakes_topics(Path("lake"), ["c"], ["a", "b"])
+
+
+def test_wrong_words_end_with_a_message(tmp_path: Path) -> None:
+    done = CliRunner().invoke(lake, ["check", str(tmp_path)])
+    assert (done.exit_code, done.stderr) == (
+        1,
+        f"kbroker: {tmp_path} has no topics: it has nothing\n",
+    )
+    done = CliRunner().invoke(lake, ["archive", str(tmp_path), "t", "--option", "x"])
+    assert done.exit_code == 2
+    assert "'x' is not KEY=VALUE" in done.stderr
+    done = CliRunner().invoke(lake, ["set-aside", str(tmp_path), "t"])
+    assert (done.exit_code, done.stderr) == (1, f"kbroker: {tmp_path} has nothing of a topic t\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 SAMPLE_ROWS = 10_000
 """So many values are looked at to find fields."""
 MERGE_FILES_MIN = 8
+_ADDRESS = re.compile(r"\w{2,}:/")
+"""A URL, of which ``Path`` has made one slash of two."""
 _TIMES = ("0001-01-01", "9999-12-31")
 
 
@@ -77,7 +80,7 @@ class Archiver:
 
     def __init__(self, conf: Conf) -> None:
         """Take the lock and finish what was left half done. See `build`."""
-        if "://" in str(conf.lake) or conf.topic in (PRIVATE, POISON):
+        if _ADDRESS.match(str(conf.lake)) or conf.topic in (PRIVATE, POISON):
             raise LakeError(
                 f"{conf.lake}/{conf.topic} is no folder for a topic: a lake lies on a file system "
                 f"of this machine, and its folders {PRIVATE} and {POISON} are not for topics"
@@ -91,7 +94,7 @@ class Archiver:
         """The same, by batch."""
         self._idle = threading.Lock()
         self._folder = conf.lake / PRIVATE / conf.topic
-        self._lock = topic_lock(conf.lake, conf.topic)
+        self._lock = topic_lock(conf.lake, conf.topic).lock
         try:
             self._brokers = Brokers(conf.bootstrap, conf.options)
             self._commits = Commits(conf.lake, conf.topic)

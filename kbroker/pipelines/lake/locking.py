@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from filelock import FileLock, Timeout
+from filelock import AcquireReturnProxy, FileLock, Timeout
 
 from .commits import LakeError
 from .layout import PRIVATE
@@ -12,8 +12,10 @@ from .layout import PRIVATE
 _SECONDS = 10
 
 
-def topic_lock(lake: Path, topic: str) -> FileLock:
+def topic_lock(lake: Path, topic: str) -> AcquireReturnProxy:
     """Take a topic's part of a lake; the lock goes with the process, however that ends.
+
+    Resource handling: a context manager gives it back, or ``lock.release()`` of what is returned.
 
     Raises:
         LakeError: another process has it.
@@ -22,10 +24,9 @@ def topic_lock(lake: Path, topic: str) -> FileLock:
     folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / "lock", thread_local=False)
     try:
-        lock.acquire(timeout=_SECONDS)
+        return lock.acquire(timeout=_SECONDS)
     except Timeout:
         raise LakeError(
             f"another process writes {topic} in {lake}: stop it first (an archiver merges files by "
             "itself)"
         ) from None
-    return lock

@@ -27,7 +27,7 @@ QUERY = 'select sum(a), sum(b), count(*), max("record"."offset"), count(distinct
 
 def by_duckdb(lake: Path) -> Any:
     files = f"read_parquet('{lake}/t/**/*.parquet', union_by_name=true, hive_partitioning=true)"
-    return duckdb.sql(QUERY + files).fetchone()
+    return duckdb.sql(QUERY + files).fetchall()[0]
 
 
 def by_spark(spark: SparkSession, lake: Path) -> Any:

@@ -6,9 +6,10 @@ keeps the order of a partition, and a task succeeds only when the cluster has al
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from pyspark.sql import datasource
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 FLUSH_SECONDS = 1
 FULL_SECONDS = 0.05
+ANY_PARTITION = -1
+"""For librdkafka: where its partitioner puts the key."""
 
 _TYPES: dict[str, tuple[DataType, ...]] = {
     "topic": (StringType(),),
@@ -38,14 +41,14 @@ _TYPES: dict[str, tuple[DataType, ...]] = {
 }
 
 Header = tuple[str, bytes | None]
+_NO_MORE: dict[str, Any] = {}
 
 
 class DeliveryError(Exception):
     """The cluster did not take a record."""
 
 
-@dataclass(frozen=True)
-class OutgoingRecord:
+class OutgoingRecord(NamedTuple):
     """A row as it goes to the cluster."""
 
     topic: str | None
@@ -140,44 +143,35 @@ class Sending:
 
     def send(self, records: Iterable[OutgoingRecord]) -> None:
         """Hand records to the producer."""
-        for record in records:
-            arguments = self._checked(record)
-            while not self._accepted(arguments):
-                self._producer.poll(FULL_SECONDS)
+        own, produce = self.topic, self._producer.produce
+        for topic, partition, key, value, headers in records:
+            where = topic if own is None else own
+            if where is None or (partition is not None and partition < 0):
+                raise _impossible(where, partition)
+            to = ANY_PARTITION if partition is None else partition
+            more = {"headers": headers} if headers else _NO_MORE
+            try:
+                produce(where, value, key, to, **more)
+            except BufferError:
+                self._produce_patiently(where, value, key, to, **more)
+            except KafkaException as error:
+                raise _refused(where, error) from None
             self.sent += 1
         self._producer.poll(0)
         self._raise_failure()
 
-    def _checked(self, record: OutgoingRecord) -> dict[str, Any]:
-        topic = self.topic if self.topic is not None else record.topic
-        if topic is None:
-            raise DeliveryError(
-                "null topic present in the data. Use the topic option for setting a default topic."
-            )
-        arguments: dict[str, Any] = {"topic": topic, "key": record.key, "value": record.value}
-        if record.partition is not None:
-            if record.partition < 0:
-                raise DeliveryError(
-                    f"Invalid partition: {record.partition}. Partition number should always be "
-                    "non-negative or null."
-                )
-            arguments["partition"] = record.partition
-        if record.headers:
-            arguments["headers"] = record.headers
-        return arguments
-
-    def _accepted(self, arguments: dict[str, Any]) -> bool:
-        """False while the producer's queue is full."""
-        try:
-            self._producer.produce(**arguments)
-        except BufferError:
+    def _produce_patiently(self, *arguments: Any, **more: Any) -> None:
+        """The producer's queue is full: wait for room."""
+        while True:
+            self._producer.poll(FULL_SECONDS)
             self._raise_failure()
-            return False
-        except KafkaException as error:
-            raise DeliveryError(
-                f"a record for topic {arguments['topic']} was refused: {error.args[0].str()}"
-            ) from None
-        return True
+            try:
+                self._producer.produce(*arguments, **more)
+            except BufferError:
+                continue
+            except KafkaException as error:
+                raise _refused(arguments[0], error) from None
+            return
 
     def finish(self) -> Written:
         """Wait until the cluster has everything. Raises DeliveryError."""
@@ -192,24 +186,35 @@ class Sending:
             raise self._failure
 
 
+def _impossible(topic: str | None, partition: int | None) -> DeliveryError:
+    if topic is None:
+        return DeliveryError(
+            "null topic present in the data. Use the topic option for setting a default topic."
+        )
+    return DeliveryError(
+        f"Invalid partition: {partition}. Partition number should always be non-negative or null."
+    )
+
+
+def _refused(topic: str, error: KafkaException) -> DeliveryError:
+    return DeliveryError(f"a record for topic {topic} was refused: {error.args[0].str()}")
+
+
 def of_arrow(batch: pa.RecordBatch) -> Iterator[OutgoingRecord]:
     """The rows of an Arrow batch."""
-    nothing = [None] * batch.num_rows
-    names = batch.schema.names
     columns = {
-        name: batch.column(name).to_pylist() if name in names else nothing for name in _TYPES
+        name: batch.column(name).to_pylist()
+        if name in batch.schema.names
+        else itertools.repeat(None, batch.num_rows)
+        for name in OutgoingRecord._fields
     }
-    rows = zip(
-        columns["topic"],
-        columns["partition"],
-        columns["key"],
-        columns["value"],
-        columns[HEADERS],
-        strict=True,
-    )
-    for topic, partition, key, value, headers in rows:
-        pairs = [(each["key"], each["value"]) for each in headers] if headers else None
-        yield OutgoingRecord(topic, partition, key, value, pairs)
+    if HEADERS in batch.schema.names:
+        columns[HEADERS] = map(_pairs, columns[HEADERS])
+    return map(OutgoingRecord, *columns.values())
+
+
+def _pairs(headers: list[dict[str, Any]] | None) -> list[Header] | None:
+    return [(each["key"], each["value"]) for each in headers] if headers else None
 
 
 def of_row(row: Any) -> OutgoingRecord:

@@ -13,7 +13,7 @@ from tests.pages import commands_of, run_page
 
 DOCS = Path(__file__).parents[2] / "docs"
 
-PAGES = ["spark", "lake"]
+PAGES = ["spark", "lake", "pipelines"]
 """Add yours: a file of docs/ without its ending."""
 
 SECONDS = 180

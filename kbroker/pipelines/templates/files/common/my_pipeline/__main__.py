@@ -57,7 +57,7 @@ def run(spark: SparkSession, conf: Conf, stopping: Event) -> int:
                 pass
             query.stop()
             return 0
-        except Exception as error:  # noqa: BLE001 - whatever it was, the next start goes on there
+        except Exception as error:  # noqa: BLE001 - another start can do no harm
             lasted = time.monotonic() - began
             failures = failures + 1 if lasted < QUICK_SECONDS else 0
             log.error("failed, again in %d s: %s", PAUSE_SECONDS, cause(error))

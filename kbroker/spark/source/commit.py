@@ -52,10 +52,10 @@ class GroupCommits:
         self.last_error = None
 
     def _failed(self, why: str, offsets: Offsets) -> None:
+        if why != self.last_error:
+            partitions = named(offsets)
+            logger.warning("%s was not committed to group %s: %s", partitions, self.group, why)
         self.last_error = why
-        logger.warning(
-            "Progress of %s was not committed to group %s: %s", named(offsets), self.group, why
-        )
 
     def close(self) -> None:
         """End the client."""

@@ -335,7 +335,7 @@ def _kafka(given: Mapping[str, str]) -> dict[str, str]:
     }
     if "bootstrap.servers" not in found and FILE_OPTION not in given:
         raise OptionError(
-            "Option 'kafka.bootstrap.servers' must be specified, or 'path' to read segment files"
+            "Option 'kafka.bootstrap.servers' must be specified; segment files are read with 'path'"
         )
     return found
 

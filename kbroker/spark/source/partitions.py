@@ -6,7 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping
 
-from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from .client import made, reads_committed, settings
@@ -145,7 +145,12 @@ class WirePartitions(Partitions):
             if reads_committed(options.kafka)
             else IsolationLevel.READ_UNCOMMITTED
         )
-        self.client = made(AdminClient, settings(options.kafka))
+        self.last_error: str | None = None
+        own = {"error_cb": self._on_error}
+        self.client = made(AdminClient, settings(options.kafka) | own)
+
+    def _on_error(self, error: KafkaError) -> None:
+        self.last_error = error.str()
 
     def _topics(self) -> dict[str, Collection[int]]:
         """Raises SourceError.
@@ -176,7 +181,8 @@ class WirePartitions(Partitions):
 
     def _unreachable(self, error: KafkaException, what: str = "topics") -> SourceError:
         servers = self.options.kafka.get("bootstrap.servers")
-        return SourceError(f"{servers} does not answer about {what}: {error.args[0].str()}")
+        seen = f" ({self.last_error})" if self.last_error else ""
+        return SourceError(f"{servers} does not answer about {what}: {error.args[0].str()}{seen}")
 
 
 def _spec(at: int) -> OffsetSpec:

@@ -99,6 +99,7 @@ def producer_settings(options: SinkOptions) -> Settings:
     return {
         "acks": "all",
         "partitioner": "murmur2_random",
+        "message.max.bytes": 1024 * 1024,
         "queue.buffering.max.messages": 500_000,
         "queue.buffering.max.kbytes": 64 * 1024,
         "delivery.timeout.ms": 120_000,

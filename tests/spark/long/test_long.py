@@ -4,8 +4,8 @@ Nothing may be lost, and nothing that a reader of the lake sees may be there twi
 enriched orders is written at least once: it may have an order again after a kill of Spark, and the
 lake then has it as often as the topic.
 
-On two free cores 10,000,000 records and 20 kills take about a quarter of an hour; most of it is Spark's work,
-half a minute is a kill of Spark, and the audits at the end take four minutes.
+10,000,000 records and 20 kills are meant for about a quarter of an hour on two free cores: mostly Spark at work,
+ten seconds for each start of it, and three or four minutes of audits at the end.
 """
 
 from __future__ import annotations

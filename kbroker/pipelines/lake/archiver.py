@@ -16,7 +16,7 @@ from .brokers import Brokers
 from .commits import Commits, Counts, LakeError, write_durably
 from .fields import PARTITION
 from .layout import DATE, HOUR, POISON, PRIVATE, RECORD
-from .locking import topic_lock
+from .locking import take_lock
 from .merging import Merges
 from .settings import MadeAgainError, Settings
 from .values import BAD, NEW, VALUE, JsonValues, RawValues, Values
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
-SAMPLE_ROWS = 10_000
+SAMPLE_ROWS = 5_000
 """So many values are looked at to find fields."""
 MERGE_FILES_MIN = 8
 _ADDRESS = re.compile(r"\w{2,}:/")
@@ -94,7 +94,7 @@ class Archiver:
         """The same, by batch."""
         self._idle = threading.Lock()
         self._folder = conf.lake / PRIVATE / conf.topic
-        self._lock = topic_lock(conf.lake, conf.topic).lock
+        self._lock = take_lock(conf.lake, conf.topic)
         try:
             self._brokers = Brokers(conf.bootstrap, conf.options)
             self._commits = Commits(conf.lake, conf.topic)
@@ -239,9 +239,9 @@ class Archiver:
         from pyspark.sql import functions as F
 
         records = _records(rows)
+        if not self._values.schema["fields"]:  # nothing is known: a look at the first values
+            self._grow(records.filter(F.col(VALUE).isNotNull()))
         may_grow = True
-        if not self._values.schema["fields"]:
-            may_grow = self._grow(records.filter(F.col(VALUE).isNotNull()))
         while True:
             shaped = self._values.shaped(records, may_grow=may_grow)
             bad, new = self._write_data(shaped)
@@ -254,8 +254,6 @@ class Archiver:
     def _grow(self, rows: DataFrame) -> bool:
         """Find new fields in rows and keep them; False when there is nothing that could be kept."""
         sample = [bytes(row[0]) for row in rows.select(VALUE).limit(SAMPLE_ROWS).collect()]
-        if not sample:
-            return True
         grown = self._values.grow(sample)
         write_durably(self._folder / "schema.json", json.dumps(self._values.schema, indent=1))
         return grown

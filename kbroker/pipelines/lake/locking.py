@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from filelock import AcquireReturnProxy, FileLock, Timeout
+from filelock import FileLock, Timeout
 
 from .commits import LakeError
 from .layout import PRIVATE
@@ -12,10 +14,10 @@ from .layout import PRIVATE
 _SECONDS = 10
 
 
-def topic_lock(lake: Path, topic: str) -> AcquireReturnProxy:
-    """Take a topic's part of a lake; the lock goes with the process, however that ends.
+def take_lock(lake: Path, topic: str) -> FileLock:
+    """Take a topic's part of a lake.
 
-    Resource handling: a context manager gives it back, or ``lock.release()`` of what is returned.
+    Resource handling: give it back with ``release()``; it goes with the process, however that ends.
 
     Raises:
         LakeError: another process has it.
@@ -24,9 +26,20 @@ def topic_lock(lake: Path, topic: str) -> AcquireReturnProxy:
     folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / "lock", thread_local=False)
     try:
-        return lock.acquire(timeout=_SECONDS)
+        lock.acquire(timeout=_SECONDS)
     except Timeout:
         raise LakeError(
             f"another process writes {topic} in {lake}: stop it first (an archiver merges files by "
             "itself)"
         ) from None
+    return lock
+
+
+@contextmanager
+def topic_lock(lake: Path, topic: str) -> Iterator[None]:
+    """Have a topic's part of a lake for a while. Raises as `take_lock`."""
+    lock = take_lock(lake, topic)
+    try:
+        yield
+    finally:
+        lock.release()

@@ -13,11 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from .layout import PAYLOAD_OF_RAW, RECORD, LakeFile, data_files
+from .layout import PAYLOAD_OF_RAW, PRIVATE, RECORD, LakeFile, data_files
 
 __all__ = ["LakeFile", "common_schema", "files", "merged", "payload", "records"]
 
 BATCH_ROWS = 8192
+FIELD = b"field"
+"""The key of a column's metadata under which its field's own name stands, where it is another."""
 
 
 def files(lake: Path, topic: str) -> list[LakeFile]:
@@ -38,7 +40,7 @@ def records(
         pyarrow.ArrowException: a file is torn, or one column has two types that do not go together.
     """
     found = files(lake, topic)
-    schema = common_schema(found, columns)
+    schema = _with_field_names(common_schema(found, columns), lake, topic)
     for batch in merged([file for file in found if file.partition == partition], schema):
         yield batch.select(list(columns)) if columns else batch
 
@@ -74,7 +76,9 @@ def payload(batch: pa.RecordBatch) -> list[bytes | None]:
         values: list[bytes | None] = batch.column(names[0]).to_pylist()
         return values
     tombstones = pc.struct_field(batch.column(RECORD), "tombstone").to_pylist()
-    rows = batch.select(names).to_pylist()
+    columns = batch.select(names)
+    fields = [(field.metadata or {}).get(FIELD, field.name.encode()) for field in columns.schema]
+    rows = columns.rename_columns([name.decode() for name in fields]).to_pylist()
     return [
         None if tombstone else _as_json(row)
         for row, tombstone in zip(rows, tombstones, strict=True)
@@ -134,6 +138,14 @@ def common_schema(found: Sequence[LakeFile], columns: Sequence[str] | None = Non
     names = [name for name in fields.names if name != RECORD]
     wanted = [name for name in names if columns is None or name in columns]
     return pa.schema([fields.field(name) for name in (*wanted, RECORD) if name in fields.names])
+
+
+def _with_field_names(schema: pa.Schema, lake: Path, topic: str) -> pa.Schema:
+    """The schema that says of each column what the field is called where that is another name."""
+    path = lake / PRIVATE / topic / "schema.json"
+    kept = json.loads(path.read_text(encoding="utf-8"))["fields"] if path.exists() else []
+    metadata = {each["name"]: each["metadata"] for each in kept if each["metadata"]}
+    return pa.schema([field.with_metadata(metadata.get(field.name)) for field in schema])
 
 
 def _conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

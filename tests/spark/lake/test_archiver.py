@@ -77,7 +77,7 @@ def test_json_fields_become_columns_and_what_cannot_is_poison(
     archiver = archive(spark, conf_of(broker, tmp_path, "t"))
 
     assert payloads(tmp_path, "t") == [
-        {"id": 1, "price": 1.5, "tags": [], "Record_": "x", "a": 1, "A_": 2},
+        {"id": 1, "price": 1.5, "tags": [], "Record": "x", "a": 1, "A": 2},
         {"id": 2, "price": 2.0, "inner": {"x": [{"deep": 1}]}},
         {"id": 3, "inner": {"x": [{"deep": 1, "new": "n"}], "y": 2}, "note": "first"},
         {"tags": ["a"], "inner": {}},

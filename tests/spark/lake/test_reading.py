@@ -105,3 +105,18 @@ def test_what_is_not_the_archivers_is_passed_by(tmp_path: Path) -> None:
     assert [(file.partition, file.first, file.last) for file in reading.files(tmp_path, "t")] == [
         (0, 0, 0)
     ]
+
+
+def test_payloads_have_the_fields_own_names(tmp_path: Path) -> None:
+    write_file(tmp_path, 1, [0], {"record_": pa.array([1]), "a": pa.array([2])})
+    private = tmp_path / "_kbroker" / "t"
+    private.mkdir(parents=True)
+    fields = [
+        {"name": "record_", "type": "long", "nullable": True, "metadata": {"field": "record"}},
+        {"name": "a", "type": "long", "nullable": True, "metadata": {}},
+    ]
+    (private / "schema.json").write_text(json.dumps({"type": "struct", "fields": fields}))
+    batches = list(reading.records(tmp_path, "t", 0))
+    assert [json.loads(reading.payload(batch)[0] or b"") for batch in batches] == [
+        {"record": 1, "a": 2}
+    ]

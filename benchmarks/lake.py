@@ -173,7 +173,7 @@ def _start_broker(folder: Path) -> tuple[subprocess.Popen[bytes], str]:
         "--data-dir",
         str(folder / "data"),
     ]
-    words += ["--topic", f"{TOPIC}:{PARTITIONS}"]
+    words += ["--topic", f"{TOPIC}:{PARTITIONS}:retention.ms=-1"]
     with open(folder / "broker.log", "wb") as log:
         broker = subprocess.Popen(
             [sys.executable, "-m", "kbroker", *words], stdout=log, stderr=subprocess.STDOUT

@@ -32,7 +32,7 @@ def start(broker: LocalBroker, lake: Path, *more: str) -> subprocess.Popen[str]:
 
 
 def test_kill_9_under_load_loses_and_doubles_nothing(broker: LocalBroker, tmp_path: Path) -> None:
-    broker.create_topic("t", partitions=2)
+    broker.create_topic("t", partitions=2, configs={"retention.ms": "-1"})
     for hour in range(3):
         values = [b"bad" if number % 100 == 7 else {"n": number} for number in range(RECORDS // 6)]
         for partition in (0, 1):

@@ -14,14 +14,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 from kbroker.cli.target import ENVIRONMENT
+from kbroker.client.cluster import open_cluster
+from kbroker.endpoint import Endpoint
+from kbroker.pipelines.replay.journal import ends_of
 from kbroker.testing import LocalBroker
 from kbroker.testing.kit import KafkaRecord
 
-COUNT = 6_000
+KILLS = int(os.environ.get("KBROKER_REPLAY_KILLS", "2"))
+COUNT = 3_000 * KILLS
 RATE = 4_000
-KILLS = 2
 
 
 @pytest.fixture
@@ -70,7 +74,7 @@ class Command:
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=120)
     return process.returncode, said
 
 
@@ -82,9 +86,20 @@ def order_of(records: list[KafkaRecord]) -> dict[int, list[bytes | None]]:
     return found
 
 
+def written(broker: LocalBroker, topic: str) -> int:
+    """How many records a topic has."""
+
+    async def ask() -> int:
+        async with open_cluster([Endpoint.parse(broker.bootstrap_servers)]) as cluster:
+            (row,) = await cluster.topics([topic])
+            return sum((await ends_of(cluster, topic, len(row.partitions))).values())
+
+    return trio.run(ask)
+
+
 def wait_for_some(broker: LocalBroker, topic: str, count: int) -> None:
-    deadline = time.monotonic() + 30
-    while len(broker.records(topic)) < count:
+    deadline = time.monotonic() + 60
+    while written(broker, topic) < count:
         assert time.monotonic() < deadline
         time.sleep(0.02)
 
@@ -110,16 +125,34 @@ def test_killed_at_any_moment(
     command = Command(broker, *args, "--progress", str(tmp_path / "progress"))
     for _ in range(KILLS):
         process = command.start()
-        before = len(broker.records(topic))
+        before = written(broker, topic)
         wait_for_some(broker, topic, min(before + chance.randrange(1200), COUNT - 1))
         process.kill()
         ended(process)
-    there = len(broker.records(topic))
+        if chance.random() < 0.3:
+            broker.stop()
+            broker.start()
+    there = written(broker, topic)
     status, said = command.run()
     assert status == 0, said
     assert f"{there:,} records are written already" in said
     assert order_of(broker.records(topic)) == order_of(broker.records("whole"))
     assert "all is written" in command.run()[1]
+
+
+def test_a_broker_that_is_away_for_a_while(broker: LocalBroker, lines: Path) -> None:
+    """Source and target are one broker here; the replay waits for it."""
+    broker.create_topic("orders", 3)
+    assert Command(broker, "--ndjson", str(lines), "--to-topic", "orders").run()[0] == 0
+    process = Command(broker, "orders", "--to-topic", "copy", "--rate", str(RATE)).start()
+    wait_for_some(broker, "copy", 100)
+    broker.stop()
+    time.sleep(0.5)
+    assert process.poll() is None
+    broker.start()
+    status, said = ended(process)
+    assert status == 0, said
+    assert order_of(broker.records("copy")) == order_of(broker.records("orders"))
 
 
 def test_stopped_by_a_signal(broker: LocalBroker, lines: Path) -> None:

@@ -1,6 +1,8 @@
 """How many records a second `kbroker replay` writes: from a topic, by key, and from lines of JSON.
 
-Broker and replay are a process each, so two processors are kept busy. Prints one line for each source.
+Broker and replay are a process each, so two processors are kept busy. Prints one line for each
+source: the rate, and the time of a processor that the replay takes for a record, with the start of
+the program.
 """
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import subprocess
 import sys
 import tempfile
@@ -52,13 +55,15 @@ def main() -> None:
                 environ = os.environ | {"KBROKER_BOOTSTRAP": (folder / "port").read_text().strip()}
                 run(folder, environ, ["--ndjson", "orders.ndjson", "--to-topic", "orders"])
                 for source, words in RUNS.items():
-                    print(f"{source:24} {run(folder, environ, words):>10} records/s", flush=True)
+                    rate, micros = run(folder, environ, words)
+                    print(f"{source:24} {rate:>10} records/s {micros:>6.1f} us each", flush=True)
             finally:
                 broker.terminate()
 
 
-def run(folder: Path, environ: dict[str, str], words: list[str]) -> str:
-    """Replay; returns the rate that it says."""
+def run(folder: Path, environ: dict[str, str], words: list[str]) -> tuple[str, float]:
+    """Replay; returns the rate that it says, and what a record takes of a processor."""
+    before = used()
     done = subprocess.run(
         [*KBROKER, "replay", *words],
         cwd=folder,
@@ -69,7 +74,13 @@ def run(folder: Path, environ: dict[str, str], words: list[str]) -> str:
     )
     found = re.search(r"([\d,]+) records/s", done.stderr)
     assert found, done.stderr
-    return found[1]
+    return found[1], (used() - before) / RECORDS * 1e6
+
+
+def used() -> float:
+    """Seconds of processors that children have used which have ended."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 if __name__ == "__main__":

@@ -29,6 +29,8 @@ def write_uvarint(value: int) -> bytes:
     """An unsigned varint, as in compact lengths and tags (KIP-482)."""
     if value < 0x80:
         return _ONE_BYTE[value]
+    if value < 0x4000:
+        return bytes((value & 0x7F | 0x80, value >> 7))
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -64,7 +66,10 @@ def finish_uvarint(buffer: Buffer, position: int, first: int) -> tuple[int, int]
 
 def write_varint(value: int) -> bytes:
     """A signed (zigzag) varint of up to 64 bits, as in records."""
-    return write_uvarint((value << 1) ^ (value >> 63))
+    zigzag = (value << 1) ^ (value >> 63)
+    if zigzag < 0x80:  # most are, and a record has six: spare them the second call
+        return _ONE_BYTE[zigzag]
+    return write_uvarint(zigzag)
 
 
 def read_varint(buffer: Buffer, position: int) -> tuple[int, int]:

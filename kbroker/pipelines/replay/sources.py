@@ -63,10 +63,9 @@ class Source(Protocol):
 
 def by_partition(chunk: Chunk) -> dict[str, int]:
     """The positions of a source whose streams are its partitions."""
-    return {
-        str(partition): record.offset + 1
-        for partition, record in zip(chunk.partitions, chunk.records, strict=True)
-    }
+    offsets = [record.offset for record in chunk.records]
+    last = dict(zip(chunk.partitions, offsets, strict=True))
+    return {str(partition): offset + 1 for partition, offset in last.items()}
 
 
 def of_partition(index: int, records: Iterable[Record], wanted: Wanted | None) -> Chunk:

@@ -97,9 +97,10 @@ def test_the_jars_of_a_spark_with_another_scala(version: str, name: str, tmp_pat
 
 
 def test_a_spark_on_another_scala(tmp_path: Path) -> None:
-    """This Spark's own jars, with the library of Scala 2.12 before them."""
-    library = other("spark-sql-kafka-0-10_2.12", "3.5.1", tmp_path)
-    assert library
+    """This Spark's own jars, with the library of Scala 2.12 instead of theirs.
+
+    Which class of Scala is missed first (``scala/$less$colon$less`` is often named) differs.
+    """
     pom = tmp_path / "pom.xml"
     pom.write_text(jars.pom("x", "1").replace("org.apache.spark", "org.scala-lang").replace(
         "<artifactId>x</artifactId>\n    <version>1", "<artifactId>scala-library</artifactId>\n"
@@ -122,7 +123,6 @@ def test_a_spark_on_another_scala(tmp_path: Path) -> None:
         text=True,
         check=False,
     )
-    assert "scala/$less$colon$less" in done.stderr
     assert serious(done.stderr) == ["wrong Scala"]
 
 

@@ -99,6 +99,9 @@ class _Reading:
         self.met_end: int | None = None
         """Where the partition ended when it was last looked at."""
         self.progress_at = time.monotonic()
+        self._seek(offset)
+
+    def _seek(self, offset: int) -> None:
         self.consumer.assign([TopicPartition(self.wanted.topic, self.wanted.partition, offset)])
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -142,8 +145,7 @@ class _Reading:
         """Raises DataLoss and SourceError."""
         error = event.error()
         if error.code() == KafkaError._PARTITION_EOF:
-            self.position = max(self.position, event.offset())
-            self.met_end = event.offset()
+            self._meet_end(event.offset())
         elif error.code() == KafkaError._AUTO_OFFSET_RESET:
             self._skip_to_what_is_there()
         elif error.code() in _GONE:
@@ -151,11 +153,21 @@ class _Reading:
         elif not error.retriable():
             raise SourceError(f"{self._where()} cannot be read: {error.str()}")
 
+    def _meet_end(self, offset: int) -> None:
+        """There is no more for now; patience begins anew when the end has moved."""
+        if offset != self.met_end:
+            self.progress_at = time.monotonic()
+        self.position = max(self.position, offset)
+        self.met_end = offset
+
     def _skip_to_what_is_there(self) -> None:
         """The offset is out of range: trimmed away, or the topic was made again and is shorter."""
         low, high = self._watermarks()
         lost = self.position
-        if lost < low:
+        if low <= lost <= high:
+            # The leader that said so has learned better.
+            self._seek(lost)
+        elif lost < low:
             self._lose(f"offset {lost} is out of range, the first one there is {low}", to=low)
         else:
             self._lose(f"offset {lost} is out of range, the partition ends at {high}")

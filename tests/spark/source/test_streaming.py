@@ -95,6 +95,19 @@ def test_a_batch_of_a_version_without_limits_is_all_there_is(
     assert stream.run(subscribe="all") == [["a", "b", "c"]]
 
 
+def test_an_unfinished_batch_is_repeated_and_then_comes_the_rest(
+    stream: Stream, broker: LocalBroker
+) -> None:
+    broker.create_topic("unfinished")
+    produce(broker, "unfinished", ["a", "b"])
+    stream.run(subscribe="unfinished")
+    for file in (stream.folder / "commits").glob("*0*"):
+        file.unlink()
+    produce(broker, "unfinished", ["c"])
+
+    assert stream.run(subscribe="unfinished") == [["a", "b"], ["c"]]
+
+
 def test_a_checkpoint_of_the_connector_is_gone_on_with_and_back(
     stream: Stream, broker: LocalBroker
 ) -> None:

@@ -14,6 +14,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -57,7 +58,7 @@ def main() -> None:
             for size in SIZES.values():
                 fill(broker, data, size, options.records)
             for number in range(options.repeat):
-                for way in (*WAYS[number % 3 :], *WAYS[: number % 3]):
+                for way in turned(options.ways, number):
                     measure(Stage(way, broker.address, str(data), options.records, ""), samples)
                     minutes = (time.monotonic() - began) / 60
                     print(f"{minutes:4.1f} min: {way}, round {number + 1}", file=sys.stderr)
@@ -76,9 +77,16 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.spark", description=__doc__)
     parser.add_argument("--records", type=int, default=1_000_000, help="of each size")
     parser.add_argument("--repeat", type=int, default=3, help="rounds; the table has medians")
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
     parser.add_argument("--folder", type=Path, help="where data is put meanwhile")
     parser.add_argument("--write", action="store_true", help=f"put the table into {DOCUMENT.name}")
     return parser.parse_args()
+
+
+def turned(ways: list[str], number: int) -> list[str]:
+    """The ways in the order of a round: each is first in its turn."""
+    first = number % len(ways)
+    return ways[first:] + ways[:first]
 
 
 def fill(broker: Kbroker, data: Path, size: int, records: int) -> None:
@@ -136,12 +144,13 @@ def measure(stage: Stage, samples: Samples) -> None:
 
 def report(samples: Samples, options: argparse.Namespace) -> Iterator[str]:
     """The table, as Markdown."""
-    yield (
+    yield textwrap.fill(
         f"{options.records:,} records of each size in {PARTITIONS} partitions, median of "
         f"{options.repeat}; PySpark {version('pyspark')}, Python {platform.python_version()}, "
         f"{os.cpu_count()} cores, which the broker shares. Each way had a JVM of its own in each "
         "round. Thousands of records a second, and in brackets the processor time of Spark and its "
-        "workers per record; ratios are of records a second."
+        "workers per record; ratios are of records a second.",
+        width=110,
     )
     yield ""
     yield "| | connector | over the wire | from files | wire / connector | files / connector |"
@@ -160,7 +169,7 @@ def _cell(samples: list[Sample], records: int) -> str:
 
 
 def _ratio(samples: list[Sample], peer: list[Sample]) -> str:
-    return f"{_seconds(peer) / _seconds(samples):.2f}" if samples else ""
+    return f"{_seconds(peer) / _seconds(samples):.2f}" if samples and peer else ""
 
 
 def _seconds(samples: list[Sample]) -> float:

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    epilog=r"""\b
-FORMAT is json or a template: %t topic, %p partition, %o offset, %e leader epoch,
+    epilog="\b\n"
+    r"""FORMAT is json or a template: %t topic, %p partition, %o offset, %e leader epoch,
 %d time in ms or %d{strftime[%F %T]}, %k key, %v value, %h{%k=%v } headers,
 %T %K %V %H their sizes, %x %y producer id and epoch, %a{compression},
 %[ %] log start and high watermark, %i records so far, and \n \t \xNN.

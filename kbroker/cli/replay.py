@@ -58,7 +58,7 @@ class Speed(click.ParamType[float]):
 
 
 @click.command(
-    epilog=r"""\b
+    epilog="""\b
 PLACE is start, end, 47, +3 (after the start), -2 (before the end) or @TIME; --to is the place
 to stop before. TIME is ms, s, a date, RFC 3339 or a duration from now such as -2h.
 """
@@ -80,8 +80,12 @@ to stop before. TIME is ms, s, a date, RFC 3339 or a duration from now such as -
     type=click.Path(exists=True, file_okay=False),
     help="Read what `kbroker lake` put into this folder.",
 )
-@click.option("--from", "begin", default="start", show_default=True, metavar="PLACE")
-@click.option("--to", "end", default="end", show_default=True, metavar="PLACE")
+@click.option(
+    "--from", "begin", default="start", show_default=True, metavar="PLACE", help="Where to begin."
+)
+@click.option(
+    "--to", "end", default="end", show_default=True, metavar="PLACE", help="Where to stop."
+)
 @click.option("-p", "--partition", "partitions", type=click.IntRange(0), multiple=True)
 @filter_options
 @click.option(
@@ -259,8 +263,10 @@ class _Command:
         self.progress.clear()
         show(self._output, _rows(rehearsal), partial(_text, _rows(rehearsal)))
         tallies = rehearsal.tallies.values()
-        first_ms = min((each.first_ms for each in tallies), default=0)
-        latest_ms = max((each.latest_ms for each in tallies), default=0)
+        first_ms = min((each.first_ms for each in tallies if each.first_ms is not None), default=0)
+        latest_ms = max(
+            (each.latest_ms for each in tallies if each.latest_ms is not None), default=0
+        )
         seconds = self._order.pace.seconds(rehearsal.count, first_ms, latest_ms)
         takes = f", in {seconds:,.1f} s" if seconds else ""
         _say(f"{_total(rehearsal)} would be written to {self._order.to_topic}{takes}")
@@ -363,7 +369,9 @@ def _text(rows: list[dict[str, Any]], wide: bool) -> str:
     return table(COLUMNS, rows, wide=wide) if rows else ""
 
 
-def _time(ms: int) -> str:
+def _time(ms: int | None) -> str | None:
+    if ms is None:
+        return None
     when = datetime.fromtimestamp(ms / 1000, UTC)
     return when.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from kbroker.protocol.records import Record
+from kbroker.protocol.records import NO_TIMESTAMP, Record
 
 LATE_SECONDS = 1.0
 """What was lost when the target stalled for longer is not made up for by a burst."""
@@ -82,7 +82,7 @@ class Rate:
 class Speed:
     """With the pauses that lie between the timestamps, divided by `factor`.
 
-    A record whose timestamp is earlier than one before it is due at once.
+    A record whose timestamp is earlier than one before it is due at once, as is one without.
     """
 
     in_order = True
@@ -90,15 +90,14 @@ class Speed:
     def __init__(self, factor: float) -> None:
         self._factor = factor
         self._start: float | None = None
-        self._first_ms = 0
-        self._latest_ms = 0
+        self._first_ms: int | None = None
+        self._latest_ms = NO_TIMESTAMP
 
     def due(self, records: Sequence[Record], now: float) -> int:
         if not records:
             return 0
         if self._start is None:
             self._start = now
-            self._first_ms = self._latest_ms = records[0].timestamp
         late = now - self.next_at(records[0])
         if late > LATE_SECONDS:
             self._start += late
@@ -106,12 +105,16 @@ class Speed:
         for record in records:
             if self.next_at(record) > now:
                 break
+            if self._first_ms is None and record.timestamp != NO_TIMESTAMP:
+                self._first_ms, self._start = record.timestamp, now
             self._latest_ms = max(self._latest_ms, record.timestamp)
             count += 1
         return count
 
     def next_at(self, record: Record) -> float:
         assert self._start is not None, "`due` comes first"
+        if self._first_ms is None:
+            return self._start
         passed_ms = max(record.timestamp, self._latest_ms) - self._first_ms
         return self._start + passed_ms / 1000 / self._factor
 

@@ -31,20 +31,24 @@ Write = Callable[[Placed], Awaitable[None]]
 
 @dataclass(slots=True)
 class Tally:
-    """What went to one partition: sizes are bytes of keys, values and headers, times ms."""
+    """What went to one partition: sizes are bytes of keys, values and headers, times ms.
+
+    Times are None before there is a record that has one.
+    """
 
     records: int = 0
     size: int = 0
-    first_ms: int = 0
-    latest_ms: int = 0
+    first_ms: int | None = None
+    latest_ms: int | None = None
 
     def add(self, records: Sequence[Record]) -> int:
         """Count records; returns their size."""
         size = sum(map(_size, records))
-        times = [record.timestamp for record in records]
-        low, high = min(times), max(times)
-        self.first_ms = min(self.first_ms, low) if self.records else low
-        self.latest_ms = max(self.latest_ms, high) if self.records else high
+        times = [record.timestamp for record in records if record.timestamp != NO_TIMESTAMP]
+        if times:
+            low, high = min(times), max(times)
+            self.first_ms = low if self.first_ms is None else min(self.first_ms, low)
+            self.latest_ms = high if self.latest_ms is None else max(self.latest_ms, high)
         self.records += len(records)
         self.size += size
         return size

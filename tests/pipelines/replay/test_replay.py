@@ -61,6 +61,11 @@ async def test_as_it_happened(autojump_clock: trio.testing.MockClock) -> None:
     ]
 
 
+async def test_records_without_a_time(autojump_clock: trio.testing.MockClock) -> None:
+    target = await played(ListSource(records(-1, 5_000, -1, 6_000)), Speed(1))
+    assert [round(at, 9) for at, _, _ in target.rows] == [0, 0, 0, 1]
+
+
 async def test_a_stall_is_not_made_up_for(autojump_clock: trio.testing.MockClock) -> None:
     class Stalling(ListTarget):
         async def write(self, placed: Any) -> None:

@@ -6,6 +6,7 @@ import importlib.util
 import os
 import re
 import runpy
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -75,17 +76,21 @@ def test_the_command_finds_what_plain_python_finds(
 def test_the_whole_command_in_processes_of_its_own(tmp_path: Path) -> None:
     python = sys.executable
     words = [python, "-m", "kbroker", "run", "--", python, "-m", command_of("logs")]
-    done = subprocess.run(
+    with subprocess.Popen(
         [*words, *arguments("logs", tmp_path)],
         cwd=EXAMPLES,
         env=os.environ | {"PYTHONPATH": str(EXAMPLES.parents[1])},
-        capture_output=True,
+        stdout=subprocess.PIPE,
         text=True,
-        timeout=180,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    check(done.stdout)
+        start_new_session=True,
+    ) as process:
+        try:
+            printed, _ = process.communicate(timeout=600)
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)  # with the example and its JVM
+            raise
+    assert process.returncode == 0, printed
+    check(printed)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ about `TASK_BYTES` of a partition, and knows which transactions were aborted whe
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -39,12 +40,12 @@ def data_folders(options: SourceOptions) -> DataFolders:
     Raises:
         OptionError: it names none, or an option needs a broker.
     """
-    paths = [each.strip().rstrip("/") or "/" for each in (options.path or "").split(",")]
-    if "" in paths or not options.path:
+    paths = [each.strip().removeprefix("file://") for each in (options.path or "").split(",")]
+    if "" in paths:
         raise OptionError(f"path must name data folders, and not '{options.path}'")
     if options.commit_to_group and "bootstrap.servers" not in options.kafka:
         raise OptionError("commitToGroup with 'path' needs 'kafka.bootstrap.servers' too")
-    return DataFolders([each.removeprefix("file://") for each in paths])
+    return DataFolders([os.path.abspath(each) for each in paths])
 
 
 class FilePartitions(Partitions):

@@ -296,6 +296,13 @@ def test_several_folders_are_one_broker(folder: Folder, tmp_path: Path) -> None:
     assert ends == {("t", 0): 100, ("u", 3): 10}
 
 
+def test_options_that_need_more_are_refused(folder: Folder) -> None:
+    with pytest.raises(OptionError, match="path must name data folders"):
+        FilePartitions(folder.options(path=f"{folder.path},"))
+    with pytest.raises(OptionError, match=r"needs 'kafka\.bootstrap\.servers' too"):
+        FilePartitions(folder.options(commitToGroup="g"))
+
+
 def test_a_folder_that_is_none_or_unsure_is_refused(folder: Folder, tmp_path: Path) -> None:
     with pytest.raises(FilesError, match="is no data folder of a broker"):
         DataFolders([str(tmp_path)]).logs()

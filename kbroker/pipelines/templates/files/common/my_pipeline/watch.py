@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 
-from pyspark.sql.streaming import StreamingQueryListener
 from pyspark.sql.streaming.listener import (
     QueryProgressEvent,
     QueryStartedEvent,
     QueryTerminatedEvent,
+    StreamingQueryListener,
 )
 
 log = logging.getLogger("my_pipeline")

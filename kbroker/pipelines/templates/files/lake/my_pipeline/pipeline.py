@@ -12,7 +12,7 @@ from pathlib import Path
 
 from kbroker.pipelines.lake import archiver
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from my_pipeline.conf import Conf
 

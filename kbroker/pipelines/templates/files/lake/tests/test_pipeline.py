@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from kbroker.testing import LocalBroker
-from pyarrow import parquet
+from pyspark.sql import Row, SparkSession
 
 from my_pipeline.conf import Conf
 
@@ -21,32 +21,34 @@ def order(number: int, amount: float | str = 9.5) -> dict[str, Any]:
     return {"id": str(number), "customer": "ada", "amount": amount}
 
 
-def rows(folder: Path) -> list[dict[str, Any]]:
-    """What any reader of Parquet sees."""
-    files = sorted(folder.rglob("*.parquet"))
-    return [row for file in files for row in parquet.ParquetFile(file).read().to_pylist()]
+def rows(spark: SparkSession, *folder: str) -> list[Row]:
+    """What any reader of Parquet sees, in the order of the topic."""
+    files = spark.read.option("recursiveFileLookup", True).parquet(str(Path(*folder)))
+    return files.orderBy("record.partition", "record.offset").collect()
 
 
-def test_orders_become_rows(kbroker: LocalBroker, run: Run, conf: Conf) -> None:
+def test_orders_become_rows(
+    spark: SparkSession, kbroker: LocalBroker, run: Run, conf: Conf
+) -> None:
     kbroker.produce("orders", order(1), key="a", partition=0)
     kbroker.produce("orders", order(2), partition=1)
     kbroker.produce("orders", order(3, amount="much"), partition=1)
     run()
-    found = rows(Path(conf.lake, "orders"))
+    found = rows(spark, conf.lake, "orders")
     assert [(row["id"], row["customer"], row["amount"]) for row in found] == [
         ("1", "ada", 9.5),
         ("2", "ada", 9.5),
     ]
     assert (found[0]["record"]["key"], found[0]["record"]["offset"]) == (b"a", 0)
-    (poison,) = rows(Path(conf.lake, "_poison"))
+    (poison,) = rows(spark, conf.lake, "_poison", "orders")
     assert (poison["record"]["partition"], poison["record"]["offset"]) == (1, 1)
 
 
 def test_a_batch_that_is_done_again_doubles_nothing(
-    kbroker: LocalBroker, run: Run, die_after_writing: Run, conf: Conf
+    spark: SparkSession, kbroker: LocalBroker, run: Run, die_after_writing: Run, conf: Conf
 ) -> None:
     kbroker.produce("orders", order(1), partition=0)
     die_after_writing()
     kbroker.produce("orders", order(2), partition=0)
     run()
-    assert [row["id"] for row in rows(Path(conf.lake, "orders"))] == ["1", "2"]
+    assert [row["id"] for row in rows(spark, conf.lake, "orders")] == ["1", "2"]

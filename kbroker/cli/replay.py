@@ -282,14 +282,14 @@ class _Command:
         writing = await prepare(
             self._order, found, to_cluster, lambda: self._show(writing.replay, found)
         )
-        replay, stopped_by = writing.replay, 0
+        replay = writing.replay
         if writing.earlier:
             _say(f"{writing.earlier:,} records are written already; going on")
         began_at = time.monotonic()
         try:
             async with _stoppable(replay) as signals:
-                await replay.run()
-            stopped_by = signals[0] if signals else 0
+                done = await replay.run()
+            stopped_by = 0 if done else signals[0]
         except BaseException:
             self.progress.clear()
             self._say_how_to_go_on(writing, sure=False)
@@ -312,8 +312,7 @@ class _Command:
             return
         if not sure:
             _say("what follows may be written in part; --progress FILE goes on without doubling it")
-        left = writing.left()
-        for options in left:
+        for options in writing.left():
             _say(f"to go on: {options}")
 
     def _show(self, replay: Replay, found: Found) -> None:

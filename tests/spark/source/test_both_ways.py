@@ -40,9 +40,10 @@ def full(folder: Path) -> Iterator[LocalBroker]:
         _stamped(broker)
         _compacted(broker)
         _trimmed(broker)
-        _transactions(broker)
+        open_one = _transactions(broker)
         _wait_until_stored(broker, folder)
         yield broker
+        del open_one
 
 
 def _producer(broker: LocalBroker, **settings: object) -> Producer:
@@ -104,8 +105,9 @@ def _trimmed(broker: LocalBroker) -> None:
     assert deleted.result().low_watermark == 33
 
 
-def _transactions(broker: LocalBroker) -> None:
-    """Committed and aborted ones that overlap, and one that stays open, with others behind it."""
+def _transactions(broker: LocalBroker) -> Producer:
+    """Committed and aborted ones that overlap, and one that stays open as long as its producer,
+    with others behind it."""
     broker.create_topic("both-transactions", 2, SMALL)
     first, second, third = (
         _producer(broker, transactional_id=name, transaction_timeout_ms=OPEN, linger_ms=5)
@@ -130,7 +132,7 @@ def _transactions(broker: LocalBroker) -> None:
     first.begin_transaction()
     first.produce("both-transactions", value=b"behind it", partition=0)
     first.commit_transaction()
-    broker.keep_open = third  # type: ignore[attr-defined]
+    return third
 
 
 def _wait_until_stored(broker: LocalBroker, folder: Path) -> None:

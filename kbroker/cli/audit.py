@@ -51,7 +51,7 @@ COMPARED_COLUMNS = [
 
 
 @click.command(
-    epilog=r"""\b
+    epilog="""\b
 FORM is record (key, value and headers), key, header:NAME, or field:NAME of a JSON value.
 Exit status: 0 clean, 1 something was found, 2 wrong usage, 3 the audit could not be done,
 4 no answer in time.

@@ -20,7 +20,7 @@ def main(asked: argparse.Namespace) -> int:
     asked.folder.mkdir(exist_ok=True)
     capture.create_topics(asked.bootstrap)
     database.make(path)
-    spark = session("changes")
+    spark = session("changes", quick=True)
     changes = capture.capture(path, asked.bootstrap)
     for seed in (asked.seed, asked.seed + 1):
         database.change(path, seed, asked.rows // 2)

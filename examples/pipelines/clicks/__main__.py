@@ -25,7 +25,7 @@ def main(asked: argparse.Namespace) -> int:
 
     start = partial(
         pipeline.start,
-        session("clicks"),
+        session("clicks", quick=True),
         asked.bootstrap,
         asked.folder,
         source=asked.format,

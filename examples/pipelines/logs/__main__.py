@@ -29,7 +29,7 @@ def main(asked: argparse.Namespace) -> int:
     topics.create(asked.bootstrap, [BAD, ERRORS], compacted=True)
     made = generate.entries(asked.seed, asked.rows)
     topics.send(asked.bootstrap, LOGS, ship.records(generate.log_files(made)))
-    spark = session("logs")
+    spark = session("logs", quick=True)
     start = partial(
         pipeline.start,
         spark,

@@ -21,7 +21,7 @@ def main(asked: argparse.Namespace) -> int:
     topics.create(asked.bootstrap, WIDTHS, compacted=True)
     made = generate.readings(asked.seed, asked.rows)
     topics.send(asked.bootstrap, METRICS, generate.records(made))
-    spark = session("metrics")
+    spark = session("metrics", quick=True)
     with program.timed("metrics -> windows", len(made)):
         program.drain(
             pipeline.start(

@@ -51,7 +51,9 @@ FAILURES: tuple[Failure, ...] = (
         "The Java registry did not deliver the connector: this version does not exist there, or the "
         "registry cannot be reached (Java reads no proxy variables).",
         "Compare the name with `kbroker spark packages`; gather the jars where there is a registry "
-        "with `kbroker spark packages --jars-dir DIR`, then set KBROKER_SPARK_JARS=DIR.",
+        "with `kbroker spark packages --jars-dir DIR`, then set KBROKER_SPARK_JARS=DIR. Or take "
+        'format("kbroker"), which needs no jar: kbroker.spark.session(connector=False), '
+        "kbroker lake archive --source kbroker.",
     ),
     Failure(
         "proxy",

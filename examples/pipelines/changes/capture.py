@@ -52,7 +52,8 @@ def capture(path: Path, bootstrap: str, round_size: int = 500) -> int:
         }
     )
     producer.init_transactions(_PATIENCE_S)  # ends what a predecessor has left open
-    begin = position = topics.latest(bootstrap, POSITIONS).get("outbox", 0)
+    begin: int = topics.latest(bootstrap, POSITIONS).get("outbox", 0)
+    position = begin
     with database.connect(path) as opened:
         while changes := opened.execute(_NEXT, (position, round_size)).fetchall():
             position = changes[-1][0]

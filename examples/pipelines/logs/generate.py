@@ -98,7 +98,7 @@ def _spoilt(good: str, reason: str, level: str) -> bytes:
 
 def log_files(made: Iterable[Entry]) -> dict[str, list[bytes]]:
     """The lines of each service's log file."""
-    lines = defaultdict(list)
+    lines: defaultdict[str, list[bytes]] = defaultdict(list)
     for entry in made:
         lines[entry.service] += entry.raw.split(b"\n")
     return dict(lines)

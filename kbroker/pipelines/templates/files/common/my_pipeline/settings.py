@@ -28,7 +28,6 @@ class Settings:
 
     bootstrap: str = setting("localhost:9092", "the Kafka to read from and to write to")
     format: str = setting("kafka", "kafka: Spark's connector; kbroker: the source without a jar")
-    max_offsets: int = setting(100_000, "how many records a batch has at most")
     master: str = setting("local[2]", "Spark's master; submitted: as spark-submit says")
     kafka: Mapping[str, str] = field(default_factory=dict)
     """More properties for Kafka's clients, such as security.protocol; only in the file."""

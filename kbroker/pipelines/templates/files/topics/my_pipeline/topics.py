@@ -21,14 +21,15 @@ class TopicSettings(Settings):
 
     checkpoint: str = setting("checkpoint", "folder where Spark notes how far it has come")
     trigger: str = setting("1 second", "time between batches; or available-now, which ends")
+    max_offsets: int = setting(100_000, "how many records a batch has at most; 0: all there are")
 
 
 def stream(spark: SparkSession, conf: TopicSettings, topic: str) -> DataFrame:
     """All records of a topic from its first one on, and those that come."""
     reader = spark.readStream.format(conf.format).options(**_kafka(conf))
-    return reader.options(
-        subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger=str(conf.max_offsets)
-    ).load()
+    if conf.max_offsets:
+        reader = reader.option("maxOffsetsPerTrigger", conf.max_offsets)
+    return reader.options(subscribe=topic, startingOffsets="earliest").load()
 
 
 def latest(spark: SparkSession, conf: TopicSettings, topic: str) -> DataFrame:

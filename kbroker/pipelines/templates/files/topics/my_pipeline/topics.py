@@ -54,7 +54,7 @@ def write(rows: DataFrame, conf: TopicSettings) -> None:
     records = rows.select(
         "topic", F.col("key").cast("binary"), F.col("value").cast("binary"), headers
     )
-    records.write.format(conf.format).options(**_kafka(conf)).save()
+    records.write.mode("append").format(conf.format).options(**_kafka(conf)).save()
 
 
 def start(

@@ -116,21 +116,28 @@ class JsonValues:
         return StructType([*each, StructField(_CORRUPT, StringType())])
 
     def _columns(self) -> list[Column]:
-        """The payload's columns; by position, as names may differ in case only."""
+        """The payload's columns."""
+        parsed, names = self._parsed_by_name()
+        return [
+            _without_void(parsed.getField(name), field["type"]).alias(field["name"])
+            for name, field in zip(names, self.schema["fields"], strict=True)
+            if fields.without_void(field["type"]) is not None
+        ]
+
+    def _parsed_by_name(self) -> tuple[Column, list[str]]:
+        """What was parsed, and its fields' names: numbers where some differ in case only."""
         from pyspark.sql import functions as F
         from pyspark.sql.types import StringType, StructField, StructType
 
+        names = [fields.field_name(field) for field in self.schema["fields"]]
+        if len({name.lower() for name in names}) == len(names):
+            return F.col(_PARSED), names
+        names = [f"f{index}" for index in range(len(names))]
         kinds = [_void_as_text(field["type"]) for field in self.schema["fields"]]
-        numbered = StructType(
-            [StructField(f"f{index}", spark_type(kind)) for index, kind in enumerate(kinds)]
-            + [StructField(_CORRUPT, StringType())]
-        )
-        whole = F.col(_PARSED).cast(numbered)
-        return [
-            _without_void(whole.getField(f"f{index}"), field["type"]).alias(field["name"])
-            for index, field in enumerate(self.schema["fields"])
-            if fields.without_void(field["type"]) is not None
+        each = [
+            StructField(name, spark_type(kind)) for name, kind in zip(names, kinds, strict=True)
         ]
+        return F.col(_PARSED).cast(StructType([*each, StructField(_CORRUPT, StringType())])), names
 
     def _has_new(self) -> Column:
         from pyspark.sql import functions as F
@@ -140,7 +147,12 @@ class JsonValues:
         ]}  # fmt: skip
         found = _has_new_names(F.col(_TEXT), kind)
         if fields.has_void(kind):
-            found = found | _has_value_in_void(F.col(_PARSED), kind)
+            parsed, names = self._parsed_by_name()
+            numbered = [
+                {**field, "name": name}
+                for name, field in zip(names, self.schema["fields"], strict=True)
+            ]
+            found = found | _has_value_in_void(parsed, fields.struct(numbered))
         return F.coalesce(found, F.lit(False))
 
 

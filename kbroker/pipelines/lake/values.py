@@ -145,9 +145,11 @@ class JsonValues:
         kind = {**self.schema, "fields": [
             {**field, "name": fields.field_name(field)} for field in self.schema["fields"]
         ]}  # fmt: skip
-        found = _has_new_names(F.col(_TEXT), kind)
+        parsed, names = self._parsed_by_name()
+        known = [F.when(parsed.getField(name).isNotNull(), 1).otherwise(0) for name in names]
+        # Each name has a colon: as many colons as known fields with a value leave no other name.
+        found = (_colons(F.col(_TEXT)) != sum(known, F.lit(0))) & _has_new_names(F.col(_TEXT), kind)
         if fields.has_void(kind):
-            parsed, names = self._parsed_by_name()
             numbered = [
                 {**field, "name": name}
                 for name, field in zip(names, self.schema["fields"], strict=True)
@@ -191,6 +193,12 @@ def _is_one_value(text: Column) -> Column:
     until_brace = F.octet_length(F.substring_index(text, "}", 1)) + 1
     alone = F.json_array_length(F.concat(F.lit("["), text, F.lit("]"))) == 1
     return (until_brace == F.octet_length(text)) | F.coalesce(alone, F.lit(False))
+
+
+def _colons(text: Column) -> Column:
+    from pyspark.sql import functions as F
+
+    return F.octet_length(text) - F.octet_length(F.replace(text, F.lit(":"), F.lit("")))
 
 
 def _void_as_text(kind: Type) -> Type:

@@ -77,6 +77,7 @@ def archiver(spark: Any, address: str, target: Path) -> None:
 def plain_stream(spark: Any, address: str, target: Path) -> None:
     """A streaming query with Spark's own file sink."""
     source = spark.readStream.format("kafka").option("startingOffsets", "earliest")
+    source = source.option("includeHeaders", "true")
     rows = _parsed(
         source.option("kafka.bootstrap.servers", address).option("subscribe", TOPIC).load()
     )
@@ -88,6 +89,7 @@ def plain_stream(spark: Any, address: str, target: Path) -> None:
 def plain_batch(spark: Any, address: str, target: Path) -> None:
     """A job that reads all and writes it."""
     source = spark.read.format("kafka").option("kafka.bootstrap.servers", address)
+    source = source.option("includeHeaders", "true")
     rows = _parsed(source.option("subscribe", TOPIC).load())
     rows.write.partitionBy("date", "hour").parquet(f"{target}/{TOPIC}")
 
@@ -96,12 +98,13 @@ def _parsed(rows: Any) -> Any:
     from pyspark.sql import functions as F
 
     value = F.from_json(F.col("value").cast("string"), SCHEMA).alias("parsed")
-    kept = ("topic", "partition", "offset", "timestamp", "key")
+    kept = ("topic", "partition", "offset", "timestamp", "timestampType", "key", "headers")
     return (
-        rows.select(value, *kept)
-        .select("parsed.*", *kept)
+        rows.select(value, "timestamp", F.struct(*kept).alias("record"))
+        .select("parsed.*", "timestamp", "record")
         .withColumn("date", F.to_date("timestamp"))
         .withColumn("hour", F.hour("timestamp"))
+        .drop("timestamp")
     )
 
 

@@ -148,7 +148,8 @@ class JsonValues:
         parsed, names = self._parsed_by_name()
         known = [F.when(parsed.getField(name).isNotNull(), 1).otherwise(0) for name in names]
         # Each name has a colon: as many colons as known fields with a value leave no other name.
-        found = (_colons(F.col(_TEXT)) != sum(known, F.lit(0))) & _has_new_names(F.col(_TEXT), kind)
+        more = _has_more_colons(F.col(_TEXT), sum(known, F.lit(0)))
+        found = more & _has_new_names(F.col(_TEXT), kind)
         if fields.has_void(kind):
             numbered = [
                 {**field, "name": name}
@@ -186,19 +187,22 @@ def _objects(values: list[bytes]) -> list[dict[str, Any]]:
 def _is_one_value(text: Column) -> Column:
     """Whether nothing stands after the value: from_json would not say so.
 
-    An object without an inner one ends at its first brace, which is cheap to see.
+    An object without an inner one ends at its only brace, which is cheap to see.
     """
     from pyspark.sql import functions as F
 
-    until_brace = F.octet_length(F.substring_index(text, "}", 1)) + 1
+    until_second = F.octet_length(F.substring_index(text, "}", 2))
+    only_brace = F.endswith(text, F.lit("}")) & (until_second == F.octet_length(text))
     alone = F.json_array_length(F.concat(F.lit("["), text, F.lit("]"))) == 1
-    return (until_brace == F.octet_length(text)) | F.coalesce(alone, F.lit(False))
+    return only_brace | F.coalesce(alone, F.lit(False))
 
 
-def _colons(text: Column) -> Column:
+def _has_more_colons(text: Column, count: Column) -> Column:
+    """Whether a text has more than so many colons; without a copy of it where it has not."""
     from pyspark.sql import functions as F
 
-    return F.octet_length(text) - F.octet_length(F.replace(text, F.lit(":"), F.lit("")))
+    until = F.call_function("substring_index", text, F.lit(":"), count + 1)
+    return F.octet_length(until) != F.octet_length(text)
 
 
 def _void_as_text(kind: Type) -> Type:

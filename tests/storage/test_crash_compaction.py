@@ -7,7 +7,7 @@ nothing may be there that was not sent, and nothing may be left of a compaction 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -128,16 +128,23 @@ def find_faults(files: Files, truth: Truth) -> list[str]:
         time = log.offset_for_timestamp(record.timestamp, limit=log.log_end_offset)
         if time is None or time.timestamp < record.timestamp or time.offset > record.offset:
             faults.append(f"time of {record.offset} gives {time}")
+    faults += lost_values(truth.acked, found)
+    if any(name.endswith((".cleaned", ".replaces")) for name in files.listdir(log.folder)):
+        faults.append("something is left of a compaction")
+    return faults + _producer_faults(log)
+
+
+def lost_values(acked: dict[bytes | None, Record], found: Iterable[Record]) -> list[str]:
+    """Which last acknowledged values a reader who got `found` misses."""
+    faults = []
     last = {record.key: record for record in found}
-    for key, promised in truth.acked.items():
+    for key, promised in acked.items():
         kept = last.get(key)
         if kept is None and promised.value is not None:
             faults.append(f"the acknowledged value of {key!r} is gone")
         elif kept is not None and kept.offset < promised.offset:
             faults.append(f"the last value of {key!r} is an older one")
-    if any(name.endswith((".cleaned", ".replaces")) for name in files.listdir(log.folder)):
-        faults.append("something is left of a compaction")
-    return faults + _producer_faults(log)
+    return faults
 
 
 def _contents(log: Log, offset: int = 0) -> list[Record]:

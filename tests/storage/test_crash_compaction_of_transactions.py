@@ -25,7 +25,7 @@ from kbroker.storage.log import Log
 from kbroker.storage.manager import LogManager
 
 from .helpers import META, NOW, content, end_transaction, open_log
-from .test_crash_compaction import KEYED, Script, Truth
+from .test_crash_compaction import KEYED, Script, Truth, lost_values
 from .test_crash_enumeration import Enumeration
 
 PRODUCERS = (88, 99)
@@ -92,23 +92,16 @@ def find_faults(files: Files, truth: Truth) -> list[str]:
     """Recover, and look at what readers of committed records get."""
     log = open_log(LogManager(files, "data", META), "keyed", KEYED)
     log.advance_high_watermark(log.log_end_offset)
+    found = list(committed(log))
     faults = []
-    last: dict[bytes | None, Record] = {}
-    for record in committed(log):
-        last[record.key] = record
+    for record in found:
         if record not in truth.sent[record.offset]:
             faults.append(f"{record!r} was not sent")
         if (record.value or b"").startswith(ABORTED):
             faults.append(f"the aborted record {record.offset} is read as committed")
-    for key, promised in truth.acked.items():
-        if promised.offset >= log.last_stable_offset:
-            continue  # behind the start of a transaction that is open
-        kept = last.get(key)
-        if kept is None and promised.value is not None:
-            faults.append(f"the acknowledged value of {key!r} is gone")
-        elif kept is not None and kept.offset < promised.offset:
-            faults.append(f"the last value of {key!r} is an older one")
-    return faults
+    # What lies behind the start of an open transaction is not to be seen yet.
+    seen = {key: it for key, it in truth.acked.items() if it.offset < log.last_stable_offset}
+    return faults + lost_values(seen, found)
 
 
 def committed(log: Log) -> Iterator[Record]:

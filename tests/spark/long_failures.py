@@ -145,8 +145,11 @@ def test_a_java_that_is_too_new(right: dict[str, Path]) -> None:
 
 
 def test_noise_is_known(right: dict[str, Path]) -> None:
-    """Nothing is wrong, and Spark's own settings print a lot."""
-    found = {each.failure.name for each in explain(job(*right.values()))}
+    """Nothing is wrong, and Spark's own settings print a lot; the topic takes a moment to be there."""
+    with LocalBroker() as broker:
+        broker.fault("Metadata", topic="made", error="UNKNOWN_TOPIC_OR_PARTITION").times(1)
+        said = run("-c", JOB, broker.bootstrap_servers, ",".join(map(str, right.values())))
+    found = {each.failure.name for each in explain(said)}
     name = socket.gethostname()
     on_loopback = {"loopback"} if socket.gethostbyname(name).startswith("127.") else set()
     assert found == {"native Hadoop", "topic made"} | on_loopback

@@ -140,7 +140,7 @@ def _type_of_value(spark: SparkSession, broker: LocalBroker) -> None:
 
 @provokes("no partition")
 def _no_partition(spark: SparkSession, broker: LocalBroker) -> None:
-    write(some(spark, partition=99), broker, **{"kafka.max.block.ms": "1000"})
+    write(some(spark, partition=99), broker, **{"kafka.max.block.ms": "5000"})
 
 
 @provokes("worker crashed")

@@ -64,4 +64,5 @@ def test_a_session_is_quiet_and_leaves_nothing(tmp_path: Path) -> None:
     )
     assert (done.stdout, done.stderr) == ("done\n", "")
     assert list(temporary.iterdir()) == []
-    assert list(folder.iterdir()) == []
+    # Spark 4.0 makes a folder for artifacts wherever it runs.
+    assert {each.name for each in folder.iterdir()} <= {"artifacts"}

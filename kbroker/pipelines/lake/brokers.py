@@ -69,10 +69,15 @@ class Brokers:
         number = told.topic_id
         known = number is not None and (number.get_most_significant_bits() or
                                         number.get_least_significant_bits())  # fmt: skip
-        return Topic(str(number) if known else "", len(told.partitions))
+        return Topic(as_kafka_writes(number) if known else "", len(told.partitions))
 
     def _said(self, error: Any) -> str:
         return f"{self._bootstrap} does not answer: {error.args[0].str()}"
+
+
+def as_kafka_writes(topic_id: Any) -> str:
+    """A topic id in Kafka's own form, the alphabet of URLs; librdkafka's has slashes."""
+    return str(topic_id).replace("+", "-").replace("/", "_")
 
 
 def client_settings(options: Mapping[str, str]) -> dict[str, str]:

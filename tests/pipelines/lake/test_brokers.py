@@ -1,0 +1,16 @@
+"""What brokers say, as the lake keeps it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from confluent_kafka import Uuid
+
+from kbroker.pipelines.lake.brokers import as_kafka_writes
+
+
+def test_a_topic_id_can_be_part_of_a_folders_name() -> None:
+    number = Uuid(-289360691352306693, -1)
+    assert {"+", "/"} <= set(str(number))
+    assert as_kafka_writes(number) == str(number).replace("+", "-").replace("/", "_")
+    assert Path("t@" + as_kafka_writes(number)).name.startswith("t@")

@@ -212,9 +212,10 @@ FAILURES: tuple[Failure, ...] = (
     ),
     Failure(
         "no partition",
-        r"Partition \d+ of topic \S+ with partition count \d+ is not present in metadata",
-        "The partition column names a partition that the topic does not have.",
-        "Leave the column out, or give the topic more partitions.",
+        r"Partition \d+ of topic \S+ with partition count \d+ is not present in metadata"
+        r"|Topic \S+ not present in metadata after",
+        "The partition column names a partition that the topic does not have, or there is no topic.",
+        "Leave the column out, give the topic more partitions, or look at its name.",
     ),
     Failure(
         "no producer ids",

@@ -583,7 +583,7 @@ def _parse(data: bytes, header: BatchHeader) -> Iterator[Record]:
                 position += raw >> 1
             headers: list[tuple[str, bytes | None]] = []
             if data[position]:
-                position = _parse_headers(data, position, headers)
+                position = parse_headers(data, position, headers)
             else:
                 position += 1
             if position != record_end:
@@ -597,8 +597,20 @@ def _parse(data: bytes, header: BatchHeader) -> Iterator[Record]:
         raise MalformedError(f"{end - position} bytes after the last record")
 
 
-def _parse_headers(data: bytes, position: int, headers: list[tuple[str, bytes | None]]) -> int:
-    """Append the headers of one record, whose count is at `position`; returns their end."""
+def parse_headers(
+    data: bytes,
+    position: int,
+    headers: list[tuple[str, bytes | None]],
+    errors: str = "surrogateescape",
+) -> int:
+    """Append the headers of one record, whose count is at `position`; returns their end.
+
+    `errors` says what becomes of keys that are not UTF-8, as in `bytes.decode`.
+
+    Raises:
+        MalformedError: a length makes no sense.
+        IndexError: the data ends before the headers.
+    """
     count, position = read_varint(data, position)
     if count < 0:
         raise MalformedError(f"{count} record headers")
@@ -606,7 +618,7 @@ def _parse_headers(data: bytes, position: int, headers: list[tuple[str, bytes | 
         size, position = read_varint(data, position)
         if size < 0:
             raise MalformedError("a record header without a key")
-        key = data[position : position + size].decode(errors="surrogateescape")
+        key = data[position : position + size].decode(errors=errors)
         position += size
         size, position = read_varint(data, position)
         if size < -1:

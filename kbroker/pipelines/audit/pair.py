@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kbroker.client.errors import ClientError
-
 from .compare import Compared, Comparison, Rules
 from .findings import LISTED, Finding, Findings, Kind
+from .hashing import spill_hashes
 from .identity import Identity
 from .keys import name_keys
 from .partition import PartitionFacts
-from .reader import Source, TopicReader, open_topic
-from .rows import FOREVER, Rows
+from .reader import Source, open_topic
+from .rows import FOREVER
 from .spill import Difference, Spill
 
 
@@ -92,8 +91,8 @@ async def compare_contents(
     right = await open_topic(other, findings)
     left = await open_topic(source, findings)
     with Spill() as ours, Spill() as theirs:
-        await _collect(left, identity, ours)
-        await _collect(right, identity, theirs)
+        await spill_hashes(left, identity, ours)
+        await spill_hashes(right, identity, theirs)
         for difference in ours.differences(theirs, distinct=distinct):
             _report(difference, source.topic, other.topic, str(identity), findings)
     await name_keys(source, findings)
@@ -101,19 +100,6 @@ async def compare_contents(
     return PairReport(
         source.topic, other.topic, str(identity), left.facts, right.facts, [], findings
     )
-
-
-async def _collect(reader: TopicReader, identity: Identity, spill: Spill) -> None:
-    def watch(partition: int, rows: Rows) -> None:
-        try:
-            spill.add(partition, rows.offsets, identity.hashes(rows))
-        except ValueError as error:
-            raise ClientError(f"{reader.source.topic}: {error}") from None
-
-    for facts in reader.facts:
-        async with reader.pieces(facts, watch) as pieces:
-            async for _ in pieces:
-                pass
 
 
 def _report(

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kbroker.client.errors import ClientError
-
 from .distinct import Distinct
 from .findings import LISTED, Finding, Findings, Kind
+from .hashing import spill_hashes
 from .identity import By, Identity
 from .keys import name_keys
 from .partition import PartitionFacts
@@ -57,17 +56,10 @@ async def audit_topic(
     keys = Distinct()
     with Spill() as spill:
 
-        def watch(partition: int, rows: Rows) -> None:
+        def note_keys(rows: Rows) -> None:
             keys.add(map(hash, rows.keys))
-            try:
-                spill.add(partition, rows.offsets, identity.hashes(rows))
-            except ValueError as error:
-                raise ClientError(f"{source.topic}: {error}") from None
 
-        for facts in reader.facts:
-            async with reader.pieces(facts, watch) as pieces:
-                async for _ in pieces:
-                    pass
+        await spill_hashes(reader, identity, spill, note_keys)
         repeated = _repeated(spill, source.topic, str(identity), findings if unique else None)
     await name_keys(source, findings)
     return TopicReport(

@@ -17,7 +17,7 @@ import numpy as np
 
 from kbroker.protocol.compression import decompress
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.primitives import Buffer, read_varint
+from kbroker.protocol.primitives import Buffer
 from kbroker.protocol.records import (
     HEADER_SIZE,
     MAX_DECOMPRESSED_BYTES,
@@ -26,6 +26,7 @@ from kbroker.protocol.records import (
     errors_as,
     iter_headers,
     long_varint,
+    parse_headers,
 )
 
 GROUP_BYTES = 2 * 1024 * 1024
@@ -262,33 +263,15 @@ class _Fields:
         found: dict[int, RecordHeaders] = {}
         if wanted:
             for number in some.tolist():
-                end, found[number] = _read_headers(self.data, int(self._position[number]))
-                ends[number] = end
+                headers = found[number] = []
+                at = int(self._position[number])
+                # Arrow's text is UTF-8.
+                ends[number] = parse_headers(self.data, at, headers, errors="replace")
         else:
             ends[some] = self._ends[some]
         if (ends != self._ends).any():
             raise MalformedError("a record does not end where its length says")
         return found
-
-
-def _read_headers(data: bytes, position: int) -> tuple[int, RecordHeaders]:
-    """The headers of one record, whose count is at `position`; returns where they end, and them."""
-    count, position = read_varint(data, position)
-    if count < 0:
-        raise MalformedError(f"{count} record headers")
-    headers: list[tuple[str, bytes | None]] = []
-    for _ in range(count):
-        size, position = read_varint(data, position)
-        if size < 0:
-            raise MalformedError("a record header without a key")
-        key = data[position : position + size].decode(errors="replace")
-        position += size
-        size, position = read_varint(data, position)
-        if size < -1:
-            raise MalformedError(f"length {size}")
-        headers.append((key, None if size < 0 else data[position : position + size]))
-        position += max(size, 0)
-    return position, headers
 
 
 def _repeated(of_batches: Sequence[int], counts: list[int]) -> np.ndarray:

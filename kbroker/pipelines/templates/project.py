@@ -11,6 +11,7 @@ from pathlib import Path
 
 KINDS = {
     "aggregate": "Totals per hour and customer; records that come too late are kept aside.",
+    "sessions": "Visitors' clicks become sessions; clicks that come too late are kept aside.",
     "enrich": "Each record of a topic, with its row of a table that is a compacted topic.",
     "lake": "Each record of a topic into Parquet files by date and hour, in columns of yours.",
     "custom": "A topic, a function of yours, another topic.",
@@ -19,6 +20,7 @@ KINDS = {
 
 LAYERS = {
     "aggregate": ("common", "topics", "aggregate"),
+    "sessions": ("common", "topics", "sessions"),
     "enrich": ("common", "topics", "enrich"),
     "lake": ("common", "lake"),
     "custom": ("common", "topics", "custom"),

@@ -1,0 +1,105 @@
+"""Sessions are right and written once; what is late is put aside; a kill doubles nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import datetime
+
+import pytest
+from kbroker.testing import LocalBroker
+
+from my_pipeline.watch import Watch
+
+Run = Callable[[], None]
+Latest = Callable[[str], dict[str, str]]
+Click = Callable[..., None]
+
+pytestmark = pytest.mark.kbroker(topics={"clicks": 2, "sessions": 2, "rejected": 1})
+
+
+@pytest.fixture
+def click(kbroker: LocalBroker) -> Click:
+    """Somebody clicks; without a visitor it is a heartbeat."""
+
+    def send(
+        minute: str,
+        visitor: str | None = None,
+        page: str = "/",
+        *,
+        partition: int = 0,
+        delay: int = 0,
+    ) -> None:
+        time = f"2026-03-01T{minute}:00Z"
+        value = {"time": time, "visitor": visitor, "page": page}
+        arrived = datetime.fromisoformat(time).timestamp() + delay * 60
+        kbroker.produce("clicks", value, partition=partition, timestamp=int(arrived * 1000))
+
+    return send
+
+
+def sessions(latest: Latest) -> dict[str, tuple[str, int, str, str]]:
+    """End, clicks, first and last page of each session, such as "10:00 ada"."""
+    found = {}
+    for key, text in latest("sessions").items():
+        each = json.loads(text)
+        start, visitor = key.split()
+        assert (each["start"], each["visitor"]) == (start, visitor)
+        found[f"{start[11:16]} {visitor}"] = (
+            *(each["end"][11:16], each["clicks"]),
+            *(each["entry"], each["exit"]),
+        )
+    return found
+
+
+def test_a_gap_ends_a_session(run: Run, click: Click, latest: Latest, watch: Watch) -> None:
+    click("10:20", "ada", "/basket", partition=1)
+    click("10:00", "ada", "/", partition=0)
+    click("10:10", "bob", "/help", partition=0)
+    click("10:51", "ada", "/again", partition=1)  # 31 minutes: she had left
+    run()
+    assert sessions(latest) == {}
+    click("15:00")
+    run()
+    assert sessions(latest) == {
+        "10:00 ada": ("10:20", 2, "/", "/basket"),
+        "10:10 bob": ("10:10", 1, "/help", "/help"),
+        "10:51 ada": ("10:51", 1, "/again", "/again"),
+    }
+    assert watch.dropped == 0
+
+
+def test_late_clicks_and_no_clicks_are_put_aside(
+    kbroker: LocalBroker, run: Run, click: Click, latest: Latest
+) -> None:
+    click("10:00", "ada")
+    click("10:05", "ada", delay=16)
+    click("10:10", "ada", delay=14)
+    kbroker.produce("clicks", "nonsense", partition=1)
+    click("12:00", "bob", delay=-90, partition=1)
+    click("15:00")
+    run()
+    assert sessions(latest) == {"10:00 ada": ("10:10", 2, "/", "/")}
+    found = {each.key: each.headers[0][1] for each in kbroker.records("rejected")}
+    assert found == {
+        b"clicks-0-1": b"late",
+        b"clicks-1-0": b"no click",
+        b"clicks-1-1": b"ahead of its time",
+    }
+
+
+def test_a_batch_that_is_done_again_doubles_nothing(
+    kbroker: LocalBroker, run: Run, die_after_writing: Run, click: Click, latest: Latest
+) -> None:
+    click("10:00", "ada")
+    click("10:05", "ada", delay=20)
+    run()
+    click("15:00")
+    run()
+    click("15:10", "bob", delay=20)
+    die_after_writing()
+    run()
+    assert sessions(latest) == {"10:00 ada": ("10:00", 1, "/", "/")}
+    late = [each.key for each in kbroker.records("rejected")]
+    assert len(late) == 3
+    assert set(late) == {b"clicks-0-1", b"clicks-0-3"}

@@ -115,16 +115,16 @@ class Cleaner:
         )
 
     async def _put_in_place(self, log: Log, task: CompactionTask, result: Compacted) -> bool:
-        files, logs = self._node.logs.files, self._node.logs
+        files, logs, in_thread = self._node.logs.files, self._node.logs, self._node.in_thread
         try:
-            await trio.to_thread.run_sync(logs.note_compaction, log)
-            segments = await trio.to_thread.run_sync(prepare, files, task, result)
+            await in_thread(partial(logs.note_compaction, log))
+            segments = await in_thread(partial(prepare, files, task, result))
             is_in_place = install(log, task, result, segments)
         except StorageError:
-            await trio.to_thread.run_sync(partial(discard, files, task, result))
+            await in_thread(partial(discard, files, task, result))
             raise
         if not is_in_place:
-            await trio.to_thread.run_sync(partial(discard, files, task, result))
+            await in_thread(partial(discard, files, task, result))
         return is_in_place
 
     def _report(self, replica: Replica, message: str, *, is_damage: bool = False) -> None:

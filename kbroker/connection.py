@@ -27,7 +27,7 @@ from .context import Context, Peer, Refused
 from .handlers.api_versions import refuse_version
 from .node import Node
 from .registry import Api
-from .transport import PlainTransport
+from .transport import Transport
 from .waiters import Pending, Preparation
 
 logger = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class Connection:
         self,
         node: Node,
         apis: Mapping[int, Api],
-        transport: PlainTransport,
+        transport: Transport,
         peer: Peer,
         *,
         frame_bytes_max: int,

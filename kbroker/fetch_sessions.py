@@ -168,10 +168,12 @@ class FetchPlan:
 class FetchSessions:
     """All sessions of one node, bounded in number."""
 
-    def __init__(self, *, sessions_max: int = SESSIONS_MAX) -> None:
+    def __init__(
+        self, *, sessions_max: int = SESSIONS_MAX, random_: random.Random | None = None
+    ) -> None:
         self._sessions: dict[int, Session] = {}
         self._sessions_max = sessions_max
-        self._random = random.Random()
+        self._random = random_ or random.Random()
 
     def __len__(self) -> int:
         return len(self._sessions)

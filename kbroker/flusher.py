@@ -19,6 +19,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 import trio
@@ -26,6 +27,7 @@ import trio
 from kbroker.storage.log import Log
 
 from .changes import Changes
+from .threads import InThread
 
 if TYPE_CHECKING:
     from .replica import Replica
@@ -46,7 +48,7 @@ class Flusher:
     Parameters: `policy` is "fsync", "interval" or "os"; only with the first do acks wait for the
     disk; `sync` makes logs durable and returns how far, leaving out those that it could not;
     `interval_ms` is the longest time between two passes with "interval". `changes` hears of
-    everything that becomes readable.
+    everything that becomes readable. `timer` returns seconds: passes are timed with it.
     """
 
     def __init__(
@@ -55,9 +57,13 @@ class Flusher:
         sync: Callable[[list[Log]], list[tuple[Log, int]]],
         *,
         interval_ms: int = 1000,
+        in_thread: InThread = trio.to_thread.run_sync,
+        timer: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.changes = Changes()
         self._sync = sync
+        self._in_thread = in_thread
+        self._timer = timer
         self._waits_for_disk = policy == "fsync"
         self._interval_seconds = interval_ms / 1000 if policy == "interval" else math.inf
         self._dirty: set[Replica] = set()
@@ -146,7 +152,7 @@ class Flusher:
         if not replicas:
             return
         if not self._waits_for_disk or self._others or self._average_seconds > INLINE_SECONDS_MAX:
-            ends = await trio.to_thread.run_sync(self._timed_sync, list(replicas))
+            ends = await self._in_thread(partial(self._timed_sync, list(replicas)))
         else:
             ends = self._timed_sync(list(replicas))
         for log, end in ends:
@@ -157,9 +163,9 @@ class Flusher:
 
     def _timed_sync(self, logs: list[Log]) -> list[tuple[Log, int]]:
         """Sync, and remember how long the disk took, without the hand-over to a thread."""
-        started = time.perf_counter()
+        started = self._timer()
         ends = self._sync(logs)
-        took = time.perf_counter() - started
+        took = self._timer() - started
         self._average_seconds += AVERAGE_WEIGHT * (took - self._average_seconds)
         return ends
 

@@ -7,6 +7,8 @@ from typing import TypeVar
 
 import trio
 
+from .threads import InThread
+
 Result = TypeVar("Result")
 
 
@@ -17,11 +19,13 @@ class HeavyWork:
     take turns away from clients and finish nothing earlier.
     """
 
-    __slots__ = ("_turn",)
+    __slots__ = ("_in_thread", "_turn")
 
-    def __init__(self) -> None:
-        self._turn = trio.CapacityLimiter(1)
+    def __init__(self, in_thread: InThread = trio.to_thread.run_sync) -> None:
+        self._in_thread = in_thread
+        self._turn = trio.Lock()
 
     async def run(self, work: Callable[[], Result]) -> Result:
         """Return what `work` returns, or raise what it raises. It must not touch a node's state."""
-        return await trio.to_thread.run_sync(work, limiter=self._turn)
+        async with self._turn:
+            return await self._in_thread(work)

@@ -86,7 +86,7 @@ class ReplicaMoves:
         slices = Slices()
         while self._is_wanted(future):
             if future.copy(COPY_BYTES, now_ms=self._node.clock.log_ms()):
-                future.log.synced(await trio.to_thread.run_sync(future.log.sync))
+                future.log.synced(await self._node.in_thread(future.log.sync))
                 if self._is_wanted(future) and await self._swap(future):
                     return
             await slices.pause()

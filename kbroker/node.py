@@ -40,6 +40,7 @@ from .replica import Replica
 from .request_memory import RequestMemory
 from .scrubber import Scrubber
 from .slices import Slices
+from .threads import InThread
 from .topics import NewTopic, create_topic
 from .transactions import TransactionService
 
@@ -66,6 +67,7 @@ class Node:
         clock: Clock,
         *,
         in_memory: bool,
+        in_thread: InThread = trio.to_thread.run_sync,
     ) -> None:
         self.id = config.node_id
         self.cluster = cluster
@@ -76,6 +78,7 @@ class Node:
         self.cordoned_folders(config)  # what this node was started with is right, or it does not
         self._cordon()
         self.in_memory = in_memory
+        self.in_thread = in_thread
         self.flusher = flusher
         self.changes = flusher.changes
         self.groups = GroupService(self)
@@ -83,7 +86,7 @@ class Node:
         self.producer_ids = ProducerIds(cluster)
         self.fetch_sessions = FetchSessions(sessions_max=config.fetch_sessions_max)
         self.request_memory = RequestMemory(config.queued_max_request_bytes)
-        self.heavy_work = HeavyWork()
+        self.heavy_work = HeavyWork(in_thread)
         self.cleaner = Cleaner(self)
         self.scrubber = Scrubber(self)
         self.moves = ReplicaMoves(self)
@@ -168,7 +171,7 @@ class Node:
         began = trio.current_time()
         # Where it fails each log is synced when it is opened.
         with contextlib.suppress(StorageError), self.flusher.beside_another():
-            await trio.to_thread.run_sync(self.logs.settle)
+            await self.in_thread(self.logs.settle)
         await self.open_all()
         logger.info(
             "opened all %d partitions after the crash in %.1f s",
@@ -220,7 +223,7 @@ class Node:
             try:
                 job = self.logs.checkpoint(self.clock.log_ms())
                 with self.flusher.beside_another():
-                    await trio.to_thread.run_sync(job.run)
+                    await self.in_thread(job.run)
             except StorageError as error:
                 logger.error("checkpoint failed: %s", error.message)
 
@@ -228,7 +231,7 @@ class Node:
         """Remove the files of deleted partitions, off the event loop."""
         while True:
             self._trash = trio.Event()  # first, so that what comes meanwhile is not missed
-            await trio.to_thread.run_sync(self.logs.empty_trash)
+            await self.in_thread(self.logs.empty_trash)
             await self._trash.wait()
 
     def empty_trash_soon(self) -> None:

@@ -77,7 +77,7 @@ class Scrubber:
                 if not rate:
                     break
                 # The event loop finds the bytes in memory then.
-                await trio.to_thread.run_sync(partial(_read, self._node.logs.files, *place))
+                await self._node.in_thread(partial(_read, self._node.logs.files, *place))
                 if log.offline is None:
                     size = log.scrub(SLICE_BYTES)
                     checked += size

@@ -19,7 +19,7 @@ from .descriptors import shares
 from .endpoint import Endpoint
 from .node import Node
 from .registry import Api
-from .transport import PlainTransport
+from .transport import PlainTransport, Transport
 
 logger = logging.getLogger(__name__)
 
@@ -186,30 +186,39 @@ class Server:
         except OSError:  # the client reset the connection before anybody looked at it
             stream.socket.close()
             return
-        if not self._admit(host):
+        try:
+            await self.serve(
+                Peer(host, local, listener.name, listener.advertised),
+                lambda: PlainTransport(stream.socket),
+            )
+        finally:
             stream.socket.close()
+
+    async def serve(self, peer: Peer, transport: Callable[[], Transport]) -> None:
+        """Serve one client until its connection ends, if it may come in at all.
+
+        `transport` makes what its bytes come through; a client that may not come in needs none.
+        """
+        if not self._admit(peer.host):
             return
         # From here on it counts, also while it waits for its turn.
         self._open += 1
-        self._per_host[host] += 1
+        self._per_host[peer.host] += 1
         try:
-            self._warn_of_misleading(listener, host)
+            self._warn_of_misleading(peer)
             await trio.sleep_until(self._turn())
-            await self._serve_admitted(
-                stream, Peer(host, local, listener.name, listener.advertised)
-            )
+            await self._serve_admitted(transport(), peer)
         finally:
             self._open -= 1
-            self._per_host[host] -= 1
-            if not self._per_host[host]:
-                del self._per_host[host]
-            stream.socket.close()
+            self._per_host[peer.host] -= 1
+            if not self._per_host[peer.host]:
+                del self._per_host[peer.host]
 
-    async def _serve_admitted(self, stream: trio.SocketStream, peer: Peer) -> None:
+    async def _serve_admitted(self, transport: Transport, peer: Peer) -> None:
         connection = self._connection_class(
             self._node,
             self._apis,
-            PlainTransport(stream.socket),
+            transport,
             peer,
             frame_bytes_max=self._node.config.request_max_bytes,
         )
@@ -241,12 +250,12 @@ class Server:
             return False
         return True
 
-    def _warn_of_misleading(self, listener: Listener, host: str) -> None:
+    def _warn_of_misleading(self, peer: Peer) -> None:
         """A client on another machine that is told a loopback address will dial itself."""
-        told = listener.advertised.host if listener.advertised else ""
-        if told in LOOPBACK_NAMES and host not in LOOPBACK_NAMES:
+        told = peer.advertised.host if peer.advertised else ""
+        if told in LOOPBACK_NAMES and peer.host not in LOOPBACK_NAMES:
             message = (
-                f"clients on {host} are told to connect to {listener.advertised}, which is their "
+                f"clients on {peer.host} are told to connect to {peer.advertised}, which is their "
                 "own machine; set --advertise to an address that they can reach"
             )
             if self._node.is_news(message):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import trio
 
@@ -21,6 +21,33 @@ SENDFILE_BYTES = 1024 * 1024
 FILE_TOO_SHORT = "a segment file is shorter than what was promised to a client"
 
 _HAS_SENDFILE = hasattr(os, "sendfile")
+
+
+class Transport(Protocol):
+    """Bytes to and from one client. All but `close` raise OSError when the peer has gone."""
+
+    async def receive(self, size: int) -> bytes:
+        """Return up to `size` bytes, none when the peer has closed. Always yields."""
+        ...
+
+    async def receive_into(self, buffer: memoryview) -> int:
+        """Fill a part of `buffer`, return how much; 0 when the peer has closed."""
+        ...
+
+    async def writable(self) -> None:
+        """Wait until `send_now` can go on."""
+        ...
+
+    def send_now(self, parts: Sequence[Any]) -> list[Any]:
+        """Send buffers and file ranges in order, as far as they go without waiting.
+
+        Returns what is left to be sent.
+        """
+        ...
+
+    def close(self) -> None:
+        """End the connection, also while somebody waits for it."""
+        ...
 
 
 class PlainTransport:

@@ -33,7 +33,7 @@ class Connection:
     that no other one can be.
     """
 
-    def __init__(self, stream: trio.SocketStream, client_id: str = CLIENT_ID) -> None:
+    def __init__(self, stream: trio.abc.Stream, client_id: str = CLIENT_ID) -> None:
         self._stream = stream
         self._client_id = client_id
         self._correlation_id = 0

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,6 +75,40 @@ def test_values_with_a_schemas_number(
         "2 bytes are too few for a schema's number",
         "1 bytes are left after a value of schema 1",
     ]
+
+
+@pytest.fixture
+def registry() -> Iterator[str]:
+    """The address of what answers as a schema registry does; it has schema 1, and no other."""
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            known = self.path == "/schemas/ids/1"
+            answer = {"schema": json.dumps(FIRST)} if known else {"error_code": 40403}
+            self.send_response(200 if known else 404)
+            self.end_headers()
+            self.wfile.write(json.dumps(answer).encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+        threading.Thread(target=server.serve_forever).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_values_with_schemas_of_a_registry(
+    spark: SparkSession, broker: LocalBroker, tmp_path: Path, registry: str
+) -> None:
+    broker.create_topic("t")
+    value = {"id": 1, "name": "one"}
+    produce(broker, "t", [written(1, FIRST, value), written(2, FIRST, value)])
+    conf = conf_of(broker, tmp_path, "t", format="avro", schema=registry)
+    assert archive(spark, conf).totals == Counts(1, 1)
+    assert payloads(tmp_path, "t") == [value]
+    (reason,) = pq.read_table(tmp_path / "_poison" / "t").column("reason").to_pylist()
+    assert "2" in reason
 
 
 def test_values_of_one_schema(spark: SparkSession, broker: LocalBroker, tmp_path: Path) -> None:

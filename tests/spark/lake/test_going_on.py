@@ -1,0 +1,88 @@
+"""An archiver that goes on by itself: over a broker that is away for a while, and merging its files."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kbroker.pipelines.lake import reading
+from kbroker.pipelines.lake.archiver import Conf
+from kbroker.pipelines.lake.checking import check
+from kbroker.pipelines.lake.running import Runner
+from kbroker.testing import LocalBroker
+
+from .lakes import archive, conf_of, payloads, produce
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+WAIT_SECONDS = 180
+
+Events = list[tuple[str, dict[str, Any]]]
+
+
+@contextmanager
+def archiving(spark: SparkSession, conf: Conf) -> Iterator[Events]:
+    """An archiver that runs until the block ends, and what it tells."""
+    told: Events = []
+    runner = Runner(lambda: spark, conf, ["t"], lambda name, more: told.append((name, more)))
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            runner.run()
+        except BaseException as error:  # noqa: BLE001 - shown below
+            failed.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield told
+    finally:
+        runner.stop()
+        thread.join(WAIT_SECONDS)
+    assert not failed, failed
+
+
+def wait_until(is_so: Callable[[], bool], told: Events) -> None:
+    give_up_at = time.monotonic() + WAIT_SECONDS
+    while not is_so():
+        assert time.monotonic() < give_up_at, told
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize("source", ["kafka", "kbroker"])
+def test_a_broker_that_is_away_in_mid_run_is_waited_for(
+    spark: SparkSession, broker: LocalBroker, tmp_path: Path, source: str
+) -> None:
+    broker.create_topic("t")
+    produce(broker, "t", [{"n": number} for number in range(5)])
+    conf = Conf(tmp_path, "t", broker.bootstrap_servers, every_seconds=0, source=source)
+    with archiving(spark, conf) as told:
+        wait_until(lambda: len(payloads(tmp_path, "t")) == 5, told)
+        broker.stop()
+        wait_until(lambda: "waiting" in dict(told), told)
+        broker.start()
+        produce(broker, "t", [{"n": number} for number in range(5, 9)])
+        wait_until(lambda: len(payloads(tmp_path, "t")) == 9, told)
+    assert "back" in dict(told)
+    assert payloads(tmp_path, "t") == [{"n": number} for number in range(9)]
+    assert check(tmp_path, "t").problems == []
+
+
+def test_small_files_are_merged_in_passing(
+    spark: SparkSession, broker: LocalBroker, tmp_path: Path
+) -> None:
+    broker.create_topic("t")
+    produce(broker, "t", [{"n": number} for number in range(10)])
+    archive(spark, conf_of(broker, tmp_path, "t", batch_rows=1, merge_every=8))
+    files = reading.files(tmp_path, "t")
+    assert [(file.first, file.last) for file in files] == [(0, 7), (8, 8), (9, 9)]
+    assert payloads(tmp_path, "t") == [{"n": number} for number in range(10)]
+    assert check(tmp_path, "t").problems == []

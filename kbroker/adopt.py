@@ -446,14 +446,14 @@ async def _write_topics(what: Plan, data_dir: Path, node_id: int) -> None:
             partition.replicas = partition.isr = [node_id]
             partition.leader = node_id
     store = LocalStore(OsFiles(), str(data_dir / METADATA_JOURNAL))
-    cluster = await Cluster.open(store, cluster_id=what.cluster_id)
     try:
+        cluster = await Cluster.open(store, cluster_id=what.cluster_id)
         for topic in what.topics:
             if topic.name not in cluster.topics:
                 await cluster.import_topic(topic, cause="adopted from Apache Kafka")
         await cluster.skip_producer_ids(what.next_producer_id)
     finally:
-        await cluster.aclose()
+        await store.aclose()
 
 
 def _write_checkpoints(what: Plan, data_dir: Path, files: OsFiles) -> None:

@@ -87,7 +87,7 @@ async def open_broker(
     # First of all: a port that is taken must not leave a data folder behind.
     bound = await bind_all(listeners, config.listen_backlog)
     try:
-        node = await _open_node(
+        store, node = await _open_node(
             config, _folders(data_dir), files, clock or SystemClock(), cluster_id
         )
         server = Server(node, load_apis(), bound, connection_class)
@@ -98,13 +98,17 @@ async def open_broker(
     work = trio.CancelScope(shield=True)
     async with trio.open_nursery() as nursery:
         try:
+            services: trio.Nursery = await nursery.start(_services, work)
+            services.start_soon(store.run)
             await node.start()
-            await nursery.start(_run, node, server, work)
+            services.start_soon(node.run)
+            services.start_soon(server.run)
             yield Broker(node, server)
         finally:
             try:
                 with trio.CancelScope(shield=True):
                     await _stop(node, server, grace_seconds)
+                    await store.aclose()
             finally:
                 close_all(bound)  # also when the server did not come to that
                 work.cancel()
@@ -118,14 +122,12 @@ def _folders(data_dir: str | Sequence[str] | None) -> Sequence[str]:
     return list(dict.fromkeys(Path(each).absolute().as_posix() for each in given))
 
 
-async def _run(
-    node: Node, server: Server, work: trio.CancelScope, task_status: trio.TaskStatus[None]
-) -> None:
+async def _services(work: trio.CancelScope, task_status: trio.TaskStatus[trio.Nursery]) -> None:
+    """Give a nursery whose tasks run until `work` is cancelled."""
     with work:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(node.run)
-            nursery.start_soon(server.run)
-            task_status.started()
+        async with trio.open_nursery() as services:
+            task_status.started(services)
+            await trio.sleep_forever()
 
 
 async def _open_node(
@@ -134,7 +136,7 @@ async def _open_node(
     files: Files | None,
     clock: Clock,
     cluster_id: str | None,
-) -> Node:
+) -> tuple[LocalStore, Node]:
     if files is None:
         files = OsFiles() if data_dirs else MemFiles(limit=config.memory_limit_bytes)
     paths = data_dirs or [MEMORY_FOLDER]
@@ -148,7 +150,7 @@ async def _open_node(
             logs.sync,
             interval_ms=config.flush_interval_ms,
         )
-        return Node(cluster, logs, flusher, config, clock, in_memory=not data_dirs)
+        return store, Node(cluster, logs, flusher, config, clock, in_memory=not data_dirs)
     except BaseException:
         logs.close(clean=logs.clean)
         raise

@@ -1,6 +1,7 @@
 """What is true for all nodes of a cluster, whatever machine they run on."""
 
 from .cluster import Cluster, PartitionChange, TopicsChanged
+from .local_store import LocalStore
 from .model import (
     EVERY_NODE,
     INTERNAL_TOPICS,
@@ -12,7 +13,7 @@ from .model import (
     ResourceType,
     Topic,
 )
-from .store import LocalStore, MetadataStore
+from .store import MetadataStore
 
 __all__ = [
     "EVERY_NODE",

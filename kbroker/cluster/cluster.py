@@ -28,7 +28,7 @@ from .model import (
     random_cluster_id,
 )
 from .placement import place
-from .store import ABSENT, Change, Document, Entry, MetadataStore
+from .store import ABSENT, Change, Compacted, Document, Entry, MetadataStore
 
 logger = logging.getLogger(__name__)
 
@@ -98,23 +98,26 @@ class Cluster:
         `cluster_id` is the id that a node's data folder names. Raises ValueError when the store
         belongs to another cluster.
         """
-        meta = (await store.range(META)).get(META)
+        meta = (await store.range(META)).entries.get(META)
         if meta is None:
             wanted = cluster_id or random_cluster_id()
             await store.transact(
                 {META: {"cluster_id": wanted}}, compares={META: ABSENT}, cause="new cluster"
             )
-            meta = (await store.range(META))[META]
+            meta = (await store.range(META)).entries[META]
         stored = str(meta.value["cluster_id"])
         if cluster_id is not None and cluster_id != stored:
             raise ValueError(
                 f"the metadata belongs to cluster {stored}, the data folder to {cluster_id}; "
                 "start the server on the folder that belongs to it"
             )
-        cluster = cls(store, stored)
-        await cluster._load()
-        store.watch(cluster._on_change)
-        return cluster
+        while True:
+            cluster = cls(store, stored)
+            try:
+                await cluster._load()
+            except Compacted:
+                continue
+            return cluster
 
     def subscribe(self, listener: Listener) -> None:
         """Call `listener` after each change of topics, in order."""
@@ -125,7 +128,8 @@ class Cluster:
         self._configs_listeners.append(listener)
 
     async def aclose(self) -> None:
-        await self._store.aclose()
+        """Hear of no more changes; the store stays open."""
+        self._store.unwatch(self._on_change)
 
     # -- look-ups
 
@@ -438,15 +442,18 @@ class Cluster:
     # -- the cache
 
     async def _load(self) -> None:
-        for key, entry in (await self._store.range(TOPICS)).items():
+        revision, entries = await self._store.range("")
+        topics = {key: entry for key, entry in entries.items() if key.startswith(TOPICS)}
+        for key, entry in topics.items():
             self._put_topic(key.removeprefix(TOPICS), entry)
-        for key, entry in (await self._store.range(PARTITIONS)).items():
-            self._put_partition(key, entry)
-        for key, entry in (await self._store.range(CONFIGS)).items():
-            self._put_configs(key, entry)
-        for prefix in (PRODUCER_IDS, CONTROLLER, FEATURES, NODES):
-            for key, entry in (await self._store.range(prefix)).items():
-                self._put_single(key, entry)
+        for key in entries.keys() - topics.keys():
+            if key.startswith(PARTITIONS):
+                self._put_partition(key, entries[key])
+            elif key.startswith(CONFIGS):
+                self._put_configs(key, entries[key])
+            else:
+                self._put_single(key, entries[key])
+        self._store.watch(self._on_change, after=revision)
 
     def _on_change(self, change: Change) -> None:
         created: list[Topic] = []

@@ -114,13 +114,14 @@ async def how_far(store: Store) -> Reached:
     journal = _journal(store)
     if journal is None:
         return NOWHERE
-    cluster = await Cluster.open(LocalStore(store.files, journal))
+    metadata = LocalStore(store.files, journal)
+    cluster = await Cluster.open(metadata)
     epochs = {
         (topic.id, partition.index): partition.leader_epoch
         for topic in cluster.topics.values()
         for partition in topic.partitions
     }
-    await cluster.aclose()
+    await metadata.aclose()
     return Reached(epochs, cluster.next_producer_id, dict(_producers(store)))
 
 

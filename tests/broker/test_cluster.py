@@ -21,7 +21,6 @@ async def test_ids_survive_a_restart_and_leader_epochs_rise() -> None:
     cluster = await open_cluster(files)
     topic = await cluster.create_topic("a", [[1], [1]], {"retention.ms": "5"}, cause="test")
     assert [p.leader_epoch for p in topic.partitions] == [0, 0]
-    await cluster.aclose()
     again = await open_cluster(files)
     found = again.topics["a"]
     assert again.id == cluster.id

@@ -2,7 +2,8 @@
 
 import pytest
 
-from kbroker.cluster.store import ABSENT, Change, LocalStore
+from kbroker.cluster.local_store import LocalStore
+from kbroker.cluster.store import ABSENT, Change
 from kbroker.storage.errors import StorageError
 from kbroker.storage.files import MemFiles
 
@@ -20,12 +21,16 @@ async def put(store: LocalStore, key: str, value: int, revision: int = ABSENT) -
     return await store.transact({key: {"n": value}}, compares={key: revision}, cause="test")
 
 
+async def keys(store: LocalStore) -> set[str]:
+    return set((await store.range("")).entries)
+
+
 async def test_a_compare_that_fails_changes_nothing(files: MemFiles) -> None:
     store = LocalStore(files, PATH)
     first = await put(store, "a", 1)
     assert first is not None
     assert await put(store, "a", 2) is None
-    assert (await store.range("a"))["a"].value == {"n": 1}
+    assert (await store.range("a")).entries["a"].value == {"n": 1}
     assert await put(store, "a", 2, first) == first + 1
 
 
@@ -46,7 +51,7 @@ async def test_entries_and_revisions_survive_a_restart(files: MemFiles) -> None:
     await put(store, "b", 2)
     await store.aclose()
     again = LocalStore(files, PATH)
-    entries = await again.range("")
+    entries = (await again.range("")).entries
     assert {key: entry.value["n"] for key, entry in entries.items()} == {"a": 1, "b": 2}
     assert entries["a"].revision == revision
     assert await put(again, "c", 3) == 3
@@ -61,10 +66,10 @@ async def test_a_torn_last_line_is_cut_and_the_rest_kept(files: MemFiles) -> Non
     journal.truncate(journal.size - 5)
     journal.close()
     again = LocalStore(files, PATH)
-    assert set(await again.range("")) == {"a"}
+    assert await keys(again) == {"a"}
     await put(again, "c", 3)
     await again.aclose()
-    assert set(await LocalStore(files, PATH).range("")) == {"a", "c"}
+    assert await keys(LocalStore(files, PATH)) == {"a", "c"}
 
 
 async def test_a_bad_line_that_sound_ones_follow_is_damage_and_nothing_is_cut(
@@ -94,7 +99,7 @@ async def test_a_long_history_is_rewritten_without_losing_anything(
     before = files.size(PATH)
     again = LocalStore(files, PATH)
     assert files.size(PATH) < before / 10
-    assert (await again.range("a"))["a"] == ({"n": 99}, revision)
+    assert (await again.range("a")).entries["a"] == ({"n": 99}, revision)
 
 
 async def test_a_long_journal_of_what_is_still_there_is_left_alone(
@@ -107,13 +112,13 @@ async def test_a_long_journal_of_what_is_still_there_is_left_alone(
         await put(store, str(number), number)
     await store.aclose()
     monkeypatch.setattr(files, "write_atomic", None)
-    assert len(await LocalStore(files, PATH).range("")) == 100
+    assert len(await keys(LocalStore(files, PATH))) == 100
 
 
 async def test_watchers_see_each_change_once(files: MemFiles) -> None:
     store = LocalStore(files, PATH)
     seen: list[Change] = []
-    store.watch(seen.append)
+    store.watch(seen.append, after=store.revision)
     await put(store, "a", 1)
     await put(store, "a", 9)  # refused
     assert [change.entries for change in seen] == [{"a": {"n": 1}}]
@@ -142,7 +147,7 @@ async def test_after_a_failed_sync_nothing_more_is_written(
         await put(store, "c", 3)
     assert [record.levelname for record in caplog.records] == ["ERROR"]
     assert "the disk is gone); restart the server" in caplog.text
-    assert set(await store.range("")) == {"a"}
+    assert await keys(store) == {"a"}
 
 
 async def test_a_disk_that_was_full_takes_metadata_again(caplog: pytest.LogCaptureFixture) -> None:
@@ -154,4 +159,4 @@ async def test_a_disk_that_was_full_takes_metadata_again(caplog: pytest.LogCaptu
         await put(store, "b" * 300, 2)
     assert "metadata could not be written: memory storage is full" in caplog.text
     await put(store, "c", 3)
-    assert set(await store.range("")) == set(await LocalStore(files, PATH).range("")) == {"a", "c"}
+    assert await keys(store) == await keys(LocalStore(files, PATH)) == {"a", "c"}

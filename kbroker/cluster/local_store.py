@@ -1,0 +1,297 @@
+"""Metadata of a cluster that lives in one process."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import zlib
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+import trio
+
+from kbroker.storage.errors import StorageError
+from kbroker.storage.files import File, Files
+
+from .store import ABSENT, Change, Compacted, Document, Entry, Lease, Snapshot, Watcher
+
+logger = logging.getLogger(__name__)
+
+
+class LocalStore:
+    """A journal file, replayed at start; one object that all nodes of the process share.
+
+    Format: one line a transaction, `crc32-in-hex SP json LF`. A line is synced before the
+    transaction answers. Crash policy: what a crash tears can only be the last line, that of a
+    transaction that was never answered, so it is cut. A bad line that sound ones follow is damage:
+    StorageError, and the file is left as it is. Entries that hang on a lease are in the journal
+    with its id, and are dropped when it is opened: the process that held it is gone.
+    At open, a journal that is mostly history is rewritten without it (temporary file, rename).
+
+    Watchers are called within `transact`: when it returns, all nodes have heard of the change.
+    """
+
+    REWRITE_BYTES = 1 << 20
+    HISTORY_ENTRIES = 10_000
+    """Of the newest changes, kept for `watch`."""
+    TICK_SECONDS = 0.05
+
+    def __init__(self, files: Files, path: str) -> None:
+        self._files = files
+        self._path = path
+        self._entries: dict[str, Entry] = {}
+        self._revision = 0
+        self._watchers: list[Watcher] = []
+        self._history: deque[Change] = deque()
+        self._history_entries = 0
+        self._leases: dict[int, _Lease] = {}
+        self._lease_of: dict[str, _Lease] = {}
+        self._last_lease = 0
+        self._expiring = trio.Event()
+        self._failed: str | None = None
+        self._journal: File = self._load()
+        self._forgotten = self._revision
+
+    def _load(self) -> File:
+        text = self._files.read_bytes(self._path) if self._files.exists(self._path) else b""
+        good = replayed = 0
+        leased: set[str] = set()
+        lines = text.splitlines(keepends=True)
+        for number, line in enumerate(lines, 1):
+            record = _parse_line(line)
+            if record is None:
+                self._check_torn(number, lines[number:])
+                break
+            entries = record["entries"]
+            self._apply(record["revision"], entries)
+            leased.difference_update(entries)
+            if "lease" in record:
+                leased.update(entries)
+            good += len(line)
+            replayed += len(entries)
+        for key in leased:
+            self._entries.pop(key, None)
+        if good < len(text):
+            logger.warning("%s: cut %d bytes of a torn last line", self._path, len(text) - good)
+        is_history = good > self.REWRITE_BYTES and replayed > 2 * len(self._entries)
+        if is_history or good < len(text):
+            self._files.write_atomic(self._path, self._snapshot_lines())
+        created = not self._files.exists(self._path)
+        journal = self._files.open(self._path, create=True)
+        if created:
+            self._files.sync_dir(_parent(self._path))
+        return journal
+
+    def _check_torn(self, number: int, behind: list[bytes]) -> None:
+        """Raise StorageError when a crash cannot have left a bad line `number`."""
+        sound = sum(_parse_line(line) is not None for line in behind)
+        if sound:
+            raise StorageError(
+                f"{self._path}: line {number} is damaged, and {sound} sound ones follow; restore "
+                "the file from a copy"
+            )
+
+    def _snapshot_lines(self) -> bytes:
+        """All entries, one line for each revision that is still the newest of some key."""
+        by_revision: dict[int, dict[str, Document | None]] = {}
+        for key, entry in self._entries.items():
+            by_revision.setdefault(entry.revision, {})[key] = entry.value
+        by_revision.setdefault(self._revision, {})
+        records = [{"revision": each, "entries": by_revision[each]} for each in sorted(by_revision)]
+        return b"".join(_format_line(_to_json(record)) for record in records)
+
+    def _apply(self, revision: int, entries: Mapping[str, Document | None]) -> None:
+        self._revision = revision
+        for key, value in entries.items():
+            if value is None:
+                self._entries.pop(key, None)
+            else:
+                self._entries[key] = Entry(value, revision)
+
+    # -- reads and writes
+
+    @property
+    def revision(self) -> int:
+        return self._revision
+
+    async def range(self, prefix: str) -> Snapshot:
+        found = {k: e for k, e in self._entries.items() if k.startswith(prefix)}
+        return Snapshot(self._revision, found)
+
+    async def transact(
+        self,
+        puts: Mapping[str, Document | None],
+        *,
+        compares: Mapping[str, int],
+        cause: str,
+        lease: Lease | None = None,
+    ) -> int | None:
+        for key, revision in compares.items():
+            entry = self._entries.get(key)
+            if (entry.revision if entry else ABSENT) != revision:
+                return None
+        if lease is None:
+            return self._commit(puts, cause, None)
+        held = self._leases.get(lease.id)
+        return None if held is None else self._commit(puts, cause, held)
+
+    def _commit(self, puts: Mapping[str, Document | None], cause: str, lease: _Lease | None) -> int:
+        record: dict[str, Any] = {"revision": self._revision + 1, "entries": puts}
+        if lease is not None:
+            record["lease"] = lease.id
+        body = _to_json(record)
+        self._write(_format_line(body))
+        # As a restart would read them, and not what the caller may change afterwards.
+        entries = json.loads(body)["entries"]
+        change = Change(self._revision + 1, entries, cause)
+        self._apply(change.revision, change.entries)
+        self._hang(change.entries, lease)
+        self._remember(change)
+        for watcher in tuple(self._watchers):
+            watcher(change)
+        return change.revision
+
+    def _write(self, line: bytes) -> None:
+        """Append a line and make it durable.
+
+        An append that fails takes back what it wrote: on a disk that was full, the next one may do.
+        After a sync that failed nothing is known of the end of the file, so nothing more is written
+        to it.
+        """
+        if self._failed is not None:
+            raise StorageError(self._failed)
+        try:
+            self._journal.append([line])
+        except StorageError as error:
+            logger.error("metadata could not be written: %s", error.message)
+            raise
+        try:
+            self._journal.sync()
+        except StorageError as error:
+            self._failed = f"{self._path} cannot be written ({error.message}); restart the server"
+            logger.error("%s", self._failed)
+            raise
+
+    # -- watchers
+
+    def watch(self, watcher: Watcher, *, after: int) -> None:
+        if after < self._forgotten:
+            raise Compacted(
+                f"changes of metadata up to revision {self._forgotten} are forgotten, those after "
+                f"{after} were wanted; read everything again"
+            )
+        for change in self._history:
+            if change.revision > after:
+                watcher(change)
+        self._watchers.append(watcher)
+
+    def unwatch(self, watcher: Watcher) -> None:
+        self._watchers.remove(watcher)
+
+    def _remember(self, change: Change) -> None:
+        self._history.append(change)
+        self._history_entries += len(change.entries)
+        while self._history_entries > self.HISTORY_ENTRIES:
+            oldest = self._history.popleft()
+            self._history_entries -= len(oldest.entries)
+            self._forgotten = oldest.revision
+
+    # -- leases
+
+    async def grant(self, ttl_seconds: float, *, holder: str) -> Lease:
+        self._last_lease += 1
+        lease = _Lease(self, self._last_lease, ttl_seconds, holder)
+        self._leases[lease.id] = lease
+        if ttl_seconds < math.inf:
+            self._expiring.set()
+        return lease
+
+    def has(self, lease: _Lease) -> bool:
+        """Whether a lease has not ended."""
+        return lease.id in self._leases
+
+    def end(self, lease: _Lease, cause: str) -> None:
+        """Delete what hangs on a lease. Raises StorageError; the lease goes on then."""
+        if lease.keys:
+            self._commit(dict.fromkeys(lease.keys), cause, None)
+        self._leases.pop(lease.id, None)
+
+    def _hang(self, entries: Mapping[str, Document | None], lease: _Lease | None) -> None:
+        for key, value in entries.items():
+            before = self._lease_of.pop(key, None)
+            if before is not None:
+                before.keys.remove(key)
+            if lease is not None and value is not None:
+                lease.keys.add(key)
+                self._lease_of[key] = lease
+
+    async def run(self) -> None:
+        """End the leases that nobody keeps alive.
+
+        All holders live in this event loop. What counts is therefore not the time that went by but
+        the ticks, in each of which they had a turn: a loop that stood still ends no lease.
+        """
+        while True:
+            await self._expiring.wait()
+            await trio.sleep(self.TICK_SECONDS)
+            self._tick()
+
+    def _tick(self) -> None:
+        expiring = [each for each in self._leases.values() if each.ttl_seconds < math.inf]
+        if not expiring:
+            self._expiring = trio.Event()
+        for lease in expiring:
+            lease.seconds_left -= self.TICK_SECONDS
+            if lease.seconds_left <= 0:
+                self._expire(lease)
+
+    def _expire(self, lease: _Lease) -> None:
+        try:
+            self.end(lease, f"lease of {lease.holder} ended")
+        except StorageError:  # logged; without it the disk would be asked in each tick
+            lease.seconds_left = lease.ttl_seconds
+
+    async def aclose(self) -> None:
+        self._journal.close()
+
+
+class _Lease:
+    """A lease of a `LocalStore`, and the keys that hang on it."""
+
+    def __init__(self, store: LocalStore, number: int, ttl_seconds: float, holder: str) -> None:
+        self._store = store
+        self.id = number
+        self.ttl_seconds = ttl_seconds
+        self.holder = holder
+        self.seconds_left = ttl_seconds
+        self.keys: set[str] = set()
+
+    async def keep_alive(self) -> bool:
+        self.seconds_left = self.ttl_seconds
+        return self._store.has(self)
+
+    async def revoke(self) -> None:
+        if self._store.has(self):
+            self._store.end(self, f"{self.holder} gave its lease back")
+
+
+def _parent(path: str) -> str:
+    return path.rpartition("/")[0] or "."
+
+
+def _to_json(record: Mapping[str, Any]) -> bytes:
+    return json.dumps(record, separators=(",", ":")).encode()
+
+
+def _format_line(body: bytes) -> bytes:
+    return b"%08x %s\n" % (zlib.crc32(body), body)
+
+
+def _parse_line(line: bytes) -> Any | None:
+    """Return the transaction of a journal line, None when the line is torn."""
+    checksum, _, body = line.rstrip(b"\n").partition(b" ")
+    if not line.endswith(b"\n") or checksum != b"%08x" % zlib.crc32(body):
+        return None
+    return json.loads(body)

@@ -132,6 +132,11 @@ class GroupCoordinator:
         """Delete the offsets of deleted topics. Handle each result before taking the next."""
         return self._offsets.forget_topics(names)
 
+    def forget_missing_topics(self) -> Iterator[Result[None]]:
+        """Delete the offsets of topics that there are no more. Handle each result before taking the
+        next."""
+        return self._offsets.forget_missing_topics()
+
     def expire(self, now: Now) -> Iterator[Result[None]]:
         """Delete what has outlived its retention. Handle each result before taking the next."""
         return self._offsets.expire(now)

@@ -316,6 +316,22 @@ class Offsets:
             if gone:
                 yield _tombstones(group_id, gone)
 
+    def forget_missing_topics(self) -> Iterator[Result[None]]:
+        """The offsets of topics that were deleted while nobody had this shard, one result per group
+        that has some. One that is pending stays until its transaction has ended.
+        """
+        ids: dict[str, UUID | None] = {}
+        for group_id, offsets in list(self._state.offsets.items()):
+            gone = []
+            for place, value in offsets.items():
+                name = place[0]
+                if name not in ids:
+                    ids[name] = self._topics.id_of(name)
+                if ids[name] is None or _is_of_another_topic(value, ids[name]):
+                    gone.append(place)
+            if gone:
+                yield _tombstones(group_id, gone)
+
     def expire(self, now: Now) -> Iterator[Result[None]]:
         """What has outlived its retention, one result per group that has some.
 

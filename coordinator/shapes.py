@@ -8,6 +8,7 @@ here, and what it is told is put back into its own shape here.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.groups import LeaveGroupRequest, LeaveGroupResponse
@@ -154,3 +155,16 @@ def transaction_refused(
 ) -> TxnOffsetCommitResponse:
     """No offset of this request can be stored."""
     return transactional_response(commit_refused(plain_commit(request), code))
+
+
+def refused(response: Any, code: ErrorCode) -> Any:
+    """An error in place of an answer that cannot be given, because what it says was lost.
+
+    None where an answer of this kind cannot carry one.
+    """
+    if isinstance(response, OffsetCommitResponse | TxnOffsetCommitResponse):
+        for topic in response.topics:
+            for row in topic.partitions:
+                row.error_code = code
+        return response
+    return type(response)(error_code=code) if hasattr(response, "error_code") else None

@@ -54,3 +54,7 @@ class Context:
     def endpoint(self) -> Endpoint:
         """The address of this node for this client: what it dialled unless one is configured."""
         return self.peer.advertised or self.peer.local
+
+    def endpoint_of(self, node_id: int) -> Endpoint | None:
+        """The address of a node for this client; None when no such node runs."""
+        return self.endpoint() if node_id == self.node.id else None

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, TypeAlias
 from uuid import UUID
 
-from kbroker.cluster import OFFSETS_TOPIC, Cluster
+from kbroker.cluster import OFFSETS_TOPIC, Cluster, TopicsChanged
 from kbroker.coordinator import (
     ClientInfo,
     Event,
@@ -96,13 +96,17 @@ class GroupService(Shards[GroupCoordinator]):
             if record.key is not None:
                 coordinator.replay(record.key, record.value, producer_id)
 
-    def topic_deleted(self, name: str) -> None:
-        """Offsets of a deleted topic go with it."""
-        if name == OFFSETS_TOPIC:
-            self.stop()
-            return
-        for shard in self.shards():
-            self.run_all(shard, shard.coordinator.forget_topics([name]))
+    def topics_changed(self, event: TopicsChanged) -> None:
+        super().topics_changed(event)
+        names = [topic.name for topic in event.deleted]
+        if names:
+            for shard in self.shards():
+                self.run_all(shard, shard.coordinator.forget_topics(names))
+
+    def _on_loaded(self, shard: GroupShard) -> None:
+        """Topics may have been deleted while no node had the coordinator."""
+        if len(self._node.cluster.node_ids) > 1:  # else this one heard of all that were
+            self.run_all(shard, shard.coordinator.forget_missing_topics())
 
     def renew_sessions(self) -> None:
         """All members count as just heard of."""

@@ -15,6 +15,7 @@ from kbroker.cluster import (
     TRANSACTIONS_TOPIC,
     Cluster,
     ConfigResource,
+    Partition,
     ResourceType,
     Topic,
     TopicsChanged,
@@ -148,8 +149,10 @@ class Node:
         """Background work, until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.flusher.run)
+            nursery.start_soon(self.groups.run_loads)
             nursery.start_soon(self.groups.run_timers)
             nursery.start_soon(self.groups.expire_regularly)
+            nursery.start_soon(self.transactions.run_loads)
             nursery.start_soon(self.transactions.run_timers)
             nursery.start_soon(self.transactions.retry_markers)
             nursery.start_soon(self.transactions.expire_regularly)
@@ -272,6 +275,10 @@ class Node:
 
     # -- replicas
 
+    def leads(self, partition: Partition) -> bool:
+        """Whether this node is the leader of a partition."""
+        return partition.leader == self.id
+
     def replica(self, topic: Topic, index: int) -> Replica:
         """Return the replica of a partition that this node leads, opening its log if need be.
 
@@ -373,6 +380,8 @@ class Node:
                     replica.configure(config)
         for topic in event.created:
             logger.info("topic %s created: %s", topic.name, event.cause)
+        self.groups.topics_changed(event)
+        self.transactions.topics_changed(event)
 
     def _note_topics(self, event: TopicsChanged) -> None:
         named = {"created": event.created, "deleted": event.deleted, "changed": event.changed}
@@ -427,9 +436,6 @@ class Node:
                 "files of topic %s stay until the next start: %s", topic.name, error.message
             )
         self.empty_trash_soon()
-        self.groups.topic_deleted(topic.name)
-        if topic.name == TRANSACTIONS_TOPIC:
-            self.transactions.stop()
         logger.info("topic %s deleted", topic.name)
 
 

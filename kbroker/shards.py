@@ -3,6 +3,10 @@
 A coordinator is pure. Here its records are appended and replayed, its answers are released at the
 high watermark, and its deadlines are waited for. The contract is that of
 `kbroker.coordinator.result`.
+
+A coordinator lives where its partition is led. When leadership comes it is rebuilt from the log, as
+soon as everything that the log held then is committed; when leadership goes its state is dropped,
+and those who wait for it are told to look for another one.
 """
 
 from __future__ import annotations
@@ -12,12 +16,14 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 
 import trio
 
-from kbroker.cluster import Topic
+from kbroker.cluster import NO_LEADER, Topic, TopicsChanged
 from kbroker.coordinator import Answer, Now, Parked, Result, hash_partition
+from kbroker.coordinator.shapes import refused
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.primitives import Buffer, DecodeError
 from kbroker.protocol.records import (
@@ -28,8 +34,10 @@ from kbroker.protocol.records import (
     read_header,
     read_records,
 )
+from kbroker.storage.log import Log
 
 from .replica import Replica
+from .slices import Slices
 from .topics import NewTopic, create_topic
 from .waiters import Pending
 
@@ -42,6 +50,8 @@ MEMORY_PARTITIONS = 1
 """Partitions of an internal topic when all is in memory."""
 LOAD_BYTES = 4 << 20
 """How much of a log is replayed at once when a coordinator is loaded."""
+
+Batches: TypeAlias = Iterator[tuple[BatchHeader, Iterator[Record]]]
 
 
 class Coordinator(Protocol):
@@ -74,6 +84,15 @@ class Shard(Generic[C]):
     coordinator: C
 
 
+@dataclass(slots=True, eq=False)
+class _Load(Generic[C]):
+    """A coordinator that is being rebuilt. `offset` is the next one to replay."""
+
+    shard: Shard[C]
+    offset: int
+    waits_for_commit: bool = False
+
+
 class ShardPending(Pending[Any]):
     """An answer of a coordinator. When the client goes away, the coordinator is told."""
 
@@ -103,6 +122,8 @@ class Shards(ABC, Generic[C]):
         self._node = node
         self._topic = topic
         self._shards: dict[int, Shard[C]] = {}
+        self._loads: dict[int, _Load[C]] = {}
+        self._more_loads = trio.Event()
         self._armed_ms: float = math.inf
         self._rearm = trio.Event()
 
@@ -154,20 +175,34 @@ class Shards(ABC, Generic[C]):
                 raise
             return cluster.topics[self._topic]
 
+    def coordinator_id(self, key: str) -> int:
+        """The node that has the coordinator of a group or of a transactional id, NO_LEADER when no
+        node leads its partition, or when there is no such topic yet."""
+        topic = self._node.cluster.topics.get(self._topic)
+        if topic is None:
+            return NO_LEADER
+        return topic.partitions[hash_partition(key, len(topic.partitions))].leader
+
     def shard(self, key: str) -> Shard[C]:
         """Return the coordinator of a group or of a transactional id.
 
-        Raises KafkaError: NOT_COORDINATOR when this node is not it (any more, or yet).
+        Raises KafkaError: NOT_COORDINATOR when this node is not it, COORDINATOR_LOAD_IN_PROGRESS
+        when it is not yet.
         """
         topic = self._node.cluster.topics.get(self._topic)
         if topic is None or self._node.stopping:
             raise KafkaError(ErrorCode.NOT_COORDINATOR)
         index = hash_partition(key, len(topic.partitions))
-        return self._shards.get(index) or self._open_shard(topic, index)
+        return self._shards.get(index) or self._load_now(topic, index)
 
     def shards(self) -> list[Shard[C]]:
         """All coordinators that have something to keep."""
         return list(self._shards.values())
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether there is a coordinator that cannot be asked yet."""
+        return bool(self._loads)
 
     def reload(self, key: str) -> None:
         """Rebuild the coordinator of `key`, as when its partition gets another leader.
@@ -179,33 +214,125 @@ class Shards(ABC, Generic[C]):
             index = hash_partition(key, len(topic.partitions))
             if index in self._shards:
                 self._lose(self._shards[index])
-            self._open_shard(topic, index)
+            self._load_now(topic, index)
+
+    # -- coming and going
+
+    def topics_changed(self, event: TopicsChanged) -> None:
+        """Follow the leaders of the internal topic; the replicas of this node have done so."""
+        if any(topic.name == self._topic for topic in (*event.deleted, *event.changed)):
+            self.settle()
+
+    def settle(self) -> None:
+        """Have a coordinator for each partition that this node leads, and for no other one."""
+        topic = self._node.cluster.topics.get(self._topic)
+        for shard in (*self._shards.values(), *(load.shard for load in self._loads.values())):
+            if topic is None or shard.replica.topic.id != topic.id or not self._leads(shard):
+                self._lose(shard)
+        if topic is None or self._node.stopping:
+            return
+        for name, index in self._node.logs.folders():
+            if name == self._topic and index < len(topic.partitions):
+                self._begin_if_led(topic, index)
+
+    def _leads(self, shard: Shard[C]) -> bool:
+        replica = shard.replica
+        return not replica.closed and self._node.leads(replica.topic.partitions[replica.index])
+
+    def _begin_if_led(self, topic: Topic, index: int) -> None:
+        is_known = index in self._shards or index in self._loads
+        if is_known or not self._node.leads(topic.partitions[index]):
+            return
+        try:
+            self._begin_load(topic, index)
+        except KafkaError as error:
+            self._cannot_load(index, error)
+
+    def _cannot_load(self, index: int, error: Exception) -> None:
+        text = f"there is no coordinator for {self._topic}-{index}: {error}"
+        if self._node.is_news(text):
+            logger.error("%s", text)
+
+    def _begin_load(self, topic: Topic, index: int) -> _Load[C]:
+        """Raises KafkaError: NOT_COORDINATOR when this node does not lead the partition."""
+        try:
+            replica = self._node.replica(topic, index)
+        except KafkaError as error:
+            raise KafkaError(ErrorCode.NOT_COORDINATOR, error.message) from error
+        shard = Shard(replica, self._new_coordinator(index))
+        load = self._loads[index] = _Load(shard, replica.log.log_start_offset)
+        end_offset = replica.log.log_end_offset
+        # What is in the log of the only replica is not taken back.
+        if replica.log.high_watermark < end_offset and len(topic.partitions[index].isr) > 1:
+            load.waits_for_commit = True
+            replica.commits.add(end_offset, partial(self._may_go_on, load))
+        self._more_loads.set()
+        return load
+
+    def _may_go_on(self, load: _Load[C], committed: bool) -> None:
+        """What the log held when leadership came is committed, or leadership is gone again."""
+        load.waits_for_commit = False
+        if not committed:
+            self._lose(load.shard)
+        self._more_loads.set()
+
+    def _load_now(self, topic: Topic, index: int) -> Shard[C]:
+        """Return a coordinator that can be rebuilt at once, as nearly all can. Raises KafkaError."""
+        load = self._loads.get(index) or self._begin_load(topic, index)
+        if load.waits_for_commit or not self._replay_some(load):
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        return load.shard
+
+    def _replay_some(self, load: _Load[C]) -> bool:
+        """Go on with a load; whether that was all. Raises KafkaError when the log is damaged."""
+        shard = load.shard
+        log = shard.replica.log
+        index = shard.replica.index
+        try:
+            if load.offset < log.log_end_offset:
+                load.offset, batches = _stored_batches(log, load.offset)
+                for header, records in batches:
+                    self._replay(shard.coordinator, header, records)
+        except (KafkaError, DecodeError) as error:
+            del self._loads[index]
+            message = error.message if isinstance(error, KafkaError) else str(error)
+            raise KafkaError(ErrorCode.NOT_COORDINATOR, message) from error
+        if load.offset < log.log_end_offset:
+            return False
+        del self._loads[index]
+        self._shards[index] = shard
+        self.run(shard, shard.coordinator.on_loaded(self.now()))
+        self._on_loaded(shard)
+        return True
+
+    def _on_loaded(self, shard: Shard[C]) -> None:
+        """A coordinator begins to serve."""
 
     async def load(self) -> None:
         """Rebuild every coordinator from its partition; without one that is damaged, others serve."""
-        topic = self._node.cluster.topics.get(self._topic)
-        if topic is None:
-            return
-        for name, index in self._node.logs.folders():
-            if name == self._topic:
-                try:
-                    self._open_shard(topic, index)
-                except KafkaError as error:
-                    logger.error("there is no coordinator for %s-%d: %s", name, index, str(error))
-                await trio.lowlevel.checkpoint()
+        self.settle()
+        await self._finish_loads()
 
-    def _open_shard(self, topic: Topic, index: int) -> Shard[C]:
+    async def _finish_loads(self) -> None:
+        slices = Slices()
+        while ready := [load for load in self._loads.values() if not load.waits_for_commit]:
+            for load in ready:
+                if self._loads.get(load.shard.replica.index) is load:
+                    self._try_to_go_on(load)
+                await slices.pause()
+
+    def _try_to_go_on(self, load: _Load[C]) -> None:
         try:
-            shard = Shard(self._node.replica(topic, index), self._new_coordinator(index))
-            for header, records in _stored_batches(shard.replica):
-                self._replay(shard.coordinator, header, records)
+            self._replay_some(load)
         except KafkaError as error:
-            raise KafkaError(ErrorCode.NOT_COORDINATOR, error.message) from error
-        except DecodeError as error:
-            raise KafkaError(ErrorCode.NOT_COORDINATOR, str(error)) from error
-        self._shards[index] = shard
-        self.run(shard, shard.coordinator.on_loaded(self.now()))
-        return shard
+            self._cannot_load(load.shard.replica.index, error)
+
+    async def run_loads(self) -> None:
+        """Rebuild the coordinators of partitions that this node begins to lead, until cancelled."""
+        while True:
+            self._more_loads = trio.Event()  # first, so that what comes meanwhile is not missed
+            await self._finish_loads()
+            await self._more_loads.wait()
 
     # -- running operations
 
@@ -277,30 +404,33 @@ class Shards(ABC, Generic[C]):
         pending = ShardPending(self, shard, slot)
 
         def at_high_watermark(committed: bool) -> None:
+            given, answer = answers, response
             if not committed:
                 self._lose(shard)
-            give(
-                answers
-                if committed
-                else [answer.refused(ErrorCode.NOT_COORDINATOR) for answer in answers]
-            )
+                given = [each.refused(ErrorCode.NOT_COORDINATOR) for each in answers]
+                answer = refused(response, ErrorCode.NOT_COORDINATOR)
+            give(given)
             if slot is None:
-                pending.resolve(response if committed else None)
+                pending.resolve(answer)
 
         shard.replica.commits.add(log.log_end_offset, at_high_watermark)
         return pending
 
     def _lose(self, shard: Shard[C]) -> None:
         """The partition cannot be written any more: its coordinator's state is ahead of the log."""
-        for index, known in tuple(self._shards.items()):
-            if known is shard:
-                del self._shards[index]
-                give(shard.coordinator.on_unloaded())
+        index = shard.replica.index
+        load = self._loads.get(index)
+        if load is not None and load.shard is shard:
+            del self._loads[index]
+        if self._shards.get(index) is shard:
+            del self._shards[index]
+            give(shard.coordinator.on_unloaded())
 
     def stop(self) -> None:
         """Tell everyone who is parked that the coordinator goes."""
-        for index in tuple(self._shards):
-            self._lose(self._shards[index])
+        self._loads.clear()
+        for shard in self.shards():
+            self._lose(shard)
 
     def abandon(self, shard: Shard[C], slot: Parked[Any]) -> None:
         """The client that waits in `slot` has gone."""
@@ -363,16 +493,14 @@ def give(answers: Sequence[Answer]) -> None:
         slot.answer(response)
 
 
-def _stored_batches(replica: Replica) -> Iterator[tuple[BatchHeader, Iterator[Record]]]:
-    """All batches of a log, each with its records."""
-    log = replica.log
-    offset = log.log_start_offset
-    while offset < log.log_end_offset:
-        found = log.read(offset, LOAD_BYTES, limit=log.log_end_offset)
-        if not found.size:
-            return
-        data = found.records if isinstance(found.records, bytes) else found.records.read()
-        batches = memoryview(data)
-        for position, header in iter_headers(batches):
-            yield header, read_records(batches[position : position + header.size])
-        offset = found.next_offset
+def _stored_batches(log: Log, offset: int) -> tuple[int, Batches]:
+    """The batches of a log from `offset` on, as many as are replayed at once, and what is next."""
+    found = log.read(offset, LOAD_BYTES, limit=log.log_end_offset)
+    if not found.size:
+        return log.log_end_offset, iter(())
+    data = found.records if isinstance(found.records, bytes) else found.records.read()
+    batches = memoryview(data)
+    return found.next_offset, (
+        (header, read_records(batches[position : position + header.size]))
+        for position, header in iter_headers(batches)
+    )

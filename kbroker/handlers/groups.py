@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from kbroker.context import Context
 from kbroker.groups import client_info
@@ -31,6 +31,9 @@ from kbroker.shards import ShardPending, Shards, outcome_of
 
 R = TypeVar("R")
 
+Part: TypeAlias = tuple[list[R] | ShardPending | None, list[R]]
+"""Rows of one coordinator, or what becomes them, and those to give when they are lost."""
+
 GROUP, TRANSACTION, SHARE = 0, 1, 2
 GROUP_OPERATIONS = 0xD48
 """READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS as bits: all of groups (KIP-430)."""
@@ -40,7 +43,8 @@ GROUP_OPERATIONS = 0xD48
 async def find_coordinator(
     ctx: Context, request: FindCoordinatorRequest
 ) -> FindCoordinatorResponse:
-    """Behaviour: this node, for every group and transactional id; makes their topic on first use.
+    """Behaviour: the leader of the partition in which a group or a transactional id is kept; makes
+    their topic on first use. COORDINATOR_NOT_AVAILABLE while no node leads it.
 
     Versions: 0 knows groups only, 4 asks for several keys (KIP-699), 6 for share partitions.
     """
@@ -76,8 +80,14 @@ async def _find(ctx: Context, key_type: int, key: str) -> FindCoordinatorRespons
         row.error_code = ErrorCode.COORDINATOR_NOT_AVAILABLE
         row.error_message = error.message
         return row
-    row.node_id = ctx.node.id
-    row.host, row.port = ctx.endpoint()
+    leader = coordinators.coordinator_id(key)
+    endpoint = ctx.endpoint_of(leader)
+    if endpoint is None:
+        row.error_code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        row.error_message = f"the partition of {key!r} has no leader at the moment"
+        return row
+    row.node_id = leader
+    row.host, row.port = endpoint
     return row
 
 
@@ -139,52 +149,63 @@ async def list_groups(ctx: Context, request: ListGroupsRequest) -> ListGroupsRes
     Versions: 4 filters by state, 5 by type; both ignore case.
     """
     groups = ctx.node.groups
-    rows = [
-        groups.release(
-            shard, shard.coordinator.list_groups(request.states_filter, request.types_filter)
+    if groups.is_loading:
+        return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    gone: list[ListGroupsResponse.Group] = []  # they are listed where their coordinator is now
+    parts = [
+        (
+            groups.release(
+                shard, shard.coordinator.list_groups(request.states_filter, request.types_filter)
+            ),
+            gone,
         )
         for shard in groups.shards()
     ]
-    return ListGroupsResponse(groups=await _together(rows))
+    return ListGroupsResponse(groups=await _together(parts))
 
 
 @handles(ApiKey.DESCRIBE_GROUPS, versions="0-6")
 async def describe_groups(ctx: Context, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
     """Behaviour: state, protocol and members of each group, once they are committed."""
     groups = ctx.node.groups
-    rows: list[list[DescribeGroupsResponse.Group] | ShardPending | None] = []
+    parts: list[Part[DescribeGroupsResponse.Group]] = []
     for group_id in request.groups:
+        lost = DescribeGroupsResponse.Group(group_id=group_id, error_code=ErrorCode.NOT_COORDINATOR)
         try:
             shard = groups.shard(group_id)
         except KafkaError as error:
-            rows.append([DescribeGroupsResponse.Group(group_id=group_id, error_code=error.code)])
+            lost.error_code = error.code
+            parts.append((None, [lost]))
             continue
         row = shard.coordinator.describe_group(group_id, ctx.version)
         if request.include_authorized_operations and not row.error_code:
             row.authorized_operations = GROUP_OPERATIONS
-        rows.append(groups.release(shard, [row]))
-    return DescribeGroupsResponse(groups=await _together(rows))
+        parts.append((groups.release(shard, [row]), [lost]))
+    return DescribeGroupsResponse(groups=await _together(parts))
 
 
 @handles(ApiKey.DELETE_GROUPS, versions="0-2")
 async def delete_groups(ctx: Context, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
     """Behaviour: groups without members go, with their offsets."""
     groups = ctx.node.groups
-    rows: list[list[DeleteGroupsResponse.Group] | ShardPending | None] = []
+    parts: list[Part[DeleteGroupsResponse.Group]] = []
     for group_id in dict.fromkeys(request.groups_names):
+        lost = DeleteGroupsResponse.Group(group_id=group_id, error_code=ErrorCode.NOT_COORDINATOR)
         try:
             shard = groups.shard(group_id)
         except KafkaError as error:
-            rows.append([DeleteGroupsResponse.Group(group_id=group_id, error_code=error.code)])
+            lost.error_code = error.code
+            parts.append((None, [lost]))
             continue
         deleted = groups.run(shard, shard.coordinator.delete_groups([group_id], groups.now()))
-        rows.append(deleted)
-    return DeleteGroupsResponse(results=await _together(rows))
+        parts.append((deleted, [lost]))
+    return DeleteGroupsResponse(results=await _together(parts))
 
 
-async def _together(parts: list[list[R] | ShardPending | None]) -> list[R]:
+async def _together(parts: list[Part[R]]) -> list[R]:
     """The rows of several coordinators, in order, those that have to wait included."""
     rows: list[R] = []
-    for part in parts:
-        rows += await outcome_of(part) or []
+    for outcome, lost in parts:
+        found = await outcome_of(outcome)
+        rows += lost if found is None else found
     return rows

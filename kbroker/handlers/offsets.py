@@ -124,7 +124,7 @@ def offset_fetch(
     commit another one (KIP-447). 8 asks for several groups, 10 names topics by id.
     """
     rows: list[OffsetFetchResponse.Group] = []
-    waits: dict[int, ShardPending] = {}
+    waits: dict[int, tuple[ShardPending, OffsetFetchRequest.Group]] = {}
     groups = ctx.node.groups
     for group in groups_to_fetch(request, ctx.version):
         try:
@@ -137,7 +137,7 @@ def offset_fetch(
         )
         row = groups.release(shard, found)
         if isinstance(row, ShardPending):
-            waits[len(rows)] = row
+            waits[len(rows)] = row, group
             row = OffsetFetchResponse.Group(group_id=group.group_id)
         assert row is not None
         rows.append(row)
@@ -147,11 +147,16 @@ def offset_fetch(
 
 
 async def _when_all_committed(
-    rows: list[OffsetFetchResponse.Group], waits: dict[int, ShardPending], version: int
+    rows: list[OffsetFetchResponse.Group],
+    waits: dict[int, tuple[ShardPending, OffsetFetchRequest.Group]],
+    version: int,
 ) -> OffsetFetchResponse:
     """Fill in the groups whose latest commits were not durable yet."""
-    for position, pending in waits.items():
-        rows[position] = await pending.wait() or rows[position]
+    for position, (pending, group) in waits.items():
+        row = await pending.wait()
+        if row is None or row.error_code:
+            row = fetch_refused(group, ErrorCode.NOT_COORDINATOR, version)
+        rows[position] = row
     return fetch_response(rows, version)
 
 

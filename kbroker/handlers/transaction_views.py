@@ -69,6 +69,8 @@ def list_transactions(ctx: Context, request: ListTransactionsRequest) -> ListTra
 
     Versions: 1 filters by age, 2 by a regular expression that fits the whole id (KIP-1152).
     """
+    if ctx.node.transactions.is_loading:
+        return ListTransactionsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     response = ListTransactionsResponse(
         unknown_state_filters=sorted(set(request.state_filters) - STATES)
     )

@@ -20,6 +20,7 @@ from __future__ import annotations
 import errno
 import random
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from typing import Literal, NamedTuple
 
 from .errors import StorageError
@@ -185,6 +186,13 @@ class CrashFiles:
         """The disk as it would be found if the power went now. This one goes on unharmed."""
         files = CrashFiles(capacity=self.capacity)
         files._root = _after_cut(self._root, mode, random.Random(seed), {})
+        return files
+
+    def killed(self) -> CrashFiles:
+        """The disk as it is found when its user was killed: nothing is lost, but a later cut may still
+        take what was not synced. This one goes on unharmed."""
+        files = CrashFiles(capacity=self.capacity)
+        files._root = deepcopy(self._root)
         return files
 
     def image(self) -> dict[str, bytes]:

@@ -1,0 +1,145 @@
+"""The memory network: order, time, cuts, ends."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from kbroker.endpoint import Endpoint
+
+from .network import SLOW, WINDOW_BYTES, MemoryStream, MemoryTransport, Network, Socket
+from .seeded import Events, Source, run
+
+SERVER = Endpoint("server", 9092)
+
+
+class Ends:
+    """A network with one listener; what was accepted."""
+
+    def __init__(self, nursery: trio.Nursery, seed: int = 1) -> None:
+        self.network = Network(Source(seed), Events())
+        self.accepted: list[Socket] = []
+        self.network.listen(SERVER, nursery, self._accept)
+
+    async def _accept(self, socket: Socket, host: str) -> None:
+        self.accepted.append(socket)
+
+    async def connect(self) -> tuple[MemoryStream, MemoryTransport]:
+        stream = await self.network.dial("client", SERVER)
+        await trio.testing.wait_all_tasks_blocked()
+        return stream, MemoryTransport(self.accepted[-1])
+
+
+async def read(stream: MemoryStream, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        more = await stream.receive_some()
+        assert more
+        data += more
+    return data
+
+
+def test_bytes_arrive_later_and_in_order() -> None:
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            ends = Ends(nursery)
+            ends.network.link("server", "client").seconds = SLOW
+            stream, transport = await ends.connect()
+            began = trio.current_time()
+            for number in range(100):
+                assert transport.send_now([b"%03d" % number]) == []
+            assert await read(stream, 300) == b"".join(b"%03d" % n for n in range(100))
+            assert trio.current_time() - began >= SLOW[0]
+
+    run(main, 1)
+
+
+def test_a_full_window_pushes_back() -> None:
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            stream, transport = await Ends(nursery).connect()
+            left = transport.send_now([bytes(WINDOW_BYTES), b"more"])
+            assert left == [b"more"]
+            with trio.move_on_after(1):
+                await transport.writable()
+                raise AssertionError("it was full")
+            await read(stream, WINDOW_BYTES)
+            await transport.writable()
+            assert transport.send_now(left) == []
+            assert await read(stream, 4) == b"more"
+
+    run(main, 1)
+
+
+def test_a_cut_link_delays_until_it_is_healed() -> None:
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            ends = Ends(nursery)
+            stream, transport = await ends.connect()
+            ends.network.cut("client", "server")
+            await stream.send_all(b"question")
+            transport.send_now([b"answer"])  # the other direction is whole
+            assert await read(stream, 6) == b"answer"
+            with trio.move_on_after(5) as scope:
+                await transport.receive(100)
+            assert scope.cancelled_caught
+            with trio.move_on_after(5) as scope:
+                await ends.network.dial("client", SERVER)
+            assert scope.cancelled_caught
+            ends.network.heal("client", "server")
+            assert await transport.receive(100) == b"question"
+
+    run(main, 1)
+
+
+def test_who_is_killed_is_heard_to_the_end() -> None:
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            ends = Ends(nursery)
+            stream, transport = await ends.connect()
+            transport.send_now([b"last words"])
+            ends.network.kill("server", quietly=False)
+            assert await stream.receive_some() == b"last words"
+            assert await stream.receive_some() == b""
+            with pytest.raises(trio.BrokenResourceError):
+                await stream.send_all(b"?")
+            with pytest.raises(OSError, match="refuses"):
+                await ends.network.dial("client", SERVER)
+
+    run(main, 1)
+
+
+def test_who_lost_power_says_nothing_until_it_is_back() -> None:
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            ends = Ends(nursery)
+            stream, _ = await ends.connect()
+            ends.network.kill("server", quietly=True)
+            await stream.send_all(b"?")
+            with trio.move_on_after(60) as scope:
+                await stream.receive_some()
+            assert scope.cancelled_caught
+            ends.network.listen(SERVER, nursery, ends._accept)
+            with pytest.raises(trio.BrokenResourceError):
+                await stream.receive_some()
+
+    run(main, 1)
+
+
+def test_one_seed_one_run() -> None:
+    async def main() -> tuple[int, float]:
+        async with trio.open_nursery() as nursery:
+            ends = Ends(nursery, seed)
+            streams = [await ends.connect() for _ in range(3)]
+            async with trio.open_nursery() as senders:
+                for number, (stream, _) in enumerate(streams):
+                    senders.start_soon(stream.send_all, b"%d" % number)
+            for _, transport in streams:
+                await transport.receive(1)
+        return ends.network._events.digest, trio.current_time()
+
+    seed = 1
+    first, again = run(main, 1), run(main, 1)
+    assert first == again
+    seed = 2
+    assert run(main, 2) != first

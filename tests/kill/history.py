@@ -8,7 +8,7 @@ was known when it was asked.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 Place = tuple[str, int]
@@ -50,6 +50,34 @@ class Read(NamedTuple):
     records: list[tuple[int, int]]
 
 
+class Polled(NamedTuple):
+    """A reader that goes on without end was given the next `records`: offsets and values."""
+
+    reader: str
+    place: Place
+    records: list[tuple[int, int]]
+
+
+class Batch(NamedTuple):
+    """One record batch in a segment file: its offsets and a digest of its bytes."""
+
+    first: int
+    last: int
+    digest: bytes
+
+
+class Dumped(NamedTuple):
+    """The segment files of all replicas of a partition, by node, from `begin` on.
+
+    When they were read, every replica had to have everything below `high_watermark`.
+    """
+
+    place: Place
+    begin: int
+    high_watermark: int
+    replicas: Mapping[int, list[Batch]]
+
+
 class Killed(NamedTuple):
     """The broker is dead. `log_start` of a partition was durable: it must not fall below that."""
 
@@ -88,7 +116,19 @@ class Fetched(NamedTuple):
     offset: int
 
 
-Event = Sent | Acked | Reading | Read | Killed | Committing | Committed | Fetching | Fetched
+Event = (
+    Sent
+    | Acked
+    | Reading
+    | Read
+    | Polled
+    | Dumped
+    | Killed
+    | Committing
+    | Committed
+    | Fetching
+    | Fetched
+)
 
 
 class Finding(NamedTuple):
@@ -105,6 +145,7 @@ class _Partition:
         self.acked: dict[int, int] = {}
         self.highest_acked = -1
         self.due = -1  # the highest offset that a read which has begun must reach
+        self.due_again = 0  # readers had all before it when the read began
         self.log_start = 0
         self.read_to = 0
         self.read: dict[int, int] = {}
@@ -132,6 +173,7 @@ class Checker:
         self._trimmed = frozenset(trimmed)
         self._partitions: defaultdict[Place, _Partition] = defaultdict(_Partition)
         self._commits: defaultdict[tuple[str, Place], _Commits] = defaultdict(_Commits)
+        self._positions: dict[tuple[str, Place], int] = {}
         # Of each value: where it was sent, by whom, and the highest offset acked there before.
         self._sent: dict[int, tuple[Place, int, int]] = {}
 
@@ -156,8 +198,13 @@ class Checker:
                 case Reading(place):
                     partition = self._partitions[place]
                     partition.due = partition.highest_acked
+                    partition.due_again = partition.read_to
                 case Read():
                     self._on_read(event)
+                case Polled():
+                    self._on_polled(event)
+                case Dumped():
+                    self._on_dumped(event)
                 case Killed(place, log_start):
                     self._partitions[place].log_start = log_start
                 case Committing(group, place, offset):
@@ -208,11 +255,27 @@ class Checker:
         partition.log_start = max(partition.log_start, read.log_start)
         partition.read_to = max(partition.read_to, read.end)
 
+    def _on_polled(self, polled: Polled) -> None:
+        partition = self._partitions[polled.place]
+        at = self._positions.get((polled.reader, polled.place), polled.records[0][0])
+        offsets = [offset for offset, _ in polled.records]
+        after = at + len(offsets)
+        if offsets != list(range(at, after)):
+            text = f"{polled.reader} was at {at} and was given {_spans(offsets)}"
+            self._report("gap", polled.place, text)
+        for offset, value in polled.records:
+            self._check_record(polled.place, partition, offset, value)
+        self._positions[polled.reader, polled.place] = offsets[-1] + 1
+        partition.read_to = max(partition.read_to, offsets[-1] + 1)
+
     def _check_bounds(self, read: Read, partition: _Partition) -> None:
         place = read.place
         if read.log_start < partition.log_start:
             text = f"the log start fell from {partition.log_start} to {read.log_start}"
             self._report("start", place, text)
+        if read.end < partition.due_again:
+            text = f"readers had all before {partition.due_again}, but the end is {read.end}"
+            self._report("fell", place, text)
         if read.begin > max(partition.read_to, read.log_start):
             self._report("unread", place, f"{partition.read_to} to {read.begin} was left out")
         if place[0] not in self._trimmed and read.log_start > 0:
@@ -249,6 +312,35 @@ class Checker:
                 self._report("reordered", read.place, text)
             last[producer] = value
 
+    # -- replicas
+
+    def _on_dumped(self, dump: Dumped) -> None:
+        """Every replica has the same bytes up to the high watermark."""
+        committed = {
+            node: [batch for batch in batches if batch.first < dump.high_watermark]
+            for node, batches in dump.replicas.items()
+        }
+        for node, batches in committed.items():
+            self._check_replica(dump, node, batches)
+        (first, like), *others = committed.items()
+        for node, batches in others:
+            for one, other in zip(like, batches, strict=False):
+                if one != other:
+                    text = f"nodes {first} and {node} differ from offset {min(one.first, other.first)} on"
+                    self._report("replicas", dump.place, text)
+                    break
+
+    def _check_replica(self, dump: Dumped, node: int, batches: list[Batch]) -> None:
+        """The offsets of one replica go from the beginning of the dump to the high watermark."""
+        at = dump.begin
+        for batch in batches:
+            if batch.first != at:
+                break
+            at = batch.last + 1
+        if at < dump.high_watermark:
+            text = f"node {node} has nothing at {at}, the high watermark is {dump.high_watermark}"
+            self._report("replicas", dump.place, text)
+
     # -- committed offsets
 
     def _on_commit(self, event: Committed | Fetched) -> None:
@@ -271,7 +363,8 @@ def check(history: Iterable[Event], trimmed: Collection[str] = ()) -> list[Findi
     were acked before its record was sent; nothing is read that was not sent (phantom); offsets have
     no gaps, a producer's records keep their order, and a committed offset never goes back. The log
     start only rises, but for a kill, where it may fall to what was durable of it: then records come
-    back that had been given up, which is no loss.
+    back that had been given up, which is no loss. The end that readers see does not fall, and all
+    replicas have the same bytes up to the high watermark.
 
     Args:
         history: all events, in order.

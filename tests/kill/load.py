@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -94,15 +94,19 @@ class Load:
     The members go on from what they know, and would cover the loss of a commit with the next one.
 
     Parameters:
-        port: where the server listens.
+        port: where the server listens; a sequence when it is several nodes.
         events: the history so far; all clients append to it.
+        places: the partitions that the producers write to.
     """
 
-    def __init__(self, port: int, events: list[Event]) -> None:
+    def __init__(
+        self, port: int | Sequence[int], events: list[Event], places: Sequence[Place] = PLACES
+    ) -> None:
         self.holding = threading.Event()
-        self._port = port
-        self._bootstrap = f"{HOST}:{port}"
+        self._ports = [port] if isinstance(port, int) else [*port]
+        self._bootstrap = [f"{HOST}:{each}" for each in self._ports]
         self._events = events
+        self._places = places
         self._sent: dict[int, int] = {}
         self._acked: dict[int, int] = {}
         self._failed: list[BaseException] = []
@@ -194,19 +198,26 @@ class Load:
         producer.close(0 if self._abandoned else 10)
 
     def _send(self, producer: Any, number: int) -> None:
-        count = self._sent[number]
-        value = number * VALUES_PER_PRODUCER + count
-        # Runs of one partition make batches of several records.
-        place = PLACES[(count // 5 + number) % len(PLACES)]
-        self._events.append(Sent(number, place, value))
-        self._sent[number] += 1
-        data = (b"%d;" % value).ljust(VALUE_BYTES, b".")
-        future = producer.send(place[0], data, partition=place[1])
+        place, value = self._next(number)
+        future = producer.send(place[0], to_bytes(value), partition=place[1])
         future.add_callback(partial(self._on_ack, number, value))
         future.add_errback(self._failed.append)
 
+    def _next(self, number: int) -> tuple[Place, int]:
+        """What a producer is about to send, and where."""
+        count = self._sent[number]
+        value = number * VALUES_PER_PRODUCER + count
+        # Runs of one partition make batches of several records.
+        place = self._places[(count // 5 + number) % len(self._places)]
+        self._events.append(Sent(number, place, value))
+        self._sent[number] += 1
+        return place, value
+
     def _on_ack(self, number: int, value: int, ack: Any) -> None:
-        self._events.append(Acked((ack.topic, ack.partition), ack.offset, value))
+        self._acknowledged(number, Acked((ack.topic, ack.partition), ack.offset, value))
+
+    def _acknowledged(self, number: int, ack: Acked) -> None:
+        self._events.append(ack)
         self._acked[number] += 1
 
     def _consume(self, worker: Worker) -> None:
@@ -250,7 +261,7 @@ class Load:
 
         async def commit() -> None:
             nonlocal offset
-            async with connected((HOST, self._port)) as wire:
+            async with connected((HOST, self._ports[0])) as wire:
                 await _find_coordinator(wire, ALONE)
                 while not (worker.stopping.is_set() or self.holding.is_set()):
                     offset += 1
@@ -274,6 +285,15 @@ class Load:
             self._events.append(Committed(ALONE, place, offset))
 
 
+def to_bytes(value: int) -> bytes:
+    """The bytes of a record that holds a value."""
+    return (b"%d;" % value).ljust(VALUE_BYTES, b".")
+
+
+def from_bytes(data: bytes | None) -> int:
+    return int((data or b"").split(b";")[0])
+
+
 # -- reading back
 
 
@@ -284,12 +304,13 @@ async def read_back(port: int, events: list[Event], read_to: dict[Place, int]) -
     """
     async with connected((HOST, port)) as wire:
         for group in (ALONE, GROUP):
-            await _fetch_commits(wire, group, events)
+            await _find_coordinator(wire, group)
+            assert await fetch_commits(wire, group, events) == 0
         for place in PLACES:
-            await _read_partition(wire, place, events, read_to)
+            await read_partition(wire, place, events, read_to)
 
 
-async def _read_partition(
+async def read_partition(
     wire: Wire, place: Place, events: list[Event], read_to: dict[Place, int]
 ) -> None:
     topic = Topic(place[0])
@@ -319,9 +340,7 @@ async def _read_records(
         data = row.records or b""
         for position, header in iter_headers(data):
             assert check_crc(data, position, header), f"{topic.name}-{partition} at {at}: CRC"
-        rows = [
-            (each.offset, int((each.value or b"").split(b";")[0])) for each in read_records(data)
-        ]
+        rows = [(each.offset, from_bytes(each.value)) for each in read_records(data)]
         if not rows or rows[-1][0] < at:
             return records  # there is nothing where something should be: a finding
         records += [each for each in rows if at <= each[0] < end]
@@ -335,15 +354,15 @@ async def _find_coordinator(wire: Wire, group: str) -> None:
     assert answer.error_code == 0, answer
 
 
-async def _fetch_commits(wire: Wire, group: str, events: list[Event]) -> None:
+async def fetch_commits(wire: Wire, group: str, events: list[Event]) -> int:
+    """Ask a coordinator what a group has committed; returns the error code of the answer."""
     places = [place for place in PLACES if place[0] == KEPT]
     events.extend(Fetching(group, place) for place in places)
-    await _find_coordinator(wire, group)
     ask = request(ApiKey.OFFSET_FETCH, group_id=group)
     indexes = [index for _, index in places]
     ask.topics = [type(ask).Topic(name=KEPT, partition_indexes=indexes)]
     answer = await wire.ask(ApiKey.OFFSET_FETCH, 5, ask)
-    assert answer.error_code == 0, answer
-    for row in answer.topics[0].partitions:
+    for row in answer.topics[0].partitions if answer.error_code == 0 else ():
         assert row.error_code == 0, row
         events.append(Fetched(group, (KEPT, row.partition_index), row.committed_offset))
+    return int(answer.error_code)

@@ -69,6 +69,7 @@ class Server:
         settings: `KEY=VALUE` each.
         topics: what it makes before it is ready, as for `--topic`.
         module: what Python runs instead of kbroker.
+        options: more words for `kbroker serve`.
     """
 
     def __init__(
@@ -77,10 +78,12 @@ class Server:
         settings: Sequence[str] = _SETTINGS,
         topics: Sequence[str] = _TOPICS,
         module: Sequence[str] = ("kbroker",),
+        options: Sequence[str] = (),
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self._module = module
+        self._options = options
         self._settings = settings
         self._topics = topics
         self.data = folder / "data"
@@ -100,6 +103,7 @@ class Server:
         self.lives += 1
         command = [sys.executable, "-m", *self._module, "serve", "--exit-with-parent"]
         command += ["--port", str(self.port), "--data-dir", str(self.data), "--log-level", "info"]
+        command += self._options
         command += [word for setting in self._settings for word in ("-o", setting)]
         command += [word for topic in self._topics for word in ("--topic", topic)]
         with self.log_path.open("wb") as log:

@@ -8,12 +8,15 @@ import pytest
 
 from .history import (
     Acked,
+    Batch,
     Committed,
     Committing,
+    Dumped,
     Event,
     Fetched,
     Fetching,
     Killed,
+    Polled,
     Read,
     Reading,
     Sent,
@@ -197,3 +200,57 @@ def test_a_commit_in_doubt_may_be_there_but_must_stay() -> None:
     assert kinds([*doubt, Fetched("g", PLACE, 6)]) == set()
     assert kinds([*doubt, Fetched("g", PLACE, 9)]) == set()
     assert kinds([*doubt, Fetched("g", PLACE, 9), fetching, Fetched("g", PLACE, 6)]) == {"commit"}
+
+
+# -- several replicas
+
+
+def polled(*records: tuple[int, int]) -> Polled:
+    return Polled("reader", PLACE, list(records))
+
+
+def test_a_reader_that_goes_on() -> None:
+    rows = [(0, 1000), (1, 1), (2, 1002)]
+    assert kinds([*sound(), polled(*rows[:2]), polled(rows[2])]) == set()
+    assert kinds([*sound(), polled(rows[0]), polled(rows[2])]) == {"gap"}
+    assert kinds([*sound(), polled(*rows), polled(rows[1])]) == {"gap"}
+    assert kinds([*sound(), polled((0, 1))]) == {"changed", "doubled"}
+
+
+def test_an_end_that_falls() -> None:
+    """A record that was in doubt, but given to a reader, is committed."""
+    doubt: list[Event] = [*sound(), Sent(0, PLACE, 5000), polled((10, 5000))]
+    again = Read(PLACE, 0, 10, 10, [])
+    assert kinds([*doubt, Reading(PLACE), again]) == {"fell"}
+    assert kinds([*doubt[:-1], Reading(PLACE), doubt[-1], again]) == set()
+
+
+def dumped(*lengths: int, high_watermark: int = 10, **changed: bytes) -> Dumped:
+    """Replicas of batches of these lengths on nodes 1 and 2; `two` replaces the last of node 2."""
+    ends = [sum(lengths[: count + 1]) for count in range(len(lengths))]
+    batches = [
+        Batch(end - length, end - 1, b"%d" % end) for end, length in zip(ends, lengths, strict=True)
+    ]
+    other = list(batches)
+    if "two" in changed:
+        other[-1] = other[-1]._replace(digest=changed["two"])
+    return Dumped(PLACE, 0, high_watermark, {1: batches, 2: other})
+
+
+def test_equal_replicas() -> None:
+    assert kinds([*sound(), dumped(4, 6)]) == set()
+    assert kinds([*sound(), dumped(4, 6, 5)]) == set()
+
+
+def test_replicas_may_differ_beyond_the_high_watermark() -> None:
+    assert kinds([*sound(), dumped(4, 6, 5, two=b"x")]) == set()
+    assert kinds([*sound(), dumped(4, 6, two=b"x")]) == {"replicas"}
+
+
+def test_a_replica_that_lacks_something() -> None:
+    sound_dump = dumped(4, 6)
+    rows = sound_dump.replicas[1]
+    for lacking in ([], rows[:1], rows[1:]):
+        dump = sound_dump._replace(replicas={1: rows, 2: lacking})
+        assert "replicas" in kinds([*sound(), dump]), lacking
+    assert kinds([*sound(), dumped(4, 5)]) == {"replicas"}

@@ -10,7 +10,7 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -20,9 +20,10 @@ from .brokers import ROOT, BenchmarkFailed, Broker, Kafka, Kbroker, kafka_jars
 from .rows import SIZES, TRANSACTING, Sample
 from .table import lines
 
-BROKERS: dict[str, type[Broker]] = {"kbroker": Kbroker, "kafka": Kafka}
+BROKERS: Mapping[str, type[Broker]] = {"kbroker": Kbroker, "kafka": Kafka}
 RESULTS = Path(__file__).parent / "results"
 DOCUMENT = ROOT / "docs/benchmarks.md"
+SECTION = "<!-- what follows is written by benchmarks.replicated -->"
 IDLE_SECONDS = 1
 DURABILITY = {False: "os", True: "fsync"}
 HEADINGS = {
@@ -37,7 +38,19 @@ processor time of the broker's process.
 
 
 def main() -> None:
-    options = _options()
+    options = arguments("benchmarks", __doc__).parse_args()
+    report = run(options, measure, BROKERS)
+    if options.write:
+        write_section(document(report), is_first=True)
+
+
+Measure = Callable[[type[Broker], bool, argparse.Namespace], Iterator[Sample]]
+
+
+def run(
+    options: argparse.Namespace, measure: Measure, kinds: Mapping[str, type[Broker]]
+) -> dict[str, Any]:
+    """Measure all brokers in turns, keep and show the report; ends the program when one fails."""
     samples: list[dict[str, Any]] = []
     began = time.monotonic()
     try:
@@ -46,8 +59,8 @@ def main() -> None:
         for repeat in range(options.repeat):
             for durable in options.durable:
                 for name in options.brokers:
-                    for sample in measure(BROKERS[name], durable, options):
-                        samples.append(_record(sample, BROKERS[name].name, durable, repeat))
+                    for sample in measure(kinds[name], durable, options):
+                        samples.append(_record(sample, kinds[name].name, durable, repeat))
                     minutes = (time.monotonic() - began) / 60
                     _say(f"{minutes:4.1f} min: {name}, {DURABILITY[durable]}, round {repeat + 1}")
     except BenchmarkFailed as error:
@@ -56,15 +69,25 @@ def main() -> None:
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{datetime.datetime.now():%Y%m%d-%H%M%S}.json"
     path.write_text(json.dumps(report, indent=1))
-    text = document(report)
-    print(text)
-    if options.write:
-        DOCUMENT.write_text(text)
+    print(document(report))
+    return report
 
 
-def measure(kind: type[Broker], durable: bool, options: argparse.Namespace) -> Iterator[Sample]:
+def write_section(text: str, *, is_first: bool) -> None:
+    """Replace what one program wrote into the page: that with the marks, or all before it."""
+    first, _, second = DOCUMENT.read_text().partition(SECTION)
+    parts = (text, second) if is_first else (first, "\n" + text)
+    DOCUMENT.write_text(f"{parts[0].rstrip()}\n\n{SECTION}{parts[1]}")
+
+
+def measure(
+    kind: type[Broker],
+    durable: bool,
+    options: argparse.Namespace,
+    settings: Mapping[str, str] | None = None,
+) -> Iterator[Sample]:
     """All rows of one run of one broker."""
-    broker = kind(options.folder / kind.name, durable=durable)
+    broker = kind(options.folder / kind.name, durable=durable, settings=settings)
     try:
         yield Sample("start", broker.start_seconds)
         time.sleep(IDLE_SECONDS)
@@ -127,19 +150,19 @@ def _memory() -> str:
     return f"{pages / 2**30:.0f} GB"
 
 
-def document(report: dict[str, Any]) -> str:
-    """The page with both tables."""
+def document(
+    report: dict[str, Any],
+    title: str = "# kbroker beside Apache Kafka",
+    introduction: str = INTRODUCTION,
+    headings: Mapping[bool, str] = HEADINGS,
+) -> str:
+    """A part of the page, with both tables."""
     facts = "; ".join(f"{key}: {value}" for key, value in report["about"].items())
-    parts = [
-        "# kbroker beside Apache Kafka",
-        "",
-        INTRODUCTION,
-        facts + ".",
-    ]
-    for durable, heading in HEADINGS.items():
+    parts = [title, "", introduction, facts + "."]
+    for durable, heading in headings.items():
         table = list(lines(report["samples"], durable))
         if len(table) > 2:
-            parts += ["", f"## {heading}", "", *table]
+            parts += ["", f"{title.split()[0]}# {heading}", "", *table]
     return "\n".join(parts) + "\n"
 
 
@@ -147,20 +170,35 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
+def arguments(program: str, description: str | None) -> argparse.ArgumentParser:
+    """The options that all side-by-side runs have."""
+    parser = argparse.ArgumentParser(prog=program, description=description)
     parser.add_argument("--repeat", type=int, default=3, help="runs of each broker (default 3)")
     parser.add_argument("--scale", type=float, default=1, help="times as many records (default 1)")
-    parser.add_argument("--rows", default="", help="only rows with one of these words: ping,java")
-    parser.add_argument("--brokers", default="kbroker,kafka", help="default: kbroker,kafka")
-    parser.add_argument("--durability", default="os,fsync", help="default: os,fsync")
+    parser.add_argument(
+        "--rows", type=_words, default=[], help="only rows with one of these words: ping,java"
+    )
+    parser.add_argument(
+        "--brokers", type=_words, default=["kbroker", "kafka"], help="default: kbroker,kafka"
+    )
+    parser.add_argument(
+        "--durability",
+        dest="durable",
+        type=_durable,
+        default=[False, True],
+        help="default: os,fsync",
+    )
     parser.add_argument("--folder", type=Path, default=ROOT / ".work/benchmarks", help="for data")
     parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md")
-    options = parser.parse_args()
-    options.rows = [word for word in options.rows.split(",") if word]
-    options.brokers = options.brokers.split(",")
-    options.durable = [word == "fsync" for word in options.durability.split(",")]
-    return options
+    return parser
+
+
+def _words(text: str) -> list[str]:
+    return [word for word in text.split(",") if word]
+
+
+def _durable(text: str) -> list[bool]:
+    return [word == "fsync" for word in _words(text)]
 
 
 if __name__ == "__main__":

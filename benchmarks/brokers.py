@@ -10,7 +10,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -55,14 +55,15 @@ def kafka_jars() -> Path:
 
 
 class Broker:
-    """A running broker. Call `stop` at the end.
+    """A running broker, or several nodes of one cluster. Call `stop` at the end.
 
     `durable` means that an acknowledged record was synced to the disk; `settings` are properties
     besides those that every run needs. `start_seconds` is the time
-    from exec to the first answer to Metadata that names a broker.
+    from exec to the first answer to Metadata that names all nodes.
     """
 
     name: str
+    nodes = 1
 
     def __init__(
         self, folder: Path, *, durable: bool, settings: Mapping[str, str] | None = None
@@ -72,11 +73,20 @@ class Broker:
         self.folder = folder
         self.durable = durable
         self.settings = settings or {}
-        self.port = free_port()
-        command = self._command()
+        self.ports = free_ports(self.nodes)
+        commands = self._commands()
         self._log = (folder / "broker.log").open("wb")
         began = time.perf_counter()
-        self._process = subprocess.Popen(
+        self._processes = [self._launch(command) for command in commands]
+        self._wait_for_metadata()
+        self.start_seconds = time.perf_counter() - began
+
+    def _commands(self) -> list[list[str]]:
+        """The command line of each process."""
+        raise NotImplementedError
+
+    def _launch(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
             command,
             cwd=ROOT,
             env=_as_installed(),
@@ -84,56 +94,59 @@ class Broker:
             stdout=self._log,
             stderr=self._log,
         )
-        self._wait_for_metadata()
-        self.start_seconds = time.perf_counter() - began
-
-    def _command(self) -> list[str]:
-        raise NotImplementedError
 
     @property
     def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
+        return ",".join(f"127.0.0.1:{port}" for port in self.ports)
 
     def cpu_seconds(self) -> float:
         """Processor time of all threads so far; 0.0 where the system does not tell."""
-        try:
-            text = Path(f"/proc/{self.pid}/stat").read_text()
-        except OSError:
-            return 0.0
-        user, system = text.rpartition(")")[2].split()[11:13]
-        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+        return sum(_cpu_seconds(process.pid) for process in self._processes)
 
     def resident_bytes(self) -> int:
-        """Memory that the process holds now; 0 where the system does not tell."""
-        try:
-            pages = Path(f"/proc/{self.pid}/statm").read_text().split()[1]
-        except OSError:
-            return 0
-        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+        """Memory that the processes hold now; 0 where the system does not tell."""
+        return sum(_resident_bytes(process.pid) for process in self._processes)
 
     def stop(self) -> None:
         """Stop gracefully and remove the data."""
-        self._process.send_signal(signal.SIGTERM)
-        try:
-            self._process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        for process in self._processes:
+            process.send_signal(signal.SIGTERM)
+        for process in self._processes:
+            try:
+                process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
         self._log.close()
         shutil.rmtree(self.folder)
 
     def _wait_for_metadata(self) -> None:
         deadline = time.monotonic() + START_SECONDS
-        while not answers_metadata(self.port):
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                self._process.kill()
+        while any(nodes_known(port) < self.nodes for port in self.ports):
+            ended = any(process.poll() is not None for process in self._processes)
+            if ended or time.monotonic() > deadline:
+                for process in self._processes:
+                    process.kill()
                 log = (self.folder / "broker.log").read_text(errors="replace")
                 raise BenchmarkFailed(f"{self.name} did not start:\n{log[-4000:]}")
             time.sleep(0.005)
+
+
+def _cpu_seconds(pid: int) -> float:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return 0.0
+    user, system = text.rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
+def _resident_bytes(pid: int) -> int:
+    try:
+        pages = Path(f"/proc/{pid}/statm").read_text().split()[1]
+    except OSError:
+        return 0
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
 class Kbroker(Broker):
@@ -141,38 +154,52 @@ class Kbroker(Broker):
 
     name = "kbroker"
 
-    def _command(self) -> list[str]:
+    def _commands(self) -> list[list[str]]:
+        return [self._command(*("--port", str(self.ports[0])))]
+
+    def _command(self, *options: str) -> list[str]:
         return [
-            *(sys.executable, "-m", "kbroker", "serve", "--host", "127.0.0.1"),
-            *("--port", str(self.port), "--data-dir", str(self.folder / "data")),
+            *(sys.executable, "-m", "kbroker", "serve", "--host", "127.0.0.1", *options),
+            *("--data-dir", str(self.folder / "data")),
             *("-o", f"flush.policy={'fsync' if self.durable else 'os'}"),
             *(part for name, value in self.settings.items() for part in ("-o", f"{name}={value}")),
         ]
 
 
 class Kafka(Broker):
-    """Apache Kafka in KRaft mode, one process, with the heap of its own start script."""
+    """Apache Kafka in KRaft mode, each node one process, with the heap of its own start script."""
 
     name = "Kafka"
+    heap = "1G"
 
-    def _command(self) -> list[str]:
-        text = LISTENER_PROPERTIES.format(
-            port=self.port, controller=free_port(), data=self.folder / "data"
-        )
-        if self.durable:
-            text += "log.flush.interval.messages=1\n"
-        text += "".join(f"{name}={value}\n" for name, value in self.settings.items())
-        properties = self.folder / "server.properties"
-        properties.write_text(text)
+    def _commands(self) -> list[list[str]]:
         log4j = self.folder / "log4j2.xml"
         log4j.write_text(LOG4J)
         java = ["java", f"-Dlog4j2.configurationFile={log4j}", "-cp", f"{kafka_jars()}/*"]
         storage = [*java, "kafka.tools.StorageTool"]
         cluster_id = subprocess.check_output([*storage, "random-uuid"], text=True).strip()
-        form = ["format", "-t", cluster_id, "-c", str(properties), "--standalone"]
-        subprocess.check_output([*storage, *form])
-        heap = ["-Xms1G", "-Xmx1G", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"]
-        return [*java[:1], *heap, *java[1:], "kafka.Kafka", str(properties)]
+        heap = [f"-Xms{self.heap}", f"-Xmx{self.heap}", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"]
+        commands = []
+        for properties, options in self._formats():
+            form = ["format", "-t", cluster_id, "-c", str(properties), *options]
+            subprocess.check_output([*storage, *form])
+            commands.append([*java[:1], *heap, *java[1:], "kafka.Kafka", str(properties)])
+        return commands
+
+    def _formats(self) -> list[tuple[Path, list[str]]]:
+        """The properties file of each node, and how its folder is formatted."""
+        values = LISTENER_PROPERTIES.format(
+            port=self.ports[0], controller=free_port(), data=self.folder / "data"
+        )
+        return [(self._write_properties("server", values), ["--standalone"])]
+
+    def _write_properties(self, name: str, text: str) -> Path:
+        if self.durable:
+            text += "log.flush.interval.messages=1\n"
+        text += "".join(f"{name}={value}\n" for name, value in self.settings.items())
+        path = self.folder / f"{name}.properties"
+        path.write_text(text)
+        return path
 
 
 def _as_installed() -> dict[str, str]:
@@ -189,14 +216,26 @@ def free_port() -> int:
         return port
 
 
-def answers_metadata(port: int) -> bool:
-    """Whether a broker on this port answers Metadata and knows itself as a member."""
+def free_ports(count: int) -> list[int]:
+    """Ports in a row that nobody listens on now."""
+    while True:
+        first = free_port()
+        try:
+            for port in range(first, first + count):
+                socket.create_server(("127.0.0.1", port)).close()
+        except (OSError, OverflowError):
+            continue
+        return [*range(first, first + count)]
+
+
+def nodes_known(port: int) -> int:
+    """How many nodes are named by a broker on this port that answers Metadata."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=5) as stream:
             stream.sendall(METADATA_REQUEST)
             answer = stream.makefile("rb")
             (size,) = struct.unpack(">i", answer.read(4))
             _correlation_id, brokers = struct.unpack_from(">ii", answer.read(size))
-            return bool(brokers > 0)
+            return int(brokers)
     except (OSError, struct.error):
-        return False
+        return 0

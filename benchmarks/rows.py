@@ -52,6 +52,9 @@ def _rows() -> dict[str, Row]:
     for producers in TRANSACTING:
         title = f"transactions of 10 records, {producers} producer{'s' if producers > 1 else ''}"
         rows[f"transactions {producers}"] = Row(title, "/s", True, "ms/transaction")
+    rows["failover"] = Row("leader killed: to the first ack of the next one", "s", False)
+    title = "the same with a session timeout of 0.6 s"
+    rows["failover short"] = Row(title, "s", False)
     rows["memory"] = Row("resident memory after the run", "MB", False)
     return rows
 

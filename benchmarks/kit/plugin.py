@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.brokers import ROOT, BenchmarkFailed, Kafka, answers_metadata, free_port
+from benchmarks.brokers import ROOT, BenchmarkFailed, Kafka, free_port, nodes_known
 
 if TYPE_CHECKING:
     from kbroker.testing.local import ExternalKafka
@@ -50,7 +50,7 @@ def kfake() -> Iterator[str]:
     port = free_port()
     process = subprocess.Popen([str(KFAKE), str(port)])
     deadline = time.monotonic() + START_SECONDS
-    while not answers_metadata(port):
+    while not nodes_known(port):
         assert process.poll() is None, "kfake did not start"
         assert time.monotonic() < deadline, "kfake did not answer"
         time.sleep(0.005)

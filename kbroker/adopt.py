@@ -58,7 +58,7 @@ from kbroker.storage.naming import (
 )
 from kbroker.storage.producer_state import ProducerStates
 
-from .broker import METADATA_JOURNAL
+from .data_folders import METADATA_JOURNAL
 from .config import BrokerConfig, ConfigError, validate_topic_configs
 
 logger = logging.getLogger(__name__)

@@ -97,6 +97,11 @@ class Connection:
         """End the connection at once; parked answers are dropped."""
         self._scope.cancel()
 
+    def reset(self) -> None:
+        """End the connection at once, and let the peer see an error rather than an end."""
+        self._transport.reset()
+        self._scope.cancel()
+
     @property
     def owes_answers(self) -> bool:
         """True while a request is not answered yet."""

@@ -115,7 +115,7 @@ class Server:
     """Accepts clients of one node on its listeners, within the limits of the configuration.
 
     Nothing is accepted from the sockets of `bound` before `run`. `connection_class` serves each
-    client; the test kit has one of its own.
+    client; the test kit has one of its own; `nodes` is how many share the descriptors of this process.
     """
 
     def __init__(
@@ -124,6 +124,8 @@ class Server:
         apis: Mapping[int, Api],
         bound: Bound,
         connection_class: ConnectionClass = Connection,
+        *,
+        nodes: int = 1,
     ) -> None:
         self.connections: set[Connection] = set()
         self._node = node
@@ -132,7 +134,7 @@ class Server:
         self._sockets = bound
         self._open = 0
         self._per_host: Counter[str] = Counter()
-        self._connections_max = shares().connections
+        self._connections_max = max(shares().connections // nodes, 1)
         self._next_accept = 0.0
         self._accepting = trio.CancelScope()
 
@@ -178,6 +180,11 @@ class Server:
         """End all connections at once."""
         for connection in tuple(self.connections):
             connection.close()
+
+    def reset_connections(self) -> None:
+        """End all connections as a process that is killed does: what is not sent yet never is."""
+        for connection in tuple(self.connections):
+            connection.reset()
 
     async def _serve(self, listener: Listener, stream: trio.SocketStream) -> None:
         try:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
+import sys
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -21,6 +23,8 @@ SENDFILE_BYTES = 1024 * 1024
 FILE_TOO_SHORT = "a segment file is shorter than what was promised to a client"
 
 _HAS_SENDFILE = hasattr(os, "sendfile")
+_NO_LINGER = struct.pack("hh" if sys.platform == "win32" else "ii", 1, 0)
+"""A socket that lingers for no time sends RST when it is closed."""
 
 
 class Transport(Protocol):
@@ -47,6 +51,10 @@ class Transport(Protocol):
 
     def close(self) -> None:
         """End the connection, also while somebody waits for it."""
+        ...
+
+    def reset(self) -> None:
+        """Let `close` drop what is not sent yet, and tell the peer of an error."""
         ...
 
 
@@ -121,6 +129,9 @@ class PlainTransport:
     def close(self) -> None:
         trio.lowlevel.notify_closing(self._socket)
         self._socket.close()
+
+    def reset(self) -> None:
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
 
 
 def _gather(parts: Sequence[Any]) -> list[Any]:

@@ -1,0 +1,164 @@
+"""Where the nodes of one process keep their data: folders of logs, and the journal of the metadata."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kbroker.cluster import LocalStore
+from kbroker.cluster.model import random_cluster_id
+from kbroker.storage.checkpoints import MetaProperties
+from kbroker.storage.errors import StorageError
+from kbroker.storage.files import Files
+from kbroker.storage.folders import LogFolders
+from kbroker.storage.manager import LogManager
+from kbroker.storage.naming import META_PROPERTIES
+
+from .descriptors import shares
+
+METADATA_JOURNAL = "cluster.journal"
+_NODE_FOLDER = re.compile(r"node-(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class DataFolders:
+    """The data folders of a process.
+
+    A node that is alone has its logs in them; several have a folder each in every one of them,
+    `node-1` and so on, and only the journal lies above.
+
+    Parameters: `paths` are absolute; `known` are the ids of nodes that have a folder of their own
+    there; `alone` is for one node, whose logs are not apart from the journal.
+    """
+
+    files: Files
+    paths: Sequence[str]
+    known: frozenset[int]
+    alone: bool
+
+    def of_node(self, node_id: int) -> list[str]:
+        """Where a node has its logs."""
+        return [*self.paths] if self.alone else [f"{path}/node-{node_id}" for path in self.paths]
+
+    def node_ids(self, first: int, nodes: int | None) -> list[int]:
+        """Which nodes run: those that have folders, and new ones behind them until there are `nodes`.
+
+        Parameters: `first` is the id of the first node of a new cluster. Raises StorageError: there
+        are more nodes in the folders, or one with a lower id.
+        """
+        if self.alone or not self.known:
+            return [*range(first, first + (nodes or 1))]
+        ids = sorted(self.known)
+        there = f"{' and '.join(self.paths)}: here are nodes {', '.join(map(str, ids))}"
+        if ids[0] < first:
+            raise StorageError(f"{there}; start with node.id={ids[0]}")
+        if nodes is not None and nodes < len(ids):
+            raise StorageError(
+                f"{there}; start with --nodes {len(ids)}, and let nodes go with "
+                "`kbroker cluster node remove` or `kbroker cluster shrink`"
+            )
+        missing = (nodes or 0) - len(ids)
+        return ids + [*range(ids[-1] + 1, ids[-1] + 1 + missing)]
+
+    def open_logs(self, node_id: int, cluster_id: str | None, nodes: int) -> LogFolders:
+        """Open a node's folders; new ones become part of the cluster that the others belong to.
+
+        Parameters: `cluster_id` is that of new folders, None for a random one; `nodes` is the
+        number of nodes that share this process's descriptors. Raises StorageError.
+        """
+        paths = self.of_node(node_id)
+        known = known_cluster(self.files, paths) or cluster_id or random_cluster_id()
+        open_files_max = max(shares().logs // len(paths) // nodes, 1)
+        managers: list[LogManager] = []
+        try:
+            for path in paths:
+                fresh = MetaProperties(
+                    node_id=node_id, cluster_id=known, directory_id=random_cluster_id()
+                )
+                manager = LogManager(
+                    self.files,
+                    path,
+                    fresh,
+                    guard=threading.Lock(),  # checkpoint jobs run in a worker thread
+                    open_files_max=open_files_max if self.files.durable else None,
+                )
+                managers.append(manager)
+            return LogFolders(self.files, managers)
+        except BaseException:
+            for manager in managers:
+                manager.close(clean=False)
+            raise
+
+    def open_store(self, logs: Iterable[LogFolders]) -> LocalStore:
+        """Open the journal of the folder that has one, whatever their order; else in the first one.
+
+        Parameters: `logs` are those of all nodes. Raises StorageError: it is damaged, there are
+        two, or there is none but partitions. Those would belong to no topic then, and a node
+        removes what belongs to none.
+        """
+        journals = [f"{path}/{METADATA_JOURNAL}" for path in self.paths]
+        there = [path for path in journals if self.files.exists(path) and self.files.size(path)]
+        if len(there) > 1:
+            raise StorageError(
+                f"metadata is in {' and in '.join(there)}; move all but one of them away"
+            )
+        partitions = sum(len(each.folders()) for each in logs)
+        if not there and partitions:
+            raise StorageError(
+                f"{' and '.join(self.paths)}: there are {partitions} partitions, but no "
+                f"{METADATA_JOURNAL} that knows their topics; add the folder that has it to "
+                "log.dirs, or restore it from a copy"
+            )
+        return LocalStore(self.files, there[0] if there else journals[0])
+
+
+def absolute_paths(data_dir: str | Sequence[str]) -> list[str]:
+    """The folders that were given, each once.
+
+    In full: clients are told these paths, and name them when they move replicas.
+    """
+    given = (data_dir,) if isinstance(data_dir, str) else data_dir
+    return list(dict.fromkeys(Path(each).absolute().as_posix() for each in given))
+
+
+def known_cluster(files: Files, paths: Iterable[str]) -> str | None:
+    """The id of the cluster that the first folder with any data belongs to."""
+    for path in paths:
+        meta = f"{path}/{META_PROPERTIES}"
+        if files.exists(meta):
+            return MetaProperties.from_bytes(files.read_bytes(meta), meta).cluster_id
+    return None
+
+
+def find_data_folders(files: Files, paths: Sequence[str], nodes: int | None) -> DataFolders:
+    """Look how nodes have their data in `paths`, to start `nodes` of them there.
+
+    Parameters: `nodes` None is as many as there are. Raises StorageError: one node is there that was
+    alone, and several are wanted.
+    """
+    known = _node_folders(files, paths)
+    alone = known_cluster(files, paths) is not None
+    if alone and known:
+        raise StorageError(
+            f"{' and '.join(paths)}: a node that was alone and nodes {sorted(known)} are both here; "
+            "end what `kbroker cluster grow` or `shrink` began by the same command"
+        )
+    if alone and (nodes or 1) > 1:
+        raise StorageError(
+            f"{' and '.join(paths)}: the node here was alone until now; let it become the first of "
+            f"{nodes} with `kbroker cluster grow --to {nodes} {paths[0]}`"
+        )
+    return DataFolders(files, paths, known, alone or not known and (nodes or 1) == 1)
+
+
+def _node_folders(files: Files, paths: Iterable[str]) -> frozenset[int]:
+    """The ids of the nodes that have a folder of their own in one of `paths`."""
+    return frozenset(
+        int(match[1])
+        for path in paths
+        for match in map(_NODE_FOLDER.fullmatch, files.listdir(path))
+        if match and files.exists(f"{path}/{match[0]}/{META_PROPERTIES}")
+    )

@@ -1,0 +1,292 @@
+"""A node that shares its process with others: it stops, crashes and starts again by itself."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+import trio
+
+from kbroker.cluster import Cluster, MetadataStore
+from kbroker.storage.errors import StorageError
+from kbroker.storage.folders import LogFolders
+
+from .clock import Clock
+from .config import BrokerConfig
+from .data_folders import DataFolders
+from .endpoint import PORT_MAX, Endpoint
+from .flusher import Flusher
+from .node import Node
+from .registry import Api
+from .server import Bound, CannotListen, ConnectionClass, Listener, Server, bind_all, close_all
+
+logger = logging.getLogger(__name__)
+
+ON_THIS_MACHINE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+"""Addresses that mean "every interface" cannot be dialled everywhere."""
+
+
+class NodeState(Enum):
+    """What became of a node."""
+
+    STOPPED = "stopped"
+    RUNNING = "running"
+    CRASHED = "crashed"
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What the nodes of one process have in common.
+
+    `grace_seconds` bounds a stop; `nodes` is how many share the process's descriptors.
+    """
+
+    folders: DataFolders
+    in_memory: bool
+    clock: Clock
+    apis: Mapping[int, Api]
+    connection_class: ConnectionClass
+    grace_seconds: float
+    nodes: int
+
+
+class LocalNode:
+    """One node, over as many runs as it has.
+
+    `node` and `server` are those of its newest run. Its id, its ports and its folders stay.
+
+    Resource handling: the first run is taken apart, so that all nodes of a process have their ports
+    and folders before the first one does anything: `bind`, `open_logs`, `begin`. `start` does the
+    same for the next one; `stop` and `crash` end a run. `close` lets go of everything.
+    """
+
+    node: Node
+    server: Server
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        listeners: Sequence[Listener],
+        shared: Shared,
+        nursery: trio.Nursery,
+    ) -> None:
+        self.id = config.node_id
+        self.state = NodeState.STOPPED
+        self._config = config
+        self._listeners = list(listeners)
+        self._shared = shared
+        self._nursery = nursery
+        self._store: MetadataStore | None = None
+        self._bound: Bound = []
+        self._logs: LogFolders | None = None
+        self._cluster: Cluster | None = None
+        self._work = trio.CancelScope()
+        self._ended = trio.Event()
+        self._turn = trio.Lock()
+        """Held by whoever starts or ends a run."""
+
+    @property
+    def is_running(self) -> bool:
+        return self.state is NodeState.RUNNING
+
+    def endpoints(self) -> dict[str, Endpoint]:
+        """By the name of each listener, where clients connect; kept while it is down."""
+        return {
+            each.name: each.advertised or Endpoint(each.host, each.port) for each in self._listeners
+        }
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Where a client on this machine connects."""
+        first = self._listeners[0]
+        return Endpoint(ON_THIS_MACHINE.get(first.host, first.host), first.port)
+
+    # -- a run
+
+    async def bind(self) -> None:
+        """Take the ports; those that the system chooses are kept for later runs.
+
+        Raises CannotListen.
+        """
+        self._bound = await bind_all(self._listeners, self._config.listen_backlog)
+        addresses: dict[str, Endpoint] = {}
+        for listener, each in self._bound:
+            addresses.setdefault(listener.name, Endpoint(*each.socket.getsockname()[:2]))
+        self._listeners = [replace(each, port=addresses[each.name].port) for each in self._listeners]
+
+    def open_logs(self, cluster_id: str | None) -> LogFolders:
+        """Take the folders; `cluster_id` is that of new ones. Raises StorageError."""
+        shared = self._shared
+        self._logs = shared.folders.open_logs(self.id, cluster_id, shared.nodes)
+        return self._logs
+
+    async def begin(self, store: MetadataStore) -> None:
+        """Take part in the cluster; returns when this node is ready.
+
+        Raises StorageError or ValueError.
+        """
+        self._store = store
+        await self._join(store)
+        await self.node.start()
+        await self._nursery.start(self._run)
+        self.state = NodeState.RUNNING
+
+    async def _join(self, store: MetadataStore) -> None:
+        """Make the node from what was opened."""
+        logs, shared, config = self._logs, self._shared, self._config
+        assert logs is not None
+        cluster = await Cluster.open(store, cluster_id=logs.meta.cluster_id)
+        self._cluster = cluster
+        _check_none_missing(logs, cluster, config)
+        flusher = Flusher(
+            "os" if shared.in_memory else config.flush_policy,
+            logs.sync,
+            interval_ms=config.flush_interval_ms,
+        )
+        self.node = Node(
+            cluster, logs, flusher, config, shared.clock, in_memory=shared.in_memory
+        )
+        self.server = Server(
+            self.node, shared.apis, self._bound, shared.connection_class, nodes=shared.nodes
+        )
+
+    async def _run(self, task_status: trio.TaskStatus[None]) -> None:
+        # Shielded: when the caller is cancelled, clients still get their answers in `stop`.
+        self._work, self._ended = trio.CancelScope(shield=True), trio.Event()
+        try:
+            with self._work:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self.node.run)
+                    nursery.start_soon(self.server.run)
+                    task_status.started()
+        finally:
+            self._ended.set()
+
+    async def start(self) -> None:
+        """Begin another run, on the ports and the folders of the one before.
+
+        Raises CannotListen, StorageError or ValueError.
+        """
+        async with self._turn:
+            if self.is_running:
+                return
+            assert self._store is not None
+            try:
+                await self.bind()
+                self.open_logs(None)
+                await self.begin(self._store)
+            except BaseException:
+                with trio.CancelScope(shield=True):
+                    await self._release()
+                raise
+        logger.info("node %d started", self.id)
+
+    async def stop(self) -> None:
+        """No new work, parked waits answered, everything synced, clean marker written."""
+        async with self._turn:
+            if self.is_running:
+                self.state = NodeState.STOPPED
+                with trio.CancelScope(shield=True):
+                    await self._end(self._end_gracefully)
+
+    async def _end_gracefully(self) -> None:
+        self.server.stop_accepting()
+        with trio.move_on_after(self._shared.grace_seconds):
+            await self.node.release_waits()
+            await self.server.drain()
+        self.server.close_connections()
+        await self.node.close()
+
+    async def crash(self) -> None:
+        """End as a process that is killed does: connections are reset, nothing more is written.
+
+        The files hold what they hold, and no marker says that they are complete. Other nodes hear
+        of it when they miss this one.
+        """
+        async with self._turn:
+            if self.is_running:
+                self.state = NodeState.CRASHED
+                with trio.CancelScope(shield=True):
+                    self.server.reset_connections()
+                    await self._end()
+                    await self.node.abandon()
+                logger.warning("node %d crashed, as it was asked to", self.id)
+
+    async def _end(self, gracefully: Callable[[], Awaitable[None]] | None = None) -> None:
+        """End the tasks of a run."""
+        try:
+            if gracefully is not None:
+                await gracefully()
+        finally:
+            close_all(self._bound)  # also when the server did not come to that
+            self._work.cancel()
+            await self._ended.wait()
+            self._logs = self._cluster = None
+
+    async def close(self) -> None:
+        """Stop for good, whatever there is to be stopped."""
+        await self.stop()
+        async with self._turn:
+            await self._release()
+
+    async def _release(self) -> None:
+        """Let go of what was opened for a run that did not come about."""
+        close_all(self._bound)
+        if self._cluster is not None:
+            await self._cluster.aclose()
+        if self._logs is not None:
+            self._logs.close(clean=self._logs.clean)
+        self._logs = self._cluster = None
+
+
+class NodeMaker:
+    """Makes the nodes of one process from what its operator said about the first one."""
+
+    def __init__(
+        self, config: BrokerConfig, listeners: Sequence[Listener], shared: Shared
+    ) -> None:
+        self._config = config
+        self._listeners = listeners
+        self._shared = shared
+
+    def make(self, node_id: int, nursery: trio.Nursery) -> LocalNode:
+        """A node that is down. Raises CannotListen: it would have a port that does not exist."""
+        config = self._config
+        distance = node_id - config.node_id
+        if self._shared.nodes > 1:
+            config = config.of_node(node_id, self._shared.nodes)
+        listeners = [behind(each, distance) for each in self._listeners]
+        return LocalNode(config, listeners, self._shared, nursery)
+
+
+def behind(listener: Listener, distance: int) -> Listener:
+    """The listener of the node that is so many behind the one that has `listener`.
+
+    Raises CannotListen.
+    """
+    told = listener.advertised
+    if told is not None:
+        told = told._replace(port=_port_behind(told.port, distance))
+    return replace(listener, port=_port_behind(listener.port, distance), advertised=told)
+
+
+def _port_behind(port: int, distance: int) -> int:
+    if not port:
+        return port  # a free one for each
+    if not 0 < port + distance <= PORT_MAX:
+        raise CannotListen(f"there is no port {port + distance}; begin with a lower one than {port}")
+    return port + distance
+
+
+def _check_none_missing(logs: LogFolders, cluster: Cluster, config: BrokerConfig) -> None:
+    """Refuse to start when partitions would silently begin empty. Raises StorageError."""
+    there = [manager.meta.directory_id for manager in logs.managers]
+    for directory_id, path in cluster.directories.get(config.node_id, {}).items():
+        if directory_id not in there and directory_id not in config.lost_log_dirs:
+            raise StorageError(
+                f"the data folder {path} (id {directory_id}) is missing; its partitions would "
+                "begin empty. Add it to log.dirs again, or give up what was in it with "
+                f"-o log.dirs.lost={directory_id}"
+            )

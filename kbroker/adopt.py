@@ -58,8 +58,8 @@ from kbroker.storage.naming import (
 )
 from kbroker.storage.producer_state import ProducerStates
 
-from .data_folders import METADATA_JOURNAL
 from .config import BrokerConfig, ConfigError, validate_topic_configs
+from .data_folders import METADATA_JOURNAL
 
 logger = logging.getLogger(__name__)
 

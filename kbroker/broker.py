@@ -114,13 +114,13 @@ async def open_broker(
         nodes=len(ids),
     )
     maker = NodeMaker(config, listeners, shared)
+    local = [maker.make(each) for each in ids]
+    store = await _open_all(local, folders, cluster_id)
+    work = trio.CancelScope(shield=True)
     async with trio.open_nursery() as nursery:
-        local = [maker.make(each, nursery) for each in ids]
-        work = trio.CancelScope(shield=True)
         try:
-            store = await _open_all(local, folders, cluster_id)
             nursery.start_soon(_run_store, store, work)
-            await _each(local, lambda node: node.begin(store))
+            await _each(local, lambda node: node.begin(store, nursery))
             yield Broker(store, local)
         finally:
             with trio.CancelScope(shield=True):
@@ -144,12 +144,17 @@ async def _open_all(
     local: Sequence[LocalNode], folders: DataFolders, cluster_id: str | None
 ) -> MetadataStore:
     """Take the ports and the folders of all nodes, and open what they share."""
-    # First of all: a port that is taken must not leave a data folder behind.
-    for each in local:
-        await each.bind()
-    paths = [path for each in local for path in folders.of_node(each.id)]
-    cluster_id = known_cluster(folders.files, paths) or cluster_id or random_cluster_id()
-    return folders.open_store([each.open_logs(cluster_id) for each in local])
+    try:
+        # First of all: a port that is taken must not leave a data folder behind.
+        for each in local:
+            await each.bind()
+        paths = [path for each in local for path in folders.of_node(each.id)]
+        cluster_id = known_cluster(folders.files, paths) or cluster_id or random_cluster_id()
+        return folders.open_store([each.open_logs(cluster_id) for each in local])
+    except BaseException:
+        with trio.CancelScope(shield=True):
+            await _each(local, lambda node: node.close())
+        raise
 
 
 async def _run_store(store: MetadataStore, work: trio.CancelScope) -> None:
@@ -162,9 +167,7 @@ async def _run_store(store: MetadataStore, work: trio.CancelScope) -> None:
             await store.aclose()
 
 
-async def _each(
-    local: Sequence[LocalNode], deed: Callable[[LocalNode], Awaitable[None]]
-) -> None:
+async def _each(local: Sequence[LocalNode], deed: Callable[[LocalNode], Awaitable[None]]) -> None:
     """Do something with all nodes at the same time."""
     if len(local) == 1:  # its errors come as they are
         await deed(local[0])

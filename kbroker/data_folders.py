@@ -61,7 +61,7 @@ class DataFolders:
                 "`kbroker cluster node remove` or `kbroker cluster shrink`"
             )
         missing = (nodes or 0) - len(ids)
-        return ids + [*range(ids[-1] + 1, ids[-1] + 1 + missing)]
+        return [*ids, *range(ids[-1] + 1, ids[-1] + 1 + missing)]
 
     def open_logs(self, node_id: int, cluster_id: str | None, nodes: int) -> LogFolders:
         """Open a node's folders; new ones become part of the cluster that the others belong to.
@@ -151,7 +151,7 @@ def find_data_folders(files: Files, paths: Sequence[str], nodes: int | None) -> 
             f"{' and '.join(paths)}: the node here was alone until now; let it become the first of "
             f"{nodes} with `kbroker cluster grow --to {nodes} {paths[0]}`"
         )
-    return DataFolders(files, paths, known, alone or not known and (nodes or 1) == 1)
+    return DataFolders(files, paths, known, alone or (not known and (nodes or 1) == 1))
 
 
 def _node_folders(files: Files, paths: Iterable[str]) -> frozenset[int]:

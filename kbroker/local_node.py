@@ -70,14 +70,13 @@ class LocalNode:
         config: BrokerConfig,
         listeners: Sequence[Listener],
         shared: Shared,
-        nursery: trio.Nursery,
     ) -> None:
         self.id = config.node_id
         self.state = NodeState.STOPPED
         self._config = config
         self._listeners = list(listeners)
         self._shared = shared
-        self._nursery = nursery
+        self._nursery: trio.Nursery | None = None
         self._store: MetadataStore | None = None
         self._bound: Bound = []
         self._logs: LogFolders | None = None
@@ -114,7 +113,9 @@ class LocalNode:
         addresses: dict[str, Endpoint] = {}
         for listener, each in self._bound:
             addresses.setdefault(listener.name, Endpoint(*each.socket.getsockname()[:2]))
-        self._listeners = [replace(each, port=addresses[each.name].port) for each in self._listeners]
+        self._listeners = [
+            replace(each, port=addresses[each.name].port) for each in self._listeners
+        ]
 
     def open_logs(self, cluster_id: str | None) -> LogFolders:
         """Take the folders; `cluster_id` is that of new ones. Raises StorageError."""
@@ -122,15 +123,15 @@ class LocalNode:
         self._logs = shared.folders.open_logs(self.id, cluster_id, shared.nodes)
         return self._logs
 
-    async def begin(self, store: MetadataStore) -> None:
-        """Take part in the cluster; returns when this node is ready.
+    async def begin(self, store: MetadataStore, nursery: trio.Nursery) -> None:
+        """Take part in the cluster, in a nursery; returns when this node is ready.
 
         Raises StorageError or ValueError.
         """
-        self._store = store
+        self._store, self._nursery = store, nursery
         await self._join(store)
         await self.node.start()
-        await self._nursery.start(self._run)
+        await nursery.start(self._run)
         self.state = NodeState.RUNNING
 
     async def _join(self, store: MetadataStore) -> None:
@@ -145,9 +146,7 @@ class LocalNode:
             logs.sync,
             interval_ms=config.flush_interval_ms,
         )
-        self.node = Node(
-            cluster, logs, flusher, config, shared.clock, in_memory=shared.in_memory
-        )
+        self.node = Node(cluster, logs, flusher, config, shared.clock, in_memory=shared.in_memory)
         self.server = Server(
             self.node, shared.apis, self._bound, shared.connection_class, nodes=shared.nodes
         )
@@ -173,10 +172,11 @@ class LocalNode:
             if self.is_running:
                 return
             assert self._store is not None
+            assert self._nursery is not None
             try:
                 await self.bind()
                 self.open_logs(None)
-                await self.begin(self._store)
+                await self.begin(self._store, self._nursery)
             except BaseException:
                 with trio.CancelScope(shield=True):
                     await self._release()
@@ -210,8 +210,9 @@ class LocalNode:
                 self.state = NodeState.CRASHED
                 with trio.CancelScope(shield=True):
                     self.server.reset_connections()
+                    await self.node.cluster.aclose()  # it hears of nothing more
                     await self._end()
-                    await self.node.abandon()
+                    self.node.logs.close(clean=False)
                 logger.warning("node %d crashed, as it was asked to", self.id)
 
     async def _end(self, gracefully: Callable[[], Awaitable[None]] | None = None) -> None:
@@ -244,21 +245,19 @@ class LocalNode:
 class NodeMaker:
     """Makes the nodes of one process from what its operator said about the first one."""
 
-    def __init__(
-        self, config: BrokerConfig, listeners: Sequence[Listener], shared: Shared
-    ) -> None:
+    def __init__(self, config: BrokerConfig, listeners: Sequence[Listener], shared: Shared) -> None:
         self._config = config
         self._listeners = listeners
         self._shared = shared
 
-    def make(self, node_id: int, nursery: trio.Nursery) -> LocalNode:
+    def make(self, node_id: int) -> LocalNode:
         """A node that is down. Raises CannotListen: it would have a port that does not exist."""
         config = self._config
         distance = node_id - config.node_id
         if self._shared.nodes > 1:
             config = config.of_node(node_id, self._shared.nodes)
         listeners = [behind(each, distance) for each in self._listeners]
-        return LocalNode(config, listeners, self._shared, nursery)
+        return LocalNode(config, listeners, self._shared)
 
 
 def behind(listener: Listener, distance: int) -> Listener:
@@ -276,7 +275,9 @@ def _port_behind(port: int, distance: int) -> int:
     if not port:
         return port  # a free one for each
     if not 0 < port + distance <= PORT_MAX:
-        raise CannotListen(f"there is no port {port + distance}; begin with a lower one than {port}")
+        raise CannotListen(
+            f"there is no port {port + distance}; begin with a lower one than {port}"
+        )
     return port + distance
 
 

@@ -210,11 +210,6 @@ class Node:
                 logger.error("no clean shutdown: %s", error)
         await self.cluster.aclose()
 
-    async def abandon(self) -> None:
-        """Let go of everything as the end of a process does: nothing is written any more."""
-        await self.cluster.aclose()
-        self.logs.close(clean=False)
-
     def wake_fetches(self) -> None:
         for replica in self._replicas.values():
             replica.wake()

@@ -18,7 +18,10 @@ Start: TypeAlias = Callable[..., AbstractAsyncContextManager[Broker]]
 
 @asynccontextmanager
 async def started(
-    data_dir: str | Path | list[Path] | None = None, **properties: object
+    data_dir: str | Path | list[Path] | None = None,
+    *,
+    nodes: int | None = None,
+    **properties: object,
 ) -> AsyncIterator[Broker]:
     """A broker on a free port; settings as keywords with `_` for the dots of their names.
 
@@ -29,9 +32,10 @@ async def started(
         BrokerConfig.load(options=options),
         data_dir=_paths(data_dir),
         listeners=[LOOPBACK],
+        nodes=nodes,
     ) as broker:
         yield broker
-        assert broker.node.unhandled_errors == 0
+        assert [each.node.unhandled_errors for each in broker.nodes] == [0] * len(broker.nodes)
 
 
 def _paths(data_dir: str | Path | list[Path] | None) -> str | list[str] | None:

@@ -10,6 +10,7 @@ import random
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -74,7 +75,7 @@ def start(request: pytest.FixtureRequest, tmp_path: Path) -> Start:
     """Opens brokers; each test that uses it runs in memory and on disk."""
     folder = None if request.param == "memory" else tmp_path / "data"
 
-    def open_one(**properties: object) -> AbstractAsyncContextManager[Broker]:
+    def open_one(**properties: Any) -> AbstractAsyncContextManager[Broker]:
         return started(folder, **properties)
 
     return open_one

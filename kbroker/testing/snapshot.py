@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
 
-from kbroker.broker import METADATA_JOURNAL, open_broker
+from kbroker.broker import open_broker
 from kbroker.clock import Clock
 from kbroker.cluster import TRANSACTIONS_TOPIC, Cluster, LocalStore
 from kbroker.cluster.cluster import META
 from kbroker.cluster.model import random_cluster_id
 from kbroker.config import BrokerConfig
 from kbroker.coordinator.transaction import LAST_EPOCH_GIVEN
+from kbroker.data_folders import METADATA_JOURNAL
 from kbroker.groups import GroupService
 from kbroker.node import Node
 from kbroker.protocol.errors import KafkaError

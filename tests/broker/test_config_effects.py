@@ -6,6 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -97,7 +98,7 @@ def aged(age_ms: int = 0, value: bytes = b"x", key: bytes | None = b"k") -> byte
 
 
 EFFECTS: dict[str, Callable[[Trial], Awaitable[None]]] = {}
-BROKERS: dict[str, dict[str, object]] = {}
+BROKERS: dict[str, dict[str, Any]] = {}
 Test = Callable[[Trial], Awaitable[None]]
 
 

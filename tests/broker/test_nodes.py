@@ -1,0 +1,146 @@
+"""Several nodes in one process: their ports, their folders, and how each stops and starts."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from pathlib import Path
+
+import pytest
+import trio
+
+from kbroker.broker import open_broker
+from kbroker.config import BrokerConfig
+from kbroker.server import Listener
+from kbroker.storage.errors import StorageError
+from kbroker.storage.naming import CLEAN_SHUTDOWN
+from tests.brokers import LOOPBACK, started
+from tests.wire import until
+
+pytestmark = pytest.mark.trio
+
+
+async def test_each_node_has_its_port_and_its_folder(tmp_path: Path) -> None:
+    async with started(tmp_path, nodes=3) as broker:
+        assert [each.id for each in broker.nodes] == [1, 2, 3]
+        assert len({each.endpoint.port for each in broker.nodes}) == 3
+        assert broker.bootstrap_servers == ",".join(str(each.endpoint) for each in broker.nodes)
+        for each in broker.nodes:
+            await (await trio.open_tcp_stream(*each.endpoint)).aclose()
+    assert set(os.listdir(tmp_path)) == {"cluster.journal", "node-1", "node-2", "node-3"}
+
+
+def _free_ports(count: int) -> int:
+    """The first of so many neighbours that nobody listens on."""
+    for first in range(20_000, 30_000, count):
+        with contextlib.suppress(OSError), contextlib.ExitStack() as probes:
+            for port in range(first, first + count):
+                probes.enter_context(socket.create_server(("127.0.0.1", port)))
+            return first
+    raise AssertionError("no ports are free")
+
+
+async def test_ports_of_the_next_nodes_are_those_behind() -> None:
+    port = _free_ports(3)
+    listeners = [Listener("PLAINTEXT", "127.0.0.1", port)]
+    async with open_broker(BrokerConfig(), data_dir=None, listeners=listeners, nodes=3) as broker:
+        assert [each.endpoint.port for each in broker.nodes] == [port, port + 1, port + 2]
+
+
+async def test_a_folder_knows_how_many_nodes_it_has(tmp_path: Path) -> None:
+    async with started(tmp_path, nodes=3) as broker:
+        await broker.create_topic("orders")
+        topic = broker.node.cluster.topics["orders"].id
+    async with started(tmp_path) as broker:
+        assert [each.id for each in broker.nodes] == [1, 2, 3]
+        assert all(each.node.cluster.topics["orders"].id == topic for each in broker.nodes)
+
+
+async def test_fewer_nodes_than_a_folder_has_are_refused(tmp_path: Path) -> None:
+    async with started(tmp_path, nodes=3):
+        pass
+    with pytest.raises(StorageError, match="here are nodes 1, 2, 3; start with --nodes 3"):
+        await _start(tmp_path, 2)
+
+
+async def test_the_folder_of_a_lone_node_is_no_home_for_several(tmp_path: Path) -> None:
+    async with started(tmp_path):
+        pass
+    with pytest.raises(StorageError, match="kbroker cluster grow --to 3"):
+        await _start(tmp_path, 3)
+
+
+async def _start(folder: Path, nodes: int) -> None:
+    async with open_broker(BrokerConfig(), data_dir=str(folder), listeners=[LOOPBACK], nodes=nodes):
+        pass
+
+
+async def test_a_node_that_stops_leaves_a_marker_and_one_that_crashes_does_not(
+    tmp_path: Path,
+) -> None:
+    async with started(tmp_path, nodes=3) as broker:
+        first, second, third = broker.nodes
+        ports = [each.endpoint for each in broker.nodes]
+        await second.stop()
+        await third.crash()
+        assert [each.state.value for each in broker.nodes] == ["running", "stopped", "crashed"]
+        assert (tmp_path / "node-2" / CLEAN_SHUTDOWN).exists()
+        assert not (tmp_path / "node-3" / CLEAN_SHUTDOWN).exists()
+        for each in (second, third):
+            with pytest.raises(OSError, match="all attempts to connect"):
+                await trio.open_tcp_stream(*each.endpoint)
+        await second.start()
+        await third.start()
+        assert second.node.logs.clean
+        assert not third.node.logs.clean
+        assert [each.endpoint for each in broker.nodes] == ports
+        for each in broker.nodes:
+            await (await trio.open_tcp_stream(*each.endpoint)).aclose()
+        assert first.is_running
+
+
+async def test_clients_of_a_node_that_crashes_are_reset() -> None:
+    async with started(nodes=2) as broker, contextlib.AsyncExitStack() as opened:
+        ends, resets = [
+            await opened.enter_async_context(await trio.open_tcp_stream(*each.endpoint))
+            for each in broker.nodes
+        ]
+        await until(lambda: all(each.server.connections for each in broker.nodes))
+        await broker.nodes[0].stop()
+        await broker.nodes[1].crash()
+        assert await ends.receive_some() == b""
+        with pytest.raises(trio.BrokenResourceError):
+            await resets.receive_some()
+
+
+async def test_a_node_that_is_down_hears_of_nothing() -> None:
+    async with started(nodes=2) as broker:
+        dead = broker.nodes[1].node
+        await broker.nodes[1].crash()
+        await broker.create_topic("orders")
+        assert "orders" not in dead.cluster.topics
+        await broker.nodes[1].start()
+        assert broker.nodes[1].node is not dead
+        assert "orders" in broker.nodes[1].node.cluster.topics
+
+
+async def test_a_port_that_was_taken_meanwhile_keeps_a_node_down() -> None:
+    async with started(nodes=2) as broker:
+        second = broker.nodes[1]
+        await second.stop()
+        async with started():  # and nothing else of the process suffers
+            (thief,) = await trio.open_tcp_listeners(second.endpoint.port, host="127.0.0.1")
+            with pytest.raises(Exception, match="in use"):
+                await second.start()
+            await thief.aclose()
+        await second.start()
+        assert second.is_running
+
+
+async def test_a_process_stops_with_nodes_that_are_down(tmp_path: Path) -> None:
+    async with started(tmp_path, nodes=3) as broker:
+        await broker.nodes[0].crash()
+        await broker.nodes[2].stop()
+    async with started(tmp_path) as broker:
+        assert [each.node.logs.clean for each in broker.nodes] == [False, True, True]

@@ -225,6 +225,9 @@ class MemoryTransport:
     def close(self) -> None:
         self._socket.close()
 
+    def reset(self) -> None:
+        self._socket.reset()
+
 
 def _bytes_of(part: Any) -> bytes:
     return part.read() if isinstance(part, FileRange) else bytes(part)

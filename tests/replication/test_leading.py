@@ -1,0 +1,298 @@
+"""Who is in sync and what is committed, as the leader works it out: rules one by one, and in any order."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kbroker.cluster import Partition
+from kbroker.replication.leading import UNKNOWN, Leading
+
+LAG_MAX = 10.0
+ME = 1
+
+
+def partition(isr: list[int], *, replicas: list[int] | None = None, revision: int = 1) -> Partition:
+    return Partition(0, replicas or [1, 2, 3], isr, ME, 5, revision=revision)
+
+
+def leading(
+    isr: list[int],
+    *,
+    replicas: list[int] | None = None,
+    log_end: int = 100,
+    in_sync_min: int = 1,
+    fenced: frozenset[int] = frozenset(),
+) -> Leading:
+    return Leading(
+        partition(isr, replicas=replicas),
+        ME,
+        log_end,
+        now=0,
+        lag_max=LAG_MAX,
+        in_sync_min=in_sync_min,
+        eligible=lambda node_id, _: node_id not in fenced,
+    )
+
+
+def fetched(state: Leading, log_end: int, now: float, **offsets: int) -> None:
+    """Let followers fetch, `_2=100` for node 2 from offset 100, each under its id as epoch."""
+    for name, offset in offsets.items():
+        node_id = int(name[1:])
+        state.fetched(node_id, node_id, offset, log_end, now)
+
+
+# -- the high watermark
+
+
+@pytest.mark.parametrize(
+    ("isr", "ends", "in_sync_min", "expected"),
+    [
+        pytest.param([1], {}, 1, 100, id="only the leader"),
+        pytest.param([1, 2], {}, 1, UNKNOWN, id="a member that has not fetched yet"),
+        pytest.param([1, 2], {"_2": 70}, 1, 70, id="a member that is behind"),
+        pytest.param([1, 2, 3], {"_2": 70, "_3": 60}, 1, 60, id="the last one counts"),
+        pytest.param([1, 2], {"_2": 100}, 1, 90, id="this node has not synced yet"),
+        pytest.param([1, 2], {"_2": 70, "_3": 20}, 1, 70, id="one that is not in sync"),
+        pytest.param([1], {"_2": 70}, 2, UNKNOWN, id="fewer than acks=all asks for"),
+        pytest.param([1, 2], {"_2": 70}, 2, 70, id="just as many"),
+    ],
+)
+def test_what_is_committed(
+    isr: list[int], ends: dict[str, int], in_sync_min: int, expected: int
+) -> None:
+    state = leading(isr, in_sync_min=in_sync_min)
+    fetched(state, 100, 1, **ends)
+    own_end = 90 if expected == 90 else 100
+    assert state.high_watermark(own_end, 100, 1) == expected
+
+
+def test_one_that_catches_up_is_waited_for() -> None:
+    """Or the end would run away from it; not one that is fenced or that fell behind."""
+    for fenced, now, expected in (
+        (frozenset[int](), 5, 100),
+        (frozenset[int](), LAG_MAX + 2, 110),
+        (frozenset({2}), 5, 110),
+    ):
+        state = leading([1], fenced=fenced)
+        fetched(state, 100, 1, _2=100)
+        assert state.high_watermark(110, 110, now) == expected
+
+
+def test_a_leader_that_has_no_followers_waits_for_nobody() -> None:
+    assert leading([1], replicas=[1]).alone
+    assert not leading([1]).alone
+
+
+# -- the maximal in-sync set
+
+
+def test_a_proposed_member_counts_at_once() -> None:
+    state = leading([1, 3])
+    fetched(state, 100, 1, _2=60, _3=100)
+    state.fetched(2, 2, 60, 100, 50)  # long since behind
+    assert state.high_watermark(100, 100, 50) == 100
+    state.propose(frozenset({1, 2, 3}))
+    assert state.high_watermark(100, 100, 50) == 60
+    state.refused(frozenset({1, 2, 3}))
+    assert state.high_watermark(100, 100, 50) == 100
+
+
+def test_a_member_counts_until_it_is_out_for_sure() -> None:
+    state = leading([1, 2, 3])
+    fetched(state, 100, 1, _2=60, _3=100)
+    state.propose(frozenset({1, 3}))
+    assert state.high_watermark(100, 100, 50) == 60
+    state.follow(partition([1, 3], revision=2))
+    assert state.high_watermark(100, 100, 50) == 100
+
+
+def test_an_unknown_outcome_counts_until_another_revision_is_seen() -> None:
+    """A second proposal that is refused says nothing of the first: both compared the same."""
+    state = leading([1])
+    fetched(state, 100, 0, _2=100, _3=40)
+    joined, other = frozenset({1, 3}), frozenset({1, 2})
+    state.propose(joined)  # and its answer is lost
+    state.propose(other)
+    state.refused(other)
+    state.follow(partition([1], revision=1))  # a read that is not newer
+    assert state.maximal_isr == {1, 3}
+    assert state.high_watermark(100, 100, 50) == 40
+    state.follow(partition([1], revision=2))
+    assert state.maximal_isr == {1}
+
+
+def test_an_unknown_outcome_is_settled_by_storing_again() -> None:
+    state = leading([1, 2, 3])
+    fetched(state, 100, 1, _2=100, _3=100)
+    assert state.proposal(100, 100, 1) is None
+    state.propose(frozenset({1, 2}))
+    assert state.proposal(100, 100, 1) == {1, 2, 3}
+
+
+# -- who leaves and who joins
+
+
+@pytest.mark.parametrize(
+    ("fetches", "now", "expected"),
+    [
+        pytest.param([], LAG_MAX, set(), id="the election counts as a fetch"),
+        pytest.param([], LAG_MAX + 1, {2}, id="never fetched"),
+        pytest.param([(1, 100, 100)], 50, set(), id="it has everything"),
+        pytest.param([(1, 90, 100)], 10, set(), id="behind, but not for long"),
+        pytest.param([(1, 90, 100), (11, 99, 120)], 12, {2}, id="fetches, yet never catches up"),
+        pytest.param([(9, 90, 100), (15, 100, 120)], 18, set(), id="had what was there before"),
+        pytest.param([(9, 90, 100), (15, 100, 120)], 20, {2}, id="that was too long ago"),
+    ],
+)
+def test_lag_is_measured_in_time(
+    fetches: list[tuple[float, int, int]], now: float, expected: set[int]
+) -> None:
+    state = leading([1, 2])
+    log_end = 100
+    for at, offset, end in fetches:
+        log_end = end
+        state.fetched(2, 2, offset, end, at)
+    assert state.lagging(log_end, now) == expected
+
+
+@pytest.mark.parametrize(
+    ("offset", "high_watermark", "expected"),
+    [
+        pytest.param(110, 110, {2}, id="all that is committed"),
+        pytest.param(109, 110, set(), id="one record is missing"),
+        pytest.param(99, 50, set(), id="less than the leader had at its election"),
+        pytest.param(100, 50, {2}, id="as much as that"),
+    ],
+)
+def test_who_may_join(offset: int, high_watermark: int, expected: set[int]) -> None:
+    state = leading([1, 3])
+    state.fetched(2, 2, offset, offset, 1)
+    assert state.joining(high_watermark, 112, 2) == expected
+    assert not state.joining(high_watermark, 112, 2 + LAG_MAX), "it has not fetched since"
+
+
+def test_a_fenced_one_does_not_join() -> None:
+    state = leading([1, 3], fenced=frozenset({2}))
+    fetched(state, 100, 1, _2=100)
+    assert not state.joining(100, 100, 1)
+
+
+def test_a_member_that_stopped_leaves_once() -> None:
+    """What is committed stands still below the minimum, so it has all of it: no reason to join."""
+    state = leading([1, 2], replicas=[1, 2], in_sync_min=2)
+    fetched(state, 100, 1, _2=100)
+    assert state.proposal(100, 105, 50) == {1}
+    state.follow(partition([1], replicas=[1, 2], revision=2))
+    assert state.proposal(100, 105, 50) is None
+
+
+def test_those_who_join_are_compared_with_their_last_registration() -> None:
+    state = leading([1])
+    state.fetched(2, 7, 100, 100, 1)
+    state.fetched(3, 8, 100, 100, 1)
+    state.fetched(2, 9, 100, 100, 1)
+    assert state.registrations(frozenset({1, 2, 3})) == {2: 9, 3: 8}
+    assert state.registrations(frozenset({1})) == {}
+
+
+def test_replicas_come_and_go() -> None:
+    """A reassignment adds one; what is known of the others stays."""
+    state = leading([1, 2], replicas=[1, 2])
+    fetched(state, 100, 1, _2=100)
+    state.follow(partition([1, 2], replicas=[1, 2, 4], revision=2))
+    assert sorted(state.followers) == [2, 4]
+    assert state.high_watermark(100, 100, 1) == 100
+    state.follow(partition([1], replicas=[1], revision=3))
+    assert state.alone
+
+
+def test_the_low_watermark_is_that_of_living_replicas() -> None:
+    state = leading([1, 2, 3], fenced=frozenset({3}))
+    assert state.low_watermark(50) == UNKNOWN
+    state.fetched(2, 2, 100, 100, 1, log_start=20)
+    state.fetched(3, 3, 100, 100, 1, log_start=0)
+    assert state.low_watermark(50) == 20
+    assert leading([1], replicas=[1]).low_watermark(50) == 50
+
+
+# -- in any order
+
+
+class Store:
+    """The truth, which applies proposals when it likes and tells of it late."""
+
+    def __init__(self, isr: list[int]) -> None:
+        self.isr, self.revision = isr, 1
+        self.told = partition(isr)
+        self.flying: list[tuple[frozenset[int], int]] = []
+
+    def lands(self, index: int) -> tuple[frozenset[int], bool]:
+        isr, compared = self.flying.pop(index)
+        if compared != self.revision:
+            return isr, False
+        self.isr, self.revision = sorted(isr), self.revision + 1
+        return isr, True
+
+    def tells(self) -> Partition:
+        self.told = partition(self.isr, revision=self.revision)
+        return self.told
+
+
+steps = st.lists(
+    st.tuples(
+        st.sampled_from(
+            ["append", "fetch", "propose", "land", "lose", "tell", "controller", "wait"]
+        ),
+        st.integers(0, 7),
+    ),
+    max_size=60,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(steps=steps, in_sync_min=st.integers(1, 3), isr=st.sampled_from([[1], [1, 2], [1, 2, 3]]))
+def test_nothing_is_committed_that_a_member_lacks(
+    steps: list[tuple[str, int]], in_sync_min: int, isr: list[int]
+) -> None:
+    """Whoever the store has in sync, now or by a proposal under way, has all that is committed.
+
+    That is what an election relies on. Followers only get ahead, answers come late or never.
+    """
+    store = Store(isr)
+    state = leading(isr, log_end=0, in_sync_min=in_sync_min)
+    has = {2: 0, 3: 0}
+    end, now, committed = 0, 0.0, 0
+    for step, number in steps:
+        node_id = 2 + number % 2
+        if step == "append":
+            end += 1 + number
+        elif step == "fetch":
+            has[node_id] = min(has[node_id] + number, end)
+            state.fetched(node_id, node_id, has[node_id], end, now)
+        elif step == "wait":
+            now += number
+        elif step == "propose":
+            wanted = state.proposal(committed, end, now)
+            if wanted is not None:
+                state.propose(wanted)
+                store.flying.append((wanted, state.partition.revision))
+        elif step in ("land", "lose") and store.flying:
+            proposed, stored = store.lands(number % len(store.flying))
+            if step == "land" and not stored:
+                state.refused(proposed)
+        elif step == "tell":
+            state.follow(store.tells())
+        elif step == "controller" and node_id in store.isr:
+            store.isr = [each for each in store.isr if each != node_id]
+            store.revision += 1
+        committed = max(committed, state.high_watermark(end, end, now))
+        for member in store.isr:
+            assert member == ME or has[member] >= committed, f"{member} lacks what is committed"
+
+
+def test_nobody_is_in_sync_for_ever() -> None:
+    assert leading([1, 2, 3]).lagging(101, math.inf) == {2, 3}

@@ -34,7 +34,7 @@ class Target:
     """
 
     __slots__ = (
-        "_read_epoch",
+        "_read_term",
         "_replica",
         "current_leader_epoch",
         "fetch_offset",
@@ -64,7 +64,7 @@ class Target:
         self.topic_name: str | None = None
         """The name behind a topic id, once it was found: the id may go, and the name come back."""
         self._replica: Replica | None = None
-        self._read_epoch = -1
+        self._read_term = -1
 
     def update(self, newer: Target) -> None:
         """Take over what the client asks for now; keep what it was told."""
@@ -77,11 +77,11 @@ class Target:
     def was_read(self, replica: Replica | None) -> None:
         """Take note of what was read; None when that was an error."""
         self._replica = replica
-        self._read_epoch = replica.leader_epoch if replica is not None else -1
+        self._read_term = replica.term if replica is not None else -1
 
     def was_read_as(self, replica: Replica) -> bool:
-        """Whether `replica` is what was read last, under the same leader."""
-        return replica is self._replica and replica.leader_epoch == self._read_epoch
+        """Whether `replica` is what was read last, in the same role and under the same leader."""
+        return replica is self._replica and replica.term == self._read_term
 
     def idle_replica(self) -> Replica | None:
         """What was read last, if it can have nothing new: the client has read all of it, was told

@@ -172,6 +172,7 @@ class Flusher:
     def _fail(self, replicas: Collection[Replica]) -> None:
         for replica in replicas:
             replica.commits.fail()
+            replica.writes.fail()
         for reason in {replica.log.offline for replica in replicas}:
             logger.error(
                 "%s: the data folder is offline, nothing in it is acknowledged any more; check the "

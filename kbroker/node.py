@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import trio
@@ -38,6 +38,7 @@ from .log_settings import log_config
 from .moves import ReplicaMoves
 from .producer_ids import ProducerIds
 from .replica import Replica
+from .replication.leading import Leading
 from .request_memory import RequestMemory
 from .scrubber import Scrubber
 from .slices import Slices
@@ -50,6 +51,8 @@ logger = logging.getLogger(__name__)
 CHECKPOINT_SECONDS = 0.5
 SET_BY_CLIENTS = "set by clients"
 LOGGED_MAX = 1000
+NOT_REGISTERED = -1
+REPLICA_LAG_SECONDS_MAX = 30.0
 
 
 class Node:
@@ -71,7 +74,11 @@ class Node:
         in_thread: InThread = trio.to_thread.run_sync,
     ) -> None:
         self.id = config.node_id
+        self.epoch = NOT_REGISTERED
+        """The broker epoch: the registration that this node leads under."""
         self.cluster = cluster
+        cluster.subscribe(self._on_topics_changed)  # before those that ask who leads
+        cluster.subscribe_configs(self._on_configs_changed)
         self.static_config = config
         self.config = self._with_dynamic_settings()
         self.clock = clock
@@ -101,8 +108,6 @@ class Node:
         self._logged: set[str] = set()
         self.history: History[tuple[str, int | None], Line] = History()
         """What changed in each partition and why; with None, in all partitions of a topic."""
-        cluster.subscribe(self._on_topics_changed)
-        cluster.subscribe_configs(self._on_configs_changed)
 
     # -- life
 
@@ -187,7 +192,7 @@ class Node:
         slices = Slices()
         for name, index in self.logs.folders():
             with contextlib.suppress(KafkaError):
-                self.named_replica(name, index)
+                self.named_hosted(name, index)
             await slices.pause()
 
     async def release_waits(self) -> None:
@@ -286,13 +291,26 @@ class Node:
         KAFKA_STORAGE_ERROR when the partition is offline.
         """
         replica = self._replicas.get((topic.id.int, index))
+        if replica is not None and replica.leading is not None:
+            if replica.log.offline is not None:
+                raise StorageError(replica.log.offline)
+            return replica
+        if not 0 <= index < len(topic.partitions):
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if not self.leads(topic.partitions[index]):
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return self.hosted(topic, index)
+
+    def hosted(self, topic: Topic, index: int) -> Replica:
+        """As `replica`, of a partition that this node leads or follows."""
+        replica = self._replicas.get((topic.id.int, index))
         if replica is not None:
             if replica.log.offline is not None:
                 raise StorageError(replica.log.offline)
             return replica
         if not 0 <= index < len(topic.partitions):
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        if topic.partitions[index].leader != self.id:
+        if self.id not in topic.partitions[index].replicas:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return self._open_replica(topic, index)
 
@@ -302,10 +320,17 @@ class Node:
 
     def named_replica(self, name: str, index: int) -> Replica:
         """As `replica`, by topic name."""
+        return self.replica(self._named_topic(name), index)
+
+    def named_hosted(self, name: str, index: int) -> Replica:
+        """As `hosted`, by topic name."""
+        return self.hosted(self._named_topic(name), index)
+
+    def _named_topic(self, name: str) -> Topic:
         topic = self.cluster.topics.get(name)
         if topic is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        return self.replica(topic, index)
+        return topic
 
     def topic_config(self, topic: Topic) -> TopicConfig:
         """The settings of a topic over those of this node."""
@@ -338,8 +363,43 @@ class Node:
         self.note_when_offline(log)
         replica = Replica(topic, topic.partitions[index], log, config, self.flusher)
         self._replicas[topic.id.int, index] = replica
+        if self.leads(replica.partition):
+            self._lead(replica, replica.partition)
         self.flusher.opened(replica)
         return replica
+
+    def _lead(self, replica: Replica, partition: Partition) -> None:
+        replica.become_leader(
+            Leading(
+                partition,
+                self.id,
+                replica.log.log_end_offset,
+                trio.current_time(),
+                REPLICA_LAG_SECONDS_MAX,
+                eligible=self._may_be_in_sync,
+            )
+        )
+
+    def _may_be_in_sync(self, node_id: int, broker_epoch: int) -> bool:
+        """Whether a node is in the cluster under this registration, and not fenced (KIP-841)."""
+        return node_id in self.cluster.node_ids
+
+    def registered(self, epoch: int) -> None:
+        """Lead under another registration from now on; with NOT_REGISTERED, nothing at all."""
+        self.epoch = epoch
+        for replica in self.open_replicas():
+            self._take_role(replica, replica.topic.partitions[replica.index])
+
+    def _take_role(self, replica: Replica, partition: Partition) -> None:
+        """Let a replica lead or follow, as the cluster and this node's registration say."""
+        leads = self.leads(partition)
+        is_same_term = partition.leader_epoch == replica.leader_epoch
+        if leads == replica.is_leader and is_same_term:
+            replica.follow_cluster(partition)
+        elif leads:
+            self._lead(replica, partition)
+        else:
+            replica.become_follower(partition)
 
     def report_storage_error(self, topic: Topic, index: int, error: StorageError) -> None:
         """Say once why a partition can be neither opened, read nor appended to."""
@@ -360,9 +420,9 @@ class Node:
         self.history.note((topic, index), Line(self.clock.log_ms(), text))
 
     def why_offline(self, topic: str, index: int) -> str | None:
-        """Why a partition that this node leads cannot be served; None when it can."""
+        """Why a partition that this node hosts cannot be served; None when it can."""
         try:
-            self.named_replica(topic, index)
+            self.named_hosted(topic, index)
         except KafkaError as error:
             return error.message or error.code.name
         return None
@@ -376,8 +436,11 @@ class Node:
             for partition in topic.partitions:
                 replica = self._replicas.get((topic.id.int, partition.index))
                 if replica is not None:
-                    replica.follow_cluster(partition)
+                    self._take_role(replica, partition)
                     replica.configure(config)
+        for change in event.moved:
+            if self.id in change.before.replicas and self.id not in change.after.replicas:
+                self._drop_partitions(change.topic, [change.after.index], deleted=False)
         for topic in event.created:
             logger.info("topic %s created: %s", topic.name, event.cause)
         self.groups.topics_changed(event)
@@ -424,19 +487,23 @@ class Node:
                     replica.configure(config)
 
     def _drop_topic(self, topic: Topic) -> None:
-        for partition in topic.partitions:
-            replica = self._replicas.pop((topic.id.int, partition.index), None)
+        self._drop_partitions(topic, range(len(topic.partitions)), deleted=True)
+        logger.info("topic %s deleted", topic.name)
+
+    def _drop_partitions(self, topic: Topic, indexes: Sequence[int], *, deleted: bool) -> None:
+        """Let go of partitions that this node has no part in any more, and of their files."""
+        for index in indexes:
+            replica = self._replicas.pop((topic.id.int, index), None)
             if replica is not None:
                 self.flusher.forget(replica)
-                replica.close(deleted=True)
+                replica.close(deleted=deleted)
         try:
-            self.logs.delete_logs((topic.name, part.index) for part in topic.partitions)
+            self.logs.delete_logs((topic.name, index) for index in indexes)
         except StorageError as error:
             logger.error(
                 "files of topic %s stay until the next start: %s", topic.name, error.message
             )
         self.empty_trash_soon()
-        logger.info("topic %s deleted", topic.name)
 
 
 def _with_settings_that_fit(

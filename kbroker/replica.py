@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import trio
+
 from kbroker.cluster import Partition, Topic
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.records import BatchHeader, validate_produced
+from kbroker.replication.leading import Leading
 from kbroker.storage.log import Appended, Log
 
 from .config import TopicConfig
@@ -17,31 +20,38 @@ ANY_EPOCH = -1
 
 
 class Replica:
-    """What a node knows of a partition that it hosts.
+    """What a node knows of a partition that it hosts, as its leader or as a follower.
 
-    The high watermark is the smallest end of what is synced on the in-sync replicas; with one
-    replica that is the synced end of its own log (with a flush policy that does not wait for the
-    disk: the end of the log). Acks, parked fetches and reads wait for it, so no reader ever sees a
-    record that a power cut could take back.
+    The high watermark is the smallest end of what is durable on the in-sync replicas: the leader
+    works it out (`leading`), a follower hears of it. With one replica it is the durable end of its
+    own log. Acks, parked fetches and reads wait for it, so no reader ever sees a record that a power
+    cut could take back.
+
+    Durable is what is synced; with a flush policy that does not wait for the disk, what is appended.
     """
 
     __slots__ = (
         "_deleted",
         "_fetches",
         "_flusher",
-        "_isr_size_min",
+        "_follower_fetches",
+        "_in_sync_min",
         "_segment",
-        "_state",
         "_unread_bytes",
         "closed",
         "commits",
         "config",
+        "durable_end",
         "flush_messages",
         "flush_seconds",
         "index",
         "leader_epoch",
+        "leading",
         "log",
+        "partition",
+        "term",
         "topic",
+        "writes",
     )
 
     def __init__(
@@ -56,14 +66,24 @@ class Replica:
         self.index = partition.index
         self.log = log
         self.leader_epoch = partition.leader_epoch
+        self.partition = partition
+        """The cluster's state of it."""
+        self.leading: Leading | None = None
+        """What this node knows as the leader; None in a follower."""
+        self.term = 0
+        """Another one after each change of leader, leader epoch or role."""
+        self.durable_end = 0
         self.commits = CommitWaits()
-        self._state = partition
+        """Those who wait for the high watermark."""
+        self.writes = CommitWaits()
+        """Those who wait until something is durable on this node."""
         self.closed = False
         """It serves no more, and never will again."""
         self._deleted = False
         self._segment = log.active
         self._flusher = flusher
-        self._fetches: set[FetchWait] = set()
+        self._fetches: dict[FetchWait, None] = {}  # in order of their arrival
+        self._follower_fetches: dict[FetchWait, None] = {}
         self._unread_bytes = 0
         self._take_over(config)
 
@@ -71,6 +91,7 @@ class Replica:
         """Obey changed settings of the topic."""
         self.log.configure(log_config(config))
         self._take_over(config)
+        self.commit()  # fewer replicas may be enough now
 
     def _take_over(self, config: TopicConfig) -> None:
         self.config = config
@@ -78,15 +99,57 @@ class Replica:
         self.flush_seconds = self._flusher.longest_wait(config.flush_ms)
         self._count_required()
 
-    def follow_cluster(self, partition: Partition) -> None:
-        """Take over what the cluster decided about this partition."""
-        self._state = partition
+    def _count_required(self) -> None:
+        """How many replicas acks=all needs in sync; kept, because each append asks."""
+        self._in_sync_min = min(self.config.min_insync_replicas, len(self.partition.replicas))
+        if self.leading is not None:
+            self.leading.in_sync_min = self._in_sync_min
+
+    # -- roles
+
+    @property
+    def is_leader(self) -> bool:
+        return self.leading is not None
+
+    def become_leader(self, leading: Leading) -> None:
+        """Lead from now on, in the leader epoch of `leading.partition`.
+
+        One that led before goes on with its log as it is, so acks that wait are still good.
+        """
+        self.leading = leading
+        self._take_role(leading.partition)
+        self.commit()
+
+    def become_follower(self, partition: Partition) -> None:
+        """Only copy from now on: what is not committed yet may be cut away, and waiters are told."""
+        self.leading = None
+        self._take_role(partition)
+        self.commits.fail()
+        self.writes.fail()
+
+    def _take_role(self, partition: Partition) -> None:
+        self.term += 1
+        self._take_state(partition)
+        self.wake()
+
+    def _take_state(self, partition: Partition) -> None:
+        self.partition = partition
         self.leader_epoch = max(self.leader_epoch, partition.leader_epoch)
         self._count_required()
 
-    def _count_required(self) -> None:
-        """How many replicas acks=all needs in sync; kept, because each append asks."""
-        self._isr_size_min = min(self.config.min_insync_replicas, len(self._state.replicas))
+    def follow_cluster(self, partition: Partition) -> None:
+        """Take over a newer state of the partition under the same leader and leader epoch."""
+        if self.leading is not None:
+            self.leading.follow(partition)
+        self._take_state(partition)
+        self.commit()
+
+    def check_is_replica(self, node_id: int) -> None:
+        """Raise NOT_LEADER_OR_FOLLOWER unless that node is one of the replicas."""
+        if node_id not in self.partition.replicas:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    # -- epochs
 
     def check_epoch(self, current_leader_epoch: int) -> None:
         """Raise FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH (KIP-320)."""
@@ -121,6 +184,13 @@ class Replica:
             return (epochs.latest if epochs.latest >= 0 else epoch), end_offset
         return epochs.end_offset_for(epoch, end_offset)
 
+    # -- appending
+
+    def check_enough_in_sync(self) -> None:
+        """Raise NOT_ENOUGH_REPLICAS when fewer replicas are in sync than acks=all asks for."""
+        if len(self.partition.isr) < self._in_sync_min:
+            raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
+
     def append_produced(
         self, records: memoryview | None, version: int, now_ms: int, *, all_in_sync: bool
     ) -> Appended:
@@ -130,8 +200,8 @@ class Replica:
         NOT_ENOUGH_REPLICAS when `all_in_sync` and too few replicas are in sync.
         """
         header = validate_produced(records, version, now_ms, self.log.config.produce_rules)
-        if all_in_sync and len(self._state.isr) < self._isr_size_min:
-            raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
+        if all_in_sync:
+            self.check_enough_in_sync()
         assert records is not None
         return self.append(records, header, now_ms)
 
@@ -140,8 +210,21 @@ class Replica:
         appended = self.log.append(batch, header, leader_epoch=self.leader_epoch, now_ms=now_ms)
         if not appended.duplicate:
             self._unread_bytes += header.size
+            if self._follower_fetches:
+                for fetch in tuple(self._follower_fetches):
+                    fetch.grow(header.size)
             self._flusher.appended(self)
         return appended
+
+    def append_replicated(self, batches: memoryview, now_ms: int) -> int:
+        """Append what the leader sent; returns the log end. `writes` tells when it is durable.
+
+        Raises what `Log.append_replicated` raises.
+        """
+        end = self.log.append_replicated(batches, now_ms=now_ms)
+        self._unread_bytes += len(batches)
+        self._flusher.appended(self)
+        return end
 
     def has_rolled(self) -> bool:
         """True once after each roll of the log."""
@@ -154,12 +237,24 @@ class Replica:
         self.log.delete_records_before(offset)
         self.wake()
 
+    def truncate_to(self, offset: int, now_ms: int) -> None:
+        """Cut away what lies from `offset` on. Not while this log is synced or checkpointed.
+
+        Raises StorageError.
+        """
+        self.log.truncate_to(offset, now_ms=now_ms)
+        self._was_cut()
+
     def restart_at(self, offset: int, now_ms: int) -> None:
         """Lose all records; the next one has `offset`. Nothing may be waiting for a sync.
 
         Raises StorageError.
         """
         self.log.restart_at(offset, now_ms=now_ms)
+        self._was_cut()
+
+    def _was_cut(self) -> None:
+        self.durable_end = self.log.log_end_offset
         self._segment = self.log.active
         self.wake()
 
@@ -171,8 +266,38 @@ class Replica:
             return ErrorCode.KAFKA_STORAGE_ERROR
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
 
+    def why_late(self) -> ErrorCode:
+        """Why something that was appended is not committed in time."""
+        if self.leading is not None and self.leading.is_below_minimum():
+            return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        return ErrorCode.REQUEST_TIMED_OUT
+
+    # -- committing
+
     def synced(self, offset: int) -> None:
-        """Everything below `offset` is as durable as the flush policy asks."""
+        """Everything below `offset` is durable on this node."""
+        if offset > self.durable_end:
+            self.durable_end = offset
+            self.writes.advance(offset)
+        leading = self.leading
+        if leading is not None:
+            if leading.alone:
+                self._commit(offset)
+            else:
+                self.commit()
+
+    def commit(self) -> None:
+        """Let the high watermark be what all that are in sync have; for a leader."""
+        leading = self.leading
+        if leading is not None:
+            end = self.log.log_end_offset
+            self._commit(leading.high_watermark(self.durable_end, end, trio.current_time()))
+
+    def committed_by_leader(self, offset: int) -> None:
+        """The leader says that everything below `offset` is committed; for a follower."""
+        self._commit(min(offset, self.durable_end))
+
+    def _commit(self, offset: int) -> None:
         if offset > self.log.high_watermark:
             ends_transactions = bool(self.log.producers.ended)
             self.log.advance_high_watermark(offset)
@@ -180,20 +305,46 @@ class Replica:
             size, self._unread_bytes = self._unread_bytes, 0
             for fetch in tuple(self._fetches):
                 fetch.grow(size)
+            for fetch in tuple(self._follower_fetches):
+                fetch.wake()
             if ends_transactions:
                 self.wake()  # more than the marker can be read now
             self._flusher.changes.happened()
 
+    def follower_fetched(
+        self, node_id: int, broker_epoch: int, offset: int, log_start: int
+    ) -> bool:
+        """A follower has everything before `offset`. Returns whether it should join the others.
+
+        What this commits is committed at once.
+        """
+        leading = self.leading
+        if leading is None:
+            return False
+        now, end = trio.current_time(), self.log.log_end_offset
+        leading.fetched(node_id, broker_epoch, offset, end, now, log_start=log_start)
+        self._commit(leading.high_watermark(self.durable_end, end, now))
+        return bool(leading.joining(self.log.high_watermark, end, now))
+
+    # -- waiting
+
     def park(self, fetch: FetchWait) -> None:
         """Tell `fetch` of every change until `unpark`."""
-        self._fetches.add(fetch)
+        self._fetches[fetch] = None
 
     def unpark(self, fetch: FetchWait) -> None:
-        self._fetches.discard(fetch)
+        self._fetches.pop(fetch, None)
+
+    def park_follower(self, fetch: FetchWait) -> None:
+        """As `park`, for one that reads up to the log end and is told of the high watermark."""
+        self._follower_fetches[fetch] = None
+
+    def unpark_follower(self, fetch: FetchWait) -> None:
+        self._follower_fetches.pop(fetch, None)
 
     def wake(self) -> None:
         """The answer to parked fetches changed without new records."""
-        for fetch in tuple(self._fetches):
+        for fetch in (*self._fetches, *self._follower_fetches):
             fetch.wake()
 
     def move_to(self, log: Log) -> None:
@@ -208,4 +359,5 @@ class Replica:
         self.closed = True
         self._deleted = deleted
         self.commits.fail()
+        self.writes.fail()
         self.wake()

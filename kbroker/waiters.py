@@ -75,29 +75,34 @@ class Preparation(NamedTuple, Generic[Response]):
 
 
 class CommitWaits:
-    """Those who wait until the high watermark of one partition passes their offset.
+    """Those who wait until one end of a partition passes their offset: the high watermark, or the
+    end of what is durable on this node.
 
-    Offsets arrive in rising order, so a queue is enough: advance pops from its left.
+    Offsets arrive in rising order, so a queue is enough: advance pops from its left. Most partitions
+    never have anyone waiting, and no queue.
     """
 
     __slots__ = ("_queue",)
 
     def __init__(self) -> None:
-        self._queue: deque[tuple[int, Callable[[bool], None]]] = deque()
+        self._queue: deque[tuple[int, Callable[[bool], None]]] | None = None
 
     def add(self, offset: int, done: Callable[[bool], None]) -> None:
-        """Call `done(True)` when the high watermark reaches `offset`, `done(False)` if it cannot."""
+        """Call `done(True)` when that end reaches `offset`, `done(False)` if it cannot."""
+        if self._queue is None:
+            self._queue = deque()
         self._queue.append((offset, done))
 
-    def advance(self, high_watermark: int) -> None:
+    def advance(self, end: int) -> None:
         queue = self._queue
-        while queue and queue[0][0] <= high_watermark:
+        while queue and queue[0][0] <= end:
             queue.popleft()[1](True)
 
     def fail(self) -> None:
-        """The partition went offline or its leader changed: nothing here will be committed."""
-        while self._queue:
-            self._queue.popleft()[1](False)
+        """The partition went offline or its leader changed: what they wait for will not come."""
+        queue = self._queue
+        while queue:
+            queue.popleft()[1](False)
 
 
 class FetchWait:

@@ -44,7 +44,8 @@ Answer: TypeAlias = ProduceResponse | Pending[ProduceResponse] | None
 
 @handles(ApiKey.PRODUCE, versions="0-13")
 def produce(ctx: Context, request: ProduceRequest) -> Answer | Preparation[ProduceResponse]:
-    """Behaviour: appends in arrival order; answers when all batches are below the high watermark.
+    """Behaviour: appends in arrival order; answers acks=all when all batches are below the high
+    watermark, acks=1 when they are durable on this node.
 
     A batch in another codec than its topic's `compression.type` is recompressed before; the next
     request of the connection waits for that. A transactional batch is appended only when the
@@ -55,7 +56,8 @@ def produce(ctx: Context, request: ProduceRequest) -> Answer | Preparation[Produ
     11 knows TRANSACTION_ABORTABLE. From 12 on partitions join the transaction by being written
     (KIP-890). 13 names topics by id (KIP-516).
 
-    Differs from Kafka: acks=1 waits for the disk like acks=all (with `flush.policy=fsync`).
+    Differs from Kafka: acks=1 waits for the disk like acks=all (with `flush.policy=fsync`). Where
+    too few replicas are in sync after the append, that and not the timeout is the error.
     """
     work = _ProduceWork(ctx, request)
     if request.transactional_id is not None:
@@ -167,7 +169,7 @@ class _ProduceWork:
                 raise Refused("a batch sent with acks=0 was refused")
             return None
         # Part of it may have been committed while another batch was recompressed.
-        self.waiting = [each for each in self.waiting if each[0].log.high_watermark < each[1]]
+        self.waiting = [each for each in self.waiting if self._reached(each[0]) < each[1]]
         return self._wait() if self.waiting else self.response
 
     async def _prepare_and_append(
@@ -222,9 +224,13 @@ class _ProduceWork:
             log_append_time_ms=appended.log_append_time_ms,
             log_start_offset=replica.log.log_start_offset,
         )
-        if appended.last_offset >= replica.log.high_watermark:
+        if appended.last_offset >= self._reached(replica):
             self.waiting.append((replica, appended.last_offset + 1, row))
         return row
+
+    def _reached(self, replica: Replica) -> int:
+        """The offset below which batches are acknowledged."""
+        return replica.log.high_watermark if self.acks == ALL_IN_SYNC else replica.durable_end
 
     def _admit(self, topic: ProduceRequest.Topic, index: int) -> Replica:
         """The replica that the request may append to."""
@@ -271,13 +277,15 @@ class _ProduceWork:
                 if not left:
                     pending.resolve(response)
 
-            replica.commits.add(end_offset, done)
+            waits = replica.commits if self.acks == ALL_IN_SYNC else replica.writes
+            waits.add(end_offset, done)
         return pending
 
     def _expire(self) -> ProduceResponse:
         for replica, end_offset, row in self.waiting:
-            if replica.log.high_watermark < end_offset and not row.error_code:
-                _fail(row, ErrorCode.REQUEST_TIMED_OUT)
+            if self._reached(replica) < end_offset and not row.error_code:
+                all_in_sync = self.acks == ALL_IN_SYNC
+                _fail(row, replica.why_late() if all_in_sync else ErrorCode.REQUEST_TIMED_OUT)
         return self.response
 
 

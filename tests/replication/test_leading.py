@@ -130,7 +130,7 @@ def test_an_unknown_outcome_is_settled_by_storing_again() -> None:
     fetched(state, 100, 1, _2=100, _3=100)
     assert state.proposal(100, 100, 1) is None
     state.propose(frozenset({1, 2}))
-    assert state.proposal(100, 100, 1) == {1, 2, 3}
+    assert state.proposal(100, 100, 1) == frozenset({1, 2, 3})
 
 
 # -- who leaves and who joins
@@ -185,7 +185,7 @@ def test_a_member_that_stopped_leaves_once() -> None:
     """What is committed stands still below the minimum, so it has all of it: no reason to join."""
     state = leading([1, 2], replicas=[1, 2], in_sync_min=2)
     fetched(state, 100, 1, _2=100)
-    assert state.proposal(100, 105, 50) == {1}
+    assert state.proposal(100, 105, 50) == frozenset({1})
     state.follow(partition([1], replicas=[1, 2], revision=2))
     assert state.proposal(100, 105, 50) is None
 

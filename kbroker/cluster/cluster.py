@@ -446,13 +446,13 @@ class Cluster:
         topics = {key: entry for key, entry in entries.items() if key.startswith(TOPICS)}
         for key, entry in topics.items():
             self._put_topic(key.removeprefix(TOPICS), entry)
-        for key in entries.keys() - topics.keys():
+        for key, entry in entries.items():
             if key.startswith(PARTITIONS):
-                self._put_partition(key, entries[key])
+                self._put_partition(key, entry)
             elif key.startswith(CONFIGS):
-                self._put_configs(key, entries[key])
-            else:
-                self._put_single(key, entries[key])
+                self._put_configs(key, entry)
+            elif key not in topics:
+                self._put_single(key, entry)
         self._store.watch(self._on_change, after=revision)
 
     def _on_change(self, change: Change) -> None:

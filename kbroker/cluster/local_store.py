@@ -46,8 +46,8 @@ class LocalStore:
         self._watchers: list[Watcher] = []
         self._history: deque[Change] = deque()
         self._history_entries = 0
-        self._leases: dict[int, _Lease] = {}
-        self._lease_of: dict[str, _Lease] = {}
+        self._leases: dict[int, LocalLease] = {}
+        self._lease_of: dict[str, LocalLease] = {}
         self._last_lease = 0
         self._expiring = trio.Event()
         self._failed: str | None = None
@@ -128,16 +128,20 @@ class LocalStore:
         cause: str,
         lease: Lease | None = None,
     ) -> int | None:
-        for key, revision in compares.items():
-            entry = self._entries.get(key)
-            if (entry.revision if entry else ABSENT) != revision:
-                return None
+        if not all(self._is_at(key, revision) for key, revision in compares.items()):
+            return None
         if lease is None:
             return self._commit(puts, cause, None)
         held = self._leases.get(lease.id)
         return None if held is None else self._commit(puts, cause, held)
 
-    def _commit(self, puts: Mapping[str, Document | None], cause: str, lease: _Lease | None) -> int:
+    def _is_at(self, key: str, revision: int) -> bool:
+        entry = self._entries.get(key)
+        return (entry.revision if entry else ABSENT) == revision
+
+    def _commit(
+        self, puts: Mapping[str, Document | None], cause: str, lease: LocalLease | None
+    ) -> int:
         record: dict[str, Any] = {"revision": self._revision + 1, "entries": puts}
         if lease is not None:
             record["lease"] = lease.id
@@ -200,31 +204,31 @@ class LocalStore:
 
     # -- leases
 
-    async def grant(self, ttl_seconds: float, *, holder: str) -> Lease:
+    async def grant(self, ttl_seconds: float, *, holder: str) -> LocalLease:
         self._last_lease += 1
-        lease = _Lease(self, self._last_lease, ttl_seconds, holder)
+        lease = LocalLease(self, self._last_lease, ttl_seconds, holder)
         self._leases[lease.id] = lease
         if ttl_seconds < math.inf:
             self._expiring.set()
         return lease
 
-    def has(self, lease: _Lease) -> bool:
+    def has(self, lease: LocalLease) -> bool:
         """Whether a lease has not ended."""
         return lease.id in self._leases
 
-    def end(self, lease: _Lease, cause: str) -> None:
+    def end(self, lease: LocalLease, cause: str) -> None:
         """Delete what hangs on a lease. Raises StorageError; the lease goes on then."""
         if lease.keys:
             self._commit(dict.fromkeys(lease.keys), cause, None)
         self._leases.pop(lease.id, None)
 
-    def _hang(self, entries: Mapping[str, Document | None], lease: _Lease | None) -> None:
+    def _hang(self, entries: Mapping[str, Document | None], lease: LocalLease | None) -> None:
         for key, value in entries.items():
             before = self._lease_of.pop(key, None)
             if before is not None:
-                before.keys.remove(key)
+                del before.keys[key]
             if lease is not None and value is not None:
-                lease.keys.add(key)
+                lease.keys[key] = None
                 self._lease_of[key] = lease
 
     async def run(self) -> None:
@@ -247,7 +251,7 @@ class LocalStore:
             if lease.seconds_left <= 0:
                 self._expire(lease)
 
-    def _expire(self, lease: _Lease) -> None:
+    def _expire(self, lease: LocalLease) -> None:
         try:
             self.end(lease, f"lease of {lease.holder} ended")
         except StorageError:  # logged; without it the disk would be asked in each tick
@@ -257,7 +261,7 @@ class LocalStore:
         self._journal.close()
 
 
-class _Lease:
+class LocalLease:
     """A lease of a `LocalStore`, and the keys that hang on it."""
 
     def __init__(self, store: LocalStore, number: int, ttl_seconds: float, holder: str) -> None:
@@ -266,7 +270,7 @@ class _Lease:
         self.ttl_seconds = ttl_seconds
         self.holder = holder
         self.seconds_left = ttl_seconds
-        self.keys: set[str] = set()
+        self.keys: dict[str, None] = {}
 
     async def keep_alive(self) -> bool:
         self.seconds_left = self.ttl_seconds

@@ -77,12 +77,12 @@ class Lease(Protocol):
     async def keep_alive(self) -> bool:
         """Let it live for another `ttl_seconds`. Returns False when it is over.
 
-        The holder counts that time from before the call. Raises OutcomeUnknown.
+        The holder counts that time from before the call. Raises StorageError.
         """
         ...
 
     async def revoke(self) -> None:
-        """End it now; one that is over stays so. Raises OutcomeUnknown."""
+        """End it now; one that is over stays so. Raises StorageError."""
         ...
 
 
@@ -101,7 +101,8 @@ class MetadataStore(Protocol):
     async def range(self, prefix: str) -> Snapshot:
         """Return all entries whose key starts with `prefix`.
 
-        They may be older than the truth, but not older than `revision`. Raises StorageError.
+        They may be older than the truth, but not than `revision` was when this was called. Raises
+        StorageError.
         """
         ...
 
@@ -128,9 +129,9 @@ class MetadataStore(Protocol):
     def watch(self, watcher: Watcher, *, after: int) -> None:
         """Call `watcher` with every change of a revision above `after`, once and in order.
 
-        A store that could not follow for a long time gives the difference to what it gave last, as
-        changes with the revisions that the keys have now. Raises Compacted when the changes after
-        `after` are forgotten already.
+        A store that could not follow until changes were forgotten gives the difference instead:
+        first what is gone, also where it is there anew, then what is new, each with the revision
+        that it has now. Raises Compacted when what follows `after` is forgotten already.
         """
         ...
 
@@ -143,7 +144,7 @@ class MetadataStore(Protocol):
 
         `holder` says whose it is, for the cause of the change that its end makes. With `math.inf`
         it lives as long as the process, which only a store within that process can tell. Raises
-        OutcomeUnknown.
+        StorageError.
         """
         ...
 

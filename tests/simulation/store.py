@@ -14,7 +14,7 @@ import math
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import count, groupby
+from itertools import count
 from random import Random
 from typing import Generic, TypeVar
 
@@ -145,11 +145,10 @@ class SharedTruth:
         self.met[fault] += happens
         return happens
 
-    def delay(self, late: str) -> float:
+    def delay(self, late: str, *, at_least: float = 0) -> float:
         """How many seconds a message takes, `late` being the fault that makes it slow."""
         if self.meets(late):
-            timeout = self.faults.timeout_seconds
-            return self.random.uniform(timeout, timeout + self.faults.late_seconds)
+            return at_least + self.random.uniform(0, self.faults.late_seconds)
         return self.random.uniform(0, self.faults.delay_seconds)
 
     def send(self, name: str, action: Action[T], answer: _Answer[T]) -> None:
@@ -173,7 +172,8 @@ class SharedTruth:
             return come_back
 
         if not self.meets("lost_requests"):
-            self.after(self.delay("late_requests"), arrive)
+            given_up = self.faults.timeout_seconds
+            self.after(self.delay("late_requests", at_least=given_up), arrive)
 
     # -- what the store knows
 
@@ -225,15 +225,15 @@ class SharedTruth:
                 _apply(known, change)
             else:
                 deleted.update(key for key, value in change.entries.items() if value is None)
-        now = self._past[-1].entries
+        found: dict[int, dict[str, Document | None]] = {}
         gone = [key for key in known if key in deleted]
-        new = [(key, entry) for key, entry in now.items() if entry.revision > after]
-        new.sort(key=lambda item: item[1].revision)
-        cause = "read again after a gap"
         if gone:
-            yield Change(after + 1, dict.fromkeys(gone), cause)
-        for revision, entries in groupby(new, key=lambda item: item[1].revision):
-            yield Change(revision, {key: entry.value for key, entry in entries}, cause)
+            found[after + 1] = dict.fromkeys(gone)
+        for key, entry in self._past[-1].entries.items():
+            if entry.revision > after:
+                found.setdefault(entry.revision, {})[key] = entry.value
+        for revision in sorted(found):
+            yield Change(revision, found[revision], "read again after a gap")
 
     # -- leases
 

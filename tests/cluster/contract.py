@@ -1,0 +1,438 @@
+"""What every metadata store must do: checks that are run over each of them, and over broken ones.
+
+A check is given a `World`, of which it asks clients; in one world they share an object, in another
+each has a network between itself and the truth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from random import Random
+
+import pytest
+import trio
+
+from kbroker.cluster.store import (
+    ABSENT,
+    OPERATIONS_MAX,
+    Change,
+    Compacted,
+    Document,
+    Entry,
+    MetadataStore,
+    Snapshot,
+)
+
+
+@dataclass(slots=True)
+class World:
+    """A store that has nothing in it yet."""
+
+    client: Callable[[], MetadataStore]
+    """Give a client that runs."""
+    forget: Callable[[], None]
+    """Let the store forget all changes there were, but for the last ten at most."""
+
+
+Check = Callable[[World], Awaitable[None]]
+CHECKS: dict[str, Check] = {}
+
+
+def contract(check: Check) -> Check:
+    """Register a check under the name of its function."""
+    CHECKS[getattr(check, "__name__", "")] = check
+    return check
+
+
+async def put(
+    store: MetadataStore, key: str, value: int | None, revision: int = ABSENT
+) -> int | None:
+    """Write one key, or delete it, that is at `revision`."""
+    document: Document | None = None if value is None else {"n": value}
+    return await store.transact({key: document}, compares={key: revision}, cause="test")
+
+
+async def must_put(
+    store: MetadataStore, key: str, value: int | None, revision: int = ABSENT
+) -> int:
+    done = await put(store, key, value, revision)
+    assert done is not None, f"{key} is not at revision {revision}"
+    return done
+
+
+async def read(store: MetadataStore, newest: int) -> Snapshot:
+    """Read everything as of revision `newest` at least: a read may lag behind."""
+    while True:
+        snapshot = await store.range("")
+        if snapshot.revision >= newest:
+            return snapshot
+        await trio.sleep(0.01)
+
+
+class Copy:
+    """A copy of the store that one client keeps, by one read and what it hears after that."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self.store = store
+        self.revision = 0
+        self.entries: dict[str, Entry] = {}
+        self.changes: list[Change] = []
+        self._more = trio.Event()
+
+    async def open(self) -> Copy:
+        while True:
+            await self.read()
+            try:
+                self.watch()
+            except Compacted:
+                continue
+            return self
+
+    async def read(self) -> None:
+        snapshot = await self.store.range("")
+        self.revision = snapshot.revision
+        self.entries = dict(snapshot.entries)
+
+    def watch(self) -> None:
+        self.store.watch(self.hear, after=self.revision)
+
+    def hear(self, change: Change) -> None:
+        assert change.revision > self.revision, "a change came twice, or late"
+        self.revision = change.revision
+        self.changes.append(change)
+        for key, value in change.entries.items():
+            if value is None:
+                self.entries.pop(key, None)
+            else:
+                self.entries[key] = Entry(value, change.revision)
+        self._more.set()
+        self._more = trio.Event()
+
+    def at(self, key: str) -> int:
+        return self.entries[key].revision if key in self.entries else ABSENT
+
+    async def knows(self, revision: int) -> None:
+        """Wait until the copy has come to a revision."""
+        with trio.fail_after(60):
+            while self.revision < revision:
+                await self._more.wait()
+
+
+# Compare and set
+
+
+@contract
+async def a_compare_that_fails_changes_nothing(world: World) -> None:
+    store, other = world.client(), world.client()
+    first = await must_put(store, "a", 1)
+    assert await put(other, "a", 2) is None
+    assert await put(other, "missing", 2, first) is None
+    assert (await read(store, first)).entries == {"a": ({"n": 1}, first)}
+    second = await must_put(other, "a", 2, first)
+    assert second > first
+    assert await put(store, "a", 3, first) is None
+
+
+@contract
+async def the_same_value_written_again_is_another_entry(world: World) -> None:
+    """Who read the first one must not take the second for it."""
+    store = world.client()
+    first = await must_put(store, "a", 1)
+    second = await must_put(store, "a", 1, first)
+    assert second > first
+    assert await put(store, "a", 2, first) is None
+    assert await put(store, "a", 2, second) is not None
+
+
+@contract
+async def a_revision_is_never_used_again_after_a_delete(world: World) -> None:
+    store = world.client()
+    first = await must_put(store, "a", 1)
+    deleted = await must_put(store, "a", None, first)
+    again = await must_put(store, "a", 1)
+    assert first < deleted < again
+    assert await put(store, "a", 2, first) is None
+    assert await put(store, "a", 2, deleted) is None
+
+
+@contract
+async def a_transaction_is_done_in_full_or_not_at_all(world: World) -> None:
+    store = world.client()
+    copy = await Copy(world.client()).open()
+    first = await must_put(store, "a", 1)
+    both: dict[str, Document | None] = {"a": None, "b": {"n": 2}, "c": {"n": 3}}
+    refused = await store.transact(both, compares={"a": first, "b": first}, cause="refused")
+    assert refused is None
+    done = await store.transact(both, compares={"a": first, "b": ABSENT}, cause="done")
+    assert done is not None
+    await copy.knows(done)
+    assert copy.entries == {"b": ({"n": 2}, done), "c": ({"n": 3}, done)}
+    assert [(each.revision, each.cause) for each in copy.changes][-1] == (done, "done")
+    assert copy.changes[-1].entries == both
+    assert (await read(store, done)).entries == copy.entries
+
+
+@contract
+async def counters_lose_no_increment(world: World) -> None:
+    """Several clients count by compare-and-set, each by its own copy."""
+    copies = [await Copy(world.client()).open() for _ in range(3)]
+
+    async def count(copy: Copy) -> None:
+        done = 0
+        while done < 5:
+            number = copy.entries["n"].value["n"] if "n" in copy.entries else 0
+            done += await put(copy.store, "n", number + 1, copy.at("n")) is not None
+
+    async with trio.open_nursery() as nursery:
+        for copy in copies:
+            nursery.start_soon(count, copy)
+    newest = max(copy.revision for copy in copies)
+    assert (await read(world.client(), newest)).entries["n"].value == {"n": 15}
+
+
+@contract
+async def a_transaction_takes_as_many_operations_as_promised(world: World) -> None:
+    store = world.client()
+    puts: dict[str, Document | None] = {str(n): {"n": n} for n in range(OPERATIONS_MAX)}
+    done = await store.transact(puts, compares=dict.fromkeys(puts, ABSENT), cause="test")
+    assert done is not None
+    assert len((await read(store, done)).entries) == OPERATIONS_MAX
+
+
+@contract
+async def what_was_stored_is_not_what_its_writer_changes_later(world: World) -> None:
+    store = world.client()
+    document: Document = {"list": [1]}
+    done = await store.transact({"a": document}, compares={}, cause="test")
+    document["list"].append(2)
+    assert done is not None
+    assert (await read(store, done)).entries["a"].value == {"list": [1]}
+
+
+# Reads
+
+
+@contract
+async def a_range_has_the_keys_of_its_prefix(world: World) -> None:
+    store = world.client()
+    for key in ("a", "a/1", "a/2", "b"):
+        newest = await must_put(store, key, 1)
+    assert set((await store.range("a/")).entries) == {"a/1", "a/2"}
+    assert (await store.range("c")).entries == {}
+    assert (await store.range("")).revision == newest
+
+
+@contract
+async def a_read_is_not_older_than_what_its_client_knows(world: World) -> None:
+    store, other = world.client(), world.client()
+    revision = ABSENT
+    for number in range(20):
+        revision = await must_put(store, "a", number, revision)
+        assert store.revision >= revision
+        assert (await store.range("a")).entries["a"] == ({"n": number}, revision)
+        known = other.revision
+        assert (await other.range("")).revision >= known
+
+
+# Watches
+
+
+@contract
+async def nothing_falls_between_a_read_and_the_watch_after_it(world: World) -> None:
+    copy, other = Copy(world.client()), world.client()
+    first = await must_put(other, "a", 1)
+    await copy.read()
+    begin = copy.revision
+    second = await must_put(other, "b", 2)
+    third = await must_put(other, "a", 3, first)
+    copy.watch()
+    fourth = await must_put(other, "d", 4)
+    await copy.knows(fourth)
+    assert [each.revision for each in copy.changes] == list(range(begin + 1, fourth + 1))
+    assert copy.entries == {
+        "a": ({"n": 3}, third),
+        "b": ({"n": 2}, second),
+        "d": ({"n": 4}, fourth),
+    }
+
+
+@contract
+async def a_client_has_heard_of_its_own_change_when_it_is_done(world: World) -> None:
+    copy, other = await Copy(world.client()).open(), world.client()
+    for number in range(20):
+        await must_put(other, f"other/{number}", number)
+        done = await must_put(copy.store, f"own/{number}", number)
+        assert copy.revision >= done
+        assert copy.entries[f"own/{number}"] == ({"n": number}, done)
+
+
+@contract
+async def a_client_that_is_refused_has_heard_why(world: World) -> None:
+    """So a loop that tries again by its copy does not turn on the spot."""
+    copy, other = await Copy(world.client()).open(), world.client()
+    revision = ABSENT
+    for number in range(20):
+        known = copy.at("a")
+        revision = await must_put(other, "a", number, revision)
+        if copy.at("a") != known:
+            continue  # it was told already
+        assert await put(copy.store, "a", -1, known) is None
+        assert copy.at("a") == revision
+
+
+@contract
+async def two_watchers_of_one_client_hear_the_same(world: World) -> None:
+    store = world.client()
+    first, second = Copy(store), Copy(store)
+    first.watch()
+    await must_put(store, "a", 1)
+    second.watch()
+    newest = await must_put(store, "b", 2)
+    await first.knows(newest)
+    await second.knows(newest)
+    assert first.changes == second.changes
+    assert [each.revision for each in first.changes] == list(range(1, newest + 1))
+
+
+@contract
+async def who_watches_no_more_hears_no_more(world: World) -> None:
+    store = world.client()
+    copy = await Copy(store).open()
+    await must_put(store, "a", 1)
+    store.unwatch(copy.hear)
+    await must_put(store, "b", 2)
+    await trio.sleep(10)
+    assert set(copy.entries) == {"a"}
+
+
+@contract
+async def who_comes_too_late_for_the_changes_is_told(world: World) -> None:
+    store = world.client()
+    first = newest = await must_put(store, "a", 0)
+    for number in range(1, 21):
+        newest = await must_put(store, "a", number, newest)
+    world.forget()
+    with pytest.raises(Compacted):
+        store.watch(lambda change: None, after=first - 1)
+    copy = await Copy(store).open()
+    assert copy.entries["a"] == ({"n": 20}, newest)
+
+
+@contract
+async def copies_become_equal_whatever_happens(world: World) -> None:
+    random = Random(1)
+    copies = [await Copy(world.client()).open() for _ in range(3)]
+
+    async def write(copy: Copy, numbers: list[int]) -> None:
+        for number in numbers:
+            key = f"k/{number % 5}"
+            await put(copy.store, key, number if number % 3 else None, copy.at(key))
+            if number % 20 == 0:
+                world.forget()
+
+    async with trio.open_nursery() as nursery:
+        for copy in copies:
+            nursery.start_soon(write, copy, [random.randrange(100) for _ in range(30)])
+    newest = max(copy.revision for copy in copies)
+    await must_put(copies[0].store, "end", 1)
+    for copy in copies:
+        await copy.knows(newest + 1)
+    truth = (await read(copies[0].store, newest + 1)).entries
+    assert truth
+    assert [copy.entries for copy in copies] == [truth] * 3
+
+
+# Leases
+
+
+@contract
+async def what_hangs_on_a_lease_goes_with_it_and_nothing_else(world: World) -> None:
+    store = world.client()
+    copy = await Copy(world.client()).open()
+    lease = await store.grant(1, holder="node 1")
+    assert lease.ttl_seconds >= 1
+    await store.transact(
+        {"live/1": {}, "ready/1": {}}, compares={"live/1": ABSENT}, cause="up", lease=lease
+    )
+    newest = await must_put(store, "stays", 1)
+    await trio.sleep(2 * lease.ttl_seconds + 1)
+    assert set(copy.entries) == {"stays"}
+    assert copy.revision > newest
+    ends = [each for each in copy.changes if None in each.entries.values()]
+    assert [(set(each.entries), each.cause) for each in ends] == [
+        ({"live/1", "ready/1"}, "lease of node 1 ended")
+    ]
+    assert not await lease.keep_alive()
+
+
+@contract
+async def a_lease_lives_as_long_as_it_is_kept_alive(world: World) -> None:
+    store = world.client()
+    lease = await store.grant(1, holder="node 1")
+    done = await store.transact({"live/1": {}}, compares={}, cause="up", lease=lease)
+    assert done is not None
+    for _ in range(20):
+        await trio.sleep(lease.ttl_seconds / 3)
+        assert await lease.keep_alive()
+    assert set((await read(store, done)).entries) == {"live/1"}
+
+
+@contract
+async def a_lease_that_is_given_back_ends_at_once(world: World) -> None:
+    store = world.client()
+    copy = await Copy(store).open()
+    lease = await store.grant(60, holder="node 1")
+    done = await store.transact({"live/1": {}}, compares={}, cause="up", lease=lease)
+    assert done is not None
+    await lease.revoke()
+    await copy.knows(done + 1)
+    assert copy.entries == {}
+    assert not await lease.keep_alive()
+    await lease.revoke()
+    await trio.sleep(1)
+    assert copy.revision == done + 1
+
+
+@contract
+async def nothing_can_be_hung_on_a_lease_that_is_over(world: World) -> None:
+    store = world.client()
+    lease = await store.grant(1, holder="node 1")
+    await lease.revoke()
+    assert await store.transact({"a": {}}, compares={}, cause="late", lease=lease) is None
+    done = await must_put(store, "b", 1)
+    assert set((await read(store, done)).entries) == {"b"}
+
+
+@contract
+async def an_entry_hangs_on_the_lease_of_its_last_write(world: World) -> None:
+    store = world.client()
+    first = await store.grant(60, holder="first")
+    second = await store.grant(60, holder="second")
+    keys: dict[str, Document | None] = {key: {} for key in ("freed", "moved", "kept", "anew")}
+    await store.transact(keys, compares={}, cause="test", lease=first)
+    await store.transact({"freed": {}, "anew": None}, compares={}, cause="test")
+    await store.transact({"anew": {}}, compares={}, cause="test")
+    await store.transact({"moved": {}}, compares={}, cause="test", lease=second)
+    await first.revoke()
+    done = await must_put(store, "end", 1)
+    assert set((await read(store, done)).entries) == {"freed", "anew", "moved", "end"}
+    await second.revoke()
+    done = await must_put(store, "end", 2, done)
+    assert set((await read(store, done)).entries) == {"freed", "anew", "end"}
+
+
+@contract
+async def the_end_of_a_lease_is_seen_by_compares(world: World) -> None:
+    """A node that was away for longer than its lease finds that out by its first write."""
+    store, other = world.client(), world.client()
+    lease = await store.grant(1, holder="node 1")
+    epoch = await store.transact({"live/1": {}}, compares={}, cause="up", lease=lease)
+    assert epoch is not None
+    await trio.sleep(2 * lease.ttl_seconds + 1)
+    again = await other.grant(1, holder="node 1")
+    later = await other.transact(
+        {"live/1": {}}, compares={"live/1": ABSENT}, cause="up again", lease=again
+    )
+    assert later is not None
+    assert await store.transact({"p": {}}, compares={"live/1": epoch}, cause="zombie") is None

@@ -1,0 +1,210 @@
+"""The contract of metadata stores over each of them, and over broken ones that it must catch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from random import Random
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from kbroker.cluster.local_store import LocalStore
+from kbroker.cluster.store import Change, Document, Watcher
+from kbroker.storage.files import MemFiles
+
+from ..simulation.store import SharedTruth, SimulatedStore, StoreFaults
+from .contract import CHECKS, Check, World
+
+SLOW = StoreFaults(
+    stale_reads=0.5,
+    late_events=0.2,
+    late_expiry=0.2,
+    late_seconds=1,
+    delay_seconds=0.1,
+    timeout_seconds=60,
+)
+"""Everything that a store may do while every answer comes in the end."""
+
+CHECK_SECONDS_MAX = 1000
+
+Build = Callable[[trio.Nursery], World]
+
+
+def local(nursery: trio.Nursery, store_class: type[LocalStore] = LocalStore) -> World:
+    """One store that all nodes of a process share."""
+    files = MemFiles()
+    files.mkdir("data")
+    store = store_class(files, "data/journal")
+    store.HISTORY_ENTRIES = 10
+    nursery.start_soon(store.run)
+    return World(lambda: store, lambda: None)
+
+
+def simulated(
+    nursery: trio.Nursery,
+    faults: StoreFaults | None = None,
+    seed: int = 1,
+    truth_class: type[SharedTruth] = SharedTruth,
+    client_class: type[SimulatedStore] = SimulatedStore,
+) -> World:
+    """Clients of a store behind a network."""
+    truth = truth_class(Random(seed), faults)
+    nursery.start_soon(truth.run)
+
+    def client() -> SimulatedStore:
+        store = client_class(truth, "node")
+        nursery.start_soon(store.run)
+        return store
+
+    return World(client, lambda: truth.forget(truth.revision))
+
+
+STORES: dict[str, Build] = {
+    "local": local,
+    "simulated": simulated,
+    **{f"slow {seed}": partial(simulated, faults=SLOW, seed=seed) for seed in range(5)},
+}
+
+
+def run(check: Check, build: Build) -> None:
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            with trio.fail_after(CHECK_SECONDS_MAX):
+                await check(build(nursery))
+            nursery.cancel_scope.cancel()
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))
+
+
+@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("name", CHECKS)
+def test_a_store_keeps_the_contract(name: str, store: str) -> None:
+    run(CHECKS[name], STORES[store])
+
+
+# Stores with a defect
+
+
+class ComparesValues(LocalStore):
+    """Holds an entry for unchanged when it has the value that it had at the compared revision."""
+
+    def __init__(self, files: MemFiles, path: str) -> None:
+        super().__init__(files, path)
+        self._values: dict[tuple[str, int], Document | None] = {}
+        self.watch(self._note, after=self.revision)
+
+    def _note(self, change: Change) -> None:
+        for key, value in change.entries.items():
+            self._values[key, change.revision] = value
+
+    def _is_at(self, key: str, revision: int) -> bool:
+        entry = self._entries.get(key)
+        return (entry.value if entry else None) == self._values.get((key, revision))
+
+
+class ForgetsToLookBack(LocalStore):
+    """Tells a watcher what comes next, and not what came since the read."""
+
+    def watch(self, watcher: Watcher, *, after: int) -> None:
+        super().watch(watcher, after=self.revision)
+
+
+class TruthThatComparesValues(SharedTruth):
+    def _open(self, files: MemFiles) -> LocalStore:
+        return ComparesValues(files, "truth/journal")
+
+
+class ClientThatForgetsToLookBack(SimulatedStore):
+    def watch(self, watcher: Watcher, *, after: int) -> None:
+        super().watch(watcher, after=self._truth.revision)
+
+
+class WritesInParts(LocalStore):
+    """Writes key by key."""
+
+    async def transact(self, puts, *, compares, cause, lease=None):  # type: ignore[no-untyped-def]
+        revision = None
+        for key, value in puts.items():
+            own = {key: compares[key]} if key in compares else {}
+            done = await super().transact({key: value}, compares=own, cause=cause, lease=lease)
+            revision = done or revision
+        return revision
+
+
+class CountsOnTheEntries(LocalStore):
+    """Numbers revisions by what is there."""
+
+    def _commit(self, *arguments):  # type: ignore[no-untyped-def]
+        self._revision = len(self._entries)
+        return super()._commit(*arguments)
+
+
+class LeavesEntriesOfLeases(LocalStore):
+    def _hang(self, entries: object, lease: object) -> None:
+        pass
+
+
+class LeasesKeepWhatTheyHad(LocalStore):
+    """Deletes at the end of a lease also what was written without it since."""
+
+    def _hang(self, entries, lease):  # type: ignore[no-untyped-def]
+        if lease is not None:
+            lease.keys.update(dict.fromkeys(entries))
+
+
+class KeepsWhatItIsGiven(LocalStore):
+    """Stores the very objects of its caller."""
+
+    def _commit(self, puts, cause, lease):  # type: ignore[no-untyped-def]
+        revision = super()._commit(puts, cause, lease)
+        self._apply(revision, puts)
+        return revision
+
+
+BROKEN: dict[str, tuple[Build, str]] = {
+    "compares by value": (
+        partial(local, store_class=ComparesValues),
+        "the_same_value_written_again_is_another_entry",
+    ),
+    "compares by value, with a network": (
+        partial(simulated, truth_class=TruthThatComparesValues),
+        "the_same_value_written_again_is_another_entry",
+    ),
+    "watches without a revision": (
+        partial(local, store_class=ForgetsToLookBack),
+        "nothing_falls_between_a_read_and_the_watch_after_it",
+    ),
+    "watches without a revision, with a network": (
+        partial(simulated, client_class=ClientThatForgetsToLookBack),
+        "nothing_falls_between_a_read_and_the_watch_after_it",
+    ),
+    "writes in parts": (
+        partial(local, store_class=WritesInParts),
+        "a_transaction_is_done_in_full_or_not_at_all",
+    ),
+    "revisions come again": (
+        partial(local, store_class=CountsOnTheEntries),
+        "a_revision_is_never_used_again_after_a_delete",
+    ),
+    "leases that keep entries": (
+        partial(local, store_class=LeavesEntriesOfLeases),
+        "what_hangs_on_a_lease_goes_with_it_and_nothing_else",
+    ),
+    "leases that take too much": (
+        partial(local, store_class=LeasesKeepWhatTheyHad),
+        "an_entry_hangs_on_the_lease_of_its_last_write",
+    ),
+    "shares its caller's objects": (
+        partial(local, store_class=KeepsWhatItIsGiven),
+        "what_was_stored_is_not_what_its_writer_changes_later",
+    ),
+}
+
+
+@pytest.mark.parametrize("defect", BROKEN)
+def test_a_broken_store_is_caught(defect: str) -> None:
+    build, by = BROKEN[defect]
+    with pytest.RaisesGroup(AssertionError, flatten_subgroups=True, allow_unwrapped=True):
+        run(CHECKS[by], build)

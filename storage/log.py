@@ -340,7 +340,8 @@ class Log:
             or last - segment.base_offset > RELATIVE_OFFSET_MAX
             or self.offline is not None
         ):
-            segment = self._segment_for(length, last, header.max_timestamp)
+            self._check_fits(length)
+            segment = self._next_segment(header.max_timestamp)
         if leader_epoch != self.epochs.latest:
             self.epochs.assign(leader_epoch, base)
         segment.append(
@@ -375,7 +376,9 @@ class Log:
     def append_replicated(self, batches: memoryview, *, now_ms: int) -> int:
         """Append batches as a follower; offsets and epochs are the leader's.
 
-        Returns the new log end offset. A batch of which we have everything is skipped.
+        Returns the new log end offset. A batch of which we have everything is skipped. One that is
+        larger than `segment_bytes` gets a segment of its own: the leader has accepted it, perhaps
+        under another setting. Offsets that the leader has compacted away are missing here too.
 
         Raises:
             KafkaError: CORRUPT_MESSAGE for a wrong CRC, OFFSET_OUT_OF_RANGE for a batch that would
@@ -398,6 +401,9 @@ class Log:
 
     def _append_as_is(self, batch: memoryview, header: BatchHeader, now_ms: int) -> None:
         length, last = len(batch), header.last_offset
+        if header.base_offset > self.log_end_offset:
+            # Recovery must expect it, also when the topic is not compacted any more.
+            self.first_dirty_offset = max(self.first_dirty_offset, 0)
         segment = self.active
         if (
             segment is None
@@ -406,7 +412,7 @@ class Log:
             or last - segment.base_offset > RELATIVE_OFFSET_MAX
             or self.offline is not None
         ):
-            segment = self._segment_for(length, last, header.max_timestamp)
+            segment = self._next_segment(header.max_timestamp)
         if header.leader_epoch > self.epochs.latest:
             self.epochs.assign(header.leader_epoch, header.base_offset)
         segment.append([batch], length, last, header.max_timestamp)
@@ -418,21 +424,23 @@ class Log:
             segment.seen_ms = now_ms
         self._replay(segment, batch, header, now_ms)
 
-    def _segment_for(self, length: int, last_offset: int, max_timestamp: int) -> Segment:
-        """The active segment, or a new one when this batch does not belong into it."""
+    def _check_fits(self, length: int) -> None:
         self._check_online()
-        config = self.config
-        if length > config.segment_bytes:
+        if length > self.config.segment_bytes:
             raise KafkaError(
                 ErrorCode.RECORD_LIST_TOO_LARGE,
-                f"a batch of {length} bytes, a segment takes {config.segment_bytes}",
+                f"a batch of {length} bytes, a segment takes {self.config.segment_bytes}",
             )
+
+    def _next_segment(self, max_timestamp: int) -> Segment:
+        """An empty segment for a batch that does not belong into the active one."""
+        self._check_online()
         segment = self.active
         if segment is None or segment.size:
             segment = self.roll()
         segment.roll_at_ms = NEVER
         if max_timestamp >= 0:
-            segment.roll_at_ms = max_timestamp + self._roll_after_ms(config, segment)
+            segment.roll_at_ms = max_timestamp + self._roll_after_ms(self.config, segment)
         return segment
 
     def roll(self) -> Segment:

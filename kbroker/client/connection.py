@@ -57,7 +57,7 @@ class Connection:
             self.broken = False
             return response
 
-    async def _receive_frame(self) -> bytes:
+    async def _receive_frame(self) -> bytearray:
         try:
             (size,) = struct.unpack(">i", await self._receive(4))
             if not 0 < size <= ANSWER_BYTES_MAX:
@@ -76,14 +76,25 @@ class Connection:
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             raise _broken(error) from error
 
-    async def _receive(self, size: int) -> bytes:
-        data = bytearray()
-        while len(data) < size:
-            more = await self._stream.receive_some(size - len(data))
-            if not more:
+    async def _receive(self, size: int) -> bytearray:
+        """The next `size` bytes, in a buffer that nobody else has."""
+        data = bytearray(size)
+        left = memoryview(data)
+        while left:
+            received = await self._receive_into(left)
+            if not received:
                 raise OSError("the broker closed the connection")
-            data += more
-        return bytes(data)
+            left = left[received:]
+        return data
+
+    async def _receive_into(self, buffer: memoryview) -> int:
+        """Fill a part of `buffer`, return how much. Sockets do it without a copy."""
+        stream = self._stream
+        if isinstance(stream, trio.SocketStream):
+            return await stream.socket.recv_into(buffer)
+        some = await stream.receive_some(len(buffer))
+        buffer[: len(some)] = some
+        return len(some)
 
     async def negotiate(self) -> None:
         """Learn which APIs and versions the broker serves. Raises OSError or DecodeError."""

@@ -8,10 +8,12 @@ from uuid import UUID
 import pytest
 
 from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.primitives import Buffer
 from kbroker.protocol.records import (
     Marker,
     Record,
     end_transaction_marker,
+    placed,
     read_header,
     read_records,
     stamp_log_append_time,
@@ -765,6 +767,34 @@ class TestReplicated:
         with pytest.raises(KafkaError) as error:
             log.append_replicated(memoryview(bytes(damaged)), now_ms=NOW)
         assert error_of(error) == ErrorCode.OFFSET_OUT_OF_RANGE
+
+    def test_a_batch_that_the_leader_took_fits_whatever_the_segment_size(
+        self, manager: LogManager
+    ) -> None:
+        leader = open_log(manager, config=LogConfig(segment_bytes=10_000))
+        follower = open_log(manager, "copy", config=SMALL)
+        for value in (b"x", b"y" * 5000, b"z"):
+            append(leader, value)
+        copied = content(leader.read(0, 10_000, limit=3))
+        assert follower.append_replicated(memoryview(copied), now_ms=NOW) == 3
+        assert values(follower) == [b"x", b"y" * 5000, b"z"]
+        assert len(follower.segments) == 3
+
+    def test_offsets_that_were_compacted_away_are_missing_after_a_restart_too(
+        self, place: Place
+    ) -> None:
+        parts: list[Buffer] = []
+        for first in (5, 20, 40):
+            data, header = batch(b"v%d" % first)
+            parts += placed(data, header, first, 1)
+        manager = open_manager(*place)
+        log = open_log(manager, config=SMALL)
+        log.append_replicated(memoryview(b"".join(parts)), now_ms=NOW)
+        commit(log)
+        manager.close(now_ms=NOW)
+        again = open_log(open_manager(*place), config=SMALL)
+        assert [record.offset for record in records(again)] == [5, 20, 40]
+        assert again.log_end_offset == 41
 
 
 def test_indexes_of_few_sealed_segments_are_kept(log: Log) -> None:

@@ -1,0 +1,75 @@
+"""What a follower tells its leader of its partitions, request after request (KIP-227)."""
+
+import uuid
+
+from kbroker.replication.follower_session import (
+    EPOCH_MAX,
+    FollowerSession,
+    Position,
+    forgotten_rows,
+    topic_rows,
+)
+
+TOPIC, OTHER = uuid.UUID(int=1), uuid.UUID(int=2)
+A, B, C = (TOPIC, 0), (TOPIC, 1), (OTHER, 0)
+
+
+def at(offset: int) -> Position:
+    return Position(offset, 0, 3, 2, 0)
+
+
+def opened(session_id: int = 7) -> FollowerSession:
+    session = FollowerSession()
+    assert session.update({A: at(0), B: at(0)}, ()) == ([A, B], [])
+    session.opened(session_id)
+    return session
+
+
+def test_later_requests_name_only_what_changed() -> None:
+    session = opened()
+    assert (session.id, session.epoch, session.is_new) == (7, 1, False)
+    assert session.update({A: at(0), B: at(4)}, ()) == ([B], [])
+    assert session.told(A) == at(0)
+    assert session.told(B) == at(4)
+    session.opened(7)
+    assert session.epoch == 2
+    assert session.update({C: at(0)}, [A]) == ([C], [A])
+    assert session.told(A) is None
+
+
+def test_what_the_leader_never_heard_of_is_not_dropped() -> None:
+    assert opened().update({}, [C]) == ([], [])
+
+
+def test_a_reset_names_everything_again_and_ends_the_session_that_was() -> None:
+    session = opened()
+    session.reset()
+    assert (session.id, session.epoch) == (7, 0)
+    assert session.told(A) is None
+    assert session.update({A: at(0), B: at(0)}, ()) == ([A, B], [])
+
+
+def test_without_room_for_a_session_every_request_is_whole() -> None:
+    session = opened(0)
+    assert session.is_new
+    assert session.told(A) == at(0), "the answer to this request is still to be taken"
+    assert session.update({A: at(0), B: at(0)}, ()) == ([A, B], [])
+
+
+def test_epochs_begin_again_at_one() -> None:
+    session = opened()
+    session.epoch = EPOCH_MAX
+    session.opened(7)
+    assert session.epoch == 1
+
+
+def test_rows_are_grouped_by_topic() -> None:
+    positions = {A: at(1), C: at(2), B: Position(9, 4, 5, 6, 8)}
+    first, second = topic_rows(positions, positions, 1000)
+    assert (first.topic_id, [row.partition for row in first.partitions]) == (TOPIC, [0, 1])
+    assert (second.topic_id, [row.fetch_offset for row in second.partitions]) == (OTHER, [2])
+    row = first.partitions[1]
+    assert (row.fetch_offset, row.log_start_offset, row.current_leader_epoch) == (9, 4, 5)
+    assert (row.last_fetched_epoch, row.high_watermark, row.partition_max_bytes) == (6, 8, 1000)
+    (gone,) = forgotten_rows([A, B])
+    assert (gone.topic_id, gone.partitions) == (TOPIC, [0, 1])

@@ -1,9 +1,13 @@
 """The local metadata store: compare-and-set, journal, torn lines."""
 
+import math
+
 import pytest
+import trio
+from trio.testing import MockClock
 
 from kbroker.cluster.local_store import LocalStore
-from kbroker.cluster.store import ABSENT, Change
+from kbroker.cluster.store import ABSENT, Change, Compacted, Document, Lease
 from kbroker.storage.errors import StorageError
 from kbroker.storage.files import MemFiles
 
@@ -160,3 +164,122 @@ async def test_a_disk_that_was_full_takes_metadata_again(caplog: pytest.LogCaptu
     assert "metadata could not be written: memory storage is full" in caplog.text
     await put(store, "c", 3)
     assert await keys(store) == await keys(LocalStore(files, PATH)) == {"a", "c"}
+
+
+# Leases
+
+
+async def put_leased(store: LocalStore, key: str, seconds: float = math.inf) -> Lease:
+    lease = await store.grant(seconds, holder="node 1")
+    assert await store.transact({key: {}}, compares={}, cause="test", lease=lease)
+    return lease
+
+
+async def test_leased_entries_end_with_the_process(files: MemFiles) -> None:
+    store = LocalStore(files, PATH)
+    await put_leased(store, "live")
+    await put_leased(store, "freed")
+    await put(store, "stays", 1)
+    revision = await put(store, "freed", 2, 2)
+    await store.aclose()
+    again = LocalStore(files, PATH)
+    assert await keys(again) == {"stays", "freed"}
+    assert await put(again, "live", 1) == 5
+    assert revision == 4
+
+
+async def test_leased_entries_are_not_in_a_journal_that_is_rewritten(
+    files: MemFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LocalStore, "REWRITE_BYTES", 0)
+    store = LocalStore(files, PATH)
+    revision = await put(store, "a", 1)
+    assert revision is not None
+    for number in range(5):
+        await put(store, "a", number, revision + number)
+    await put_leased(store, "live")
+    await store.aclose()
+    LocalStore(files, PATH)
+    assert b"live" not in files.read_bytes(PATH)
+    assert LocalStore(files, PATH).revision == 7
+
+
+async def next_timer() -> float:
+    await trio.testing.wait_all_tasks_blocked()
+    return trio.lowlevel.current_statistics().seconds_to_next_deadline
+
+
+async def test_only_leases_that_have_an_end_need_a_timer(
+    files: MemFiles, autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    store = LocalStore(files, PATH)
+    nursery.start_soon(store.run)
+    await put_leased(store, "live")
+    assert await next_timer() == math.inf
+    await put_leased(store, "ends", 1)
+    assert await next_timer() < 1
+    await trio.sleep(2)
+    assert await next_timer() == math.inf
+    assert await keys(store) == {"live"}
+
+
+def test_a_loop_that_stands_still_ends_no_lease(files: MemFiles) -> None:
+    """Who would have kept it alive stood still as well."""
+    clock = MockClock()
+
+    async def main() -> None:
+        store = LocalStore(files, PATH)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(store.run)
+            lease = await put_leased(store, "live", 0.6)
+            await trio.testing.wait_all_tasks_blocked()
+            clock.jump(60)
+            await trio.testing.wait_all_tasks_blocked()
+            assert await lease.keep_alive()
+            clock.autojump_threshold = 0
+            await trio.sleep(0.5)
+            assert await keys(store) == {"live"}
+            await trio.sleep(0.2)
+            assert await keys(store) == set()
+            nursery.cancel_scope.cancel()
+
+    trio.run(main, clock=clock)
+
+
+async def test_a_lease_whose_end_cannot_be_stored_goes_on(
+    files: MemFiles,
+    autojump_clock: MockClock,
+    nursery: trio.Nursery,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = LocalStore(files, PATH)
+    nursery.start_soon(store.run)
+    await put_leased(store, "live", 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "_journal", FullDisk())
+        await trio.sleep(5.5)
+        assert await keys(store) == {"live"}
+        assert len(caplog.records) == 5  # not one in each tick
+    await trio.sleep(1)
+    assert await keys(store) == set()
+
+
+class FullDisk:
+    """A journal whose disk takes no more."""
+
+    def append(self, parts: list[bytes]) -> int:
+        raise StorageError("the disk is full")
+
+
+async def test_the_history_is_bounded(files: MemFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LocalStore, "HISTORY_ENTRIES", 10)
+    store = LocalStore(files, PATH)
+    both: dict[str, Document | None] = {"a": {}, "b": {}}
+    for _ in range(20):
+        await store.transact(both, compares={}, cause="test")
+    heard: list[Change] = []
+    with pytest.raises(Compacted, match="up to revision 15 are forgotten"):
+        store.watch(heard.append, after=14)
+    store.watch(heard.append, after=15)
+    assert [change.revision for change in heard] == [16, 17, 18, 19, 20]

@@ -1,0 +1,212 @@
+"""What the simulated store does to its clients; that it keeps the contract is tested elsewhere."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from random import Random
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from kbroker.cluster.store import OPERATIONS_MAX, Change, MetadataStore, OutcomeUnknown
+from kbroker.storage.errors import StorageError
+
+from .seeded import run
+from .store import SharedTruth, SimulatedStore, StoreFaults
+
+WAIT_SECONDS = 10
+
+
+@asynccontextmanager
+async def a_truth(seed: int = 1, **faults: float) -> AsyncIterator[SharedTruth]:
+    async with trio.open_nursery() as nursery:
+        truth = SharedTruth(Random(seed), StoreFaults(**faults))
+        nursery.start_soon(truth.run)
+        yield truth
+        nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def running(truth: SharedTruth, name: str) -> AsyncIterator[SimulatedStore]:
+    async with trio.open_nursery() as nursery:
+        client = truth.client(name)
+        nursery.start_soon(client.run)
+        yield client
+        nursery.cancel_scope.cancel()
+
+
+async def put(client: MetadataStore, key: str) -> int | None:
+    return await client.transact({key: {}}, compares={}, cause="test")
+
+
+def keys(truth: SharedTruth) -> list[str]:
+    return [key for change in truth.history for key in change.entries]
+
+
+async def test_a_lost_request_is_not_done(autojump_clock: MockClock) -> None:
+    async with a_truth(lost_requests=1) as truth:
+        with pytest.raises(OutcomeUnknown):
+            await put(truth.client("1"), "a")
+        await trio.sleep(WAIT_SECONDS)
+        assert keys(truth) == []
+        assert truth.met["lost_requests"] == 1
+
+
+async def test_a_request_whose_answer_is_lost_is_done(autojump_clock: MockClock) -> None:
+    async with a_truth(lost_answers=1) as truth:
+        with pytest.raises(OutcomeUnknown):
+            await put(truth.client("1"), "a")
+        assert keys(truth) == ["a"]
+        assert truth.met["lost_answers"] == 1
+
+
+async def test_a_late_request_is_done_after_its_client_gave_up(autojump_clock: MockClock) -> None:
+    """And compared then: what was written in between decides."""
+    async with a_truth(late_requests=1) as truth:
+        client = truth.client("1")
+        for _ in range(2):
+            with pytest.raises(OutcomeUnknown):
+                await client.transact({"a": {}}, compares={"a": 0}, cause="late")
+        assert keys(truth) == []
+        truth.faults.late_requests = 0
+        done = await put(client, "b")
+        await trio.sleep(WAIT_SECONDS)
+        assert [change.entries.keys() for change in truth.history] == [{"b"}, {"a"}]
+        assert done == 1
+
+
+async def test_a_request_whose_sender_is_gone_still_arrives(autojump_clock: MockClock) -> None:
+    async with a_truth(delay_seconds=0.5) as truth:
+        with trio.move_on_after(0):
+            await put(truth.client("1"), "a")
+        assert keys(truth) == []
+        await trio.sleep(WAIT_SECONDS)
+        assert keys(truth) == ["a"]
+
+
+async def test_a_read_may_be_old_but_not_older_than_what_its_client_knows(
+    autojump_clock: MockClock,
+) -> None:
+    async with a_truth(stale_reads=1) as truth:
+        writer, reader = truth.client("1"), truth.client("2")
+        for number in range(10):
+            await put(writer, str(number))
+        revisions = [(await reader.range("")).revision for _ in range(20)]
+        assert revisions == sorted(revisions)
+        assert revisions[0] < revisions[-1]
+        assert (await writer.range("")).revision == 10
+
+
+@pytest.mark.parametrize(
+    ("requests", "answers", "done"), [(True, True, []), (True, False, []), (False, True, ["a"])]
+)
+async def test_a_client_that_is_cut_off(
+    requests: bool, answers: bool, done: list[str], autojump_clock: MockClock
+) -> None:
+    heard: list[Change] = []
+    async with a_truth() as truth, running(truth, "1") as client:
+        client.watch(heard.append, after=0)
+        truth.cut("1", requests=requests, answers=answers)
+        with pytest.raises(OutcomeUnknown):
+            await put(client, "a")
+        assert keys(truth) == done
+        await put(truth.client("2"), "b")
+        await trio.sleep(WAIT_SECONDS)
+        assert [key for change in heard for key in change.entries] == ([] if answers else ["b"])
+        truth.heal("1")
+        await put(client, "c")
+        assert [key for change in heard for key in change.entries] == [*done, "b", "c"]
+
+
+async def test_who_was_cut_off_until_changes_were_forgotten_is_given_the_difference(
+    autojump_clock: MockClock,
+) -> None:
+    heard: list[Change] = []
+    async with a_truth() as truth, running(truth, "1") as client:
+        other = truth.client("2")
+        client.watch(heard.append, after=0)
+        for key in ("kept", "changed", "gone", "anew"):
+            await put(client, key)
+        heard.clear()
+        truth.cut("1")
+        await other.transact({"gone": None, "anew": None}, compares={}, cause="test")
+        for key in ("changed", "changed", "anew", "new"):
+            await put(other, key)
+        truth.forget(truth.revision)
+        truth.heal("1")
+        await trio.sleep(WAIT_SECONDS)
+        assert [(each.revision, each.entries) for each in heard] == [
+            (5, {"gone": None, "anew": None}),
+            (7, {"changed": {}}),
+            (8, {"anew": {}}),
+            (9, {"new": {}}),
+        ]
+
+
+async def test_a_change_whose_event_is_late_is_not_told_as_done(autojump_clock: MockClock) -> None:
+    """Who goes on by its copy would go on without it."""
+    async with a_truth(late_events=1, timeout_seconds=0.1) as truth, running(truth, "1") as client:
+        heard: list[Change] = []
+        client.watch(heard.append, after=0)
+        with pytest.raises(OutcomeUnknown):
+            await put(client, "a")
+        assert (keys(truth), heard) == (["a"], [])
+        await trio.sleep(WAIT_SECONDS)
+        assert len(heard) == 1
+
+
+async def test_a_lease_has_whole_seconds_and_ends_when_its_holder_is_cut_off(
+    autojump_clock: MockClock,
+) -> None:
+    async with a_truth() as truth:
+        client = truth.client("1")
+        lease = await client.grant(0.6, holder="node 1")
+        assert lease.ttl_seconds == 1
+        assert await client.transact({"live/1": {}}, compares={}, cause="up", lease=lease)
+        truth.cut("1")
+        with pytest.raises(OutcomeUnknown):
+            await lease.keep_alive()
+        await trio.sleep(lease.ttl_seconds + 0.5)
+        assert [change.cause for change in truth.history] == ["up", "lease of node 1 ended"]
+        assert truth.met["leases_ended"] == 1
+        truth.heal("1")
+        assert not await lease.keep_alive()
+
+
+async def test_what_etcd_would_refuse(autojump_clock: MockClock) -> None:
+    async with a_truth() as truth:
+        client = truth.client("1")
+        with pytest.raises(ValueError, match="at most 128"):
+            await client.transact(
+                {str(n): {} for n in range(OPERATIONS_MAX + 1)}, compares={}, cause="test"
+            )
+        with pytest.raises(ValueError, match="cannot see its holder's process"):
+            await client.grant(math.inf, holder="node 1")
+        await client.aclose()
+        with pytest.raises(StorageError, match="closed"):
+            await client.range("")
+
+
+def test_a_seed_stands_for_a_run() -> None:
+    def met(seed: int) -> tuple[list[str], list[tuple[str, int]]]:
+        """What was stored and what clients met, in a run with everything that can happen."""
+
+        async def main() -> tuple[list[str], list[tuple[str, int]]]:
+            often = dict.fromkeys(("lost_requests", "lost_answers", "late_requests"), 0.2)
+            async with a_truth(seed, late_events=0.2, **often) as truth:
+                async with running(truth, "1") as client:
+                    client.watch(lambda change: None, after=0)
+                    for number in range(30):
+                        try:
+                            await put(client, str(number))
+                        except OutcomeUnknown:
+                            truth.met["unknown"] += 1
+                return keys(truth), sorted(truth.met.items())
+
+        return run(main, seed)
+
+    assert met(7) == met(7)
+    assert met(7) != met(8)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import trio
 
@@ -53,6 +54,10 @@ class Broker:
         """The addresses of all nodes, also of those that are down, as clients take them."""
         return ",".join(str(each.endpoint) for each in self.nodes)
 
+    def connections(self) -> int:
+        """How many clients are connected; nobody is to a node that is down."""
+        return sum(len(each.server.connections) for each in self.nodes)
+
     def local_node(self, node_id: int) -> LocalNode:
         """A node by its id. Raises ValueError, with the ids that there are."""
         for each in self.nodes:
@@ -84,6 +89,7 @@ async def open_broker(
     data_dir: str | Sequence[str] | None,
     listeners: list[Listener],
     nodes: int | None = None,
+    listeners_of: Mapping[int, Sequence[Listener]] = MappingProxyType({}),
     files: Files | None = None,
     clock: Clock | None = None,
     grace_seconds: float = 5,
@@ -113,7 +119,7 @@ async def open_broker(
         grace_seconds=grace_seconds,
         nodes=len(ids),
     )
-    maker = NodeMaker(config, listeners, shared)
+    maker = NodeMaker(config, listeners, listeners_of, shared)
     local = [maker.make(each) for each in ids]
     store = await _open_all(local, folders, cluster_id)
     work = trio.CancelScope(shield=True)

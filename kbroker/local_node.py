@@ -73,8 +73,9 @@ class LocalNode:
     ) -> None:
         self.id = config.node_id
         self.state = NodeState.STOPPED
+        self.listeners = list(listeners)
+        """With the ports that the system chose, as soon as it did."""
         self._config = config
-        self._listeners = list(listeners)
         self._shared = shared
         self._nursery: trio.Nursery | None = None
         self._store: MetadataStore | None = None
@@ -90,16 +91,21 @@ class LocalNode:
     def is_running(self) -> bool:
         return self.state is NodeState.RUNNING
 
+    @property
+    def data_dirs(self) -> list[str]:
+        """Where its logs are; empty in memory."""
+        return [] if self._shared.in_memory else self._shared.folders.of_node(self.id)
+
     def endpoints(self) -> dict[str, Endpoint]:
         """By the name of each listener, where clients connect; kept while it is down."""
         return {
-            each.name: each.advertised or Endpoint(each.host, each.port) for each in self._listeners
+            each.name: each.advertised or Endpoint(each.host, each.port) for each in self.listeners
         }
 
     @property
     def endpoint(self) -> Endpoint:
         """Where a client on this machine connects."""
-        first = self._listeners[0]
+        first = self.listeners[0]
         return Endpoint(ON_THIS_MACHINE.get(first.host, first.host), first.port)
 
     # -- a run
@@ -109,13 +115,11 @@ class LocalNode:
 
         Raises CannotListen.
         """
-        self._bound = await bind_all(self._listeners, self._config.listen_backlog)
+        self._bound = await bind_all(self.listeners, self._config.listen_backlog)
         addresses: dict[str, Endpoint] = {}
         for listener, each in self._bound:
             addresses.setdefault(listener.name, Endpoint(*each.socket.getsockname()[:2]))
-        self._listeners = [
-            replace(each, port=addresses[each.name].port) for each in self._listeners
-        ]
+        self.listeners = [replace(each, port=addresses[each.name].port) for each in self.listeners]
 
     def open_logs(self, cluster_id: str | None) -> LogFolders:
         """Take the folders; `cluster_id` is that of new ones. Raises StorageError."""
@@ -243,24 +247,37 @@ class LocalNode:
 
 
 class NodeMaker:
-    """Makes the nodes of one process from what its operator said about the first one."""
+    """Makes the nodes of one process from what its operator said about the first one.
 
-    def __init__(self, config: BrokerConfig, listeners: Sequence[Listener], shared: Shared) -> None:
+    Parameters: `listeners` are those of the first node; `listeners_of` are those of nodes, by id,
+    that have them already.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        listeners: Sequence[Listener],
+        listeners_of: Mapping[int, Sequence[Listener]],
+        shared: Shared,
+    ) -> None:
         self._config = config
         self._listeners = listeners
+        self._listeners_of = listeners_of
         self._shared = shared
 
     def make(self, node_id: int) -> LocalNode:
         """A node that is down. Raises CannotListen: it would have a port that does not exist."""
         config = self._config
-        distance = node_id - config.node_id
+        listeners = self._listeners_of.get(node_id)
+        if listeners is None:
+            distance = node_id - config.node_id
+            listeners = [_behind(each, distance) for each in self._listeners]
         if self._shared.nodes > 1:
             config = config.of_node(node_id, self._shared.nodes)
-        listeners = [behind(each, distance) for each in self._listeners]
         return LocalNode(config, listeners, self._shared)
 
 
-def behind(listener: Listener, distance: int) -> Listener:
+def _behind(listener: Listener, distance: int) -> Listener:
     """The listener of the node that is so many behind the one that has `listener`.
 
     Raises CannotListen.

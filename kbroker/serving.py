@@ -21,6 +21,7 @@ from . import __version__
 from .broker import Broker, open_broker
 from .client import check_round_trip
 from .config import BrokerConfig, ConfigError
+from .data_folders import METADATA_JOURNAL
 from .declared import StartFailed, declare
 from .descriptors import raise_limit
 from .endpoint import Endpoint
@@ -47,6 +48,7 @@ class ServeOptions(SettingFlags):
     """What the command line of `kbroker serve` says; see its help for each."""
 
     memory: bool = False
+    nodes: int | None = None
     topics: list[NewTopic] = field(default_factory=list)
     seeds: Sequence[str] = ()
     port_file: str | None = None
@@ -102,7 +104,7 @@ class _Serving:
             self.event("error", message=str(refused))
             raise
         self.data_dirs = () if options.memory else config.log_dirs
-        self.is_new = not any(_exists(each, META_PROPERTIES) for each in self.data_dirs)
+        self.is_new = not any(map(_has_data, self.data_dirs))
         self.event("starting", version=__version__, pid=os.getpid())
         try:
             async with trio.open_nursery() as nursery:
@@ -157,6 +159,7 @@ class _Serving:
         settings = {
             "data_dir": self.data_dirs or None,
             "listeners": listeners,
+            "nodes": options.nodes,
             "grace_seconds": options.grace_seconds,
             "cluster_id": options.cluster_id,
         }
@@ -170,7 +173,7 @@ class _Serving:
     @contextlib.asynccontextmanager
     async def _plain(self, config: BrokerConfig, settings: dict[str, Any]) -> AsyncIterator[Broker]:
         async with open_broker(config, **settings) as broker:
-            self.connections = lambda: len(broker.server.connections)
+            self.connections = broker.connections
             await self._prepare(broker)
             yield broker
 
@@ -221,7 +224,8 @@ class _Serving:
     # -- ready
 
     async def _announce(self, broker: Broker) -> None:
-        await check_round_trip(*broker.endpoint, START_SECONDS_MAX)
+        for node in broker.nodes:
+            await check_round_trip(*node.endpoint, START_SECONDS_MAX)
         ready = self._ready_event(broker)
         if self.options.as_json:
             self.event("ready", **ready)
@@ -230,14 +234,23 @@ class _Serving:
         self._signal_ready(ready)
 
     def _ready_event(self, broker: Broker) -> dict[str, Any]:
+        nodes = [
+            {
+                "node_id": node.id,
+                "listeners": {
+                    listener.name: str(endpoint) for listener, endpoint in node.server.endpoints()
+                },
+                "data_dirs": node.data_dirs,
+            }
+            for node in broker.nodes
+        ]
         return {
             "bootstrap_servers": broker.bootstrap_servers,
-            "listeners": {
-                listener.name: str(endpoint) for listener, endpoint in broker.server.endpoints()
-            },
+            "listeners": nodes[0]["listeners"],
             "pid": os.getpid(),
             "cluster_id": broker.node.cluster.id,
             "node_id": broker.node.id,
+            "nodes": nodes,
             "data_dir": os.path.abspath(self.data_dirs[0]) if self.data_dirs else None,
             "control": self.control,
             "version": __version__,
@@ -246,14 +259,20 @@ class _Serving:
 
     def _print_banner(self, broker: Broker) -> None:
         node = broker.node
-        lines = [f"kbroker {__version__} · node {node.id} · cluster {node.cluster.id}"]
-        for listener, endpoint in broker.server.endpoints():
-            host = "localhost" if listener.host in LOOPBACK_NAMES else endpoint.host
-            note = f"; advertised: {listener.advertised}" if listener.advertised else ""
-            lines.append(f"  Kafka    {Endpoint(host, endpoint.port)}  ({listener.name}{note})")
+        several = len(broker.nodes) > 1
+        ids = ", ".join(str(each.id) for each in broker.nodes)
+        head = f"nodes {ids}" if several else f"node {ids}"
+        lines = [f"kbroker {__version__} · {head} · cluster {node.cluster.id}"]
+        for each in broker.nodes:
+            for listener, endpoint in each.server.endpoints():
+                host = "localhost" if listener.host in LOOPBACK_NAMES else endpoint.host
+                whose = f"node {each.id}, " if several else ""
+                note = f"; advertised: {listener.advertised}" if listener.advertised else ""
+                address = Endpoint(host, endpoint.port)
+                lines.append(f"  Kafka    {address}  ({whose}{listener.name}{note})")
         lines.append(f"  Data     {self._data_line(broker)}")
         if self.control:
-            lines.append(f"  Control  {self.control}  (faults and clocks, for tests)")
+            lines.append(f"  Control  {self.control}  (faults, clocks and nodes, for tests)")
         loss = _loss_window(node.config, in_memory=node.in_memory)
         if loss:
             lines.append(f"  Loss     {loss}")
@@ -266,10 +285,16 @@ class _Serving:
         count = f"{topics} topic{'' if topics == 1 else 's'}"
         if not self.data_dirs:
             return f"in memory, {count}"
-        state = "clean shutdown" if broker.node.logs.clean else "recovered after a crash"
+        crashed = [each.id for each in broker.nodes if not each.node.logs.clean]
+        state = "clean shutdown"
         if self.is_new:
             state = "new"
-        size = sum(map(_segment_bytes, self.data_dirs)) / 1e6
+        elif crashed:
+            state = "recovered after a crash"
+            if len(crashed) < len(broker.nodes):
+                state += f" of node {', '.join(map(str, crashed))}"
+        paths = [path for each in broker.nodes for path in each.data_dirs]
+        size = sum(map(_segment_bytes, paths)) / 1e6
         return f"{', '.join(self.data_dirs)}  {count}, {size:.1f} MB, {state}"
 
     def _signal_ready(self, ready: dict[str, Any]) -> None:
@@ -363,8 +388,9 @@ def _loss_window(config: BrokerConfig, *, in_memory: bool) -> str | None:
     return None
 
 
-def _exists(folder: str, name: str) -> bool:
-    return Path(folder, name).exists()
+def _has_data(folder: str) -> bool:
+    """Whether somebody ran on this folder before."""
+    return any(Path(folder, name).exists() for name in (META_PROPERTIES, METADATA_JOURNAL))
 
 
 def _segment_bytes(folder: str) -> int:

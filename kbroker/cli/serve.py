@@ -11,10 +11,18 @@ from .declared_options import declared_options
 from .settings import option, setting_options, split_overrides
 from .units import DURATION
 
+NODES_MAX = 100
+
 
 @click.command()
 @setting_options
 @option("--memory", is_flag=True, help="Keep everything in memory; all is gone at the end.")
+@option(
+    "--nodes",
+    type=click.IntRange(1, NODES_MAX),
+    help="Run so many nodes, each with ports and a folder of its own.  [default: as many as the data"
+    " folder has, or 1]",
+)
 @declared_options
 @option(
     "--port-file",

@@ -7,11 +7,13 @@ import math
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 
 from kbroker.broker import Broker, open_broker
 from kbroker.client.cluster import ClusterClient, open_cluster
 from kbroker.cluster import Topic
 from kbroker.config import BrokerConfig
+from kbroker.connection import Connection
 from kbroker.explain import holds_back_readers
 from kbroker.node import Node
 from kbroker.protocol.api_keys import ApiKey
@@ -128,9 +130,12 @@ class RunningBroker(Kit, StateVerbs, Arming[Awaitable[None]]):
         asked is done as ever. Raises ValueError for a release or API that does not exist.
         """
         self.faults.limits = limits_of(versions) if versions is not None else {}
-        for connection in tuple(self.broker.server.connections):
+        for connection in self._connections():
             if isinstance(connection, FaultyConnection) and not connection.is_of_kit:
                 connection.close()
+
+    def _connections(self) -> list[Connection]:
+        return [each for node in self.broker.nodes for each in node.server.connections]
 
     # -- time
 
@@ -285,6 +290,8 @@ async def run_broker(
     clock: MovableClock,
     log: LogTail,
     listeners: Sequence[Listener] = (ANY_PORT,),
+    nodes: int | None = None,
+    listeners_of: Mapping[int, Sequence[Listener]] = MappingProxyType({}),
     cluster_id: str | None = None,
     grace_seconds: float = 0,
     earlier: RunningBroker | None = None,
@@ -300,12 +307,17 @@ async def run_broker(
         files=store.files,
         clock=clock,
         listeners=list(listeners),
+        nodes=nodes,
+        listeners_of=listeners_of,
         grace_seconds=grace_seconds,
         cluster_id=cluster_id,
         connection_class=partial(FaultyConnection, faults),
     )
     with log.collecting():
-        async with opened as broker, open_cluster([broker.endpoint], CLIENT_ID) as cluster:
+        async with (
+            opened as broker,
+            open_cluster([each.endpoint for each in broker.nodes], CLIENT_ID) as cluster,
+        ):
             if earlier is None:
                 running = RunningBroker(broker, cluster, faults, clock, log, store)
             else:
@@ -323,6 +335,7 @@ async def open_test_broker(
     topics: Topics | None = None,
     config: Config | None = None,
     load: Snapshot | None = None,
+    nodes: int = 1,
 ) -> AsyncIterator[RunningBroker]:
     """A fresh broker in memory for tests that are trio programs themselves.
 
@@ -332,7 +345,7 @@ async def open_test_broker(
     store, clock, faults = MemoryStore(settings.memory_limit_bytes), MovableClock(), Faults()
     if load is not None:
         await fill(settings, store, clock, load)
-    opened = run_broker(settings, store, faults=faults, clock=clock, log=LogTail())
+    opened = run_broker(settings, store, faults=faults, clock=clock, log=LogTail(), nodes=nodes)
     async with opened as broker:
         for name, partitions in topics_of(topics or {}).items():
             await broker.create_topic(name, partitions)

@@ -12,7 +12,6 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -265,7 +264,8 @@ class LocalBroker(KafkaHandle, Arming[None]):
     it holds at the start, or the folder where that was saved; `disk` gives it a disk in memory that
     fails on demand; `thread` is one that several brokers share, None makes one; `store` is where
     the data is, when neither `data_dir` nor `disk` say it; `listeners` are where clients come in, by
-    default one on 127.0.0.1; `cluster_id` and `grace_seconds` are as of
+    default one on 127.0.0.1; `nodes` is how many nodes it has, None for as many as the folder has, or
+    one; `cluster_id` and `grace_seconds` are as of
     `kbroker.broker.open_broker`. Raises ValueError for what cannot be meant.
 
     Resource handling: use it in a `with` statement, or call `close`.
@@ -285,6 +285,7 @@ class LocalBroker(KafkaHandle, Arming[None]):
         thread: BrokerThread | None = None,
         store: Store | None = None,
         listeners: Sequence[Listener] = (ANY_PORT,),
+        nodes: int | None = None,
         cluster_id: str | None = None,
         grace_seconds: float = 0,
     ) -> None:
@@ -299,6 +300,8 @@ class LocalBroker(KafkaHandle, Arming[None]):
         self._config = config
         self._store = store or self._new_store(data_dir, disk=disk)
         self._listeners = listeners
+        self._nodes = nodes
+        self._listeners_of: dict[int, Sequence[Listener]] = {}
         self._cluster_id = cluster_id
         self._grace_seconds = grace_seconds
         self._bootstrap = ""
@@ -350,10 +353,7 @@ class LocalBroker(KafkaHandle, Arming[None]):
             self._running = self._held.value
             broker = self._running.broker
             self._bootstrap = broker.bootstrap_servers
-            self._listeners = [
-                replace(listener, port=endpoint.port)
-                for listener, endpoint in broker.server.endpoints()
-            ]
+            self._listeners = broker.nodes[0].listeners
             if isinstance(self._store, BreakableStore):
                 cluster = broker.node.cluster
                 self._store.disk.has_partition = lambda topic, index: (
@@ -378,6 +378,8 @@ class LocalBroker(KafkaHandle, Arming[None]):
             clock=self.clock.movable,
             log=self._log,
             listeners=self._listeners,
+            nodes=self._nodes,
+            listeners_of=self._listeners_of,
             cluster_id=self._cluster_id,
             grace_seconds=self._grace_seconds,
             earlier=self._running,
@@ -396,6 +398,9 @@ class LocalBroker(KafkaHandle, Arming[None]):
     def _end(self) -> None:
         if self._held is None:
             return
+        nodes = self._held.value.broker.nodes
+        self._nodes = len(nodes)
+        self._listeners_of = {each.id: each.listeners for each in nodes}
         try:
             with self._may_crash():
                 self._thread.let_go(self._held)
@@ -490,7 +495,7 @@ class LocalBroker(KafkaHandle, Arming[None]):
 
     def connections(self) -> int:
         """How many clients are connected; nobody is to a broker that is stopped."""
-        return len(self._held.value.broker.server.connections) if self._held else 0
+        return self._held.value.broker.connections() if self._held else 0
 
     def run_in_broker(self, function: Callable[[RunningBroker], Awaitable[T]]) -> T:
         """Run an async function in the broker's thread, with the broker."""

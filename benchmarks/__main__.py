@@ -39,9 +39,10 @@ processor time of the broker's process.
 
 def main() -> None:
     options = arguments("benchmarks", __doc__).parse_args()
-    report = run(options, measure, BROKERS)
+    text = document(run(options, measure, BROKERS))
+    print(text)
     if options.write:
-        write_section(document(report), is_first=True)
+        write_section(text, is_first=True)
 
 
 Measure = Callable[[type[Broker], bool, argparse.Namespace], Iterator[Sample]]
@@ -50,7 +51,7 @@ Measure = Callable[[type[Broker], bool, argparse.Namespace], Iterator[Sample]]
 def run(
     options: argparse.Namespace, measure: Measure, kinds: Mapping[str, type[Broker]]
 ) -> dict[str, Any]:
-    """Measure all brokers in turns, keep and show the report; ends the program when one fails."""
+    """Measure all brokers in turns, keep the report; ends the program when one fails."""
     samples: list[dict[str, Any]] = []
     began = time.monotonic()
     try:
@@ -69,7 +70,6 @@ def run(
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{datetime.datetime.now():%Y%m%d-%H%M%S}.json"
     path.write_text(json.dumps(report, indent=1))
-    print(document(report))
     return report
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import signal
 import socket
@@ -217,13 +218,17 @@ def free_port() -> int:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports in a row that nobody listens on now."""
+    """Ports in a row that nobody listens on now.
+
+    They are below those from which systems take the other end of a connection: while a node is down,
+    nobody else gets its port.
+    """
     while True:
-        first = free_port()
+        first = random.randrange(20_000, 32_000 - count)
         try:
             for port in range(first, first + count):
                 socket.create_server(("127.0.0.1", port)).close()
-        except (OSError, OverflowError):
+        except OSError:
             continue
         return [*range(first, first + count)]
 

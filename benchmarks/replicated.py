@@ -226,8 +226,10 @@ def main() -> None:
     parser.add_argument("--only-failover", action="store_true", help="nothing but crashes")
     options = parser.parse_args()
     report = run(options, measure_three, {"kbroker": ThreeKbroker, "kafka": ThreeKafka})
+    text = document(report, TITLE, INTRODUCTION)
+    print(text)
     if options.write:
-        write_section(document(report, TITLE, INTRODUCTION), is_first=False)
+        write_section(text, is_first=False)
 
 
 if __name__ == "__main__":

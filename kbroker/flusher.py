@@ -64,7 +64,7 @@ class Flusher:
         self._sync = sync
         self._in_thread = in_thread
         self._timer = timer
-        self._waits_for_disk = policy == "fsync"
+        self.waits_for_disk = policy == "fsync"
         self._interval_seconds = interval_ms / 1000 if policy == "interval" else math.inf
         self._dirty: set[Replica] = set()
         self._pass_at = NEVER
@@ -77,7 +77,7 @@ class Flusher:
     def appended(self, replica: Replica) -> None:
         """`replica` has a new batch at its end."""
         log = replica.log
-        if self._waits_for_disk or log.log_end_offset - log.synced_offset >= replica.flush_messages:
+        if self.waits_for_disk or log.log_end_offset - log.synced_offset >= replica.flush_messages:
             self._sync_at(AT_ONCE, replica)
             return
         replica.synced(log.log_end_offset)
@@ -101,7 +101,7 @@ class Flusher:
     def opened(self, replica: Replica) -> None:
         """`replica` was opened: what its log holds is readable as soon as it is durable."""
         log = replica.log
-        replica.synced(log.synced_offset if self._waits_for_disk else log.log_end_offset)
+        replica.synced(log.synced_offset if self.waits_for_disk else log.log_end_offset)
         if log.synced_offset < log.log_end_offset:
             wait = 0 if self._interval_seconds == math.inf else self._interval_seconds
             self._sync_at(trio.current_time() + wait, replica)
@@ -151,7 +151,7 @@ class Flusher:
         self._dirty.clear()
         if not replicas:
             return
-        if not self._waits_for_disk or self._others or self._average_seconds > INLINE_SECONDS_MAX:
+        if not self.waits_for_disk or self._others or self._average_seconds > INLINE_SECONDS_MAX:
             ends = await self._in_thread(partial(self._timed_sync, list(replicas)))
         else:
             ends = self._timed_sync(list(replicas))

@@ -134,7 +134,7 @@ class LocalNode:
         """
         self._store, self._nursery = store, nursery
         await self._join(store)
-        await self.node.start()
+        await self.node.start(self.server.advertised())
         await nursery.start(self._run)
         self.state = NodeState.RUNNING
 
@@ -301,7 +301,7 @@ def _port_behind(port: int, distance: int) -> int:
 def _check_none_missing(logs: LogFolders, cluster: Cluster, config: BrokerConfig) -> None:
     """Refuse to start when partitions would silently begin empty. Raises StorageError."""
     there = [manager.meta.directory_id for manager in logs.managers]
-    for directory_id, path in cluster.directories.get(config.node_id, {}).items():
+    for directory_id, path in cluster.directories(config.node_id).items():
         if directory_id not in there and directory_id not in config.lost_log_dirs:
             raise StorageError(
                 f"the data folder {path} (id {directory_id}) is missing; its partitions would "

@@ -6,6 +6,7 @@ import contextlib
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import trio
 
@@ -28,6 +29,8 @@ from kbroker.storage.log import Log
 from .cleaner import Cleaner
 from .clock import Clock
 from .config import BrokerConfig, ConfigError, Source, TopicConfig
+from .controller import Controller
+from .endpoint import Endpoint
 from .explain import Line, change_of
 from .fetch_sessions import FetchSessions
 from .flusher import Flusher
@@ -35,6 +38,7 @@ from .groups import GroupService
 from .heavy_work import HeavyWork
 from .history import History
 from .log_settings import log_config
+from .membership import Membership
 from .moves import ReplicaMoves
 from .producer_ids import ProducerIds
 from .replica import Replica
@@ -79,6 +83,7 @@ class Node:
         self.cluster = cluster
         cluster.subscribe(self._on_topics_changed)  # before those that ask who leads
         cluster.subscribe_configs(self._on_configs_changed)
+        cluster.min_in_sync = self._min_in_sync
         self.static_config = config
         self.config = self._with_dynamic_settings()
         self.clock = clock
@@ -89,6 +94,15 @@ class Node:
         self.in_thread = in_thread
         self.flusher = flusher
         self.changes = flusher.changes
+        self.membership = Membership(
+            cluster,
+            config,
+            directories={each.meta.directory_id: each.data_dir for each in logs.managers},
+            is_clean=logs.clean,
+            keeps_records=flusher.waits_for_disk,
+            on_epoch=self.registered,
+        )
+        self.controller = Controller(cluster, self.membership)
         self.groups = GroupService(self)
         self.transactions = TransactionService(self)
         self.producer_ids = ProducerIds(cluster)
@@ -111,10 +125,14 @@ class Node:
 
     # -- life
 
-    async def start(self) -> None:
-        """Take leadership, set aside what belongs to no topic, load the coordinators."""
-        folders = {each.meta.directory_id: each.data_dir for each in self.logs.managers}
-        await self.cluster.register_node(self.id, folders)
+    async def start(self, listeners: Mapping[str, Endpoint] = MappingProxyType({})) -> None:
+        """Join the cluster, set aside what belongs to no topic, load the coordinators.
+
+        `listeners` says where the others reach this node, by name of the listener.
+        """
+        await self.membership.register(listeners)
+        await self.membership.become_ready()
+        await self.controller.settle()
         # A folder that belongs to an earlier topic of the same name is put aside when it is opened.
         for folder in self.logs.set_aside(
             (name, index)
@@ -154,6 +172,7 @@ class Node:
         """Background work, until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.flusher.run)
+            nursery.start_soon(self.controller.run)
             nursery.start_soon(self.groups.run_loads)
             nursery.start_soon(self.groups.run_timers)
             nursery.start_soon(self.groups.expire_regularly)
@@ -211,8 +230,11 @@ class Node:
         async with self.flusher.no_pass, self.no_checkpoint:
             try:
                 self.logs.close(now_ms=self.clock.log_ms())
+                clean = True
             except StorageError as error:
                 logger.error("no clean shutdown: %s", error)
+                clean = False
+        await self.membership.end(clean=clean)
         await self.cluster.aclose()
 
     def wake_fetches(self) -> None:
@@ -282,7 +304,7 @@ class Node:
 
     def leads(self, partition: Partition) -> bool:
         """Whether this node is the leader of a partition."""
-        return partition.leader == self.id
+        return partition.leader == self.id and partition.leader_registration == self.epoch
 
     def replica(self, topic: Topic, index: int) -> Replica:
         """Return the replica of a partition that this node leads, opening its log if need be.
@@ -341,6 +363,10 @@ class Node:
                 logger.error("%s", text)
         return config
 
+    def _min_in_sync(self, topic: Topic) -> int:
+        own = topic.configs.get("min.insync.replicas")
+        return self.config.min_insync_replicas if own is None else int(own)
+
     async def auto_create_topic(self, name: str) -> Topic:
         """Create a topic that a client named, with the defaults; internal ones as they must be."""
         if name == OFFSETS_TOPIC:
@@ -382,7 +408,10 @@ class Node:
 
     def _may_be_in_sync(self, node_id: int, broker_epoch: int) -> bool:
         """Whether a node is in the cluster under this registration, and not fenced (KIP-841)."""
-        return node_id in self.cluster.node_ids
+        registration = self.cluster.registration(node_id)
+        return (
+            registration is not None and registration.ready and registration.epoch == broker_epoch
+        )
 
     def registered(self, epoch: int) -> None:
         """Lead under another registration from now on; with NOT_REGISTERED, nothing at all."""
@@ -431,12 +460,15 @@ class Node:
         self._note_topics(event)
         for topic in event.deleted:
             self._drop_topic(topic)
-        for topic in event.changed:
+        for change in event.partitions:
+            replica = self._replicas.get((change.topic.id.int, change.after.index))
+            if replica is not None:
+                self._take_role(replica, change.after)
+        for topic in event.altered:
             config = self.topic_config(topic)
-            for partition in topic.partitions:
-                replica = self._replicas.get((topic.id.int, partition.index))
+            for index in range(len(topic.partitions)):
+                replica = self._replicas.get((topic.id.int, index))
                 if replica is not None:
-                    self._take_role(replica, partition)
                     replica.configure(config)
         for change in event.moved:
             if self.id in change.before.replicas and self.id not in change.after.replicas:

@@ -145,6 +145,14 @@ class Server:
             addresses.setdefault(listener, Endpoint(*each.socket.getsockname()[:2]))
         return list(addresses.items())
 
+    def advertised(self) -> dict[str, Endpoint]:
+        """Where each listener is reached, by name, if nothing else is known of the client."""
+        found = {}
+        for listener, each in self.endpoints():
+            told = listener.advertised or each
+            found[listener.name] = told if told.port else told._replace(port=each.port)
+        return found
+
     def endpoint(self) -> Endpoint:
         """The address of the first listener."""
         return self.endpoints()[0][1]

@@ -1,6 +1,6 @@
 """What is true for all nodes of a cluster, whatever machine they run on."""
 
-from .cluster import Cluster, PartitionChange, TopicsChanged
+from .cluster import Cluster, NodesChanged, PartitionChange, TopicsChanged
 from .local_store import LocalStore
 from .model import (
     EVERY_NODE,
@@ -13,6 +13,7 @@ from .model import (
     ResourceType,
     Topic,
 )
+from .registrations import Registration
 from .store import MetadataStore
 
 __all__ = [
@@ -25,8 +26,10 @@ __all__ = [
     "ConfigResource",
     "LocalStore",
     "MetadataStore",
+    "NodesChanged",
     "Partition",
     "PartitionChange",
+    "Registration",
     "ResourceType",
     "Topic",
     "TopicsChanged",

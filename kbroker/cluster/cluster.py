@@ -10,12 +10,23 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 from typing import NamedTuple
 
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
+from .election import after_isr_change
 from .features import INITIAL
+from .keys import (
+    CONFIGS,
+    FEATURES,
+    META,
+    PARTITIONS,
+    PRODUCER_IDS,
+    TOPICS,
+    live_key,
+    partition_key,
+    ready_key,
+)
 from .model import (
     NO_LEADER,
     ConfigResource,
@@ -28,18 +39,10 @@ from .model import (
     random_cluster_id,
 )
 from .placement import place
-from .store import ABSENT, Change, Compacted, Document, Entry, MetadataStore
+from .registrations import NO_EPOCH, Registration, Registrations
+from .store import ABSENT, Change, Compacted, Document, Entry, Lease, MetadataStore
 
 logger = logging.getLogger(__name__)
-
-META = "meta"
-CONTROLLER = "controller"
-NODES = "nodes/"
-FEATURES = "features"
-PRODUCER_IDS = "pid_block"
-TOPICS = "topics/"
-PARTITIONS = "p/"
-CONFIGS = "configs/"
 
 MAX_NEW_PARTITIONS = 10_000
 """Of one request, as Kafka; bounds what it can make us allocate."""
@@ -54,17 +57,32 @@ class PartitionChange(NamedTuple):
 
 
 class TopicsChanged(NamedTuple):
-    """Which topics one store change touched."""
+    """Which topics one store change touched.
+
+    `changed` has the topics that were there before, `altered` those of them that got other settings
+    or more partitions; `moved` their partitions that got another leader or other nodes,
+    `partitions` all partitions of which anything changed.
+    """
 
     created: list[Topic]
     deleted: list[Topic]
     changed: list[Topic]
+    altered: list[Topic]
     moved: list[PartitionChange]
+    partitions: list[PartitionChange]
+    cause: str
+
+
+class NodesChanged(NamedTuple):
+    """Which nodes began or ended to run, to be ready or to be the controller."""
+
+    node_ids: frozenset[int]
     cause: str
 
 
 Listener = Callable[[TopicsChanged], None]
 ConfigsListener = Callable[[ConfigResource], None]
+NodesListener = Callable[[NodesChanged], None]
 
 
 class Cluster:
@@ -75,13 +93,11 @@ class Cluster:
         self.topics: dict[str, Topic] = {}
         self.topics_by_id: dict[uuid.UUID, Topic] = {}
         self.configs: dict[ConfigResource, StoredConfigs] = {}
-        self.node_ids: list[int] = []
+        self.registrations = Registrations()
         self.cordoned_nodes: set[int] = set()
         """Nodes that take no new partitions (KIP-1066)."""
-        self.directories: dict[int, dict[str, str]] = {}
-        """The data folders of each node: where each directory id was at the last start."""
-        self.controller_epoch = 0
-        """How often a node took the metadata over: once at each start."""
+        self.min_in_sync: Callable[[Topic], int] = _own_min_in_sync
+        """The min.insync.replicas of a topic; a node lays its defaults under that."""
         self.features: dict[str, int] = dict(INITIAL)
         """Finalized levels (KIP-584)."""
         self._collisions: dict[str, str] = {}
@@ -90,6 +106,7 @@ class Cluster:
         self._next_producer_id = 0
         self._listeners: list[Listener] = []
         self._configs_listeners: list[ConfigsListener] = []
+        self._nodes_listeners: list[NodesListener] = []
 
     @classmethod
     async def open(cls, store: MetadataStore, *, cluster_id: str | None = None) -> Cluster:
@@ -127,6 +144,10 @@ class Cluster:
         """Call `listener` after each change of the settings of anything but a topic."""
         self._configs_listeners.append(listener)
 
+    def subscribe_nodes(self, listener: NodesListener) -> None:
+        """Call `listener` after each change of the nodes, before listeners to topics."""
+        self._nodes_listeners.append(listener)
+
     async def aclose(self) -> None:
         """Hear of no more changes; the store stays open."""
         self._store.unwatch(self._on_change)
@@ -137,6 +158,40 @@ class Cluster:
     def revision(self) -> int:
         """How many changes the metadata has seen."""
         return self._store.revision
+
+    @property
+    def nodes(self) -> dict[int, Registration]:
+        """The nodes that run; not to be changed."""
+        return self.registrations.live
+
+    @property
+    def node_ids(self) -> list[int]:
+        """All nodes that belong to the cluster, also those that are down."""
+        return sorted(self.registrations.known)
+
+    @property
+    def ready_ids(self) -> list[int]:
+        """The nodes that may lead partitions."""
+        return sorted(self.registrations.ready)
+
+    @property
+    def controller_id(self) -> int:
+        """The node that elects leaders now; -1 when there is none."""
+        return self.registrations.controller_id
+
+    @property
+    def controller_epoch(self) -> int:
+        """How often a node took the metadata over: once at each start of a cluster of one."""
+        return self.registrations.controller_epoch
+
+    def registration(self, node_id: int) -> Registration | None:
+        """A node that runs."""
+        return self.registrations.live.get(node_id)
+
+    def directories(self, node_id: int) -> Mapping[str, str]:
+        """The data folders of a node: where each directory id was at its last start."""
+        known = self.registrations.known.get(node_id)
+        return known.directories if known else {}
 
     def topic(self, name: str) -> Topic | None:
         return self.topics.get(name)
@@ -163,29 +218,20 @@ class Cluster:
 
     # -- changes
 
-    async def register_node(
-        self, node_id: int, directories: Mapping[str, str] = MappingProxyType({})
-    ) -> None:
-        """Bring a node in: it leads its partitions again, each with a new leader epoch.
+    async def transact(
+        self,
+        puts: Mapping[str, Document | None],
+        *,
+        compares: Mapping[str, int],
+        cause: str,
+        lease: Lease | None = None,
+    ) -> int | None:
+        """As `MetadataStore.transact`: returns the new revision, None when a compare failed."""
+        return await self._store.transact(puts, compares=compares, cause=cause, lease=lease)
 
-        `directories` are its data folders: id and path.
-
-        A restart raises the epoch, so a client can tell data of before from data of after
-        (KIP-320), and a follower knows where to cut.
-        """
-        if node_id not in self.node_ids:
-            self.node_ids = sorted([*self.node_ids, node_id])
-        puts: dict[str, Document | None] = {
-            CONTROLLER: {"node": node_id, "epoch": self.controller_epoch + 1},
-            f"{NODES}{node_id}": {"directories": dict(directories)},
-        }
-        for topic in self.topics.values():
-            for partition in topic.partitions:
-                if node_id in partition.isr and partition.leader in (NO_LEADER, node_id):
-                    document = partition.to_document()
-                    document |= {"leader": node_id, "leader_epoch": partition.leader_epoch + 1}
-                    puts[_partition_key(topic.id, partition.index)] = document
-        await self._transact(puts, compares={}, cause=f"node {node_id} started")
+    async def grant(self, ttl_seconds: float, *, holder: str) -> Lease:
+        """As `MetadataStore.grant`."""
+        return await self._store.grant(ttl_seconds, holder=holder)
 
     async def create_topic(
         self,
@@ -201,7 +247,7 @@ class Cluster:
         """
         self.check_new_topic(name)
         topic = Topic(name=name, id=uuid.uuid4(), configs=dict(configs))
-        topic.partitions = [_new_partition(i, nodes) for i, nodes in enumerate(assignments)]
+        topic.partitions = [self._new_partition(i, nodes) for i, nodes in enumerate(assignments)]
         return await self.import_topic(topic, cause=cause)
 
     async def import_topic(self, topic: Topic, *, cause: str) -> Topic:
@@ -209,10 +255,18 @@ class Cluster:
         name = topic.name
         puts: dict[str, Document | None] = {TOPICS + name: topic.to_document()}
         for partition in topic.partitions:
-            puts[_partition_key(topic.id, partition.index)] = partition.to_document()
+            puts[partition_key(topic.id, partition.index)] = partition.to_document()
         if not await self._transact(puts, compares={TOPICS + name: ABSENT}, cause=cause):
             raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
         return self.topics[name]
+
+    def _new_partition(self, index: int, nodes: Sequence[int]) -> Partition:
+        """In sync on all its nodes that are ready: their logs are empty alike."""
+        ready = self.registrations.ready
+        isr = [each for each in nodes if each in ready] or list(nodes)
+        leader = isr[0] if isr[0] in ready else NO_LEADER
+        registration = ready.get(leader, NO_EPOCH)
+        return Partition(index, list(nodes), isr, leader, 0, leader_registration=registration)
 
     def check_new_topic(self, name: str) -> None:
         """Raise what creating a topic of this name would raise."""
@@ -251,7 +305,7 @@ class Cluster:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         puts: dict[str, Document | None] = {TOPICS + name: None}
         for partition in topic.partitions:
-            puts[_partition_key(topic.id, partition.index)] = None
+            puts[partition_key(topic.id, partition.index)] = None
         await self._transact(puts, compares={TOPICS + name: topic.revision}, cause=cause)
 
     async def add_partitions(
@@ -260,11 +314,11 @@ class Cluster:
         """Add a partition to a topic for each entry of `assignments`."""
         topic = self.topics[name]
         first = len(topic.partitions)
-        added = [_new_partition(first + i, nodes) for i, nodes in enumerate(assignments)]
+        added = [self._new_partition(first + i, nodes) for i, nodes in enumerate(assignments)]
         document = topic.to_document() | {"partitions": first + len(added)}
         puts: dict[str, Document | None] = {TOPICS + name: document}
         for partition in added:
-            puts[_partition_key(topic.id, partition.index)] = partition.to_document()
+            puts[partition_key(topic.id, partition.index)] = partition.to_document()
         if not await self._transact(puts, compares={TOPICS + name: topic.revision}, cause=cause):
             raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
 
@@ -352,7 +406,7 @@ class Cluster:
                 epoch = least.get((topic.id, partition.index), 0)
                 if epoch > partition.leader_epoch:
                     document = partition.to_document() | {"leader_epoch": epoch}
-                    puts[_partition_key(topic.id, partition.index)] = document
+                    puts[partition_key(topic.id, partition.index)] = document
         if puts:
             await self._transact(puts, compares={}, cause=cause)
 
@@ -397,10 +451,47 @@ class Cluster:
                 topic, partition, {"replicas": list(replicas)}, cause=cause
             )
 
+    async def change_isr(
+        self,
+        topic: Topic,
+        partition: Partition,
+        isr: Sequence[int],
+        *,
+        registrations: Mapping[int, int],
+        self_id: int,
+        self_epoch: int,
+        cause: str,
+    ) -> int | None:
+        """Let a partition's leader say who is in sync; returns the new revision.
+
+        Parameters: `partition` is its state as the leader knows it; `registrations` has the broker
+        epoch of the last Fetch of each node that is added (KIP-903); `self_id` and `self_epoch` are
+        the leader and its broker epoch. None when any of that is not so any more, or when an added
+        node is not ready (KIP-841): look at the state that is now, and decide again. Raises
+        OutcomeUnknown.
+        """
+        added = set(isr) - set(partition.isr)
+        compares = {
+            partition_key(topic.id, partition.index): partition.revision,
+            live_key(self_id): self_epoch,
+        }
+        for node_id in added:
+            compares[live_key(node_id)] = registrations[node_id]
+            revision = self.registrations.ready_revisions.get(node_id)
+            if revision is None:
+                return None
+            compares[ready_key(node_id)] = revision
+        after = after_isr_change(partition, isr, self.min_in_sync(topic))
+        return await self._store.transact(
+            {partition_key(topic.id, partition.index): after.to_document()},
+            compares=compares,
+            cause=cause,
+        )
+
     async def _change_partition(
         self, topic: Topic, partition: Partition, changed: Document, *, cause: str
     ) -> None:
-        key = _partition_key(topic.id, partition.index)
+        key = partition_key(topic.id, partition.index)
         document = partition.to_document() | changed
         if not await self._transact(
             {key: document}, compares={key: partition.revision}, cause=cause
@@ -459,7 +550,10 @@ class Cluster:
         created: list[Topic] = []
         deleted: list[Topic] = []
         touched: dict[uuid.UUID, Topic] = {}
+        altered: list[Topic] = []
         moved: list[PartitionChange] = []
+        partitions: list[PartitionChange] = []
+        nodes: set[int] = set()
         resources: list[ConfigResource] = []
         for key, value in change.entries.items():
             entry = Entry(value, change.revision) if value is not None else None
@@ -473,19 +567,27 @@ class Cluster:
                 else:
                     topic = self._put_topic(name, entry)
                     touched[topic.id] = topic
+                    altered.append(topic)
             elif key.startswith(PARTITIONS) and entry is not None:
                 placed = self._put_partition(key, entry)
                 if placed is not None:
                     touched[placed.topic.id] = placed.topic
+                    partitions.append(placed)
                     if _has_moved(placed):
                         moved.append(placed)
             elif key.startswith(CONFIGS):
                 resources.append(self._put_configs(key, entry))
-            elif entry is not None:
-                self._put_single(key, entry)
+            else:
+                node_id = self._put_single(key, entry)
+                if node_id is not None:
+                    nodes.add(node_id)
+        if nodes:
+            self._tell_nodes(NodesChanged(frozenset(nodes), change.cause))
         changed = [topic for topic in touched.values() if topic not in created]
         if created or deleted or changed:
-            event = TopicsChanged(created, deleted, changed, moved, change.cause)
+            event = TopicsChanged(
+                created, deleted, changed, altered, moved, partitions, change.cause
+            )
             for listener in self._listeners:
                 listener(event)
         for resource in resources:
@@ -534,18 +636,20 @@ class Cluster:
             self.configs[resource] = StoredConfigs(dict(entry.value["values"]), entry.revision)
         return resource
 
-    def _put_single(self, key: str, entry: Entry) -> None:
-        """Take over an entry that stands alone under its key."""
-        if key == PRODUCER_IDS:
+    def _put_single(self, key: str, entry: Entry | None) -> int | None:
+        """Take over an entry that stands alone under its key; returns the node it is about."""
+        if entry is not None and key == PRODUCER_IDS:
             self._next_producer_id = int(entry.value["next"])
             self._producer_ids_revision = entry.revision
-        elif key == CONTROLLER:
-            self.controller_epoch = int(entry.value["epoch"])
-        elif key == FEATURES:
+        elif entry is not None and key == FEATURES:
             self.features = dict(entry.value)
-        elif key.startswith(NODES):
-            node_id = int(key.removeprefix(NODES))
-            self.directories[node_id] = dict(entry.value["directories"])
+        else:
+            return self.registrations.put(key, entry)
+        return None
+
+    def _tell_nodes(self, event: NodesChanged) -> None:
+        for listener in self._nodes_listeners:
+            listener(event)
 
 
 def _has_moved(change: PartitionChange) -> bool:
@@ -558,13 +662,9 @@ def _has_moved(change: PartitionChange) -> bool:
     )
 
 
-def _partition_key(topic_id: uuid.UUID, index: int) -> str:
-    return f"{PARTITIONS}{topic_id}/{index}"
-
-
 def _configs_key(resource: ConfigResource) -> str:
     return f"{CONFIGS}{resource.type.name}/{resource.name}"
 
 
-def _new_partition(index: int, nodes: Sequence[int]) -> Partition:
-    return Partition(index, list(nodes), list(nodes), nodes[0], 0)
+def _own_min_in_sync(topic: Topic) -> int:
+    return int(topic.configs.get("min.insync.replicas", 1))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import re
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
@@ -28,7 +29,11 @@ _LEGAL_NAME = re.compile(r"[A-Za-z0-9._-]+")
 class Partition:
     """One partition's place in the cluster.
 
-    `leader_epoch` rises with each election, `revision` is that of its entry in the store.
+    `leader_epoch` rises with each election, `revision` is that of its entry in the store. A node
+    leads only while its broker epoch is `leader_registration`: after a restart it has to be elected
+    again. `elr` are the nodes that are out of sync but have all that was committed, because nothing
+    is while the in-sync ones are too few (KIP-966). `adding` and `removing` say what a reassignment
+    does (KIP-455).
     """
 
     index: int
@@ -37,14 +42,21 @@ class Partition:
     leader: int
     leader_epoch: int
     revision: int = 0
+    leader_registration: int = -1
+    elr: Sequence[int] = ()
+    adding: Sequence[int] = ()
+    removing: Sequence[int] = ()
 
     def to_document(self) -> Document:
-        return {
+        document: Document = {
             "replicas": self.replicas,
             "isr": self.isr,
             "leader": self.leader,
             "leader_epoch": self.leader_epoch,
+            "leader_registration": self.leader_registration,
         }
+        rare = {"elr": self.elr, "adding": self.adding, "removing": self.removing}
+        return document | {name: list(nodes) for name, nodes in rare.items() if nodes}
 
     @classmethod
     def from_document(cls, index: int, document: Document, revision: int) -> Partition:

@@ -95,6 +95,58 @@ _NODE = (
     ),
 )
 
+_CLUSTER = (
+    Property(
+        "broker.session.timeout.ms",
+        Type.INT,
+        "600",
+        "How long a node that says nothing counts as alive in a cluster of several nodes; then "
+        "others take over what it leads.",
+        unit="ms",
+        minimum=1,
+        dynamic=False,
+        kafka_default="9000",
+    ),
+    Property(
+        "broker.heartbeat.interval.ms",
+        Type.INT,
+        "200",
+        "How often a node of several says that it is alive; a third of "
+        "`broker.session.timeout.ms` or less.",
+        unit="ms",
+        minimum=1,
+        dynamic=False,
+        effect=Effect.LATER,
+        kafka_default="2000",
+    ),
+    Property(
+        "controlled.shutdown.enable",
+        Type.BOOLEAN,
+        "true",
+        "Hand leaderships over to other nodes before a stop.",
+        dynamic=False,
+        effect=Effect.LATER,
+    ),
+    Property(
+        "auto.leader.rebalance.enable",
+        Type.BOOLEAN,
+        "true",
+        "Give leadership back to preferred replicas, the first ones of each partition.",
+        dynamic=False,
+        effect=Effect.LATER,
+    ),
+    Property(
+        "leader.imbalance.check.interval.seconds",
+        Type.LONG,
+        "300",
+        "How often the controller looks for partitions whose preferred replica does not lead.",
+        unit="seconds",
+        minimum=1,
+        dynamic=False,
+        effect=Effect.LATER,
+    ),
+)
+
 _STORAGE = (
     Property(
         "log.dirs",
@@ -1076,24 +1128,11 @@ _IGNORED = (
         False,
         1,
     ),
-    _ignored(
-        "auto.leader.rebalance.enable",
-        Type.BOOLEAN,
-        "true",
-        "Give leadership back to preferred replicas.",
-        False,
-    ),
-    _ignored(
-        "controlled.shutdown.enable",
-        Type.BOOLEAN,
-        "true",
-        "Hand leaderships over before a stop.",
-        False,
-    ),
 )
 
 SECTIONS: tuple[tuple[str, tuple[Property, ...]], ...] = (
     ("Node and listeners", _NODE),
+    ("Several nodes", _CLUSTER),
     ("Storage", _STORAGE),
     ("Topics", _TOPICS),
     ("Logs", _LOGS),

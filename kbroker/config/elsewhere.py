@@ -28,7 +28,6 @@ delegation.token.max.lifetime.ms
 delegation.token.secret.key
 early.start.listeners
 group.coordinator.rebalance.protocols
-leader.imbalance.check.interval.seconds
 replica.fetch.backoff.ms
 replica.fetch.max.bytes
 replica.fetch.min.bytes
@@ -115,8 +114,6 @@ add.partitions.to.txn.retry.backoff.ms
 alter.config.policy.class.name
 alter.log.dirs.replication.quota.window.num
 alter.log.dirs.replication.quota.window.size.seconds
-broker.heartbeat.interval.ms
-broker.session.timeout.ms
 controller.quorum.append.linger.ms
 controller.quorum.auto.join.enable
 controller.quorum.election.backoff.max.ms

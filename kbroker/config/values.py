@@ -272,6 +272,8 @@ class BrokerConfig(Settings):
         left_out = self.items("controller.listener.names")
         return tuple(each for each in self.items(name) if each.partition("://")[0] not in left_out)
 
+    broker_heartbeat_interval_ms = _Integer("broker.heartbeat.interval.ms")
+    broker_session_timeout_ms = _Integer("broker.session.timeout.ms")
     allow_auto_create_topics = _Boolean("auto.create.topics.enable")
     allow_delete_topics = _Boolean("delete.topic.enable")
     connections_max_idle_ms = _Integer("connections.max.idle.ms")
@@ -296,7 +298,9 @@ class BrokerConfig(Settings):
     max_connection_creation_rate = _Integer("max.connection.creation.rate")
     max_connections = _Integer("max.connections")
     max_connections_per_ip = _Integer("max.connections.per.ip")
+    leader_imbalance_check_interval_seconds = _Integer("leader.imbalance.check.interval.seconds")
     memory_limit_bytes = _Integer("memory.limit.bytes")
+    min_insync_replicas = _Integer("min.insync.replicas")
     node_id = _Integer("node.id")
     num_partitions = _Integer("num.partitions")
     offset_metadata_max_bytes = _Integer("offset.metadata.max.bytes")

@@ -13,7 +13,7 @@ from uuid import UUID
 from kbroker.broker import open_broker
 from kbroker.clock import Clock
 from kbroker.cluster import TRANSACTIONS_TOPIC, Cluster, LocalStore
-from kbroker.cluster.cluster import META
+from kbroker.cluster.keys import META
 from kbroker.cluster.model import random_cluster_id
 from kbroker.config import BrokerConfig
 from kbroker.coordinator.transaction import LAST_EPOCH_GIVEN

@@ -5,14 +5,25 @@ import pytest
 from kbroker.cluster import Cluster, LocalStore, TopicsChanged
 from kbroker.cluster.model import random_cluster_id
 from kbroker.cluster.placement import place
+from kbroker.config import BrokerConfig
+from kbroker.controller import Controller
+from kbroker.membership import Membership
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.storage.files import MemFiles
+
+
+async def start(cluster: Cluster) -> None:
+    """Let node 1 join and lead what it can."""
+    member = Membership(cluster, BrokerConfig(), directories={}, is_clean=True, keeps_records=True)
+    await member.register({})
+    await member.become_ready()
+    await Controller(cluster, member).settle()
 
 
 async def open_cluster(files: MemFiles) -> Cluster:
     files.mkdir("data")
     cluster = await Cluster.open(LocalStore(files, "data/journal"))
-    await cluster.register_node(1)
+    await start(cluster)
     return cluster
 
 

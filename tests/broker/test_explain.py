@@ -142,7 +142,9 @@ async def test_a_restart_and_a_changed_setting_are_changes(broker: Broker, wire:
     await create_topic(wire, "orders", 1)
     topic = broker.node.cluster.topics["orders"]
     await broker.node.cluster.alter_topic_configs(topic, {"retention.ms": "1"}, cause="an order")
-    await broker.node.cluster.register_node(1)
+    await broker.node.membership.register({})
+    await broker.node.membership.become_ready()
+    await broker.node.controller.settle()
     assert said(explain_partition(broker.node, "orders", 0))[1:] == [
         "topic orders changed: an order",
         "topic orders changed: node 1 started",

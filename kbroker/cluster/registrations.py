@@ -1,0 +1,146 @@
+"""Which nodes there are: those that were ever part of the cluster, and those that run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from kbroker.endpoint import Endpoint
+
+from .keys import CONTROLLER, CONTROLLER_ALIVE, LIVE, NODES, READY
+from .store import ABSENT, Document, Entry
+
+NO_NODE = -1
+NO_EPOCH = -1
+"""Of a node that is not registered."""
+
+
+class Registration(NamedTuple):
+    """A node that runs. `epoch` is its broker epoch: another one for each run (KIP-631)."""
+
+    node_id: int
+    epoch: int
+    incarnation: str
+    listeners: Mapping[str, Endpoint]
+    rack: str | None
+    ready: bool
+    """It may lead partitions and be in sync with their leaders."""
+
+    @classmethod
+    def from_entry(cls, node_id: int, entry: Entry, *, ready: bool) -> Registration:
+        value = entry.value
+        listeners = {name: Endpoint.parse(text) for name, text in value["listeners"].items()}
+        return cls(node_id, entry.revision, value["incarnation"], listeners, value["rack"], ready)
+
+    def to_document(self) -> Document:
+        listeners = {name: str(endpoint) for name, endpoint in self.listeners.items()}
+        return {"incarnation": self.incarnation, "listeners": listeners, "rack": self.rack}
+
+
+class KnownNode(NamedTuple):
+    """What is remembered of a node that may be down.
+
+    `directories` are its data folders at its last start, id and path. `clean_epoch` is the broker
+    epoch of its last run if that ended in order, else -1. A node that is `cordoned` takes no new
+    partitions (KIP-1066).
+    """
+
+    directories: Mapping[str, str] = MappingProxyType({})
+    cordoned: bool = False
+    clean_epoch: int = NO_EPOCH
+    rack: str | None = None
+    revision: int = ABSENT
+
+    @classmethod
+    def from_entry(cls, entry: Entry) -> KnownNode:
+        value = entry.value
+        return cls(
+            value["directories"],
+            value.get("cordoned", False),
+            value.get("clean", NO_EPOCH),
+            value.get("rack"),
+            entry.revision,
+        )
+
+    def to_document(self) -> Document:
+        return {
+            "directories": dict(self.directories),
+            "cordoned": self.cordoned,
+            "clean": self.clean_epoch,
+            "rack": self.rack,
+        }
+
+
+class Registrations:
+    """The cache of all that the metadata says of nodes."""
+
+    def __init__(self) -> None:
+        self.known: dict[int, KnownNode] = {}
+        self.live: dict[int, Registration] = {}
+        self.ready_revisions: dict[int, int] = {}
+        self.controller_id = NO_NODE
+        self.controller_alive_revision = ABSENT
+        self.controller_revision = ABSENT
+        self.controller_epoch = 0
+
+    def put(self, key: str, entry: Entry | None) -> int | None:
+        """Take over an entry, None is a deleted one; returns the node that it is about.
+
+        None when it is about something else.
+        """
+        if key == CONTROLLER:
+            return self._put_controller(entry)
+        if key == CONTROLLER_ALIVE:
+            self.controller_id = NO_NODE if entry is None else int(entry.value["node"])
+            self.controller_alive_revision = ABSENT if entry is None else entry.revision
+            return self.controller_id
+        prefix, slash, number = key.partition("/")
+        if prefix + slash not in (NODES, LIVE, READY):
+            return None
+        node_id = int(number)
+        if prefix + slash == NODES:
+            self._put_known(node_id, entry)
+        elif prefix + slash == LIVE:
+            self._put_live(node_id, entry)
+        else:
+            self._put_ready(node_id, entry)
+        return node_id
+
+    def _put_controller(self, entry: Entry | None) -> int:
+        if entry is None:
+            return NO_NODE
+        self.controller_revision = entry.revision
+        self.controller_epoch = int(entry.value["epoch"])
+        return int(entry.value["node"])
+
+    def _put_known(self, node_id: int, entry: Entry | None) -> None:
+        if entry is None:
+            self.known.pop(node_id, None)
+        else:
+            self.known[node_id] = KnownNode.from_entry(entry)
+
+    def _put_live(self, node_id: int, entry: Entry | None) -> None:
+        if entry is None:
+            self.live.pop(node_id, None)
+        else:
+            ready = node_id in self.ready_revisions
+            self.live[node_id] = Registration.from_entry(node_id, entry, ready=ready)
+
+    def _put_ready(self, node_id: int, entry: Entry | None) -> None:
+        if entry is None:
+            self.ready_revisions.pop(node_id, None)
+        else:
+            self.ready_revisions[node_id] = entry.revision
+        if node_id in self.live:
+            self.live[node_id] = self.live[node_id]._replace(ready=entry is not None)
+
+    @property
+    def ready(self) -> dict[int, int]:
+        """The broker epochs of the nodes that may lead."""
+        return {each.node_id: each.epoch for each in self.live.values() if each.ready}
+
+    @property
+    def live_epochs(self) -> dict[int, int]:
+        """The broker epochs of all nodes that run."""
+        return {each.node_id: each.epoch for each in self.live.values()}

@@ -1,0 +1,191 @@
+"""The controller: one node of the cluster elects leaders when nodes come and go."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+import trio
+
+from kbroker.cluster import Cluster, NodesChanged, Partition, Topic, TopicsChanged
+from kbroker.cluster.election import elect, leads_soundly
+from kbroker.cluster.keys import CONTROLLER, CONTROLLER_ALIVE, live_key, partition_key
+from kbroker.cluster.registrations import NO_NODE
+from kbroker.cluster.store import ABSENT, Document
+from kbroker.storage.errors import StorageError
+
+from .changes import Changes
+from .membership import Membership
+
+logger = logging.getLogger(__name__)
+
+BATCH_MAX = 100
+"""Partitions of one transaction: every store takes that many."""
+NO_TERM = 0
+RETRY_SECONDS = 0.5
+
+Place = tuple[Topic, int]
+
+
+class Step(NamedTuple):
+    """A partition's next state."""
+
+    topic: Topic
+    before: Partition
+    after: Partition
+    cause: str
+
+
+class Controller:
+    """Every node runs one; the one that took over last is in charge.
+
+    It is level-triggered: an event only says which partitions to look at, what is done follows from
+    the state that is now. So events may be late or repeated, and a new controller looks at all.
+    """
+
+    def __init__(self, cluster: Cluster, membership: Membership) -> None:
+        self._cluster = cluster
+        self._membership = membership
+        self._term = NO_TERM
+        """The revision of the entry `controller` by which this node is in charge."""
+        self._wake = Changes()
+        self._look_at_all = True
+        self._touched: dict[tuple[int, int], Place] = {}
+        cluster.subscribe_nodes(self._on_nodes_changed)
+        cluster.subscribe(self._on_topics_changed)
+
+    @property
+    def in_charge(self) -> bool:
+        """Whether this node is the controller, as far as it knows."""
+        registrations = self._cluster.registrations
+        return (
+            self._term != NO_TERM
+            and registrations.controller_revision == self._term
+            and registrations.controller_id == self._membership.node_id
+            and self._membership.is_registered
+        )
+
+    def _on_nodes_changed(self, event: NodesChanged) -> None:
+        self._look_at_all = True
+        self._wake.happened()
+
+    def _on_topics_changed(self, event: TopicsChanged) -> None:
+        for change in event.partitions:
+            place = change.topic, change.after.index
+            self._touched[change.topic.id.int, change.after.index] = place
+        if event.partitions:
+            self._wake.happened()
+
+    async def settle(self) -> None:
+        """Take over when nobody is in charge, and do what is to be done. Raises StorageError."""
+        if not self._membership.is_registered:
+            return
+        if not self.in_charge and self._cluster.controller_id == NO_NODE:
+            await self._take_over()
+        if self.in_charge:
+            await self._work()
+
+    async def run(self) -> None:
+        """Do so after each change, until cancelled."""
+        while True:
+            changed = self._wake.next()
+            try:
+                await self.settle()
+            except StorageError as error:
+                logger.error("the controller tries again: %s", error.message)
+                self._look_at_all = True
+                await trio.sleep(RETRY_SECONDS)
+            else:
+                await changed.wait()
+
+    async def _take_over(self) -> None:
+        """Become the controller, unless another node is faster."""
+        node_id, epoch = self._membership.node_id, self._membership.epoch
+        cause = f"node {node_id} became the controller"
+        alive = await self._cluster.transact(
+            {CONTROLLER_ALIVE: {"node": node_id}},
+            compares={CONTROLLER_ALIVE: ABSENT, live_key(node_id): epoch},
+            cause=cause,
+            lease=self._membership.lease,
+        )
+        if alive is None:
+            return
+        registrations = self._cluster.registrations
+        term = await self._cluster.transact(
+            {CONTROLLER: {"node": node_id, "epoch": registrations.controller_epoch + 1}},
+            compares={
+                CONTROLLER_ALIVE: alive,
+                CONTROLLER: registrations.controller_revision,
+            },
+            cause=cause,
+        )
+        if term is not None:
+            self._term = term
+            self._look_at_all = True
+
+    async def _work(self) -> None:
+        """Look at what was touched until nothing is left to do."""
+        while self.in_charge and (self._look_at_all or self._touched):
+            places = list(self._places())
+            self._look_at_all = False
+            self._touched.clear()
+            await self._apply(self._steps(places))
+
+    def _places(self) -> Iterable[Place]:
+        if not self._look_at_all:
+            return self._touched.values()
+        topics = self._cluster.topics.values()
+        return ((topic, index) for topic in topics for index in range(len(topic.partitions)))
+
+    def _steps(self, places: Iterable[Place]) -> Iterator[Step]:
+        """What is to be done, worked out one partition after the other as the caller goes on."""
+        ready, live = self._cluster.registrations.ready, self._cluster.registrations.live_epochs
+        for topic, index in places:
+            if topic.id not in self._cluster.topics_by_id:
+                continue
+            before = topic.partitions[index]
+            required = self._cluster.min_in_sync(topic)
+            after = elect(before, ready=ready, live=live, min_in_sync=required)
+            if after is not None:
+                yield Step(topic, before, after, _cause(before, after, live))
+
+    async def _apply(self, steps: Iterable[Step]) -> None:
+        """Write steps in batches of one cause each; a batch that fails is written one by one."""
+        batches: dict[str, list[Step]] = {}
+        for step in steps:
+            batch = batches.setdefault(step.cause, [])
+            batch.append(step)
+            if len(batch) == BATCH_MAX:
+                await self._write(batches.pop(step.cause))
+        for batch in batches.values():
+            await self._write(batch)
+
+    async def _write(self, batch: list[Step]) -> None:
+        if await self._written(batch) or len(batch) == 1:
+            return
+        for step in batch:
+            await self._written([step])
+
+    async def _written(self, batch: list[Step]) -> bool:
+        """False when a partition, or the controller, is another one now: there is news then."""
+        compares = {CONTROLLER: self._term}
+        puts: dict[str, Document | None] = {}
+        for step in batch:
+            key = partition_key(step.topic.id, step.before.index)
+            compares[key] = step.before.revision
+            puts[key] = step.after.to_document()
+        revision = await self._cluster.transact(puts, compares=compares, cause=batch[0].cause)
+        return revision is not None
+
+
+def _cause(before: Partition, after: Partition, live: Mapping[int, int]) -> str:
+    """Why a partition changes, for its history."""
+    if before.leader not in live and before.leader != NO_NODE:
+        return f"node {before.leader} is down"
+    if not leads_soundly(before, live):
+        return f"node {after.leader} started"
+    if after.leader != before.leader:
+        return f"node {before.leader} is leaving"
+    gone = sorted(set(before.isr) - set(after.isr))
+    return f"{', '.join(f'node {each}' for each in gone)} is down or leaving"

@@ -1,0 +1,192 @@
+"""A node's place in the cluster: it registers, gets ready, stays alive and leaves in order."""
+
+from __future__ import annotations
+
+import logging
+import math
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+
+from kbroker.cluster import Cluster, Partition, Registration, Topic
+from kbroker.cluster.election import withdraw
+from kbroker.cluster.keys import CONTROLLER_ALIVE, live_key, node_key, partition_key, ready_key
+from kbroker.cluster.registrations import NO_EPOCH, KnownNode
+from kbroker.cluster.store import ABSENT, Document, Lease
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.storage.errors import StorageError
+
+from .config import BrokerConfig
+from .endpoint import Endpoint
+
+logger = logging.getLogger(__name__)
+
+
+class Membership:
+    """The registration of one node, and the lease that it hangs on.
+
+    Parameters: `directories` are the node's data folders, id and path; `keeps_records` says that
+    nothing acknowledged can be missing from them since the last run: it ended in order, or the
+    flush policy waits for the disk; `on_epoch` is told the broker epoch, and -1 when it is over.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        config: BrokerConfig,
+        *,
+        directories: Mapping[str, str],
+        is_clean: bool,
+        keeps_records: bool,
+        on_epoch: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        self.node_id = config.node_id
+        self.epoch = NO_EPOCH
+        """The broker epoch; -1 while this node is not registered."""
+        self._cluster = cluster
+        self._config = config
+        self._directories = directories
+        self._is_clean = is_clean
+        self._on_epoch = on_epoch
+        self._keeps_records = keeps_records
+        self._incarnation = str(uuid.uuid4())
+        self._lease: Lease | None = None
+        self._lost_disk = False
+
+    @property
+    def lease(self) -> Lease:
+        """What this node's entries hang on. Only after `register`."""
+        assert self._lease is not None
+        return self._lease
+
+    @property
+    def is_registered(self) -> bool:
+        """Whether this node is part of the cluster now."""
+        return self.epoch != NO_EPOCH
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether this node is the whole cluster: then it lives as long as its process."""
+        return self._config.nodes == 1
+
+    @property
+    def _known(self) -> KnownNode:
+        return self._cluster.registrations.known.get(self.node_id, KnownNode())
+
+    async def register(self, listeners: Mapping[str, Endpoint]) -> None:
+        """Let the others know that this node runs, but is not ready yet.
+
+        An earlier run of this node that has not ended for the others ends now: this process has its
+        data folders, so that one is gone. Raises StorageError.
+        """
+        before = self._known
+        self._lost_disk = bool(before.directories.keys() - self._directories.keys())
+        ended_well = self._is_clean and before.clean_epoch != NO_EPOCH
+        self._keeps_records = self._keeps_records or ended_well
+        seconds = math.inf if self.is_alone else self._config.broker_session_timeout_ms / 1000
+        self._lease = await self._cluster.grant(seconds, holder=f"node {self.node_id}")
+        await self._remember(clean_epoch=NO_EPOCH)
+        self._set_epoch(await self._put_live(listeners))
+
+    def _set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+        self._on_epoch(epoch)
+
+    async def _remember(self, *, clean_epoch: int) -> None:
+        """Write what outlives this run, unless it stands there already."""
+        while True:
+            before = self._known
+            after = before._replace(
+                directories=dict(self._directories),
+                clean_epoch=clean_epoch,
+                rack=self._config.rack,
+            )
+            if after == before and before.revision != ABSENT:
+                return
+            key = node_key(self.node_id)
+            cause = f"node {self.node_id} started"
+            if clean_epoch != NO_EPOCH:
+                cause = f"node {self.node_id} ended in order"
+            puts: dict[str, Document | None] = {key: after.to_document()}
+            if await self._cluster.transact(puts, compares={key: before.revision}, cause=cause):
+                return
+
+    async def _put_live(self, listeners: Mapping[str, Endpoint]) -> int:
+        key = live_key(self.node_id)
+        document = Registration(
+            self.node_id, NO_EPOCH, self._incarnation, listeners, self._config.rack, ready=False
+        ).to_document()
+        while True:
+            registrations = self._cluster.registrations
+            puts: dict[str, Document | None] = {key: document}
+            earlier = registrations.live.get(self.node_id)
+            compares = {key: earlier.epoch if earlier else ABSENT}
+            if self.node_id in registrations.ready_revisions:
+                puts[ready_key(self.node_id)] = None
+            if registrations.controller_id == self.node_id:
+                puts[CONTROLLER_ALIVE] = None
+                compares[CONTROLLER_ALIVE] = registrations.controller_alive_revision
+            epoch = await self._cluster.transact(
+                puts,
+                compares=compares,
+                cause=f"node {self.node_id} started",
+                lease=self.lease,
+            )
+            if epoch is not None:
+                return epoch
+
+    async def become_ready(self) -> None:
+        """Give up what this node may not hold, then let it lead and be in sync.
+
+        Raises StorageError.
+        """
+        if not self._keeps_records or self._lost_disk:
+            await self._withdraw()
+        key = ready_key(self.node_id)
+        done = await self._cluster.transact(
+            {key: {}},
+            compares={live_key(self.node_id): self.epoch},
+            cause=f"node {self.node_id} is ready",
+            lease=self.lease,
+        )
+        if done is None:
+            raise KafkaError(ErrorCode.STALE_BROKER_EPOCH, f"node {self.node_id} started elsewhere")
+
+    async def _withdraw(self) -> None:
+        """Leave every ISR and ELR in which this node's log may miss committed records."""
+        reason = "lost a data folder" if self._lost_disk else "did not end in order"
+        while True:
+            wanted = list(self._not_to_hold())
+            if not wanted:
+                return
+            for topic, before, after in wanted:
+                logger.warning(
+                    "node %d %s: it leaves the in-sync replicas of %s-%d until it caught up",
+                    self.node_id,
+                    reason,
+                    topic.name,
+                    before.index,
+                )
+                key = partition_key(topic.id, before.index)
+                await self._cluster.transact(
+                    {key: after.to_document()},
+                    compares={key: before.revision, live_key(self.node_id): self.epoch},
+                    cause=f"node {self.node_id} {reason}",
+                )
+
+    def _not_to_hold(self) -> Iterator[tuple[Topic, Partition, Partition]]:
+        for topic in self._cluster.topics.values():
+            for partition in topic.partitions:
+                after = withdraw(partition, self.node_id, lost_disk=self._lost_disk)
+                if after is not None:
+                    yield topic, partition, after
+
+    async def end(self, *, clean: bool) -> None:
+        """Say that this node is gone; `clean` when all that it acknowledged is durable."""
+        epoch, self.epoch = self.epoch, NO_EPOCH
+        try:
+            if clean and epoch != NO_EPOCH:
+                await self._remember(clean_epoch=epoch)
+            if self._lease is not None:
+                await self._lease.revoke()
+        except StorageError as error:
+            logger.error("node %d could not deregister: %s", self.node_id, error.message)

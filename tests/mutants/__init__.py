@@ -1,0 +1,1 @@
+"""Defects that the tests of replication must find: `python -m tests.mutants`."""

@@ -1,0 +1,53 @@
+"""The mutants can be run, and running them tells a defect from none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from .mutant import Mutant, UselessMutant, mutants
+
+MUTANTS = mutants()
+UNNOTICED = """\
+X1: nothing that anybody could notice
+Caught by: contract
+
+--- a/kbroker/cluster/local_store.py
++++ b/kbroker/cluster/local_store.py
+@@ -1,3 +1,4 @@
++# planted
+ {lines[0]}
+ {lines[1]}
+ {lines[2]}
+"""
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=[each.name for each in MUTANTS])
+def test_a_mutant_can_be_planted(mutant: Mutant) -> None:
+    """A patch that no longer fits is written anew when the code that it breaks is changed."""
+    assert mutant.applies() == ""
+    assert mutant.path.name == f"{mutant.name}.patch"
+
+
+def test_a_defect_is_told_from_none(tmp_path: Path) -> None:
+    (compares_values,) = (each for each in MUTANTS if each.name == "M9")
+    killer = compares_values.killed_by(seconds=60)
+    assert killer is not None
+    assert "the_same_value_written_again_is_another_entry" in killer
+    source = Path(__file__).parents[2] / "kbroker/cluster/local_store.py"
+    harmless = tmp_path / "X1.patch"
+    harmless.write_text(UNNOTICED.format(lines=source.read_text().splitlines()))
+    assert Mutant.read(harmless).killed_by(seconds=60) is None
+
+
+def test_a_patch_that_does_not_fit_is_not_taken_for_a_defect(tmp_path: Path) -> None:
+    misfit = tmp_path / "X2.patch"
+    misfit.write_text(UNNOTICED.format(lines=["not", "what stands", "there"]))
+    mutant = Mutant.read(misfit)
+    assert "patch does not apply" in mutant.applies()
+    with pytest.raises(UselessMutant, match="cannot be applied"):
+        mutant.killed_by(seconds=60)
+    misfit.write_text("--- a/x\n")
+    with pytest.raises(UselessMutant, match="begin it with lines 'NAME: what it breaks'"):
+        Mutant.read(misfit)

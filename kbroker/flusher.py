@@ -66,7 +66,7 @@ class Flusher:
         self._timer = timer
         self.waits_for_disk = policy == "fsync"
         self._interval_seconds = interval_ms / 1000 if policy == "interval" else math.inf
-        self._dirty: set[Replica] = set()
+        self._dirty: dict[Replica, None] = {}  # in order, so that one run is as the other
         self._pass_at = NEVER
         self._sooner = trio.Event()
         self.no_pass = trio.Lock()
@@ -93,7 +93,7 @@ class Flusher:
 
     def _sync_at(self, time_due: float, replica: Replica) -> None:
         """Have `replica` synced by a pass that begins at this time of trio's clock, or before."""
-        self._dirty.add(replica)
+        self._dirty[replica] = None
         if time_due < self._pass_at:
             self._pass_at = time_due
             self._sooner.set()
@@ -108,7 +108,7 @@ class Flusher:
 
     def forget(self, replica: Replica) -> None:
         """The replica is gone; nothing of it needs a sync."""
-        self._dirty.discard(replica)
+        self._dirty.pop(replica, None)
 
     async def run(self) -> None:
         """Sync what waits, for ever."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from kbroker.cluster import Cluster
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.storage.errors import StorageError
 
 BLOCK_SIZE = 1000
 
@@ -19,8 +21,17 @@ class ProducerIds:
         self._block = iter(range(0))
 
     async def next(self) -> int:
-        """Return an id that nobody had before."""
+        """Return an id that nobody had before.
+
+        Raises COORDINATOR_LOAD_IN_PROGRESS, as Kafka, while none can be reserved.
+        """
         while True:
             for producer_id in self._block:
                 return producer_id
-            self._block = iter(await self._cluster.allocate_producer_ids(BLOCK_SIZE))
+            try:
+                self._block = iter(await self._cluster.allocate_producer_ids(BLOCK_SIZE))
+            except StorageError as error:
+                raise KafkaError(
+                    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+                    f"no producer ids can be reserved now: {error.message}",
+                ) from error

@@ -207,7 +207,7 @@ class Log:
         config: LogConfig,
         *,
         folder: str | None = None,
-        changed: set[Log] | None = None,
+        changed: dict[Log, None] | None = None,
         lower_recovery_point: Callable[[Log], None] | None = None,
         open_segments: OpenSegments | None = None,
     ) -> None:
@@ -248,7 +248,7 @@ class Log:
         self._intact = False  # everything is on disk that makes opening quick
         self._indexed: deque[Segment] = deque()  # sealed segments whose indexes are in memory
         # Shared with the manager: logs that its next checkpoint has to look at.
-        self._changed = changed if changed is not None else set()
+        self._changed = changed if changed is not None else {}
         self._lower_recovery_point = lower_recovery_point
         self._open_segments = open_segments
 
@@ -366,7 +366,7 @@ class Log:
     def _announce(self, segment: Segment) -> None:
         segment.dirty = True
         self._intact = False
-        self._changed.add(self)
+        self._changed[self] = None
         self._must_sync(segment)
 
     def _must_sync(self, item: SyncItem) -> None:
@@ -581,7 +581,7 @@ class Log:
 
     def _save_producers(self) -> None:
         """Queue a snapshot of the producers at the log end."""
-        self._changed.add(self)
+        self._changed[self] = None
         self._unsettled += self._snapshots.save(self.producers, self.log_end_offset, self._bases)
 
     # --- safety ---------------------------------------------------------------------------------
@@ -620,7 +620,7 @@ class Log:
         """Take note that everything before `offset` survives a power cut."""
         if offset > self.synced_offset:
             self.synced_offset = offset
-            self._changed.add(self)
+            self._changed[self] = None
 
     def advance_high_watermark(self, offset: int) -> None:
         """Let readers see everything before `offset`. It never goes back, nor beyond the end."""
@@ -667,7 +667,7 @@ class Log:
     def put_back(self, items: list[SyncItem], doomed: list[Segment]) -> None:
         """Take back what a checkpoint that failed did not come to."""
         if items or doomed:
-            self._changed.add(self)
+            self._changed[self] = None
         self._unsettled[:0] = items
         self._doomed[:0] = doomed
 
@@ -916,7 +916,7 @@ class Log:
         self._segments[index:end] = [new]
         self._bases[index:end] = [new.base_offset]
         self._keep_indexes(new)
-        self._changed.add(self)
+        self._changed[self] = None
         self._unsettled.append(InOrder([*self._cleaning_up(old[1:], new), *replaced]))
 
     def _held(self, segment: Segment) -> list[SyncItem]:
@@ -1012,7 +1012,7 @@ class Log:
             if segment in self._indexed:
                 self._indexed.remove(segment)
             self._unsettled += self._snapshots.drop(base)
-        self._changed.add(self)
+        self._changed[self] = None
 
     def truncate_to(self, offset: int, *, now_ms: int) -> None:
         """Cut away everything from `offset` on, with the epochs and producer state that it made.

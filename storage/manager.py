@@ -210,7 +210,7 @@ class LogManager:
         try:
             self.meta = self._read_meta(fresh)
             self._logs: dict[Partition, Log] = {}
-            self._changed: set[Log] = set()
+            self._changed: dict[Log, None] = {}  # in order of their first change
             self._open_segments = None if open_files_max is None else OpenSegments(open_files_max)
             self._durable = False  # what the last owner wrote, although it crashed
             self._checkpoints = OffsetCheckpoints(files, data_dir, guard)
@@ -476,7 +476,7 @@ class LogManager:
         log = self._logs.pop(key, None)
         if log is not None:
             log.close(clean=False)
-            self._changed.discard(log)
+            self._changed.pop(log, None)
             self._checkpointed_bytes.pop(log, None)
         self._folders.discard(key)
         self._unopened.discard(key)
@@ -545,8 +545,9 @@ class LogManager:
             self._checkpointed_bytes[log] = log.appended_bytes
             if log.log_end_offset or log.wants_checkpoint:
                 collected.append(_Collected(log, _offsets_of(log), *log.unsettled()))
-        # In place, because the logs share the set. What is not synced yet will change again.
-        self._changed.intersection_update([log for log in self._changed if log.dirty])
+        # In place, because the logs share it. What is not synced yet will change again.
+        for log in [log for log in self._changed if not log.dirty]:
+            del self._changed[log]
         self._job = CheckpointJob(self._files, self.data_dir, self._checkpoints, collected)
         return self._job
 

@@ -66,7 +66,7 @@ def load_log(
     *,
     clean: bool,
     now_ms: int,
-    changed: set[Log] | None = None,
+    changed: dict[Log, None] | None = None,
     lower_recovery_point: Callable[[Log], None] | None = None,
     open_segments: OpenSegments | None = None,
     durable: bool = False,

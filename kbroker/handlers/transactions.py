@@ -50,7 +50,11 @@ def init_producer_id(
 
 
 async def _new_id(ctx: Context) -> InitProducerIdResponse:
-    return InitProducerIdResponse(producer_id=await ctx.node.producer_ids.next(), producer_epoch=0)
+    try:
+        producer_id = await ctx.node.producer_ids.next()
+    except KafkaError as error:
+        return InitProducerIdResponse(error_code=error.code, producer_id=-1, producer_epoch=-1)
+    return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
 
 
 async def _init_transactional(

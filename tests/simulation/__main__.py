@@ -14,12 +14,13 @@ from .world import Outcome, simulate
 @click.option("--seed", type=int, help="One seed; without it, many.")
 @click.option("--first", type=int, default=0, show_default=True, help="The first of many seeds.")
 @click.option("--seeds", type=int, default=200, show_default=True, help="How many seeds.")
+@click.option("--nodes", type=int, help="How many nodes; without it, as the seed says.")
 @click.option("--trace", is_flag=True, help="Print every event.")
-def main(seed: int | None, first: int, seeds: int, trace: bool) -> None:
+def main(seed: int | None, first: int, seeds: int, nodes: int | None, trace: bool) -> None:
     """Simulate clusters and say what took place in them."""
     total: Counter[str] = Counter()
     for each in range(first, first + seeds) if seed is None else [seed]:
-        outcome = simulate(each, trace=sys.stdout if trace else None)
+        outcome = simulate(each, trace=sys.stdout if trace else None, nodes=nodes)
         total.update(outcome.work)
         if seed is not None:
             _print(outcome)

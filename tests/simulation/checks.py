@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
+from uuid import UUID
 
+from kbroker.cluster import Partition
+from kbroker.cluster.store import Change, Document
 from kbroker.protocol.records import iter_headers
 from kbroker.replica import Replica
 from kbroker.storage.files import FileRange
+from kbroker.storage.log import Log
 
 from .clients import Place, must
 from .machine import Machine
+from .store import SharedTruth
 
 READ_BYTES = 1 << 20
+PARTITIONS = "p/"
 
 
 class Batch(NamedTuple):
@@ -41,69 +48,128 @@ class Seen:
 
 
 class Checks:
-    """Knows all that was ever committed, and compares every replica with it."""
+    """Knows all that was ever committed, and compares every replica with it.
 
-    def __init__(self, machines: list[Machine]) -> None:
+    * Log matching: below its high watermark every replica has the same bytes.
+    * Leader completeness: whoever the cluster says leads has all that was committed.
+    * One leader of an epoch commits.
+    * No high watermark goes back while its node runs.
+    * Quorum superset: a leader counts on all that may be elected after it.
+    """
+
+    def __init__(self, machines: list[Machine], truth: SharedTruth) -> None:
         self.committed: dict[Place, Committed] = {}
-        self.committers: dict[tuple[Place, int], tuple[int, int]] = {}
-        """By partition and leader epoch: which start of which node moved the high watermark."""
+        self.partitions: dict[Place, Partition] = {}
+        """As the store has them."""
         self.counts: Counter[str] = Counter()
         self._machines = machines
         self._seen: dict[tuple[int, int, Place], Seen] = {}
+        self._committers: dict[tuple[Place, int], tuple[int, int]] = {}
+        """By partition and leader epoch: which start of which node moved the high watermark."""
+        truth.store.watch(self._on_change, after=0)
+
+    # -- what the store says
+
+    def _on_change(self, change: Change) -> None:
+        for key, document in change.entries.items():
+            if key.startswith(PARTITIONS):
+                self._on_partition(key, document, change.revision)
+        self._check_quorums()
+
+    def _on_partition(self, key: str, document: Document | None, revision: int) -> None:
+        topic_id, _, index = key.removeprefix(PARTITIONS).partition("/")
+        place = Place(UUID(topic_id), int(index))
+        before = self.partitions.pop(place, None)
+        if document is None:
+            return
+        after = Partition.from_document(place.partition, document, revision)
+        self.partitions[place] = after
+        if before is not None:
+            must(
+                after.leader_epoch >= before.leader_epoch,
+                f"{place}: the leader epoch went back to {after.leader_epoch}",
+            )
+            self.counts["elections"] += after.leader_epoch > before.leader_epoch
+            self.counts["ISR changes"] += set(after.isr) != set(before.isr)
+            self.counts["reassigned"] += after.replicas != before.replicas
+
+    def places(self) -> list[Place]:
+        """All partitions that there are."""
+        return list(self.partitions)
+
+    # -- what the nodes have
 
     def check_all(self) -> None:
         """Look at every replica of every node that runs."""
+        for machine, replica, place in self._replicas():
+            self._check_replica(machine, replica, place)
+        self._check_quorums()
         for machine in self._machines:
-            self.check(machine)
-
-    def check(self, machine: Machine) -> None:
-        """Look at the replicas of one node."""
-        if machine.node is None:
-            return
+            if machine.node is not None:
+                must(not machine.node.unhandled_errors, f"node {machine.id}: an unexpected error")
         self.counts["checks"] += 1
-        for replica in machine.node.open_replicas():
-            if replica.log.offline is None and not replica.closed:
-                self._check_replica(machine, replica)
 
-    def _check_replica(self, machine: Machine, replica: Replica) -> None:
-        place, log = Place(replica.topic.id, replica.index), replica.log
+    def _replicas(self) -> Iterator[tuple[Machine, Replica, Place]]:
+        for machine in self._machines:
+            if machine.node is not None:
+                for replica in machine.node.open_replicas():
+                    if replica.log.offline is None and not replica.closed:
+                        yield machine, replica, Place(replica.topic.id, replica.index)
+
+    def _check_replica(self, machine: Machine, replica: Replica, place: Place) -> None:
+        log = replica.log
         seen = self._seen.setdefault((machine.id, machine.starts, place), Seen())
-        high_watermark = log.high_watermark
         where = f"{place} on node {machine.id}"
+        high_watermark = log.high_watermark
         must(
-            high_watermark >= seen.high_watermark,
-            f"{where}: the high watermark went back from {seen.high_watermark} to {high_watermark}",
-        )
-        must(
-            log.log_end_offset >= high_watermark,
-            f"{where}: the log ends at {log.log_end_offset}, below its high watermark",
+            seen.high_watermark <= high_watermark <= log.log_end_offset,
+            f"{where}: the high watermark went from {seen.high_watermark} to {high_watermark}, "
+            f"the log ends at {log.log_end_offset}",
         )
         if high_watermark > seen.high_watermark:
             seen.high_watermark = high_watermark
-            if getattr(replica, "is_leader", True):
-                self._note_committer(machine, replica, place)
-            self._compare(replica, place, seen, high_watermark, where)
+            if replica.is_leader:
+                self._check_committer(machine, replica, place)
+            self._compare(log, place, seen, high_watermark, where)
+        if self._leads(machine, replica, place):
+            self._check_complete(log, place, seen, where)
 
-    def _note_committer(self, machine: Machine, replica: Replica, place: Place) -> None:
+    def _leads(self, machine: Machine, replica: Replica, place: Place) -> bool:
+        """Whether a replica leads, and is no leader of before."""
+        truth = self.partitions.get(place)
+        return (
+            replica.is_leader
+            and truth is not None
+            and (truth.leader, truth.leader_epoch) == (machine.id, replica.leader_epoch)
+        )
+
+    def _check_committer(self, machine: Machine, replica: Replica, place: Place) -> None:
         me = machine.id, machine.starts
-        other = self.committers.setdefault((place, replica.leader_epoch), me)
+        other = self._committers.setdefault((place, replica.leader_epoch), me)
         must(
             other == me,
             f"{place}: nodes {other[0]} and {me[0]} both commit in epoch {replica.leader_epoch}",
         )
 
-    def _compare(self, replica: Replica, place: Place, seen: Seen, end: int, where: str) -> None:
-        """Log matching: what is committed has the same bytes everywhere; it may be news."""
-        log = replica.log
+    def _check_complete(self, log: Log, place: Place, seen: Seen, where: str) -> None:
+        end = self.committed[place].end if place in self.committed else 0
+        must(
+            log.log_end_offset >= end,
+            f"{where} leads and ends at {log.log_end_offset}, but {end} were committed",
+        )
+        if seen.compared < end:
+            self._compare(log, place, seen, end, where)
+
+    def _compare(self, log: Log, place: Place, seen: Seen, end: int, where: str) -> None:
+        """What is committed has the same bytes everywhere; the first to have it says which."""
         committed = self.committed.setdefault(place, Committed())
         offset = max(seen.compared, log.log_start_offset)
         while offset < end:
-            found = log.read(offset, READ_BYTES, limit=end)
-            data = found.records.read() if isinstance(found.records, FileRange) else found.records
+            records = log.read(offset, READ_BYTES, limit=end).records
+            data = records.read() if isinstance(records, FileRange) else records
             for position, header in iter_headers(data):
-                batch = Batch(
-                    header.next_offset, zlib.crc32(data[position : position + header.size])
-                )
+                checksum = zlib.crc32(data[position : position + header.size])
+                batch = Batch(header.next_offset, checksum)
                 known = committed.batches.setdefault(header.base_offset, batch)
                 must(
                     known == batch,
@@ -112,3 +178,36 @@ class Checks:
                 offset = header.next_offset
         seen.compared = end
         committed.end = max(committed.end, end)
+
+    def _check_quorums(self) -> None:
+        for machine, replica, place in self._replicas():
+            if replica.leading is None or not self._leads(machine, replica, place):
+                continue
+            electable = set(self.partitions[place].isr)
+            counted = set(replica.leading.maximal_isr)
+            must(
+                electable <= counted,
+                f"{place}: {electable} may be elected, but its leader {machine.id} counts on "
+                f"{counted}",
+            )
+
+    # -- in the end
+
+    def all_in_sync(self) -> bool:
+        """Whether every partition is led, and all its replicas are in sync."""
+        return all(
+            each.leader >= 0 and set(each.isr) == set(each.replicas)
+            for each in self.partitions.values()
+        )
+
+    def all_alike(self) -> bool:
+        """Whether every replica has all that was committed, as its high watermark."""
+        ends = {
+            (place, machine.id): replica.log.high_watermark
+            for machine, replica, place in self._replicas()
+        }
+        return all(
+            ends.get((place, node), 0) == self.committed.get(place, Committed()).end
+            for place, partition in self.partitions.items()
+            for node in partition.replicas
+        )

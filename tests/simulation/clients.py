@@ -88,6 +88,8 @@ class History:
     read: dict[Place, dict[int, int]] = field(default_factory=dict)
     """The value at each offset that anybody read."""
     attempts: int = 0
+    passing: set[str] = field(default_factory=set)
+    """Names of topics that somebody deletes."""
 
     def saw(self, place: Place, offset: int, value: int) -> None:
         """Somebody read a record. One offset has one value, for ever and for all."""
@@ -160,10 +162,13 @@ class Client:
                 if told.epoch >= self.leaders.get(place, told).epoch:
                     self.leaders[place] = told
 
-    def places(self, topic: str) -> list[Place]:
-        """The partitions of a topic, as far as they are known."""
-        topic_id = self.topics.get(topic)
-        return sorted(each for each in self.leaders if each.topic_id == topic_id)
+    def places(self) -> list[Place]:
+        """The partitions of all topics, as far as they are known."""
+        return sorted(filter(self.knows, self.leaders))
+
+    def knows(self, place: Place) -> bool:
+        """Whether the topic is there, as far as this client knows."""
+        return place.topic_id in self.topics.values()
 
     async def pause(self) -> None:
         """Wait a little before the next try."""
@@ -195,45 +200,48 @@ class Producer:
         self._producer_id = -1
         self._epoch = -1
         self._sequences: dict[Place, int] = {}
+        self._given_up: set[Place] = set()
 
-    async def run(self, topic: str, pause: tuple[float, float]) -> None:
-        """Write to one topic, with pauses between batches."""
+    async def run(self, pause: tuple[float, float]) -> None:
+        """Write to all topics, with pauses between batches."""
         client = self.client
         while not self.stopping:
-            places = client.places(topic)
-            if not places:
+            places = [each for each in client.places() if each not in self._given_up]
+            if places:
+                await self.write(client.chance.choice(places))
+                await trio.sleep(client.chance.uniform(*pause))
+            else:
                 await client.pause()
+            if not places or client.chance.random() < 0.05:
                 await client.refresh()
-                continue
-            await self.write(client.chance.choice(places))
-            await trio.sleep(client.chance.uniform(*pause))
 
-    async def write(self, place: Place) -> Sent | None:
-        """Write a batch; None when its fate is unknown."""
+    async def write(self, place: Place) -> None:
+        """Write a batch; with acks=all until it is acknowledged or its topic is gone."""
         values = tuple(next(self._values) for _ in range(self.client.chance.randint(1, 3)))
         for value in values:
             self._history.sent[value] = place
         batch = await self._batch(place, values)
-        while not self.stopping or self._acks == ALL:
+        while True:
             try:
                 offset = await self._send(place, batch)
             except Failed as error:
                 self._events.note(f"{self.client.name} {place} {values[0]}: {error}")
-                if self._acks != ALL:
-                    await self.client.refresh()
-                    return None
-                self._check_retriable(error, place)
+                self._check_in_order(error, place)
                 await self.client.pause()
                 await self.client.refresh()
+                if self._acks != ALL:
+                    return
+                if not self.client.knows(place):  # from now on sequences have a gap there
+                    self._given_up.add(place)
+                    return
                 continue
             sent = Sent(place, offset, values, self._acks, trio.current_time())
             self._events.note(f"{self.client.name} {place} {values} acked at {offset}")
             self._history.acked.append(sent)
             self.acked += 1
-            return sent
-        return None
+            return
 
-    def _check_retriable(self, error: Failed, place: Place) -> None:
+    def _check_in_order(self, error: Failed, place: Place) -> None:
         """An idempotent producer with one batch on its way is never out of order."""
         bad = (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.INVALID_PRODUCER_EPOCH)
         must(error.code not in bad, f"{self.client.name} at {place}: {error}")
@@ -293,18 +301,17 @@ class Consumer:
         self._history = history
         self._events = events
 
-    async def run(self, topic: str) -> None:
+    async def run(self) -> None:
         """Read for ever."""
-        client = self.client
         while True:
-            await self.poll(topic)
-            await trio.sleep(client.chance.uniform(0.02, 0.2))
+            await self.poll()
+            await trio.sleep(self.client.chance.uniform(0.02, 0.2))
 
-    async def poll(self, topic: str) -> None:
+    async def poll(self) -> None:
         """Fetch once from one of the leaders."""
         client = self.client
         led: dict[int, list[Place]] = {}
-        for place in client.places(topic):
+        for place in client.places():
             led.setdefault(client.leaders[place].node, []).append(place)
         led.pop(-1, None)
         if not led:
@@ -335,10 +342,11 @@ class Consumer:
             )
             for place in places
         ]
-        topic = FetchRequest.Topic(topic_id=places[0].topic_id, partitions=rows)
-        return FetchRequest(
-            max_wait_ms=FETCH_MS, min_bytes=1, max_bytes=FETCH_BYTES, topics=[topic]
-        )
+        topics = [
+            FetchRequest.Topic(topic_id=place.topic_id, partitions=[row])
+            for place, row in zip(places, rows, strict=True)
+        ]
+        return FetchRequest(max_wait_ms=FETCH_MS, min_bytes=1, max_bytes=FETCH_BYTES, topics=topics)
 
     def _take(self, topic_id: UUID, row: Any) -> bool:
         """Take what one partition answered; True when the metadata is to be asked again."""

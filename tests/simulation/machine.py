@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import trio
 
@@ -20,7 +20,8 @@ from kbroker.node import Node
 from kbroker.registry import load_apis
 from kbroker.server import Server
 from kbroker.storage.checkpoints import MetaProperties
-from kbroker.storage.crash_files import CrashFiles, Mode
+from kbroker.storage.crash_files import CrashFiles, Mode, Operation
+from kbroker.storage.errors import StorageError
 from kbroker.storage.folders import LogFolders
 from kbroker.storage.manager import LogManager
 
@@ -33,15 +34,34 @@ FOLDER = "/data"
 PORT = 9092
 CLUSTER_ID = "simulated-cluster-idAA"
 GRACE_SECONDS = 2.0
+RESTART_SECONDS = 0.2
+"""How long whoever looks after the nodes waits until one that could not start is started again."""
+
+
+class Truth(Protocol):
+    """Where the metadata really is."""
+
+    def client(self, name: str) -> MetadataStore:
+        """What one run of a node has of it."""
+        ...
 
 
 class Disk:
     """Files that lose what was not synced, and how long a sync takes."""
 
-    def __init__(self) -> None:
-        self.files = CrashFiles()
+    def __init__(self, hook: Callable[[Operation], None]) -> None:
+        self.files = CrashFiles(hook)
         self.sync_seconds = 0.0
         self._clock = 0.0
+
+    def lose(self, mode: Mode | None, seed: int) -> None:
+        """Go on as after a cut of the power, or, without a mode, after the end of a process.
+
+        Who still has the files of before may do with them what he likes.
+        """
+        before = self.files
+        self.files = before.crashed(mode, seed) if mode else before.killed()
+        self.files.hook, before.hook = before.hook, None
 
     def timer(self) -> float:
         """Seconds, by which a sync takes as long as it should take here."""
@@ -49,66 +69,82 @@ class Disk:
         return self._clock
 
     async def in_thread(self, work: Callable[[], Result], /) -> Result:
-        """Do work that others do in a thread: as late as the disk is slow, and then at once."""
+        """Do what is work for a thread elsewhere: later, as the disk is slow, and then at once."""
         await trio.sleep(self.sync_seconds)
         return work()
 
 
 class Machine:
-    """A host with one node; `node` and `server` are None while it is down."""
+    """A host with one node; `node` is None while that is down or on its way up."""
 
     def __init__(
         self,
         node_id: int,
         network: Network,
+        truth: Truth,
         source: Source,
         events: Events,
         options: dict[str, str],
-        connect_store: Callable[[int], Awaitable[MetadataStore]],
     ) -> None:
         self.id = node_id
-        self.endpoint = Endpoint(f"node-{node_id}", PORT)
-        self.disk = Disk()
+        self.name = f"node-{node_id}"
+        self.endpoint = Endpoint(self.name, PORT)
+        self.disk = Disk(self._note_operation)
         self.node: Node | None = None
-        self.server: Server | None = None
         self.starts = 0
+        self.truncations = 0
+        self._server: Server | None = None
         self._network = network
+        self._truth = truth
         self._source = source
         self._events = events
         self._options = options
-        self._connect_store = connect_store
         self._scope = trio.CancelScope()
         self._ended = trio.Event()
-        self._ended.set()
-        self._store: MetadataStore | None = None
+
+    def _note_operation(self, operation: Operation) -> None:
+        self._events.note(f"disk {self.id} {operation.kind} {operation.path}")
+        if operation.kind == "truncate" and operation.path.endswith(".log"):
+            self.truncations += self.node is not None
 
     # -- life
 
-    async def start(self, nursery: trio.Nursery) -> None:
-        """Start the node; returns when it serves."""
-        self.starts += 1
-        self._events.note(f"start {self.id}")
-        self._scope = trio.CancelScope()
-        self._ended = trio.Event()
-        await nursery.start(self._run)
+    def start(self, nursery: trio.Nursery) -> None:
+        """Let the node start, as often as it takes."""
+        self._scope, self._ended = trio.CancelScope(), trio.Event()
+        nursery.start_soon(self._live)
 
-    async def _run(self, task_status: trio.TaskStatus[None]) -> None:
+    async def _live(self) -> None:
         try:
             with self._scope:
-                self._store = await self._connect_store(self.id)
-                node = await self._open_node(self._store)
-                server = Server(node, load_apis(), [])
-                async with trio.open_nursery() as nursery:
-                    await node.start()
-                    nursery.start_soon(node.run)
-                    nursery.start_soon(server.run)
-                    accept = partial(self._accept, server)
-                    self._network.listen(self.endpoint, nursery, accept)
-                    self.node, self.server = node, server
-                    task_status.started()
+                while True:
+                    try:
+                        await self._run()
+                    except* StorageError as group:
+                        self._events.note(f"node {self.id} ended: {group.exceptions[0]}")
+                    await trio.sleep(RESTART_SECONDS)
         finally:
-            self.node = self.server = None
+            self.node = self._server = None
             self._ended.set()
+
+    async def _run(self) -> None:
+        self.starts += 1
+        self._events.note(f"start {self.id}")
+        store = self._truth.client(self.name)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(store.run)
+                node = await self._open_node(store)
+                server = self._server = Server(node, load_apis(), [])
+                accept = partial(self._accept, server)
+                self._network.listen(self.endpoint, nursery, accept)
+                await node.start()
+                nursery.start_soon(node.run)
+                nursery.start_soon(server.run)
+                self.node = node
+                self._events.note(f"started {self.id}")
+        finally:
+            self.node = self._server = None
 
     async def _accept(self, server: Server, socket: Socket, host: str) -> None:
         peer = Peer(host, self.endpoint, "PLAINTEXT", None)
@@ -134,8 +170,7 @@ class Machine:
             in_memory=False,
             in_thread=self.disk.in_thread,
         )
-        chance = self._source.of("node", self.id, self.starts)
-        node.fetch_sessions = FetchSessions(random_=chance)
+        node.fetch_sessions = FetchSessions(random_=self._source.of("node", self.id, self.starts))
         return node
 
     def _open_folders(self) -> LogFolders:
@@ -148,24 +183,26 @@ class Machine:
     async def crash(self, mode: Mode | None, seed: int) -> None:
         """End at once; `mode` is what the disk loses, None for nothing (the process was killed)."""
         self._events.note(f"crash {self.id} {mode}")
-        files = self.disk.files
-        self.disk.files = files.crashed(mode, seed) if mode else files.killed()
-        self._network.kill(self.endpoint.host, quietly=mode is not None)
-        self._scope.cancel()
-        await self._ended.wait()
+        self.disk.lose(mode, seed)
+        self._network.kill(self.name, quietly=mode is not None)
+        await self._end()
 
     async def stop(self) -> None:
         """End as after SIGTERM."""
         self._events.note(f"stop {self.id}")
-        node, server = self.node, self.server
-        if node is None or server is None:
-            return
-        self._network.refuse(self.endpoint)
-        with trio.move_on_after(GRACE_SECONDS):
-            await node.release_waits()
-            await server.drain()
-        server.close_connections()
-        await node.close()
-        self._network.kill(self.endpoint.host, quietly=False)
+        node, server = self.node, self._server
+        if node is not None and server is not None:
+            self._network.refuse(self.endpoint)
+            with trio.move_on_after(GRACE_SECONDS):
+                await node.release_waits()
+                await server.drain()
+            server.close_connections()
+            with trio.move_on_after(GRACE_SECONDS):
+                await node.close()
+        self.disk.lose(None, 0)
+        self._network.kill(self.name, quietly=False)
+        await self._end()
+
+    async def _end(self) -> None:
         self._scope.cancel()
         await self._ended.wait()

@@ -3,155 +3,208 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import count
 from typing import TextIO
 
 import trio
 
-from kbroker.cluster.local_store import LocalStore
-from kbroker.cluster.store import MetadataStore
+from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.topics import CreateTopicsRequest
 
 from .checks import Checks
-from .clients import ALL, LEADER_ONLY, Client, Consumer, Failed, History, Producer, must
+from .clients import ALL, LEADER_ONLY, Client, Consumer, Failed, History, Place, Producer, must
 from .machine import Machine
+from .nemesis import Nemesis
 from .network import Network
 from .seeded import Events, Source, run
+from .store import SharedTruth
 
-CHAOS_SECONDS = 9.0
-HEAL_SECONDS = 6.0
-TOPIC = "orders"
+CHAOS_SECONDS = 10.0
+HEALED_SECONDS = 15.0
+"""How long all may take until it works again."""
+CHECK_SECONDS = 0.05
+PRODUCERS, CONSUMERS = 3, 2
+PRODUCE_PAUSE = (0.02, 0.25)
 VALUES_EACH = 1_000_000
+NODES = (3, 3, 3, 4, 5)
+"""How many nodes clusters have."""
 
 
 @dataclass
 class Outcome:
-    """What a run came to."""
+    """What a run came to; `work` counts what took place in it."""
 
     seed: int
     digest: int
     events: int
+    seconds: float
     work: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def counts(self) -> bool:
+        """Whether anything took place that is worth a seed."""
+        return any(self.work[what] for what in ("elections", "ISR changes", "truncations"))
 
 
 class World:
-    """A cluster under test."""
+    """A cluster under test, and all that acts on it."""
 
-    def __init__(self, seed: int, trace: TextIO | None = None, nodes: int = 1) -> None:
-        self.source = Source(seed)
+    topic = "orders"
+    partitions = 3
+
+    def __init__(self, seed: int, trace: TextIO | None = None, nodes: int | None = None) -> None:
         self.seed = seed
+        self.source = Source(seed)
         self.events = Events(trace)
-        self.network = Network(self.source, self.events)
-        self.chance = self.source.of("world")
         self.history = History()
-        self.work: Counter[str] = Counter()
+        self.network = Network(self.source, self.events)
+        self.truth = SharedTruth(self.source.of("store"))
+        self._chance = self.source.of("world")
+        options = {"log.cleaner.enable": "false", "flush.policy": "fsync"}
         self.machines = [
-            Machine(
-                node_id,
-                self.network,
-                self.source,
-                self.events,
-                {"log.cleaner.enable": "false", "flush.policy": "fsync"},
-                self._connect_store,
-            )
-            for node_id in range(1, nodes + 1)
+            Machine(number, self.network, self.truth, self.source, self.events, options)
+            for number in range(1, (nodes or self._chance.choice(NODES)) + 1)
         ]
-        self.checks = Checks(self.machines)
-        self._numbers = count()
-        self._producers: list[Producer] = []
-        self._consumers: list[Consumer] = []
+        self.replicas = min(3, len(self.machines))
+        self.checks = Checks(self.machines, self.truth)
+        self.admin = self._client("admin")
+        self.producers = [self._producer(number) for number in range(PRODUCERS)]
+        self.consumers = [
+            Consumer(self._client(f"consumer-{number}"), self.history, self.events)
+            for number in range(CONSUMERS)
+        ]
+        self.nemesis = Nemesis(self)
+        self.nursery: trio.Nursery
 
-    async def _connect_store(self, node_id: int) -> MetadataStore:
-        self.machines[0].disk.files.mkdir("/data")
-        return LocalStore(self.machines[0].disk.files, "/data/cluster.journal")
-
-    def client(self, name: str) -> Client:
+    def _client(self, name: str) -> Client:
         nodes = {machine.id: machine.endpoint for machine in self.machines}
         return Client(name, self.network, nodes, self.source)
 
+    def _producer(self, number: int) -> Producer:
+        values = range(VALUES_EACH * number, VALUES_EACH * (number + 1))
+        client = self._client(f"producer-{number}")
+        acks = LEADER_ONLY if number == 0 else ALL
+        return Producer(client, self.history, self.events, values, acks)
+
     async def run(self) -> Outcome:
-        async with trio.open_nursery() as nursery:
+        """Live through it all. Raises Violation, in a group of exceptions."""
+        async with trio.open_nursery() as self.nursery:
+            self.nursery.start_soon(self.truth.run)
             for machine in self.machines:
-                await machine.start(nursery)
-            nursery.start_soon(self._check_regularly)
+                machine.start(self.nursery)
+            self.nursery.start_soon(self._check_regularly)
             await self._create_topic()
-            self._start_clients(nursery)
-            await self._disturb(nursery)
-            await self._heal(nursery)
-            nursery.cancel_scope.cancel()
-        return Outcome(self.seed, self.events.digest, self.events.count, self.work)
+            async with trio.open_nursery() as producing:
+                for producer in self.producers:
+                    producing.start_soon(producer.run, PRODUCE_PAUSE)
+                for consumer in self.consumers:
+                    self.nursery.start_soon(consumer.run)
+                await self.nemesis.run(CHAOS_SECONDS)
+                self._heal()
+                await self._whole_again()
+                for producer in self.producers:
+                    producer.stopping = True
+            await self._all_read()
+            self._check_nothing_lost()
+            self.nursery.cancel_scope.cancel()
+        return self._outcome()
 
     async def _check_regularly(self) -> None:
         while True:
-            await trio.sleep(0.02)
+            await trio.sleep(CHECK_SECONDS)
             self.checks.check_all()
 
     async def _create_topic(self) -> None:
-        admin = self.client("admin")
         topic = CreateTopicsRequest.Topic(
-            name=TOPIC, num_partitions=3, replication_factor=min(3, len(self.machines))
+            name=self.topic,
+            num_partitions=self.partitions,
+            replication_factor=self.replicas,
+            configs=[CreateTopicsRequest.Config(name="min.insync.replicas", value="2")],
         )
+        request = CreateTopicsRequest(topics=[topic], timeout_ms=1000)
+        made = (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
         while True:
             try:
-                await admin.ask_any(CreateTopicsRequest(topics=[topic], timeout_ms=1000))
-                return
-            except Failed:
-                await admin.pause()
+                answer = await self.admin.ask_any(request)
+                if answer.topics[0].error_code in made:
+                    return
+                self.events.note(f"admin: {answer.topics[0].error_message}")
+            except Failed as error:
+                self.events.note(f"admin: {error}")
+            await self.admin.pause()
 
-    def _start_clients(self, nursery: trio.Nursery) -> None:
-        for number in range(3):
-            values = range(VALUES_EACH * number, VALUES_EACH * (number + 1))
-            acks = LEADER_ONLY if number == 2 else ALL
-            client = self.client(f"producer-{number}")
-            producer = Producer(client, self.history, self.events, values, acks)
-            self._producers.append(producer)
-            nursery.start_soon(producer.run, TOPIC, (0.05, 0.3))
-        for number in range(2):
-            consumer = Consumer(self.client(f"consumer-{number}"), self.history, self.events)
-            self._consumers.append(consumer)
-            nursery.start_soon(consumer.run, TOPIC)
+    # -- the end
 
-    async def _disturb(self, nursery: trio.Nursery) -> None:
-        end = trio.current_time() + CHAOS_SECONDS
-        while trio.current_time() < end:
-            await trio.sleep(self.chance.uniform(0.2, 2))
-            machine = self.chance.choice(self.machines)
-            await machine.crash("drop", self.chance.randrange(1 << 30))
-            self.work["crashes"] += 1
-            await trio.sleep(self.chance.uniform(0, 1))
-            await machine.start(nursery)
+    def _heal(self) -> None:
+        self.events.note("healed")
+        self.network.heal_all()
+        for machine in self.machines:
+            self.truth.heal(machine.name)
 
-    async def _heal(self, nursery: trio.Nursery) -> None:
-        for producer in self._producers:
-            producer.stopping = True
-        await trio.sleep(HEAL_SECONDS)
-        self.checks.check_all()
-        self._check_nothing_lost()
+    async def _whole_again(self) -> None:
+        """Wait until all replicas are in sync, and until every producer gets an answer."""
+        acked = [producer.acked for producer in self.producers]
+        await self._until(self.checks.all_in_sync, "all replicas are in sync")
+        await self._until(
+            lambda: all(
+                producer.acked > before
+                for producer, before in zip(self.producers, acked, strict=True)
+            ),
+            "every producer had an answer",
+        )
+
+    async def _all_read(self) -> None:
+        await self._until(self.checks.all_alike, "replicas are alike")
+        await self._until(self._consumers_are_done, "consumers have read everything")
+
+    async def _until(self, holds: Callable[[], bool], what: str) -> None:
+        """Wait for what must come by itself when nothing is in its way."""
+        deadline = trio.current_time() + HEALED_SECONDS
+        while not holds():
+            must(trio.current_time() < deadline, f"{HEALED_SECONDS} s were too few until {what}")
+            await trio.sleep(CHECK_SECONDS)
+
+    def _consumers_are_done(self) -> bool:
+        return all(
+            consumer.positions.get(place, 0) == self.checks.committed[place].end
+            for consumer in self.consumers
+            for place in self.checks.places()
+            if place in self.checks.committed
+        )
 
     def _check_nothing_lost(self) -> None:
-        for consumer in self._consumers:
-            for place, committed in self.checks.committed.items():
-                must(
-                    consumer.positions.get(place, 0) == committed.end,
-                    f"{place}: {consumer.positions.get(place, 0)} of {committed.end} were read",
-                )
-        where: dict[int, tuple[object, int]] = {}
+        """All that was acknowledged for all is there once; the rest at most once."""
+        there = set(self.checks.places())
+        where: dict[int, tuple[Place, int]] = {}
         for place, rows in self.history.read.items():
             for offset, value in rows.items():
-                must(value not in where, f"{value} is at {where.get(value)} and {place, offset}")
-                where[value] = place, offset
+                other = where.setdefault(value, (place, offset))
+                must(other == (place, offset), f"{value} is at {other} and at {place} {offset}")
         for sent in self.history.acked:
-            for index, value in enumerate(sent.values):
+            if sent.acks != ALL or sent.place not in there:
+                continue
+            for offset, value in enumerate(sent.values, sent.offset):
                 must(
-                    where.get(value) == (sent.place, sent.offset + index),
-                    f"{value} was acked at {sent.place} {sent.offset + index} and is at {where.get(value)}",
+                    where.get(value) == (sent.place, offset),
+                    f"{value} was acknowledged at {sent.place} {offset}, and is at "
+                    f"{where.get(value)}",
                 )
-        self.work["acked"] = len(self.history.acked)
+
+    def _outcome(self) -> Outcome:
+        work = Counter(self.nemesis.done)
+        work["acked"] = len(self.history.acked)
+        work["read"] = sum(map(len, self.history.read.values()))
+        work["truncations"] = sum(machine.truncations for machine in self.machines)
+        work.update(self.checks.counts)
+        work.update(self.truth.met)
+        return Outcome(self.seed, self.events.digest, self.events.count, trio.current_time(), work)
 
 
-def simulate(seed: int, trace: TextIO | None = None) -> Outcome:
+def simulate(seed: int, trace: TextIO | None = None, nodes: int | None = None) -> Outcome:
+    """Run one seed. Raises Violation in a group of exceptions."""
+
     async def main() -> Outcome:
-        return await World(seed, trace).run()
+        return await World(seed, trace, nodes).run()
 
     return run(main, seed)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from collections import Counter
 
 import click
 
-from .world import Outcome, simulate
+from .world import Outcome, how_to_repeat, simulate
 
 
 @click.command()
@@ -19,16 +20,30 @@ from .world import Outcome, simulate
 def main(seed: int | None, first: int, seeds: int, nodes: int | None, trace: bool) -> None:
     """Simulate clusters and say what took place in them."""
     total: Counter[str] = Counter()
+    worthless = 0
     for each in range(first, first + seeds) if seed is None else [seed]:
-        outcome = simulate(each, trace=sys.stdout if trace else None, nodes=nodes)
+        outcome = _run(each, nodes, trace)
+        worthless += not outcome.counts
         total.update(outcome.work)
-        if seed is not None:
-            _print(outcome)
+    if seed is None:
+        print(f"{seeds} seeds, {worthless} of them without an election, truncation or ISR change")
     print(", ".join(f"{number} {what}" for what, number in sorted(total.items())))
 
 
-def _print(outcome: Outcome) -> None:
-    print(f"seed {outcome.seed}: {outcome.events} events, digest {outcome.digest:08x}")
+def _run(seed: int, nodes: int | None, trace: bool) -> Outcome:
+    """Run one seed; one that fails ends everything."""
+    try:
+        outcome = simulate(seed, trace=sys.stdout if trace else None, nodes=nodes)
+    except Exception:  # noqa: BLE001 - whatever it is
+        traceback.print_exc(file=sys.stdout)
+        sys.exit(how_to_repeat(seed, nodes))
+    print(
+        f"seed {seed}: digest {outcome.digest:08x}, {outcome.events} events, "
+        f"{outcome.seconds:.1f} s, {outcome.work['elections']} elections, "
+        f"{outcome.work['truncations']} truncations, {outcome.work['ISR changes']} ISR changes",
+        flush=True,
+    )
+    return outcome
 
 
 if __name__ == "__main__":

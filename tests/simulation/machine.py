@@ -32,6 +32,7 @@ Result = TypeVar("Result")
 
 FOLDER = "/data"
 PORT = 9092
+LISTENER = "PLAINTEXT"
 CLUSTER_ID = "simulated-cluster-idAA"
 GRACE_SECONDS = 2.0
 RESTART_SECONDS = 0.2
@@ -85,6 +86,7 @@ class Machine:
         source: Source,
         events: Events,
         options: dict[str, str],
+        nodes: int,
     ) -> None:
         self.id = node_id
         self.name = f"node-{node_id}"
@@ -98,7 +100,7 @@ class Machine:
         self._truth = truth
         self._source = source
         self._events = events
-        self._options = options
+        self._config = BrokerConfig.load(options=options, nodes=nodes).of_node(node_id, nodes)
         self._scope = trio.CancelScope()
         self._ended = trio.Event()
 
@@ -122,6 +124,7 @@ class Machine:
                         await self._run()
                     except* StorageError as group:
                         self._events.note(f"node {self.id} ended: {group.exceptions[0]}")
+                    self.disk.lose(None, 0)
                     await trio.sleep(RESTART_SECONDS)
         finally:
             self.node = self._server = None
@@ -138,20 +141,21 @@ class Machine:
                 server = self._server = Server(node, load_apis(), [])
                 accept = partial(self._accept, server)
                 self._network.listen(self.endpoint, nursery, accept)
-                await node.start()
+                await node.start({LISTENER: self.endpoint})
                 nursery.start_soon(node.run)
                 nursery.start_soon(server.run)
                 self.node = node
                 self._events.note(f"started {self.id}")
         finally:
             self.node = self._server = None
+            self._network.kill(self.name, quietly=False)
 
     async def _accept(self, server: Server, socket: Socket, host: str) -> None:
-        peer = Peer(host, self.endpoint, "PLAINTEXT", None)
+        peer = Peer(host, self.endpoint, LISTENER, None)
         await server.serve(peer, partial(MemoryTransport, socket))
 
     async def _open_node(self, store: MetadataStore) -> Node:
-        config = BrokerConfig.load(options={"node.id": str(self.id), **self._options})
+        config = self._config
         logs = self._open_folders()
         cluster = await Cluster.open(store, cluster_id=CLUSTER_ID)
         flusher = Flusher(

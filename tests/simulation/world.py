@@ -62,9 +62,10 @@ class World:
         self.truth = SharedTruth(self.source.of("store"))
         self._chance = self.source.of("world")
         options = {"log.cleaner.enable": "false", "flush.policy": "fsync"}
+        count = nodes or self._chance.choice(NODES)
         self.machines = [
-            Machine(number, self.network, self.truth, self.source, self.events, options)
-            for number in range(1, (nodes or self._chance.choice(NODES)) + 1)
+            Machine(number, self.network, self.truth, self.source, self.events, options, count)
+            for number in range(1, count + 1)
         ]
         self.replicas = min(3, len(self.machines))
         self.checks = Checks(self.machines, self.truth)
@@ -208,3 +209,9 @@ def simulate(seed: int, trace: TextIO | None = None, nodes: int | None = None) -
         return await World(seed, trace, nodes).run()
 
     return run(main, seed)
+
+
+def how_to_repeat(seed: int, nodes: int | None = None) -> str:
+    """What to do with a seed that failed."""
+    more = "" if nodes is None else f" --nodes {nodes}"
+    return f"seed {seed} failed; run: python -m tests.simulation --seed {seed}{more} --trace"

@@ -40,8 +40,10 @@ from .history import History
 from .log_settings import log_config
 from .membership import Membership
 from .moves import ReplicaMoves
+from .peers import Dial, Peers, dial_tcp
 from .producer_ids import ProducerIds
 from .replica import Replica
+from .replication.following import Following
 from .replication.leading import Leading
 from .request_memory import RequestMemory
 from .scrubber import Scrubber
@@ -76,6 +78,7 @@ class Node:
         *,
         in_memory: bool,
         in_thread: InThread = trio.to_thread.run_sync,
+        dial: Dial = dial_tcp,
     ) -> None:
         self.id = config.node_id
         self.epoch = NOT_REGISTERED
@@ -105,6 +108,8 @@ class Node:
         self.controller = Controller(cluster, self.membership)
         self.groups = GroupService(self)
         self.transactions = TransactionService(self)
+        self.peers = Peers(self, dial)
+        self.following = Following(self)
         self.producer_ids = ProducerIds(cluster)
         self.fetch_sessions = FetchSessions(sessions_max=config.fetch_sessions_max)
         self.request_memory = RequestMemory(config.queued_max_request_bytes)
@@ -173,6 +178,7 @@ class Node:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.flusher.run)
             nursery.start_soon(self.controller.run)
+            nursery.start_soon(self.following.run)
             nursery.start_soon(self.groups.run_loads)
             nursery.start_soon(self.groups.run_timers)
             nursery.start_soon(self.groups.expire_regularly)
@@ -224,6 +230,8 @@ class Node:
 
     async def close(self) -> None:
         """Make everything durable and write the clean-shutdown marker."""
+        await self.following.stop()
+        await self.peers.aclose()
         for replica in self._replicas.values():
             replica.close(deleted=False)
         # What a thread has in hand already is neither lost nor done twice.

@@ -82,7 +82,6 @@ _NODE = (
         None,
         "Name of the listener that nodes use among themselves; unset, the first one.",
         dynamic=False,
-        effect=Effect.NONE,
     ),
     Property(
         "security.inter.broker.protocol",
@@ -807,6 +806,64 @@ def _quota(name: str, doc: str) -> Property:
     )
 
 
+_REPLICATION = (
+    Property(
+        "replica.fetch.wait.max.ms",
+        Type.INT,
+        "500",
+        "How long a leader holds back its answer to a follower that has everything.",
+        unit="ms",
+        minimum=0,
+        dynamic=False,
+    ),
+    Property(
+        "replica.fetch.min.bytes",
+        Type.INT,
+        "1",
+        "A leader answers a follower as soon as it has this much for it.",
+        unit="bytes",
+        minimum=0,
+        dynamic=False,
+    ),
+    Property(
+        "replica.fetch.max.bytes",
+        Type.INT,
+        "1048576",
+        "Most bytes of one partition in an answer to a follower; a larger batch comes alone.",
+        unit="bytes",
+        minimum=0,
+        dynamic=False,
+    ),
+    Property(
+        "replica.fetch.response.max.bytes",
+        Type.INT,
+        "10485760",
+        "Most bytes in one answer to a follower; a larger batch comes alone.",
+        unit="bytes",
+        minimum=0,
+        dynamic=False,
+    ),
+    Property(
+        "replica.fetch.backoff.ms",
+        Type.INT,
+        "1000",
+        "Longest pause of a follower before it asks again a leader that refused it or cannot be "
+        "reached; the first pauses are shorter.",
+        unit="ms",
+        minimum=0,
+        dynamic=False,
+    ),
+    Property(
+        "replica.socket.timeout.ms",
+        Type.INT,
+        "30000",
+        "How long a node waits for another one's answer before it connects anew.",
+        unit="ms",
+        minimum=1,
+        dynamic=False,
+    ),
+)
+
 _LIMITS = (
     Property(
         "max.connections",
@@ -1139,6 +1196,7 @@ SECTIONS: tuple[tuple[str, tuple[Property, ...]], ...] = (
     ("Consumer groups", _GROUPS),
     ("Groups of the newer protocols", GROUP_BROKER_TABLE),
     ("Producers and transactions", _TRANSACTIONS),
+    ("Replication", _REPLICATION),
     ("Limits", _LIMITS),
     ("Security", _SECURITY),
     ("Accepted for the sake of Kafka's files", _IGNORED),

@@ -28,16 +28,10 @@ delegation.token.max.lifetime.ms
 delegation.token.secret.key
 early.start.listeners
 group.coordinator.rebalance.protocols
-replica.fetch.backoff.ms
-replica.fetch.max.bytes
-replica.fetch.min.bytes
-replica.fetch.response.max.bytes
-replica.fetch.wait.max.ms
 replica.high.watermark.checkpoint.interval.ms
 replica.lag.time.max.ms
 replica.selector.class
 replica.socket.receive.buffer.bytes
-replica.socket.timeout.ms
 replication.quota.window.num
 replication.quota.window.size.seconds
 sasl.client.callback.handler.class

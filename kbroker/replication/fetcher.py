@@ -1,0 +1,379 @@
+"""The loop that copies from one leader: fetch, append, sync, fetch again.
+
+The offset that a fetch asks for is the acknowledgement of everything before it, so a log is synced
+before its next offset goes out. A change of what is to be copied cuts a fetch short that the leader
+holds back: a new partition does not wait for an idle one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from kbroker.peers import Peer, Unreachable
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
+from kbroker.protocol.records import read_header
+from kbroker.storage.errors import StorageError
+
+from .backoff import Backoff
+from .catching_up import CatchingUp
+from .follower_session import (
+    FollowerSession,
+    PartitionKey,
+    Position,
+    forgotten_rows,
+    topic_rows,
+)
+from .quota import Quota
+
+if TYPE_CHECKING:
+    from kbroker.node import Node
+    from kbroker.replica import Replica
+
+logger = logging.getLogger(__name__)
+
+EXPECTED = frozenset(
+    {
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+    }
+)
+"""Refusals that last until both nodes have heard of the same change of the cluster."""
+
+PATIENCE_SECONDS = 0.005
+"""How long an answer may still take after a change of what is to be copied."""
+
+
+QUOTA_SECONDS_MAX = 1.0
+"""How long a throttled partition waits before the quota is looked at again."""
+
+
+class Followed:
+    """One partition under one leader and epoch."""
+
+    __slots__ = ("backoff", "high_watermark", "key", "leader_epoch", "log_start", "replica")
+
+    def __init__(self, replica: Replica, leader_epoch: int, backoff: Backoff) -> None:
+        self.replica = replica
+        self.key: PartitionKey = (replica.topic.id, replica.index)
+        self.leader_epoch = leader_epoch
+        self.backoff = backoff
+        self.high_watermark = self.log_start = 0
+        """As the leader told last."""
+
+    def __str__(self) -> str:
+        return f"{self.replica.topic.name}-{self.replica.index}"
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether everything here may be acknowledged."""
+        return self.replica.durable_end >= self.replica.log.log_end_offset
+
+    def apply_marks(self) -> None:
+        """Let readers see what the leader calls committed, and forget what it has given up."""
+        self.replica.committed_by_leader(self.high_watermark)
+        log = self.replica.log
+        start = min(self.log_start, log.high_watermark)
+        if start > log.log_start_offset:
+            self.replica.delete_records_before(start)
+
+    @property
+    def position(self) -> Position:
+        log = self.replica.log
+        return Position(
+            log.log_end_offset,
+            log.log_start_offset,
+            self.leader_epoch,
+            log.epochs.latest,
+            log.high_watermark,
+        )
+
+
+class Fetcher:
+    """Copies from one leader what this node follows; `run` it until cancelled."""
+
+    def __init__(self, node: Node, leader_id: int, quota: Quota) -> None:
+        self._node = node
+        self._leader_id = leader_id
+        self._quota = quota
+        self._followed: dict[PartitionKey, Followed] = {}
+        self._changed: set[PartitionKey] = set()
+        """Partitions whose positions the leader may not know."""
+        self._paused: dict[PartitionKey, float] = {}
+        """Partitions that are left out until a time of trio's clock."""
+        self._session = FollowerSession()
+        self._peer: Peer | None = None
+        self._backoff = self._new_backoff()
+        self._patience = Backoff(node.config.replica_fetch_wait_max_ms / 1000, PATIENCE_SECONDS)
+        self._wake = trio.Event()
+        self._held_back: trio.CancelScope | None = None
+        self._lost_at: float | None = None
+        self._catching_up = CatchingUp(node)
+
+    def _new_backoff(self) -> Backoff:
+        return Backoff(self._node.config.replica_fetch_backoff_ms / 1000)
+
+    # -- what to copy
+
+    def follow(self, replica: Replica, leader_epoch: int) -> None:
+        """Copy a partition of which our leader is the leader in this epoch."""
+        key = (replica.topic.id, replica.index)
+        known = self._followed.get(key)
+        if known is None or known.replica is not replica or known.leader_epoch != leader_epoch:
+            self._followed[key] = Followed(replica, leader_epoch, self._new_backoff())
+            self._paused.pop(key, None)
+            self._changed.add(key)
+            self.look_again()
+
+    def stop(self, key: PartitionKey) -> None:
+        """Copy a partition no longer; an answer that is under way will not touch it."""
+        if self._followed.pop(key, None) is not None:
+            self._paused.pop(key, None)
+            self._changed.add(key)
+            if not self._followed:
+                self.look_again()
+
+    def look_again(self) -> None:
+        """What is followed, or where the leader is, has changed."""
+        self._wake.set()
+        if self._held_back is not None:
+            patience = trio.current_time() + self._patience.next()
+            self._held_back.deadline = min(self._held_back.deadline, patience)
+
+    # -- the loop
+
+    async def run(self) -> None:
+        """Fetch until cancelled."""
+        try:
+            while True:
+                self._wake = trio.Event()
+                await self._round()
+        finally:
+            await self._disconnect()
+
+    async def _round(self) -> None:
+        """One request and what comes of it, or a wait for something to ask for."""
+        now = trio.current_time()
+        self._end_pauses(now)
+        if len(self._followed) == len(self._paused):
+            await self._disconnect_when_idle()
+            await self._sleep_until(min(self._paused.values(), default=None))
+            return
+        try:
+            answer = await self._ask_leader()
+            if answer is None:
+                await self._disconnect()
+            else:
+                self._note_reached()
+                await self._take(answer)
+        except Unreachable as error:
+            await self._disconnect()
+            await self._note_lost(error)
+
+    async def _ask_leader(self) -> FetchResponse | None:
+        """The leader's answer; None when it was not waited for, because something has changed."""
+        if self._peer is None:
+            self._peer = await self._node.peers.connect(self._leader_id)
+        request = await self._next_request()
+        try:
+            with trio.CancelScope() as self._held_back:
+                answer: FetchResponse = await self._peer.ask(request)
+                self._patience.reset()
+                return answer
+        finally:
+            self._held_back = None
+        return None
+
+    async def _next_request(self) -> FetchRequest:
+        await self._sync(self._changed)
+        session, config = self._session, self._node.config
+        keys = self._followed if session.is_new else self._changed
+        positions = self._positions(keys)
+        named, dropped = session.update(positions, self._changed - positions.keys())
+        self._changed.clear()
+        return FetchRequest(
+            replica_state=FetchRequest.ReplicaState(
+                replica_id=self._node.id, replica_epoch=self._node.epoch
+            ),
+            max_wait_ms=self._wait_ms(),
+            min_bytes=config.replica_fetch_min_bytes,
+            max_bytes=config.replica_fetch_response_max_bytes,
+            session_id=session.id,
+            session_epoch=session.epoch,
+            topics=topic_rows(named, positions, config.replica_fetch_max_bytes),
+            forgotten_topics_data=forgotten_rows(dropped),
+        )
+
+    def _positions(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, Position]:
+        """Where we stand in those that are copied now. A log that could not be synced pauses."""
+        positions, now = {}, trio.current_time()
+        for key in keys:
+            followed = self._followed.get(key)
+            if followed is None or key in self._paused:
+                continue
+            if not followed.is_durable:
+                self._pause(followed)
+                continue
+            followed.apply_marks()
+            wait = self._quota.wait_seconds(followed.replica, self._node.id, now)
+            if wait:
+                self._paused[key] = now + min(wait, QUOTA_SECONDS_MAX)
+            else:
+                positions[key] = followed.position
+        return positions
+
+    def _wait_ms(self) -> int:
+        """How long the leader may hold its answer back: a pause may end earlier."""
+        longest = self._node.config.replica_fetch_wait_max_ms
+        if not self._paused:
+            return longest
+        left = min(self._paused.values()) - trio.current_time()
+        return max(0, min(longest, int(left * 1000)))
+
+    async def _sync(self, keys: Iterable[PartitionKey]) -> None:
+        """Make durable, as far as the flush policy asks, what the next request acknowledges."""
+        found = [self._followed[key] for key in keys if key in self._followed]
+        if not all(followed.is_durable for followed in found):
+            await self._node.flusher.sync_now()
+
+    # -- answers
+
+    async def _take(self, answer: FetchResponse) -> None:
+        if answer.error_code:
+            self._session.reset()
+            await self._sleep_until(trio.current_time() + self._backoff.next())
+            return
+        self._backoff.reset()
+        self._session.opened(answer.session_id)
+        for topic in answer.responses:
+            for row in topic.partitions:
+                await self._take_row((topic.topic_id, row.partition_index), row)
+
+    async def _take_row(self, key: PartitionKey, row: FetchResponse.Partition) -> None:
+        followed = self._asked(key)
+        if followed is None:
+            return
+        self._changed.add(key)
+        try:
+            if row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                if not await self._catching_up.find_place(followed, self._ask_again):
+                    self._pause(followed)
+                    return
+            elif row.error_code:
+                self._refused(followed, row.error_code)
+                return
+            elif row.diverging_epoch is not None:
+                await self._catching_up.cut(followed, row.diverging_epoch)
+            else:
+                await self._copy(followed, row)
+        except StorageError as error:
+            replica = followed.replica
+            self._node.report_storage_error(replica.topic, replica.index, error)
+            self._pause(followed)
+        except KafkaError as error:
+            self._say_once(followed, f"{error}")
+            self._pause(followed)
+        else:
+            followed.backoff.reset()
+
+    def _asked(self, key: PartitionKey) -> Followed | None:
+        """What the leader has answered for; None when that is not what we want to know any more."""
+        followed, asked = self._followed.get(key), self._session.told(key)
+        if followed is None or asked is None or asked.leader_epoch != followed.leader_epoch:
+            return None
+        return followed if asked.fetch_offset == followed.replica.log.log_end_offset else None
+
+    async def _copy(self, followed: Followed, row: FetchResponse.Partition) -> None:
+        followed.high_watermark = row.high_watermark
+        followed.log_start = row.log_start_offset
+        if row.records:
+            now = trio.current_time()
+            self._quota.took(followed.replica, self._node.id, len(row.records), now)
+            await self._append(followed.replica, row.records)
+            await trio.lowlevel.checkpoint()  # a large answer takes turns with clients
+
+    async def _append(self, replica: Replica, records: memoryview) -> None:
+        try:
+            replica.append_replicated(records, self._node.clock.log_ms())
+        except KafkaError as error:
+            log = replica.log
+            first = read_header(records).base_offset
+            is_empty = log.log_start_offset == log.log_end_offset
+            if error.code != ErrorCode.OFFSET_OUT_OF_RANGE or not is_empty:
+                raise
+            await self._catching_up.begin_within(replica, records, first)
+
+    def _refused(self, followed: Followed, code: int) -> None:
+        if code not in EXPECTED:
+            self._say_once(followed, ErrorCode(code).name)
+        self._pause(followed)
+
+    def _say_once(self, followed: Followed, reason: str) -> None:
+        text = f"{followed} cannot be copied from node {self._leader_id}: {reason}"
+        if self._node.is_news(text):
+            logger.error("%s", text)
+
+    async def _ask_again(self, message: Any) -> Any:
+        """Ask the leader something else. Raises Unreachable."""
+        if self._peer is None:
+            raise Unreachable(f"node {self._leader_id}: not connected")
+        return await self._peer.ask(message)
+
+    # -- pauses
+
+    def _pause(self, followed: Followed) -> None:
+        """Leave a partition out for a while."""
+        if self._followed.get(followed.key) is followed:
+            self._paused[followed.key] = trio.current_time() + followed.backoff.next()
+
+    def _end_pauses(self, now: float) -> None:
+        over = [key for key, until in self._paused.items() if until <= now]
+        for key in over:
+            del self._paused[key]
+        self._changed.update(over)
+
+    async def _sleep_until(self, deadline: float | None) -> None:
+        """Sleep until a time of trio's clock, or something changes."""
+        if deadline is None:
+            await self._wake.wait()
+            return
+        with trio.move_on_at(deadline):
+            await self._wake.wait()
+
+    # -- the connection
+
+    async def _disconnect(self) -> None:
+        self._session.reset()
+        peer, self._peer = self._peer, None
+        if peer is not None:
+            await peer.aclose()
+
+    async def _disconnect_when_idle(self) -> None:
+        if not self._followed:
+            self._lost_at = None
+            await self._disconnect()
+
+    async def _note_lost(self, error: Unreachable) -> None:
+        """Say once that the leader cannot be reached, and wait before the next attempt."""
+        if self._lost_at is None and self._node.cluster.registration(self._leader_id) is not None:
+            self._lost_at = trio.current_time()
+            logger.warning(
+                "%s; the %d partitions that it leads are not copied until it answers",
+                error,
+                len(self._followed),
+            )
+        await self._sleep_until(trio.current_time() + self._backoff.next())
+
+    def _note_reached(self) -> None:
+        if self._lost_at is not None:
+            seconds = trio.current_time() - self._lost_at
+            logger.info("node %d answers again after %.1f s", self._leader_id, seconds)
+            self._lost_at = None

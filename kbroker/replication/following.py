@@ -1,0 +1,137 @@
+"""What a node copies from the leaders of its partitions: one loop for each of those nodes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import trio
+
+from kbroker.cluster import NO_LEADER, NodesChanged, Partition, Topic, TopicsChanged
+from kbroker.protocol.errors import KafkaError
+
+from .fetcher import Fetcher
+from .follower_session import PartitionKey
+from .quota import Quota, Side
+
+if TYPE_CHECKING:
+    from kbroker.node import Node
+
+LOGS_OF_ONE_TURN = 50
+"""How many logs are opened before clients get their turn."""
+
+
+class Term(NamedTuple):
+    """A leader in one leader epoch."""
+
+    leader: int
+    epoch: int
+
+
+class Following:
+    """The follower side of one node: it copies each partition that the node hosts from the leader
+    that the cluster names, and stops when the node leads it or hosts it no longer.
+
+    It hears of changes by itself; `run` it, and `stop` it before the logs are closed.
+    """
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._fetchers: dict[int, Fetcher] = {}
+        self._terms: dict[PartitionKey, Term] = {}
+        """Under which leader and leader epoch each partition is copied."""
+        self._to_begin: dict[PartitionKey, Topic] = {}
+        """Partitions that have a new leader or leader epoch, not looked at yet."""
+        self._more = trio.Event()
+        self._scope = trio.CancelScope()
+        self._ended = trio.Event()
+        self._ended.set()  # it has not begun
+        self._quota = Quota(node, Side.FOLLOWER)
+        node.cluster.subscribe(self._on_topics_changed)
+        node.cluster.subscribe_nodes(self._on_nodes_changed)
+
+    async def run(self) -> None:
+        """Copy until cancelled or stopped."""
+        self._ended = trio.Event()
+        try:
+            with self._scope:
+                await self._run()
+        finally:
+            self._ended.set()
+
+    async def stop(self) -> None:
+        """Copy no more; when this returns nothing is appended any more."""
+        self._scope.cancel()
+        await self._ended.wait()
+
+    async def _run(self) -> None:
+        for topic in self._node.cluster.topics.values():
+            self._consider(topic)
+        async with trio.open_nursery() as nursery:
+            while True:
+                self._more = trio.Event()
+                await self._begin_all(nursery)
+                await self._more.wait()
+
+    # -- what has changed
+
+    def _on_topics_changed(self, event: TopicsChanged) -> None:
+        for topic in (*event.created, *event.changed):
+            self._consider(topic)
+        for topic in event.deleted:
+            for partition in topic.partitions:
+                self._stop((topic.id, partition.index))
+
+    def _on_nodes_changed(self, event: NodesChanged) -> None:
+        for node_id in event.node_ids & self._fetchers.keys():
+            self._fetchers[node_id].look_again()
+
+    def _consider(self, topic: Topic) -> None:
+        for partition in topic.partitions:
+            key = (topic.id, partition.index)
+            term = Term(self._leader_to_copy(partition), partition.leader_epoch)
+            known = self._terms.get(key)
+            if known is not None and known.leader != term.leader:
+                self._stop(key)
+            if term.leader == NO_LEADER:
+                self._to_begin.pop(key, None)
+            elif term != known:
+                self._to_begin[key] = topic
+        if self._to_begin:
+            self._more.set()
+
+    def _leader_to_copy(self, partition: Partition) -> int:
+        me = self._node.id
+        if me not in partition.replicas or partition.leader == me:
+            return NO_LEADER
+        return partition.leader
+
+    def _stop(self, key: PartitionKey) -> None:
+        self._to_begin.pop(key, None)
+        term = self._terms.pop(key, None)
+        if term is not None:
+            self._fetchers[term.leader].stop(key)
+
+    # -- what is to be done
+
+    async def _begin_all(self, nursery: trio.Nursery) -> None:
+        opened = 0
+        while self._to_begin:
+            key = next(iter(self._to_begin))
+            self._begin(key, self._to_begin.pop(key), nursery)
+            opened += 1
+            if not opened % LOGS_OF_ONE_TURN:
+                await trio.lowlevel.checkpoint()
+
+    def _begin(self, key: PartitionKey, topic: Topic, nursery: trio.Nursery) -> None:
+        partition = topic.partitions[key[1]]
+        try:
+            replica = self._node.hosted(topic, partition.index)
+        except KafkaError:  # the node says why
+            return
+        leader = partition.leader
+        self._terms[key] = Term(leader, partition.leader_epoch)
+        fetcher = self._fetchers.get(leader)
+        if fetcher is None:
+            fetcher = self._fetchers[leader] = Fetcher(self._node, leader, self._quota)
+            nursery.start_soon(fetcher.run)
+        fetcher.follow(replica, partition.leader_epoch)

@@ -1,0 +1,151 @@
+"""Clusters of several nodes in one process whose links can be cut, and what their logs hold."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+import pytest
+import trio
+
+from kbroker.broker import Broker
+from kbroker.endpoint import Endpoint
+from kbroker.local_node import LocalNode
+from kbroker.node import Node
+from kbroker.peers import Dial, Peers
+from kbroker.protocol.records import read_records
+from kbroker.replica import Replica
+from kbroker.storage.log import Log
+from tests.wire import Wire, connected, until
+
+
+class HeldStream(trio.abc.Stream):
+    """A stream on which nothing comes or goes while its link is held."""
+
+    def __init__(self, stream: trio.abc.Stream, is_open: Callable[[], trio.Event]) -> None:
+        self._stream = stream
+        self._is_open = is_open
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        await self._is_open().wait()
+        await self._stream.send_all(data)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await self._stream.wait_send_all_might_not_block()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        data = await self._stream.receive_some(max_bytes)
+        await self._is_open().wait()
+        return data
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+class Links:
+    """The links from node to node, as those see them that copy."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, trio.Event] = {}
+        self._always = trio.Event()
+        self._always.set()
+
+    def hold(self, *followers: int) -> None:
+        """Let these nodes neither ask other nodes anything nor hear their answers."""
+        for node_id in followers:
+            self._held.setdefault(node_id, trio.Event())
+
+    def release(self, *followers: int) -> None:
+        """Let everything that was held go on."""
+        for node_id in followers:
+            self._held.pop(node_id).set()
+
+    @contextmanager
+    def held(self, *followers: int) -> Iterator[None]:
+        self.hold(*followers)
+        try:
+            yield
+        finally:
+            self.release(*followers)
+
+    def open_for(self, follower: int) -> trio.Event:
+        return self._held.get(follower, self._always)
+
+
+@pytest.fixture
+def links(monkeypatch: pytest.MonkeyPatch) -> Links:
+    """The links of all nodes that are made afterwards."""
+    found = Links()
+
+    def peers(node: Node, dial: Dial) -> Peers:
+        async def held_dial(endpoint: Endpoint) -> trio.abc.Stream:
+            return HeldStream(await dial(endpoint), lambda: found.open_for(node.id))
+
+        return Peers(node, held_dial)
+
+    monkeypatch.setattr("kbroker.node.Peers", peers)
+    return found
+
+
+@asynccontextmanager
+async def wire_to(local: LocalNode) -> AsyncIterator[Wire]:
+    """A connection of a client to one node."""
+    async with connected(local.endpoint) as wire:
+        yield wire
+
+
+def replica_on(broker: Broker, node_id: int, topic: str, index: int = 0) -> Replica:
+    """A partition on one node, as its leader or follower."""
+    return broker.local_node(node_id).node.named_hosted(topic, index)
+
+
+def log_on(broker: Broker, node_id: int, topic: str, index: int = 0) -> Log:
+    return replica_on(broker, node_id, topic, index).log
+
+
+def stored(log: Log) -> bytes:
+    """All batches of a log, byte for byte."""
+    parts, offset = [], log.log_start_offset
+    while offset < log.log_end_offset:
+        part = log.read(offset, 1 << 20, limit=log.log_end_offset)
+        parts.append(part.records if isinstance(part.records, bytes) else part.records.read())
+        assert part.next_offset > offset
+        offset = part.next_offset
+    return b"".join(parts)
+
+
+def values_in(log: Log) -> list[bytes | None]:
+    return [record.value for record in read_records(stored(log))]
+
+
+async def until_equal(broker: Broker, topic: str, *node_ids: int, index: int = 0) -> None:
+    """Wait until these nodes have the same records, and know of each that it is committed."""
+
+    def logs() -> list[Log]:
+        return [log_on(broker, node_id, topic, index) for node_id in node_ids]
+
+    await until(
+        lambda: (
+            len({(log.log_end_offset, log.high_watermark) for log in logs()}) == 1
+            and all(log.log_end_offset == log.high_watermark for log in logs())
+        )
+    )
+    first, *others = (stored(log) for log in logs())
+    assert all(other == first for other in others)
+
+
+def leader_of(broker: Broker, topic: str, index: int = 0) -> int:
+    partition = broker.running().cluster.partition(topic, index)
+    assert partition is not None
+    return partition.leader
+
+
+async def until_leader(broker: Broker, topic: str, among: set[int], index: int = 0) -> int:
+    """Wait until one of these nodes leads a partition, and knows it; returns its id."""
+
+    def leads() -> bool:
+        leader = leader_of(broker, topic, index)
+        return leader in among and replica_on(broker, leader, topic, index).is_leader
+
+    await until(leads)
+    return leader_of(broker, topic, index)

@@ -126,7 +126,8 @@ async def open_broker(
     async with trio.open_nursery() as nursery:
         try:
             nursery.start_soon(_run_store, store, work)
-            await _each(local, lambda node: node.begin(store, nursery))
+            await _each(local, lambda node: node.join(store))
+            await _each(local, lambda node: node.begin(nursery))
             yield Broker(store, local)
         finally:
             with trio.CancelScope(shield=True):

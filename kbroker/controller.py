@@ -49,6 +49,7 @@ class Controller:
         self._membership = membership
         self._term = NO_TERM
         """The revision of the entry `controller` by which this node is in charge."""
+        self._retired = False
         self._wake = Changes()
         self._look_at_all = True
         self._touched: dict[tuple[int, int], Place] = {}
@@ -77,9 +78,13 @@ class Controller:
         if event.partitions:
             self._wake.happened()
 
+    def retire(self) -> None:
+        """Do nothing any more: the whole cluster stops, and its state is to stay as it is."""
+        self._retired = True
+
     async def settle(self) -> None:
         """Take over when nobody is in charge, and do what is to be done. Raises StorageError."""
-        if not self._membership.is_registered:
+        if self._retired or not self._membership.is_registered:
             return
         if not self.in_charge and self._cluster.controller_id == NO_NODE:
             await self._take_over()
@@ -126,7 +131,7 @@ class Controller:
 
     async def _work(self) -> None:
         """Look at what was touched until nothing is left to do."""
-        while self.in_charge and (self._look_at_all or self._touched):
+        while self.in_charge and not self._retired and (self._look_at_all or self._touched):
             places = list(self._places())
             self._look_at_all = False
             self._touched.clear()

@@ -58,7 +58,8 @@ class LocalNode:
     `node` and `server` are those of its newest run. Its id, its ports and its folders stay.
 
     Resource handling: the first run is taken apart, so that all nodes of a process have their ports
-    and folders before the first one does anything: `bind`, `open_logs`, `begin`. `start` does the
+    and folders before the first one does anything, and all are there before leaders are elected:
+    `bind`, `open_logs`, `join`, `begin`. `start` does the
     same for the next one; `stop` and `crash` end a run. `close` lets go of everything.
     """
 
@@ -127,19 +128,26 @@ class LocalNode:
         self._logs = shared.folders.open_logs(self.id, cluster_id, shared.nodes)
         return self._logs
 
-    async def begin(self, store: MetadataStore, nursery: trio.Nursery) -> None:
-        """Take part in the cluster, in a nursery; returns when this node is ready.
+    async def begin(self, nursery: trio.Nursery) -> None:
+        """Take part in the cluster, in a nursery; returns when this node serves.
 
-        Raises StorageError or ValueError.
+        Raises StorageError.
         """
-        self._store, self._nursery = store, nursery
-        await self._join(store)
-        await self.node.start(self.server.advertised())
+        self._nursery = nursery
+        await self.node.lead()
         await nursery.start(self._run)
         self.state = NodeState.RUNNING
 
-    async def _join(self, store: MetadataStore) -> None:
-        """Make the node from what was opened."""
+    async def join(self, store: MetadataStore) -> None:
+        """Make the node from what was opened, and let the others know.
+
+        Raises StorageError or ValueError.
+        """
+        self._store = store
+        await self._make(store)
+        await self.node.join(self.server.advertised())
+
+    async def _make(self, store: MetadataStore) -> None:
         logs, shared, config = self._logs, self._shared, self._config
         assert logs is not None
         cluster = await Cluster.open(store, cluster_id=logs.meta.cluster_id)
@@ -180,7 +188,8 @@ class LocalNode:
             try:
                 await self.bind()
                 self.open_logs(None)
-                await self.begin(self._store, self._nursery)
+                await self.join(self._store)
+                await self.begin(self._nursery)
             except BaseException:
                 with trio.CancelScope(shield=True):
                     await self._release()
@@ -188,11 +197,13 @@ class LocalNode:
         logger.info("node %d started", self.id)
 
     async def stop(self) -> None:
-        """No new work, parked waits answered, everything synced, clean marker written."""
+        """Others take over, parked waits answered, everything synced, clean marker written."""
         async with self._turn:
             if self.is_running:
                 self.state = NodeState.STOPPED
                 with trio.CancelScope(shield=True):
+                    with trio.move_on_after(self._shared.grace_seconds):
+                        await self.node.membership.leave()
                     await self._end(self._end_gracefully)
 
     async def _end_gracefully(self) -> None:
@@ -231,7 +242,11 @@ class LocalNode:
             self._logs = self._cluster = None
 
     async def close(self) -> None:
-        """Stop for good, whatever there is to be stopped."""
+        """Stop for good, whatever there is to be stopped, and with it the whole cluster."""
+        if self.is_running:
+            # Before the first node is gone: all are to be in sync as they are when they come back.
+            self.node.controller.retire()
+            self.node.membership.stay()
         await self.stop()
         async with self._turn:
             await self._release()

@@ -7,7 +7,9 @@ import math
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 
-from kbroker.cluster import Cluster, Partition, Registration, Topic
+import trio
+
+from kbroker.cluster import Cluster, NodesChanged, Partition, Registration, Topic
 from kbroker.cluster.election import withdraw
 from kbroker.cluster.keys import CONTROLLER_ALIVE, live_key, node_key, partition_key, ready_key
 from kbroker.cluster.registrations import NO_EPOCH, KnownNode
@@ -15,6 +17,7 @@ from kbroker.cluster.store import ABSENT, Document, Lease
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.storage.errors import StorageError
 
+from .changes import Changes
 from .config import BrokerConfig
 from .endpoint import Endpoint
 
@@ -51,6 +54,18 @@ class Membership:
         self._incarnation = str(uuid.uuid4())
         self._lease: Lease | None = None
         self._lost_disk = False
+        self._listeners: Mapping[str, Endpoint] = {}
+        self._valid_until = -math.inf
+        """By this clock: the lease lasts at least until then."""
+        self._hands_over = config.controlled_shutdown_enable
+        self._leaving = False
+        self._is_elsewhere = False
+        """Another process took this node's id."""
+        self._unheard = False
+        """The last attempt to keep the lease alive failed."""
+        self._news = Changes()
+        cluster.subscribe_nodes(self._on_nodes_changed)
+        cluster.subscribe(lambda _: self._news.happened())
 
     @property
     def lease(self) -> Lease:
@@ -82,14 +97,84 @@ class Membership:
         self._lost_disk = bool(before.directories.keys() - self._directories.keys())
         ended_well = self._is_clean and before.clean_epoch != NO_EPOCH
         self._keeps_records = self._keeps_records or ended_well
-        seconds = math.inf if self.is_alone else self._config.broker_session_timeout_ms / 1000
-        self._lease = await self._cluster.grant(seconds, holder=f"node {self.node_id}")
+        self._listeners = listeners
+        self._lease = await self._granted()
         await self._remember(clean_epoch=NO_EPOCH)
-        self._set_epoch(await self._put_live(listeners))
+        self._set_epoch(await self._put_live())
 
     def _set_epoch(self, epoch: int) -> None:
         self.epoch = epoch
         self._on_epoch(epoch)
+
+    async def run(self) -> None:
+        """Keep the registration alive, and register anew when it was lost, until cancelled.
+
+        A node alone needs nothing of that.
+        """
+        while not self.is_alone:
+            await trio.sleep(self._config.broker_heartbeat_interval_ms / 1000)
+            try:
+                await self._beat()
+                self._unheard = False
+            except StorageError as error:
+                if not self._unheard:
+                    text = "node %d cannot say that it is alive, and goes on trying: %s"
+                    logger.warning(text, self.node_id, error.message)
+                self._unheard = True
+
+    async def _beat(self) -> None:
+        if self._leaving:
+            await self.lease.keep_alive()
+        elif not self.is_registered:
+            await self._return()
+        else:
+            asked = trio.current_time()
+            if await self.lease.keep_alive():
+                self._valid_until = asked + self.lease.ttl_seconds
+            else:
+                self._lose()
+                await self._return()
+
+    def _on_nodes_changed(self, event: NodesChanged) -> None:
+        if self.node_id in event.node_ids and self.is_registered and not self._stands_there():
+            self._lose()
+        self._news.happened()
+
+    def _stands_there(self) -> bool:
+        """Whether the registration is still this one, as far as this node has heard."""
+        registration = self._cluster.registration(self.node_id)
+        return registration is not None and registration.epoch == self.epoch
+
+    def _lose(self) -> None:
+        logger.warning("node %d was given up by the others: it begins anew", self.node_id)
+        self._set_epoch(NO_EPOCH)
+
+    async def _return(self) -> None:
+        """Register anew. The process went on, so its logs have everything that they had."""
+        registration = self._cluster.registration(self.node_id)
+        if registration is not None and registration.incarnation != self._incarnation:
+            if not self._is_elsewhere:
+                self._is_elsewhere = True
+                logger.error(
+                    "another process runs node %d; stop this one, or give it another node.id",
+                    self.node_id,
+                )
+            return
+        self._lease = await self._granted()
+        self._set_epoch(await self._put_live())
+        await self._put_ready()
+
+    @property
+    def holds_lease(self) -> bool:
+        """Whether no other node can have taken over what this one leads."""
+        return self.is_registered and trio.current_time() < self._valid_until
+
+    async def _granted(self) -> Lease:
+        seconds = math.inf if self.is_alone else self._config.broker_session_timeout_ms / 1000
+        began = trio.current_time()
+        lease = await self._cluster.grant(seconds, holder=f"node {self.node_id}")
+        self._valid_until = began + lease.ttl_seconds
+        return lease
 
     async def _remember(self, *, clean_epoch: int) -> None:
         """Write what outlives this run, unless it stands there already."""
@@ -110,10 +195,16 @@ class Membership:
             if await self._cluster.transact(puts, compares={key: before.revision}, cause=cause):
                 return
 
-    async def _put_live(self, listeners: Mapping[str, Endpoint]) -> int:
+    async def _put_live(self) -> int:
+        """Returns the broker epoch."""
         key = live_key(self.node_id)
         document = Registration(
-            self.node_id, NO_EPOCH, self._incarnation, listeners, self._config.rack, ready=False
+            self.node_id,
+            NO_EPOCH,
+            self._incarnation,
+            self._listeners,
+            self._config.rack,
+            ready=False,
         ).to_document()
         while True:
             registrations = self._cluster.registrations
@@ -141,6 +232,10 @@ class Membership:
         """
         if not self._keeps_records or self._lost_disk:
             await self._withdraw()
+        if not await self._put_ready():
+            raise KafkaError(ErrorCode.STALE_BROKER_EPOCH, f"node {self.node_id} started elsewhere")
+
+    async def _put_ready(self) -> bool:
         key = ready_key(self.node_id)
         done = await self._cluster.transact(
             {key: {}},
@@ -148,8 +243,7 @@ class Membership:
             cause=f"node {self.node_id} is ready",
             lease=self.lease,
         )
-        if done is None:
-            raise KafkaError(ErrorCode.STALE_BROKER_EPOCH, f"node {self.node_id} started elsewhere")
+        return done is not None
 
     async def _withdraw(self) -> None:
         """Leave every ISR and ELR in which this node's log may miss committed records."""
@@ -179,6 +273,35 @@ class Membership:
                 after = withdraw(partition, self.node_id, lost_disk=self._lost_disk)
                 if after is not None:
                     yield topic, partition, after
+
+    def stay(self) -> None:
+        """Hand nothing over when this node stops: the others stop with it."""
+        self._hands_over = False
+
+    async def leave(self) -> None:
+        """Let other nodes lead what this one leads, as far as they can, before it stops.
+
+        May take long; what is not handed over then is, when the registration ends.
+        """
+        if self.is_alone or not self.is_registered or not self._hands_over:
+            return
+        self._leaving = True
+        gone = await self._cluster.transact(
+            {ready_key(self.node_id): None},
+            compares={live_key(self.node_id): self.epoch},
+            cause=f"node {self.node_id} is leaving",
+        )
+        while gone is not None and self._has_successors():
+            await self._news.next().wait()
+
+    def _has_successors(self) -> bool:
+        """Whether this node leads what others could."""
+        ready = self._cluster.registrations.ready
+        return any(
+            partition.leader == self.node_id and any(each in ready for each in partition.isr)
+            for topic in self._cluster.topics.values()
+            for partition in topic.partitions
+        )
 
     async def end(self, *, clean: bool) -> None:
         """Say that this node is gone; `clean` when all that it acknowledged is durable."""

@@ -64,8 +64,9 @@ REPLICA_LAG_SECONDS_MAX = 30.0
 class Node:
     """What one node owns. Handlers reach everything through it.
 
-    Resource handling: `start` takes leadership and loads the coordinators, `run` does the
-    background work until cancelled, `release_waits` and `close` are the two steps of a stop.
+    Resource handling: `join` makes it one of the cluster, `lead` takes leadership and loads the
+    coordinators, `run` does the background work until cancelled; `membership.leave`, `release_waits`
+    and `close` are the steps of a stop.
     """
 
     def __init__(
@@ -130,13 +131,21 @@ class Node:
 
     # -- life
 
-    async def start(self, listeners: Mapping[str, Endpoint] = MappingProxyType({})) -> None:
-        """Join the cluster, set aside what belongs to no topic, load the coordinators.
+    async def join(self, listeners: Mapping[str, Endpoint] = MappingProxyType({})) -> None:
+        """Become part of the cluster; `listeners` says where the others reach this node, by name.
 
-        `listeners` says where the others reach this node, by name of the listener.
+        Raises StorageError.
         """
         await self.membership.register(listeners)
         await self.membership.become_ready()
+
+    async def start(self, listeners: Mapping[str, Endpoint] = MappingProxyType({})) -> None:
+        """`join` and `lead` in one, for a node that starts by itself."""
+        await self.join(listeners)
+        await self.lead()
+
+    async def lead(self) -> None:
+        """After `join`: take leadership, set aside what belongs to no topic, load the coordinators."""
         await self.controller.settle()
         # A folder that belongs to an earlier topic of the same name is put aside when it is opened.
         for folder in self.logs.set_aside(
@@ -177,6 +186,7 @@ class Node:
         """Background work, until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.flusher.run)
+            nursery.start_soon(self.membership.run)
             nursery.start_soon(self.controller.run)
             nursery.start_soon(self.following.run)
             nursery.start_soon(self.groups.run_loads)

@@ -115,7 +115,6 @@ _CLUSTER = (
         unit="ms",
         minimum=1,
         dynamic=False,
-        effect=Effect.LATER,
         kafka_default="2000",
     ),
     Property(
@@ -124,7 +123,6 @@ _CLUSTER = (
         "true",
         "Hand leaderships over to other nodes before a stop.",
         dynamic=False,
-        effect=Effect.LATER,
     ),
     Property(
         "auto.leader.rebalance.enable",

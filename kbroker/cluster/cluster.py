@@ -555,8 +555,7 @@ class Cluster:
         partitions: list[PartitionChange] = []
         nodes: set[int] = set()
         resources: list[ConfigResource] = []
-        for key, value in change.entries.items():
-            entry = Entry(value, change.revision) if value is not None else None
+        for key, entry in _topics_first(change.entries):
             if key.startswith(TOPICS):
                 name = key.removeprefix(TOPICS)
                 known = self.topics.get(name)
@@ -650,6 +649,11 @@ class Cluster:
     def _tell_nodes(self, event: NodesChanged) -> None:
         for listener in self._nodes_listeners:
             listener(event)
+
+
+def _topics_first(entries: Mapping[str, Entry | None]) -> list[tuple[str, Entry | None]]:
+    """A partition can be placed when its topic is known."""
+    return sorted(entries.items(), key=lambda item: not item[0].startswith(TOPICS))
 
 
 def _has_moved(change: PartitionChange) -> bool:

@@ -65,7 +65,7 @@ class LocalStore:
                 self._check_torn(number, lines[number:])
                 break
             entries = record["entries"]
-            self._apply(record["revision"], entries)
+            self._apply(_change(record["revision"], entries, "read from the journal"))
             leased.difference_update(entries)
             if "lease" in record:
                 leased.update(entries)
@@ -102,13 +102,13 @@ class LocalStore:
         records = [{"revision": each, "entries": by_revision[each]} for each in sorted(by_revision)]
         return b"".join(_format_line(_to_json(record)) for record in records)
 
-    def _apply(self, revision: int, entries: Mapping[str, Document | None]) -> None:
-        self._revision = revision
-        for key, value in entries.items():
-            if value is None:
+    def _apply(self, change: Change) -> None:
+        self._revision = change.revision
+        for key, entry in change.entries.items():
+            if entry is None:
                 self._entries.pop(key, None)
             else:
-                self._entries[key] = Entry(value, revision)
+                self._entries[key] = entry
 
     # -- reads and writes
 
@@ -148,9 +148,8 @@ class LocalStore:
         body = _to_json(record)
         self._write(_format_line(body))
         # As a restart would read them, and not what the caller may change afterwards.
-        entries = json.loads(body)["entries"]
-        change = Change(self._revision + 1, entries, cause)
-        self._apply(change.revision, change.entries)
+        change = _change(self._revision + 1, json.loads(body)["entries"], cause)
+        self._apply(change)
         self._hang(change.entries, lease)
         self._remember(change)
         for watcher in tuple(self._watchers):
@@ -222,12 +221,12 @@ class LocalStore:
             self._commit(dict.fromkeys(lease.keys), cause, None)
         self._leases.pop(lease.id, None)
 
-    def _hang(self, entries: Mapping[str, Document | None], lease: LocalLease | None) -> None:
-        for key, value in entries.items():
+    def _hang(self, entries: Mapping[str, Entry | None], lease: LocalLease | None) -> None:
+        for key, entry in entries.items():
             before = self._lease_of.pop(key, None)
             if before is not None:
                 del before.keys[key]
-            if lease is not None and value is not None:
+            if lease is not None and entry is not None:
                 lease.keys[key] = None
                 self._lease_of[key] = lease
 
@@ -283,6 +282,13 @@ class LocalLease:
 
 def _parent(path: str) -> str:
     return path.rpartition("/")[0] or "."
+
+
+def _change(revision: int, values: Mapping[str, Document | None], cause: str) -> Change:
+    entries = {
+        key: None if value is None else Entry(value, revision) for key, value in values.items()
+    }
+    return Change(revision, entries, cause)
 
 
 def _to_json(record: Mapping[str, Any]) -> bytes:

@@ -41,10 +41,10 @@ class Snapshot(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What one transaction did. A value of None stands for a deleted key."""
+    """What one transaction did, or several of them. None stands for a deleted key."""
 
     revision: int
-    entries: Mapping[str, Document | None]
+    entries: Mapping[str, Entry | None]
     cause: str
 
 
@@ -129,9 +129,9 @@ class MetadataStore(Protocol):
     def watch(self, watcher: Watcher, *, after: int) -> None:
         """Call `watcher` with every change of a revision above `after`, once and in order.
 
-        A store that could not follow until changes were forgotten gives the difference instead:
-        first what is gone, also where it is there anew, then what is new, each with the revision
-        that it has now. Raises Compacted when what follows `after` is forgotten already.
+        A store that could not follow until changes were forgotten gives two instead of them: first
+        what is gone, also where it is there anew, then what is new. Raises Compacted when what
+        follows `after` is forgotten already.
         """
         ...
 

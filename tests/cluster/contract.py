@@ -101,11 +101,12 @@ class Copy:
         assert change.revision > self.revision, "a change came twice, or late"
         self.revision = change.revision
         self.changes.append(change)
-        for key, value in change.entries.items():
-            if value is None:
+        for key, entry in change.entries.items():
+            if entry is None:
                 self.entries.pop(key, None)
             else:
-                self.entries[key] = Entry(value, change.revision)
+                assert entry.revision <= change.revision
+                self.entries[key] = entry
         self._more.set()
         self._more = trio.Event()
 
@@ -169,7 +170,11 @@ async def a_transaction_is_done_in_full_or_not_at_all(world: World) -> None:
     await copy.knows(done)
     assert copy.entries == {"b": ({"n": 2}, done), "c": ({"n": 3}, done)}
     assert [(each.revision, each.cause) for each in copy.changes][-1] == (done, "done")
-    assert copy.changes[-1].entries == both
+    assert copy.changes[-1].entries == {
+        "a": None,
+        "b": Entry({"n": 2}, done),
+        "c": Entry({"n": 3}, done),
+    }
     assert (await read(store, done)).entries == copy.entries
 
 

@@ -11,7 +11,7 @@ import trio
 from trio.testing import MockClock
 
 from kbroker.cluster.local_store import LocalStore
-from kbroker.cluster.store import Change, Document, Watcher
+from kbroker.cluster.store import Change, Document, Entry, Watcher
 from kbroker.storage.files import MemFiles
 
 from ..simulation.store import SharedTruth, SimulatedStore, StoreFaults
@@ -96,8 +96,8 @@ class ComparesValues(LocalStore):
         self.watch(self._note, after=self.revision)
 
     def _note(self, change: Change) -> None:
-        for key, value in change.entries.items():
-            self._values[key, change.revision] = value
+        for key, entry in change.entries.items():
+            self._values[key, change.revision] = None if entry is None else entry.value
 
     def _is_at(self, key: str, revision: int) -> bool:
         entry = self._entries.get(key)
@@ -159,7 +159,7 @@ class KeepsWhatItIsGiven(LocalStore):
 
     def _commit(self, puts, cause, lease):  # type: ignore[no-untyped-def]
         revision = super()._commit(puts, cause, lease)
-        self._apply(revision, puts)
+        self._entries |= {key: Entry(value, revision) for key, value in puts.items()}
         return revision
 
 

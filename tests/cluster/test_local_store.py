@@ -7,7 +7,7 @@ import trio
 from trio.testing import MockClock
 
 from kbroker.cluster.local_store import LocalStore
-from kbroker.cluster.store import ABSENT, Change, Compacted, Document, Lease
+from kbroker.cluster.store import ABSENT, Change, Compacted, Document, Entry, Lease
 from kbroker.storage.errors import StorageError
 from kbroker.storage.files import MemFiles
 
@@ -125,7 +125,7 @@ async def test_watchers_see_each_change_once(files: MemFiles) -> None:
     store.watch(seen.append, after=store.revision)
     await put(store, "a", 1)
     await put(store, "a", 9)  # refused
-    assert [change.entries for change in seen] == [{"a": {"n": 1}}]
+    assert [change.entries for change in seen] == [{"a": Entry({"n": 1}, 1)}]
 
 
 class LostDisk:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from kbroker.cluster import Partition
-from kbroker.cluster.store import Change, Document
+from kbroker.cluster.store import Change, Entry
 from kbroker.protocol.records import iter_headers
 from kbroker.replica import Replica
 from kbroker.storage.files import FileRange
@@ -71,18 +71,18 @@ class Checks:
     # -- what the store says
 
     def _on_change(self, change: Change) -> None:
-        for key, document in change.entries.items():
+        for key, entry in change.entries.items():
             if key.startswith(PARTITIONS):
-                self._on_partition(key, document, change.revision)
+                self._on_partition(key, entry)
         self._check_quorums()
 
-    def _on_partition(self, key: str, document: Document | None, revision: int) -> None:
+    def _on_partition(self, key: str, entry: Entry | None) -> None:
         topic_id, _, index = key.removeprefix(PARTITIONS).partition("/")
         place = Place(UUID(topic_id), int(index))
         before = self.partitions.pop(place, None)
-        if document is None:
+        if entry is None:
             return
-        after = Partition.from_document(place.partition, document, revision)
+        after = Partition.from_document(place.partition, entry.value, entry.revision)
         self.partitions[place] = after
         if before is not None:
             must(

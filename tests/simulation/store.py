@@ -218,22 +218,20 @@ class SharedTruth:
 
     def _difference(self, after: int) -> Iterator[Change]:
         """What is gone since a revision, also where it is there anew, then what is new."""
+        missed = self.history[after:]
+        if len(missed) == 1:
+            yield from missed
+            return
         known: dict[str, Entry] = {}
-        deleted: set[str] = set()
-        for change in self.history:
-            if change.revision <= after:
-                _apply(known, change)
-            else:
-                deleted.update(key for key, value in change.entries.items() if value is None)
-        found: dict[int, dict[str, Document | None]] = {}
+        for change in self.history[:after]:
+            _apply(known, change)
+        deleted = {key for each in missed for key, entry in each.entries.items() if entry is None}
         gone = [key for key in known if key in deleted]
+        new = {key: each for key, each in self._past[-1].entries.items() if each.revision > after}
+        cause = "read again after a gap"
         if gone:
-            found[after + 1] = dict.fromkeys(gone)
-        for key, entry in self._past[-1].entries.items():
-            if entry.revision > after:
-                found.setdefault(entry.revision, {})[key] = entry.value
-        for revision in sorted(found):
-            yield Change(revision, found[revision], "read again after a gap")
+            yield Change(self.revision - 1, dict.fromkeys(gone), cause)
+        yield Change(self.revision, new, cause)
 
     # -- leases
 
@@ -420,8 +418,8 @@ class _Answer(Generic[T]):
 
 
 def _apply(entries: dict[str, Entry], change: Change) -> None:
-    for key, value in change.entries.items():
-        if value is None:
+    for key, entry in change.entries.items():
+        if entry is None:
             entries.pop(key, None)
         else:
-            entries[key] = Entry(value, change.revision)
+            entries[key] = entry

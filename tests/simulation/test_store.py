@@ -11,7 +11,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from kbroker.cluster.store import OPERATIONS_MAX, Change, MetadataStore, OutcomeUnknown
+from kbroker.cluster import Cluster, TopicsChanged
+from kbroker.cluster.store import OPERATIONS_MAX, Change, Entry, MetadataStore, OutcomeUnknown
 from kbroker.storage.errors import StorageError
 
 from .seeded import run
@@ -139,11 +140,40 @@ async def test_who_was_cut_off_until_changes_were_forgotten_is_given_the_differe
         truth.heal("1")
         await trio.sleep(WAIT_SECONDS)
         assert [(each.revision, each.entries) for each in heard] == [
-            (5, {"gone": None, "anew": None}),
-            (7, {"changed": {}}),
-            (8, {"anew": {}}),
-            (9, {"new": {}}),
+            (8, {"gone": None, "anew": None}),
+            (9, {"changed": Entry({}, 7), "anew": Entry({}, 8), "new": Entry({}, 9)}),
         ]
+
+
+async def test_a_cluster_that_missed_changes_becomes_what_it_should_be(
+    autojump_clock: MockClock,
+) -> None:
+    """Its topics were made, altered, grown and made anew while it heard nothing."""
+    async with a_truth() as truth, running(truth, "1") as here, running(truth, "2") as there:
+        behind, ahead = await Cluster.open(here), await Cluster.open(there)
+        for name in ("grown", "anew", "gone"):
+            await ahead.create_topic(name, [[1], [1]], {}, cause="test")
+        await trio.sleep(WAIT_SECONDS)
+        heard: list[TopicsChanged] = []
+        behind.subscribe(heard.append)
+        truth.cut("1")
+        for name in ("new", "new_and_grown"):
+            await ahead.create_topic(name, [[1], [1]], {}, cause="test")
+        for name in ("grown", "new_and_grown"):
+            await ahead.add_partitions(name, [[1]], cause="test")
+            assert await ahead.alter_topic_configs(ahead.topics[name], {"a": "b"}, cause="test")
+        for name in ("anew", "gone"):
+            await ahead.delete_topic(name, cause="test")
+        await ahead.create_topic("anew", [[1], [1], [1]], {}, cause="test")
+        truth.forget(truth.revision)
+        truth.heal("1")
+        await trio.sleep(WAIT_SECONDS)
+        assert behind.topics == ahead.topics
+        assert behind.topics_by_id == ahead.topics_by_id
+        assert {topic.name for event in heard for topic in event.deleted} == {"anew", "gone"}
+        created = {topic.name for event in heard for topic in event.created}
+        assert created == {"anew", "new", "new_and_grown"}
+        assert {topic.name for event in heard for topic in event.altered} == {"grown"}
 
 
 async def test_a_change_whose_event_is_late_is_not_told_as_done(autojump_clock: MockClock) -> None:

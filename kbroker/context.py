@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from kbroker.cluster import Registration
+
     from .endpoint import Endpoint
     from .node import Node
     from .registry import Api
+
+EVERY_INTERFACE = ("0.0.0.0", "::")
+"""Addresses of nodes that are reached wherever this one is."""
 
 
 class Refused(Exception):
@@ -57,4 +62,26 @@ class Context:
 
     def endpoint_of(self, node_id: int) -> Endpoint | None:
         """The address of a node for this client; None when no such node runs."""
-        return self.endpoint() if node_id == self.node.id else None
+        if node_id == self.node.id:
+            return self.endpoint()
+        registration = self.node.cluster.registration(node_id)
+        return None if registration is None else self._endpoint_of(registration)
+
+    def brokers(self, *, fenced: bool = False) -> Iterator[tuple[Registration, Endpoint]]:
+        """The nodes that this client can turn to, and their addresses for it.
+
+        Parameters: `fenced` adds those that run but are not ready.
+        """
+        nodes = self.node.cluster.nodes
+        for node_id in sorted(nodes):
+            if fenced or nodes[node_id].ready:
+                endpoint = self.endpoint_of(node_id)
+                if endpoint is not None:
+                    yield nodes[node_id], endpoint
+
+    def _endpoint_of(self, registration: Registration) -> Endpoint | None:
+        """The address of another node on the listener by which this client came in."""
+        endpoint = registration.listeners.get(self.peer.listener)
+        if endpoint is not None and endpoint.host in EVERY_INTERFACE:
+            return endpoint._replace(host=self.peer.local.host)
+        return endpoint

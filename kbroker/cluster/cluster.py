@@ -188,6 +188,11 @@ class Cluster:
         """A node that runs."""
         return self.registrations.live.get(node_id)
 
+    def is_ready(self, node_id: int) -> bool:
+        """Whether a node runs and may lead."""
+        registration = self.registrations.live.get(node_id)
+        return registration is not None and registration.ready
+
     def directories(self, node_id: int) -> Mapping[str, str]:
         """The data folders of a node: where each directory id was at its last start."""
         known = self.registrations.known.get(node_id)

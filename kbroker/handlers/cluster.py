@@ -30,23 +30,25 @@ PREFERRED, UNCLEAN = 0, 1
 
 @handles(ApiKey.DESCRIBE_CLUSTER, versions="0-2")
 def describe_cluster(ctx: Context, request: DescribeClusterRequest) -> DescribeClusterResponse:
-    """Behaviour: cluster id, brokers, and any of them as the controller.
+    """Behaviour: cluster id, the nodes that are ready, and which of them is the controller.
 
-    Versions: 1 can ask for controllers (KIP-919), which a broker's listener does not know.
+    Versions: 1 can ask for controllers (KIP-919), which a broker's listener does not know; 2 for
+    nodes that run but are not ready (KIP-1073).
     """
     if request.endpoint_type != BROKERS:
         return _wrong_endpoint(request)
-    endpoint = ctx.endpoint()
     return DescribeClusterResponse(
         cluster_id=ctx.node.cluster.id,
-        controller_id=ctx.node.id,
+        controller_id=ctx.node.cluster.controller_id,
         brokers=[
             DescribeClusterResponse.Broker(
-                broker_id=ctx.node.id,
+                broker_id=node.node_id,
                 host=endpoint.host,
                 port=endpoint.port,
-                rack=ctx.node.config.rack,
+                rack=node.rack,
+                is_fenced=not node.ready,
             )
+            for node, endpoint in ctx.brokers(fenced=request.include_fenced_brokers)
         ],
         cluster_authorized_operations=(
             CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED

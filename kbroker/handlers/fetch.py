@@ -24,9 +24,13 @@ from kbroker.storage.log import Slice
 from kbroker.topics import find_topic
 from kbroker.waiters import FetchWait
 
+from .current_leader import tell_leaders
+
 FIRST_VERSION_OF_BATCHES = 4
 FIRST_VERSION_OF_MAGIC_1 = 2
 FIRST_VERSION_WITH_MAX_BYTES = 3
+FIRST_VERSION_WITH_LEADERS = 16
+"""Whose answers say who leads instead (KIP-951)."""
 READ_COMMITTED = 1
 NO_REPLICA = -1
 """The replica id of a client."""
@@ -99,6 +103,7 @@ class _FetchWork:
         "_idle",
         "by_id",
         "committed_only",
+        "ctx",
         "deadline",
         "from_replica",
         "max_bytes",
@@ -111,6 +116,7 @@ class _FetchWork:
     plan: FetchPlan
 
     def __init__(self, ctx: Context, request: FetchRequest) -> None:
+        self.ctx = ctx
         self.node: Node = ctx.node
         self.request = request
         self.version = ctx.version
@@ -340,7 +346,11 @@ class _FetchWork:
             if not isinstance(key, str):
                 topic.topic_id = key
             topics.append(topic)
-        return FetchResponse(session_id=self.plan.session_id, responses=topics)
+        response = FetchResponse(session_id=self.plan.session_id, responses=topics)
+        refused = [(*row.target.key, row.response) for row in rows if row.response.error_code]
+        if refused and self.version >= FIRST_VERSION_WITH_LEADERS:
+            tell_leaders(self.ctx, response, refused)
+        return response
 
     def _must_tell(self, row: _Row) -> bool:
         answer = row.response

@@ -23,6 +23,8 @@ TOPIC_OPERATIONS = 0xDF8
 CLUSTER_OPERATIONS = 0x1FA0
 """All operations that exist, as bits: what Kafka answers without an authorizer (KIP-430)."""
 NOT_ASKED = -(2**31)
+FIRST_VERSION_WITH_LISTENERS = 6
+"""Older ones take a leader without the listener that the client came in by for one that is away."""
 
 
 @handles(ApiKey.METADATA, versions="0-13")
@@ -108,18 +110,15 @@ def _answer(
     else:
         rows = {(row.name, row.topic_id): row for row in request.topics or ()}
         topics = [_asked_row(ctx, request, row, failures or {}) for row in rows.values()]
-    endpoint = ctx.endpoint()
     return MetadataResponse(
         brokers=[
             MetadataResponse.Broker(
-                node_id=ctx.node.id,
-                host=endpoint.host,
-                port=endpoint.port,
-                rack=ctx.node.config.rack,
+                node_id=node.node_id, host=endpoint.host, port=endpoint.port, rack=node.rack
             )
+            for node, endpoint in ctx.brokers()
         ],
         cluster_id=cluster.id,
-        controller_id=ctx.node.id,
+        controller_id=cluster.controller_id,
         topics=topics,
         cluster_authorized_operations=(
             CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
@@ -157,33 +156,41 @@ def _topic_row(ctx: Context, request: MetadataRequest, topic: Topic) -> Metadata
         name=topic.name,
         topic_id=topic.id,
         is_internal=topic.is_internal,
-        partitions=[_partition_row(partition) for partition in topic.partitions],
+        partitions=[_partition_row(ctx, partition) for partition in topic.partitions],
         topic_authorized_operations=(
             TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED
         ),
     )
 
 
-def _partition_row(partition: Partition) -> MetadataResponse.Partition:
+def _partition_row(ctx: Context, partition: Partition) -> MetadataResponse.Partition:
+    code = _leader_error(ctx, partition)
+    if code == ErrorCode.LISTENER_NOT_FOUND and ctx.version < FIRST_VERSION_WITH_LISTENERS:
+        code = ErrorCode.LEADER_NOT_AVAILABLE
     return MetadataResponse.Partition(
-        error_code=_leader_error(partition),
+        error_code=code,
         partition_index=partition.index,
-        leader_id=partition.leader,
+        leader_id=partition.leader if code == ErrorCode.NONE else NO_LEADER,
         leader_epoch=partition.leader_epoch,
         replica_nodes=partition.replicas,
         isr_nodes=partition.isr,
-        offline_replicas=_offline(partition),
+        offline_replicas=_offline(ctx, partition),
     )
 
 
-def _leader_error(partition: Partition) -> ErrorCode:
-    if partition.leader == NO_LEADER:
+def _leader_error(ctx: Context, partition: Partition) -> ErrorCode:
+    """Why a client cannot turn to the leader of a partition."""
+    if not ctx.node.cluster.is_ready(partition.leader):
         return ErrorCode.LEADER_NOT_AVAILABLE
+    if ctx.endpoint_of(partition.leader) is None:
+        return ErrorCode.LISTENER_NOT_FOUND
     return ErrorCode.NONE
 
 
-def _offline(partition: Partition) -> list[int]:
-    return partition.replicas if partition.leader == NO_LEADER else []
+def _offline(ctx: Context, partition: Partition) -> list[int]:
+    """The replicas on nodes that do not run, or not ready yet."""
+    is_ready = ctx.node.cluster.is_ready
+    return [node_id for node_id in partition.replicas if not is_ready(node_id)]
 
 
 @handles(ApiKey.DESCRIBE_TOPIC_PARTITIONS, versions="0")
@@ -247,20 +254,25 @@ def _described_topic(
         name=topic.name,
         topic_id=topic.id,
         is_internal=topic.is_internal,
-        partitions=[_described_partition(p) for p in topic.partitions[first : first + limit]],
+        partitions=[
+            _described_partition(ctx, each) for each in topic.partitions[first : first + limit]
+        ],
         topic_authorized_operations=TOPIC_OPERATIONS,
     )
 
 
-def _described_partition(partition: Partition) -> DescribeTopicPartitionsResponse.Partition:
+def _described_partition(
+    ctx: Context, partition: Partition
+) -> DescribeTopicPartitionsResponse.Partition:
+    code = _leader_error(ctx, partition)
     return DescribeTopicPartitionsResponse.Partition(
-        error_code=_leader_error(partition),
+        error_code=code,
         partition_index=partition.index,
-        leader_id=partition.leader,
+        leader_id=partition.leader if code == ErrorCode.NONE else NO_LEADER,
         leader_epoch=partition.leader_epoch,
         replica_nodes=partition.replicas,
         isr_nodes=partition.isr,
-        eligible_leader_replicas=[],
+        eligible_leader_replicas=list(partition.elr),
         last_known_elr=[],
-        offline_replicas=_offline(partition),
+        offline_replicas=_offline(ctx, partition),
     )

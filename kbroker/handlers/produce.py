@@ -30,11 +30,14 @@ from kbroker.storage.log import Appended
 from kbroker.topics import find_topic
 from kbroker.waiters import Pending, Preparation
 
+from .current_leader import tell_leaders
 from .transactional_batches import Missing, ProduceTransaction, new_in_transaction
 
 NO_ANSWER, LEADER_ONLY, ALL_IN_SYNC = 0, 1, -1
 FIRST_VERSION_OF_BATCHES = 3
 """Older versions may carry message sets."""
+FIRST_VERSION_WITH_LEADERS = 10
+"""Whose answers say who leads instead (KIP-951)."""
 LIGHT_BYTES_MAX = 4096
 """A batch of this size is compressed in less time than another thread takes to begin with it."""
 
@@ -77,6 +80,7 @@ class _ProduceWork:
 
     __slots__ = (
         "acks",
+        "ctx",
         "failed",
         "node",
         "now_ms",
@@ -88,6 +92,7 @@ class _ProduceWork:
     )
 
     def __init__(self, ctx: Context, request: ProduceRequest) -> None:
+        self.ctx = ctx
         self.node: Node = ctx.node
         self.version = ctx.version
         self.request = request
@@ -170,7 +175,21 @@ class _ProduceWork:
             return None
         # Part of it may have been committed while another batch was recompressed.
         self.waiting = [each for each in self.waiting if self._reached(each[0]) < each[1]]
-        return self._wait() if self.waiting else self.response
+        return self._wait() if self.waiting else self._finished()
+
+    def _finished(self) -> ProduceResponse:
+        """The answer, when all of it is known."""
+        if self.failed and self.version >= FIRST_VERSION_WITH_LEADERS:
+            tell_leaders(
+                self.ctx,
+                self.response,
+                [
+                    (topic.topic_id if self.version >= 13 else topic.name, row.index, row)
+                    for topic in self.response.responses
+                    for row in topic.partition_responses
+                ],
+            )
+        return self.response
 
     async def _prepare_and_append(
         self, topic: ProduceRequest.Topic, partition: ProduceRequest.Partition
@@ -259,7 +278,6 @@ class _ProduceWork:
 
     def _wait(self) -> Pending[ProduceResponse]:
         """Answer when every append is committed, or at the request's timeout."""
-        response = self.response
         left = len(self.waiting)
         timeout_seconds = max(self.request.timeout_ms, 0) / 1000
         pending = Pending[ProduceResponse](
@@ -273,9 +291,10 @@ class _ProduceWork:
                 nonlocal left
                 left -= 1
                 if not committed:
+                    self.failed = True
                     _fail(row, replica.failure())
                 if not left:
-                    pending.resolve(response)
+                    pending.resolve(self._finished())
 
             waits = replica.commits if self.acks == ALL_IN_SYNC else replica.writes
             waits.add(end_offset, done)
@@ -286,7 +305,7 @@ class _ProduceWork:
             if self._reached(replica) < end_offset and not row.error_code:
                 all_in_sync = self.acks == ALL_IN_SYNC
                 _fail(row, replica.why_late() if all_in_sync else ErrorCode.REQUEST_TIMED_OUT)
-        return self.response
+        return self._finished()
 
 
 def _claims_transaction(request: ProduceRequest) -> bool:

@@ -1,0 +1,53 @@
+"""Where to go after a refusal: who leads instead, and where that node is (KIP-951)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, TypeAlias
+from uuid import UUID
+
+from kbroker.cluster import Partition
+from kbroker.context import Context
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.fetch import FetchResponse
+from kbroker.protocol.messages.produce import ProduceResponse
+
+TELLING = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
+
+Response: TypeAlias = ProduceResponse | FetchResponse
+Row: TypeAlias = ProduceResponse.Partition | FetchResponse.Partition
+
+
+def tell_leaders(
+    ctx: Context, response: Response, rows: Iterable[tuple[str | UUID, int, Row]]
+) -> None:
+    """Name the leader in each row that was refused for asking the wrong node, and their addresses.
+
+    `rows` are those of `response`, each with the name or the id of its topic and its partition.
+    """
+    kind: Any = type(response)
+    leaders: dict[int, None] = {}
+    for key, index, row in rows:
+        partition = _partition(ctx, key, index) if row.error_code in TELLING else None
+        if partition is not None:
+            row.current_leader = kind.Leader(
+                leader_id=partition.leader, leader_epoch=partition.leader_epoch
+            )
+            leaders[partition.leader] = None
+    for node_id in leaders:
+        registration = ctx.node.cluster.registration(node_id)
+        endpoint = ctx.endpoint_of(node_id)
+        if registration is not None and endpoint is not None:
+            response.node_endpoints.append(
+                kind.Endpoint(
+                    node_id=node_id, host=endpoint.host, port=endpoint.port, rack=registration.rack
+                )
+            )
+
+
+def _partition(ctx: Context, key: str | UUID, index: int) -> Partition | None:
+    cluster = ctx.node.cluster
+    topic = cluster.topics.get(key) if isinstance(key, str) else cluster.topics_by_id.get(key)
+    if topic is None or not 0 <= index < len(topic.partitions):
+        return None
+    return topic.partitions[index]

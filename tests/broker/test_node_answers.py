@@ -1,0 +1,180 @@
+"""What each of several nodes says of the others: addresses, leaders, who is away."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from kbroker.broker import Broker, open_broker
+from kbroker.config import BrokerConfig
+from kbroker.endpoint import Endpoint
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.cluster import DescribeClusterRequest
+from kbroker.protocol.messages.metadata import (
+    DescribeTopicPartitionsRequest,
+    MetadataRequest,
+)
+from kbroker.server import Listener
+from kbroker.topics import NewTopic, create_topic
+
+from ..brokers import started
+from ..wire import Topic, Wire, batch, connected, fetch_request, metadata, produce_request, until
+
+NAME = "orders"
+
+
+@asynccontextmanager
+async def three(**properties: object) -> AsyncIterator[tuple[Broker, Topic]]:
+    """Three nodes with a topic of three partitions on all of them; node i leads partition i - 1."""
+    async with started(nodes=3, **properties) as broker:
+        node = broker.node
+        new = NewTopic(NAME, assignments={0: [1, 2, 3], 1: [2, 3, 1], 2: [3, 1, 2]})
+        topic = await create_topic(node.cluster, node.config, new, cause="test")
+        yield broker, Topic(NAME, topic.id)
+
+
+def _endpoints(broker: Broker) -> dict[int, Endpoint]:
+    return {each.id: each.endpoint for each in broker.nodes}
+
+
+async def test_every_node_names_all_nodes() -> None:
+    async with three(broker_rack="a") as (broker, _):
+        for node in broker.nodes:
+            async with connected(node.endpoint) as wire:
+                answer = await metadata(wire, [NAME])
+                described = await wire.ask(
+                    ApiKey.DESCRIBE_CLUSTER, 2, DescribeClusterRequest(endpoint_type=1)
+                )
+            found = {row.node_id: Endpoint(row.host, row.port) for row in answer.brokers}
+            assert found == _endpoints(broker)
+            assert {row.rack for row in answer.brokers} == {"a"}
+            assert (
+                answer.controller_id == described.controller_id == node.node.cluster.controller_id
+            )
+            assert answer.controller_id in found
+            found = {row.broker_id: Endpoint(row.host, row.port) for row in described.brokers}
+            assert found == _endpoints(broker)
+            assert [row.leader_id for row in answer.topics[0].partitions] == [1, 2, 3]
+
+
+async def test_a_client_is_told_of_the_listener_that_it_came_in_by() -> None:
+    listeners = [Listener("INSIDE", "127.0.0.1", 0), Listener("OUTSIDE", "0.0.0.0", 0)]
+    config = BrokerConfig()
+    async with open_broker(config, data_dir=None, listeners=listeners, nodes=2) as broker:
+        for name in ("INSIDE", "OUTSIDE"):
+            endpoints = {each.id: each.endpoints()[name] for each in broker.nodes}
+            async with connected(("127.0.0.1", endpoints[1].port)) as wire:
+                answer = await metadata(wire, [])
+            found = {row.node_id: (row.host, row.port) for row in answer.brokers}
+            assert found == {key: ("127.0.0.1", each.port) for key, each in endpoints.items()}
+
+
+async def test_fixed_addresses_are_told_as_they_are() -> None:
+    told = Listener("PLAINTEXT", "127.0.0.1", 0, Endpoint("kafka.example", 9092))
+    async with open_broker(BrokerConfig(), data_dir=None, listeners=[told], nodes=3) as broker:
+        port = broker.nodes[1].listeners[0].port
+        async with connected(("127.0.0.1", port)) as wire:
+            answer = await metadata(wire, [])
+    assert {row.node_id: (row.host, row.port) for row in answer.brokers} == {
+        1: ("kafka.example", 9092),
+        2: ("kafka.example", 9093),
+        3: ("kafka.example", 9094),
+    }
+
+
+async def test_a_node_that_stopped_is_named_no_more() -> None:
+    async with three() as (broker, _), connected(broker.endpoint) as wire:
+        await broker.nodes[2].stop()
+        await until(lambda: broker.node.cluster.partition(NAME, 2).leader == 1)
+        answer = await metadata(wire, [NAME])
+        assert [row.node_id for row in answer.brokers] == [1, 2]
+        assert [row.leader_id for row in answer.topics[0].partitions] == [1, 2, 1]
+        assert [row.offline_replicas for row in answer.topics[0].partitions] == [[3]] * 3
+        await broker.nodes[2].start()
+        answer = await metadata(wire, [NAME])
+        assert [row.node_id for row in answer.brokers] == [1, 2, 3]
+        assert [row.offline_replicas for row in answer.topics[0].partitions] == [[]] * 3
+
+
+async def test_a_partition_without_a_leader_says_so() -> None:
+    async with started(nodes=2) as broker, connected(broker.endpoint) as wire:
+        node = broker.node
+        new = NewTopic(NAME, assignments={0: [2]})
+        await create_topic(node.cluster, node.config, new, cause="test")
+        await broker.nodes[1].stop()
+        (row,) = (await metadata(wire, [NAME])).topics[0].partitions
+        assert (row.error_code, row.leader_id) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
+        assert row.offline_replicas == [2]
+        ask = DescribeTopicPartitionsRequest(
+            topics=[DescribeTopicPartitionsRequest.Topic(name=NAME)], response_partition_limit=9
+        )
+        answer = await wire.ask(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, ask)
+        (row,) = answer.topics[0].partitions
+        assert (row.error_code, row.leader_id) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
+        assert row.offline_replicas == [2]
+
+
+@pytest.mark.parametrize(
+    ("version", "code"), [(5, "LEADER_NOT_AVAILABLE"), (9, "LISTENER_NOT_FOUND")]
+)
+async def test_a_leader_without_the_clients_listener_is_not_named(version: int, code: str) -> None:
+    async with three() as (broker, _), connected(broker.endpoint) as wire:
+        assert await wire.works()
+        (connection,) = broker.server.connections
+        connection.peer.listener = "ELSEWHERE"
+        rows = [MetadataRequest.Topic(name=NAME)]
+        answer = await wire.ask(ApiKey.METADATA, version, MetadataRequest(topics=rows))
+        assert [row.node_id for row in answer.brokers] == [1]
+        first, second, _ = answer.topics[0].partitions
+        assert (first.error_code, first.leader_id) == (ErrorCode.NONE, 1)
+        assert (second.error_code, second.leader_id) == (ErrorCode[code], -1)
+
+
+# -- KIP-951
+
+
+async def _produce(wire: Wire, topic: Topic, version: int, partition: int) -> tuple[Any, Any]:
+    ask = produce_request(topic, batch(), partition=partition, acks=1)
+    answer = await wire.ask(ApiKey.PRODUCE, version, ask)
+    return answer, answer.responses[0].partition_responses[0]
+
+
+@pytest.mark.parametrize("version", [10, 13])
+async def test_a_producer_at_the_wrong_node_is_told_the_leader(version: int) -> None:
+    async with three() as (broker, topic), connected(broker.endpoint) as wire:
+        answer, row = await _produce(wire, topic, version, 1)
+        assert row.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert (row.current_leader.leader_id, row.current_leader.leader_epoch) == (2, 0)
+        (where,) = answer.node_endpoints
+        assert (where.node_id, where.host, where.port) == (2, *broker.nodes[1].endpoint)
+        answer, row = await _produce(wire, topic, version, 0)
+        assert (row.error_code, row.current_leader) == (ErrorCode.NONE, None)
+        assert answer.node_endpoints == []
+
+
+async def test_an_old_producer_is_told_nothing() -> None:
+    async with three() as (broker, topic), connected(broker.endpoint) as wire:
+        answer, row = await _produce(wire, topic, 9, 1)
+        assert (row.error_code, row.current_leader) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, None)
+        assert answer.node_endpoints == []
+
+
+@pytest.mark.parametrize("version", [12, 15, 16, 18])
+async def test_a_consumer_at_the_wrong_node_is_told_the_leader(version: int) -> None:
+    async with three() as (broker, topic), connected(broker.endpoint) as wire:
+        ask = fetch_request(topic, partitions=[0, 1, 2])
+        answer = await wire.ask(ApiKey.FETCH, version, ask)
+        rows = {row.partition_index: row for each in answer.responses for row in each.partitions}
+        wrong = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert [rows[index].error_code for index in (0, 1, 2)] == [0, wrong, wrong]
+        if version < 16:
+            assert {row.current_leader for row in rows.values()} == {None}
+            assert answer.node_endpoints == []
+        else:
+            assert [rows[index].current_leader.leader_id for index in (1, 2)] == [2, 3]
+            found = {each.node_id: (each.host, each.port) for each in answer.node_endpoints}
+            assert found == {each.id: each.endpoint for each in broker.nodes[1:]}

@@ -28,7 +28,7 @@ NAME = "orders"
 
 
 @asynccontextmanager
-async def three(**properties: object) -> AsyncIterator[tuple[Broker, Topic]]:
+async def three(**properties: Any) -> AsyncIterator[tuple[Broker, Topic]]:
     """Three nodes with a topic of three partitions on all of them; node i leads partition i - 1."""
     async with started(nodes=3, **properties) as broker:
         node = broker.node
@@ -89,7 +89,8 @@ async def test_fixed_addresses_are_told_as_they_are() -> None:
 async def test_a_node_that_stopped_is_named_no_more() -> None:
     async with three() as (broker, _), connected(broker.endpoint) as wire:
         await broker.nodes[2].stop()
-        await until(lambda: broker.node.cluster.partition(NAME, 2).leader == 1)
+        partitions = broker.node.cluster.topics[NAME].partitions
+        await until(lambda: partitions[2].leader == 1)
         answer = await metadata(wire, [NAME])
         assert [row.node_id for row in answer.brokers] == [1, 2]
         assert [row.leader_id for row in answer.topics[0].partitions] == [1, 2, 1]
@@ -124,8 +125,8 @@ async def test_a_partition_without_a_leader_says_so() -> None:
 async def test_a_leader_without_the_clients_listener_is_not_named(version: int, code: str) -> None:
     async with three() as (broker, _), connected(broker.endpoint) as wire:
         assert await wire.works()
-        (connection,) = broker.server.connections
-        connection.peer.listener = "ELSEWHERE"
+        for connection in broker.server.connections:
+            connection.peer.listener = "ELSEWHERE"
         rows = [MetadataRequest.Topic(name=NAME)]
         answer = await wire.ask(ApiKey.METADATA, version, MetadataRequest(topics=rows))
         assert [row.node_id for row in answer.brokers] == [1]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import traceback
 from collections import Counter
 
 import click
 
-from .world import Outcome, how_to_repeat, simulate
+from .world import Outcome, simulate
 
 
 @click.command()
@@ -19,6 +20,7 @@ from .world import Outcome, how_to_repeat, simulate
 @click.option("--trace", is_flag=True, help="Print every event.")
 def main(seed: int | None, first: int, seeds: int, nodes: int | None, trace: bool) -> None:
     """Simulate clusters and say what took place in them."""
+    _let_logs_be_seen(trace)
     total: Counter[str] = Counter()
     worthless = 0
     for each in range(first, first + seeds) if seed is None else [seed]:
@@ -30,13 +32,20 @@ def main(seed: int | None, first: int, seeds: int, nodes: int | None, trace: boo
     print(", ".join(f"{number} {what}" for what, number in sorted(total.items())))
 
 
+def _let_logs_be_seen(trace: bool) -> None:
+    if trace:
+        logging.basicConfig(stream=sys.stdout, format="%(name)s: %(message)s", level=logging.INFO)
+    else:
+        logging.disable()
+
+
 def _run(seed: int, nodes: int | None, trace: bool) -> Outcome:
     """Run one seed; one that fails ends everything."""
     try:
         outcome = simulate(seed, trace=sys.stdout if trace else None, nodes=nodes)
     except Exception:  # noqa: BLE001 - whatever it is
         traceback.print_exc(file=sys.stdout)
-        sys.exit(how_to_repeat(seed, nodes))
+        sys.exit(1)
     print(
         f"seed {seed}: digest {outcome.digest:08x}, {outcome.events} events, "
         f"{outcome.seconds:.1f} s, {outcome.work['elections']} elections, "

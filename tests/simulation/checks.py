@@ -18,6 +18,7 @@ from kbroker.storage.log import Log
 
 from .clients import Place, must
 from .machine import Machine
+from .seeded import Events
 from .store import SharedTruth
 
 READ_BYTES = 1 << 20
@@ -51,18 +52,19 @@ class Checks:
     """Knows all that was ever committed, and compares every replica with it.
 
     * Log matching: below its high watermark every replica has the same bytes.
-    * Leader completeness: whoever the cluster says leads has all that was committed.
+    * Leader candidate completeness: whoever leads or may be elected has all that was committed.
     * One leader of an epoch commits.
     * No high watermark goes back while its node runs.
     * Quorum superset: a leader counts on all that may be elected after it.
     """
 
-    def __init__(self, machines: list[Machine], truth: SharedTruth) -> None:
+    def __init__(self, machines: list[Machine], truth: SharedTruth, events: Events) -> None:
         self.committed: dict[Place, Committed] = {}
         self.partitions: dict[Place, Partition] = {}
         """As the store has them."""
         self.counts: Counter[str] = Counter()
         self._machines = machines
+        self._events = events
         self._seen: dict[tuple[int, int, Place], Seen] = {}
         self._committers: dict[tuple[Place, int], tuple[int, int]] = {}
         """By partition and leader epoch: which start of which node moved the high watermark."""
@@ -71,6 +73,7 @@ class Checks:
     # -- what the store says
 
     def _on_change(self, change: Change) -> None:
+        self._events.note(f"store {change.revision}: {change.cause}: {dict(change.entries)}")
         for key, entry in change.entries.items():
             if key.startswith(PARTITIONS):
                 self._on_partition(key, entry)
@@ -131,8 +134,13 @@ class Checks:
             if replica.is_leader:
                 self._check_committer(machine, replica, place)
             self._compare(log, place, seen, high_watermark, where)
-        if self._leads(machine, replica, place):
+        if machine.id in self._electable(place):
             self._check_complete(log, place, seen, where)
+
+    def _electable(self, place: Place) -> set[int]:
+        """The nodes that may be elected to lead a partition, and the one that leads it."""
+        truth = self.partitions.get(place)
+        return {*truth.isr, *truth.elr} if truth is not None else set()
 
     def _leads(self, machine: Machine, replica: Replica, place: Place) -> bool:
         """Whether a replica leads, and is no leader of before."""
@@ -155,7 +163,7 @@ class Checks:
         end = self.committed[place].end if place in self.committed else 0
         must(
             log.log_end_offset >= end,
-            f"{where} leads and ends at {log.log_end_offset}, but {end} were committed",
+            f"{where} may lead and ends at {log.log_end_offset}, but {end} were committed",
         )
         if seen.compared < end:
             self._compare(log, place, seen, end, where)
@@ -183,7 +191,7 @@ class Checks:
         for machine, replica, place in self._replicas():
             if replica.leading is None or not self._leads(machine, replica, place):
                 continue
-            electable = set(self.partitions[place].isr)
+            electable = self._electable(place)
             counted = set(replica.leading.maximal_isr)
             must(
                 electable <= counted,

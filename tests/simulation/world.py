@@ -68,7 +68,7 @@ class World:
             for number in range(1, count + 1)
         ]
         self.replicas = min(3, len(self.machines))
-        self.checks = Checks(self.machines, self.truth)
+        self.checks = Checks(self.machines, self.truth, self.events)
         self.admin = self._client("admin")
         self.producers = [self._producer(number) for number in range(PRODUCERS)]
         self.consumers = [
@@ -203,12 +203,16 @@ class World:
 
 
 def simulate(seed: int, trace: TextIO | None = None, nodes: int | None = None) -> Outcome:
-    """Run one seed. Raises Violation in a group of exceptions."""
+    """Run one seed. Raises what went wrong, with a note that says how to repeat it."""
 
     async def main() -> Outcome:
         return await World(seed, trace, nodes).run()
 
-    return run(main, seed)
+    try:
+        return run(main, seed)
+    except BaseException as error:
+        error.add_note(how_to_repeat(seed, nodes))
+        raise
 
 
 def how_to_repeat(seed: int, nodes: int | None = None) -> str:

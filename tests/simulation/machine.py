@@ -173,6 +173,7 @@ class Machine:
             SimulatedClock(),
             in_memory=False,
             in_thread=self.disk.in_thread,
+            dial=partial(self._network.dial, self.name),
         )
         node.fetch_sessions = FetchSessions(random_=self._source.of("node", self.id, self.starts))
         return node

@@ -286,11 +286,15 @@ class Membership:
         if self.is_alone or not self.is_registered or not self._hands_over:
             return
         self._leaving = True
-        gone = await self._cluster.transact(
-            {ready_key(self.node_id): None},
-            compares={live_key(self.node_id): self.epoch},
-            cause=f"node {self.node_id} is leaving",
-        )
+        try:
+            gone = await self._cluster.transact(
+                {ready_key(self.node_id): None},
+                compares={live_key(self.node_id): self.epoch},
+                cause=f"node {self.node_id} is leaving",
+            )
+        except StorageError as error:
+            logger.warning("node %d cannot hand over: %s", self.node_id, error.message)
+            return
         while gone is not None and self._has_successors():
             await self._news.next().wait()
 

@@ -197,6 +197,8 @@ class Machine:
         self._events.note(f"stop {self.id}")
         node, server = self.node, self._server
         if node is not None and server is not None:
+            with trio.move_on_after(GRACE_SECONDS):
+                await node.membership.leave()
             self._network.refuse(self.endpoint)
             with trio.move_on_after(GRACE_SECONDS):
                 await node.release_waits()

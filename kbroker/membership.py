@@ -131,9 +131,16 @@ class Membership:
             asked = trio.current_time()
             if await self.lease.keep_alive():
                 self._valid_until = asked + self.lease.ttl_seconds
+                await self._stay_ready()
             else:
                 self._lose()
                 await self._return()
+
+    async def _stay_ready(self) -> None:
+        """Say it again if it was lost on its way to the store."""
+        registration = self._cluster.registration(self.node_id)
+        if registration is not None and registration.epoch == self.epoch and not registration.ready:
+            await self._put_ready()
 
     def _on_nodes_changed(self, event: NodesChanged) -> None:
         if self.node_id in event.node_ids and self.is_registered and not self._stands_there():
@@ -224,6 +231,8 @@ class Membership:
             )
             if epoch is not None:
                 return epoch
+            if not await self.lease.keep_alive():  # it ended meanwhile
+                self._lease = await self._granted()
 
     async def become_ready(self) -> None:
         """Give up what this node may not hold, then let it lead and be in sync.

@@ -152,8 +152,7 @@ class LocalStore:
         self._apply(change)
         self._hang(change.entries, lease)
         self._remember(change)
-        for watcher in tuple(self._watchers):
-            watcher(change)
+        self._tell(change)
         return change.revision
 
     def _write(self, line: bytes) -> None:
@@ -192,6 +191,17 @@ class LocalStore:
 
     def unwatch(self, watcher: Watcher) -> None:
         self._watchers.remove(watcher)
+
+    def _tell(self, change: Change) -> None:
+        """Tell every watcher; what goes wrong in one of them is raised when all have heard of it."""
+        failures: list[Exception] = []
+        for watcher in tuple(self._watchers):
+            try:
+                watcher(change)
+            except Exception as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
 
     def _remember(self, change: Change) -> None:
         self._history.append(change)

@@ -128,6 +128,22 @@ async def test_watchers_see_each_change_once(files: MemFiles) -> None:
     assert [change.entries for change in seen] == [{"a": Entry({"n": 1}, 1)}]
 
 
+async def test_a_watcher_that_fails_keeps_nothing_from_the_others(files: MemFiles) -> None:
+    """They are other nodes of the same process."""
+
+    def fail(change: Change) -> None:
+        raise StorageError("no space for a log")
+
+    store = LocalStore(files, PATH)
+    seen: list[Change] = []
+    store.watch(fail, after=0)
+    store.watch(seen.append, after=0)
+    with pytest.raises(StorageError, match="no space for a log"):
+        await put(store, "a", 1)
+    assert [change.revision for change in seen] == [1]
+    assert await keys(store) == {"a"}
+
+
 class LostDisk:
     """A journal whose disk is gone."""
 

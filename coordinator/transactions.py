@@ -81,7 +81,7 @@ class TransactionCoordinator:
         self._epochs_before: dict[str, int] = {}
         """What a producer had before it raised its own epoch: it may ask again for the new one."""
         self._timers: Timers[str] = Timers()
-        self._prepared: set[str] = set()
+        self._prepared: dict[str, None] = {}  # in the order of the log
 
     @property
     def transactions(self) -> Mapping[str, Transaction]:
@@ -242,7 +242,9 @@ class TransactionCoordinator:
             code = _check_end(known, producer_id, epoch, commit)
             if code or known.state is not ONGOING:
                 return Result(_not_ended(code))
-            return self._prepare(transactional_id, known, NO_PRODUCER_ID, commit, now)
+            # The markers have the epoch of what they end, whatever its partitions were added by.
+            kept = replace(known, second_protocol=False)
+            return self._prepare(transactional_id, kept, NO_PRODUCER_ID, commit, now)
         code, is_retry = _check_second_end(known, producer_id, epoch, commit)
         if code:
             return Result(_not_ended(code))
@@ -324,9 +326,10 @@ class TransactionCoordinator:
         result.on_failure = lambda code, now: Result()
         return result
 
-    def take_prepared(self) -> set[str]:
+    def take_prepared(self) -> list[str]:
         """Transactional ids whose markers are to be written as soon as the log is committed."""
-        taken, self._prepared = self._prepared, set()
+        taken = list(self._prepared)
+        self._prepared.clear()
         return taken
 
     def complete(self, transactional_id: str, now: Now) -> Result[None]:
@@ -412,7 +415,7 @@ class TransactionCoordinator:
         transactional_id = decode_key(key)
         if transactional_id is None:
             return
-        self._prepared.discard(transactional_id)
+        self._prepared.pop(transactional_id, None)
         if value is None:
             self._transactions.pop(transactional_id, None)
             self._epochs_before.pop(transactional_id, None)
@@ -423,7 +426,7 @@ class TransactionCoordinator:
             raise DecodeError(f"transactional id {transactional_id}: {error}") from None
         self._transactions[transactional_id] = transaction
         if transaction.state.is_prepared:
-            self._prepared.add(transactional_id)
+            self._prepared[transactional_id] = None
 
     def on_loaded(self, now: Now) -> Result[None]:
         """All records have been replayed: open transactions go on to last as long as they may."""

@@ -194,6 +194,7 @@ class Node:
             nursery.start_soon(self.groups.expire_regularly)
             nursery.start_soon(self.transactions.run_loads)
             nursery.start_soon(self.transactions.run_timers)
+            nursery.start_soon(self.transactions.send_markers)
             nursery.start_soon(self.transactions.retry_markers)
             nursery.start_soon(self.transactions.expire_regularly)
             nursery.start_soon(self._checkpoint_regularly)
@@ -436,6 +437,8 @@ class Node:
         self.epoch = epoch
         for replica in self.open_replicas():
             self._take_role(replica, replica.topic.partitions[replica.index])
+        self.groups.settle()
+        self.transactions.settle()
 
     def _take_role(self, replica: Replica, partition: Partition) -> None:
         """Let a replica lead or follow, as the cluster and this node's registration say."""

@@ -51,6 +51,9 @@ MEMORY_PARTITIONS = 1
 LOAD_BYTES = 4 << 20
 """How much of a log is replayed at once when a coordinator is loaded."""
 
+NO_NEWS = logging.DEBUG
+"""Level of what has been said before."""
+
 Batches: TypeAlias = Iterator[tuple[BatchHeader, Iterator[Record]]]
 
 
@@ -237,7 +240,7 @@ class Shards(ABC, Generic[C]):
 
     def _leads(self, shard: Shard[C]) -> bool:
         replica = shard.replica
-        return not replica.closed and self._node.leads(replica.topic.partitions[replica.index])
+        return replica.is_leader and not replica.closed
 
     def _begin_if_led(self, topic: Topic, index: int) -> None:
         is_known = index in self._shards or index in self._loads
@@ -351,10 +354,7 @@ class Shards(ABC, Generic[C]):
             try:
                 self._append(shard, result)
             except KafkaError as error:
-                level = logging.ERROR
-                if error.code == ErrorCode.INVALID_PRODUCER_EPOCH:
-                    level = logging.INFO  # it is the producer that is at fault, not the log
-                logger.log(level, "records for %s were not stored: %s", self._topic, str(error))
+                self._log_failure(error)
                 assert result.on_failure is not None
                 result = result.on_failure(error.code, self.now())
         for event in result.events:
@@ -362,6 +362,14 @@ class Shards(ABC, Generic[C]):
         self._arm(shard)
         self._node.changes.happened()
         return result
+
+    def _log_failure(self, error: KafkaError) -> None:
+        level = logging.ERROR
+        if error.code == ErrorCode.INVALID_PRODUCER_EPOCH:
+            level = logging.INFO  # it is the producer that is at fault, not the log
+        elif error.code == ErrorCode.NOT_ENOUGH_REPLICAS:
+            level = logging.WARNING if self._node.is_news(f"{self._topic}: {error}") else NO_NEWS
+        logger.log(level, "records for %s were not stored: %s", self._topic, str(error))
 
     def run_all(self, shard: Shard[C], results: Iterable[Result[None]]) -> None:
         """Run results one after the other; each is made after the one before was handled."""
@@ -379,6 +387,7 @@ class Shards(ABC, Generic[C]):
             transactional=result.producer is not None,
         )
         header = read_header(batch)
+        shard.replica.check_enough_in_sync()
         shard.replica.append(memoryview(batch), header, now.log_ms)
         self._replay(shard.coordinator, header, records)
 

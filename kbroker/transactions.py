@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import trio
 
-from kbroker.cluster import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from kbroker.cluster import NO_LEADER, OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from kbroker.cluster.features import TRANSACTION_VERSION
 from kbroker.coordinator import (
     Result,
@@ -30,7 +30,9 @@ from kbroker.protocol.messages.transactions import EndTxnResponse
 from kbroker.protocol.records import Marker, end_transaction_marker, read_header
 from kbroker.protocol.transaction_log import NO_PRODUCER_ID
 
+from .admission import Writer, ask_coordinator
 from .history import History
+from .markers import DueMarker, MarkerSender, TransactionEnd
 from .replica import Replica
 from .shards import Shard, ShardPending, Shards, outcome_of
 from .topics import NewTopic
@@ -43,17 +45,13 @@ logger = logging.getLogger(__name__)
 
 END_SECONDS_MAX = 5
 """How long the answer to EndTxn waits for markers. The transaction is decided all the same."""
-RETRY_SECONDS = 1
+RETRY_SECONDS = 0.2
 """How long the end of a transaction waits that could not be written."""
+TRIES_BEFORE_WARNING = 5
+"""While leaders move, some are of no use."""
 
-NOTHING_TO_END = frozenset(
-    {
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.INVALID_PRODUCER_EPOCH,
-        ErrorCode.TRANSACTION_COORDINATOR_FENCED,
-    }
-)
-"""The partition is gone, or a later marker of the producer is in it already."""
+OVERTAKEN = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED})
+"""A later marker of the producer is in the partition already."""
 
 TransactionShard: TypeAlias = Shard[TransactionCoordinator]
 
@@ -66,6 +64,7 @@ class TransactionService(Shards[TransactionCoordinator]):
         self.history: History[str, TransactionEvent] = History()
         """What changed in each transactional id and why."""
         self._ends: dict[str, list[_Asked]] = {}
+        self._markers = MarkerSender(node)
         self._stuck: list[_Ending] = []
         self._stuck_changed = trio.Event()
 
@@ -125,6 +124,26 @@ class TransactionService(Shards[TransactionCoordinator]):
         return await self._node.producer_ids.next()
 
     # -- partitions of a transaction
+
+    async def admit(
+        self, writer: Writer, partitions: Collection[tuple[str, int]], *, adds: bool
+    ) -> dict[tuple[str, int], ErrorCode]:
+        """Whether records of a producer's transaction may be written to partitions: NONE, or why
+        not, as its coordinator says, wherever that is.
+
+        Parameters: `adds` makes the partitions part of the transaction (second protocol); else
+        they have to be part of it.
+        """
+        coordinator_id = self.coordinator_id(writer.transactional_id)
+        if coordinator_id == NO_LEADER:
+            return dict.fromkeys(partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        if coordinator_id != self._node.id:
+            return await ask_coordinator(
+                self._node, coordinator_id, writer, partitions, verify_only=not adds
+            )
+        if adds:
+            return dict.fromkeys(partitions, await self.join(*writer, partitions))
+        return {partition: self.verify(*writer, partition) for partition in partitions}
 
     def verify(
         self, transactional_id: str, producer_id: int, epoch: int, partition: tuple[str, int]
@@ -217,22 +236,47 @@ class TransactionService(Shards[TransactionCoordinator]):
         return self._shards.get(shard.replica.index) is shard
 
     def _write_markers(self, ending: _Ending) -> None:
-        transaction = ending.transaction
+        """Have what is left of the markers written where their partitions are led now."""
+        node = self._node
         for partition in sorted(ending.unwritten):
-            try:
-                replica = self.append_marker(
-                    partition, ending.marker, transaction.producer_id, transaction.epoch
-                )
-            except KafkaError as error:
-                if error.code in NOTHING_TO_END:
-                    ending.unwritten.discard(partition)
-                continue
+            known = node.cluster.partition(*partition)
+            if known is None:
+                ending.unwritten.discard(partition)  # it is deleted
+            elif known.leader == node.id:
+                self._write_own(ending, partition)
+            elif known.leader != NO_LEADER:
+                ending.waits += 1
+                done = partial(self._marker_done, ending, partition)
+                self._markers.send(known.leader, DueMarker(partition, ending.end, done))
+        self._go_on(ending)
+
+    def _write_own(self, ending: _Ending, partition: tuple[str, int]) -> None:
+        end = ending.end
+        try:
+            replica = self.append_marker(
+                partition, end.marker, end.producer_id, end.epoch, is_bumped=end.is_bumped
+            )
+        except KafkaError as error:
+            if error.code in OVERTAKEN:
+                ending.unwritten.discard(partition)
+            return
+        log = replica.log
+        if log.high_watermark >= log.log_end_offset:
             ending.unwritten.discard(partition)
-            log = replica.log
-            if log.high_watermark < log.log_end_offset:
-                ending.uncommitted += 1
-                done = partial(self._marker_written, ending, partition)
-                replica.commits.add(log.log_end_offset, done)
+            return
+        ending.waits += 1
+        replica.commits.add(log.log_end_offset, partial(self._own_marker_done, ending, partition))
+
+    def _own_marker_done(
+        self, ending: _Ending, partition: tuple[str, int], committed: bool
+    ) -> None:
+        code = ErrorCode.NONE if committed else ErrorCode.NOT_LEADER_OR_FOLLOWER
+        self._marker_done(ending, partition, code)
+
+    def _marker_done(self, ending: _Ending, partition: tuple[str, int], code: ErrorCode) -> None:
+        ending.waits -= 1
+        if not code or code in OVERTAKEN:
+            ending.unwritten.discard(partition)
         self._go_on(ending)
 
     def append_marker(
@@ -248,8 +292,8 @@ class TransactionService(Shards[TransactionCoordinator]):
 
         `is_bumped`: its epoch is newer than that of the transaction (second protocol).
 
-        Raises KafkaError: what `Node.named_replica` and `Log.append` raise, and
-        INVALID_PRODUCER_EPOCH for a marker that comes too late.
+        Raises KafkaError: what `Node.named_replica` and `Log.append` raise, NOT_ENOUGH_REPLICAS,
+        and INVALID_PRODUCER_EPOCH for a marker that comes too late.
         """
         topic, index = partition
         now_ms = self.now().log_ms
@@ -260,26 +304,16 @@ class TransactionService(Shards[TransactionCoordinator]):
         replica = self._node.named_replica(topic, index)
         if is_bumped:
             replica.log.producers.check_bumped_marker(header)
+        replica.check_enough_in_sync()
         replica.append(memoryview(batch), header, now_ms)
         if topic == OFFSETS_TOPIC:
             self._node.groups.end_transaction(index, producer_id, commit=marker.commit)
         return replica
 
-    def _marker_written(self, ending: _Ending, partition: tuple[str, int], committed: bool) -> None:
-        ending.uncommitted -= 1
-        if not committed:
-            ending.unwritten.add(partition)
-        self._go_on(ending)
-
     def _go_on(self, ending: _Ending) -> None:
-        if ending.uncommitted or not self._is_led(ending.shard):
+        if ending.waits or not self._is_led(ending.shard):
             return
         if ending.unwritten:
-            where = ", ".join(f"{topic}-{index}" for topic, index in sorted(ending.unwritten))
-            name = ending.transactional_id
-            text = f"transactional id {name}: no marker can be written to {where}"
-            if self._node.is_news(text):
-                logger.warning("%s; it is tried again every %d s", text, RETRY_SECONDS)
             self._retry_later(ending)
             return
         # Nobody has to wait until this is stored: if it is lost, the markers are written again.
@@ -289,8 +323,21 @@ class TransactionService(Shards[TransactionCoordinator]):
         self._answer_ends(ending.transactional_id)
 
     def _retry_later(self, ending: _Ending) -> None:
+        ending.tries += 1
+        if ending.unwritten and ending.tries == TRIES_BEFORE_WARNING:
+            where = ", ".join(f"{topic}-{index}" for topic, index in sorted(ending.unwritten))
+            logger.warning(
+                "transactional id %s: no marker can be written to %s; it is tried again until "
+                "their leaders take it",
+                ending.transactional_id,
+                where,
+            )
         self._stuck.append(ending)
         self._stuck_changed.set()
+
+    async def send_markers(self) -> None:
+        """Have markers written by other nodes, until cancelled."""
+        await self._markers.run()
 
     async def retry_markers(self) -> None:
         """Go on with ends that could not be written at first, until cancelled."""
@@ -326,19 +373,25 @@ class _Asked:
 
 
 class _Ending:
-    """A transaction whose end is decided, with the markers that are left to be written."""
+    """A transaction whose end is decided, with the markers that are left to be written.
 
-    __slots__ = ("marker", "shard", "transaction", "transactional_id", "uncommitted", "unwritten")
+    `waits` counts those of which it is not known yet whether they are committed.
+    """
+
+    __slots__ = ("end", "shard", "transactional_id", "tries", "unwritten", "waits")
 
     def __init__(
         self, shard: TransactionShard, transactional_id: str, transaction: Transaction
     ) -> None:
         self.shard = shard
         self.transactional_id = transactional_id
-        self.transaction = transaction
-        self.marker = Marker(
+        marker = Marker(
             commit=transaction.state is TransactionState.PREPARE_COMMIT,
             coordinator_epoch=shard.replica.leader_epoch,
         )
+        self.end = TransactionEnd(
+            transaction.producer_id, transaction.epoch, marker, transaction.second_protocol
+        )
         self.unwritten = set(transaction.partitions)
-        self.uncommitted = 0
+        self.waits = 0
+        self.tries = 0

@@ -67,7 +67,8 @@ class Producer:
     """What one producer id did in one partition.
 
     `seen_ms` is when this broker last had to do with it (log clock). It decides expiry: record
-    timestamps would make producers of old events expire at once.
+    timestamps would make producers of old events expire at once. `markers` counts the ends of
+    transactions since the state was built.
     """
 
     __slots__ = (
@@ -75,6 +76,7 @@ class Producer:
         "coordinator_epoch",
         "epoch",
         "marker_offset",
+        "markers",
         "next_sequence",
         "seen_ms",
         "timestamp",
@@ -90,6 +92,7 @@ class Producer:
         self.coordinator_epoch = -1
         self.marker_offset = -1
         """Where the last marker is of a producer without sequences."""
+        self.markers = 0
         self.transaction_start = -1
 
     def find(self, first_sequence: int, last_sequence: int) -> Batch | None:
@@ -140,6 +143,11 @@ class ProducerStates:
         """Whether this producer, in this epoch, has a transaction open here."""
         producer = self._producers.get(producer_id)
         return producer is not None and producer.transaction_start >= 0 and producer.epoch == epoch
+
+    def markers_of(self, producer_id: int) -> int:
+        """How many ends of transactions of a producer were seen since the state was built."""
+        producer = self._producers.get(producer_id)
+        return producer.markers if producer is not None else 0
 
     def check(self, header: BatchHeader) -> Batch | None:
         """Decide about a data batch of a producer before it is appended.
@@ -278,6 +286,7 @@ class ProducerStates:
         producer.seen_ms = now_ms
         producer.timestamp = header.max_timestamp
         producer.coordinator_epoch = marker.coordinator_epoch
+        producer.markers += 1
         if not producer.batches:
             producer.marker_offset = base_offset
         start = producer.transaction_start

@@ -6,6 +6,7 @@ from collections.abc import Coroutine
 from functools import partial
 from typing import Any, TypeAlias
 
+from kbroker.admission import Writer
 from kbroker.context import Context
 from kbroker.coordinator.shapes import (
     commit_refused,
@@ -27,8 +28,11 @@ from kbroker.protocol.messages.offsets import (
 )
 from kbroker.protocol.messages.transactions import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from kbroker.registry import handles
+from kbroker.replica import Replica
 from kbroker.shards import ShardPending
 from kbroker.waiters import Preparation
+
+from .transactional_batches import RETRY_ELSEWHERE, Standing
 
 FIRST_VERSION_THAT_KNOWS_ABORTABLE, FIRST_VERSION_THAT_JOINS = 4, 5
 """Of TxnOffsetCommit (KIP-890)."""
@@ -72,11 +76,7 @@ def txn_offset_commit(
     producer = request.producer_id, request.producer_epoch
     if not _names_any(ctx, request) or replica.log.producers.has_open_transaction(*producer):
         return _commit_in_transaction(ctx, request)
-    partition = (replica.topic.name, replica.index)
-    if ctx.version >= FIRST_VERSION_THAT_JOINS:
-        return Preparation(partial(_join_and_commit, ctx, request, partition))
-    code = ctx.node.transactions.verify(request.transactional_id, *producer, partition)
-    return _commit_in_transaction(ctx, request, _as_told(code, ctx.version))
+    return Preparation(partial(_ask_and_commit, ctx, request, replica))
 
 
 def _names_any(ctx: Context, request: TxnOffsetCommitRequest) -> bool:
@@ -88,17 +88,26 @@ def _names_any(ctx: Context, request: TxnOffsetCommitRequest) -> bool:
     )
 
 
-async def _join_and_commit(
-    ctx: Context, request: TxnOffsetCommitRequest, partition: tuple[str, int]
+async def _ask_and_commit(
+    ctx: Context, request: TxnOffsetCommitRequest, replica: Replica
 ) -> TransactionalAnswer:
-    """Append right after the transaction has taken the partition in, before it can end."""
-    code = await ctx.node.transactions.join(
-        request.transactional_id, request.producer_id, request.producer_epoch, [partition]
+    """Append when the transaction has the partition, or has taken it in, and did not end since."""
+    partition = (replica.topic.name, replica.index)
+    writer = Writer(request.transactional_id, request.producer_id, request.producer_epoch)
+    asked = Standing.of(replica, writer.producer_id)
+    codes = await ctx.node.transactions.admit(
+        writer, [partition], adds=ctx.version >= FIRST_VERSION_THAT_JOINS
     )
+    code = codes[partition]
+    if not code and asked != Standing.of(replica, writer.producer_id):
+        code = ErrorCode.NOT_COORDINATOR  # it may have ended: to be asked again
     return _commit_in_transaction(ctx, request, _as_told(code, ctx.version))
 
 
 def _as_told(code: ErrorCode, version: int) -> ErrorCode:
+    if code in RETRY_ELSEWHERE:
+        # It is the transaction that has to be asked again: the group's coordinator is right here.
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     return transaction_error(code, knows_abortable=version >= FIRST_VERSION_THAT_KNOWS_ABORTABLE)
 
 

@@ -66,7 +66,7 @@ def produce(ctx: Context, request: ProduceRequest) -> Answer | Preparation[Produ
     if request.transactional_id is not None:
         missing = work.missing_in_transaction()
         if missing:
-            return Preparation(partial(work.join_and_append, missing))
+            return Preparation(partial(work.ask_and_append, missing))
     elif _claims_transaction(request):
         code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         return work.refuse_all(KafkaError(code, "a transactional batch needs a transactional id"))
@@ -118,9 +118,9 @@ class _ProduceWork:
         return self._answer()
 
     def missing_in_transaction(self) -> Missing:
-        """Partitions that have to join the transaction before they are written."""
+        """Partitions about which the transaction is asked before they are written."""
         missing: Missing = {}
-        if self.transaction is not None and self.transaction.is_implicit:
+        if self.transaction is not None and self.transaction.asks:
             for topic in self.request.topic_data:
                 for partition in topic.partition_data:
                     self._note_missing(topic, partition, missing)
@@ -136,12 +136,12 @@ class _ProduceWork:
             replica = self._admit(topic, partition.index)
             producer = new_in_transaction(replica, partition.records)
             if producer is not None:
-                missing.setdefault(producer, []).append((replica.topic.name, replica.index))
+                missing.setdefault(producer, []).append(replica)
 
-    async def join_and_append(self, missing: Missing) -> Answer:
-        """Let partitions join the transaction, and append."""
+    async def ask_and_append(self, missing: Missing) -> Answer:
+        """Ask whether partitions are part of the transaction, or let them join it, and append."""
         assert self.transaction is not None
-        await self.transaction.join(missing)
+        await self.transaction.ask(missing)
         answer = self.append_all()
         return await self.prepare_and_append() if isinstance(answer, Preparation) else answer
 

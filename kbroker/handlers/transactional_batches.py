@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
+from kbroker.admission import Writer
 from kbroker.context import Context
 from kbroker.coordinator.shapes import transaction_error
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -15,7 +16,7 @@ ABORTABLE_SINCE = 11
 IMPLICIT_SINCE = 12
 """First version of Produce in which being written makes a partition part of the transaction."""
 
-Missing: TypeAlias = dict[tuple[int, int], list[tuple[str, int]]]
+Missing: TypeAlias = dict[tuple[int, int], list[Replica]]
 """Partitions by the id and epoch of the producer that writes to them."""
 
 RETRY_ELSEWHERE = frozenset(
@@ -28,6 +29,21 @@ RETRY_ELSEWHERE = frozenset(
 """What clients do not expect in an answer to Produce, and would not retry."""
 
 
+class Standing(NamedTuple):
+    """Where a partition stood when the coordinator was asked about a transaction in it.
+
+    When it stands elsewhere, the transaction may have been ended there since.
+    """
+
+    term: int
+    markers: int
+
+    @classmethod
+    def of(cls, replica: Replica, producer_id: int) -> Standing:
+        """Where it stands now."""
+        return cls(replica.term, replica.log.producers.markers_of(producer_id))
+
+
 class ProduceTransaction:
     """The transaction that one request belongs to: which of its batches may be appended.
 
@@ -36,27 +52,35 @@ class ProduceTransaction:
     nobody will ever write a marker (KIP-890).
     """
 
-    __slots__ = ("_node", "_refused", "_transactional_id", "_version")
+    __slots__ = ("_asked", "_codes", "_node", "_transactional_id", "_version")
 
     def __init__(self, ctx: Context, transactional_id: str) -> None:
         self._node = ctx.node
         self._version = ctx.version
         self._transactional_id = transactional_id
-        self._refused: dict[tuple[str, int], ErrorCode] = {}
+        self._asked: dict[tuple[str, int], Standing] = {}
+        self._codes: dict[tuple[str, int], ErrorCode] = {}
 
     @property
-    def is_implicit(self) -> bool:
+    def _is_implicit(self) -> bool:
         """Whether partitions join by being written, as in the second protocol."""
         return self._version >= IMPLICIT_SINCE
 
-    async def join(self, missing: Missing) -> None:
-        """Let partitions join the transaction, durably; `check` knows of those that could not."""
-        for (producer_id, epoch), partitions in missing.items():
-            code = await self._node.transactions.join(
-                self._transactional_id, producer_id, epoch, partitions
+    @property
+    def asks(self) -> bool:
+        """Whether the coordinator is asked about the first batch in a partition."""
+        return self._is_implicit or self._node.config.transaction_partition_verification_enable
+
+    async def ask(self, missing: Missing) -> None:
+        """Ask the coordinator about partitions, which then are part of the transaction or are
+        refused by `check`."""
+        for (producer_id, epoch), replicas in missing.items():
+            for replica in replicas:
+                self._asked[_place(replica)] = Standing.of(replica, producer_id)
+            writer = Writer(self._transactional_id, producer_id, epoch)
+            self._codes |= await self._node.transactions.admit(
+                writer, [_place(replica) for replica in replicas], adds=self._is_implicit
             )
-            if code:
-                self._refused.update(dict.fromkeys(partitions, code))
 
     def check(self, replica: Replica, records: memoryview | None) -> None:
         """Refuse a batch that no marker would end.
@@ -67,30 +91,29 @@ class ProduceTransaction:
                 again); OUT_OF_ORDER_SEQUENCE_NUMBER.
         """
         producer = new_in_transaction(replica, records)
-        if producer is None or records is None:
+        if producer is None or records is None or not self.asks:
             return
-        code = self._verified(producer, (replica.topic.name, replica.index))
+        place = _place(replica)
+        code = self._codes.get(place, ErrorCode.NONE)
+        if not code and self._asked.get(place) != Standing.of(replica, producer[0]):
+            # It ended while a batch was recompressed, or while the coordinator was asked.
+            code = ErrorCode.NOT_COORDINATOR
         if code:
             raise KafkaError(self._as_known(code), "the transaction is not open in this partition")
-        if self.is_implicit:
+        if self._is_implicit:
             replica.log.producers.check_begins_at_zero(read_header(records))
-
-    def _verified(self, producer: tuple[int, int], partition: tuple[str, int]) -> ErrorCode:
-        refused = self._refused.get(partition)
-        if refused is not None:
-            return refused
-        if not (self.is_implicit or self._node.config.transaction_partition_verification_enable):
-            return ErrorCode.NONE
-        # After a join too: the transaction may have ended while a batch was recompressed.
-        return self._node.transactions.verify(self._transactional_id, *producer, partition)
 
     def _as_known(self, code: ErrorCode) -> ErrorCode:
         """An error of the coordinator as producers of this version understand it."""
-        concurrent = code is ErrorCode.CONCURRENT_TRANSACTIONS and not self.is_implicit
+        concurrent = code is ErrorCode.CONCURRENT_TRANSACTIONS and not self._is_implicit
         if concurrent or code in RETRY_ELSEWHERE:
             # Retriable, without the client asking for metadata first.
             return ErrorCode.NOT_ENOUGH_REPLICAS
         return transaction_error(code, knows_abortable=self._version >= ABORTABLE_SINCE)
+
+
+def _place(replica: Replica) -> tuple[str, int]:
+    return replica.topic.name, replica.index
 
 
 def new_in_transaction(replica: Replica, records: memoryview | None) -> tuple[int, int] | None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import trio
 
+from kbroker.admission import Writer
 from kbroker.broker import Broker
 from kbroker.clock import SystemClock
 from kbroker.protocol.api_keys import ApiKey
@@ -42,26 +43,18 @@ class FakeTransactions:
         self.verified: list[tuple[str, int]] = []
         self.gate: trio.Event | None = None
 
-    async def join(
-        self,
-        transactional_id: str,
-        producer_id: int,
-        epoch: int,
-        partitions: Collection[tuple[str, int]],
-    ) -> ErrorCode:
-        assert transactional_id == "tx"
-        self.joined.append(partitions)
+    async def admit(
+        self, writer: Writer, partitions: Collection[tuple[str, int]], *, adds: bool
+    ) -> dict[tuple[str, int], ErrorCode]:
+        assert writer.transactional_id == "tx"
+        if adds:
+            self.joined.append(partitions)
+        else:
+            self.verified.extend(partitions)
         await trio.lowlevel.checkpoint()
         if self.gate is not None:
             await self.gate.wait()
-        return self.code
-
-    def verify(
-        self, transactional_id: str, producer_id: int, epoch: int, partition: tuple[str, int]
-    ) -> ErrorCode:
-        assert transactional_id == "tx"
-        self.verified.append(partition)
-        return self.code
+        return dict.fromkeys(partitions, self.code)
 
 
 @pytest.fixture
@@ -71,8 +64,7 @@ def transactions() -> FakeTransactions:
 
 async def prepare(broker: Broker, wire: Wire, transactions: FakeTransactions) -> None:
     """A topic "t", a coordinator for every group, and a fake one for every transaction."""
-    broker.node.transactions.join = transactions.join  # type: ignore[method-assign]
-    broker.node.transactions.verify = transactions.verify  # type: ignore[method-assign]
+    broker.node.transactions.admit = transactions.admit  # type: ignore[method-assign]
     if "t" not in broker.node.cluster.topics:
         await create_topic(wire, "t", partitions=4)
         await broker.node.groups.create_topic()
@@ -213,6 +205,8 @@ async def test_codes_by_version(start: Start, transactions: FakeTransactions, ve
         ErrorCode.TRANSACTION_ABORTABLE: abortable,
         ErrorCode.INVALID_PRODUCER_ID_MAPPING: ErrorCode.INVALID_PRODUCER_ID_MAPPING,
         ErrorCode.CONCURRENT_TRANSACTIONS: ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.NOT_COORDINATOR: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     }
     async with start() as broker, connected(broker.endpoint) as wire:
         await prepare(broker, wire, transactions)
@@ -277,6 +271,25 @@ async def test_requests_of_a_connection_keep_their_order(
         assert (await wire.receive()).topics[0].partitions[0].error_code == 0
         row = (await wire.receive()).topics[0].partitions[0]
         assert row.error_code == ErrorCode.UNSTABLE_OFFSET_COMMIT
+
+
+@pytest.mark.parametrize("version", [3, 5])
+async def test_a_transaction_that_ends_while_its_coordinator_is_asked(
+    start: Start, transactions: FakeTransactions, version: int
+) -> None:
+    """What came after the marker would be open for ever: the producer has to ask again."""
+    transactions.gate = trio.Event()
+    async with start() as broker, connected(broker.endpoint) as wire:
+        await prepare(broker, wire, transactions)
+        ask = txn_commit_request(1)
+        await wire.send_bytes(wire.frame(ApiKey.TXN_OFFSET_COMMIT, version, ask))
+        await until(lambda: transactions.joined or transactions.verified)
+        end(broker, commit=False)
+        transactions.gate.set()
+        (row,) = (await wire.receive()).topics[0].partitions
+        assert row.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert log_of(broker).producers.first_open_offset is None
+        assert await txn_commit(wire, 1, version=version) == 0
 
 
 async def test_a_commit_is_answered_when_it_is_durable(

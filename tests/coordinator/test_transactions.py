@@ -103,7 +103,7 @@ class Log:
             self.complete()
         return answer
 
-    def complete(self) -> set[str]:
+    def complete(self) -> list[str]:
         prepared = self.coordinator.take_prepared()
         for name in prepared:
             self.keep(self.coordinator.complete(name, self.now))
@@ -206,7 +206,7 @@ def test_beginning_while_a_transaction_is_open(second: bool) -> None:
     assert told(log.init()) == (CONCURRENT, -1, -1)
     assert log.state == "PrepareAbort"
     assert told(log.init()) == (CONCURRENT, -1, -1)
-    assert log.complete() == {"t"}
+    assert log.complete() == ["t"]
     assert (log.state, log.transaction.epoch) == ("CompleteAbort", 1)
     assert told(log.init()) == (0, 101, 2)
 
@@ -492,9 +492,9 @@ def test_loading_at_every_step(second: bool, commit: bool) -> None:
     log.end(commit=commit, complete=False)
     log.reload()
     assert log.transaction.partitions == {A, B}
-    assert log.complete() == {"t"}, "its markers are written again"
+    assert log.complete() == ["t"], "its markers are written again"
     log.reload()
-    assert log.complete() == set()
+    assert log.complete() == []
     assert log.state == ("CompleteCommit" if commit else "CompleteAbort")
 
 
@@ -586,7 +586,7 @@ def test_an_abort_that_no_producer_asked_for(second: bool) -> None:
     assert log.coordinator.deadline("t") == NOW.coordinator_ms + 60_000
     log.keep(log.coordinator.abort("t", NOW, cause="x"))
     assert log.coordinator.deadline("t") is None
-    assert log.complete() == {"t"}
+    assert log.complete() == ["t"]
     known = log.coordinator.transactions["t"]
     assert (known.state, known.epoch) == (TransactionState.COMPLETE_ABORT, 1)
     assert log.end(commit=True).error_code in (FENCED, INVALID)

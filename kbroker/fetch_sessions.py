@@ -28,9 +28,10 @@ TargetKey = tuple[uuid.UUID | str, int]
 
 
 class Target:
-    """One partition that a client fetches: from where, and what it was last told.
+    """One partition that a client or a follower fetches: from where, and what it was last told.
 
     `max_bytes` bounds this partition's records; the epochs are -1 where the client knows none.
+    `log_start_offset` and `high_watermark` are those of a follower.
     """
 
     __slots__ = (
@@ -38,8 +39,10 @@ class Target:
         "_replica",
         "current_leader_epoch",
         "fetch_offset",
+        "high_watermark",
         "key",
         "last_fetched_epoch",
+        "log_start_offset",
         "max_bytes",
         "told_high_watermark",
         "told_log_start_offset",
@@ -53,12 +56,16 @@ class Target:
         max_bytes: int,
         current_leader_epoch: int,
         last_fetched_epoch: int,
+        log_start_offset: int = -1,
+        high_watermark: int = -1,
     ) -> None:
         self.key = key
         self.fetch_offset = fetch_offset
         self.max_bytes = max_bytes
         self.current_leader_epoch = current_leader_epoch
         self.last_fetched_epoch = last_fetched_epoch
+        self.log_start_offset = log_start_offset
+        self.high_watermark = high_watermark
         self.told_high_watermark = -1
         self.told_log_start_offset = -1
         self.topic_name: str | None = None
@@ -72,6 +79,8 @@ class Target:
         self.max_bytes = newer.max_bytes
         self.current_leader_epoch = newer.current_leader_epoch
         self.last_fetched_epoch = newer.last_fetched_epoch
+        self.log_start_offset = newer.log_start_offset
+        self.high_watermark = newer.high_watermark
         self._replica = None
 
     def was_read(self, replica: Replica | None) -> None:
@@ -83,9 +92,9 @@ class Target:
         """Whether `replica` is what was read last, in the same role and under the same leader."""
         return replica is self._replica and replica.term == self._read_term
 
-    def idle_replica(self) -> Replica | None:
+    def idle_replica(self, *, to_log_end: bool = False) -> Replica | None:
         """What was read last, if it can have nothing new: the client has read all of it, was told
-        so, and nothing has happened since.
+        so, and nothing has happened since. Followers read `to_log_end`.
 
         A client may follow thousands of partitions, most of which are idle: this is what each of
         them costs in each fetch.
@@ -95,7 +104,8 @@ class Target:
             return None
         log = replica.log
         is_idle = (
-            log.high_watermark == self.fetch_offset == self.told_high_watermark
+            self.fetch_offset == (log.log_end_offset if to_log_end else log.high_watermark)
+            and log.high_watermark == self.told_high_watermark
             and log.log_start_offset == self.told_log_start_offset
         )
         return replica if is_idle else None

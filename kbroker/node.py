@@ -44,6 +44,7 @@ from .peers import Dial, Peers, dial_tcp
 from .producer_ids import ProducerIds
 from .replica import Replica
 from .replication.following import Following
+from .replication.in_sync import InSync
 from .replication.leading import Leading
 from .request_memory import RequestMemory
 from .scrubber import Scrubber
@@ -58,7 +59,6 @@ CHECKPOINT_SECONDS = 0.5
 SET_BY_CLIENTS = "set by clients"
 LOGGED_MAX = 1000
 NOT_REGISTERED = -1
-REPLICA_LAG_SECONDS_MAX = 30.0
 
 
 class Node:
@@ -98,6 +98,8 @@ class Node:
         self.in_thread = in_thread
         self.flusher = flusher
         self.changes = flusher.changes
+        self._replicas: dict[tuple[int, int], Replica] = {}
+        """By the number of the topic's id, whose hash is faster than that of the id, and index."""
         self.membership = Membership(
             cluster,
             config,
@@ -107,6 +109,8 @@ class Node:
             on_epoch=self.registered,
         )
         self.controller = Controller(cluster, self.membership)
+        self.in_sync = InSync(self)
+        cluster.subscribe_nodes(lambda _: self.in_sync.look_at_all())
         self.groups = GroupService(self)
         self.transactions = TransactionService(self)
         self.peers = Peers(self, dial)
@@ -123,8 +127,6 @@ class Node:
         self.no_checkpoint = trio.Lock()
         """Held by whoever checkpoints; while another one holds it, nothing is removed."""
         self.unhandled_errors = 0
-        self._replicas: dict[tuple[int, int], Replica] = {}
-        """By the number of the topic's id, whose hash is faster than that of the id, and index."""
         self._logged: set[str] = set()
         self.history: History[tuple[str, int | None], Line] = History()
         """What changed in each partition and why; with None, in all partitions of a topic."""
@@ -189,6 +191,7 @@ class Node:
             nursery.start_soon(self.membership.run)
             nursery.start_soon(self.controller.run)
             nursery.start_soon(self.following.run)
+            nursery.start_soon(self.in_sync.run)
             nursery.start_soon(self.groups.run_loads)
             nursery.start_soon(self.groups.run_timers)
             nursery.start_soon(self.groups.expire_regularly)
@@ -322,7 +325,7 @@ class Node:
     # -- replicas
 
     def leads(self, partition: Partition) -> bool:
-        """Whether this node is the leader of a partition."""
+        """Whether this node was elected to lead a partition, since it registered."""
         return partition.leader == self.id and partition.leader_registration == self.epoch
 
     def replica(self, topic: Topic, index: int) -> Replica:
@@ -420,7 +423,7 @@ class Node:
                 self.id,
                 replica.log.log_end_offset,
                 trio.current_time(),
-                REPLICA_LAG_SECONDS_MAX,
+                self.config.replica_lag_time_max_ms / 1000,
                 eligible=self._may_be_in_sync,
             )
         )
@@ -431,6 +434,17 @@ class Node:
         return (
             registration is not None and registration.ready and registration.epoch == broker_epoch
         )
+
+    def nearer_replica(self, replica: Replica, rack: str, offset: int) -> int:
+        """The node in `rack` from which a consumer should read on at `offset`; -1 for this one."""
+        if replica.leading is None or self.config.rack == rack:
+            return NOT_REGISTERED
+        there = [
+            (end, node_id)
+            for node_id, end in replica.leading.readable_at(offset).items()
+            if self.cluster.nodes[node_id].rack == rack
+        ]
+        return max(there)[1] if there else NOT_REGISTERED
 
     def registered(self, epoch: int) -> None:
         """Lead under another registration from now on; with NOT_REGISTERED, nothing at all."""

@@ -129,6 +129,7 @@ class Replica:
 
     def _take_role(self, partition: Partition) -> None:
         self.term += 1
+        self._flusher.changes.happened()
         self._take_state(partition)
         self.wake()
 
@@ -314,32 +315,50 @@ class Replica:
     def follower_fetched(
         self, node_id: int, broker_epoch: int, offset: int, log_start: int
     ) -> bool:
-        """A follower has everything before `offset`. Returns whether it should join the others.
-
-        What this commits is committed at once.
-        """
+        """A follower has everything from `log_start` to `offset`; what that commits is committed at
+        once. Returns whether some follower should join those that are in sync."""
         leading = self.leading
         if leading is None:
             return False
         now, end = trio.current_time(), self.log.log_end_offset
-        leading.fetched(node_id, broker_epoch, offset, end, now, log_start=log_start)
+        if leading.fetched(node_id, broker_epoch, offset, end, now, log_start=log_start):
+            self._flusher.changes.happened()  # records may be deleted everywhere now
         self._commit(leading.high_watermark(self.durable_end, end, now))
         return bool(leading.joining(self.log.high_watermark, end, now))
 
+    def isr_proposal(self) -> frozenset[int] | None:
+        """The in-sync set that should be stored; None while it is, and for followers."""
+        leading = self.leading
+        if leading is None or leading.alone or self.log.offline is not None:
+            return None
+        return leading.proposal(
+            self.log.high_watermark, self.log.log_end_offset, trio.current_time()
+        )
+
+    def low_watermark(self) -> int:
+        """Where the log begins on all replicas that run. Raises NOT_LEADER_OR_FOLLOWER."""
+        if self.leading is None:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return self.leading.low_watermark(self.log.log_start_offset)
+
+    @property
+    def knows_its_end(self) -> bool:
+        """Whether all that was committed under earlier leaders is known to be; not yet in a new one.
+
+        Before that, its high watermark may be lower than the one that clients have seen.
+        """
+        leading = self.leading
+        return leading is None or leading.alone or self.log.high_watermark >= leading.epoch_start
+
     # -- waiting
 
-    def park(self, fetch: FetchWait) -> None:
-        """Tell `fetch` of every change until `unpark`."""
-        self._fetches[fetch] = None
+    def park(self, fetch: FetchWait, *, of_follower: bool = False) -> None:
+        """Tell `fetch` of every change until `unpark`: of what becomes readable, and a follower of
+        what is appended and of the high watermark."""
+        (self._follower_fetches if of_follower else self._fetches)[fetch] = None
 
     def unpark(self, fetch: FetchWait) -> None:
         self._fetches.pop(fetch, None)
-
-    def park_follower(self, fetch: FetchWait) -> None:
-        """As `park`, for one that reads up to the log end and is told of the high watermark."""
-        self._follower_fetches[fetch] = None
-
-    def unpark_follower(self, fetch: FetchWait) -> None:
         self._follower_fetches.pop(fetch, None)
 
     def wake(self) -> None:

@@ -15,6 +15,9 @@ _LIMITED_HOST = r"[^,\s][^,]*:\d{1,10}"
 _LISTENER_EXAMPLE = "PLAINTEXT://127.0.0.1:9092"
 
 
+RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+
+
 def _replicas(nodes: int) -> int:
     return min(3, nodes)
 
@@ -858,6 +861,24 @@ _REPLICATION = (
         "How long a node waits for another one's answer before it connects anew.",
         unit="ms",
         minimum=1,
+        dynamic=False,
+    ),
+    Property(
+        "replica.lag.time.max.ms",
+        Type.LONG,
+        "30000",
+        "A follower that has been behind its leader for longer is not in sync any more.",
+        unit="ms",
+        minimum=1,
+        dynamic=False,
+    ),
+    Property(
+        "replica.selector.class",
+        Type.STRING,
+        None,
+        "Which replica consumers read from: unset, the leader; with Kafka's rack-aware one, a "
+        "follower that is in their rack (`client.rack`), if there is one (KIP-392).",
+        choices=(RACK_AWARE_SELECTOR,),
         dynamic=False,
     ),
 )

@@ -29,8 +29,6 @@ delegation.token.secret.key
 early.start.listeners
 group.coordinator.rebalance.protocols
 replica.high.watermark.checkpoint.interval.ms
-replica.lag.time.max.ms
-replica.selector.class
 replica.socket.receive.buffer.bytes
 replication.quota.window.num
 replication.quota.window.size.seconds

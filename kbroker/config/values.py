@@ -8,6 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import ClassVar, Literal, NamedTuple, Self, overload
 
+from .broker_table import RACK_AWARE_SELECTOR
 from .elsewhere import elsewhere
 from .kafka_environment import with_listeners
 from .property import ConfigError, Effect, Scope, Source, Value
@@ -239,6 +240,11 @@ class BrokerConfig(Settings):
         """The place of this node, as clients are told."""
         return self.text("broker.rack") or None
 
+    @property
+    def reads_by_rack(self) -> bool:
+        """Whether consumers are sent to a replica in their rack (KIP-392)."""
+        return self.text("replica.selector.class") == RACK_AWARE_SELECTOR
+
     def connections_max_from(self, host: str) -> int:
         """How many connections one address may have open."""
         return self._connections_max.get(host, self.max_connections_per_ip)
@@ -320,6 +326,7 @@ class BrokerConfig(Settings):
     replica_fetch_response_max_bytes = _Integer("replica.fetch.response.max.bytes")
     replica_fetch_wait_max_ms = _Integer("replica.fetch.wait.max.ms")
     replica_socket_timeout_ms = _Integer("replica.socket.timeout.ms")
+    replica_lag_time_max_ms = _Integer("replica.lag.time.max.ms")
     replication_factor_clamp = _Boolean("replication.factor.clamp")
     request_max_bytes = _Integer("socket.request.max.bytes")
     request_max_partitions = _Integer("max.request.partition.size.limit")

@@ -1,4 +1,4 @@
-"""Fetch: stored batches, as they are, from the log to the client."""
+"""Fetch: stored batches, as they are, from the log to clients and to followers."""
 
 from __future__ import annotations
 
@@ -25,12 +25,14 @@ from kbroker.topics import find_topic
 from kbroker.waiters import FetchWait
 
 from .current_leader import tell_leaders
+from .followers import fetching_follower
 
 FIRST_VERSION_OF_BATCHES = 4
 FIRST_VERSION_OF_MAGIC_1 = 2
 FIRST_VERSION_WITH_MAX_BYTES = 3
 FIRST_VERSION_WITH_LEADERS = 16
 """Whose answers say who leads instead (KIP-951)."""
+FIRST_VERSION_AT_FOLLOWERS = 11
 READ_COMMITTED = 1
 NO_REPLICA = -1
 """The replica id of a client."""
@@ -44,12 +46,18 @@ def fetch(
     """Behaviour: whole batches from the one that holds the fetch offset, up to the high watermark
     (read_committed: the last stable offset); waits for `min_bytes` until `max_wait_ms`.
 
+    A follower reads up to the end of the log, and its offset says what it has; it is answered as
+    soon as there is more, or when the high watermark or the log start moved. A consumer that names
+    its rack may be sent to a follower there, which serves up to its own high watermark (KIP-392).
+
     Versions: 0 to 3 are answered in the formats before record batches, 0 and 1 in format 0, as
-    Kafka did before 4.0. 7 brings sessions (KIP-227), 12 the check for a diverged client (KIP-595),
-    13 topic ids. A replica id that is no registered node is refused (CVE-2018-1288).
+    Kafka did before 4.0. 7 brings sessions (KIP-227), 11 racks, 12 the check for a diverged reader
+    (KIP-595), 13 topic ids, 15 the broker epoch of a follower (KIP-903): without the one that the
+    node is registered under, a replica id is refused (CVE-2018-1288).
 
     Differs from Kafka: versions 0 to 2 too get a whole batch that is larger than they asked for;
-    Kafka sent a part of it, which clients report as an error.
+    Kafka sent a part of it, which clients report as an error. A follower that has less than its
+    reader answers OFFSET_NOT_AVAILABLE, not OFFSET_OUT_OF_RANGE, which makes readers start over.
     """
     work = _FetchWork(ctx, request)
     try:
@@ -77,7 +85,7 @@ class _Row(NamedTuple):
     def size(self) -> int:
         return self.found.size
 
-    def is_still_true(self) -> bool:
+    def is_still_true(self, *, to_log_end: bool) -> bool:
         """Whether reading again would find the same."""
         replica, answer = self.replica, self.response
         if replica is None or replica.closed or answer.error_code:
@@ -88,6 +96,29 @@ class _Row(NamedTuple):
             and log.last_stable_offset == answer.last_stable_offset
             and log.log_start_offset == answer.log_start_offset
             and self.target.was_read_as(replica)
+            and (not to_log_end or log.log_end_offset == self.target.fetch_offset)
+        )
+
+    def must_not_wait(self) -> bool:
+        """An error, or advice what to do: there is nothing to wait for."""
+        answer = self.response
+        return bool(
+            answer.error_code
+            or answer.diverging_epoch
+            or answer.preferred_read_replica != NO_REPLICA
+        )
+
+    def is_news_for_follower(self, *, in_session: bool) -> bool:
+        """Whether the high watermark or the log start moved since a follower was told.
+
+        Without a session, only its own word says what it knows of that (KIP-1166).
+        """
+        answer, target = self.response, self.target
+        if not in_session:
+            return answer.high_watermark > target.high_watermark
+        return (
+            answer.high_watermark != target.told_high_watermark
+            or answer.log_start_offset != target.told_log_start_offset
         )
 
 
@@ -99,13 +130,14 @@ class _FetchWork:
     """One Fetch request: what to read, reading it, and waiting for more."""
 
     __slots__ = (
+        "_arrived",
         "_empty",
         "_idle",
         "by_id",
         "committed_only",
         "ctx",
         "deadline",
-        "from_replica",
+        "follower",
         "max_bytes",
         "node",
         "plan",
@@ -126,9 +158,9 @@ class _FetchWork:
         if ctx.version < FIRST_VERSION_OF_BATCHES:
             self.max_bytes = min(self.max_bytes, CONTENT_BYTES_MAX)
         self.deadline = trio.current_time() + request.max_wait_ms / 1000
-        state = request.replica_state
-        replica_id = request.replica_id if state is None else state.replica_id
-        self.from_replica = replica_id > NO_REPLICA
+        self.follower = fetching_follower(request)
+        self._arrived = False
+        """What the request says of a follower was taken note of: it says nothing new later."""
         self._idle: list[Replica] = []
         self._empty: dict[TargetKey, _Row] = {}
 
@@ -141,6 +173,8 @@ class _FetchWork:
                 row.partition_max_bytes,
                 row.current_leader_epoch,
                 row.last_fetched_epoch,
+                row.log_start_offset,
+                row.high_watermark,
             )
             for topic in request.topics
             for row in topic.partitions
@@ -172,14 +206,15 @@ class _FetchWork:
         anything = False
         every_one = self.version < FIRST_VERSION_WITH_MAX_BYTES
         rows = []
+        to_log_end = self.follower is not None
         self._idle.clear()
         for target in self.plan.targets:
-            idle = target.idle_replica() if self.plan.incremental else None
-            if idle is not None:
+            idle = target.idle_replica(to_log_end=to_log_end) if self.plan.incremental else None
+            if idle is not None and self._is_idle(target, idle):
                 self._idle.append(idle)
                 continue
             row = self._empty.get(target.key)
-            if row is None or not row.is_still_true():
+            if row is None or not row.is_still_true(to_log_end=to_log_end):
                 at_least_one = not anything or (every_one and left > 0)
                 row = self._read(target, min(left, target.max_bytes), at_least_one=at_least_one)
                 if not row.size:
@@ -187,7 +222,21 @@ class _FetchWork:
             left -= row.size
             anything = anything or row.size > 0
             rows.append(row)
+        self._arrived = True
         return rows
+
+    def _is_idle(self, target: Target, replica: Replica) -> bool:
+        """Whether there is nothing new in a partition, also by what a follower says of itself."""
+        if self.follower is None:
+            return True
+        if not self.follower.is_registered(self.node.cluster):
+            return False
+        self._note_follower(target, replica)
+        return replica.log.high_watermark == target.told_high_watermark
+
+    def _note_follower(self, target: Target, replica: Replica) -> None:
+        if self.follower is not None and not self._arrived:
+            self.follower.has_fetched(self.node, target, replica)
 
     def _read(self, target: Target, max_bytes: int, *, at_least_one: bool) -> _Row:
         key, index = target.key
@@ -195,14 +244,23 @@ class _FetchWork:
         replica = None
         target.was_read(None)
         try:
-            if self.from_replica:
-                raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-            replica = self.node.replica(self._topic(target), index)
+            replica = self._replica(self._topic(target), index)
             return self._read_replica(target, name, replica, max_bytes, at_least_one)
         except KafkaError as error:
             if isinstance(error, StorageError) and replica is not None and not replica.closed:
                 self.node.report_storage_error(replica.topic, index, error)
             return self._refused(target, name, error, replica)
+
+    def _replica(self, topic: Topic, index: int) -> Replica:
+        """The replica that serves whoever asks: any that can be read up to its high watermark."""
+        if self.follower is not None:
+            self.follower.check_registered(self.node.cluster)
+            replica = self.node.replica(topic, index)
+            replica.check_is_replica(self.follower.node_id)
+            return replica
+        if self.version < FIRST_VERSION_AT_FOLLOWERS:
+            return self.node.replica(topic, index)
+        return self.node.hosted(topic, index)
 
     def _refused(
         self, target: Target, name: str, error: KafkaError, replica: Replica | None
@@ -236,8 +294,35 @@ class _FetchWork:
         self, target: Target, name: str, replica: Replica, max_bytes: int, at_least_one: bool
     ) -> _Row:
         replica.check_epoch(target.current_leader_epoch)
+        diverged = replica.diverging_epoch(target.last_fetched_epoch, target.fetch_offset)
+        if diverged is not None:
+            epoch, end_offset = diverged
+            response = self._marks(replica)
+            response.diverging_epoch = FetchResponse.EpochEnd(epoch=epoch, end_offset=end_offset)
+            return _Row(target, name, response, NOTHING, replica)
+        target.was_read(replica)
+        nearer = self._nearer(target, replica)
+        if nearer != NO_REPLICA:
+            response = self._marks(replica)
+            response.preferred_read_replica = nearer
+            return _Row(target, name, response, NOTHING, replica)
+        found = self._found(target, replica, max_bytes, at_least_one)
+        self._note_follower(target, replica)
+        response = self._marks(replica)
+        response.records = found.records
+        if self.committed_only and found.size:
+            response.aborted_transactions = [
+                FetchResponse.AbortedTransaction(producer_id=producer_id, first_offset=offset)
+                for producer_id, offset in replica.log.aborted_transactions(
+                    found.first_offset, found.next_offset
+                )
+            ]
+        return _Row(target, name, response, found, replica)
+
+    def _marks(self, replica: Replica) -> FetchResponse.Partition:
+        """The row of a partition, without records."""
         log = replica.log
-        response = FetchResponse.Partition(
+        return FetchResponse.Partition(
             partition_index=replica.index,
             high_watermark=log.high_watermark,
             last_stable_offset=log.last_stable_offset,
@@ -245,25 +330,25 @@ class _FetchWork:
             aborted_transactions=[] if self.committed_only else None,
             records=b"",
         )
-        diverged = replica.diverging_epoch(target.last_fetched_epoch, target.fetch_offset)
-        if diverged is not None:
-            epoch, end_offset = diverged
-            response.diverging_epoch = FetchResponse.EpochEnd(epoch=epoch, end_offset=end_offset)
-            return _Row(target, name, response, NOTHING, replica)
-        target.was_read(replica)
-        limit = log.last_stable_offset if self.committed_only else log.high_watermark
-        found = log.read(
+
+    def _nearer(self, target: Target, replica: Replica) -> int:
+        """The node of a replica in the consumer's rack that it should read from; -1 for this one."""
+        rack = self.request.rack_id
+        if not rack or self.follower is not None or not self.node.config.reads_by_rack:
+            return NO_REPLICA
+        return self.node.nearer_replica(replica, rack, target.fetch_offset)
+
+    def _found(self, target: Target, replica: Replica, max_bytes: int, at_least_one: bool) -> Slice:
+        log = replica.log
+        if self.follower is not None:
+            limit = log.log_end_offset
+        else:
+            limit = log.last_stable_offset if self.committed_only else log.high_watermark
+            if target.fetch_offset > log.log_end_offset and not replica.is_leader:
+                raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE)
+        return log.read(
             target.fetch_offset, max(max_bytes, 0), limit=limit, at_least_one=at_least_one
         )
-        response.records = found.records
-        if self.committed_only and found.size:
-            response.aborted_transactions = [
-                FetchResponse.AbortedTransaction(producer_id=producer_id, first_offset=offset)
-                for producer_id, offset in log.aborted_transactions(
-                    found.first_offset, found.next_offset
-                )
-            ]
-        return _Row(target, name, response, found, replica)
 
     def is_enough(self, rows: list[_Row]) -> bool:
         """True when the answer need not wait: enough bytes, an error, or nothing to wait for."""
@@ -271,7 +356,12 @@ class _FetchWork:
             return True
         if _size_of(rows) >= self.request.min_bytes:
             return True
-        return any(row.response.error_code or row.response.diverging_epoch for row in rows)
+        if any(row.must_not_wait() for row in rows):
+            return True
+        in_session = self.plan.session is not None
+        return self.follower is not None and any(
+            row.is_news_for_follower(in_session=in_session) for row in rows
+        )
 
     # -- waiting
 
@@ -297,7 +387,7 @@ class _FetchWork:
                 came_to_nothing = _size_of(rows) and not _size_of(converted)
                 if over or not came_to_nothing or self.is_enough(converted):
                     return self.respond(converted)
-                if not all(row.is_still_true() for row in rows):
+                if not all(row.is_still_true(to_log_end=False) for row in rows):
                     continue
             await self._wait_for_change(rows)
 
@@ -323,8 +413,9 @@ class _FetchWork:
         wait = FetchWait(self.request.min_bytes - _size_of(rows))
         replicas = [row.replica for row in rows if row.replica is not None]
         replicas += self._idle
+        of_follower = self.follower is not None
         for replica in replicas:
-            replica.park(wait)
+            replica.park(wait, of_follower=of_follower)
         try:
             await wait.wait(self.deadline)
         finally:
@@ -355,7 +446,7 @@ class _FetchWork:
     def _must_tell(self, row: _Row) -> bool:
         answer = row.response
         told = row.target.must_tell(
-            answer.error_code or int(answer.diverging_epoch is not None),
+            answer.error_code or int(row.must_not_wait()),
             row.size,
             answer.high_watermark,
             answer.log_start_offset,

@@ -28,6 +28,7 @@ FIRST_VERSION = {
     EARLIEST_PENDING: 11,
 }
 """The first version of each special timestamp."""
+FIRST_VERSION_OF_NOT_AVAILABLE = 5
 
 
 class _Found(NamedTuple):
@@ -41,6 +42,9 @@ class _Found(NamedTuple):
 @handles(ApiKey.LIST_OFFSETS, versions="0-11")
 def list_offsets(ctx: Context, request: ListOffsetsRequest) -> ListOffsetsResponse:
     """Behaviour: offsets of a log's ends, or of the first record at or after a time.
+
+    A new leader does not say where the log ends before it knows that of its predecessors:
+    OFFSET_NOT_AVAILABLE, before version 5 LEADER_NOT_AVAILABLE (KIP-207).
 
     Versions: 0 answers a list of offsets; 2 knows read_committed, whose latest offset is the last
     stable one; 4 checks and answers leader epochs. A special timestamp that is newer than the
@@ -79,6 +83,11 @@ def _list_one(
         )
     except KafkaError as error:
         row.error_code = error.code
+        if (
+            error.code == ErrorCode.OFFSET_NOT_AVAILABLE
+            and ctx.version < FIRST_VERSION_OF_NOT_AVAILABLE
+        ):
+            row.error_code = ErrorCode.LEADER_NOT_AVAILABLE
         return row
     row.offset, row.timestamp, row.leader_epoch = found
     if ctx.version == 0 and found.offset >= 0:
@@ -92,6 +101,7 @@ def _find(replica: Replica, timestamp: int, committed_only: bool, version: int) 
         if version < FIRST_VERSION.get(timestamp, version + 1):
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
         if timestamp == LATEST:
+            _check_end_is_known(replica)
             end = log.last_stable_offset if committed_only else log.high_watermark
             return _Found(end, leader_epoch=replica.leader_epoch)
         if timestamp in (EARLIEST, EARLIEST_LOCAL):
@@ -101,9 +111,18 @@ def _find(replica: Replica, timestamp: int, committed_only: bool, version: int) 
     limit = log.last_stable_offset if committed_only else log.high_watermark
     if timestamp == MAX_TIMESTAMP:
         newest = log.max_timestamp_offset()
-        return _Found(*newest) if newest and newest.offset < limit else _Found()
-    found = log.offset_for_timestamp(timestamp, limit=limit)
-    return _Found(*found) if found else _Found()
+        found = newest if newest and newest.offset < limit else None
+    else:
+        found = log.offset_for_timestamp(timestamp, limit=limit)
+    if found is None:
+        _check_end_is_known(replica)
+        return _Found()
+    return _Found(*found)
+
+
+def _check_end_is_known(replica: Replica) -> None:
+    if not replica.knows_its_end:
+        raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE)
 
 
 def _epoch_at_start(replica: Replica) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import trio
 
@@ -25,6 +26,7 @@ from kbroker.protocol.messages.topics import (
 )
 from kbroker.protocol.schema import ZERO_UUID
 from kbroker.registry import handles
+from kbroker.replica import Replica
 from kbroker.topics import (
     DEFAULT,
     NewTopic,
@@ -207,26 +209,44 @@ def _added_partitions(ctx: Context, asked: CreatePartitionsRequest.Topic) -> lis
 
 @handles(ApiKey.DELETE_RECORDS, versions="0-2")
 async def delete_records(ctx: Context, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
-    """Behaviour: the log then starts at the offset given (-1: at the high watermark).
+    """Behaviour: the log then starts at the offset given (-1: at the high watermark), on all replicas
+    that run, or it is REQUEST_TIMED_OUT (KIP-107).
 
     Differs from Kafka: the new start is durable when the answer arrives; Kafka writes it down
     within a minute, and a crash before that brings the records back.
     """
+    deadline = trio.current_time() + max(request.timeout_ms, 0) / 1000
+    waiting: list[_Deletion] = []
     response = DeleteRecordsResponse(
         topics=[
             DeleteRecordsResponse.Topic(
                 name=topic.name,
-                partitions=[_delete_before(ctx, topic.name, row) for row in topic.partitions],
+                partitions=[
+                    _delete_before(ctx, topic.name, row, waiting) for row in topic.partitions
+                ],
             )
             for topic in request.topics
         ]
     )
     await ctx.node.checkpoint()
+    for deletion in waiting:
+        await _finish(ctx, deletion, deadline)
     return response
 
 
+class _Deletion(NamedTuple):
+    """A partition that followers have to delete from as well, and its row of the answer."""
+
+    replica: Replica
+    offset: int
+    answer: DeleteRecordsResponse.Partition
+
+
 def _delete_before(
-    ctx: Context, name: str, row: DeleteRecordsRequest.Partition
+    ctx: Context,
+    name: str,
+    row: DeleteRecordsRequest.Partition,
+    waiting: list[_Deletion],
 ) -> DeleteRecordsResponse.Partition:
     answer = DeleteRecordsResponse.Partition(partition_index=row.partition_index, low_watermark=-1)
     try:
@@ -238,10 +258,24 @@ def _delete_before(
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
         if offset > replica.log.log_start_offset:
             replica.delete_records_before(offset)
-        answer.low_watermark = replica.log.log_start_offset
+        waiting.append(_Deletion(replica, offset, answer))
     except KafkaError as error:
         answer.error_code = error.code
     return answer
+
+
+async def _finish(ctx: Context, deletion: _Deletion, deadline: float) -> None:
+    """Answer when the log begins there on all replicas, or at the deadline."""
+    replica, offset, answer = deletion
+    try:
+        with trio.move_on_at(deadline):
+            while replica.low_watermark() < offset:
+                await ctx.node.changes.next().wait()
+        answer.low_watermark = replica.low_watermark()
+        if answer.low_watermark < offset:
+            answer.error_code, answer.low_watermark = ErrorCode.REQUEST_TIMED_OUT, -1
+    except KafkaError as error:
+        answer.error_code = error.code
 
 
 def _check_deletable(cleanup_policy: Sequence[str]) -> None:

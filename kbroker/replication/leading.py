@@ -5,8 +5,9 @@ are those of Kafka's `Partition` (KIP-392, 497, 841, 903, 966):
 
 * A follower has what lies before the offset that it fetches from; it syncs before it fetches on.
 * The high watermark is what every member of the *maximal* in-sync set has: of the one that is
-  stored, and of every other one that was proposed and may be stored by now. It stands still while
-  fewer replicas are in sync than acks=all asks for.
+  stored, and of every other one that was proposed and may be stored by now; and what those have who
+  are eligible to lead without being in sync (KIP-966). It stands still while fewer replicas are in
+  sync than acks=all asks for.
 * A proposal whose outcome is unknown can take effect at any later time, as long as the stored state
   has the revision that it compares with. So it counts until another revision has been seen.
 """
@@ -127,7 +128,7 @@ class Leading:
         self._count()
 
     def _count(self) -> None:
-        self.maximal_isr = self._isr.union(*self._proposed)
+        self.maximal_isr = self._isr.union(self.partition.elr, *self._proposed)
         self.alone = not self.followers
         """There is nobody to wait for."""
 
@@ -142,12 +143,17 @@ class Leading:
         now: float,
         *,
         log_start: int = UNKNOWN,
-    ) -> None:
-        """A follower, registered as `broker_epoch`, has everything before `offset`."""
+    ) -> bool:
+        """A follower, registered as `broker_epoch`, has everything from `log_start` to `offset`.
+
+        Returns whether its log starts elsewhere than before.
+        """
         follower = self.followers.get(node_id)
-        if follower is not None:
-            follower.fetched(broker_epoch, offset, log_end, now)
-            follower.log_start = log_start
+        if follower is None:
+            return False
+        follower.fetched(broker_epoch, offset, log_end, now)
+        before, follower.log_start = follower.log_start, log_start
+        return before != log_start
 
     def is_below_minimum(self) -> bool:
         """Whether fewer replicas are in sync than acks=all asks for."""
@@ -184,6 +190,16 @@ class Leading:
         )
         return min(starts, default=own_start) if self.followers else own_start
 
+    def readable_at(self, offset: int) -> dict[int, int]:
+        """Followers that can serve consumers from `offset` on, and what they have (KIP-392)."""
+        return {
+            node_id: follower.end
+            for node_id, follower in self.followers.items()
+            if node_id in self._isr
+            and follower.log_start <= offset <= follower.end
+            and self._eligible(node_id, follower.broker_epoch)
+        }
+
     # -- who is in sync
 
     def lagging(self, log_end: int, now: float) -> frozenset[int]:
@@ -214,11 +230,13 @@ class Leading:
         """The in-sync set that should be; None when it is the stored one for sure.
 
         While the outcome of an earlier proposal is unknown even an unchanged set is to be stored:
-        only that makes an end of it.
+        only that makes an end of it. So it is when enough are in sync again, by another setting,
+        while others are still eligible to lead.
         """
         joining = self.joining(high_watermark, log_end, now)
         wanted = (self._isr - self.lagging(log_end, now)) | joining
-        return None if wanted == self._isr and not self._proposed else wanted
+        is_settled = not self._proposed and (not self.partition.elr or self.is_below_minimum())
+        return None if wanted == self._isr and is_settled else wanted
 
     def registrations(self, isr: frozenset[int]) -> dict[int, int]:
         """The broker epochs under which the members that `isr` adds have fetched."""

@@ -147,6 +147,7 @@ def test_every_typed_attribute_reads_a_setting_of_its_type(owner: type) -> None:
 # What the settings do
 
 DERIVED = {
+    "replica.selector.class": "reads_by_rack",
     "advertised.listeners": "advertised_listeners",
     "broker.rack": "rack",
     "cleanup.policy": "cleanup_policy",

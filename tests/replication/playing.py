@@ -1,0 +1,110 @@
+"""A node that a test plays by hand: it is registered, and fetches over the wire when it is told to."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from kbroker.broker import Broker
+from kbroker.config import BrokerConfig
+from kbroker.endpoint import Endpoint
+from kbroker.membership import Membership
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.messages.fetch import FetchRequest
+from tests.wire import Topic, Wire, connected
+
+NEWEST = 18
+SESSIONLESS = -1
+NOBODY = Endpoint("127.0.0.1", 1)
+"""An address where nobody listens."""
+
+
+class PlayedFollower:
+    """One node of which only its requests exist."""
+
+    def __init__(self, wire: Wire, membership: Membership) -> None:
+        self.wire = wire
+        self.membership = membership
+        self.id = membership.node_id
+        self.session_id = 0
+
+    def request(
+        self,
+        topic: Topic,
+        offset: int,
+        *,
+        partitions: Iterable[int] = (0,),
+        max_wait_ms: int = 0,
+        session_epoch: int = SESSIONLESS,
+        broker_epoch: int | None = None,
+        max_bytes: int = 1 << 20,
+        log_start_offset: int = 0,
+        **fields: Any,
+    ) -> FetchRequest:
+        """A Fetch of this node; `fields` are those of each partition."""
+        epoch = self.membership.epoch if broker_epoch is None else broker_epoch
+        rows = [
+            FetchRequest.Partition(
+                partition=index,
+                fetch_offset=offset,
+                partition_max_bytes=max_bytes,
+                log_start_offset=log_start_offset,
+                **fields,
+            )
+            for index in partitions
+        ]
+        topics = [FetchRequest.Topic(topic_id=topic.id, partitions=rows)] if rows else []
+        return FetchRequest(
+            replica_state=FetchRequest.ReplicaState(replica_id=self.id, replica_epoch=epoch),
+            max_wait_ms=max_wait_ms,
+            min_bytes=1,
+            max_bytes=max_bytes,
+            session_id=self.session_id if session_epoch > 0 else 0,
+            session_epoch=session_epoch,
+            topics=topics,
+        )
+
+    async def fetch(self, topic: Topic, offset: int, **settings: Any) -> Any:
+        """Fetch one partition and return its row of the answer."""
+        answer = await self.wire.ask(ApiKey.FETCH, NEWEST, self.request(topic, offset, **settings))
+        assert answer.error_code == 0, answer
+        self.session_id = answer.session_id
+        rows = [row for each in answer.responses for row in each.partitions]
+        assert len(rows) == 1, rows
+        return rows[0]
+
+    async def begin(self, topic: Topic, offset: int, **settings: Any) -> None:
+        """Send a Fetch whose answer is received later."""
+        await self.wire.send(ApiKey.FETCH, NEWEST, self.request(topic, offset, **settings))
+
+    async def rows(self) -> list[Any]:
+        """The rows of the answer that is due."""
+        answer = await self.wire.receive()
+        assert answer.error_code == 0, answer
+        self.session_id = answer.session_id
+        return [row for each in answer.responses for row in each.partitions]
+
+
+@asynccontextmanager
+async def played(
+    broker: Broker, node_id: int, *, rack: str | None = None, ready: bool = True
+) -> AsyncIterator[PlayedFollower]:
+    """Register a node that does not exist in the cluster of `broker`."""
+    options = {"node.id": str(node_id)} | ({"broker.rack": rack} if rack else {})
+    config = BrokerConfig.load(options=options)
+    membership = Membership(
+        broker.node.cluster, config, directories={}, is_clean=True, keeps_records=True
+    )
+    await membership.register({"PLAINTEXT": NOBODY})
+    if ready:
+        await membership.become_ready()
+    async with connected(broker.endpoint) as wire:
+        yield PlayedFollower(wire, membership)
+
+
+async def replicated(broker: Broker, *replicas: int, **configs: object) -> Topic:
+    """A topic of one partition on these nodes, led by the first; those that are ready are in sync."""
+    texts = {name.replace("_", "."): str(value) for name, value in configs.items()}
+    topic = await broker.node.cluster.create_topic("t", [list(replicas)], texts, cause="test")
+    return Topic(topic.name, topic.id)

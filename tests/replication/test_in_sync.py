@@ -1,0 +1,187 @@
+"""Who leaves the stored in-sync sets and who joins them, also when the store's answers get lost."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import trio
+
+from kbroker.broker import Broker
+from kbroker.cluster.store import OutcomeUnknown
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode
+from tests.brokers import started
+from tests.wire import Topic, Wire, batch, connected, fetch, produce, produce_request, until
+
+from .playing import PlayedFollower, played, replicated
+
+LAG_MS = 200
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[Broker]:
+    async with started(replica_lag_time_max_ms=LAG_MS) as broker:
+        yield broker
+
+
+@pytest.fixture
+async def wire(broker: Broker) -> AsyncIterator[Wire]:
+    async with connected(broker.endpoint) as wire:
+        yield wire
+
+
+@pytest.fixture
+async def follower(broker: Broker) -> AsyncIterator[PlayedFollower]:
+    async with played(broker, 2) as follower:
+        yield follower
+
+
+def isr_of(broker: Broker, topic: Topic) -> list[int]:
+    return broker.node.cluster.topics[topic.name].partitions[0].isr
+
+
+async def test_who_falls_behind_leaves_and_is_waited_for_no_more(
+    broker: Broker, wire: Wire, follower: PlayedFollower
+) -> None:
+    topic = await replicated(broker, 1, 2)
+    await wire.send(ApiKey.PRODUCE, 9, produce_request(topic, batch()))
+    await until(lambda: isr_of(broker, topic) == [1])
+    answer = await wire.receive()
+    assert answer.responses[0].partition_responses[0].error_code == 0
+    (line,) = (it for it in broker.node.history.of((topic.name, 0)) if "fell behind" in it.text)
+    assert "node 2 fell behind" in line.text
+
+
+async def test_who_has_everything_stays_however_long_it_is_silent(
+    broker: Broker, wire: Wire, follower: PlayedFollower
+) -> None:
+    topic = await replicated(broker, 1, 2)
+    await follower.fetch(topic, 0)
+    await trio.sleep(3 * LAG_MS / 1000)
+    assert isr_of(broker, topic) == [1, 2]
+
+
+async def test_who_catches_up_joins(broker: Broker, wire: Wire, follower: PlayedFollower) -> None:
+    topic = await replicated(broker, 1, 2)
+    await produce(wire, topic, batch())
+    await until(lambda: isr_of(broker, topic) == [1])
+    await follower.fetch(topic, 0)
+    await trio.sleep(0.05)
+    assert isr_of(broker, topic) == [1], "it reads, but has nothing yet"
+    await follower.fetch(topic, 1)
+    await until(lambda: isr_of(broker, topic) == [1, 2])
+
+
+async def test_who_is_not_ready_joins_when_it_is(broker: Broker, wire: Wire) -> None:
+    async with played(broker, 2, ready=False) as follower:
+        topic = await replicated(broker, 1, 2)
+        await produce(wire, topic, batch())
+        await follower.fetch(topic, 1)
+        await trio.sleep(0.05)
+        assert isr_of(broker, topic) == [1]
+        await follower.membership.become_ready()
+        await until(lambda: isr_of(broker, topic) == [1, 2])
+
+
+async def test_who_started_again_meanwhile_does_not_join(
+    broker: Broker, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between its fetch and the store's look at it: it may have lost what it had (KIP-903)."""
+    async with played(broker, 2, ready=False) as follower:
+        topic = await replicated(broker, 1, 2)
+        asked: list[dict[int, int]] = []
+        cluster = broker.node.cluster
+        change_isr = cluster.change_isr
+
+        async def slowly(*args: Any, **kwargs: Any) -> int | None:
+            asked.append(kwargs["registrations"])
+            if len(asked) == 1:
+                async with played(broker, 2):
+                    pass
+            return await change_isr(*args, **kwargs)
+
+        monkeypatch.setattr(cluster, "change_isr", slowly)
+        await follower.fetch(topic, 0)
+        first = follower.membership.epoch
+        await follower.membership.become_ready()
+        await until(lambda: asked)
+        await trio.sleep(0.3)
+        assert asked == [{2: first}]
+        assert isr_of(broker, topic) == [1]
+
+
+@pytest.mark.parametrize("applied", [True, False])
+async def test_an_unknown_outcome_counts_until_it_is_known(
+    broker: Broker,
+    wire: Wire,
+    follower: PlayedFollower,
+    monkeypatch: pytest.MonkeyPatch,
+    applied: bool,
+) -> None:
+    """A follower that may be in sync is waited for; the set is stored until an answer comes."""
+    topic = await replicated(broker, 1, 2)
+    await produce(wire, topic, batch())
+    await until(lambda: isr_of(broker, topic) == [1])
+    cluster = broker.node.cluster
+    change_isr = cluster.change_isr
+    may_answer = trio.Event()
+
+    async def lossy(*args: Any, **kwargs: Any) -> int | None:
+        if may_answer.is_set():
+            return await change_isr(*args, **kwargs)
+        if applied:
+            await change_isr(*args, **kwargs)
+        raise OutcomeUnknown("the answer was lost")
+
+    monkeypatch.setattr(cluster, "change_isr", lossy)
+    await follower.fetch(topic, 1)
+    leading = broker.node.named_replica(topic.name, 0).leading
+    assert leading is not None
+    await until(lambda: leading.maximal_isr == {1, 2})
+    await produce(wire, topic, batch(), acks=1)
+    await trio.sleep(2 * LAG_MS / 1000)
+    if not applied:
+        assert isr_of(broker, topic) == [1]
+        assert (await fetch(wire, topic)).high_watermark == 1, "it may be in sync"
+    may_answer.set()
+    await until(lambda: isr_of(broker, topic) == [1] and leading.maximal_isr == {1})
+    await until(lambda: broker.node.named_replica(topic.name, 0).log.high_watermark == 2)
+
+
+async def test_a_change_that_is_refused_is_tried_again(
+    broker: Broker, wire: Wire, follower: PlayedFollower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = await replicated(broker, 1, 2)
+    cluster = broker.node.cluster
+    change_isr = cluster.change_isr
+    refusals = [None, None]
+
+    async def refusing(*args: Any, **kwargs: Any) -> int | None:
+        return refusals.pop() if refusals else await change_isr(*args, **kwargs)
+
+    monkeypatch.setattr(cluster, "change_isr", refusing)
+    await produce(wire, topic, batch())
+    assert not refusals
+    assert isr_of(broker, topic) == [1]
+
+
+async def test_fewer_in_sync_are_enough_after_a_change_of_the_setting(
+    broker: Broker, wire: Wire, follower: PlayedFollower
+) -> None:
+    """Who left while nothing was committed may still be elected, until the leader has it noted
+    that something is committed again (KIP-966)."""
+    topic = await replicated(broker, 1, 2, min_insync_replicas=2)
+    await produce(wire, topic, batch(), acks=1)
+    await until(lambda: isr_of(broker, topic) == [1])
+    cluster = broker.node.cluster
+    partition = cluster.topics[topic.name].partitions[0]
+    assert list(partition.elr) == [2]
+    assert (await produce(wire, topic, batch())).error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+    changed = {"min.insync.replicas": "1"}
+    await cluster.alter_topic_configs(cluster.topics[topic.name], changed, cause="test")
+    log = broker.node.named_replica(topic.name, 0).log
+    assert log.high_watermark == 0, "node 2 could still lead"
+    await until(lambda: log.high_watermark == 1)
+    assert list(cluster.topics[topic.name].partitions[0].elr) == []

@@ -8,6 +8,7 @@ import math
 import zlib
 from collections import deque
 from collections.abc import Mapping
+from contextlib import ExitStack
 from typing import Any
 
 import trio
@@ -194,14 +195,9 @@ class LocalStore:
 
     def _tell(self, change: Change) -> None:
         """Tell every watcher; what goes wrong in one of them is raised when all have heard of it."""
-        failures: list[Exception] = []
-        for watcher in tuple(self._watchers):
-            try:
-                watcher(change)
-            except Exception as error:
-                failures.append(error)
-        if failures:
-            raise failures[0]
+        with ExitStack() as stack:
+            for watcher in reversed(self._watchers):  # the last one in is called first
+                stack.callback(watcher, change)
 
     def _remember(self, change: Change) -> None:
         self._history.append(change)

@@ -18,6 +18,7 @@ from .config import BrokerConfig
 from .connection import Connection
 from .data_folders import DataFolders, absolute_paths, find_data_folders, known_cluster
 from .endpoint import Endpoint
+from .links import Links
 from .local_node import LocalNode, NodeMaker, Shared
 from .node import Node
 from .registry import load_apis
@@ -33,6 +34,8 @@ class Broker:
 
     store: MetadataStore
     nodes: list[LocalNode]
+    links: Links
+    """Between the nodes."""
 
     @property
     def node(self) -> Node:
@@ -128,7 +131,7 @@ async def open_broker(
             nursery.start_soon(_run_store, store, work)
             await _each(local, lambda node: node.join(store))
             await _each(local, lambda node: node.begin(nursery))
-            yield Broker(store, local)
+            yield Broker(store, local, shared.links)
         finally:
             with trio.CancelScope(shield=True):
                 await _each(local, lambda node: node.close())

@@ -48,7 +48,7 @@ class Flusher:
     Parameters: `policy` is "fsync", "interval" or "os"; only with the first do acks wait for the
     disk; `sync` makes logs durable and returns how far, leaving out those that it could not;
     `interval_ms` is the longest time between two passes with "interval". `changes` hears of
-    everything that becomes readable. `timer` returns seconds: passes are timed with it.
+    everything that becomes readable; nodes of one process may share it. `timer` returns seconds: passes are timed with it.
     """
 
     def __init__(
@@ -59,8 +59,9 @@ class Flusher:
         interval_ms: int = 1000,
         in_thread: InThread = trio.to_thread.run_sync,
         timer: Callable[[], float] = time.perf_counter,
+        changes: Changes | None = None,
     ) -> None:
-        self.changes = Changes()
+        self.changes = changes or Changes()
         self._sync = sync
         self._in_thread = in_thread
         self._timer = timer

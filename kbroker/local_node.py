@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 import trio
@@ -13,11 +13,13 @@ from kbroker.cluster import Cluster, MetadataStore
 from kbroker.storage.errors import StorageError
 from kbroker.storage.folders import LogFolders
 
+from .changes import Changes
 from .clock import Clock
 from .config import BrokerConfig
 from .data_folders import DataFolders
 from .endpoint import PORT_MAX, Endpoint
 from .flusher import Flusher
+from .links import Links
 from .node import Node
 from .registry import Api
 from .server import Bound, CannotListen, ConnectionClass, Listener, Server, bind_all, close_all
@@ -40,7 +42,8 @@ class NodeState(Enum):
 class Shared:
     """What the nodes of one process have in common.
 
-    `grace_seconds` bounds a stop; `nodes` is how many share the process's descriptors.
+    `grace_seconds` bounds a stop; `nodes` is how many share the process's descriptors; `changes`
+    hears of what happens in any of them.
     """
 
     folders: DataFolders
@@ -50,6 +53,8 @@ class Shared:
     connection_class: ConnectionClass
     grace_seconds: float
     nodes: int
+    links: Links = field(default_factory=Links)
+    changes: Changes = field(default_factory=Changes)
 
 
 class LocalNode:
@@ -106,8 +111,7 @@ class LocalNode:
     @property
     def endpoint(self) -> Endpoint:
         """Where a client on this machine connects."""
-        first = self.listeners[0]
-        return Endpoint(ON_THIS_MACHINE.get(first.host, first.host), first.port)
+        return _here(self.listeners[0])
 
     # -- a run
 
@@ -157,11 +161,23 @@ class LocalNode:
             "os" if shared.in_memory else config.flush_policy,
             logs.sync,
             interval_ms=config.flush_interval_ms,
+            changes=shared.changes,
         )
-        self.node = Node(cluster, logs, flusher, config, shared.clock, in_memory=shared.in_memory)
+        self.node = Node(
+            cluster,
+            logs,
+            flusher,
+            config,
+            shared.clock,
+            in_memory=shared.in_memory,
+            dial=shared.links.dialer(self.id),
+        )
         self.server = Server(
             self.node, shared.apis, self._bound, shared.connection_class, nodes=shared.nodes
         )
+        told = self.server.advertised()
+        for each in self.listeners:
+            shared.links.settle(self.id, told[each.name], _here(each))
 
     async def _run(self, task_status: trio.TaskStatus[None]) -> None:
         # Shielded: when the caller is cancelled, clients still get their answers in `stop`.
@@ -259,6 +275,11 @@ class LocalNode:
         if self._logs is not None:
             self._logs.close(clean=self._logs.clean)
         self._logs = self._cluster = None
+
+
+def _here(listener: Listener) -> Endpoint:
+    """Where this machine reaches a listener."""
+    return Endpoint(ON_THIS_MACHINE.get(listener.host, listener.host), listener.port)
 
 
 class NodeMaker:

@@ -16,7 +16,7 @@ COMMANDS = {
     "group": ("kbroker.cli.group:group", "Show and move consumer groups."),
     "cluster": (
         "kbroker.cli.cluster:cluster",
-        "Show brokers, what is wrong, disks, and transactions.",
+        "Show brokers, what is wrong, disks, transactions; stop and start nodes.",
     ),
     "config": ("kbroker.cli.config:config", "Explain settings, and show those of a server."),
     "log": (

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .cluster_node import link, node
 from .output import Column, format_options, show, table
 from .target import FAILED, Target, run, target_options
 from .transactions import txn
@@ -17,10 +18,12 @@ if TYPE_CHECKING:
 
 @click.group()
 def cluster() -> None:
-    """Show brokers, what is wrong, disks, and transactions."""
+    """Show brokers, what is wrong, disks, and transactions; stop and start nodes."""
 
 
 cluster.add_command(txn)
+cluster.add_command(node)
+cluster.add_command(link)
 
 
 @cluster.command()

@@ -27,6 +27,7 @@ from .faulty_connection import FaultyConnection
 from .given import Config, Topics, broker_properties, topics_of
 from .kit import CLIENT_ID, WAIT_SECONDS, Kit
 from .log_tail import LogTail
+from .node_verbs import NodeVerbs
 from .releases import limits_of
 from .rules import Asked, Faults, Rule
 from .settling import unrest
@@ -45,7 +46,7 @@ LOOKS_MAX = 32
 """How often logs are looked at while their clock moves, at most."""
 
 
-class RunningBroker(Kit, StateVerbs, Arming[Awaitable[None]]):
+class RunningBroker(Kit, StateVerbs, NodeVerbs, Arming[Awaitable[None]]):
     """A broker of this process. Get one from `run_broker`.
 
     It is the same object when the broker is started again: who waits goes on.

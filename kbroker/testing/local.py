@@ -54,6 +54,7 @@ from .kit import (
     WaitTimeout,
 )
 from .known_records import KnownRecords
+from .local_nodes import LocalNodes
 from .log_tail import LogTail
 from .names import api_key
 from .rules import Faults, Rule
@@ -256,7 +257,7 @@ class ExternalKafka(KafkaHandle):
             self._thread.close()
 
 
-class LocalBroker(KafkaHandle, Arming[None]):
+class LocalBroker(KafkaHandle, LocalNodes, Arming[None]):
     """A broker of its own: empty, on a free port, gone at the end.
 
     Parameters: `topics` to create, with their partitions, or their names; `config` are Kafka's

@@ -55,7 +55,13 @@ class Orders:
         self._snapshots = Numbered[Snapshot]("snapshot")
         self.closed = False
         """Whether the order was given to close the broker."""
-        self._verbs = self._on_data() | self._on_waits() | self._on_faults() | self._on_life()
+        self._verbs = (
+            self._on_data()
+            | self._on_waits()
+            | self._on_faults()
+            | self._on_nodes()
+            | self._on_life()
+        )
 
     def carry_out(self, line: bytes) -> Answer:
         """Do what one line says; the answer, also when it makes no sense."""
@@ -258,6 +264,19 @@ class Orders:
         else:
             raise ValueError(f"clock is log or coordinator, not {clock!r}")
         return {}
+
+    # -- nodes
+
+    def _on_nodes(self) -> dict[str, Callable[..., Answer]]:
+        broker = self._broker
+        return {
+            "nodes": lambda: {"nodes": [each._asdict() for each in broker.nodes()]},
+            "stop_node": lambda node: _silent(broker.stop_node)(node),
+            "crash_node": lambda node: _silent(broker.crash_node)(node),
+            "start_node": lambda node: _silent(broker.start_node)(node),
+            "cut_link": _silent(broker.cut_link),
+            "heal_links": _silent(broker.heal_links),
+        }
 
     # -- stops, crashes, snapshots, more brokers
 

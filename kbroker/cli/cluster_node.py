@@ -1,0 +1,83 @@
+"""`kbroker cluster node` and `link`: nodes of a server that runs with `--control-port`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from .control import CONTROL, ask
+from .output import Column, format_options, show, table
+
+NODE = click.argument("node_id", metavar="ID", type=int)
+
+
+@click.group()
+def node() -> None:
+    """Stop, crash and start nodes of one server; it must run with --control-port."""
+
+
+@node.command("list")
+@CONTROL
+@format_options
+def list_nodes(control: str, output: str) -> None:
+    """Show the nodes, and how many partitions they lead and are behind in."""
+    nodes: list[dict[str, Any]] = ask(control, do="nodes")["nodes"]
+    columns = [Column("id"), Column("state"), Column("address"), Column("controller")]
+    columns += [Column("leads"), Column("behind")]
+    show(output, nodes, lambda wide: table(columns, nodes, wide=wide))
+
+
+@node.command()
+@CONTROL
+@NODE
+def stop(control: str, node_id: int) -> None:
+    """Stop a node in order: others take over what it leads, then it goes."""
+    ask(control, do="stop_node", node=node_id)
+
+
+@node.command()
+@CONTROL
+@NODE
+def crash(control: str, node_id: int) -> None:
+    """End a node as if its process had been killed.
+
+    Connections are reset, nothing more is written. Others take over when they have missed it.
+    """
+    ask(control, do="crash_node", node=node_id)
+
+
+@node.command()
+@CONTROL
+@NODE
+def start(control: str, node_id: int) -> None:
+    """Start a node that is down, on its port and with its data."""
+    ask(control, do="start_node", node=node_id)
+
+
+@click.group()
+def link() -> None:
+    """Cut nodes of one server off from each other; it must run with --control-port."""
+
+
+@link.command()
+@CONTROL
+@click.argument("source", type=int)
+@click.argument("target", type=int)
+@click.option("--one-way", is_flag=True, help="SOURCE does not reach TARGET; the other way works.")
+def cut(control: str, source: int, target: int, one_way: bool) -> None:
+    """Let nodes SOURCE and TARGET reach each other no more.
+
+    A follower that does not reach its leader falls behind. Clients are not hit.
+    """
+    ask(control, do="cut_link", source=source, target=target, one_way=one_way)
+
+
+@link.command()
+@CONTROL
+@click.argument("nodes", type=int, nargs=-1, metavar="[NODE NODE]")
+def heal(control: str, nodes: tuple[int, ...]) -> None:
+    """Undo the cuts between two nodes, or all."""
+    if len(nodes) not in (0, 2):
+        raise click.UsageError("name two nodes, or none for all links")
+    ask(control, do="heal_links", **dict(zip(("source", "target"), nodes, strict=False)))

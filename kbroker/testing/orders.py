@@ -340,8 +340,11 @@ class Orders:
         topics: Mapping[str, int] | None = None,
         config: Mapping[str, Any] | None = None,
         disk: bool = False,
+        nodes: int = 1,
     ) -> Answer:
-        fresh = LocalBroker(topics=topics, config=config, disk=disk, thread=self._thread)
+        fresh = LocalBroker(
+            topics=topics, config=config, disk=disk, nodes=nodes, thread=self._thread
+        )
         return self._opened(fresh)
 
     def _close(self) -> Answer:

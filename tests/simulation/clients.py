@@ -15,6 +15,7 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.compile import DecodeError
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchRequest
+from kbroker.protocol.messages.list_offsets import ListOffsetsRequest
 from kbroker.protocol.messages.metadata import MetadataRequest
 from kbroker.protocol.messages.produce import ProduceRequest
 from kbroker.protocol.messages.transactions import InitProducerIdRequest
@@ -40,6 +41,9 @@ RETRY_SECONDS = (0.01, 0.1)
 FETCH_MS = 300
 FETCH_BYTES = 64 * 1024
 ALL, LEADER_ONLY = -1, 1
+LATEST = -1
+LATEST_SHARE = 0.3
+"""How often a consumer asks for the latest offset after it has fetched."""
 
 
 class Violation(AssertionError):
@@ -296,8 +300,8 @@ class Consumer:
     def __init__(self, client: Client, history: History, events: Events) -> None:
         self.client = client
         self.positions: dict[Place, int] = {}
-        self.high_watermarks: dict[Place, tuple[int, int]] = {}
-        """By partition: the leader epoch in which it was seen, and the highest one seen."""
+        self.latest: dict[Place, int] = {}
+        """What leaders said was the latest offset."""
         self._history = history
         self._events = events
 
@@ -305,6 +309,8 @@ class Consumer:
         """Read for ever."""
         while True:
             await self.poll()
+            if self.client.chance.random() < LATEST_SHARE:
+                await self._check_latest()
             await trio.sleep(self.client.chance.uniform(0.02, 0.2))
 
     async def poll(self) -> None:
@@ -313,10 +319,10 @@ class Consumer:
         led: dict[int, list[Place]] = {}
         for place in client.places():
             led.setdefault(client.leaders[place].node, []).append(place)
-        led.pop(-1, None)
-        if not led:
+        if led.pop(-1, None) or not led:
             await client.pause()
             await client.refresh()
+        if not led:
             return
         node = client.chance.choice(sorted(led))
         try:
@@ -359,21 +365,38 @@ class Consumer:
                 "out of range",
             )
             return True
-        self._check_high_watermark(place, row.high_watermark)
         for record in read_records(row.records or b""):
             self._read(place, record)
         return False
 
-    def _check_high_watermark(self, place: Place, high_watermark: int) -> None:
-        epoch = self.client.leaders[place].epoch
-        known_epoch, known = self.high_watermarks.get(place, (-1, -1))
-        if epoch == known_epoch:
+    async def _check_latest(self) -> None:
+        """Ask a leader for the latest offset, which never goes back."""
+        client = self.client
+        led = [each for each in client.places() if client.leaders[each].node >= 0]
+        if not led:
+            return
+        place = client.chance.choice(led)
+        leader = client.leaders[place]
+        row = ListOffsetsRequest.Partition(
+            partition_index=place.partition, current_leader_epoch=leader.epoch, timestamp=LATEST
+        )
+        name = next(name for name, each in client.topics.items() if each == place.topic_id)
+        request = ListOffsetsRequest(
+            replica_id=-1, topics=[ListOffsetsRequest.Topic(name=name, partitions=[row])]
+        )
+        try:
+            answer = await client.ask(leader.node, request)
+        except Failed:
+            return
+        (found,) = answer.topics[0].partitions
+        if not code_of(found) and client.topics.get(name) == place.topic_id:
+            least = max(self.positions.get(place, 0), self.latest.get(place, 0))
             must(
-                high_watermark >= known,
-                f"{self.client.name}: the high watermark of {place} went back from {known} to "
-                f"{high_watermark} within epoch {epoch}",
+                found.offset >= least,
+                f"{client.name}: the latest offset of {place} went back from {least} to "
+                f"{found.offset}, node {leader.node} says in epoch {leader.epoch}",
             )
-        self.high_watermarks[place] = epoch, high_watermark
+            self.latest[place] = found.offset
 
     def _read(self, place: Place, record: Record) -> None:
         offset, expected = record.offset, self.positions.get(place, 0)

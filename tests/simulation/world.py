@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TextIO
 
@@ -13,7 +13,18 @@ from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.topics import CreateTopicsRequest
 
 from .checks import Checks
-from .clients import ALL, LEADER_ONLY, Client, Consumer, Failed, History, Place, Producer, must
+from .clients import (
+    ALL,
+    LEADER_ONLY,
+    Client,
+    Consumer,
+    Failed,
+    History,
+    Place,
+    Producer,
+    Violation,
+    must,
+)
 from .machine import Machine
 from .nemesis import Nemesis
 from .network import Network
@@ -163,8 +174,22 @@ class World:
         """Wait for what must come by itself when nothing is in its way."""
         deadline = trio.current_time() + HEALED_SECONDS
         while not holds():
-            must(trio.current_time() < deadline, f"{HEALED_SECONDS} s were too few until {what}")
+            if trio.current_time() > deadline:
+                now = "; ".join(self._description())
+                raise Violation(f"{HEALED_SECONDS} s were too few until {what}: {now}")
             await trio.sleep(CHECK_SECONDS)
+
+    def _description(self) -> Iterator[str]:
+        """Where everybody is."""
+        for place, partition in self.checks.partitions.items():
+            committed = self.checks.committed.get(place)
+            positions = [each.positions.get(place, 0) for each in self.consumers]
+            told = [client.client.leaders.get(place) for client in self.consumers]
+            yield (
+                f"{place} is led by {partition.leader} in epoch {partition.leader_epoch}, in sync "
+                f"are {partition.isr} of {partition.replicas}, {committed.end if committed else 0} "
+                f"are committed, {positions} are read from {told}"
+            )
 
     def _consumers_are_done(self) -> bool:
         return all(

@@ -599,8 +599,14 @@ def _with_settings_that_fit(
 
 
 def _retain(replica: Replica, now_ms: int) -> bool:
-    """Apply retention to one partition; one that is offline stays as it is."""
+    """Apply retention to one partition; one that is offline stays as it is.
+
+    Followers begin where their leader does, so that all replicas begin at the same offset.
+    """
     log = replica.log
+    if not replica.is_leader:
+        log.expire_producers(now_ms)
+        return False
     try:
         moved = log.apply_retention(now_ms) > 0
     except StorageError:

@@ -961,7 +961,7 @@ class Log:
         Raises StorageError.
         """
         self._check_online()
-        self.producers.expire(now_ms, self.config.producer_expiration_ms)
+        self.expire_producers(now_ms)
         if "delete" not in self.config.cleanup_policy:
             return 0
         count = expired_segments(
@@ -976,6 +976,10 @@ class Log:
         if count:
             self._start_at(self._end_of(count - 1))
         return count
+
+    def expire_producers(self, now_ms: int) -> None:
+        """Forget idle producers; a follower does no more than that, its leader applies retention."""
+        self.producers.expire(now_ms, self.config.producer_expiration_ms)
 
     def _end_of(self, index: int) -> int:
         return self._bases[index + 1] if index + 1 < len(self._bases) else self.log_end_offset

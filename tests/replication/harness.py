@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from typing import Any
 
 import pytest
 import trio
@@ -16,7 +17,7 @@ from kbroker.peers import Dial, Peers
 from kbroker.protocol.records import read_records
 from kbroker.replica import Replica
 from kbroker.storage.log import Log
-from tests.wire import Wire, connected, until
+from tests.wire import Topic, Wire, batch, connected, produce, until
 
 
 class HeldStream(trio.abc.Stream):
@@ -149,3 +150,32 @@ async def until_leader(broker: Broker, topic: str, among: set[int], index: int =
 
     await until(leads)
     return leader_of(broker, topic, index)
+
+
+async def place_topic(
+    broker: Broker,
+    name: str,
+    *replicas: int,
+    partitions: int = 1,
+    configs: dict[str, str] | None = None,
+) -> Topic:
+    """Create a topic whose partitions live on these nodes, the leader first."""
+    cluster = broker.running().cluster
+    assignments = [list(replicas)] * partitions
+    topic = await cluster.create_topic(name, assignments, configs or {}, cause="a test")
+    return Topic(name, topic.id)
+
+
+async def send(broker: Broker, node_id: int, topic: Topic, *values: bytes, **settings: Any) -> int:
+    """Produce one batch to a node; returns its offset, and fails the test when it is refused."""
+    row = await try_send(broker, node_id, topic, *values, **settings)
+    assert row.error_code == 0, row
+    return int(row.base_offset)
+
+
+async def try_send(
+    broker: Broker, node_id: int, topic: Topic, *values: bytes, **settings: Any
+) -> Any:
+    """Produce one batch to a node; returns the row of its answer."""
+    async with wire_to(broker.local_node(node_id)) as wire:
+        return await produce(wire, topic, batch(values), **settings)

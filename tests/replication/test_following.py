@@ -1,0 +1,186 @@
+"""Followers on real nodes: what reaches them, and how they go on after whatever happened."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+import trio
+
+from kbroker.broker import Broker
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.messages.topics import DeleteRecordsRequest
+
+from ..brokers import started
+from ..wire import batch, delete_topic, produce, until
+from .harness import (
+    Links,
+    links,
+    log_on,
+    place_topic,
+    replica_on,
+    send,
+    stored,
+    until_equal,
+    until_leader,
+    values_in,
+    wire_to,
+)
+
+__all__ = ["links"]
+
+
+async def test_records_and_high_watermarks_reach_all_followers() -> None:
+    async with started(nodes=3) as broker:
+        topic = await place_topic(broker, "t", 2, 1, 3)
+        for number in range(20):
+            assert await send(broker, 2, topic, b"v%d" % number, b"w") == 2 * number
+        await until_equal(broker, "t", 1, 2, 3)
+        assert values_in(log_on(broker, 3, "t"))[-2:] == [b"v19", b"w"]
+        assert log_on(broker, 3, "t").epochs.entries == log_on(broker, 2, "t").epochs.entries
+
+
+async def test_many_partitions_and_large_batches_on_disk(tmp_path: Path) -> None:
+    settings = {"replica_fetch_max_bytes": 1000, "replica_fetch_response_max_bytes": 5000}
+    async with started(tmp_path, nodes=3, **settings) as broker:
+        topic = await place_topic(broker, "t", 1, 2, 3, partitions=8)
+        async with wire_to(broker.local_node(1)) as wire:
+            for number in range(40):
+                records = batch([b"%d" % number * (1 if number % 5 else 3000)])
+                row = await produce(wire, topic, records, partition=number % 8)
+                assert row.error_code == 0
+        for index in range(8):
+            await until_equal(broker, "t", 1, 2, 3, index=index)
+            assert len(values_in(log_on(broker, 3, "t", index))) == 5
+
+
+async def test_what_is_acknowledged_is_on_the_disks_of_all(tmp_path: Path) -> None:
+    async with started(tmp_path, nodes=3) as broker:
+        topic = await place_topic(broker, "t", 1, 2, 3)
+        await send(broker, 1, topic, b"x")
+        assert [log_on(broker, each, "t").synced_offset for each in (1, 2, 3)] == [1, 1, 1]
+
+
+async def test_a_new_leader_is_followed_and_the_old_one_catches_up(tmp_path: Path) -> None:
+    async with started(tmp_path, nodes=3) as broker:
+        topic = await place_topic(broker, "t", 1, 2, 3)
+        await send(broker, 1, topic, b"a")
+        await broker.local_node(1).crash()
+        leader = await until_leader(broker, "t", {2, 3})
+        await send(broker, leader, topic, b"b")
+        await broker.local_node(1).start()
+        await until_equal(broker, "t", 1, 2, 3)
+        assert values_in(log_on(broker, 1, "t")) == [b"a", b"b"]
+        assert log_on(broker, 1, "t").epochs.entries == log_on(broker, leader, "t").epochs.entries
+
+
+async def test_a_new_topic_does_not_wait_for_idle_ones() -> None:
+    async with started(nodes=3, replica_fetch_wait_max_ms=20_000) as broker:
+        for name in ("a", "b", "c"):
+            topic = await place_topic(broker, name, 1, 2, 3)
+            with trio.fail_after(10):
+                await send(broker, 1, topic, b"x")
+
+
+async def test_a_follower_that_was_away_for_long_begins_at_the_leaders_start(
+    links: Links, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with started(nodes=2, replica_lag_time_max_ms=300) as broker:
+        topic = await place_topic(broker, "t", 1, 2, configs={"internal.segment.bytes": "1000"})
+        await send(broker, 1, topic, b"x" * 300)
+        await until_equal(broker, "t", 1, 2)
+        with links.held(2):
+            for _ in range(9):
+                await send(broker, 1, topic, b"y" * 300)
+            await _delete_records(broker, topic.name, 7)
+        await until_equal(broker, "t", 1, 2)
+        assert log_on(broker, 2, "t").log_start_offset == 7
+        assert "t-0 begins anew at 7" in caplog.text
+
+
+async def test_a_start_within_a_batch(links: Links) -> None:
+    async with started(nodes=2, replica_lag_time_max_ms=300) as broker:
+        topic = await place_topic(broker, "t", 1, 2)
+        with links.held(2):
+            await send(broker, 1, topic, *[b"%d" % number for number in range(10)])
+            await _delete_records(broker, topic.name, 4)
+            await until(lambda: log_on(broker, 1, "t").log_start_offset == 4)
+        await until_equal(broker, "t", 1, 2)
+        await until(lambda: log_on(broker, 2, "t").log_start_offset == 4)
+
+
+async def test_the_log_start_follows_the_leaders() -> None:
+    async with started(nodes=2) as broker:
+        topic = await place_topic(broker, "t", 1, 2, configs={"internal.segment.bytes": "1000"})
+        for _ in range(10):
+            await send(broker, 1, topic, b"x" * 300)
+        await _delete_records(broker, topic.name, 5)
+        await until(lambda: log_on(broker, 2, "t").log_start_offset == 5)
+        assert len(log_on(broker, 2, "t").segments) < 5
+
+
+async def _delete_records(broker: Broker, name: str, offset: int) -> None:
+    row = DeleteRecordsRequest.Partition(partition_index=0, offset=offset)
+    ask = DeleteRecordsRequest(
+        topics=[DeleteRecordsRequest.Topic(name=name, partitions=[row])], timeout_ms=100
+    )
+    async with wire_to(broker.local_node(1)) as wire:
+        await wire.ask(ApiKey.DELETE_RECORDS, 2, ask)
+
+
+async def test_a_topic_that_is_made_again_shares_nothing_with_the_one_before(
+    links: Links, tmp_path: Path
+) -> None:
+    async with started(tmp_path, nodes=2, replica_lag_time_max_ms=300) as broker:
+        topic = await place_topic(broker, "t", 1, 2)
+        await send(broker, 1, topic, b"old", b"old")
+        await until_equal(broker, "t", 1, 2)
+        with links.held(2):
+            async with wire_to(broker.local_node(1)) as wire:
+                await delete_topic(wire, "t")
+            again = await place_topic(broker, "t", 1, 2)
+            assert again.id != topic.id
+            await send(broker, 1, again, b"new")
+        await until_equal(broker, "t", 1, 2)
+        assert values_in(log_on(broker, 2, "t")) == [b"new"]
+        assert log_on(broker, 2, "t").topic_id == again.id
+
+
+async def test_a_leader_that_cannot_be_reached_is_said_once(
+    links: Links, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with started(nodes=2, replica_fetch_backoff_ms=50) as broker:
+        topic = await place_topic(broker, "t", 1, 2)
+        await send(broker, 1, topic, b"x")
+        refusing = broker.local_node(2).node.peers
+        dial = refusing._dial
+
+        async def refuse(endpoint: object) -> trio.abc.Stream:
+            raise OSError("nobody there")
+
+        refusing._dial = refuse
+        broker.local_node(1).server.close_connections()
+        await until(lambda: "are not copied until it answers" in caplog.text)
+        await trio.sleep(0.3)
+        refusing._dial = dial
+        await send(broker, 1, topic, b"y")
+        await until_equal(broker, "t", 1, 2)
+    assert caplog.text.count("are not copied until it answers") == 1
+    assert caplog.text.count("node 1 answers again") == 1
+
+
+async def test_a_follower_that_restarts_goes_on_where_it_was(tmp_path: Path) -> None:
+    async with started(tmp_path, nodes=3) as broker:
+        topic = await place_topic(broker, "t", 1, 2, 3)
+        await send(broker, 1, topic, b"a")
+        await until_equal(broker, "t", 1, 2, 3)
+        await broker.local_node(2).stop()
+        await send(broker, 1, topic, b"b")
+        await broker.local_node(2).start()
+        await until_equal(broker, "t", 1, 2, 3)
+        before = stored(log_on(broker, 1, "t"))
+        assert stored(log_on(broker, 2, "t")) == before
+        await until(lambda: 2 in replica_on(broker, 1, "t").partition.isr)

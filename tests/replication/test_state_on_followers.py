@@ -1,0 +1,163 @@
+"""What followers keep beside records: producers, transactions, compaction, retention."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from kbroker.broker import Broker
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.transactions import WriteTxnMarkersRequest
+from kbroker.protocol.records import Record, read_records
+
+from ..brokers import started
+from ..wire import Topic, batch, fetch, produce, until
+from .harness import (
+    Links,
+    links,
+    log_on,
+    place_topic,
+    replica_on,
+    send,
+    stored,
+    until_equal,
+    until_leader,
+    wire_to,
+)
+
+__all__ = ["links"]
+
+PRODUCER = 7
+
+
+async def part(
+    broker: Broker, node_id: int, topic: Topic, sequence: int, *, transactional: bool = False
+) -> Any:
+    """Produce one batch of a producer with sequences; returns the row of the answer."""
+    records = batch(
+        [b"x", b"y"],
+        producer_id=PRODUCER,
+        producer_epoch=0,
+        base_sequence=sequence,
+        transactional=transactional,
+    )
+    name = "tx" if transactional else None
+    async with wire_to(broker.local_node(node_id)) as wire:
+        return await produce(wire, topic, records, transactional_id=name)
+
+
+async def test_a_new_leader_knows_the_sequences_of_producers(tmp_path: Path) -> None:
+    async with started(tmp_path, nodes=3) as broker:
+        topic = await place_topic(broker, "t", 1, 2, 3)
+        for sequence in (0, 2, 4):
+            assert (await part(broker, 1, topic, sequence)).base_offset == sequence
+        await broker.local_node(1).crash()
+        leader = await until_leader(broker, "t", {2, 3})
+        again = await part(broker, leader, topic, 4)
+        assert (again.error_code, again.base_offset) == (0, 4)
+        assert log_on(broker, leader, "t").log_end_offset == 6
+        skipped = await part(broker, leader, topic, 8)
+        assert skipped.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert (await part(broker, leader, topic, 6)).base_offset == 6
+
+
+async def end_transaction(broker: Broker, topic: Topic, *, commit: bool) -> None:
+    cls = WriteTxnMarkersRequest
+    rows = [cls.Topic(name=topic.name, partition_indexes=[0])]
+    marker = cls.Marker(
+        producer_id=PRODUCER, producer_epoch=0, transaction_result=commit, topics=rows
+    )
+    async with wire_to(broker.local_node(1)) as wire:
+        answer = await wire.ask(ApiKey.WRITE_TXN_MARKERS, 1, cls(markers=[marker]))
+    ((row,),) = (each.partitions for each in answer.markers[0].topics)
+    assert row.error_code == 0
+
+
+async def test_a_new_leader_knows_what_was_aborted_and_what_is_open(tmp_path: Path) -> None:
+    settings = {"transaction_partition_verification_enable": False}
+    async with started(tmp_path, nodes=3, **settings) as broker:
+        topic = await place_topic(broker, "t", 1, 2, 3)
+        await part(broker, 1, topic, 0, transactional=True)  # 0 and 1
+        await end_transaction(broker, topic, commit=False)  # 2
+        await part(broker, 1, topic, 2, transactional=True)
+        await end_transaction(broker, topic, commit=True)  # 5
+        still_open = await part(broker, 1, topic, 4, transactional=True)
+        assert (still_open.error_code, still_open.base_offset) == (0, 6)
+        await broker.local_node(1).crash()
+        leader = await until_leader(broker, "t", {2, 3})
+        await until(lambda: log_on(broker, leader, "t").high_watermark == 8)
+        async with wire_to(broker.local_node(leader)) as wire:
+            row = await fetch(wire, topic, isolation_level=1)
+        assert [(each.producer_id, each.first_offset) for each in row.aborted_transactions] == [
+            (PRODUCER, 0)
+        ]
+        assert row.last_stable_offset == 6
+
+
+COMPACTED = {
+    "cleanup.policy": "compact",
+    "internal.segment.bytes": "1000",
+    "min.cleanable.dirty.ratio": "0.01",
+}
+
+
+async def keyed(broker: Broker, topic: Topic, count: int) -> None:
+    async with wire_to(broker.local_node(1)) as wire:
+        for number in range(count):
+            record = Record(b"k%d" % (number % 3), b"%d" % number * 50, 1000)
+            assert (await produce(wire, topic, batch([record]))).error_code == 0
+
+
+def last_values(broker: Broker, node_id: int) -> dict[bytes | None, bytes | None]:
+    return {each.key: each.value for each in read_records(stored(log_on(broker, node_id, "t")))}
+
+
+async def test_each_replica_compacts_by_itself() -> None:
+    async with started(nodes=2) as broker:
+        topic = await place_topic(broker, "t", 1, 2, configs=COMPACTED)
+        await keyed(broker, topic, 60)
+        await until_equal(broker, "t", 1, 2)
+        size = log_on(broker, 1, "t").size
+        assert await broker.local_node(2).node.cleaner.clean_all() > 0
+        assert log_on(broker, 2, "t").size < size
+        assert log_on(broker, 1, "t").size == size
+        await one_more(broker, topic)
+        assert last_values(broker, 2) == last_values(broker, 1)
+
+
+async def one_more(broker: Broker, topic: Topic) -> None:
+    """One more record, which both have."""
+    await keyed(broker, topic, 1)
+    await until(
+        lambda: log_on(broker, 2, "t").high_watermark == log_on(broker, 1, "t").log_end_offset
+    )
+
+
+async def test_a_follower_copies_what_compaction_left(links: Links, tmp_path: Path) -> None:
+    async with started(tmp_path, nodes=2, replica_lag_time_max_ms=300) as broker:
+        topic = await place_topic(broker, "t", 1, 2, configs=COMPACTED)
+        with links.held(2):
+            await keyed(broker, topic, 60)
+            assert await broker.local_node(1).node.cleaner.clean_all() > 0
+        await until_equal(broker, "t", 1, 2)
+        await broker.local_node(2).stop()
+        await broker.local_node(2).start()
+        await one_more(broker, topic)
+        assert last_values(broker, 2) == last_values(broker, 1)
+
+
+async def test_retention_is_the_leaders() -> None:
+    configs = {"internal.segment.bytes": "1000", "retention.bytes": "3000"}
+    async with started(nodes=2) as broker:
+        topic = await place_topic(broker, "t", 1, 2, configs=configs)
+        for _ in range(20):
+            await send(broker, 1, topic, b"x" * 400)
+        await until_equal(broker, "t", 1, 2)
+        await broker.local_node(2).node.apply_retention_now()
+        assert log_on(broker, 2, "t").log_start_offset == 0
+        await broker.local_node(1).node.apply_retention_now()
+        start = log_on(broker, 1, "t").log_start_offset
+        assert start > 0
+        await until(lambda: log_on(broker, 2, "t").log_start_offset == start)
+        assert replica_on(broker, 2, "t").log.size < 5000

@@ -129,7 +129,7 @@ async def open_broker(
     async with trio.open_nursery() as nursery:
         try:
             nursery.start_soon(_run_store, store, work)
-            await _each(local, lambda node: node.join(store))
+            await _each(local, lambda node: node.join())
             await _each(local, lambda node: node.begin(nursery))
             yield Broker(store, local, shared.links)
         finally:
@@ -154,16 +154,22 @@ async def _open_all(
     local: Sequence[LocalNode], folders: DataFolders, cluster_id: str | None
 ) -> MetadataStore:
     """Take the ports and the folders of all nodes, and open what they share."""
+    store = None
     try:
         # First of all: a port that is taken must not leave a data folder behind.
         for each in local:
             await each.bind()
         paths = [path for each in local for path in folders.of_node(each.id)]
         cluster_id = known_cluster(folders.files, paths) or cluster_id or random_cluster_id()
-        return folders.open_store([each.open_logs(cluster_id) for each in local])
+        store = folders.open_store([each.open_logs(cluster_id) for each in local])
+        for each in local:
+            await each.make(store)
+        return store
     except BaseException:
         with trio.CancelScope(shield=True):
             await _each(local, lambda node: node.close())
+            if store is not None:
+                await store.aclose()
         raise
 
 

@@ -11,6 +11,7 @@ import trio
 from kbroker.cluster import Cluster, NodesChanged, Partition, Topic, TopicsChanged
 from kbroker.cluster.election import elect, leads_soundly
 from kbroker.cluster.keys import CONTROLLER, CONTROLLER_ALIVE, live_key, partition_key
+from kbroker.cluster.reassignment import complete, is_moving
 from kbroker.cluster.registrations import NO_NODE
 from kbroker.cluster.store import ABSENT, Document
 from kbroker.storage.errors import StorageError
@@ -86,7 +87,9 @@ class Controller:
         """Take over when nobody is in charge, and do what is to be done. Raises StorageError."""
         if self._retired or not self._membership.is_registered:
             return
-        if not self.in_charge and self._cluster.controller_id == NO_NODE:
+        if self._cluster.controller_id == NO_NODE:
+            await self._stand_for_it()
+        if self._cluster.controller_id == self._membership.node_id and not self.in_charge:
             await self._take_over()
         if self.in_charge:
             await self._work()
@@ -104,26 +107,26 @@ class Controller:
             else:
                 await changed.wait()
 
-    async def _take_over(self) -> None:
-        """Become the controller, unless another node is faster."""
+    async def _stand_for_it(self) -> None:
+        """Become the node that may take over, unless another one is faster."""
         node_id, epoch = self._membership.node_id, self._membership.epoch
-        cause = f"node {node_id} became the controller"
-        alive = await self._cluster.transact(
+        await self._cluster.transact(
             {CONTROLLER_ALIVE: {"node": node_id}},
             compares={CONTROLLER_ALIVE: ABSENT, live_key(node_id): epoch},
-            cause=cause,
+            cause=f"node {node_id} became the controller",
             lease=self._membership.lease,
         )
-        if alive is None:
-            return
-        registrations = self._cluster.registrations
+
+    async def _take_over(self) -> None:
+        """From now on nothing that an earlier controller writes is accepted."""
+        registrations, node_id = self._cluster.registrations, self._membership.node_id
         term = await self._cluster.transact(
             {CONTROLLER: {"node": node_id, "epoch": registrations.controller_epoch + 1}},
             compares={
-                CONTROLLER_ALIVE: alive,
+                CONTROLLER_ALIVE: registrations.controller_alive_revision,
                 CONTROLLER: registrations.controller_revision,
             },
-            cause=cause,
+            cause=f"node {node_id} became the controller",
         )
         if term is not None:
             self._term = term
@@ -154,6 +157,10 @@ class Controller:
             after = elect(before, ready=ready, live=live, min_in_sync=required)
             if after is not None:
                 yield Step(topic, before, after, _cause(before, after, live))
+            elif is_moving(before):
+                after = complete(before, ready=ready, min_in_sync=required)
+                if after is not None:
+                    yield Step(topic, before, after, "the move to other nodes is done")
 
     async def _apply(self, steps: Iterable[Step]) -> None:
         """Write steps in batches of one cause each; a batch that fails is written one by one."""

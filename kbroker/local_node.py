@@ -64,7 +64,7 @@ class LocalNode:
 
     Resource handling: the first run is taken apart, so that all nodes of a process have their ports
     and folders before the first one does anything, and all are there before leaders are elected:
-    `bind`, `open_logs`, `join`, `begin`. `start` does the
+    `bind`, `open_logs`, `make`, `join`, `begin`. `start` does the
     same for the next one; `stop` and `crash` end a run. `close` lets go of everything.
     """
 
@@ -142,16 +142,13 @@ class LocalNode:
         await nursery.start(self._run)
         self.state = NodeState.RUNNING
 
-    async def join(self, store: MetadataStore) -> None:
-        """Make the node from what was opened, and let the others know.
-
-        Raises StorageError or ValueError.
-        """
-        self._store = store
-        await self._make(store)
+    async def join(self) -> None:
+        """Let the others know of the node. Raises StorageError."""
         await self.node.join(self.server.advertised())
 
-    async def _make(self, store: MetadataStore) -> None:
+    async def make(self, store: MetadataStore) -> None:
+        """Make the node from what was opened. Raises StorageError or ValueError."""
+        self._store = store
         logs, shared, config = self._logs, self._shared, self._config
         assert logs is not None
         cluster = await Cluster.open(store, cluster_id=logs.meta.cluster_id)
@@ -204,7 +201,8 @@ class LocalNode:
             try:
                 await self.bind()
                 self.open_logs(None)
-                await self.join(self._store)
+                await self.make(self._store)
+                await self.join()
                 await self.begin(self._nursery)
             except BaseException:
                 with trio.CancelScope(shield=True):

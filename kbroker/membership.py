@@ -64,6 +64,8 @@ class Membership:
         self._unheard = False
         """The last attempt to keep the lease alive failed."""
         self._news = Changes()
+        self._cordoned = False
+        self._cordons = Changes()
         cluster.subscribe_nodes(self._on_nodes_changed)
         cluster.subscribe(lambda _: self._news.happened())
 
@@ -106,12 +108,33 @@ class Membership:
         self.epoch = epoch
         self._on_epoch(epoch)
 
+    def cordon(self, cordoned: bool) -> None:
+        """Take new partitions no more, or again (KIP-1066)."""
+        self._cordoned = cordoned
+        self._cordons.happened()
+
     async def run(self) -> None:
         """Keep the registration alive, and register anew when it was lost, until cancelled.
 
         A node alone needs nothing of that.
         """
-        while not self.is_alone:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._publish_cordons)
+            if not self.is_alone:
+                nursery.start_soon(self._beat_regularly)
+
+    async def _publish_cordons(self) -> None:
+        while True:
+            changed = self._cordons.next()
+            if self.is_registered:
+                try:
+                    await self._remember(clean_epoch=NO_EPOCH)
+                except StorageError as error:
+                    logger.error("the others do not know what is cordoned: %s", error.message)
+            await changed.wait()
+
+    async def _beat_regularly(self) -> None:
+        while True:
             await trio.sleep(self._config.broker_heartbeat_interval_ms / 1000)
             try:
                 await self._beat()
@@ -189,6 +212,7 @@ class Membership:
             before = self._known
             after = before._replace(
                 directories=dict(self._directories),
+                cordoned=self._cordoned,
                 clean_epoch=clean_epoch,
                 rack=self._config.rack,
             )

@@ -92,8 +92,6 @@ class Node:
         self.config = self._with_dynamic_settings()
         self.clock = clock
         self.logs = logs
-        self.cordoned_folders(config)  # what this node was started with is right, or it does not
-        self._cordon()
         self.in_memory = in_memory
         self.in_thread = in_thread
         self.flusher = flusher
@@ -108,6 +106,8 @@ class Node:
             keeps_records=flusher.waits_for_disk,
             on_epoch=self.registered,
         )
+        self.cordoned_folders(config)  # what this node was started with is right, or it does not
+        self._cordon()
         self.controller = Controller(cluster, self.membership)
         self.in_sync = InSync(self)
         cluster.subscribe_nodes(lambda _: self.in_sync.look_at_all())
@@ -182,7 +182,7 @@ class Node:
         except ConfigError as error:
             logger.error("%s", error)
         takes_none = len(self.logs.cordoned) == len(self.logs.managers)
-        self.cluster.cordoned_nodes = {self.id} if takes_none else set()
+        self.membership.cordon(takes_none)
 
     async def run(self) -> None:
         """Background work, until cancelled."""

@@ -10,11 +10,19 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
-from .election import after_isr_change
+from .election import (
+    after_isr_change,
+    elect,
+    elect_preferred,
+    elect_unclean,
+    leads_soundly,
+    without_leader,
+)
 from .features import INITIAL
 from .keys import (
     CONFIGS,
@@ -24,6 +32,7 @@ from .keys import (
     PRODUCER_IDS,
     TOPICS,
     live_key,
+    node_key,
     partition_key,
     ready_key,
 )
@@ -38,7 +47,8 @@ from .model import (
     collision_key,
     random_cluster_id,
 )
-from .placement import place
+from .placement import Load, place
+from .reassignment import begin, cancel, is_moving, target
 from .registrations import NO_EPOCH, Registration, Registrations
 from .store import ABSENT, Change, Compacted, Document, Entry, Lease, MetadataStore
 
@@ -94,8 +104,6 @@ class Cluster:
         self.topics_by_id: dict[uuid.UUID, Topic] = {}
         self.configs: dict[ConfigResource, StoredConfigs] = {}
         self.registrations = Registrations()
-        self.cordoned_nodes: set[int] = set()
-        """Nodes that take no new partitions (KIP-1066)."""
         self.min_in_sync: Callable[[Topic], int] = _own_min_in_sync
         """The min.insync.replicas of a topic; a node lays its defaults under that."""
         self.features: dict[str, int] = dict(INITIAL)
@@ -183,6 +191,12 @@ class Cluster:
     def controller_epoch(self) -> int:
         """How often a node took the metadata over: once at each start of a cluster of one."""
         return self.registrations.controller_epoch
+
+    @property
+    def open_ids(self) -> list[int]:
+        """The nodes that take new partitions: all but those that are cordoned (KIP-1066)."""
+        known = self.registrations.known
+        return sorted(node_id for node_id, each in known.items() if not each.cordoned)
 
     def registration(self, node_id: int) -> Registration | None:
         """A node that runs."""
@@ -286,22 +300,37 @@ class Cluster:
             )
 
     def place_partitions(
-        self, count: int, replication_factor: int, first: int = 0
+        self, count: int, replication_factor: int, topic: Topic | None = None
     ) -> list[list[int]]:
-        """Spread `count` partitions over the nodes. Raises INVALID_REPLICATION_FACTOR."""
-        nodes = [each for each in self.node_ids if each not in self.cordoned_nodes]
+        """Spread `count` new partitions over the nodes, of `topic` if there is one already.
+
+        Nodes that are down are taken only when there are too few others, and do not lead. Raises
+        INVALID_REPLICATION_FACTOR.
+        """
+        nodes = self.open_ids
         if not nodes:
             raise KafkaError(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
                 "all data folders are cordoned; take one out of cordoned.log.dirs",
             )
+        down = set(nodes) - set(self.ready_ids)
         if not 1 <= replication_factor <= len(nodes):
             raise KafkaError(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
                 f"replication factor {replication_factor} needs as many nodes, this cluster has "
                 f"{len(nodes)}; replication.factor.clamp=true lowers it instead",
             )
-        return place(nodes, count, replication_factor, first=first)
+        if len(down) == len(nodes):
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICATION_FACTOR,
+                f"none of the nodes {nodes} is ready; start one of them",
+            )
+        racks = {each: self.registrations.known[each].rack for each in nodes}
+        if len(nodes) == 1:
+            return place(racks, count, replication_factor)
+        every = (each.replicas for one in self.topics.values() for each in one.partitions)
+        own = [each.replicas for each in topic.partitions] if topic else []
+        return place(racks, count, replication_factor, load=Load(every), last=down, topic=own)
 
     async def delete_topic(self, name: str, *, cause: str) -> None:
         """Delete a topic; its name is free again when this returns."""
@@ -361,33 +390,52 @@ class Cluster:
     async def elect_leader(self, name: str, index: int, *, unclean: bool, cause: str) -> None:
         """Hand a partition to its preferred leader; with `unclean` only when it has none at all.
 
-        An unclean election may take a replica that is not in sync (KIP-460).
+        An unclean election may take a replica that is not in sync, and loses what only others have
+        (KIP-460).
 
         Raises KafkaError: UNKNOWN_TOPIC_OR_PARTITION, ELECTION_NOT_NEEDED,
         PREFERRED_LEADER_NOT_AVAILABLE, ELIGIBLE_LEADERS_NOT_AVAILABLE.
         """
         topic, partition = self.existing(name, index)
+        ready, live = self.registrations.ready, self.registrations.live_epochs
         preferred = partition.replicas[0]
-        if partition.leader == preferred or (unclean and partition.leader != NO_LEADER):
+        if leads_soundly(partition, live) and (unclean or partition.leader == preferred):
             raise KafkaError(
                 ErrorCode.ELECTION_NOT_NEEDED, f"node {partition.leader} leads {name}-{index}"
             )
-        living = [node for node in partition.replicas if node in self.node_ids]
-        in_sync = [node for node in living if node in partition.isr]
-        if not unclean and preferred not in in_sync:
-            raise KafkaError(
-                ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
-                f"node {preferred} is down or not in sync with {name}-{index}",
+        if unclean:
+            after = self._elect_any(topic, partition)
+            if after is None:
+                raise KafkaError(
+                    ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+                    f"no node of {name}-{index} runs; start one of {partition.replicas}",
+                )
+        else:
+            after = elect_preferred(partition, ready=ready, live=live)
+            if after is None:
+                raise KafkaError(
+                    ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+                    f"node {preferred} is down or not in sync with {name}-{index}",
+                )
+        await self._put_changed(topic, partition, after, cause=cause)
+
+    def _elect_any(self, topic: Topic, partition: Partition) -> Partition | None:
+        """The state with a leader that loses nothing if there is one, else with any."""
+        ready, live = self.registrations.ready, self.registrations.live_epochs
+        clean = elect(partition, ready=ready, live=live, min_in_sync=self.min_in_sync(topic))
+        if clean is not None and clean.leader != NO_LEADER:
+            return clean
+        after = elect_unclean(partition, ready=ready)
+        if after is not None:
+            logger.error(
+                "unclean election: node %d leads %s-%d, and committed records that only %s may "
+                "have are lost",
+                after.leader,
+                topic.name,
+                partition.index,
+                [*partition.isr, *partition.elr] or "other nodes",
             )
-        if not living:
-            raise KafkaError(
-                ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
-                f"no node of {name}-{index} runs; start one of {partition.replicas}",
-            )
-        leader = (in_sync or living)[0]
-        isr = partition.isr if in_sync else [leader]
-        changed = {"leader": leader, "isr": isr, "leader_epoch": partition.leader_epoch + 1}
-        await self._change_partition(topic, partition, changed, cause=cause)
+        return after
 
     async def renew_leader(self, name: str, index: int, *, cause: str) -> None:
         """Let a partition's leader begin a new epoch, as one that lost it and was elected again.
@@ -395,8 +443,8 @@ class Cluster:
         Raises KafkaError: UNKNOWN_TOPIC_OR_PARTITION.
         """
         topic, partition = self.existing(name, index)
-        changed = {"leader_epoch": partition.leader_epoch + 1}
-        await self._change_partition(topic, partition, changed, cause=cause)
+        after = replace(partition, leader_epoch=partition.leader_epoch + 1)
+        await self._put_changed(topic, partition, after, cause=cause)
 
     async def raise_leader_epochs(
         self, least: Mapping[tuple[uuid.UUID, int], int], *, cause: str
@@ -419,42 +467,99 @@ class Cluster:
         self,
         name: str,
         index: int,
-        replicas: Sequence[int],
+        nodes: Sequence[int],
         *,
         factor_may_change: bool,
         cause: str,
     ) -> None:
-        """Let a partition live on the nodes `replicas`, the preferred leader first (KIP-455).
+        """Begin to move a partition to `nodes`, the preferred leader first (KIP-455).
 
-        Raises KafkaError: UNKNOWN_TOPIC_OR_PARTITION, INVALID_REPLICA_ASSIGNMENT,
-        INVALID_REPLICATION_FACTOR.
+        The controller ends the move when all of them are in sync. Raises KafkaError:
+        UNKNOWN_TOPIC_OR_PARTITION, INVALID_REPLICA_ASSIGNMENT, INVALID_REPLICATION_FACTOR.
         """
         topic, partition = self.existing(name, index)
-        if not replicas or len(set(replicas)) != len(replicas):
+        if not nodes or len(set(nodes)) != len(nodes):
             raise KafkaError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"{list(replicas)} does not name each node once; give at least one node",
+                f"{list(nodes)} does not name each node once; give at least one node",
             )
-        if not set(replicas) <= set(self.node_ids):
+        if not set(nodes) <= set(self.node_ids):
             raise KafkaError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"unknown node in {list(replicas)}; there are {self.node_ids}",
+                f"unknown node in {list(nodes)}; there are {self.node_ids}",
             )
-        if len(replicas) != len(partition.replicas) and not factor_may_change:
+        factor = len(target(partition))
+        if len(nodes) != factor and not factor_may_change:
             raise KafkaError(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
-                f"{name}-{index} has {len(partition.replicas)} replicas, not {len(replicas)}",
+                f"{name}-{index} has {factor} replicas, not {len(nodes)}",
             )
-        if set(replicas) != set(partition.replicas):
+        await self._move(topic, partition, begin(partition, nodes), cause=cause)
+
+    async def cancel_reassignment(self, name: str, index: int, *, cause: str) -> None:
+        """Let a partition stay where it was before its move began.
+
+        Raises KafkaError: UNKNOWN_TOPIC_OR_PARTITION, NO_REASSIGNMENT_IN_PROGRESS, or
+        INVALID_REPLICA_ASSIGNMENT when none of the nodes where it was is in sync.
+        """
+        topic, partition = self.existing(name, index)
+        if not is_moving(partition):
+            raise KafkaError(
+                ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, f"{name}-{index} is not being moved"
+            )
+        await self._move(topic, partition, cancel(partition), cause=cause)
+
+    async def _move(self, topic: Topic, before: Partition, after: Partition, *, cause: str) -> None:
+        if not after.isr and not after.elr:
             raise KafkaError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"{name}-{index} cannot move from {partition.replicas} to {list(replicas)}: "
-                "nodes do not copy partitions from each other yet",
+                f"only {before.isr} have all records of {topic.name}-{before.index}: wait until "
+                "one of the nodes that stay is in sync",
             )
-        if list(replicas) != partition.replicas:
-            await self._change_partition(
-                topic, partition, {"replicas": list(replicas)}, cause=cause
+        if after.leader not in (*after.replicas, NO_LEADER):
+            after = self._elect_any(topic, after) or without_leader(after)
+        if after != before:
+            await self._put_changed(topic, before, after, cause=cause)
+
+    async def _put_changed(
+        self, topic: Topic, before: Partition, after: Partition, *, cause: str
+    ) -> None:
+        key = partition_key(topic.id, before.index)
+        puts: dict[str, Document | None] = {key: after.to_document()}
+        if not await self._transact(puts, compares={key: before.revision}, cause=cause):
+            raise KafkaError(
+                ErrorCode.CONCURRENT_TRANSACTIONS,
+                f"{topic.name}-{before.index} changed at the same time; try again",
             )
+
+    async def unregister(self, node_id: int, *, cause: str) -> None:
+        """Forget a node that is gone for good.
+
+        Raises KafkaError: BROKER_ID_NOT_REGISTERED; INVALID_REQUEST when it runs, or when
+        partitions are to be on it.
+        """
+        known = self.registrations.known.get(node_id)
+        if known is None:
+            raise KafkaError(
+                ErrorCode.BROKER_ID_NOT_REGISTERED,
+                f"there is no broker {node_id}; there are {self.node_ids}",
+            )
+        if node_id in self.nodes:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"broker {node_id} runs; stop it first")
+        held = sum(
+            node_id in each.replicas for topic in self.topics.values() for each in topic.partitions
+        )
+        if held:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"{held} partitions have a replica on broker {node_id}; move them away with "
+                f"`kbroker cluster drain {node_id}`",
+            )
+        await self._transact(
+            {node_key(node_id): None},
+            compares={node_key(node_id): known.revision, live_key(node_id): ABSENT},
+            cause=cause,
+        )
 
     async def change_isr(
         self,
@@ -492,16 +597,6 @@ class Cluster:
             compares=compares,
             cause=cause,
         )
-
-    async def _change_partition(
-        self, topic: Topic, partition: Partition, changed: Document, *, cause: str
-    ) -> None:
-        key = partition_key(topic.id, partition.index)
-        document = partition.to_document() | changed
-        if not await self._transact(
-            {key: document}, compares={key: partition.revision}, cause=cause
-        ):
-            raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
 
     async def finalize_features(self, levels: dict[str, int], *, cause: str) -> None:
         """Let the cluster run these features at these levels, all others not at all."""

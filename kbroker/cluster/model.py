@@ -79,7 +79,8 @@ class Topic:
 
     @property
     def replication_factor(self) -> int:
-        return len(self.partitions[0].replicas)
+        first = self.partitions[0]
+        return len(first.replicas) - len(first.removing)
 
     def to_document(self) -> Document:
         return {"id": str(self.id), "partitions": len(self.partitions), "configs": self.configs}

@@ -1,21 +1,177 @@
-"""Which nodes hold a new partition."""
+"""Which nodes hold a partition: new ones, and those that move."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+Racks = Mapping[int, str | None]
+"""The rack of each node; None for one that has none."""
+Placing = tuple[str, int]
+"""A topic and the index of a partition."""
+
+
+class Load:
+    """How many partitions each node leads and holds; the preferred leader counts as the leader."""
+
+    def __init__(self, placed: Iterable[Sequence[int]] = ()) -> None:
+        self.leaders: Counter[int] = Counter()
+        self.replicas: Counter[int] = Counter()
+        self.successors: Counter[tuple[int, int]] = Counter()
+        """How often the second node stands behind the first, which leads."""
+        for nodes in placed:
+            self.add(nodes)
+
+    def add(self, nodes: Sequence[int]) -> None:
+        """Count a partition."""
+        self.leaders.update(nodes[:1])
+        self.replicas.update(nodes)
+        self.successors.update((nodes[0], each) for each in nodes[1:])
+
+    def remove(self, nodes: Sequence[int]) -> None:
+        """Count a partition no more."""
+        self.leaders.subtract(nodes[:1])
+        self.replicas.subtract(nodes)
+        self.successors.subtract((nodes[0], each) for each in nodes[1:])
 
 
 def place(
-    node_ids: Sequence[int], count: int, replication_factor: int, *, first: int = 0
+    racks: Racks,
+    count: int,
+    factor: int,
+    *,
+    load: Load | None = None,
+    last: Iterable[int] = (),
+    topic: Iterable[Sequence[int]] = (),
 ) -> list[list[int]]:
-    """Spread partitions evenly: leaders go round, followers are the next nodes on the ring.
+    """Spread new partitions of a topic: the leaders go round, and so do the other replicas.
 
-    Parameters: `first` is the index of the first partition, so that partitions that are added to
-    a topic go on where the last one stopped. Returns a list of node ids for each partition, its
-    preferred leader first.
+    Parameters: `racks` has the nodes to choose from, at least `factor`; a partition is in as many
+    racks as there are. `load` is what the nodes have in all, to choose between equals; `last` are
+    nodes that come only when there are no others (they are down), and never lead. `topic` is where
+    its other partitions are. Returns a list of node ids for each partition, its preferred leader
+    first.
     """
-    nodes = len(node_ids)
-    return [
-        [node_ids[(partition + replica) % nodes] for replica in range(replication_factor)]
-        for partition in range(first, first + count)
-    ]
+    if len(racks) == 1:
+        return [list(racks) for _ in range(count)]
+    load, own, shunned = load or Load(), Load(topic), set(last)
+    placed = []
+    for _ in range(count):
+        nodes = _place_one(racks, factor, own, load, shunned)
+        own.add(nodes)
+        placed.append(nodes)
+    return placed
+
+
+def _place_one(racks: Racks, factor: int, own: Load, load: Load, shunned: set[int]) -> list[int]:
+    leader = min(
+        racks,
+        key=lambda node: (
+            node in shunned,
+            own.leaders[node],
+            own.replicas[node],
+            load.leaders[node],
+            node,
+        ),
+    )
+    nodes = [leader]
+    while len(nodes) < factor:
+        nodes.append(_next_replica(racks, nodes, own, load, shunned))
+    return nodes
+
+
+def _next_replica(
+    racks: Racks, nodes: Sequence[int], own: Load, load: Load, shunned: Iterable[int] = ()
+) -> int:
+    """The node that a partition on `nodes` gets next: in another rack, with little to do."""
+    taken = {racks[each] for each in nodes if each in racks}
+    ring = sorted(racks)
+    after = ring.index(nodes[0]) if nodes and nodes[0] in racks else 0
+    return min(
+        (each for each in racks if each not in nodes),
+        key=lambda node: (
+            node in shunned,
+            racks[node] is not None and racks[node] in taken,
+            own.replicas[node],
+            load.replicas[node],
+            own.successors[nodes[0], node] if nodes else 0,
+            (ring.index(node) - after) % len(ring),
+        ),
+    )
+
+
+def drain(
+    placed: Mapping[Placing, Sequence[int]], node_id: int, racks: Racks
+) -> dict[Placing, list[int]]:
+    """Where the partitions of a node go when it is to have none.
+
+    `racks` has the nodes that may take them. Each keeps its number of replicas as far as there are
+    nodes. Returns the partitions that move.
+    """
+    others = {each: rack for each, rack in racks.items() if each != node_id}
+    load = Load(placed.values())
+    moves = {}
+    for partition, nodes in placed.items():
+        if node_id not in nodes:
+            continue
+        rest = [each for each in nodes if each != node_id]
+        load.remove(nodes)
+        if set(others) - set(rest):
+            taker = _next_replica(others, rest, load, load)
+            moved = [taker if each == node_id else each for each in nodes]
+        else:
+            moved = rest
+        if moved:
+            load.add(moved)
+            moves[partition] = moved
+    for moved in moves.values():
+        _swap_leader(moved, racks, load)
+    return moves
+
+
+def rebalance(placed: Mapping[Placing, Sequence[int]], racks: Racks) -> dict[Placing, list[int]]:
+    """The moves after which all nodes hold and lead about as many partitions as the others.
+
+    As few partitions as possible move, one replica each; then preferred leaders change places with
+    another replica. Racks that a partition is in already are kept apart.
+    """
+    now = {partition: list(nodes) for partition, nodes in placed.items()}
+    load = Load(now.values())
+    for partition, nodes in now.items():
+        _relieve(nodes, racks, load)
+        now[partition] = nodes
+    for nodes in now.values():
+        _swap_leader(nodes, racks, load)
+    return {each: nodes for each, nodes in now.items() if nodes != list(placed[each])}
+
+
+def _relieve(nodes: list[int], racks: Racks, load: Load) -> None:
+    """Move one replica from a node that has more than its share to the one that has least."""
+    takers = [each for each in racks if each not in nodes]
+    for giver in sorted(nodes, key=lambda node: -load.replicas[node]):
+        for taker in sorted(takers, key=lambda node: (load.replicas[node], node)):
+            if load.replicas[giver] - load.replicas[taker] < 2:
+                break
+            moved = [taker if each == giver else each for each in nodes]
+            if _rack_count(moved, racks) < _rack_count(nodes, racks):
+                continue
+            load.remove(nodes)
+            nodes[:] = moved
+            load.add(nodes)
+            return
+
+
+def _swap_leader(nodes: list[int], racks: Racks, load: Load) -> None:
+    candidates = [each for each in nodes if each in racks]
+    if not candidates:
+        return
+    least = min(candidates, key=lambda node: (load.leaders[node], nodes.index(node)))
+    if load.leaders[nodes[0]] - load.leaders[least] >= 2:
+        load.remove(nodes)
+        nodes.remove(least)
+        nodes.insert(0, least)
+        load.add(nodes)
+
+
+def _rack_count(nodes: Sequence[int], racks: Racks) -> int:
+    return len({racks.get(each) for each in nodes} - {None})

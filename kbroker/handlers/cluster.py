@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+
+from kbroker.cluster import Partition
 from kbroker.cluster.features import UpdateType, check_update
+from kbroker.cluster.reassignment import is_moving
 from kbroker.context import Context
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -137,9 +142,8 @@ async def _elect(
 async def alter_partition_reassignments(
     ctx: Context, request: AlterPartitionReassignmentsRequest
 ) -> AlterPartitionReassignmentsResponse:
-    """Behaviour: each partition by itself; done when the answer arrives (KIP-455).
-
-    So there is never a reassignment under way that could be cancelled with null.
+    """Behaviour: each partition by itself. Nodes that come copy it first; when they are in sync, the
+    others are dropped (KIP-455). Null instead of nodes cancels a move that is under way.
 
     Versions: 1 can forbid that the number of replicas changes.
     """
@@ -167,19 +171,17 @@ async def _reassign(
     name: str,
     asked: AlterPartitionReassignmentsRequest.Partition,
 ) -> None:
-    cluster = ctx.node.cluster
-    cluster.existing(name, asked.partition_index)
+    cluster, index = ctx.node.cluster, asked.partition_index
+    cause = f"AlterPartitionReassignments by {ctx.client_id}"
     if asked.replicas is None:
-        raise KafkaError(
-            ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
-            f"{name}-{asked.partition_index} is not being moved",
-        )
+        await cluster.cancel_reassignment(name, index, cause=cause)
+        return
     await cluster.reassign(
         name,
-        asked.partition_index,
+        index,
         asked.replicas,
         factor_may_change=request.allow_replication_factor_change,
-        cause=f"AlterPartitionReassignments by {ctx.client_id}",
+        cause=cause,
     )
 
 
@@ -187,8 +189,32 @@ async def _reassign(
 def list_partition_reassignments(
     ctx: Context, request: ListPartitionReassignmentsRequest
 ) -> ListPartitionReassignmentsResponse:
-    """Behaviour: none, because AlterPartitionReassignments has done its work when it answers."""
-    return ListPartitionReassignmentsResponse()
+    """Behaviour: what moves now; null asks for all topics, others are left out of the answer."""
+    cluster = ctx.node.cluster
+    rows = request.topics
+    asked: dict[str, Sequence[int]]
+    if rows is None:
+        asked = {topic.name: range(len(topic.partitions)) for topic in cluster.topics.values()}
+    else:
+        asked = {row.name: row.partition_indexes for row in rows}
+    response = ListPartitionReassignmentsResponse()
+    for name, indexes in asked.items():
+        moving = [each for each in map(partial(cluster.partition, name), indexes) if each]
+        partitions = [_moving_row(each) for each in moving if is_moving(each)]
+        if partitions:
+            response.topics.append(
+                ListPartitionReassignmentsResponse.Topic(name=name, partitions=partitions)
+            )
+    return response
+
+
+def _moving_row(partition: Partition) -> ListPartitionReassignmentsResponse.Partition:
+    return ListPartitionReassignmentsResponse.Partition(
+        partition_index=partition.index,
+        replicas=partition.replicas,
+        adding_replicas=list(partition.adding),
+        removing_replicas=list(partition.removing),
+    )
 
 
 @handles(ApiKey.UPDATE_FEATURES, versions="0-2")
@@ -227,15 +253,18 @@ def _update_type(ctx: Context, update: UpdateFeaturesRequest.Feature) -> int:
 
 
 @handles(ApiKey.UNREGISTER_BROKER, versions="0")
-def unregister_broker(ctx: Context, request: UnregisterBrokerRequest) -> UnregisterBrokerResponse:
-    """Behaviour: a broker that is known can only be this one, which runs."""
-    if request.broker_id in ctx.node.cluster.node_ids:
-        return UnregisterBrokerResponse(
-            error_code=ErrorCode.INVALID_REQUEST,
-            error_message=f"broker {request.broker_id} runs; stop it first",
+async def unregister_broker(
+    ctx: Context, request: UnregisterBrokerRequest
+) -> UnregisterBrokerResponse:
+    """Behaviour: a broker that is down is forgotten.
+
+    Differs from Kafka: one that partitions are still to be on is not; Kafka forgets it, and its
+    partitions go on naming it.
+    """
+    try:
+        await ctx.node.cluster.unregister(
+            request.broker_id, cause=f"UnregisterBroker by {ctx.client_id}"
         )
-    return UnregisterBrokerResponse(
-        error_code=ErrorCode.BROKER_ID_NOT_REGISTERED,
-        error_message=f"there is no broker {request.broker_id}; there are "
-        f"{ctx.node.cluster.node_ids}",
-    )
+    except KafkaError as error:
+        return UnregisterBrokerResponse(error_code=error.code, error_message=error.message)
+    return UnregisterBrokerResponse()

@@ -195,7 +195,7 @@ def _added_partitions(ctx: Context, asked: CreatePartitionsRequest.Topic) -> lis
             f"topic '{topic.name}' has {current} partitions, {asked.count} is not more",
         )
     if asked.assignments is None:
-        return cluster.place_partitions(missing, topic.replication_factor, first=current)
+        return cluster.place_partitions(missing, topic.replication_factor, topic)
     if len(asked.assignments) != missing:
         raise KafkaError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,

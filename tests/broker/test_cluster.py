@@ -4,7 +4,6 @@ import pytest
 
 from kbroker.cluster import Cluster, LocalStore, TopicsChanged
 from kbroker.cluster.model import random_cluster_id
-from kbroker.cluster.placement import place
 from kbroker.config import BrokerConfig
 from kbroker.controller import Controller
 from kbroker.membership import Membership
@@ -117,11 +116,6 @@ async def test_more_replicas_than_nodes_are_refused() -> None:
         cluster.place_partitions(1, 3)
     assert raised.value.code == ErrorCode.INVALID_REPLICATION_FACTOR
     assert "replication.factor.clamp" in str(raised.value)
-
-
-def test_leaders_go_round_and_followers_are_the_next_nodes() -> None:
-    assert place([1, 2, 3], 4, 2) == [[1, 2], [2, 3], [3, 1], [1, 2]]
-    assert place([1, 2, 3], 1, 2, first=4) == [[2, 3]]
 
 
 def test_cluster_ids_look_like_kafkas() -> None:

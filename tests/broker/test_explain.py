@@ -6,6 +6,7 @@ import re
 
 from kbroker.broker import Broker
 from kbroker.cluster import Partition, PartitionChange
+from kbroker.cluster.election import without_leader
 from kbroker.coordinator import Event
 from kbroker.explain import (
     Explanation,
@@ -121,8 +122,9 @@ async def test_a_leader_that_is_missing(broker: Broker, wire: Wire) -> None:
     await create_topic(wire, "orders", 1)
     topic = broker.node.cluster.topics["orders"]
     before = topic.partitions[0]
-    lost = {"leader": -1, "isr": [], "leader_epoch": 1}
-    await broker.node.cluster._change_partition(topic, before, lost, cause="node 1 stopped")
+    await broker.node.membership.end(clean=False)
+    lost = without_leader(before)
+    await broker.node.cluster._put_changed(topic, before, lost, cause="node 1 stopped")
     explanation = explain_partition(broker.node, "orders", 0)
     assert explanation.now == (
         "partition orders-0 has no leader: none of its nodes [1] runs; start one"

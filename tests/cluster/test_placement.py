@@ -1,0 +1,103 @@
+"""Where new partitions go, and what moves when a node goes or comes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import chain
+
+import pytest
+
+from kbroker.cluster.placement import Load, drain, place, rebalance
+
+THREE = dict.fromkeys((1, 2, 3))
+
+
+def counts(placed: list[list[int]]) -> tuple[Counter[int], Counter[int]]:
+    return Counter(nodes[0] for nodes in placed), Counter(chain(*placed))
+
+
+@pytest.mark.parametrize("factor", [1, 2, 3])
+def test_leaders_and_followers_go_round(factor: int) -> None:
+    placed = place(THREE, 9, factor)
+    leaders, replicas = counts(placed)
+    assert leaders == {1: 3, 2: 3, 3: 3}
+    assert replicas == {1: 3 * factor, 2: 3 * factor, 3: 3 * factor}
+    assert all(len(set(nodes)) == factor for nodes in placed)
+
+
+def test_what_one_node_led_does_not_all_go_to_the_same_next_one() -> None:
+    placed = place(dict.fromkeys(range(5)), 50, 3)
+    seconds = Counter(nodes[1] for nodes in placed if nodes[0] == 0)
+    assert len(seconds) > 1
+
+
+def test_topics_of_one_partition_spread_over_the_nodes() -> None:
+    every: list[list[int]] = []
+    for _ in range(6):
+        every += place(THREE, 1, 1, load=Load(every))
+    assert counts(every)[0] == {1: 2, 2: 2, 3: 2}
+
+
+def test_added_partitions_go_on_where_the_topic_stopped() -> None:
+    first = place(THREE, 4, 2)
+    leaders, replicas = counts(first + place(THREE, 2, 2, topic=first))
+    assert leaders == {1: 2, 2: 2, 3: 2}
+    assert replicas == {1: 4, 2: 4, 3: 4}
+
+
+def test_a_partition_is_in_as_many_racks_as_there_are() -> None:
+    racks = {1: "a", 2: "a", 3: "b", 4: "b", 5: "c", 6: "c"}
+    placed = place(racks, 12, 3)
+    assert all({racks[each] for each in nodes} == {"a", "b", "c"} for nodes in placed)
+    assert counts(placed) == (Counter(dict.fromkeys(racks, 2)), Counter(dict.fromkeys(racks, 6)))
+
+
+def test_more_replicas_than_racks() -> None:
+    racks = {1: "a", 2: "a", 3: "b"}
+    assert all(sorted(nodes) == [1, 2, 3] for nodes in place(racks, 3, 3))
+
+
+def test_nodes_that_are_down_come_last_and_do_not_lead() -> None:
+    assert counts(place(THREE, 4, 2, last=[2]))[1] == {1: 4, 3: 4}
+    leaders, replicas = counts(place(THREE, 4, 3, last=[2]))
+    assert leaders == {1: 2, 3: 2}
+    assert replicas == {1: 4, 2: 4, 3: 4}
+
+
+def test_a_drained_node_keeps_nothing_and_the_others_share_it() -> None:
+    nodes = dict.fromkeys((1, 2, 3, 4))
+    placed = {("t", i): each for i, each in enumerate(place(nodes, 12, 2))}
+    moves = drain(placed, 4, nodes)
+    assert moves.keys() == {key for key, each in placed.items() if 4 in each}
+    after = placed | moves
+    leaders, replicas = counts(list(after.values()))
+    assert set(replicas) == {1, 2, 3}
+    assert max(replicas.values()) - min(replicas.values()) <= 1
+    assert max(leaders.values()) - min(leaders.values()) <= 1
+    assert all(len(set(each)) == 2 for each in after.values())
+    assert all(len(set(moved) - set(placed[key])) == 1 for key, moved in moves.items())
+
+
+def test_draining_without_another_node_leaves_fewer_replicas_but_not_none() -> None:
+    placed = {("t", 0): [3, 1, 2], ("t", 1): [3]}
+    assert drain(placed, 3, THREE) == {("t", 0): [2, 1], ("t", 1): [1]}
+    assert drain({("t", 1): [3]}, 3, {3: None}) == {}
+
+
+def test_a_node_that_came_later_gets_its_share_and_little_moves() -> None:
+    placed = {("t", i): each for i, each in enumerate(place(THREE, 12, 3))}
+    nodes = dict.fromkeys((1, 2, 3, 4))
+    moves = rebalance(placed, nodes)
+    leaders, replicas = counts(list((placed | moves).values()))
+    assert replicas == {1: 9, 2: 9, 3: 9, 4: 9}
+    assert leaders == {1: 3, 2: 3, 3: 3, 4: 3}
+    assert sum(len(set(moved) - set(placed[key])) for key, moved in moves.items()) == 9
+    assert rebalance(placed | moves, nodes) == {}
+
+
+def test_balancing_keeps_racks_apart() -> None:
+    racks = {1: "a", 2: "b", 3: "a", 4: "b"}
+    placed = {("t", i): [1, 2] for i in range(8)}
+    after = placed | rebalance(placed, racks)
+    assert all({racks[each] for each in nodes} == {"a", "b"} for nodes in after.values())
+    assert counts(list(after.values()))[1] == {1: 4, 2: 4, 3: 4, 4: 4}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -188,7 +189,22 @@ class Controller:
             compares[key] = step.before.revision
             puts[key] = step.after.to_document()
         revision = await self._cluster.transact(puts, compares=compares, cause=batch[0].cause)
+        if revision is not None:
+            _log(batch)
         return revision is not None
+
+
+def _log(batch: list[Step]) -> None:
+    """Say where leaders went; a leader that begins a new epoch is no news."""
+    moved = Counter(step.after.leader for step in batch if step.after.leader != step.before.leader)
+    for leader, count in sorted(moved.items()):
+        partitions = "1 partition has" if count == 1 else f"{count} partitions have"
+        if leader == NO_NODE:
+            logger.error(
+                "%s: %s no leader until a node that was in sync is back", batch[0].cause, partitions
+            )
+        else:
+            logger.info("%s: %s node %d as the leader", batch[0].cause, partitions, leader)
 
 
 def _cause(before: Partition, after: Partition, live: Mapping[int, int]) -> str:

@@ -508,8 +508,11 @@ class Node:
         for change in event.moved:
             if self.id in change.before.replicas and self.id not in change.after.replicas:
                 self._drop_partitions(change.topic, [change.after.index], deleted=False)
-        for topic in event.created:
-            logger.info("topic %s created: %s", topic.name, event.cause)
+        if self.controller.in_charge:  # one of the nodes says it
+            for topic in event.created:
+                logger.info("topic %s created: %s", topic.name, event.cause)
+            for topic in event.deleted:
+                logger.info("topic %s deleted: %s", topic.name, event.cause)
         self.groups.topics_changed(event)
         self.transactions.topics_changed(event)
 
@@ -555,7 +558,6 @@ class Node:
 
     def _drop_topic(self, topic: Topic) -> None:
         self._drop_partitions(topic, range(len(topic.partitions)), deleted=True)
-        logger.info("topic %s deleted", topic.name)
 
     def _drop_partitions(self, topic: Topic, indexes: Sequence[int], *, deleted: bool) -> None:
         """Let go of partitions that this node has no part in any more, and of their files."""

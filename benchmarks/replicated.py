@@ -112,7 +112,7 @@ class CrashingKbroker(ThreeKbroker):
 
     def _order(self, verb: str, node: int) -> None:
         with socket.create_connection(("127.0.0.1", self._control)) as stream:
-            stream.sendall(json.dumps({"do": verb, "node_id": node}).encode() + b"\n")
+            stream.sendall(json.dumps({"do": verb, "node": node}).encode() + b"\n")
             with stream.makefile() as lines:
                 answer = json.loads(lines.readline())
         if not answer["ok"]:

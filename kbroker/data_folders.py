@@ -6,6 +6,7 @@ import re
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import count, islice
 from pathlib import Path
 
 from kbroker.cluster import LocalStore
@@ -44,7 +45,9 @@ class DataFolders:
         return [*self.paths] if self.alone else [f"{path}/node-{node_id}" for path in self.paths]
 
     def node_ids(self, first: int, nodes: int | None) -> list[int]:
-        """Which nodes run: those that have folders, and new ones behind them until there are `nodes`.
+        """Which nodes run: those that have folders, and the first ones that have none, up to `nodes`.
+
+        So a node whose disk was replaced comes back under its id.
 
         Parameters: `first` is the id of the first node of a new cluster. Raises StorageError: there
         are more nodes in the folders, or one with a lower id.
@@ -60,8 +63,8 @@ class DataFolders:
                 f"{there}; start with --nodes {len(ids)}, and let nodes go with "
                 "`kbroker cluster node remove` or `kbroker cluster shrink`"
             )
-        missing = (nodes or 0) - len(ids)
-        return [*ids, *range(ids[-1] + 1, ids[-1] + 1 + missing)]
+        free = (each for each in count(first) if each not in self.known)
+        return sorted([*ids, *islice(free, max((nodes or 0) - len(ids), 0))])
 
     def open_logs(self, node_id: int, cluster_id: str | None, nodes: int) -> LogFolders:
         """Open a node's folders; new ones become part of the cluster that the others belong to.

@@ -56,13 +56,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--rounds",
         type=int,
         default=int(os.environ.get("KBROKER_KILL_ROUNDS", "10")),
-        help="How many rounds tests/kill and tests/transactions have (KBROKER_KILL_ROUNDS).",
+        help="Rounds of tests/kill, transactions and replication (KBROKER_KILL_ROUNDS).",
     )
     group.addoption(
         "--seed",
         type=int,
         default=int(os.environ.get("KBROKER_SEED") or random.SystemRandom().randrange(10**9)),
-        help="Seed of tests/fuzz, kill and transactions, to repeat a run (KBROKER_SEED).",
+        help="Seed of what draws at random, to repeat a run (KBROKER_SEED).",
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import socket
 from pathlib import Path
 
@@ -55,6 +56,18 @@ async def test_a_folder_knows_how_many_nodes_it_has(tmp_path: Path) -> None:
     async with started(tmp_path) as broker:
         assert [each.id for each in broker.nodes] == [1, 2, 3]
         assert all(each.node.cluster.topics["orders"].id == topic for each in broker.nodes)
+
+
+@pytest.mark.parametrize("lost", [1, 2, 3])
+async def test_a_node_whose_disk_was_replaced_comes_back_under_its_id(
+    tmp_path: Path, lost: int
+) -> None:
+    async with started(tmp_path, nodes=3) as broker:
+        (folder,) = broker.local_node(lost).node.logs.managers
+        gone = folder.meta.directory_id
+    shutil.rmtree(tmp_path / f"node-{lost}")
+    async with started(tmp_path, nodes=3, **{"log.dirs.lost": gone}) as broker:
+        assert [each.id for each in broker.nodes] == [1, 2, 3]
 
 
 async def test_fewer_nodes_than_a_folder_has_are_refused(tmp_path: Path) -> None:

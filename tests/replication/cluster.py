@@ -1,0 +1,241 @@
+"""Three nodes in one process that is on disk: what they are doing, their crashes and their files."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import re
+import shutil
+import socket
+import time
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import trio
+
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.records import iter_headers
+from kbroker.storage.naming import LOG, META_PROPERTIES, parse_file_name
+
+from ..kill.history import Batch, Place
+from ..kill.server import HOST, KEPT, Server
+from ..wire import LATEST, ConnectionClosed, Topic, connected, list_offset, metadata, request
+
+SINGLE = "single"
+"""A topic with min.insync.replicas=1; that of KEPT is 2."""
+PARTITIONS = {KEPT: 3, SINGLE: 2}
+PLACES: list[Place] = [(topic, index) for topic, n in PARTITIONS.items() for index in range(n)]
+NODES = (1, 2, 3)
+WAIT_SECONDS_MAX = 60.0
+
+_SETTINGS = (
+    "flush.policy=fsync",
+    "default.replication.factor=3",
+    "offsets.topic.num.partitions=4",
+    # Leaders move when a round says so.
+    "auto.leader.rebalance.enable=false",
+)
+_TOPICS = (
+    f"{KEPT}:{PARTITIONS[KEPT]}:min.insync.replicas=2,internal.segment.bytes=65536",
+    f"{SINGLE}:{PARTITIONS[SINGLE]}:min.insync.replicas=1",
+)
+
+
+class State(NamedTuple):
+    """What the cluster says of one partition."""
+
+    leader: int
+    epoch: int
+    in_sync: frozenset[int]
+
+
+NOBODY = State(-1, -1, frozenset())
+
+
+class Cluster(Server):
+    """`kbroker serve --nodes 3`, which takes orders to crash, stop and start one of them."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, _SETTINGS, _TOPICS)
+        self.port = _free_ports(len(NODES))
+        self.ports = [self.port + number for number in range(len(NODES))]
+        self._control = _free_ports(1)
+        self._lost: list[str] = []
+        self._options = ("--nodes", str(len(NODES)), "--control-port", str(self._control))
+
+    # -- orders
+
+    def crash(self, node: int) -> None:
+        """Nothing of the node gets to run any more; what it has not synced may be gone."""
+        self._order("crash_node", node)
+
+    def stop(self, node: int) -> None:
+        """The node gives its leaderships away and stops."""
+        self._order("stop_node", node)
+
+    def revive(self, node: int) -> None:
+        """Start a node that was stopped or has crashed."""
+        self._order("start_node", node)
+
+    def _order(self, verb: str, node: int) -> None:
+        with socket.create_connection(("127.0.0.1", self._control)) as stream:
+            stream.sendall(json.dumps({"do": verb, "node": node}).encode() + b"\n")
+            with stream.makefile() as lines:
+                answer = json.loads(lines.readline())
+        assert answer["ok"], answer
+
+    def lose_folder(self, node: int) -> None:
+        """While the process is dead: a node's disk is gone, and its owner says so."""
+        folder = self.data / f"node-{node}"
+        properties = (folder / META_PROPERTIES).read_text()
+        (directory_id,) = re.findall(r"^directory\.id=(.+)$", properties, re.MULTILINE)
+        self._lost.append(directory_id)
+        self._settings = (*_SETTINGS, f"log.dirs.lost={','.join(self._lost)}")
+        shutil.rmtree(folder)
+        folder.mkdir()  # the new disk
+
+    # -- what the cluster says
+
+    def look(self) -> dict[Place, State]:
+        """Every partition, as a node says that answers; nothing when none does."""
+        answer = self._ask_any(_describe)
+        return answer or {}
+
+    def await_leader(self, place: Place) -> int:
+        """The port of a partition's leader, once it says where the partition ends."""
+        found: list[int] = []
+
+        def ask() -> bool:
+            leader = self.look().get(place, NOBODY).leader
+            if leader in NODES and self._ask(leader, partial(_end, place=place)) is not None:
+                found.append(self.ports[leader - 1])
+            return bool(found)
+
+        wait_until(ask, lambda: f"{place} has no leader that answers: {self.look()}")
+        return found[0]
+
+    def high_watermark(self, place: Place) -> int:
+        """Where readers of uncommitted records find the end of a partition."""
+        end = trio.run(_end, self.await_leader(place), place)
+        assert end is not None
+        return end
+
+    def move_leaders_back(self) -> None:
+        """Let the first replica of each partition lead it, where it can."""
+        self._ask_any(_elect_preferred)
+
+    def await_in_sync(self, places: Collection[Place] = PLACES) -> None:
+        """Wait until all replicas of the partitions are in sync, and lead or follow."""
+
+        def are_in_sync() -> bool:
+            states = self.look()
+            return all(
+                place in states
+                and states[place].in_sync == frozenset(NODES)
+                and states[place].leader in NODES
+                for place in places
+            )
+
+        wait_until(are_in_sync, lambda: f"not in sync: {self.look()}")
+
+    def _ask_any(self, ask: Callable[[int], Any]) -> Any:
+        """The answer of the first node that gives one; None when none does."""
+        answers = (self._ask(node, ask) for node in NODES)
+        return next((answer for answer in answers if answer is not None), None)
+
+    def _ask(self, node: int, ask: Callable[[int], Any]) -> Any:
+        """What a function of the port of a node returns; None when the node does not answer."""
+        try:
+            return trio.run(ask, self.ports[node - 1])
+        except (OSError, ConnectionClosed, trio.BrokenResourceError, trio.TooSlowError):
+            return None
+
+    # -- files
+
+    def dump(self, place: Place, begin: int) -> dict[int, list[Batch]]:
+        """The batches in the segment files of each replica, from the one on that has `begin`."""
+        return {node: list(batches(self.replica(node, place), begin)) for node in NODES}
+
+    def replica(self, node: int, place: Place) -> Path:
+        """The folder of a replica."""
+        return self.data / f"node-{node}" / f"{place[0]}-{place[1]}"
+
+
+def batches(folder: Path, begin: int) -> Iterable[Batch]:
+    """The record batches of a partition's folder that end at an offset of `begin` or above."""
+    names = os.listdir(folder) if folder.exists() else []
+    parsed = sorted(name for name in filter(None, map(parse_file_name, names)) if name[1] == LOG)
+    bases = [base for base, _ in parsed]
+    for base, after in zip(bases, [*bases[1:], None], strict=True):
+        if after is not None and after <= begin:
+            continue
+        data = (folder / f"{base:020d}{LOG}").read_bytes()
+        for position, header in iter_headers(data):
+            last = header.base_offset + header.last_offset_delta
+            if last >= begin:
+                digest = hashlib.blake2b(data[position : position + header.size], digest_size=12)
+                yield Batch(header.base_offset, last, digest.digest())
+
+
+async def _describe(port: int) -> dict[Place, State]:
+    with trio.fail_after(5):
+        async with connected((HOST, port)) as wire:
+            answer = await metadata(wire, PARTITIONS)
+    return {
+        (topic.name, row.partition_index): State(
+            row.leader_id, row.leader_epoch, frozenset(row.isr_nodes)
+        )
+        for topic in answer.topics
+        for row in topic.partitions
+    }
+
+
+async def _end(port: int, place: Place) -> int | None:
+    """What a node says is the end of a partition; None when it does not."""
+    with trio.fail_after(5):
+        async with connected((HOST, port)) as wire:
+            row = await list_offset(wire, Topic(place[0]), LATEST, partition=place[1])
+    return int(row.offset) if row.error_code == 0 else None
+
+
+async def _elect_preferred(port: int) -> bool:
+    ask = request(ApiKey.ELECT_LEADERS, election_type=0, timeout_ms=5000)
+    ask.topic_partitions = None
+    with trio.fail_after(10):
+        async with connected((HOST, port)) as wire:
+            answer = await wire.ask(ApiKey.ELECT_LEADERS, 2, ask)
+    assert answer.error_code == 0, answer
+    return True
+
+
+def wait_until(
+    condition: Callable[[], object],
+    what: Callable[[], str],
+    seconds: float = WAIT_SECONDS_MAX,
+    pause: float = 0.02,
+) -> None:
+    """Wait until `condition()` is true; fails with `what()`."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, what()
+        time.sleep(pause)
+
+
+def _free_ports(count: int) -> int:
+    """The first of some ports in a row that nobody listens on now.
+
+    They are below those from which systems take the other end of a connection: while a node is down,
+    nobody else gets its port.
+    """
+    while True:
+        first = random.randrange(20_000, 32_000 - count)
+        try:
+            for port in range(first, first + count):
+                socket.create_server(("127.0.0.1", port)).close()
+        except OSError:
+            continue
+        return first

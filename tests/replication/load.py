@@ -1,0 +1,197 @@
+"""Clients of three nodes: producers and readers of two libraries, members of a group."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import trio
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.cimpl import KafkaError as ConfluentError
+from confluent_kafka.cimpl import KafkaException
+from confluent_kafka.cimpl import TopicPartition as Assigned
+
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode
+
+from ..kill.history import Acked, Event, Place, Polled
+from ..kill.load import (
+    BURST,
+    IN_FLIGHT_MAX,
+    PAUSE_SECONDS,
+    Load,
+    Worker,
+    fetch_commits,
+    from_bytes,
+    read_partition,
+    to_bytes,
+)
+from ..kill.server import GROUP, HOST
+from ..wire import connected, request
+from .cluster import PLACES, Cluster, wait_until
+
+_MOVING = (
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+)
+_PATIENT = {
+    "reconnect.backoff.ms": 50,
+    "reconnect.backoff.max.ms": 200,
+    "retry.backoff.ms": 50,
+    "log_level": 0,
+}
+
+
+class Traffic(Load):
+    """The clients of a cluster, and how long some of them waited for new leaders.
+
+    Parameters:
+        ports: of the nodes.
+        events: the history so far; all clients append to it.
+    """
+
+    def __init__(self, ports: Sequence[int], events: list[Event]) -> None:
+        super().__init__(ports, events, PLACES)
+        self._watch_began = 0.0
+        self._watched: dict[Place, float | None] = {}
+        self._late: set[int] = set()
+
+    def add_confluent_producer(self) -> None:
+        """One with librdkafka; `add_producer` adds one of kafka-python."""
+        number = len(self._producers) + 1
+        self._sent[number] = self._acked[number] = 0
+        self._producers.append(Worker(partial(self._produce_confluent, number)))
+
+    def add_reader(self) -> None:
+        """One who reads all partitions from the beginning, for as long as it takes."""
+        name = f"reader-{len(self._members)}"
+        self._members.append(Worker(partial(self._read, name)))
+
+    # -- waiting for new leaders
+
+    def watch(self, places: Sequence[Place]) -> None:
+        """From now on note when the first record of each of them is acked that is sent from now."""
+        self._late.clear()
+        self._watch_began = time.perf_counter()
+        self._watched = dict.fromkeys(places)
+
+    @property
+    def waits(self) -> dict[Place, float | None]:
+        """Seconds from `watch` to the first ack of each partition; None: there was none yet."""
+        return dict(self._watched)
+
+    def _next(self, number: int) -> tuple[Place, int]:
+        place, value = super()._next(number)
+        if self._watched.get(place, 0.0) is None:
+            self._late.add(value)
+        return place, value
+
+    def _acknowledged(self, number: int, ack: Acked) -> None:
+        super()._acknowledged(number, ack)
+        if ack.value in self._late and self._watched.get(ack.place, 0.0) is None:
+            self._watched[ack.place] = time.perf_counter() - self._watch_began
+
+    # -- what the threads do
+
+    def _produce_confluent(self, number: int, worker: Worker) -> None:
+        producer = Producer(
+            {
+                "bootstrap.servers": ",".join(self._bootstrap),
+                "enable.idempotence": True,
+                "acks": "all",
+                "linger.ms": 2,
+                "delivery.timeout.ms": 600_000,
+                **_PATIENT,
+            }
+        )
+        while not worker.stopping.is_set():
+            producer.poll(PAUSE_SECONDS)
+            waiting = self._sent[number] - self._acked[number]
+            for _ in range(BURST if waiting < IN_FLIGHT_MAX else 0):
+                place, value = self._next(number)
+                producer.produce(
+                    place[0],
+                    to_bytes(value),
+                    partition=place[1],
+                    on_delivery=partial(self._on_delivery, number, value),
+                )
+        if self._abandoned:
+            producer.purge()
+        producer.flush(60)
+
+    def _on_delivery(self, number: int, value: int, error: Any, message: Any) -> None:
+        if error is None:
+            place = (message.topic(), message.partition())
+            self._acknowledged(number, Acked(place, message.offset(), value))
+        elif not self._abandoned:
+            self._failed.append(KafkaException(error))
+
+    def _read(self, name: str, worker: Worker) -> None:
+        consumer = Consumer(
+            {
+                "bootstrap.servers": ",".join(self._bootstrap),
+                "group.id": name,
+                "enable.auto.commit": False,
+                "auto.offset.reset": "error",
+                "fetch.wait.max.ms": 100,
+                **_PATIENT,
+            }
+        )
+        consumer.assign([Assigned(topic, index, 0) for topic, index in self._places])
+        while not worker.stopping.is_set():
+            given: defaultdict[Place, list[tuple[int, int]]] = defaultdict(list)
+            for message in consumer.consume(500, 0.1):
+                if message.error() is None:
+                    row = (message.offset(), from_bytes(message.value()))
+                    given[message.topic(), message.partition()].append(row)
+                else:
+                    _check_passing(message.error())
+            for place, records in given.items():
+                self._events.append(Polled(name, place, records))
+        consumer.close()
+
+
+def _check_passing(error: Any) -> None:
+    """An error of the client that says that it goes on by itself."""
+    if error.code() != ConfluentError._ALL_BROKERS_DOWN and not error.retriable():
+        raise KafkaException(error)
+
+
+# -- reading back
+
+
+def read_back(
+    cluster: Cluster, events: list[Event], read_to: dict[Place, int], places: Sequence[Place]
+) -> None:
+    """Read what came to each partition since `read_to`, from its leader, into `events`."""
+    for place in places:
+        trio.run(_read_from, cluster.await_leader(place), place, events, read_to)
+
+
+def read_commits(cluster: Cluster, events: list[Event]) -> None:
+    """What the group has committed, as its coordinator says once it has loaded that."""
+    wait_until(
+        lambda: trio.run(_read_commits, cluster, events), lambda: f"{GROUP} has no coordinator"
+    )
+
+
+async def _read_from(
+    port: int, place: Place, events: list[Event], read_to: dict[Place, int]
+) -> None:
+    async with connected((HOST, port)) as wire:
+        await read_partition(wire, place, events, read_to)
+
+
+async def _read_commits(cluster: Cluster, events: list[Event]) -> bool:
+    ask = request(ApiKey.FIND_COORDINATOR, key=GROUP)
+    async with connected((HOST, cluster.port)) as wire:
+        answer = await wire.ask(ApiKey.FIND_COORDINATOR, 1, ask)
+    if answer.error_code == 0:
+        async with connected((HOST, answer.port)) as wire:
+            answer.error_code = await fetch_commits(wire, GROUP, events)
+    assert answer.error_code == 0 or answer.error_code in _MOVING, answer
+    return bool(answer.error_code == 0)

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,10 +19,12 @@ PATCHES = Path(__file__).parent
 HEADER = re.compile(r"(?P<name>\S+): (?P<breaks>.+)\nCaught by: (?P<harness>\w+)\n")
 ENDLESS = 1_000_000
 """Seeds: more than there is time for."""
+RUN_SECONDS_MAX = 120
+"""Of what failed, run again without the defect."""
 
 
 class UselessMutant(Exception):
-    """A mutant that says nothing: it cannot be run, or what finds it fails without it too."""
+    """A mutant that says nothing, because it cannot be planted or run."""
 
 
 @dataclass(frozen=True)
@@ -51,21 +54,18 @@ class Mutant:
     def killed_by(self, seconds: float) -> str | None:
         """Run the harness over a copy of the repository with this defect.
 
-        Returns what failed, or None when the defect was not noticed in `seconds`. Raises
-        UselessMutant.
+        Returns what failed, or None when the defect was not noticed in `seconds`. What fails
+        without the defect as well does not count. Raises UselessMutant.
         """
-        run = HARNESSES[self.harness]
-        with copy_of_the_repository() as copy:
-            applied = _git_apply(self.path, copy)
+        harness = HARNESSES[self.harness]
+        with copy_of_the_repository() as sound, copy_of_the_repository() as broken:
+            applied = _git_apply(self.path, broken)
             if applied.returncode:
                 raise UselessMutant(f"{self.path} cannot be applied: {applied.stderr}")
-            killer = run(copy, "", seconds)
-        if killer is None:
-            return None
-        with copy_of_the_repository() as copy:
-            if run(copy, killer, seconds) is not None:
-                raise UselessMutant(f"{killer} fails without the defect as well")
-        return killer
+            for failed in harness(broken, time.monotonic() + seconds):
+                if not fails(sound, failed):
+                    return " ".join(failed)
+        return None
 
 
 def mutants() -> list[Mutant]:
@@ -94,50 +94,66 @@ def _git_apply(patch: Path, to: Path, *options: str) -> subprocess.CompletedProc
     return subprocess.run(command, cwd=to, capture_output=True, text=True, check=False)
 
 
-# Harnesses: each runs in a copy, either as a whole or only what `again` names, which failed before,
-# and returns what failed.
+# Harnesses: each runs in a copy until a time, and gives the arguments of Python that failed.
+
+Failed = tuple[str, ...]
+Harness = Callable[[Path, float], Iterator[Failed]]
 
 
-def simulation(copy: Path, again: str, seconds: float) -> str | None:
+def simulation(copy: Path, deadline: float) -> Iterator[Failed]:
     """Simulate seed after seed."""
-    which = again.split() if again else ["--seeds", str(ENDLESS)]
-    run = _python(copy, seconds, "-m", "tests.simulation", *which)
-    if run is None or run.returncode == 0:
-        return None
-    seeds = re.findall(r"--seed \d+", run.stdout + run.stderr)
-    if not seeds:
-        raise UselessMutant(f"the simulator failed without naming a seed:\n{run.stderr[-2000:]}")
-    return str(seeds[-1])
+    module, first = ("-m", "tests.simulation"), 0
+    while True:
+        run = _python(copy, deadline, *module, "--first", str(first), "--seeds", str(ENDLESS))
+        if run is None or run.returncode == 0:
+            return
+        seeds = re.findall(r"--seed (\d+)", run.stdout + run.stderr)
+        if not seeds:
+            raise UselessMutant(f"the simulator failed without naming a seed:\n{_end_of(run)}")
+        yield *module, "--seed", seeds[-1]
+        first = int(seeds[-1]) + 1
 
 
-def contract(copy: Path, again: str, seconds: float) -> str | None:
+def contract(copy: Path, deadline: float) -> Iterator[Failed]:
     """Check the contract of metadata stores."""
-    tests = again or "tests/cluster/test_contract.py::test_a_store_keeps_the_contract"
-    run = _python(copy, seconds, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", tests)
+    pytest = ("-m", "pytest", "-q", "-p", "no:cacheprovider")
+    tests = "tests/cluster/test_contract.py::test_a_store_keeps_the_contract"
+    run = _python(copy, deadline, *pytest, tests)
     if run is None or run.returncode == 0:
-        return None
-    failed = re.search(r"^FAILED (.+\])", run.stdout, re.MULTILINE)
-    if run.returncode != 1 or failed is None:
-        raise UselessMutant(f"the tests could not be run:\n{run.stdout[-2000:]}")
-    return failed[1]
+        return
+    failed = re.findall(r"^FAILED (.+?\])", run.stdout, re.MULTILINE)
+    if not failed:
+        raise UselessMutant(f"the tests could not be run:\n{_end_of(run)}")
+    yield from ((*pytest, each) for each in failed)
 
 
-Harness = Callable[[Path, str, float], str | None]
 HARNESSES: dict[str, Harness] = {each.__name__: each for each in (simulation, contract)}
 
 
-def _python(copy: Path, seconds: float, *arguments: str) -> subprocess.CompletedProcess[str] | None:
-    """Run Python on a copy; None when it had to be ended after `seconds`."""
+def fails(copy: Path, arguments: Failed) -> bool:
+    """Whether what failed in another copy fails in this one as well."""
+    run = _python(copy, time.monotonic() + RUN_SECONDS_MAX, *arguments)
+    return run is None or run.returncode != 0
+
+
+def _python(
+    copy: Path, deadline: float, *arguments: str
+) -> subprocess.CompletedProcess[str] | None:
+    """Run Python on a copy; None when it had to be ended at the deadline."""
     environment = os.environ | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
     try:
         return subprocess.run(
             [sys.executable, *arguments],
             cwd=copy,
             env=environment,
-            timeout=seconds,
+            timeout=max(deadline - time.monotonic(), 0),
             capture_output=True,
             text=True,
             check=False,
         )
     except subprocess.TimeoutExpired:
         return None
+
+
+def _end_of(run: subprocess.CompletedProcess[str]) -> str:
+    return (run.stdout + run.stderr)[-2000:]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from .mutant import Mutant, UselessMutant, mutants
+from .mutant import HARNESSES, Mutant, UselessMutant, mutants
 
 MUTANTS = mutants()
 UNNOTICED = """\
@@ -39,6 +39,17 @@ def test_a_defect_is_told_from_none(tmp_path: Path) -> None:
     harmless = tmp_path / "X1.patch"
     harmless.write_text(UNNOTICED.format(lines=source.read_text().splitlines()))
     assert Mutant.read(harmless).killed_by(seconds=60) is None
+
+
+def test_what_fails_without_the_defect_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    always = ("-c", "raise SystemExit(1)")
+    where = "Path('kbroker/cluster/local_store.py')"
+    broken = ("-c", f"from pathlib import Path; assert 'self._history:' in {where}.read_text()")
+    monkeypatch.setitem(HARNESSES, "contract", lambda copy, deadline: iter([always, broken]))
+    (skips_history,) = (each for each in MUTANTS if each.name == "M10")
+    assert skips_history.killed_by(seconds=60) == " ".join(broken)
+    monkeypatch.setitem(HARNESSES, "contract", lambda copy, deadline: iter([always]))
+    assert skips_history.killed_by(seconds=60) is None
 
 
 def test_a_patch_that_does_not_fit_is_not_taken_for_a_defect(tmp_path: Path) -> None:

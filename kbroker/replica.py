@@ -201,8 +201,8 @@ class Replica:
         NOT_ENOUGH_REPLICAS when `all_in_sync` and too few replicas are in sync.
         """
         header = validate_produced(records, version, now_ms, self.log.config.produce_rules)
-        if all_in_sync:
-            self.check_enough_in_sync()
+        if all_in_sync and len(self.partition.isr) < self._in_sync_min:
+            raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
         assert records is not None
         return self.append(records, header, now_ms)
 
@@ -306,8 +306,9 @@ class Replica:
             size, self._unread_bytes = self._unread_bytes, 0
             for fetch in tuple(self._fetches):
                 fetch.grow(size)
-            for fetch in tuple(self._follower_fetches):
-                fetch.wake()
+            if self._follower_fetches:
+                for fetch in self._follower_fetches:
+                    fetch.hurry()
             if ends_transactions:
                 self.wake()  # more than the marker can be read now
             self._flusher.changes.happened()

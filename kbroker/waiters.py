@@ -105,14 +105,22 @@ class CommitWaits:
             queue.popleft()[1](False)
 
 
+NEWS_SECONDS = 0.01
+"""How long news without records wait for records that they can go with. With less, each record that
+producers wait for costs its followers two answers."""
+
+
 class FetchWait:
     """A parked fetch: woken once, by enough new bytes or by anything that changes the answer."""
 
-    __slots__ = ("_event", "_missing_bytes")
+    __slots__ = ("_event", "_missing_bytes", "_scope", "deadline")
 
-    def __init__(self, missing_bytes: int) -> None:
+    def __init__(self, missing_bytes: int, deadline: float) -> None:
+        self.deadline = deadline
+        """When it ends in any case, in seconds of trio's clock."""
         self._missing_bytes = missing_bytes
         self._event = trio.Event()
+        self._scope: trio.CancelScope | None = None
 
     def grow(self, size: int) -> None:
         """A partition of this fetch has `size` more readable bytes."""
@@ -124,6 +132,12 @@ class FetchWait:
         """The answer changed for another reason: topic deleted, leader moved, node stopping."""
         self._event.set()
 
-    async def wait(self, deadline: float) -> None:
-        with trio.move_on_at(deadline):
+    def hurry(self) -> None:
+        """There is news without records: it may be told soon."""
+        self.deadline = min(self.deadline, trio.current_time() + NEWS_SECONDS)
+        if self._scope is not None:
+            self._scope.deadline = self.deadline
+
+    async def wait(self) -> None:
+        with trio.move_on_at(self.deadline) as self._scope:
             await self._event.wait()

@@ -47,8 +47,9 @@ def fetch(
     (read_committed: the last stable offset); waits for `min_bytes` until `max_wait_ms`.
 
     A follower reads up to the end of the log, and its offset says what it has; it is answered as
-    soon as there is more, or when the high watermark or the log start moved. A consumer that names
-    its rack may be sent to a follower there, which serves up to its own high watermark (KIP-392).
+    soon as there is more, and soon after the high watermark or the log start moved. A consumer that
+    names its rack may be sent to a follower there, which serves up to its own high watermark
+    (KIP-392).
 
     Versions: 0 to 3 are answered in the formats before record batches, 0 and 1 in format 0, as
     Kafka did before 4.0. 7 brings sessions (KIP-227), 11 racks, 12 the check for a diverged reader
@@ -356,8 +357,10 @@ class _FetchWork:
             return True
         if _size_of(rows) >= self.request.min_bytes:
             return True
-        if any(row.must_not_wait() for row in rows):
-            return True
+        return any(row.must_not_wait() for row in rows)
+
+    def _has_news(self, rows: list[_Row]) -> bool:
+        """Whether there is something to tell a follower even if there are no records."""
         in_session = self.plan.session is not None
         return self.follower is not None and any(
             row.is_news_for_follower(in_session=in_session) for row in rows
@@ -410,15 +413,18 @@ class _FetchWork:
         return row._replace(found=found._replace(records=data, size=len(data)))
 
     async def _wait_for_change(self, rows: list[_Row]) -> None:
-        wait = FetchWait(self.request.min_bytes - _size_of(rows))
+        wait = FetchWait(self.request.min_bytes - _size_of(rows), self.deadline)
+        if self._has_news(rows):
+            wait.hurry()
         replicas = [row.replica for row in rows if row.replica is not None]
         replicas += self._idle
         of_follower = self.follower is not None
         for replica in replicas:
             replica.park(wait, of_follower=of_follower)
         try:
-            await wait.wait(self.deadline)
+            await wait.wait()
         finally:
+            self.deadline = wait.deadline
             for replica in replicas:
                 replica.unpark(wait)
 

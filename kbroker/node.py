@@ -46,6 +46,7 @@ from .replica import Replica
 from .replication.following import Following
 from .replication.in_sync import InSync
 from .replication.leading import Leading
+from .replication.quota import Quota, Side
 from .request_memory import RequestMemory
 from .scrubber import Scrubber
 from .slices import Slices
@@ -115,6 +116,7 @@ class Node:
         self.transactions = TransactionService(self)
         self.peers = Peers(self, dial)
         self.following = Following(self)
+        self.leader_quota = Quota(self, Side.LEADER)
         self.producer_ids = ProducerIds(cluster)
         self.fetch_sessions = FetchSessions(sessions_max=config.fetch_sessions_max)
         self.request_memory = RequestMemory(config.queued_max_request_bytes)

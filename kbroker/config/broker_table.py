@@ -795,7 +795,7 @@ _TRANSACTIONS = (
 )
 
 
-def _quota(name: str, doc: str) -> Property:
+def _quota(name: str, doc: str, effect: Effect = Effect.APPLIED) -> Property:
     return Property(
         name,
         Type.LONG,
@@ -803,7 +803,7 @@ def _quota(name: str, doc: str) -> Property:
         f"{doc} Only for the replicas that a topic's `*.throttled.replicas` names.",
         unit="bytes per second",
         minimum=0,
-        effect=Effect.LATER,
+        effect=effect,
     )
 
 
@@ -1006,6 +1006,7 @@ _LIMITS = (
     _quota(
         "replica.alter.log.dirs.io.max.bytes.per.second",
         "Bytes per second with which replicas move between folders.",
+        Effect.LATER,
     ),
     Property(
         "sasl.server.max.receive.size",

@@ -105,7 +105,6 @@ TOPIC_TABLE: tuple[Property, ...] = (
         "Replicas whose copying is throttled on the follower's side.",
         pattern=_THROTTLED,
         pattern_words=_THROTTLED_WORDS,
-        effect=Effect.LATER,
     ),
     Property(
         "index.interval.bytes",
@@ -133,7 +132,6 @@ TOPIC_TABLE: tuple[Property, ...] = (
         "Replicas whose copying is throttled on the leader's side.",
         pattern=_THROTTLED,
         pattern_words=_THROTTLED_WORDS,
-        effect=Effect.LATER,
     ),
     Property(
         "local.retention.bytes",

@@ -340,13 +340,14 @@ class _FetchWork:
         return self.node.nearer_replica(replica, rack, target.fetch_offset)
 
     def _found(self, target: Target, replica: Replica, max_bytes: int, at_least_one: bool) -> Slice:
-        log = replica.log
         if self.follower is not None:
-            limit = log.log_end_offset
-        else:
-            limit = log.last_stable_offset if self.committed_only else log.high_watermark
-            if target.fetch_offset > log.log_end_offset and not replica.is_leader:
-                raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE)
+            return self.follower.read(
+                self.node, target, replica, max(max_bytes, 0), at_least_one=at_least_one
+            )
+        log = replica.log
+        limit = log.last_stable_offset if self.committed_only else log.high_watermark
+        if target.fetch_offset > log.log_end_offset and not replica.is_leader:
+            raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE)
         return log.read(
             target.fetch_offset, max(max_bytes, 0), limit=limit, at_least_one=at_least_one
         )

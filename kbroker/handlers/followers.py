@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import trio
+
 from kbroker.cluster import Cluster
 from kbroker.fetch_sessions import Target
 from kbroker.node import Node
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchRequest
 from kbroker.replica import Replica
+from kbroker.storage.log import Slice
 
 NO_EPOCH = -1
 
@@ -32,6 +35,22 @@ class FetchingFollower(NamedTuple):
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,
                 f"node {self.node_id} is not registered under broker epoch {self.broker_epoch}",
             )
+
+    def read(
+        self, node: Node, target: Target, replica: Replica, max_bytes: int, *, at_least_one: bool
+    ) -> Slice:
+        """What it copies next, up to the log end; nothing while its quota is used up (KIP-73)."""
+        now = trio.current_time()
+        if node.leader_quota.wait_seconds(replica, self.node_id, now):
+            max_bytes, at_least_one = 0, False
+        found = replica.log.read(
+            target.fetch_offset,
+            max_bytes,
+            limit=replica.log.log_end_offset,
+            at_least_one=at_least_one,
+        )
+        node.leader_quota.took(replica, self.node_id, found.size, now)
+        return found
 
     def has_fetched(self, node: Node, target: Target, replica: Replica) -> None:
         """Take note that it has all before the offset of `target`; its logs may be in sync now."""

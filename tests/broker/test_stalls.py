@@ -1,0 +1,25 @@
+"""A process that stands still for longer than a session: its nodes do not give each other up."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import trio
+
+from ..brokers import started
+
+STALL_SECONDS = 2
+"""More than broker.session.timeout.ms."""
+
+
+async def test_a_stall_of_the_process_elects_nobody(tmp_path: Path) -> None:
+    async with started(tmp_path, nodes=3) as broker:
+        cluster = broker.node.cluster
+        assert broker.node.config.broker_session_timeout_ms < STALL_SECONDS * 1000
+        before = {each.node_id: each.epoch for each in cluster.nodes.values()}
+        assert len(before) == 3
+        time.sleep(STALL_SECONDS)
+        await trio.sleep(0.3)
+        assert {each.node_id: each.epoch for each in cluster.nodes.values()} == before
+        assert len(cluster.ready_ids) == 3

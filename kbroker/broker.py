@@ -18,6 +18,7 @@ from .config import BrokerConfig
 from .connection import Connection
 from .data_folders import DataFolders, absolute_paths, find_data_folders, known_cluster
 from .endpoint import Endpoint
+from .growth import finish
 from .links import Links
 from .local_node import LocalNode, NodeMaker, Shared
 from .node import Node
@@ -146,8 +147,10 @@ def _data_folders(
 ) -> DataFolders:
     if data_dir is None:
         there = files or MemFiles(limit=config.memory_limit_bytes)
-        return find_data_folders(there, [MEMORY_FOLDER], nodes)
-    return find_data_folders(files or OsFiles(), absolute_paths(data_dir), nodes)
+        return find_data_folders(there, [MEMORY_FOLDER], nodes, first=config.node_id)
+    there, paths = files or OsFiles(), absolute_paths(data_dir)
+    finish(there, paths)
+    return find_data_folders(there, paths, nodes, first=config.node_id)
 
 
 async def _open_all(

@@ -32,17 +32,21 @@ class DataFolders:
     `node-1` and so on, and only the journal lies above.
 
     Parameters: `paths` are absolute; `known` are the ids of nodes that have a folder of their own
-    there; `alone` is for one node, whose logs are not apart from the journal.
+    there; `alone` is the node whose logs are not apart from the journal, None when there is none.
     """
 
     files: Files
     paths: Sequence[str]
     known: frozenset[int]
-    alone: bool
+    alone: int | None
 
     def of_node(self, node_id: int) -> list[str]:
         """Where a node has its logs."""
-        return [*self.paths] if self.alone else [f"{path}/node-{node_id}" for path in self.paths]
+        if node_id == self.alone:
+            return [*self.paths]
+        if self.alone is not None:  # in memory only, where nobody looks for them
+            return [f"{path}, node {node_id}" for path in self.paths]
+        return [node_folder(path, node_id) for path in self.paths]
 
     def node_ids(self, first: int, nodes: int | None) -> list[int]:
         """Which nodes run: those that have folders, and the first ones that have none, up to `nodes`.
@@ -52,7 +56,7 @@ class DataFolders:
         Parameters: `first` is the id of the first node of a new cluster. Raises StorageError: there
         are more nodes in the folders, or one with a lower id.
         """
-        if self.alone or not self.known:
+        if not self.known:
             return [*range(first, first + (nodes or 1))]
         ids = sorted(self.known)
         there = f"{' and '.join(self.paths)}: here are nodes {', '.join(map(str, ids))}"
@@ -129,35 +133,51 @@ def absolute_paths(data_dir: str | Sequence[str]) -> list[str]:
 
 def known_cluster(files: Files, paths: Iterable[str]) -> str | None:
     """The id of the cluster that the first folder with any data belongs to."""
+    meta = _meta(files, paths)
+    return meta.cluster_id if meta else None
+
+
+def lone_node(files: Files, paths: Iterable[str]) -> int | None:
+    """The id of the node that has its logs in `paths` themselves."""
+    meta = _meta(files, paths)
+    return meta.node_id if meta else None
+
+
+def _meta(files: Files, paths: Iterable[str]) -> MetaProperties | None:
     for path in paths:
         meta = f"{path}/{META_PROPERTIES}"
         if files.exists(meta):
-            return MetaProperties.from_bytes(files.read_bytes(meta), meta).cluster_id
+            return MetaProperties.from_bytes(files.read_bytes(meta), meta)
     return None
 
 
-def find_data_folders(files: Files, paths: Sequence[str], nodes: int | None) -> DataFolders:
+def find_data_folders(
+    files: Files, paths: Sequence[str], nodes: int | None, *, first: int
+) -> DataFolders:
     """Look how nodes have their data in `paths`, to start `nodes` of them there.
 
-    Parameters: `nodes` None is as many as there are. Raises StorageError: one node is there that was
-    alone, and several are wanted.
+    Parameters: `nodes` None is as many as there are; `first` is the id of a node that is alone, or
+    of the first one of a new cluster. Raises StorageError: one node is there that was alone, and
+    several are wanted.
     """
-    known = _node_folders(files, paths)
+    known = node_folders(files, paths)
+    wanted = nodes or 1
     alone = known_cluster(files, paths) is not None
-    if alone and known:
-        raise StorageError(
-            f"{' and '.join(paths)}: a node that was alone and nodes {sorted(known)} are both here; "
-            "end what `kbroker cluster grow` or `shrink` began by the same command"
-        )
-    if alone and (nodes or 1) > 1:
+    if alone and wanted > 1 and files.durable:
         raise StorageError(
             f"{' and '.join(paths)}: the node here was alone until now; let it become the first of "
-            f"{nodes} with `kbroker cluster grow --to {nodes} {paths[0]}`"
+            f"{wanted} with `kbroker cluster grow --to {wanted} {' '.join(paths)}`"
         )
-    return DataFolders(files, paths, known, alone or (not known and (nodes or 1) == 1))
+    is_alone = alone or (not known and wanted == 1)
+    return DataFolders(files, paths, known, first if is_alone else None)
 
 
-def _node_folders(files: Files, paths: Iterable[str]) -> frozenset[int]:
+def node_folder(path: str, node_id: int) -> str:
+    """Where one of several nodes has its logs in the data folder `path`."""
+    return f"{path}/node-{node_id}"
+
+
+def node_folders(files: Files, paths: Iterable[str]) -> frozenset[int]:
     """The ids of the nodes that have a folder of their own in one of `paths`."""
     return frozenset(
         int(match[1])

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .cluster_folders import grow, shrink
 from .cluster_node import link, node
 from .output import Column, format_options, show, table
 from .target import FAILED, Target, run, target_options
@@ -24,6 +25,8 @@ def cluster() -> None:
 cluster.add_command(txn)
 cluster.add_command(node)
 cluster.add_command(link)
+cluster.add_command(grow)
+cluster.add_command(shrink)
 
 
 @cluster.command()

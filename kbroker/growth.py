@@ -1,0 +1,223 @@
+"""A data folder of one node becomes that of several, and the other way round.
+
+A node that is alone has its logs beside the journal of the metadata; of several, each has a folder
+of its own there. To change from one to the other, files are moved; nothing in them changes. What is
+to be moved is written down first. From then on the new state counts: whoever opens the folder next
+finishes what a crash broke off, and before it nothing was moved.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from kbroker.cluster import Cluster, LocalStore
+from kbroker.cluster.model import random_cluster_id
+from kbroker.storage.checkpoints import MetaProperties
+from kbroker.storage.errors import StorageError
+from kbroker.storage.files import Files
+from kbroker.storage.naming import LOCK, META_PROPERTIES
+
+from .data_folders import (
+    METADATA_JOURNAL,
+    known_cluster,
+    lone_node,
+    node_folder,
+    node_folders,
+)
+
+NOTE = ".moving"
+"""The file that says what is to be moved, in the first folder."""
+HALFWAY = ".moved"
+"""The folder that becomes a node's, or was: a partition may have the name of a node's folder."""
+
+
+class Plan(NamedTuple):
+    """What is to become of data folders: node `node_id` gets a folder of its own, or loses it.
+
+    `others` are the nodes that come into being with it.
+    """
+
+    grows: bool
+    paths: Sequence[str]
+    node_id: int
+    others: Sequence[int] = ()
+
+    def to_bytes(self) -> bytes:
+        return json.dumps(self._asdict()).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Plan:
+        return cls(**json.loads(data))
+
+
+def grow(files: Files, paths: Sequence[str], nodes: int) -> list[int]:
+    """Let a stopped cluster have so many nodes; returns their ids.
+
+    Parameters: `paths` are all data folders. Raises StorageError: a broker runs on them, there is
+    nothing in them, or they have so many nodes already.
+    """
+    finish(files, paths)
+    with _locked(files, paths):
+        ids = sorted(node_folders(files, paths))
+        alone = lone_node(files, paths)
+        if alone is not None:
+            ids = [alone]
+        if not ids:
+            raise StorageError(
+                f"{' and '.join(paths)}: there is no data; start with `kbroker serve --nodes {nodes}`"
+            )
+        if nodes <= len(ids):
+            raise StorageError(f"{' and '.join(paths)}: here are {len(ids)} nodes already")
+        new = [*range(ids[-1] + 1, ids[-1] + 1 + nodes - len(ids))]
+        if alone is None:
+            _make_folders(files, paths, new)
+        else:
+            _note_and_carry_out(files, Plan(True, list(paths), alone, new))
+        return [*ids, *new]
+
+
+async def shrink(files: Files, paths: Sequence[str]) -> int:
+    """Let a stopped cluster be the one node that has all partitions; returns its id.
+
+    Raises StorageError: a broker runs on the folders, several nodes have partitions, or there is
+    one node only.
+    """
+    finish(files, paths)
+    with _locked(files, paths):
+        ids = node_folders(files, paths)
+        if not ids:
+            raise StorageError(f"{' and '.join(paths)}: there are no nodes with folders here")
+        stays = await _the_one(files, paths, sorted(ids))
+        _note_and_carry_out(files, Plan(False, list(paths), stays))
+        return stays
+
+
+async def _the_one(files: Files, paths: Sequence[str], ids: Sequence[int]) -> int:
+    """The node that has all partitions; the others are forgotten."""
+    journal = next(
+        (f"{path}/{METADATA_JOURNAL}" for path in paths if _has_journal(files, path)), ""
+    )
+    if not journal:
+        raise StorageError(f"{' and '.join(paths)}: there is no {METADATA_JOURNAL}")
+    store = LocalStore(files, journal)
+    try:
+        cluster = await Cluster.open(store)
+        homes: dict[int, list[str]] = {}
+        for topic in cluster.topics.values():
+            for partition in topic.partitions:
+                for node_id in partition.replicas:
+                    homes.setdefault(node_id, []).append(f"{topic.name}-{partition.index}")
+        if len(homes) > 1:
+            said = "; ".join(f"node {i} has {len(homes[i])}" for i in sorted(homes))
+            raise StorageError(
+                f"partitions are on several nodes ({said}); start the cluster, move all to one node "
+                "with `kbroker cluster drain` and try again"
+            )
+        stays = next(iter(homes), ids[0])
+        for node_id in cluster.node_ids:
+            if node_id != stays:
+                await cluster.unregister(node_id, cause=f"all partitions are on node {stays}")
+        return stays
+    finally:
+        await store.aclose()
+
+
+def _has_journal(files: Files, path: str) -> bool:
+    return files.exists(f"{path}/{METADATA_JOURNAL}")
+
+
+def finish(files: Files, paths: Sequence[str]) -> None:
+    """Do what is left of a change that a crash broke off. Raises StorageError."""
+    for path in paths:
+        note = f"{path}/{NOTE}"
+        if files.exists(note):
+            plan = Plan.from_bytes(files.read_bytes(note))
+            with _locked(files, plan.paths):
+                _carry_out(files, plan)
+            return
+
+
+def _note_and_carry_out(files: Files, plan: Plan) -> None:
+    for path in plan.paths:
+        if plan.grows:
+            files.rmtree(f"{path}/{HALFWAY}")  # of a change that was never noted down
+            files.mkdir(f"{path}/{HALFWAY}")
+            files.sync_dir(path)
+    files.write_atomic(f"{plan.paths[0]}/{NOTE}", plan.to_bytes())
+    _carry_out(files, plan)
+
+
+def _carry_out(files: Files, plan: Plan) -> None:
+    for path in plan.paths:
+        if plan.grows:
+            _move_in(files, path, plan.node_id)
+        else:
+            _move_out(files, path, plan.node_id)
+    if plan.grows:
+        _make_folders(files, plan.paths, plan.others)
+    files.remove(f"{plan.paths[0]}/{NOTE}")
+    files.sync_dir(plan.paths[0])
+
+
+def _move_in(files: Files, path: str, node_id: int) -> None:
+    """Move what a lone node has to a folder of its own."""
+    halfway = f"{path}/{HALFWAY}"
+    if not files.exists(halfway):
+        return  # it was done before
+    _move_all(files, path, halfway)
+    files.rename(halfway, node_folder(path, node_id))
+    files.sync_dir(path)
+
+
+def _move_out(files: Files, path: str, node_id: int) -> None:
+    """Move what a node has in its folder to where a lone node has it."""
+    own, halfway = node_folder(path, node_id), f"{path}/{HALFWAY}"
+    if not files.exists(halfway):
+        if not files.exists(f"{own}/{META_PROPERTIES}"):
+            return  # it was done before
+        for other in node_folders(files, [path]) - {node_id}:
+            files.rmtree(node_folder(path, other))
+        files.rename(own, halfway)
+        files.sync_dir(path)
+    _move_all(files, halfway, path)
+    files.rmtree(halfway)
+    files.sync_dir(path)
+
+
+def _move_all(files: Files, source: str, target: str) -> None:
+    for name in files.listdir(source):
+        if name not in (METADATA_JOURNAL, NOTE, f"{NOTE}.tmp", HALFWAY, LOCK):
+            files.rename(f"{source}/{name}", f"{target}/{name}")
+    # What is in neither after a power cut would be lost: it is in the new one first.
+    files.sync_dir(target)
+    files.sync_dir(source)
+
+
+def _make_folders(files: Files, paths: Sequence[str], ids: Sequence[int]) -> None:
+    """Give nodes folders that are empty."""
+    there = [node_folder(path, each) for path in paths for each in node_folders(files, [path])]
+    cluster_id = known_cluster(files, there)
+    assert cluster_id is not None
+    for node_id in ids:
+        for path in paths:
+            folder = node_folder(path, node_id)
+            if not files.exists(f"{folder}/{META_PROPERTIES}"):
+                files.mkdir(folder)
+                meta = MetaProperties(cluster_id, node_id, random_cluster_id())
+                files.write_atomic(f"{folder}/{META_PROPERTIES}", meta.to_bytes())
+                files.sync_dir(path)
+
+
+@contextlib.contextmanager
+def _locked(files: Files, paths: Sequence[str]) -> Iterator[None]:
+    """Let nobody else use the folders meanwhile. Raises StorageError: somebody does."""
+    folders = [*paths]
+    folders += [node_folder(path, each) for path in paths for each in node_folders(files, [path])]
+    with contextlib.ExitStack() as held:
+        for folder in folders:
+            lock = files.lock(f"{folder}/{LOCK}")
+            held.callback(lock.release)
+        yield

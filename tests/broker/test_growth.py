@@ -1,0 +1,206 @@
+"""A data folder of one node becomes that of three, and the other way round, whatever breaks off."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from kbroker.broker import Broker
+from kbroker.cli import main
+from kbroker.data_folders import METADATA_JOURNAL
+from kbroker.growth import grow, shrink
+from kbroker.protocol.errors import ErrorCode
+from kbroker.storage.errors import StorageError
+from kbroker.storage.files import OsFiles
+
+from ..brokers import started
+from ..wire import Topic, batch, connected, create_topic, fetch, produce, values_of
+
+VALUES = [b"a", b"b", b"c"]
+TOPICS = ("orders", "node")
+"""Partition 1 of the second one has a folder that is called as that of node 1."""
+
+
+class Killed(Exception):
+    """The process ended here."""
+
+
+class MortalFiles(OsFiles):
+    """Files whose user is killed before change number `left`."""
+
+    def __init__(self, left: int) -> None:
+        super().__init__()
+        self.left = left
+
+    def _change(self) -> None:
+        if self.left == 0:
+            raise Killed
+        self.left -= 1
+
+    def rename(self, old: str, new: str) -> None:
+        self._change()
+        super().rename(old, new)
+
+    def mkdir(self, path: str) -> None:
+        self._change()
+        super().mkdir(path)
+
+    def rmtree(self, path: str) -> None:
+        self._change()
+        super().rmtree(path)
+
+    def remove(self, path: str) -> None:
+        self._change()
+        super().remove(path)
+
+    def write_atomic(self, path: str, data: bytes) -> None:
+        self._change()
+        super().write_atomic(path, data)
+
+
+@pytest.fixture
+async def alone(tmp_path: Path) -> Path:
+    """The folder of a node that is alone, stopped."""
+    folder = tmp_path / "alone"
+    async with started(folder) as broker, connected(broker.endpoint) as wire:
+        for name in TOPICS:
+            topic = await create_topic(wire, name, 3)
+            for index in range(3):
+                row = await produce(wire, topic, batch(VALUES), partition=index)
+                assert row.error_code == ErrorCode.NONE
+    return folder
+
+
+async def _check(broker: Broker) -> None:
+    """Everything is there."""
+    for name in TOPICS:
+        topic = broker.node.cluster.topics[name]
+        for partition in topic.partitions:
+            local = broker.local_node(partition.leader)
+            async with connected(local.endpoint) as wire:
+                row = await fetch(wire, Topic(name, topic.id), partitions=[partition.index])
+                assert values_of(row) == VALUES
+
+
+async def test_one_node_becomes_three_and_one_again(alone: Path) -> None:
+    assert grow(OsFiles(), [str(alone)], 3) == [1, 2, 3]
+    assert set(os.listdir(alone)) == {METADATA_JOURNAL, ".lock", "node-1", "node-2", "node-3"}
+    async with started(alone) as broker:
+        assert [each.id for each in broker.nodes] == [1, 2, 3]
+        assert broker.node.logs.clean
+        await _check(broker)
+    assert await shrink(OsFiles(), [str(alone)]) == 1
+    assert not {"node-3", ".moving", ".moved"} & set(os.listdir(alone))
+    async with started(alone) as broker:
+        assert [each.id for each in broker.nodes] == [1]
+        assert broker.node.cluster.node_ids == [1]
+        await _check(broker)
+
+
+async def test_several_folders_grow_together(tmp_path: Path) -> None:
+    folders = [tmp_path / "a", tmp_path / "b"]
+    async with started(folders) as broker, connected(broker.endpoint) as wire:
+        for name in TOPICS:
+            topic = await create_topic(wire, name, 3)
+            for index in range(3):
+                await produce(wire, topic, batch(VALUES), partition=index)
+    paths = [str(each) for each in folders]
+    grow(OsFiles(), paths, 2)
+    async with started(folders) as broker:
+        assert [each.id for each in broker.nodes] == [1, 2]
+        await _check(broker)
+    await shrink(OsFiles(), paths)
+    async with started(folders) as broker:
+        await _check(broker)
+
+
+async def test_a_cluster_of_several_grows_on(tmp_path: Path) -> None:
+    async with started(tmp_path, nodes=2):
+        pass
+    assert grow(OsFiles(), [str(tmp_path)], 4) == [1, 2, 3, 4]
+    async with started(tmp_path) as broker:
+        assert [each.id for each in broker.nodes] == [1, 2, 3, 4]
+
+
+async def test_growth_that_breaks_off_anywhere_leaves_one_of_two_states(
+    alone: Path, tmp_path: Path
+) -> None:
+    seen = set()
+    for left in range(1000):
+        folder = tmp_path / "copy"
+        shutil.copytree(alone, folder)
+        try:
+            grow(MortalFiles(left), [str(folder)], 3)
+        except Killed:
+            is_over = False
+        else:
+            is_over = True
+        async with started(folder) as broker:
+            seen.add(len(broker.nodes))
+            await _check(broker)
+        shutil.rmtree(folder)
+        if is_over:
+            break
+    assert seen == {1, 3}
+    assert left > 10
+
+
+async def test_shrinking_that_breaks_off_anywhere_leaves_one_of_two_states(
+    alone: Path, tmp_path: Path
+) -> None:
+    grow(OsFiles(), [str(alone)], 3)
+    seen = set()
+    for left in range(1000):
+        folder = tmp_path / "copy"
+        shutil.copytree(alone, folder)
+        try:
+            await shrink(MortalFiles(left), [str(folder)])
+        except Killed:
+            is_over = False
+        else:
+            is_over = True
+        async with started(folder) as broker:
+            seen.add(len(broker.nodes))
+            await _check(broker)
+        shutil.rmtree(folder)
+        if is_over:
+            break
+    assert seen == {1, 3}
+    assert left > 10
+
+
+async def test_a_folder_in_use_stays_as_it_is(tmp_path: Path) -> None:
+    async with started(tmp_path):
+        with pytest.raises(StorageError, match="another broker uses this data folder"):
+            grow(OsFiles(), [str(tmp_path)], 3)
+
+
+async def test_partitions_on_several_nodes_do_not_shrink(tmp_path: Path) -> None:
+    async with started(tmp_path, nodes=2) as broker, connected(broker.endpoint) as wire:
+        await create_topic(wire, "orders", 3)
+    with pytest.raises(StorageError, match=r"on several nodes \(node 1 has 2; node 2 has 1\)"):
+        await shrink(OsFiles(), [str(tmp_path)])
+
+
+async def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        StorageError, match="there is no data; start with `kbroker serve --nodes 3`"
+    ):
+        grow(OsFiles(), [str(tmp_path)], 3)
+    async with started(tmp_path, nodes=3):
+        pass
+    with pytest.raises(StorageError, match="here are 3 nodes already"):
+        grow(OsFiles(), [str(tmp_path)], 3)
+
+
+def test_commands(tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["cluster", "grow", "--to", "3", str(tmp_path)])
+    assert result.exit_code == 1
+    assert "there is no data" in result.output
+    result = CliRunner().invoke(main, ["cluster", "shrink", str(tmp_path)])
+    assert result.exit_code == 1
+    assert "there are no nodes with folders here" in result.output

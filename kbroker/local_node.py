@@ -241,6 +241,7 @@ class LocalNode:
                     self.server.reset_connections()
                     await self.node.cluster.aclose()  # it hears of nothing more
                     await self._end()
+                    await self.node.peers.aclose()
                     self.node.logs.close(clean=False)
                 logger.warning("node %d crashed, as it was asked to", self.id)
 

@@ -1,0 +1,196 @@
+"""Coordinators of three nodes: each is where its partition is led, and moves with it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import trio
+
+from kbroker.broker import Broker
+from kbroker.cluster import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from kbroker.local_node import LocalNode
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode
+
+from ..broker.test_coordinators import GROUP, TRANSACTION, find
+from ..broker.test_groups import Member, committed
+from ..brokers import started
+from ..wire import Wire, connected, create_topic, delete_topic, request, until
+from .routed import Routed, all_in_sync, coordinator, routed
+
+GROUPS = [f"group {number}" for number in range(12)]
+ENDS = ["stop", "crash"]
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[Broker]:
+    """Three nodes in memory, with both internal topics."""
+    async with started(
+        nodes=3,
+        default_replication_factor=3,
+        offsets_topic_num_partitions=6,
+        transaction_state_log_num_partitions=6,
+        group_min_session_timeout_ms=500,
+    ) as broker:
+        node = broker.running()
+        await node.groups.create_topic()
+        await node.transactions.create_topic()
+        await all_in_sync(broker)
+        yield broker
+
+
+@pytest.fixture
+async def wire(broker: Broker) -> AsyncIterator[Routed]:
+    async with routed(broker) as wire:
+        yield wire
+
+
+async def end(node: LocalNode, how: str) -> None:
+    """End a node, "stop" or "crash"."""
+    await (node.stop() if how == "stop" else node.crash())
+
+
+async def test_internal_topics_follow_the_number_of_nodes(broker: Broker) -> None:
+    topics = broker.running().cluster.topics
+    for name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC):
+        assert {len(each.replicas) for each in topics[name].partitions} == {3}
+        assert {each.leader for each in topics[name].partitions} == {1, 2, 3}
+    assert topics[TRANSACTIONS_TOPIC].configs["min.insync.replicas"] == "2"
+
+
+@pytest.mark.parametrize("kind", [GROUP, TRANSACTION])
+async def test_every_node_names_the_leader(broker: Broker, kind: int) -> None:
+    named: list[list[tuple[int, str, int]]] = []
+    for local in broker.nodes:
+        async with connected(local.endpoint) as wire:
+            rows = await find(wire, 4, *GROUPS, kind=kind)
+            assert [row.error_code for row in rows] == [0] * len(GROUPS)
+            named.append([(row.node_id, row.host, row.port) for row in rows])
+    assert named[0] == named[1] == named[2]
+    assert {node_id for node_id, _, _ in named[0]} == {1, 2, 3}
+    for node_id, host, port in named[0]:
+        assert (host, port) == broker.local_node(node_id).endpoint
+
+
+async def test_other_nodes_are_no_coordinators(broker: Broker) -> None:
+    owner = await coordinator(broker, "groups", "g")
+    for local in broker.nodes:
+        async with connected(local.endpoint) as wire:
+            member = Member(wire)
+            code = (await member.join()).error_code
+            assert code == (0 if local.id == owner else ErrorCode.NOT_COORDINATOR)
+
+
+async def test_each_node_lists_its_own_groups(broker: Broker, wire: Routed) -> None:
+    await create_topic(wire, "t")
+    for number, group in enumerate(GROUPS):
+        await commit(wire, group, number)
+    listed: dict[str, int] = {}
+    for local in broker.nodes:
+        async with connected(local.endpoint) as own:
+            answer = await own.ask(ApiKey.LIST_GROUPS, 4, request(ApiKey.LIST_GROUPS))
+            listed |= {row.group_id: local.id for row in answer.groups}
+    assert listed == {group: await coordinator(broker, "groups", group) for group in GROUPS}
+
+
+async def commit(wire: Wire, group: str, offset: int) -> None:
+    assert await Member(wire, group).commit("t", offset) == 0
+
+
+@pytest.mark.parametrize("how", ENDS)
+async def test_offsets_move_with_their_coordinator(broker: Broker, wire: Routed, how: str) -> None:
+    """Also when it moves again and again, and comes back to a node that had it before."""
+    await create_topic(wire, "t")
+    for number, group in enumerate(GROUPS):
+        await commit(wire, group, number)
+    for local in (*broker.nodes, broker.nodes[0]):
+        await end(local, how)
+        for number, group in enumerate(GROUPS):
+            assert await patient(wire, group) == number
+            await patient_commit(wire, group, number)
+        await local.start()
+        await all_in_sync(broker)
+        assert [await patient(wire, group) for group in GROUPS] == list(range(len(GROUPS)))
+
+
+RETRIED = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+
+
+async def patient(wire: Routed, group: str) -> int:
+    """The committed offset of a group, asked for as clients do while coordinators move."""
+    rows = [request(ApiKey.OFFSET_FETCH).Topic(name="t", partition_indexes=[0])]
+    ask = request(ApiKey.OFFSET_FETCH, group_id=group, topics=rows)
+    with trio.fail_after(20):
+        while True:
+            answer = await wire.ask(ApiKey.OFFSET_FETCH, 5, ask)
+            if answer.error_code not in RETRIED:
+                assert not answer.error_code
+                return int(answer.topics[0].partitions[0].committed_offset)
+            await trio.sleep(0.01)
+
+
+async def patient_commit(wire: Routed, group: str, offset: int) -> None:
+    with trio.fail_after(20):
+        while code := await Member(wire, group).commit("t", offset):
+            assert ErrorCode(code).retriable, code
+            await trio.sleep(0.01)
+
+
+@pytest.mark.parametrize("how", ENDS)
+async def test_a_member_goes_on(broker: Broker, wire: Routed, how: str) -> None:
+    """With the same generation: nobody has to join again."""
+    await create_topic(wire, "t")
+    member = Member(wire)
+    await member.enter()
+    generation = member.generation
+    first = await coordinator(broker, "groups", "g")
+    await end(broker.local_node(first), how)
+    with trio.fail_after(20):
+        while code := await member.heartbeat():
+            assert code in RETRIED
+            await trio.sleep(0.01)
+    assert await coordinator(broker, "groups", "g") != first
+    assert await member.commit("t", 7) == 0
+    assert await committed(wire, "t") == 7
+    assert member.generation == generation
+
+
+async def test_who_is_parked_is_told(broker: Broker, wire: Routed) -> None:
+    """A member waits for others while its coordinator's node loses the leadership."""
+    members = [Member(wire, rebalance_timeout_ms=60_000), Member(wire)]
+    await members[0].enter()
+    owner = broker.local_node(await coordinator(broker, "groups", "g"))
+    answers: list[Any] = []
+    async with connected(owner.endpoint) as parked, trio.open_nursery() as nursery:
+        members[1].wire = parked
+
+        async def join() -> None:
+            answers.append(await members[1].join())
+
+        nursery.start_soon(join)
+        shard = owner.node.groups.shard("g")
+        await until(lambda: shard.coordinator.describe_group("g", 5).group_state != "Stable")
+        await owner.stop()
+    assert [answer.error_code for answer in answers] == [ErrorCode.NOT_COORDINATOR]
+
+
+async def test_a_topic_that_is_deleted_while_a_node_is_down(broker: Broker, wire: Routed) -> None:
+    """All coordinators forget it, also those that another node has by then."""
+    for name in ("t", "other"):
+        await create_topic(wire, name)
+    for group in GROUPS:
+        for name in ("t", "other"):
+            assert await Member(wire, group).commit(name, 5) == 0
+    await broker.nodes[2].crash()
+    await delete_topic(wire, "t")
+    await broker.nodes[2].start()
+    await all_in_sync(broker)
+    for group in GROUPS:
+        shard = broker.local_node(await coordinator(broker, "groups", group)).node.groups
+        await until(lambda shard=shard, group=group: has_only_other(shard, group))  # type: ignore[misc]
+
+
+def has_only_other(groups: Any, group: str) -> bool:
+    return set(groups.shard(group).coordinator.committed(group)) == {("other", 0)}

@@ -1,0 +1,267 @@
+"""Transactions whose partitions, offsets and coordinator are on three nodes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+import trio
+
+from kbroker.broker import Broker
+from kbroker.coordinator import TransactionState
+from kbroker.local_node import LocalNode
+from kbroker.markers import MarkerSender
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode
+
+from ..broker.test_groups import committed
+from ..broker.test_transactions import NAME, PROTOCOLS, Writer, begun, seen
+from ..brokers import started
+from ..wire import ConnectionClosed, Topic, request, until
+from .routed import Routed, all_in_sync, coordinator, leader, routed
+
+BOTH_ENDS = pytest.mark.parametrize("commit", [True, False], ids=["commit", "abort"])
+ENDS = pytest.mark.parametrize("how", ["stop", "crash"])
+MOVES = frozenset(
+    {
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+    }
+)
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[Broker]:
+    async with started(
+        nodes=3,
+        default_replication_factor=3,
+        offsets_topic_num_partitions=6,
+        transaction_state_log_num_partitions=6,
+    ) as broker:
+        node = broker.running()
+        await node.groups.create_topic()
+        await node.transactions.create_topic()
+        await all_in_sync(broker)
+        yield broker
+
+
+@pytest.fixture
+async def wire(broker: Broker) -> AsyncIterator[Routed]:
+    async with routed(broker) as wire:
+        yield wire
+
+
+@pytest.fixture
+async def topic(broker: Broker, wire: Routed) -> Topic:
+    """Each node leads one of its three partitions, and follows the others."""
+    node = broker.running()
+    await broker.create_topic("t", 3)
+    found = node.cluster.topics["t"]
+    assert {each.leader for each in found.partitions} == {1, 2, 3}
+    return Topic("t", found.id)
+
+
+async def owner(broker: Broker) -> LocalNode:
+    return broker.local_node(await coordinator(broker, "transactions", NAME))
+
+
+async def end(node: LocalNode, how: str) -> None:
+    await (node.stop() if how == "stop" else node.crash())
+
+
+async def all_seen(wire: Routed, topic: Topic) -> list[list[bytes | None]]:
+    return [await seen(wire, topic, partition) for partition in range(3)]
+
+
+async def write_all(writer: Writer, topic: Topic, value: bytes) -> None:
+    for partition in range(3):
+        await writer.write(topic, value, partition=partition)
+
+
+@PROTOCOLS
+@BOTH_ENDS
+async def test_partitions_of_three_leaders(
+    wire: Routed, topic: Topic, version: int, commit: bool
+) -> None:
+    writer = await begun(wire, version)
+    for round_ in range(3):
+        before = await all_seen(wire, topic)
+        await write_all(writer, topic, b"%d" % round_)
+        assert await all_seen(wire, topic) == before
+        assert not await writer.end(commit=commit)
+        added: list[bytes | None] = [b"%d" % round_] if commit else []
+        assert await all_seen(wire, topic) == [values + added for values in before]
+
+
+async def test_a_partition_that_was_not_added(wire: Routed, topic: Topic) -> None:
+    """The leader asks the coordinator, wherever it is (first protocol)."""
+    writer = await begun(wire, 11)
+    for partition in range(3):
+        code = await writer.produce(topic, b"x", partition=partition)
+        assert code == ErrorCode.TRANSACTION_ABORTABLE
+    await write_all(writer, topic, b"y")
+    await writer.commit()
+    assert await all_seen(wire, topic) == [[b"y"]] * 3
+
+
+@PROTOCOLS
+async def test_a_fenced_producer(wire: Routed, topic: Topic, version: int) -> None:
+    old = await begun(wire, version)
+    await write_all(old, topic, b"x")
+    new = await begun(wire, version)
+    for partition in range(3):
+        code = await old.produce(topic, b"y", partition=partition)
+        assert code == ErrorCode.INVALID_PRODUCER_EPOCH
+    await write_all(new, topic, b"z")
+    await new.commit()
+    assert await all_seen(wire, topic) == [[b"z"]] * 3
+
+
+@PROTOCOLS
+@BOTH_ENDS
+async def test_offsets_of_groups_on_all_nodes(
+    broker: Broker, wire: Routed, topic: Topic, version: int, commit: bool
+) -> None:
+    writer = await begun(wire, version)
+    groups = [f"group {number}" for number in range(8)]
+    places = {await coordinator(broker, "groups", group) for group in groups}
+    assert places == {1, 2, 3}
+    await writer.write(topic, b"x")
+    for number, group in enumerate(groups):
+        await send_offset(writer, group, number)
+        assert await committed(wire, "t", group) == -1
+    assert not await writer.end(commit=commit)
+    found = [await committed(wire, "t", group) for group in groups]
+    assert found == (list(range(len(groups))) if commit else [-1] * len(groups))
+
+
+async def send_offset(writer: Writer, group: str, offset: int) -> None:
+    who = {"transactional_id": NAME, "producer_id": writer.id, "producer_epoch": writer.epoch}
+    if not writer.second:
+        add = request(ApiKey.ADD_OFFSETS_TO_TXN, group_id=group, **who)
+        assert not (await writer.wire.ask(ApiKey.ADD_OFFSETS_TO_TXN, 3, add)).error_code
+    cls = type(request(ApiKey.TXN_OFFSET_COMMIT))
+    row = cls.Partition(partition_index=0, committed_offset=offset)
+    ask = cls(group_id=group, topics=[cls.Topic(name="t", partitions=[row])], **who)
+    answer = await writer.wire.ask(ApiKey.TXN_OFFSET_COMMIT, 5 if writer.second else 3, ask)
+    assert answer.topics[0].partitions[0].error_code == 0
+
+
+@PROTOCOLS
+@BOTH_ENDS
+@ENDS
+async def test_the_coordinator_goes_before_its_markers_are_out(
+    broker: Broker,
+    wire: Routed,
+    topic: Topic,
+    monkeypatch: pytest.MonkeyPatch,
+    version: int,
+    commit: bool,
+    how: str,
+) -> None:
+    """How it ends is decided: the next coordinator ends it, and the producer may ask again."""
+    writer = await begun(wire, version)
+    await write_all(writer, topic, b"x")
+    first = await owner(broker)
+    sent = MarkerSender.send
+
+    def send(sender: MarkerSender, *args: Any) -> None:
+        if sender is not first.node.transactions._markers:
+            sent(sender, *args)
+
+    monkeypatch.setattr(MarkerSender, "send", send)
+    shard = first.node.transactions.shard(NAME)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(end_or_lose, writer, commit)
+        await until(
+            lambda: (
+                shard.coordinator.transactions[NAME].state.is_prepared
+                and shard.replica.log.high_watermark == shard.replica.log.log_end_offset
+            )
+        )
+        await end(first, how)
+    second = await owner(broker)
+    assert second is not first
+    await until(lambda: state_at(second) is not None)
+    done = TransactionState.COMPLETE_COMMIT if commit else TransactionState.COMPLETE_ABORT
+    await until(lambda: state_at(second) is done)
+    assert await all_seen(wire, topic) == [[b"x"] if commit else []] * 3
+    await end_again(writer, commit)
+    await write_all(writer, topic, b"y")
+    await writer.commit()
+    assert [values[-1] for values in await all_seen(wire, topic)] == [b"y"] * 3
+
+
+async def end_or_lose(writer: Writer, commit: bool) -> None:
+    """The answer may be an error, or never come."""
+    with suppress(ConnectionClosed):
+        await writer.end(commit=commit)
+
+
+async def end_again(writer: Writer, commit: bool) -> None:
+    """As clients do while coordinators move."""
+    with trio.fail_after(20):
+        while code := await writer.end(commit=commit):
+            assert code in MOVES
+            await trio.sleep(0.01)
+
+
+def state_at(node: LocalNode) -> TransactionState | None:
+    """How the transaction stands at a node that has its coordinator, or gets it."""
+    for shard in node.node.transactions.shards():
+        if NAME in shard.coordinator.transactions:
+            return shard.coordinator.transactions[NAME].state
+    return None
+
+
+@PROTOCOLS
+@BOTH_ENDS
+@ENDS
+async def test_a_leader_goes_before_its_marker_is_written(
+    broker: Broker, wire: Routed, topic: Topic, version: int, commit: bool, how: str
+) -> None:
+    """The marker goes to the next leader."""
+    writer = await begun(wire, version)
+    await write_all(writer, topic, b"x")
+    has_coordinator = await coordinator(broker, "transactions", NAME)
+    lost = next(each for each in broker.nodes if each.id != has_coordinator)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(end, lost, how)
+        await end_again(writer, commit)
+    expected: list[list[bytes | None]] = [[b"x"] if commit else []] * 3
+    await eventually(lambda: all_seen(wire, topic), expected)
+    await lost.start()
+    await all_in_sync(broker)
+    assert await all_seen(wire, topic) == expected
+
+
+@ENDS
+async def test_a_transaction_times_out_at_its_next_coordinator(
+    broker: Broker, wire: Routed, topic: Topic, how: str
+) -> None:
+    writer = Writer(wire, 13)
+    assert not await writer.init(timeout_ms=1500)
+    await write_all(writer, topic, b"x")
+    await end(await owner(broker), how)
+    await eventually(lambda: ends_of(broker, topic), [2, 2, 2])
+    assert await all_seen(wire, topic) == [[]] * 3
+
+
+async def ends_of(broker: Broker, topic: Topic) -> list[int]:
+    """The last stable offset of each partition, where it is led."""
+    found = []
+    for index in range(3):
+        node = broker.local_node(await leader(broker, topic.name, index)).node
+        found.append(node.named_replica(topic.name, index).log.last_stable_offset)
+    return found
+
+
+async def eventually(look: Callable[[], Awaitable[Any]], expected: Any) -> None:
+    """Wait until `look()` gives what is expected."""
+    with trio.fail_after(20):
+        while await look() != expected:  # noqa: ASYNC110  # there is no event for it
+            await trio.sleep(0.02)

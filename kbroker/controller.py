@@ -10,7 +10,7 @@ from typing import NamedTuple
 import trio
 
 from kbroker.cluster import Cluster, NodesChanged, Partition, Topic, TopicsChanged
-from kbroker.cluster.election import elect, leads_soundly
+from kbroker.cluster.election import elect, elect_preferred, leads_soundly
 from kbroker.cluster.keys import CONTROLLER, CONTROLLER_ALIVE, live_key, partition_key
 from kbroker.cluster.reassignment import complete, is_moving
 from kbroker.cluster.registrations import NO_NODE
@@ -18,6 +18,7 @@ from kbroker.cluster.store import ABSENT, Document
 from kbroker.storage.errors import StorageError
 
 from .changes import Changes
+from .config import BrokerConfig
 from .membership import Membership
 
 logger = logging.getLogger(__name__)
@@ -46,8 +47,9 @@ class Controller:
     the state that is now. So events may be late or repeated, and a new controller looks at all.
     """
 
-    def __init__(self, cluster: Cluster, membership: Membership) -> None:
+    def __init__(self, cluster: Cluster, membership: Membership, config: BrokerConfig) -> None:
         self._cluster = cluster
+        self._config = config
         self._membership = membership
         self._term = NO_TERM
         """The revision of the entry `controller` by which this node is in charge."""
@@ -108,6 +110,30 @@ class Controller:
             else:
                 await changed.wait()
 
+    async def balance_regularly(self) -> None:
+        """Give leadership back to the preferred nodes, now and then; until cancelled."""
+        while True:
+            await trio.sleep(self._config.leader_imbalance_check_interval_seconds)
+            try:
+                await self.balance()
+            except StorageError as error:
+                logger.error("leaderships stay where they are: %s", error.message)
+
+    async def balance(self) -> None:
+        """Let preferred nodes lead wherever they are in sync. Raises StorageError."""
+        if self.in_charge and not self._retired:
+            await self._apply(self._preferred_steps())
+
+    def _preferred_steps(self) -> Iterator[Step]:
+        registrations = self._cluster.registrations
+        ready, live = registrations.ready, registrations.live_epochs
+        for topic in tuple(self._cluster.topics.values()):
+            for before in tuple(topic.partitions):
+                after = elect_preferred(before, ready=ready, live=live)
+                if after is not None:
+                    cause = f"node {after.leader} is the preferred leader"
+                    yield Step(topic, before, after, cause)
+
     async def _stand_for_it(self) -> None:
         """Become the node that may take over, unless another one is faster."""
         node_id, epoch = self._membership.node_id, self._membership.epoch
@@ -136,16 +162,16 @@ class Controller:
     async def _work(self) -> None:
         """Look at what was touched until nothing is left to do."""
         while self.in_charge and not self._retired and (self._look_at_all or self._touched):
-            places = list(self._places())
+            places = self._places()
             self._look_at_all = False
             self._touched.clear()
             await self._apply(self._steps(places))
 
-    def _places(self) -> Iterable[Place]:
+    def _places(self) -> list[Place]:
         if not self._look_at_all:
-            return self._touched.values()
+            return list(self._touched.values())
         topics = self._cluster.topics.values()
-        return ((topic, index) for topic in topics for index in range(len(topic.partitions)))
+        return [(topic, index) for topic in topics for index in range(len(topic.partitions))]
 
     def _steps(self, places: Iterable[Place]) -> Iterator[Step]:
         """What is to be done, worked out one partition after the other as the caller goes on."""

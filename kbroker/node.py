@@ -109,7 +109,7 @@ class Node:
         )
         self.cordoned_folders(config)  # what this node was started with is right, or it does not
         self._cordon()
-        self.controller = Controller(cluster, self.membership)
+        self.controller = Controller(cluster, self.membership, config)
         self.in_sync = InSync(self)
         cluster.subscribe_nodes(lambda _: self.in_sync.look_at_all())
         self.groups = GroupService(self)
@@ -192,6 +192,8 @@ class Node:
             nursery.start_soon(self.flusher.run)
             nursery.start_soon(self.membership.run)
             nursery.start_soon(self.controller.run)
+            if self.config.auto_leader_rebalance_enable and not self.membership.is_alone:
+                nursery.start_soon(self.controller.balance_regularly)
             nursery.start_soon(self.following.run)
             nursery.start_soon(self.in_sync.run)
             nursery.start_soon(self.groups.run_loads)

@@ -580,6 +580,8 @@ class Cluster:
         node is not ready (KIP-841): look at the state that is now, and decide again. Raises
         OutcomeUnknown.
         """
+        if (partition.leader, partition.leader_registration) != (self_id, self_epoch):
+            return None
         added = set(isr) - set(partition.isr)
         compares = {
             partition_key(topic.id, partition.index): partition.revision,

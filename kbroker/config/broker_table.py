@@ -133,7 +133,6 @@ _CLUSTER = (
         "true",
         "Give leadership back to preferred replicas, the first ones of each partition.",
         dynamic=False,
-        effect=Effect.LATER,
     ),
     Property(
         "leader.imbalance.check.interval.seconds",
@@ -143,7 +142,6 @@ _CLUSTER = (
         unit="seconds",
         minimum=1,
         dynamic=False,
-        effect=Effect.LATER,
     ),
 )
 

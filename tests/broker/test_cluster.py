@@ -16,7 +16,7 @@ async def start(cluster: Cluster) -> None:
     member = Membership(cluster, BrokerConfig(), directories={}, is_clean=True, keeps_records=True)
     await member.register({})
     await member.become_ready()
-    await Controller(cluster, member).settle()
+    await Controller(cluster, member, BrokerConfig()).settle()
 
 
 async def open_cluster(files: MemFiles) -> Cluster:

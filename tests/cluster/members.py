@@ -1,0 +1,139 @@
+"""Nodes without logs: what each of them says and decides in the cluster, over one store."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+import trio
+
+from kbroker.cluster import Cluster, LocalStore, MetadataStore, Partition
+from kbroker.config import BrokerConfig
+from kbroker.controller import Controller
+from kbroker.membership import Membership
+from kbroker.storage.files import MemFiles
+
+DIRECTORIES = {"a-folder": "/data"}
+TOPIC = "orders"
+
+
+class Member:
+    """One node; `keeps_records` as after a flush policy that waits for the disk."""
+
+    cluster: Cluster
+    membership: Membership
+    controller: Controller
+
+    def __init__(self, node_id: int, store: MetadataStore, nursery: trio.Nursery) -> None:
+        self.id = node_id
+        self.keeps_records = True
+        self.is_clean = False
+        self.directories: Mapping[str, str] = DIRECTORIES
+        self.options: dict[str, str] = {}
+        self._store = store
+        self._nursery = nursery
+        self._work = trio.CancelScope()
+
+    async def start(self) -> None:
+        """Join, lead, and do what a node does in the background."""
+        await self.join()
+        await self.controller.settle()
+        self._work = trio.CancelScope()
+        await self._nursery.start(self._run)
+
+    async def join(self) -> None:
+        """Become ready."""
+        config = BrokerConfig.load(options={"node.id": str(self.id), **self.options}, nodes=3)
+        self.cluster = await Cluster.open(self._store)
+        self.membership = Membership(
+            self.cluster,
+            config,
+            directories=self.directories,
+            is_clean=self.is_clean,
+            keeps_records=self.keeps_records,
+        )
+        self.controller = Controller(self.cluster, self.membership, config)
+        await self.membership.register({})
+        await self.membership.become_ready()
+
+    async def _run(self, task_status: trio.TaskStatus[None]) -> None:
+        with self._work:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self.membership.run)
+                nursery.start_soon(self.controller.run)
+                nursery.start_soon(self.controller.balance_regularly)
+                task_status.started()
+
+    async def crash(self) -> None:
+        """Be gone without a word."""
+        self.is_clean = False
+        self._work.cancel()
+        await self.cluster.aclose()
+        await settled()
+
+    async def stop(self) -> None:
+        """Hand over and go."""
+        with trio.move_on_after(5):
+            await self.membership.leave()
+        self._work.cancel()
+        await self.membership.end(clean=True)
+        await self.cluster.aclose()
+        self.is_clean = True
+        await settled()
+
+    def partition(self, index: int = 0) -> Partition:
+        """A partition of the topic as this node knows it."""
+        return self.cluster.topics[TOPIC].partitions[index]
+
+    async def put_isr(self, isr: list[int], index: int = 0) -> int | None:
+        """Say as the leader who is in sync."""
+        added = {
+            each: registration.epoch
+            for each in isr
+            if (registration := self.cluster.registration(each)) is not None
+        }
+        return await self.cluster.change_isr(
+            self.cluster.topics[TOPIC],
+            self.partition(index),
+            isr,
+            registrations=added,
+            self_id=self.id,
+            self_epoch=self.membership.epoch,
+            cause="caught up",
+        )
+
+
+async def settled() -> None:
+    """Let everybody do what is to be done at once."""
+    await trio.testing.wait_all_tasks_blocked(0.001)
+
+
+async def lease_ends() -> None:
+    """Wait until who is not there any more is missed."""
+    await trio.sleep(1)
+    await settled()
+
+
+@asynccontextmanager
+async def members(count: int = 3) -> AsyncIterator[list[Member]]:
+    """Nodes 1 to `count` that run over one store."""
+    files = MemFiles()
+    files.mkdir("data")
+    store = LocalStore(files, "data/journal")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(store.run)
+        every = [Member(node_id, store, nursery) for node_id in range(1, count + 1)]
+        for each in every:
+            await each.start()
+        yield every
+        nursery.cancel_scope.cancel()
+    with contextlib.suppress(Exception):
+        await store.aclose()
+
+
+async def make_topic(member: Member, *replicas: list[int], **configs: str) -> None:
+    """The topic, with a partition for each list of nodes; settings with `_` for dots."""
+    named = {name.replace("_", "."): value for name, value in configs.items()}
+    await member.cluster.create_topic(TOPIC, replicas, named, cause="test")
+    await settled()

@@ -1,0 +1,315 @@
+"""Several nodes over one store: who leads, who is in sync, when nodes come and go."""
+
+from __future__ import annotations
+
+import pytest
+from trio.testing import MockClock
+
+from kbroker.cluster.election import without_leader
+from kbroker.cluster.reassignment import is_moving
+from kbroker.controller import Step
+from kbroker.protocol.errors import ErrorCode, KafkaError
+
+from .members import DIRECTORIES, lease_ends, make_topic, members, settled
+
+pytestmark = pytest.mark.usefixtures("autojump_clock")
+
+
+async def test_one_node_is_the_controller_and_another_one_follows_it() -> None:
+    async with members() as (one, two, three):
+        assert {each.cluster.controller_id for each in (one, two, three)} == {1}
+        epoch = two.cluster.controller_epoch
+        await one.crash()
+        await lease_ends()
+        assert two.cluster.controller_id in (2, 3)
+        assert three.cluster.controller_epoch == epoch + 1
+        assert [two.controller.in_charge, three.controller.in_charge].count(True) == 1
+        assert two.cluster.ready_ids == [2, 3]
+        assert two.cluster.node_ids == [1, 2, 3]
+
+
+async def test_what_an_earlier_controller_writes_is_refused() -> None:
+    async with members() as (one, two, _):
+        await make_topic(one, [1, 2, 3])
+        term = one.controller._term
+        await one.membership.lease.revoke()
+        await lease_ends()
+        assert two.cluster.controller_epoch == 2
+        before = two.partition()
+        assert one.partition() == before
+        late = Step(one.cluster.topics["orders"], before, without_leader(before), "late")
+        for as_of, accepted in (
+            (term, False),
+            (one.cluster.registrations.controller_revision, True),
+        ):
+            one.controller._term = as_of
+            assert await one.controller._written([late]) == accepted
+
+
+@pytest.mark.parametrize("crashes", [True, False])
+async def test_a_leader_that_goes_is_replaced_by_a_node_in_sync(crashes: bool) -> None:
+    async with members() as (one, two, three):
+        await make_topic(two, [1, 2, 3], [2, 3, 1])
+        await (one.crash() if crashes else one.stop())
+        await lease_ends()
+        for each in (two, three):
+            assert [
+                (p.leader, p.leader_epoch, p.isr) for p in each.cluster.topics["orders"].partitions
+            ] == [
+                (2, 1, [2, 3]),
+                (2, 0, [2, 3]),
+            ]
+        assert two.partition().leader_registration == two.membership.epoch
+
+
+async def test_a_controlled_stop_leaves_no_gap() -> None:
+    """Another node leads before the one that leaves is gone."""
+    async with members() as (one, two, _):
+        await make_topic(two, [1, 2, 3])
+        await one.membership.leave()
+        assert two.partition().leader == 2
+        assert 1 in two.cluster.nodes
+        assert two.partition().isr == [2, 3]
+
+
+async def test_nobody_leads_when_nobody_in_sync_is_left_and_the_first_that_comes_back_does() -> (
+    None
+):
+    async with members() as (one, two, three):
+        await make_topic(three, [1, 2])
+        await one.crash()
+        await lease_ends()
+        await two.crash()
+        await lease_ends()
+        gone = three.partition()
+        assert (gone.leader, gone.isr) == (-1, [2])
+        await one.start()
+        await settled()
+        assert three.partition() == gone, "node 1 may lack what node 2 committed alone"
+        await two.start()
+        await settled()
+        back = three.partition()
+        assert (back.leader, back.leader_epoch) == (2, gone.leader_epoch + 1)
+
+
+async def test_while_too_few_are_in_sync_those_that_left_stay_eligible() -> None:
+    async with members() as (one, two, three):
+        await make_topic(three, [1, 2, 3], min_insync_replicas="2")
+        assert await three.put_isr([3]) is None, "it does not lead"
+        await one.put_isr([1, 2])
+        await two.crash()
+        await lease_ends()
+        assert (one.partition().isr, list(one.partition().elr)) == ([1], [2])
+        await two.start()
+        await one.crash()
+        await lease_ends()
+        now = two.partition()
+        assert (now.leader, now.isr) == (2, [2])
+        assert list(now.elr) == [1]
+        assert await two.put_isr([2, 3]) is not None
+        assert list(two.partition().elr) == []
+
+
+@pytest.mark.parametrize(
+    ("stays", "is_clean", "keeps_records"),
+    [(True, True, False), (True, False, True), (False, False, False)],
+)
+async def test_who_did_not_end_in_order_leaves_what_it_may_not_hold(
+    stays: bool,
+    is_clean: bool,
+    keeps_records: bool,
+) -> None:
+    """The lease has not ended, so nobody saw the node go."""
+    async with members(2) as (one, two):
+        await make_topic(one, [1, 2], [2])
+        one.controller.retire()
+        if is_clean:
+            await two.membership.end(clean=True)
+        await two.crash()
+        two.is_clean, two.keeps_records = is_clean, keeps_records
+        await two.join()
+        assert (2 in one.partition().isr) == stays
+        assert one.partition(1).isr == [2], "nobody else has it"
+
+
+async def test_a_node_whose_disk_is_new_is_in_no_set() -> None:
+    async with members(2) as (one, two):
+        await make_topic(one, [1, 2], [2, 1], [2], min_insync_replicas="2")
+        await two.stop()
+        await one.put_isr([1])
+        assert list(one.partition().elr) == [2]
+        two.directories = {"another-folder": "/data"}
+        await two.start()
+        await settled()
+        assert list(one.partition().elr) == []
+        assert [one.partition(i).isr for i in range(3)] == [[1], [1], [2]]
+        two.directories = DIRECTORIES
+
+
+async def test_a_node_that_was_cut_off_comes_back_by_itself() -> None:
+    async with members() as (one, two, _):
+        await make_topic(one, [1, 2, 3])
+        epoch = one.membership.epoch
+        await one.membership.lease.revoke()
+        await lease_ends()
+        assert one.membership.is_registered
+        assert one.membership.holds_lease
+        assert one.membership.epoch > epoch
+        assert two.cluster.ready_ids == [1, 2, 3]
+        assert two.partition().leader == 2
+
+
+async def test_a_second_process_of_the_same_node_takes_its_place() -> None:
+    async with members() as (one, two, _):
+        again = type(one)(1, one._store, one._nursery)
+        await again.start()
+        await lease_ends()
+        assert not one.membership.is_registered
+        registration = two.cluster.registration(1)
+        assert registration is not None
+        assert registration.epoch == again.membership.epoch
+
+
+async def test_the_preferred_node_leads_again_after_a_while(autojump_clock: MockClock) -> None:
+    async with members() as (one, two, three):
+        await make_topic(one, [1, 2])
+        await one.crash()
+        await lease_ends()
+        await one.start()
+        await two.put_isr([2, 1])
+        await settled()
+        assert three.partition().leader == 2
+        autojump_clock.jump(301)
+        await settled()
+        assert (three.partition().leader, three.partition().leader_epoch) == (1, 2)
+
+
+async def test_a_change_of_the_set_names_the_run_of_each_node_that_joins() -> None:
+    async with members() as (one, two, three):
+        await make_topic(one, [1, 2, 3])
+        await one.put_isr([1])
+        stale = two.membership.epoch
+        await two.crash()
+        await two.start()
+        topic = one.cluster.topics["orders"]
+        for registrations, stored in (({2: stale}, False), ({2: two.membership.epoch}, True)):
+            revision = await one.cluster.change_isr(
+                topic,
+                one.partition(),
+                [1, 2],
+                registrations=registrations,
+                self_id=1,
+                self_epoch=one.membership.epoch,
+                cause="caught up",
+            )
+            assert (revision is not None) == stored
+        await three.membership.leave()
+        assert await one.put_isr([1, 2, 3]) is None
+
+
+# -- moves
+
+
+async def move(member: object, nodes: list[int]) -> None:
+    await member.cluster.reassign("orders", 0, nodes, factor_may_change=True, cause="test")  # type: ignore[attr-defined]
+    await settled()
+
+
+async def test_a_partition_moves_when_those_that_come_are_in_sync() -> None:
+    async with members() as (one, two, three):
+        await make_topic(one, [1, 2])
+        await move(two, [3, 2])
+        moving = one.partition()
+        assert (moving.replicas, moving.isr, moving.leader) == ([3, 2, 1], [1, 2], 1)
+        assert (list(moving.adding), list(moving.removing)) == ([3], [1])
+        await one.put_isr([1, 2, 3])
+        await settled()
+        done = three.partition()
+        assert (done.replicas, done.isr, done.leader, done.leader_epoch) == ([3, 2], [2, 3], 3, 1)
+        assert not is_moving(done)
+
+
+async def test_a_move_that_is_cancelled_leaves_the_partition_where_it_was() -> None:
+    async with members() as (one, two, _):
+        await make_topic(one, [1, 2])
+        with pytest.raises(KafkaError) as raised:
+            await two.cluster.cancel_reassignment("orders", 0, cause="test")
+        assert raised.value.code == ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+        await move(two, [3])
+        await two.cluster.cancel_reassignment("orders", 0, cause="test")
+        now = one.partition()
+        assert (sorted(now.replicas), now.isr, now.leader) == ([1, 2], [1, 2], 1)
+        assert not is_moving(now)
+
+
+async def test_another_target_replaces_the_one_before() -> None:
+    async with members(4) as (one, *_):
+        await make_topic(one, [1, 2])
+        await move(one, [3, 2])
+        await move(one, [4, 2])
+        now = one.partition()
+        assert (now.replicas, list(now.adding), list(now.removing)) == ([4, 2, 1], [4], [1])
+
+
+async def test_fewer_replicas_at_once_and_the_leader_moves() -> None:
+    async with members() as (one, *_):
+        await make_topic(one, [1, 2, 3])
+        await move(one, [2, 3])
+        now = one.partition()
+        assert (now.replicas, now.isr, now.leader) == ([2, 3], [2, 3], 2)
+
+
+async def test_a_node_is_forgotten_when_it_is_gone_and_nothing_is_to_be_on_it() -> None:
+    async with members() as (one, _, three):
+        await make_topic(one, [1, 3])
+        for node_id, code in (
+            (9, ErrorCode.BROKER_ID_NOT_REGISTERED),
+            (3, ErrorCode.INVALID_REQUEST),
+        ):
+            with pytest.raises(KafkaError) as raised:
+                await one.cluster.unregister(node_id, cause="test")
+            assert raised.value.code == code
+        await three.stop()
+        with pytest.raises(KafkaError, match="kbroker cluster drain 3"):
+            await one.cluster.unregister(3, cause="test")
+        await move(one, [1])
+        await one.cluster.unregister(3, cause="test")
+        assert one.cluster.node_ids == [1, 2]
+
+
+async def test_an_unclean_election_only_when_asked(caplog: pytest.LogCaptureFixture) -> None:
+    async with members() as (one, two, three):
+        await make_topic(three, [1, 2])
+        await one.put_isr([1])
+        await one.crash()
+        await lease_ends()
+        assert three.partition().leader == -1
+        with pytest.raises(KafkaError):
+            await three.cluster.elect_leader("orders", 0, unclean=False, cause="test")
+        await three.cluster.elect_leader("orders", 0, unclean=True, cause="test")
+        assert (two.partition().leader, two.partition().isr) == (2, [2])
+        assert "are lost" in caplog.text
+
+
+async def test_a_cordoned_node_gets_no_new_partitions() -> None:
+    async with members() as (one, two, _):
+        two.membership.cordon(True)
+        await settled()
+        placed = one.cluster.place_partitions(4, 2)
+        assert {node for nodes in placed for node in nodes} == {1, 3}
+        with pytest.raises(KafkaError):
+            one.cluster.place_partitions(1, 3)
+        two.membership.cordon(False)
+        await settled()
+        assert one.cluster.open_ids == [1, 2, 3]
+
+
+async def test_replicas_go_to_nodes_that_are_down_only_when_there_are_too_few() -> None:
+    async with members() as (one, two, _):
+        await two.stop()
+        assert {n for nodes in one.cluster.place_partitions(3, 2) for n in nodes} == {1, 3}
+        placed = one.cluster.place_partitions(3, 3)
+        await make_topic(one, *placed)
+        for index in range(3):
+            assert sorted(one.partition(index).replicas) == [1, 2, 3]
+            assert sorted(one.partition(index).isr) == [1, 3]

@@ -1,0 +1,145 @@
+"""Who leads, who is in sync and who is eligible, state by state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from kbroker.cluster import Partition
+from kbroker.cluster.election import (
+    after_isr_change,
+    elect,
+    elect_preferred,
+    elect_unclean,
+    withdraw,
+)
+
+EPOCHS = {1: 10, 2: 20, 3: 30}
+SAME = "same"
+
+
+def partition(leader: int, isr: list[int], elr: tuple[int, ...] = (), epoch: int = 5) -> Partition:
+    """On nodes 1, 2 and 3; its leader was elected in the run that it is in now."""
+    registration = EPOCHS.get(leader, -1)
+    return Partition(0, [1, 2, 3], isr, leader, epoch, 7, registration, elr)
+
+
+@dataclass
+class Case:
+    """What is, and which nodes run and are ready; `after` is (leader, epoch, ISR, ELR)."""
+
+    before: Partition
+    ready: list[int]
+    after: tuple[int, int, list[int], tuple[int, ...]] | str
+    min_in_sync: int = 1
+    live: list[int] = field(default_factory=list)
+    """Live, and not ready."""
+
+
+CASES = {
+    "all is well": Case(partition(1, [1, 2, 3]), [1, 2, 3], SAME),
+    "the leader dies": Case(partition(1, [1, 2, 3]), [2, 3], (2, 6, [2, 3], ())),
+    "the order of replicas counts": Case(partition(1, [3, 2, 1]), [2, 3], (2, 6, [2, 3], ())),
+    "not one out of sync": Case(partition(1, [1, 3]), [2, 3], (3, 6, [3], ())),
+    "a follower dies": Case(partition(1, [1, 2, 3]), [1, 3], (1, 5, [1, 3], ())),
+    "nobody is left": Case(partition(1, [1, 2]), [3], (-1, 6, [1, 2], ())),
+    "nobody, still": Case(partition(-1, [1, 2]), [3], SAME),
+    "one comes back": Case(partition(-1, [1, 2]), [2, 3], (2, 6, [2], ())),
+    "one comes soon": Case(partition(1, [1, 2]), [3], SAME, live=[2]),
+    "the leader leaves": Case(partition(1, [1, 2]), [2, 3], (2, 6, [2], ()), live=[1]),
+    "it leaves, nobody can follow": Case(partition(1, [1]), [2, 3], SAME, live=[1]),
+    "it leaves, and its follower is gone": Case(
+        partition(1, [1, 2]), [3], (1, 5, [1], ()), live=[1]
+    ),
+    "too few: who left is eligible": Case(
+        partition(1, [1, 2]), [1], (1, 5, [1], (2,)), min_in_sync=2
+    ),
+    "too few: the leader too": Case(partition(1, [1, 2]), [2], (2, 6, [2], (1,)), min_in_sync=2),
+    "eligible ones stay": Case(partition(1, [1], (2,)), [1, 2, 3], SAME, min_in_sync=2),
+    "an eligible one leads": Case(
+        partition(1, [1], (2, 3)), [2, 3], (2, 6, [2], (1, 3)), min_in_sync=2
+    ),
+    "no eligible one is there": Case(partition(1, [1], (2,)), [3], (-1, 6, [1], (2,)), 2),
+    "in sync before eligible": Case(
+        partition(-1, [3], (1, 2)), [1, 3], (3, 6, [3], (1, 2)), min_in_sync=2
+    ),
+    "an eligible one comes soon": Case(partition(-1, [1], (2,)), [3], SAME, 2, live=[2]),
+    "more asked for than there are": Case(
+        partition(1, [1, 2, 3]), [1, 2], (1, 5, [1, 2], (3,)), min_in_sync=9
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_elections(name: str) -> None:
+    case = CASES[name]
+    ready = {each: EPOCHS[each] for each in case.ready}
+    live = ready | {each: EPOCHS[each] for each in case.live}
+    after = elect(case.before, ready=ready, live=live, min_in_sync=case.min_in_sync)
+    if after is None:
+        assert case.after == SAME
+        return
+    assert (after.leader, after.leader_epoch, after.isr, tuple(after.elr)) == case.after
+    assert after.leader_registration == EPOCHS.get(after.leader, -1)
+    again = elect(after, ready=ready, live=live, min_in_sync=case.min_in_sync)
+    assert again is None, "what is settled stays"
+
+
+def test_a_leader_that_started_again_has_to_be_elected_again() -> None:
+    before = replace(partition(1, [1, 2]), leader_registration=9)
+    after = elect(before, ready=EPOCHS, live=EPOCHS, min_in_sync=1)
+    assert after is not None
+    assert (after.leader, after.leader_epoch, after.leader_registration) == (1, 6, 10)
+
+
+@pytest.mark.parametrize(
+    ("before", "isr", "elr"),
+    [
+        (partition(1, [1, 2, 3]), [1], (2, 3)),
+        (partition(1, [1], (2,)), [1, 2], ()),
+        (partition(1, [1], (2, 3)), [1], (2, 3)),
+        (partition(1, [1, 2], ()), [1, 2, 3], ()),
+    ],
+)
+def test_who_is_eligible_after_the_leader_says_who_is_in_sync(
+    before: Partition, isr: list[int], elr: tuple[int, ...]
+) -> None:
+    assert after_isr_change(before, isr, 2).elr == elr
+
+
+@pytest.mark.parametrize(
+    ("before", "lost_disk", "after"),
+    [
+        (partition(1, [1, 2]), False, ([1], ())),
+        (partition(1, [1], (2, 3)), False, ([1], (3,))),
+        (partition(-1, [2], (3,)), False, ([], (3,))),
+        (partition(-1, [2]), False, None),
+        (partition(-1, [2]), True, ([], ())),
+        (partition(1, [1]), True, None),
+        (Partition(0, [2], [2], -1, 0), True, None),
+    ],
+)
+def test_withdrawing(
+    before: Partition,
+    lost_disk: bool,
+    after: tuple[list[int], tuple[int, ...]] | None,
+) -> None:
+    left = withdraw(before, 2, lost_disk=lost_disk)
+    assert (left and (left.isr, left.elr)) == after
+
+
+def test_the_preferred_leader_leads_when_it_is_in_sync() -> None:
+    after = elect_preferred(partition(2, [1, 2]), ready=EPOCHS, live=EPOCHS)
+    assert after is not None
+    assert (after.leader, after.leader_epoch, after.isr) == (1, 6, [1, 2])
+    assert elect_preferred(partition(1, [1, 2]), ready=EPOCHS, live=EPOCHS) is None
+    assert elect_preferred(partition(2, [2, 3]), ready=EPOCHS, live=EPOCHS) is None
+    assert elect_preferred(partition(2, [1, 2]), ready={2: 20}, live=EPOCHS) is None
+
+
+def test_an_unclean_leader_is_in_sync_alone() -> None:
+    after = elect_unclean(partition(-1, [1], (3,)), ready={2: 20, 3: 30})
+    assert after is not None
+    assert (after.leader, after.isr, after.elr) == (2, [2], ())
+    assert elect_unclean(partition(-1, [1]), ready={}) is None

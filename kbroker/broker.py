@@ -25,6 +25,7 @@ from .node import Node
 from .registry import load_apis
 from .server import ConnectionClass, Listener, Server
 from .topics import DEFAULT, NewTopic, create_topic
+from .vacating import vacate
 
 MEMORY_FOLDER = "memory"
 
@@ -37,6 +38,8 @@ class Broker:
     nodes: list[LocalNode]
     links: Links
     """Between the nodes."""
+    _maker: NodeMaker
+    _nursery: trio.Nursery
 
     @property
     def node(self) -> Node:
@@ -76,6 +79,41 @@ class Broker:
             if each.is_running:
                 return each.node
         raise RuntimeError("all nodes are down; start one of them")
+
+    async def add_node(self, *, rack: str | None = None) -> LocalNode:
+        """Start one more node: it has no partitions until some are moved to it.
+
+        Parameters: `rack` is its place, None for that of all. Raises CannotListen, or StorageError:
+        the node that is there has its data folder for itself.
+        """
+        self._maker.check_room()
+        known = [each.id for each in self.nodes] + self.running().cluster.node_ids
+        local = self._maker.make(max(known) + 1, len(set(known)) + 1, rack=rack)
+        await local.start_first(self.store, self._nursery, cluster_id=self.node.cluster.id)
+        self.nodes.append(local)
+        return local
+
+    async def remove_node(self, node_id: int) -> None:
+        """Move everything away from a node, stop it and forget it; its folder is removed.
+
+        Waits until the other nodes have copied what it has. Raises ValueError: there is no such
+        node, no other one that runs, or partitions of which only this one, which is down, has all
+        records.
+        """
+        local = self.local_node(node_id)
+        await vacate(self.running_beside(node_id), local)
+        await local.stop()
+        cluster = self.running_beside(node_id).cluster
+        await cluster.unregister(node_id, cause=f"node {node_id} was removed")
+        self.nodes.remove(local)
+        local.forget()
+
+    def running_beside(self, node_id: int) -> Node:
+        """The first node that runs, but for one. Raises ValueError when there is none."""
+        for each in self.nodes:
+            if each.is_running and each.id != node_id:
+                return each.node
+        raise ValueError(f"no other node than {node_id} runs; start one of them")
 
     async def create_topic(
         self, name: str, partitions: int = DEFAULT, configs: Mapping[str, str] | None = None
@@ -124,7 +162,7 @@ async def open_broker(
         nodes=len(ids),
     )
     maker = NodeMaker(config, listeners, listeners_of, shared)
-    local = [maker.make(each) for each in ids]
+    local = [maker.make(each, len(ids)) for each in ids]
     store = await _open_all(local, folders, cluster_id)
     work = trio.CancelScope(shield=True)
     async with trio.open_nursery() as nursery:
@@ -132,7 +170,7 @@ async def open_broker(
             nursery.start_soon(_run_store, store, work)
             await _each(local, lambda node: node.join())
             await _each(local, lambda node: node.begin(nursery))
-            yield Broker(store, local, shared.links)
+            yield Broker(store, local, shared.links, maker, nursery)
         finally:
             with trio.CancelScope(shield=True):
                 await _each(local, lambda node: node.close())

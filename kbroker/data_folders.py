@@ -44,9 +44,13 @@ class DataFolders:
         """Where a node has its logs."""
         if node_id == self.alone:
             return [*self.paths]
-        if self.alone is not None:  # in memory only, where nobody looks for them
-            return [f"{path}, node {node_id}" for path in self.paths]
-        return [node_folder(path, node_id) for path in self.paths]
+        above = self.paths if self.alone is None else _beside(self.paths)
+        return [node_folder(path, node_id) for path in above]
+
+    def forget(self, node_id: int) -> None:
+        """Remove the folders of a node that is gone for good. Raises StorageError."""
+        for path in self.of_node(node_id) if node_id != self.alone else ():
+            self.files.rmtree(path)
 
     def node_ids(self, first: int, nodes: int | None) -> list[int]:
         """Which nodes run: those that have folders, and the first ones that have none, up to `nodes`.
@@ -168,8 +172,15 @@ def find_data_folders(
             f"{' and '.join(paths)}: the node here was alone until now; let it become the first of "
             f"{wanted} with `kbroker cluster grow --to {wanted} {' '.join(paths)}`"
         )
+    if alone and not files.durable:
+        known = node_folders(files, _beside(paths)) | {first}
     is_alone = alone or (not known and wanted == 1)
     return DataFolders(files, paths, known, first if is_alone else None)
+
+
+def _beside(paths: Iterable[str]) -> list[str]:
+    """Where nodes in memory have their folders that joined one that was alone."""
+    return [f"{path}.joined" for path in paths]
 
 
 def node_folder(path: str, node_id: int) -> str:

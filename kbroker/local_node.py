@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -198,16 +199,31 @@ class LocalNode:
                 return
             assert self._store is not None
             assert self._nursery is not None
-            try:
-                await self.bind()
-                self.open_logs(None)
-                await self.make(self._store)
-                await self.join()
-                await self.begin(self._nursery)
-            except BaseException:
-                with trio.CancelScope(shield=True):
-                    await self._release()
-                raise
+            await self._start(self._store, self._nursery, None)
+
+    async def start_first(
+        self, store: MetadataStore, nursery: trio.Nursery, *, cluster_id: str
+    ) -> None:
+        """Begin the first run of a node that comes to a cluster which is there already.
+
+        Raises as `start`.
+        """
+        async with self._turn:
+            await self._start(store, nursery, cluster_id)
+
+    async def _start(
+        self, store: MetadataStore, nursery: trio.Nursery, cluster_id: str | None
+    ) -> None:
+        try:
+            await self.bind()
+            self.open_logs(cluster_id)
+            await self.make(store)
+            await self.join()
+            await self.begin(nursery)
+        except BaseException:
+            with trio.CancelScope(shield=True):
+                await self._release()
+            raise
         logger.info("node %d started", self.id)
 
     async def stop(self) -> None:
@@ -239,11 +255,22 @@ class LocalNode:
                 self.state = NodeState.CRASHED
                 with trio.CancelScope(shield=True):
                     self.server.reset_connections()
+                    await self._end_endless_lease()
                     await self.node.cluster.aclose()  # it hears of nothing more
                     await self._end()
                     await self.node.peers.aclose()
                     self.node.logs.close(clean=False)
                 logger.warning("node %d crashed, as it was asked to", self.id)
+
+    async def _end_endless_lease(self) -> None:
+        """Let the others miss a node that was alone when it started, and so has no time-out."""
+        lease = self.node.membership.lease
+        if lease.ttl_seconds == math.inf:
+            await lease.revoke()
+
+    def forget(self) -> None:
+        """Remove what a node that is gone for good has stored. Raises StorageError."""
+        self._shared.folders.forget(self.id)
 
     async def _end(self, gracefully: Callable[[], Awaitable[None]] | None = None) -> None:
         """End the tasks of a run."""
@@ -300,15 +327,28 @@ class NodeMaker:
         self._listeners_of = listeners_of
         self._shared = shared
 
-    def make(self, node_id: int) -> LocalNode:
-        """A node that is down. Raises CannotListen: it would have a port that does not exist."""
+    def check_room(self) -> None:
+        """Raise StorageError when there can be no more nodes."""
+        folders = self._shared.folders
+        if folders.alone is not None and not self._shared.in_memory:
+            raise StorageError(
+                f"{' and '.join(folders.paths)}: the node here has its data folder for itself; stop "
+                f"it, and use `kbroker cluster grow --to 2 {' '.join(folders.paths)}`"
+            )
+
+    def make(self, node_id: int, nodes: int, *, rack: str | None = None) -> LocalNode:
+        """A node that is down.
+
+        Parameters: `nodes` is how many the cluster has with it; `rack` None is that of all. Raises
+        CannotListen: it would have a port that does not exist.
+        """
         config = self._config
         listeners = self._listeners_of.get(node_id)
         if listeners is None:
             distance = node_id - config.node_id
             listeners = [_behind(each, distance) for each in self._listeners]
-        if self._shared.nodes > 1:
-            config = config.of_node(node_id, self._shared.nodes)
+        if nodes > 1:
+            config = config.of_node(node_id, nodes, rack=rack)
         return LocalNode(config, listeners, self._shared)
 
 

@@ -316,7 +316,8 @@ class Membership:
 
         May take long; what is not handed over then is, when the registration ends.
         """
-        if self.is_alone or not self.is_registered or not self._hands_over:
+        is_last = len(self._cluster.nodes) < 2
+        if is_last or not self.is_registered or not self._hands_over:
             return
         self._leaving = True
         try:

@@ -55,6 +55,22 @@ def start(control: str, node_id: int) -> None:
     ask(control, do="start_node", node=node_id)
 
 
+@node.command()
+@CONTROL
+@click.option("--rack", help="Its place.  [default: that of the other nodes]")
+def add(control: str, rack: str | None) -> None:
+    """Start one more node; prints its id. It has no partitions until some are moved to it."""
+    click.echo(ask(control, do="add_node", rack=rack)["node"])
+
+
+@node.command()
+@CONTROL
+@NODE
+def remove(control: str, node_id: int) -> None:
+    """Move everything away from a node, stop it and forget it; its folder is removed."""
+    ask(control, do="remove_node", node=node_id)
+
+
 @click.group()
 def link() -> None:
     """Cut nodes of one server off from each other; it must run with --control-port."""

@@ -199,9 +199,13 @@ class BrokerConfig(Settings):
         layers = [Layer(origin, dict(values), source), *kept]
         return BrokerConfig(layers, nodes=self.nodes, strict=self.strict)
 
-    def of_node(self, node_id: int, nodes: int) -> BrokerConfig:
-        """The same settings for one node of a process that has ``nodes`` of them."""
-        own = Layer("node of this process", {"node.id": str(node_id)})
+    def of_node(self, node_id: int, nodes: int, *, rack: str | None = None) -> BrokerConfig:
+        """The same settings for one node of a process that has ``nodes`` of them.
+
+        ``rack`` None is that of all of them.
+        """
+        values = {"node.id": str(node_id)} | ({} if rack is None else {"broker.rack": rack})
+        own = Layer("node of this process", values)
         return BrokerConfig([own, *self.layers], nodes=nodes, strict=self.strict)
 
     def __getitem__(self, name: str) -> Value:

@@ -43,6 +43,18 @@ class LocalNodes:
         """Start a node that is down, on its port and with its data. Raises ValueError."""
         self.run_in_broker(lambda broker: broker.start_node(node_id))
 
+    def add_node(self, *, rack: str | None = None) -> int:
+        """Start one more node; returns its id. It has no partitions until some are moved to it.
+
+        Raises StorageError for a broker in a folder that has one node.
+        """
+        return self.run_in_broker(lambda broker: broker.add_node(rack=rack))
+
+    def remove_node(self, node_id: int) -> None:
+        """Move everything away from a node, stop it and forget it. Raises ValueError: it does not
+        exist, or has what nobody else has and is down."""
+        self.run_in_broker(lambda broker: broker.remove_node(node_id))
+
     def cut_link(self, source: int, target: int, *, one_way: bool = False) -> None:
         """Let two nodes reach each other no more; with `one_way` the first one the second.
 

@@ -64,6 +64,21 @@ class NodeVerbs:
         self.did(f"started node {node_id}")
         await local.start()
 
+    async def add_node(self, *, rack: str | None = None) -> int:
+        """Start one more node; returns its id. It has no partitions until some are moved to it.
+
+        Raises StorageError for a broker in a folder that has one node.
+        """
+        local = await self.broker.add_node(rack=rack)
+        self.did(f"added node {local.id}")
+        return local.id
+
+    async def remove_node(self, node_id: int) -> None:
+        """Move everything away from a node, stop it and forget it. Raises ValueError: it does not
+        exist, or has what nobody else has and is down."""
+        await self.broker.remove_node(node_id)
+        self.did(f"removed node {node_id}")
+
     def cut_link(self, source: int, target: int, *, one_way: bool = False) -> None:
         """Let node `source` reach node `target` no more, and the other way round unless `one_way`.
 

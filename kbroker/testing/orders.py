@@ -274,6 +274,8 @@ class Orders:
             "stop_node": lambda node: _silent(broker.stop_node)(node),
             "crash_node": lambda node: _silent(broker.crash_node)(node),
             "start_node": lambda node: _silent(broker.start_node)(node),
+            "add_node": lambda rack=None: {"node": broker.add_node(rack=rack)},
+            "remove_node": lambda node: _silent(broker.remove_node)(node),
             "cut_link": _silent(broker.cut_link),
             "heal_links": _silent(broker.heal_links),
         }

@@ -11,15 +11,17 @@ from pathlib import Path
 import pytest
 import trio
 
-from kbroker.broker import open_broker
+from kbroker.broker import Broker, open_broker
 from kbroker.config import BrokerConfig
 from kbroker.server import Listener
 from kbroker.storage.errors import StorageError
 from kbroker.storage.naming import CLEAN_SHUTDOWN
+from kbroker.topics import NewTopic, create_topic
 from tests.brokers import LOOPBACK, started
-from tests.wire import until
+from tests.wire import Topic, batch, connected, fetch, produce, until, values_of
 
 pytestmark = pytest.mark.trio
+VALUES = [b"a", b"b", b"c"]
 
 
 async def test_each_node_has_its_port_and_its_folder(tmp_path: Path) -> None:
@@ -157,3 +159,97 @@ async def test_a_process_stops_with_nodes_that_are_down(tmp_path: Path) -> None:
         await broker.nodes[2].stop()
     async with started(tmp_path) as broker:
         assert [each.node.logs.clean for each in broker.nodes] == [False, True, True]
+
+
+# -- nodes that come and go
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+async def test_a_node_is_added_in_memory(nodes: int) -> None:
+    async with started(nodes=nodes) as broker:
+        added = await broker.add_node(rack="b")
+        assert [each.id for each in broker.nodes] == [*range(1, nodes + 2)]
+        for each in broker.nodes:
+            registration = each.node.cluster.registration(added.id)
+            assert registration is not None
+            assert (registration.ready, registration.rack) == (True, "b")
+        await added.crash()
+        await added.start()
+        await broker.nodes[0].crash()
+        await broker.nodes[0].start()
+        assert all(each.is_running for each in broker.nodes)
+
+
+async def test_a_node_that_was_added_is_there_after_a_restart(tmp_path: Path) -> None:
+    async with started(tmp_path, nodes=2) as broker:
+        await broker.add_node()
+    async with started(tmp_path) as broker:
+        assert [each.id for each in broker.nodes] == [1, 2, 3]
+
+
+async def test_the_folder_of_a_lone_node_has_no_room_for_others(tmp_path: Path) -> None:
+    async with started(tmp_path) as broker:
+        with pytest.raises(StorageError, match="kbroker cluster grow --to 2"):
+            await broker.add_node()
+        assert len(broker.nodes) == 1
+
+
+async def _write(broker: Broker, name: str, index: int) -> None:
+    topic = broker.node.cluster.topics[name]
+    leader = broker.local_node(topic.partitions[index].leader)
+    async with connected(leader.endpoint) as wire:
+        row = await produce(wire, Topic(name, topic.id), batch(VALUES), partition=index)
+    assert row.error_code == 0
+
+
+async def _read(broker: Broker, name: str, index: int) -> list[bytes | None]:
+    topic = broker.node.cluster.topics[name]
+    leader = broker.local_node(topic.partitions[index].leader)
+    async with connected(leader.endpoint) as wire:
+        return values_of(await fetch(wire, Topic(name, topic.id), partitions=[index]))
+
+
+@pytest.mark.parametrize("gone", [1, 2])
+async def test_a_node_is_removed_with_all_that_it_had(tmp_path: Path, gone: int) -> None:
+    placed = {"two": {0: [1, 2], 1: [2, 3], 2: [3, 1]}, "one": {0: [1], 1: [2], 2: [3]}}
+    async with started(tmp_path, nodes=3) as broker:
+        node = broker.node
+        for name, assignments in placed.items():
+            new = NewTopic(name, assignments=assignments)
+            await create_topic(node.cluster, node.config, new, cause="test")
+            for index in assignments:
+                await _write(broker, name, index)
+        await broker.remove_node(gone)
+        left = [each for each in (1, 2, 3) if each != gone]
+        assert [each.id for each in broker.nodes] == broker.node.cluster.node_ids == left
+        assert f"node-{gone}" not in os.listdir(tmp_path)
+        for name, assignments in placed.items():
+            for index, replicas in assignments.items():
+                there = broker.node.cluster.topics[name].partitions[index].replicas
+                assert len(there) == len(replicas)
+                assert set(there) <= set(left)
+                assert await _read(broker, name, index) == VALUES
+    async with started(tmp_path) as broker:
+        assert [each.id for each in broker.nodes] == left
+
+
+async def test_the_only_copy_on_a_node_that_is_down_is_not_given_up() -> None:
+    async with started(nodes=2) as broker:
+        node = broker.node
+        new = NewTopic("orders", assignments={0: [2]})
+        await create_topic(node.cluster, node.config, new, cause="test")
+        await broker.nodes[1].stop()
+        with pytest.raises(
+            ValueError, match="only node 2, which is down, has all records of orders-0"
+        ):
+            await broker.remove_node(2)
+        assert len(broker.nodes) == 2
+
+
+async def test_the_last_node_is_not_removed() -> None:
+    async with started(nodes=2) as broker:
+        await broker.nodes[1].stop()
+        with pytest.raises(ValueError, match="no other node than 1 runs"):
+            await broker.remove_node(1)
+        with pytest.raises(ValueError, match="there is no node 7"):
+            await broker.remove_node(7)

@@ -1,0 +1,75 @@
+"""A node that is to go gives all it has to the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import trio
+
+from kbroker.cluster import Cluster
+from kbroker.cluster.placement import Placing, drain
+from kbroker.cluster.reassignment import target
+from kbroker.protocol.errors import ErrorCode, KafkaError
+
+from .local_node import LocalNode
+from .node import Node
+
+LOOK_SECONDS = 0.05
+
+
+async def vacate(beside: Node, local: LocalNode) -> None:
+    """Move all partitions away from a node; returns when it has none.
+
+    Parameters: `beside` is another node, which runs. Raises ValueError: partitions cannot move,
+    because only this node has all of their records and it is down.
+    """
+    cluster = beside.cluster
+    if local.is_running:
+        local.node.membership.cordon(True)
+    while placed := _placed_on(cluster, local.id):
+        _check_movable(cluster, placed, local)
+        await _move(cluster, local.id)
+        await trio.sleep(LOOK_SECONDS)
+
+
+def _placed_on(cluster: Cluster, node_id: int) -> dict[Placing, list[int]]:
+    """The partitions with a replica on a node, and where they are."""
+    return {
+        (topic.name, partition.index): list(partition.replicas)
+        for topic in cluster.topics.values()
+        for partition in topic.partitions
+        if node_id in partition.replicas
+    }
+
+
+def _check_movable(cluster: Cluster, placed: Mapping[Placing, list[int]], local: LocalNode) -> None:
+    stuck = [
+        f"{name}-{index}"
+        for name, index in placed
+        if not local.is_running and list(cluster.topics[name].partitions[index].isr) == [local.id]
+    ]
+    if stuck:
+        raise ValueError(
+            f"only node {local.id}, which is down, has all records of {', '.join(stuck)}; start it"
+        )
+
+
+async def _move(cluster: Cluster, node_id: int) -> None:
+    """Begin the moves that have not begun."""
+    placed = {
+        (topic.name, partition.index): list(target(partition))
+        for topic in cluster.topics.values()
+        for partition in topic.partitions
+    }
+    racks = {each.node_id: each.rack for each in cluster.nodes.values() if each.ready}
+    for (name, index), nodes in drain(placed, node_id, racks).items():
+        try:
+            await cluster.reassign(
+                name, index, nodes, factor_may_change=True, cause=f"node {node_id} is to go"
+            )
+        except KafkaError as error:
+            if error.code not in (
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                ErrorCode.CONCURRENT_TRANSACTIONS,
+            ):
+                raise

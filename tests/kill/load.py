@@ -99,6 +99,9 @@ class Load:
         places: the partitions that the producers write to.
     """
 
+    metadata_max_age_ms = 300_000
+    """After how long kafka-python's clients ask what there is, when nothing went wrong."""
+
     def __init__(
         self, port: int | Sequence[int], events: list[Event], places: Sequence[Place] = PLACES
     ) -> None:
@@ -187,6 +190,7 @@ class Load:
             reconnect_backoff_ms=50,
             reconnect_backoff_max_ms=200,
             retry_backoff_ms=50,
+            metadata_max_age_ms=self.metadata_max_age_ms,
         )
         while not worker.stopping.is_set():
             time.sleep(PAUSE_SECONDS)
@@ -208,10 +212,15 @@ class Load:
         count = self._sent[number]
         value = number * VALUES_PER_PRODUCER + count
         # Runs of one partition make batches of several records.
-        place = self._places[(count // 5 + number) % len(self._places)]
+        places = self._places_of(number)
+        place = places[(count // 5 + number) % len(places)]
         self._events.append(Sent(number, place, value))
         self._sent[number] += 1
         return place, value
+
+    def _places_of(self, number: int) -> Sequence[Place]:
+        """Where a producer writes to."""
+        return self._places
 
     def _on_ack(self, number: int, value: int, ack: Any) -> None:
         self._acknowledged(number, Acked((ack.topic, ack.partition), ack.offset, value))
@@ -232,6 +241,7 @@ class Load:
             reconnect_backoff_ms=50,
             reconnect_backoff_max_ms=200,
             retry_backoff_ms=50,
+            metadata_max_age_ms=self.metadata_max_age_ms,
         )
         while not worker.stopping.is_set():
             try:

@@ -31,14 +31,16 @@ from ..kill.load import (
 )
 from ..kill.server import GROUP, HOST
 from ..wire import connected, request
-from .cluster import PLACES, Cluster, wait_until
+from .cluster import PARTITIONS, PLACES, Cluster, wait_until
 
 _MOVING = (
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_COORDINATOR,
 )
+METADATA_MS = 500
 _PATIENT = {
+    "topic.metadata.refresh.interval.ms": METADATA_MS,
     "reconnect.backoff.ms": 50,
     "reconnect.backoff.max.ms": 200,
     "retry.backoff.ms": 50,
@@ -49,10 +51,16 @@ _PATIENT = {
 class Traffic(Load):
     """The clients of a cluster, and how long some of them waited for new leaders.
 
+    Each producer writes to one topic: where one of several partitions of a request has to wait for
+    replicas, all of them do. They ask often which nodes there are: a client that has heard of one
+    node only, and loses that, knows of no other.
+
     Parameters:
         ports: of the nodes.
         events: the history so far; all clients append to it.
     """
+
+    metadata_max_age_ms = METADATA_MS
 
     def __init__(self, ports: Sequence[int], events: list[Event]) -> None:
         super().__init__(ports, events, PLACES)
@@ -70,6 +78,11 @@ class Traffic(Load):
         """One who reads all partitions from the beginning, for as long as it takes."""
         name = f"reader-{len(self._members)}"
         self._members.append(Worker(partial(self._read, name)))
+
+    def _places_of(self, number: int) -> Sequence[Place]:
+        """Two libraries write to each topic."""
+        topic = list(PARTITIONS)[(number - 1) // 2 % len(PARTITIONS)]
+        return [place for place in self._places if place[0] == topic]
 
     # -- waiting for new leaders
 

@@ -24,7 +24,7 @@ from kbroker.protocol.records import iter_headers
 
 from ..kill.history import Checker, Dumped, Event, Place
 from .cluster import NODES, PLACES, SINGLE, Cluster, State, batches, wait_until
-from .load import Traffic, read_back, read_commits
+from .load import METADATA_MS, Traffic, read_back, read_commits
 
 pytestmark = [
     # kafka-python reads its own files in a way that Python 3.11 and 3.12 find old.
@@ -65,7 +65,7 @@ class Run:
             self.cluster.move_leaders_back()
         self.await_acks()
         victims = self._draw(kind)
-        time.sleep(self.random.uniform(0, 0.3))
+        time.sleep(2 * METADATA_MS / 1000 + self.random.uniform(0, 0.3))
         before = self.cluster.look()
         in_flight = self.load.in_flight
         waits = self._crash(kind, victims, before)

@@ -93,6 +93,11 @@ class Server:
             self.port = int(free.getsockname()[1])
 
     @property
+    def bootstrap(self) -> str:
+        """Where clients find it."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
     def log_path(self) -> Path:
         """What the present life has logged."""
         return self.folder / f"server-{self.lives}.log"

@@ -10,7 +10,7 @@ import re
 import shutil
 import socket
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -59,13 +59,24 @@ NOBODY = State(-1, -1, frozenset())
 class Cluster(Server):
     """`kbroker serve --nodes 3`, which takes orders to crash, stop and start one of them."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder, _SETTINGS, _TOPICS)
+    def __init__(
+        self,
+        folder: Path,
+        settings: Sequence[str] = _SETTINGS,
+        topics: Sequence[str] = _TOPICS,
+        names: Collection[str] = tuple(PARTITIONS),
+    ) -> None:
+        super().__init__(folder, settings, topics)
+        self._names = names
         self.port = _free_ports(len(NODES))
         self.ports = [self.port + number for number in range(len(NODES))]
         self._control = _free_ports(1)
         self._lost: list[str] = []
         self._options = ("--nodes", str(len(NODES)), "--control-port", str(self._control))
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(f"127.0.0.1:{port}" for port in self.ports)
 
     # -- orders
 
@@ -102,7 +113,7 @@ class Cluster(Server):
 
     def look(self) -> dict[Place, State]:
         """Every partition, as a node says that answers; nothing when none does."""
-        answer = self._ask_any(_describe)
+        answer = self._ask_any(partial(_describe, names=self._names))
         return answer or {}
 
     def await_leader(self, place: Place) -> int:
@@ -181,10 +192,10 @@ def batches(folder: Path, begin: int) -> Iterable[Batch]:
                 yield Batch(header.base_offset, last, digest.digest())
 
 
-async def _describe(port: int) -> dict[Place, State]:
+async def _describe(port: int, names: Collection[str]) -> dict[Place, State]:
     with trio.fail_after(5):
         async with connected((HOST, port)) as wire:
-            answer = await metadata(wire, PARTITIONS)
+            answer = await metadata(wire, names)
     return {
         (topic.name, row.partition_index): State(
             row.leader_id, row.leader_epoch, frozenset(row.isr_nodes)

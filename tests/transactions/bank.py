@@ -19,11 +19,12 @@ from typing import Protocol
 
 import trio
 
+from kbroker.endpoint import Endpoint
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages.cluster import UpdateFeaturesRequest
 
 from ..wire import connected
-from .client import BRIEF, BRIEF_TIMEOUT_MS, FATAL, HOST, PARTITIONS, SESSION_TIMEOUT_MS, Reader
+from .client import BRIEF, BRIEF_TIMEOUT_MS, FATAL, PARTITIONS, SESSION_TIMEOUT_MS, Reader
 from .history import BROKER, Event, Operation, Phase, Recorder, from_json, load
 
 ROOT = Path(__file__).parents[2]
@@ -60,7 +61,10 @@ STALL_SECONDS = SESSION_TIMEOUT_MS / 1000 + 1.5
 class Server(Protocol):
     """The broker that is tested."""
 
-    port: int
+    @property
+    def bootstrap(self) -> str:
+        """Its addresses, with commas between them."""
+        ...
 
     def start(self) -> object: ...
     def kill(self) -> None: ...
@@ -77,7 +81,7 @@ def wait_until(condition: Callable[[], object], what: str, seconds: float = WAIT
 class Child:
     """The process of a client in one of its lives. `events` are what `look` has seen of it."""
 
-    def __init__(self, name: str, life: int, port: int, folder: Path, seed: int) -> None:
+    def __init__(self, name: str, life: int, bootstrap: str, folder: Path, seed: int) -> None:
         self.name = name
         self.life = life
         self.path = folder / f"{self.process}.jsonl"
@@ -86,7 +90,7 @@ class Child:
         self._done: Counter[Operation] = Counter()
         self._seen = self.path.open()
         self._part = ""
-        command = [sys.executable, "-m", f"{__package__}.client", name, str(life), str(port)]
+        command = [sys.executable, "-m", f"{__package__}.client", name, str(life), bootstrap]
         with (folder / f"{self.process}.log").open("wb") as log:
             self.running = subprocess.Popen(
                 [*command, str(folder), str(seed)], cwd=ROOT, stdin=subprocess.DEVNULL, stderr=log
@@ -171,7 +175,7 @@ class Bank:
 
     def _start(self, name: str) -> Child:
         self._lives[name] += 1
-        child = Child(name, self._lives[name], self.server.port, self.folder, self.seed)
+        child = Child(name, self._lives[name], self.server.bootstrap, self.folder, self.seed)
         self._children[name] = child
         self._all.append(child)
         return child
@@ -209,6 +213,10 @@ class Bank:
             lambda: all(child.is_ready for child in self._of_kind("producer", "transformer")),
             "all clients",
         )
+        return self.happen(moment)
+
+    def happen(self, moment: str) -> bool:
+        """Let something happen; whether a transaction was open then."""
         return MOMENTS[moment](self)
 
     def kill_broker(self) -> bool:
@@ -306,7 +314,7 @@ class Bank:
         """`transaction.version` goes from 2 to 1, or back."""
         self._wait(self._is_any_open, "a transaction")
         self._protocol = 3 - self._protocol
-        trio.run(finalize_protocol, self.server.port, self._protocol)
+        trio.run(finalize_protocol, self.server.bootstrap, self._protocol)
         return True
 
     def _resume(self, child: Child) -> None:
@@ -318,7 +326,7 @@ class Bank:
     def finish(self) -> None:
         """Stop everybody when all inputs are transformed, and read everything."""
         self._stop("producer")
-        reader = Reader("reader-last", 1, self.server.port, self.folder, self.seed)
+        reader = Reader("reader-last", 1, self.server.bootstrap, self.folder, self.seed)
         try:
             self._wait(reader.is_drained, "every input is transformed")
             self._stop("transformer", "reader")
@@ -328,7 +336,7 @@ class Bank:
 
     def read_all(self) -> None:
         """Read everything as it is now."""
-        reader = Reader("reader-now", 1, self.server.port, self.folder, self.seed)
+        reader = Reader("reader-now", 1, self.server.bootstrap, self.folder, self.seed)
         try:
             reader.read_all()
         finally:
@@ -371,7 +379,7 @@ MOMENTS: dict[str, Callable[[Bank], bool]] = {
 }
 
 
-async def finalize_protocol(port: int, level: int) -> None:
+async def finalize_protocol(bootstrap: str, level: int) -> None:
     """Set the level of `transaction.version`, as kafka-features does."""
     upgrade, downgrade = 1, 2
     row = UpdateFeaturesRequest.Feature(
@@ -379,7 +387,7 @@ async def finalize_protocol(port: int, level: int) -> None:
         max_version_level=level,
         upgrade_type=upgrade if level == 2 else downgrade,
     )
-    async with connected((HOST, port)) as wire:
+    async with connected(Endpoint.parse(bootstrap.split(",")[0])) as wire:
         ask = UpdateFeaturesRequest(feature_updates=[row])
         answer = await wire.ask(ApiKey.UPDATE_FEATURES, 2, ask)
         assert answer.error_code == 0, answer

@@ -24,7 +24,6 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from .history import READ_COMMITTED, READ_UNCOMMITTED, Operation, Phase, Place, Recorder
 from .second_protocol import SecondProtocolProducer
 
-HOST = "127.0.0.1"
 PARTITIONS = {"in": 2, "side": 2, "more": 1, "out": 2}
 INPUT, OUTPUT = "in", "out"
 GROUP = "bank"
@@ -66,13 +65,13 @@ class MustAbort(Exception):
 class Client:
     """What all kinds of clients have."""
 
-    def __init__(self, name: str, life: int, port: int, folder: Path, seed: int) -> None:
+    def __init__(self, name: str, life: int, bootstrap: str, folder: Path, seed: int) -> None:
         self.name = name
         self.process = f"{name}.{life}"
         self.recorder = Recorder(folder / f"{self.process}.jsonl", self.process)
         self.random = random.Random(f"{seed} {self.process}")
         self.stopping = False
-        self.settings: dict[str, Any] = {"bootstrap.servers": f"{HOST}:{port}", **_COMMON}
+        self.settings: dict[str, Any] = {"bootstrap.servers": bootstrap, **_COMMON}
 
     def stop(self, *_: object) -> None:
         """Come to an end soon."""
@@ -85,15 +84,15 @@ class Client:
 class Transactional(Client):
     """A client with transactions; the first thing that it does is to take over its id."""
 
-    def __init__(self, name: str, life: int, port: int, folder: Path, seed: int) -> None:
-        super().__init__(name, life, port, folder, seed)
+    def __init__(self, name: str, life: int, bootstrap: str, folder: Path, seed: int) -> None:
+        super().__init__(name, life, bootstrap, folder, seed)
         first = (_number(name) * LIVES_PER_NAME + life) * VALUES_PER_LIFE
         self._values = itertools.count(first)
         self._names = itertools.count(1)
         self.timeout_ms = BRIEF_TIMEOUT_MS if name in BRIEF else TIMEOUT_MS
         self.transaction = ""
         self._unanswered = 0
-        self._producer = self._open_producer(port)
+        self._producer = self._open_producer(bootstrap)
         self._call(
             Operation.INIT,
             self._producer.init_transactions,
@@ -101,7 +100,7 @@ class Transactional(Client):
             timeout_ms=self.timeout_ms,
         )
 
-    def _open_producer(self, _: int) -> Any:
+    def _open_producer(self, _: str) -> Any:
         return Producer(
             {
                 **self.settings,
@@ -242,8 +241,8 @@ class TransactionalProducer(Transactional):
 class Transformer(Transactional):
     """A member of the group: one output for each input, with the offsets in the transaction."""
 
-    def __init__(self, name: str, life: int, port: int, folder: Path, seed: int) -> None:
-        super().__init__(name, life, port, folder, seed)
+    def __init__(self, name: str, life: int, bootstrap: str, folder: Path, seed: int) -> None:
+        super().__init__(name, life, bootstrap, folder, seed)
         self._positions: dict[Place, int] = {}
         self._batch: list[Any] = []
         self._member: Any = None
@@ -328,8 +327,8 @@ class Transformer(Transactional):
 class SecondProtocol(Transactional):
     """The second protocol (KIP-890) in place of librdkafka's."""
 
-    def _open_producer(self, port: int) -> Any:
-        return SecondProtocolProducer(HOST, port, self.name, self.timeout_ms)
+    def _open_producer(self, bootstrap: str) -> Any:
+        return SecondProtocolProducer(bootstrap, self.name, self.timeout_ms)
 
 
 class SecondProducer(SecondProtocol, TransactionalProducer):
@@ -343,8 +342,8 @@ class SecondTransformer(SecondProtocol, Transformer):
 class Reader(Client):
     """Two consumers, one of them of committed records only, and looks at all kinds of offsets."""
 
-    def __init__(self, name: str, life: int, port: int, folder: Path, seed: int) -> None:
-        super().__init__(name, life, port, folder, seed)
+    def __init__(self, name: str, life: int, bootstrap: str, folder: Path, seed: int) -> None:
+        super().__init__(name, life, bootstrap, folder, seed)
         self._consumers = {
             isolation: self._open(isolation) for isolation in (READ_COMMITTED, READ_UNCOMMITTED)
         }
@@ -487,9 +486,9 @@ KINDS: dict[str, Callable[..., Any]] = {
 KINDS_WITH_VALUES = ("producer", "producer2", "transformer", "transformer2")
 
 
-def main(name: str, life: str, port: str, folder: str, seed: str) -> None:
+def main(name: str, life: str, bootstrap: str, folder: str, seed: str) -> None:
     kind = KINDS[name.partition("-")[0]]
-    client = kind(name, int(life), int(port), Path(folder), int(seed))
+    client = kind(name, int(life), bootstrap, Path(folder), int(seed))
     signal.signal(signal.SIGTERM, client.stop)
     client.run()
 

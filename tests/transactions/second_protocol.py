@@ -6,6 +6,7 @@ at a time: a record is acknowledged when `produce` returns.
 
 from __future__ import annotations
 
+import itertools
 import socket
 import struct
 import time
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException
 
+from kbroker.endpoint import Endpoint
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
@@ -24,6 +26,8 @@ from kbroker.protocol.messages.transactions import TxnOffsetCommitRequest
 from ..wire import Topic, batch, produce_request, request
 
 INIT_VERSION, PRODUCE_VERSION, OFFSETS_VERSION, END_VERSION = 5, 12, 5, 5
+GROUP, TRANSACTION = 0, 1
+"""Types of coordinators."""
 ANSWER_SECONDS = 20
 RETRY_SECONDS = 0.02
 _MEMBER_MARK = b"CGMDv2:"
@@ -59,14 +63,18 @@ class Delivered(NamedTuple):
 
 
 class SecondProtocolProducer:
-    """One producer on one connection. All methods raise KafkaException as confluent-kafka's do."""
+    """One producer. All methods raise KafkaException as confluent-kafka's do.
 
-    def __init__(self, host: str, port: int, transactional_id: str, timeout_ms: int) -> None:
-        self._address = (host, port)
+    It looks again for the node that has to answer whenever a request was not done.
+    """
+
+    def __init__(self, bootstrap: str, transactional_id: str, timeout_ms: int) -> None:
+        self._bootstrap = itertools.cycle(map(Endpoint.parse, bootstrap.split(",")))
         self._transactional_id = transactional_id
         self._timeout_ms = timeout_ms
-        self._socket: socket.socket | None = None
-        self._asked = 0
+        self._known: dict[tuple[object, ...], Endpoint] = {}
+        """Coordinators by kind and key, leaders by topic and partition."""
+        self._streams: dict[Endpoint, Stream] = {}
         self._producer: tuple[int, int] = (-1, -1)
         self._sequences: defaultdict[tuple[str, int], int] = defaultdict(int)
 
@@ -157,9 +165,9 @@ class SecondProtocolProducer:
         """Send a request until it is done. Raises KafkaException for what does not pass."""
         while True:
             try:
-                answer = self._ask(key, version, ask)
-            except OSError:
-                self._disconnect()
+                answer = self._stream(self._place(key, ask)).ask(key, version, ask)
+            except (OSError, Elsewhere):
+                self._look_again()
                 time.sleep(RETRY_SECONDS)
                 continue
             code = code_of(answer)
@@ -169,35 +177,91 @@ class SecondProtocolProducer:
                 reason = f"{key.name} was answered with {ErrorCode(code).name}"
                 is_fatal = code in FENCED
                 raise KafkaException(KafkaError(code, reason, is_fatal, False, not is_fatal))
+            self._known.clear()
             time.sleep(RETRY_SECONDS)
 
-    def _ask(self, key: ApiKey, version: int, ask: Any) -> Any:
-        """Raises OSError when the connection breaks."""
-        if self._socket is None:
-            self._socket = socket.create_connection(self._address, ANSWER_SECONDS)
+    # -- who has to answer
+
+    def _place(self, key: ApiKey, ask: Any) -> Endpoint:
+        """Raises OSError, or Elsewhere when nobody knows."""
+        if key == ApiKey.PRODUCE:
+            topic = ask.topic_data[0]
+            place = (topic.name, topic.partition_data[0].index)
+            return self._remembered(place, lambda: self._leader(*place))
+        if key == ApiKey.TXN_OFFSET_COMMIT:
+            return self._coordinator(GROUP, ask.group_id)
+        return self._coordinator(TRANSACTION, self._transactional_id)
+
+    def _remembered(self, key: tuple[object, ...], find: Callable[[], Endpoint]) -> Endpoint:
+        if key not in self._known:
+            self._known[key] = find()
+        return self._known[key]
+
+    def _coordinator(self, kind: int, name: str) -> Endpoint:
+        return self._remembered((kind, name, "coordinator"), lambda: self._find(kind, name))
+
+    def _find(self, kind: int, name: str) -> Endpoint:
+        ask = request(ApiKey.FIND_COORDINATOR, key=name, key_type=kind)
+        answer = self._stream(next(self._bootstrap)).ask(ApiKey.FIND_COORDINATOR, 3, ask)
+        if answer.error_code:
+            raise Elsewhere
+        return Endpoint(answer.host, answer.port)
+
+    def _leader(self, topic: str, partition: int) -> Endpoint:
+        ask = request(ApiKey.METADATA)
+        ask.topics = [type(ask).Topic(name=topic)]
+        answer = self._stream(next(self._bootstrap)).ask(ApiKey.METADATA, 9, ask)
+        leaders = {row.partition_index: row.leader_id for row in answer.topics[0].partitions}
+        for broker in answer.brokers:
+            if broker.node_id == leaders.get(partition):
+                return Endpoint(broker.host, broker.port)
+        raise Elsewhere
+
+    def _stream(self, endpoint: Endpoint) -> Stream:
+        """Raises OSError."""
+        if endpoint not in self._streams:
+            self._streams[endpoint] = Stream(endpoint, self._transactional_id)
+        return self._streams[endpoint]
+
+    def _look_again(self) -> None:
+        self._known.clear()
+        for stream in self._streams.values():
+            stream.close()
+        self._streams.clear()
+
+
+class Elsewhere(Exception):
+    """At the moment no node has to answer."""
+
+
+class Stream:
+    """A connection to one node. Raises OSError when it cannot be opened, or breaks."""
+
+    def __init__(self, endpoint: Endpoint, client_id: str) -> None:
+        self._socket = socket.create_connection(endpoint, ANSWER_SECONDS)
+        self._client_id = client_id
+        self._asked = 0
+
+    def ask(self, key: ApiKey, version: int, ask: Any) -> Any:
+        """Send a request, and wait for the answer."""
         self._asked += 1
-        parts: list[Any] = list(
-            encode_request(key, version, self._asked, self._transactional_id, ask)
-        )
+        parts: list[Any] = list(encode_request(key, version, self._asked, self._client_id, ask))
         self._socket.sendall(b"".join(parts))
-        (size,) = struct.unpack(">i", self._receive(self._socket, 4))
-        data = self._receive(self._socket, size)
-        _, answer = decode_response(messages.response_class(key), data, version)
+        (size,) = struct.unpack(">i", self._receive(4))
+        _, answer = decode_response(messages.response_class(key), self._receive(size), version)
         return answer
 
-    def _receive(self, stream: socket.socket, size: int) -> bytes:
+    def _receive(self, size: int) -> bytes:
         data = bytearray()
         while len(data) < size:
-            more = stream.recv(size - len(data))
+            more = self._socket.recv(size - len(data))
             if not more:
                 raise ConnectionResetError("the broker closed the connection")
             data += more
         return bytes(data)
 
-    def _disconnect(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+    def close(self) -> None:
+        self._socket.close()
 
 
 def _parse_member(data: bytes) -> tuple[int, str, str]:

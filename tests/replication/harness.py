@@ -23,13 +23,17 @@ from tests.wire import Topic, Wire, batch, connected, produce, until
 class HeldStream(trio.abc.Stream):
     """A stream on which nothing comes or goes while its link is held."""
 
-    def __init__(self, stream: trio.abc.Stream, is_open: Callable[[], trio.Event]) -> None:
+    def __init__(
+        self, stream: trio.abc.Stream, is_open: Callable[[], trio.Event], sent: Callable[[], None]
+    ) -> None:
         self._stream = stream
         self._is_open = is_open
+        self._sent = sent
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         await self._is_open().wait()
         await self._stream.send_all(data)
+        self._sent()
 
     async def wait_send_all_might_not_block(self) -> None:
         await self._stream.wait_send_all_might_not_block()
@@ -48,8 +52,18 @@ class Links:
 
     def __init__(self) -> None:
         self._held: dict[int, trio.Event] = {}
+        self._after_request: set[int] = set()
         self._always = trio.Event()
         self._always.set()
+
+    def hold_after_next_request(self, follower: int) -> None:
+        """Let the answers that are due come, and one more request go out, whose answer is held."""
+        self._after_request.add(follower)
+
+    def sent(self, follower: int) -> None:
+        if follower in self._after_request:
+            self._after_request.remove(follower)
+            self.hold(follower)
 
     def hold(self, *followers: int) -> None:
         """Let these nodes neither ask other nodes anything nor hear their answers."""
@@ -80,7 +94,9 @@ def links(monkeypatch: pytest.MonkeyPatch) -> Links:
 
     def peers(node: Node, dial: Dial) -> Peers:
         async def held_dial(endpoint: Endpoint) -> trio.abc.Stream:
-            return HeldStream(await dial(endpoint), lambda: found.open_for(node.id))
+            return HeldStream(
+                await dial(endpoint), lambda: found.open_for(node.id), lambda: found.sent(node.id)
+            )
 
         return Peers(node, held_dial)
 

@@ -1,0 +1,379 @@
+"""The stories of Kafka's improvement proposals about replication, told to real nodes.
+
+Each proposal names a course of events that lost committed records, or let two logs differ, before
+it. Nodes run in one process, on disk; what a story needs to come late is held on its link.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from kbroker.broker import Broker
+from kbroker.cluster import NO_LEADER, Partition
+from kbroker.cluster.keys import partition_key
+from kbroker.node import Node
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.cluster import ElectLeadersRequest
+from kbroker.protocol.messages.list_offsets import OffsetForLeaderEpochRequest
+
+from ..brokers import started
+from ..wire import Topic, fetch, fetch_request, until
+from .harness import (
+    Links,
+    links,
+    log_on,
+    place_topic,
+    replica_on,
+    send,
+    try_send,
+    until_equal,
+    until_leader,
+    values_in,
+    wire_to,
+)
+
+__all__ = ["links"]
+
+LEADER_ONLY, ALL = 1, -1
+"""acks of Produce."""
+
+
+def partition_of(broker: Broker, name: str = "t") -> Partition:
+    partition = broker.running().cluster.partition(name, 0)
+    assert partition is not None
+    return partition
+
+
+async def elect_unclean(broker: Broker, node_id: int) -> None:
+    """Let any replica that runs lead, whatever that loses."""
+    cls = ElectLeadersRequest
+    rows = [cls.Topic(topic="t", partitions=[0])]
+    async with wire_to(broker.local_node(node_id)) as wire:
+        answer = await wire.ask(
+            ApiKey.ELECT_LEADERS, 2, cls(election_type=1, topic_partitions=rows)
+        )
+    assert answer.replica_election_results[0].partition_result[0].error_code == 0, answer
+
+
+# -- KIP-101: cut by leader epochs, not by the high watermark
+
+
+async def test_kip_101_committed_but_not_known_to_be_survives_a_restart_and_an_election(
+    links: Links, tmp_path: Path
+) -> None:
+    """The follower has a committed record, but not the high watermark that says so; it restarts,
+    the leader dies. Cutting to its high watermark would lose the record."""
+    async with started(tmp_path, nodes=2) as broker:
+        topic = await place_topic(broker, "t", 1, 2)
+        await send(broker, 1, topic, b"m1")
+        await until_equal(broker, "t", 1, 2)
+        links.hold_after_next_request(2)
+        await send(broker, 1, topic, b"m2")
+        assert log_on(broker, 1, "t").high_watermark == 2
+        assert (log_on(broker, 2, "t").log_end_offset, log_on(broker, 2, "t").high_watermark) == (
+            2,
+            1,
+        )
+        await broker.local_node(2).crash()
+        await broker.local_node(2).start()
+        assert partition_of(broker).isr == [1, 2]
+        await broker.local_node(1).crash()
+        await until_leader(broker, "t", {2})
+        links.release(2)
+        assert values_in(log_on(broker, 2, "t")) == [b"m1", b"m2"]
+        await broker.local_node(1).start()
+        await send(broker, 2, topic, b"m3")
+        await until_equal(broker, "t", 1, 2)
+        assert values_in(log_on(broker, 1, "t")) == [b"m1", b"m2", b"m3"]
+
+
+async def test_kip_101_logs_that_part_while_both_are_away_come_together_again(
+    links: Links, tmp_path: Path
+) -> None:
+    """Both die; the one that lacks the last, uncommitted record leads and writes another one at
+    the same offset."""
+    async with started(tmp_path, nodes=2) as broker:
+        topic = await place_topic(broker, "t", 1, 2)
+        await send(broker, 1, topic, b"m1")
+        await until_equal(broker, "t", 1, 2)
+        links.hold(2)
+        await send(broker, 1, topic, b"m2", acks=LEADER_ONLY)
+        await broker.local_node(1).crash()
+        await broker.local_node(2).crash()
+        links.release(2)
+        await broker.local_node(2).start()
+        await until_leader(broker, "t", {2})
+        await send(broker, 2, topic, b"m3")
+        await broker.local_node(1).start()
+        await until_equal(broker, "t", 1, 2)
+        assert values_in(log_on(broker, 1, "t")) == [b"m1", b"m3"]
+
+
+# -- KIP-279: the leader may lack the follower's epoch
+
+
+@asynccontextmanager
+async def fast_failovers(links: Links, folder: Path) -> AsyncIterator[tuple[Broker, Topic]]:
+    """Node 1 has a0 to a4 and x5 to x9 of the first epoch and goes on with c10 to c12; node 2,
+    which is down, has a0 to a4 of it and b5 to b14 of the next one."""
+    async with started(folder, nodes=2) as broker:
+        topic = await place_topic(broker, "t", 1, 2)
+        for number in range(5):
+            await send(broker, 1, topic, b"a%d" % number)
+        await until_equal(broker, "t", 1, 2)
+        links.hold(2)
+        for number in range(5, 10):
+            await send(broker, 1, topic, b"x%d" % number, acks=LEADER_ONLY)
+        await broker.local_node(1).crash()
+        await until_leader(broker, "t", {2})
+        links.release(2)
+        for number in range(5, 15):
+            await send(broker, 2, topic, b"b%d" % number)
+        await broker.local_node(2).stop()
+        await broker.local_node(1).start()
+        await until(lambda: partition_of(broker).leader == NO_LEADER)
+        await elect_unclean(broker, 1)
+        await until_leader(broker, "t", {1})
+        for number in range(10, 13):
+            await send(broker, 1, topic, b"c%d" % number)
+        yield broker, topic
+
+
+async def test_kip_279_a_leader_without_the_followers_epoch_names_one_that_both_have(
+    links: Links, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Cutting where the leader's next epoch begins (10) would leave b5 to b9 where the leader has
+    x5 to x9."""
+    async with fast_failovers(links, tmp_path) as (broker, _):
+        await broker.local_node(2).start()
+        await until_equal(broker, "t", 1, 2)
+        kept = [b"a%d" % n for n in range(5)] + [b"x%d" % n for n in range(5, 10)]
+        assert values_in(log_on(broker, 2, "t")) == [*kept, b"c10", b"c11", b"c12"]
+        assert log_on(broker, 2, "t").epochs.entries == log_on(broker, 1, "t").epochs.entries
+    # What the unclean election lost had been committed, and that is not passed over in silence.
+    lost = [each for each in caplog.records if "were committed and are lost here" in each.message]
+    assert [each.levelno for each in lost] == [logging.ERROR]
+
+
+# -- KIP-320: readers and stale leaders
+
+
+async def test_kip_320_a_consumer_is_told_where_the_log_that_it_read_was_cut(
+    links: Links, tmp_path: Path
+) -> None:
+    """A consumer has read up to b14 of the lost epoch; its offset alone would fit a longer log."""
+    async with fast_failovers(links, tmp_path) as (broker, topic):
+        lost_epoch = log_on(broker, 1, "t").epochs.entries[0][0] + 1
+        async with wire_to(broker.local_node(1)) as wire:
+            row = await fetch(wire, topic, 12, last_fetched_epoch=lost_epoch)
+            assert (row.error_code, row.diverging_epoch.end_offset) == (0, 10)
+            assert not row.records
+            cls = OffsetForLeaderEpochRequest
+            at = cls.Topic(
+                topic="t", partitions=[cls.Partition(partition=0, leader_epoch=lost_epoch)]
+            )
+            answer = await wire.ask(
+                ApiKey.OFFSET_FOR_LEADER_EPOCH, 4, cls(replica_id=-1, topics=[at])
+            )
+        assert answer.topics[0].partitions[0].end_offset == 10
+
+
+def stop_hearing(node: Node) -> int:
+    """Cut a node off from the metadata's changes; returns the revision that it has."""
+    node.cluster._store.unwatch(node.cluster._on_change)
+    return node.cluster.revision
+
+
+def hear_again(node: Node, revision: int) -> None:
+    node.cluster._store.watch(node.cluster._on_change, after=revision)
+
+
+async def move_leader(broker: Broker, to: int) -> Partition:
+    """Elect a leader by hand, as a controller would; returns the new state."""
+    node = broker.local_node(to).node
+    topic, before = node.cluster.existing("t", 0)
+    state = before.to_document()
+    state |= {
+        "leader": to,
+        "leader_epoch": before.leader_epoch + 1,
+        "leader_registration": node.epoch,
+    }
+    key = partition_key(topic.id, 0)
+    assert await node.cluster.transact({key: state}, compares={key: before.revision}, cause="test")
+    return node.cluster.existing("t", 0)[1]
+
+
+async def test_kip_320_a_stale_leader_commits_nothing_and_misleads_nobody(tmp_path: Path) -> None:
+    async with started(tmp_path, nodes=3, replica_lag_time_max_ms=500) as broker:
+        topic = await place_topic(broker, "t", 1, 2, 3)
+        await send(broker, 1, topic, b"m1")
+        await until_equal(broker, "t", 1, 2, 3)
+        stale = broker.local_node(1).node
+        before = partition_of(broker).leader_epoch
+        revision = stop_hearing(stale)
+        now = await move_leader(broker, 2)
+        assert replica_on(broker, 1, "t").is_leader
+        await send(broker, 1, topic, b"lost", acks=LEADER_ONLY)
+        refused = await try_send(broker, 1, topic, b"never", acks=ALL, timeout_ms=300)
+        assert refused.error_code != 0
+        await send(broker, 2, topic, b"m2")
+        async with wire_to(broker.local_node(1)) as wire:
+            row = await fetch(wire, topic, 1, current_leader_epoch=now.leader_epoch)
+            assert row.error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
+            row = await fetch(wire, topic, 1)
+            assert (row.high_watermark, row.records) == (1, b"")
+        async with wire_to(broker.local_node(2)) as wire:
+            row = await fetch(wire, topic, 1, current_leader_epoch=before)
+            assert row.error_code == ErrorCode.FENCED_LEADER_EPOCH
+        hear_again(stale, revision)
+        await until_equal(broker, "t", 1, 2, 3)
+        assert values_in(log_on(broker, 1, "t")) == [b"m1", b"m2"]
+
+
+async def test_kip_320_a_follower_of_an_earlier_epoch_neither_copies_nor_cuts(
+    links: Links, tmp_path: Path
+) -> None:
+    """The follower has not heard of the election: what the old leader says of its log counts no
+    more, because that follows itself by now and may be cut."""
+    async with started(tmp_path, nodes=3, replica_lag_time_max_ms=500) as broker:
+        topic = await place_topic(broker, "t", 1, 2, 3)
+        await send(broker, 1, topic, b"m1")
+        await until_equal(broker, "t", 1, 2, 3)
+        late = broker.local_node(3).node
+        revision = stop_hearing(late)
+        await move_leader(broker, 2)
+        for number in range(3):
+            await send(broker, 2, topic, b"n%d" % number)
+        await until_equal(broker, "t", 1, 2)
+        assert values_in(log_on(broker, 3, "t")) == [b"m1"]
+        hear_again(late, revision)
+        await until_equal(broker, "t", 1, 2, 3)
+
+
+# -- KIP-903: a node that comes back empty
+
+
+async def test_kip_903_a_node_that_came_back_empty_does_not_join_by_what_it_had(
+    links: Links, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had caught up, and before the leader's change of the ISR was stored it lost its disk."""
+    async with started(tmp_path, nodes=2, replica_lag_time_max_ms=300) as broker:
+        topic = await place_topic(broker, "t", 1, 2)
+        await send(broker, 1, topic, b"m1")
+        await until_equal(broker, "t", 1, 2)
+        links.hold(2)
+        await send(broker, 1, topic, b"m2")
+        await until(lambda: partition_of(broker).isr == [1])
+        asked, answers, go = [], [], trio.Event()
+        cluster = broker.local_node(1).node.cluster
+        change_isr = cluster.change_isr
+
+        async def late(*args: Any, **settings: Any) -> int | None:
+            asked.append(settings["registrations"])
+            await go.wait()
+            answers.append(await change_isr(*args, **settings))
+            return answers[-1]
+
+        monkeypatch.setattr(cluster, "change_isr", late)
+        earlier = broker.local_node(2).node.epoch
+        links.release(2)
+        await until(lambda: asked == [{2: earlier}])
+        await broker.local_node(2).crash()
+        lose_records(broker.local_node(2).data_dirs)
+        links.hold(2)
+        await broker.local_node(2).start()
+        assert log_on(broker, 2, "t").log_end_offset == 0
+        go.set()
+        await until(lambda: len(answers) == 1)
+        assert answers == [None]
+        assert partition_of(broker).isr == [1]
+        links.release(2)
+        await until(lambda: partition_of(broker).isr == [1, 2])
+        assert values_in(log_on(broker, 2, "t")) == [b"m1", b"m2"]
+        assert asked[-1] == {2: broker.local_node(2).node.epoch}
+
+
+def lose_records(folders: list[str]) -> None:
+    """What a file system that was rebuilt has left: the identity of the folder, no records."""
+    for folder in map(Path, folders):
+        for entry in folder.iterdir():
+            if entry.is_dir():
+                shutil.rmtree(entry)
+            elif "checkpoint" in entry.name:
+                entry.unlink()
+
+
+async def test_kip_903_a_fetch_of_an_earlier_run_is_refused(tmp_path: Path) -> None:
+    async with started(tmp_path, nodes=2) as broker:
+        topic = await place_topic(broker, "t", 1, 2)
+        await send(broker, 1, topic, b"m1")
+        cls = type(fetch_request(topic))
+        for epoch, code in (
+            (broker.local_node(2).node.epoch, 0),
+            (broker.local_node(2).node.epoch - 1, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        ):
+            state = cls.ReplicaState(replica_id=2, replica_epoch=epoch)
+            async with wire_to(broker.local_node(1)) as wire:
+                row = await fetch(wire, topic, version=17, replica_state=state)
+            assert row.error_code == code
+
+
+# -- KIP-966: the last replica standing
+
+
+async def test_kip_966_the_one_before_the_last_standing_leads_without_loss(tmp_path: Path) -> None:
+    """The last one in sync took records that were not committed, because too few were in sync; it
+    dies too. The one that left before it has everything that was committed, and may lead."""
+    async with started(tmp_path, nodes=3) as broker:
+        topic = await place_topic(broker, "t", 1, 2, 3, configs={"min.insync.replicas": "2"})
+        await send(broker, 1, topic, b"m1")
+        await until_equal(broker, "t", 1, 2, 3)
+        await broker.local_node(3).crash()
+        await until(lambda: partition_of(broker).isr == [1, 2])
+        await send(broker, 1, topic, b"m2")
+        await broker.local_node(2).crash()
+        await until(lambda: partition_of(broker).isr == [1])
+        assert list(partition_of(broker).elr) == [2]
+        await send(broker, 1, topic, b"only here", acks=LEADER_ONLY)
+        refused = await try_send(broker, 1, topic, b"refused")
+        assert refused.error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+        assert log_on(broker, 1, "t").high_watermark == 2
+        await broker.local_node(1).crash()
+        await broker.local_node(2).start()
+        await until_leader(broker, "t", {2})
+        assert values_in(log_on(broker, 2, "t")) == [b"m1", b"m2"]
+        await broker.local_node(3).start()
+        await broker.local_node(1).start()
+        await until(lambda: len(partition_of(broker).isr) >= 2)
+        await send(broker, 2, topic, b"m3")
+        await until_equal(broker, "t", 1, 2, 3)
+        assert values_in(log_on(broker, 1, "t")) == [b"m1", b"m2", b"m3"]
+
+
+async def test_kip_966_after_an_unclean_end_nobody_leads_by_what_it_had(tmp_path: Path) -> None:
+    """Without waiting for the disk, a crash may have taken records: then only those lead that were
+    not away."""
+    async with started(tmp_path, nodes=2, flush_policy="os") as broker:
+        topic = await place_topic(broker, "t", 1, 2, configs={"min.insync.replicas": "2"})
+        await send(broker, 1, topic, b"m1")
+        await until_equal(broker, "t", 1, 2)
+        await broker.local_node(2).crash()
+        await until(lambda: list(partition_of(broker).elr) == [2])
+        await broker.local_node(1).stop()
+        await broker.local_node(2).start()
+        await trio.sleep(0.5)
+        assert partition_of(broker).leader == NO_LEADER
+        await broker.local_node(1).start()
+        await until_leader(broker, "t", {1})
+        await until(lambda: partition_of(broker).isr == [1, 2])
+        await send(broker, 1, topic, b"m2")
+        await until_equal(broker, "t", 1, 2)

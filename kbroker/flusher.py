@@ -70,6 +70,8 @@ class Flusher:
         self._dirty: dict[Replica, None] = {}  # in order, so that one run is as the other
         self._pass_at = NEVER
         self._sooner = trio.Event()
+        self.when_failed: Callable[[Replica], None] = lambda _: None
+        """Told of each replica whose log went offline because it could not be synced."""
         self.no_pass = trio.Lock()
         """Held by whoever syncs; while another one holds it, nothing becomes durable."""
         self._average_seconds = 0.0
@@ -174,6 +176,7 @@ class Flusher:
         for replica in replicas:
             replica.commits.fail()
             replica.writes.fail()
+            self.when_failed(replica)
         for reason in {replica.log.offline for replica in replicas}:
             logger.error(
                 "%s: the data folder is offline, nothing in it is acknowledged any more; check the "

@@ -111,6 +111,7 @@ class Node:
         self._cordon()
         self.controller = Controller(cluster, self.membership, config)
         self.in_sync = InSync(self)
+        flusher.when_failed = self._give_up
         cluster.subscribe_nodes(lambda _: self.in_sync.look_at_all())
         self.groups = GroupService(self)
         self.transactions = TransactionService(self)
@@ -341,6 +342,7 @@ class Node:
         replica = self._replicas.get((topic.id.int, index))
         if replica is not None and replica.leading is not None:
             if replica.log.offline is not None:
+                self.in_sync.is_offline(topic, index)
                 raise StorageError(replica.log.offline)
             return replica
         if not 0 <= index < len(topic.partitions):
@@ -354,6 +356,7 @@ class Node:
         replica = self._replicas.get((topic.id.int, index))
         if replica is not None:
             if replica.log.offline is not None:
+                self.in_sync.is_offline(topic, index)
                 raise StorageError(replica.log.offline)
             return replica
         if not 0 <= index < len(topic.partitions):
@@ -476,6 +479,12 @@ class Node:
             known = self.history.of((topic.name, index))
             if not known or str(error.message) not in known[-1].text:
                 self._note(topic.name, index, f"refused because {error.message}")
+        log = self.logs.get(topic.name, index)
+        if log is None or log.offline is not None:
+            self.in_sync.is_offline(topic, index)
+
+    def _give_up(self, replica: Replica) -> None:
+        self.in_sync.is_offline(replica.topic, replica.index)
 
     def note_when_offline(self, log: Log) -> None:
         """Remember when and why a log of this node goes offline."""

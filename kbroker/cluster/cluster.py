@@ -21,6 +21,7 @@ from .election import (
     elect_preferred,
     elect_unclean,
     leads_soundly,
+    resign,
     without_leader,
 )
 from .features import INITIAL
@@ -597,6 +598,31 @@ class Cluster:
         return await self._store.transact(
             {partition_key(topic.id, partition.index): after.to_document()},
             compares=compares,
+            cause=cause,
+        )
+
+    async def resign(
+        self, topic: Topic, index: int, node_id: int, *, epoch: int, cause: str
+    ) -> bool:
+        """Let others lead and be in sync in place of a node whose log is offline.
+
+        `epoch` is the node's broker epoch. Returns whether that is settled: stored, or there is
+        nobody else; False when something changed in between. Raises OutcomeUnknown.
+        """
+        before = topic.partitions[index]
+        after = resign(
+            before,
+            node_id,
+            ready=self.registrations.ready,
+            live=self.registrations.live_epochs,
+            min_in_sync=self.min_in_sync(topic),
+        )
+        if after is None:
+            return True
+        key = partition_key(topic.id, index)
+        return await self._transact(
+            {key: after.to_document()},
+            compares={key: before.revision, live_key(node_id): epoch},
             cause=cause,
         )
 

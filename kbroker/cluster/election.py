@@ -117,6 +117,22 @@ def withdraw(partition: Partition, node_id: int, *, lost_disk: bool) -> Partitio
     return replace(partition, isr=isr, elr=elr)
 
 
+def resign(
+    partition: Partition, node_id: int, *, ready: Epochs, live: Epochs, min_in_sync: int
+) -> Partition | None:
+    """Let others lead and be in sync where a node's log can be neither read nor written.
+
+    None when nobody else can, or when the node has no part in it.
+    """
+    others = {each: epoch for each, epoch in ready.items() if each != node_id}
+    if node_id not in partition.isr or not _ready_of(partition, partition.isr, others):
+        return None
+    after = elect(partition, ready=others, live=live, min_in_sync=min_in_sync)
+    if after is None:
+        return None
+    return replace(after, elr=tuple(each for each in after.elr if each != node_id))
+
+
 def elect_preferred(partition: Partition, *, ready: Epochs, live: Epochs) -> Partition | None:
     """Let the first of the replicas lead if it is in sync and another one leads."""
     preferred = partition.replicas[0]

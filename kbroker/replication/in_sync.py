@@ -1,5 +1,5 @@
 """Keeps the stored in-sync sets of what a node leads true (KIP-497): who fell behind leaves, who
-caught up joins.
+caught up joins. And this node gives up what it cannot serve because the log is offline.
 
 Each change is one transaction that compares what it rests on. Where its outcome is unknown the
 leader counts on both (see `leading`), and another change makes an end of that.
@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import logging
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import trio
 
+from kbroker.cluster import Topic
 from kbroker.cluster.store import OutcomeUnknown
 from kbroker.replica import Replica
 from kbroker.storage.errors import StorageError
@@ -34,6 +36,8 @@ class InSync:
         self._node = node
         self._waiting: dict[Replica, None] = {}
         self._changing: dict[Replica, None] = {}
+        self._offline: dict[tuple[UUID, int], None] = {}
+        self._resigning: dict[tuple[UUID, int], None] = {}
         self._more = trio.Event()
 
     def look_at(self, replica: Replica) -> None:
@@ -42,9 +46,19 @@ class InSync:
             self._waiting[replica] = None
             self._more.set()
 
+    def is_offline(self, topic: Topic, index: int) -> None:
+        """The log of this node's replica can be neither read nor written: others must do."""
+        partition, key = topic.partitions[index], (topic.id, index)
+        is_held = self._node.id in partition.isr and len(partition.isr) > 1
+        if is_held and key not in self._resigning:
+            self._offline[key] = None
+            self._more.set()
+
     def look_at_all(self) -> None:
         """Nodes came or went, or time passed: look at everything that this node leads."""
         for replica in self._node.open_replicas():
+            if replica.log.offline is not None:
+                self.is_offline(replica.topic, replica.index)
             if replica.leading is not None and not replica.leading.alone:
                 replica.commit()  # it may have waited for one that went
                 if replica.isr_proposal() is not None:
@@ -61,6 +75,10 @@ class InSync:
                 for replica in waiting:
                     self._changing[replica] = None
                     nursery.start_soon(self._settle, replica)
+                offline, self._offline = self._offline, {}
+                for key in offline:
+                    self._resigning[key] = None
+                    nursery.start_soon(self._resign, *key)
 
     async def _look_regularly(self) -> None:
         while True:
@@ -105,6 +123,27 @@ class InSync:
             leading.refused(isr)
             replica.commit()
         return revision is not None
+
+    async def _resign(self, topic_id: UUID, index: int) -> None:
+        """Let others lead and be in sync where this node's log is offline."""
+        try:
+            while True:
+                if await self._has_resigned(topic_id, index):
+                    return
+                await trio.sleep(RETRY_SECONDS)
+        finally:
+            del self._resigning[topic_id, index]
+
+    async def _has_resigned(self, topic_id: UUID, index: int) -> bool:
+        node = self._node
+        topic = node.cluster.topics_by_id.get(topic_id)
+        if topic is None:
+            return True
+        cause = f"the log of node {node.id} is offline"
+        try:
+            return await node.cluster.resign(topic, index, node.id, epoch=node.epoch, cause=cause)
+        except (OutcomeUnknown, StorageError):
+            return False
 
 
 def _cause(before: frozenset[int], after: frozenset[int]) -> str:

@@ -114,11 +114,16 @@ class Leading:
     def follow(self, partition: Partition) -> None:
         """Take over a newer state of the partition, under the same leader epoch.
 
-        No proposal so far can take effect any more: each compares with the revision before.
+        No proposal so far can take effect any more: each compares with the revision before. Who
+        left the in-sync set has to catch up anew, or everybody would wait for it meanwhile.
         """
-        if partition.revision > self.partition.revision:
-            self._proposed.clear()
-            self._take_over(partition)
+        if partition.revision <= self.partition.revision:
+            return
+        for node_id in self._isr.difference(partition.isr):
+            if node_id in self.followers:
+                self.followers[node_id].caught_up_at = -math.inf
+        self._proposed.clear()
+        self._take_over(partition)
 
     def _take_over(self, partition: Partition) -> None:
         self.partition = partition

@@ -12,6 +12,7 @@ from kbroker.cluster.election import (
     elect,
     elect_preferred,
     elect_unclean,
+    resign,
     withdraw,
 )
 
@@ -143,3 +144,26 @@ def test_an_unclean_leader_is_in_sync_alone() -> None:
     assert after is not None
     assert (after.leader, after.isr, after.elr) == (2, [2], ())
     assert elect_unclean(partition(-1, [1]), ready={}) is None
+
+
+@pytest.mark.parametrize(
+    ("before", "node_id", "ready", "after"),
+    [
+        pytest.param(partition(1, [1, 2, 3]), 1, [1, 2, 3], (2, 6, [2, 3], ()), id="the leader"),
+        pytest.param(partition(1, [1, 2, 3]), 2, [1, 2, 3], (1, 5, [1, 3], ()), id="a follower"),
+        pytest.param(partition(1, [1, 2]), 1, [1, 2], (2, 6, [2], ()), id="not eligible either"),
+        pytest.param(partition(1, [1, 3]), 2, [1, 2, 3], None, id="it had no part in it"),
+        pytest.param(partition(1, [1]), 1, [1, 2, 3], None, id="nobody else is in sync"),
+        pytest.param(partition(1, [1, 2]), 1, [1, 3], None, id="the other one is down"),
+    ],
+)
+def test_a_log_that_is_offline_is_given_up(
+    before: Partition,
+    node_id: int,
+    ready: list[int],
+    after: tuple[int, int, list[int], tuple[int, ...]] | None,
+) -> None:
+    epochs = {each: EPOCHS[each] for each in ready}
+    found = resign(before, node_id, ready=epochs, live=epochs, min_in_sync=2)
+    got = None if found is None else (found.leader, found.leader_epoch, found.isr, found.elr)
+    assert got == after

@@ -185,3 +185,31 @@ async def test_fewer_in_sync_are_enough_after_a_change_of_the_setting(
     assert log.high_watermark == 0, "node 2 could still lead"
     await until(lambda: log.high_watermark == 1)
     assert list(cluster.topics[topic.name].partitions[0].elr) == []
+
+
+@pytest.mark.parametrize("leader", [1, 2])
+async def test_a_log_that_is_offline_leads_no_more_and_holds_nobody_up(leader: int) -> None:
+    async with started(nodes=3) as broker:
+        first, second, _ = (each.node for each in broker.nodes)
+        replicas = [[leader, 3 - leader, 3]]
+        created = await first.cluster.create_topic("t", replicas, {}, cause="test")
+        topic = Topic(created.name, created.id)
+        lead = broker.local_node(leader)
+        async with connected(lead.endpoint) as wire:
+            await produce(wire, topic, batch([b"a"]))
+            second.named_hosted("t", 0).log.fail("the disk is broken")
+            # Whoever uses it finds out.
+            await produce(wire, topic, batch([b"b"]), acks=1)
+        await until(lambda: sorted(created.partitions[0].isr) == [1, 3])
+        now = broker.local_node(first.cluster.topics["t"].partitions[0].leader)
+        assert now.id == 1
+        async with connected(now.endpoint) as wire:
+            assert (await produce(wire, topic, batch([b"c"]))).error_code == 0
+
+
+async def test_the_only_log_stays_where_it_is(broker: Broker, wire: Wire) -> None:
+    topic = await replicated(broker, 1)
+    broker.node.named_replica("t", 0).log.fail("the disk is broken")
+    assert (await produce(wire, topic, batch())).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    await trio.sleep(0.05)
+    assert isr_of(broker, topic) == [1]

@@ -110,6 +110,17 @@ def test_a_member_counts_until_it_is_out_for_sure() -> None:
     assert state.high_watermark(100, 100, 50) == 100
 
 
+def test_nobody_waits_for_one_that_others_took_out() -> None:
+    """It was in sync a moment ago, but does not fetch any more."""
+    state = leading([1, 2, 3])
+    fetched(state, 100, 1, _2=100, _3=100)
+    state.follow(partition([1, 3], revision=2))
+    fetched(state, 110, 2, _3=110)
+    assert state.high_watermark(110, 110, 2) == 110
+    fetched(state, 110, 3, _2=110)
+    assert state.joining(110, 110, 3) == {2}
+
+
 def test_an_unknown_outcome_counts_until_another_revision_is_seen() -> None:
     """A second proposal that is refused says nothing of the first: both compared the same."""
     state = leading([1])

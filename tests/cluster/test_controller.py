@@ -12,10 +12,10 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 
 from .members import DIRECTORIES, lease_ends, make_topic, members, settled
 
-pytestmark = pytest.mark.usefixtures("autojump_clock")
 
-
-async def test_one_node_is_the_controller_and_another_one_follows_it() -> None:
+async def test_one_node_is_the_controller_and_another_one_follows_it(
+    autojump_clock: MockClock,
+) -> None:
     async with members() as (one, two, three):
         assert {each.cluster.controller_id for each in (one, two, three)} == {1}
         epoch = two.cluster.controller_epoch
@@ -28,7 +28,7 @@ async def test_one_node_is_the_controller_and_another_one_follows_it() -> None:
         assert two.cluster.node_ids == [1, 2, 3]
 
 
-async def test_what_an_earlier_controller_writes_is_refused() -> None:
+async def test_what_an_earlier_controller_writes_is_refused(autojump_clock: MockClock) -> None:
     async with members() as (one, two, _):
         await make_topic(one, [1, 2, 3])
         term = one.controller._term
@@ -47,7 +47,9 @@ async def test_what_an_earlier_controller_writes_is_refused() -> None:
 
 
 @pytest.mark.parametrize("crashes", [True, False])
-async def test_a_leader_that_goes_is_replaced_by_a_node_in_sync(crashes: bool) -> None:
+async def test_a_leader_that_goes_is_replaced_by_a_node_in_sync(
+    crashes: bool, autojump_clock: MockClock
+) -> None:
     async with members() as (one, two, three):
         await make_topic(two, [1, 2, 3], [2, 3, 1])
         await (one.crash() if crashes else one.stop())
@@ -62,7 +64,7 @@ async def test_a_leader_that_goes_is_replaced_by_a_node_in_sync(crashes: bool) -
         assert two.partition().leader_registration == two.membership.epoch
 
 
-async def test_a_controlled_stop_leaves_no_gap() -> None:
+async def test_a_controlled_stop_leaves_no_gap(autojump_clock: MockClock) -> None:
     """Another node leads before the one that leaves is gone."""
     async with members() as (one, two, _):
         await make_topic(two, [1, 2, 3])
@@ -72,9 +74,9 @@ async def test_a_controlled_stop_leaves_no_gap() -> None:
         assert two.partition().isr == [2, 3]
 
 
-async def test_nobody_leads_when_nobody_in_sync_is_left_and_the_first_that_comes_back_does() -> (
-    None
-):
+async def test_nobody_in_sync_is_left_and_the_first_that_comes_back_leads(
+    autojump_clock: MockClock,
+) -> None:
     async with members() as (one, two, three):
         await make_topic(three, [1, 2])
         await one.crash()
@@ -92,7 +94,9 @@ async def test_nobody_leads_when_nobody_in_sync_is_left_and_the_first_that_comes
         assert (back.leader, back.leader_epoch) == (2, gone.leader_epoch + 1)
 
 
-async def test_while_too_few_are_in_sync_those_that_left_stay_eligible() -> None:
+async def test_while_too_few_are_in_sync_those_that_left_stay_eligible(
+    autojump_clock: MockClock,
+) -> None:
     async with members() as (one, two, three):
         await make_topic(three, [1, 2, 3], min_insync_replicas="2")
         assert await three.put_isr([3]) is None, "it does not lead"
@@ -132,7 +136,7 @@ async def test_who_did_not_end_in_order_leaves_what_it_may_not_hold(
         assert one.partition(1).isr == [2], "nobody else has it"
 
 
-async def test_a_node_whose_disk_is_new_is_in_no_set() -> None:
+async def test_a_node_whose_disk_is_new_is_in_no_set(autojump_clock: MockClock) -> None:
     async with members(2) as (one, two):
         await make_topic(one, [1, 2], [2, 1], [2], min_insync_replicas="2")
         await two.stop()
@@ -146,7 +150,7 @@ async def test_a_node_whose_disk_is_new_is_in_no_set() -> None:
         two.directories = DIRECTORIES
 
 
-async def test_a_node_that_was_cut_off_comes_back_by_itself() -> None:
+async def test_a_node_that_was_cut_off_comes_back_by_itself(autojump_clock: MockClock) -> None:
     async with members() as (one, two, _):
         await make_topic(one, [1, 2, 3])
         epoch = one.membership.epoch
@@ -159,7 +163,7 @@ async def test_a_node_that_was_cut_off_comes_back_by_itself() -> None:
         assert two.partition().leader == 2
 
 
-async def test_a_second_process_of_the_same_node_takes_its_place() -> None:
+async def test_a_second_process_of_the_same_node_takes_its_place(autojump_clock: MockClock) -> None:
     async with members() as (one, two, _):
         again = type(one)(1, one._store, one._nursery)
         await again.start()
@@ -184,7 +188,9 @@ async def test_the_preferred_node_leads_again_after_a_while(autojump_clock: Mock
         assert (three.partition().leader, three.partition().leader_epoch) == (1, 2)
 
 
-async def test_a_change_of_the_set_names_the_run_of_each_node_that_joins() -> None:
+async def test_a_change_of_the_set_names_the_run_of_each_node_that_joins(
+    autojump_clock: MockClock,
+) -> None:
     async with members() as (one, two, three):
         await make_topic(one, [1, 2, 3])
         await one.put_isr([1])
@@ -215,7 +221,9 @@ async def move(member: object, nodes: list[int]) -> None:
     await settled()
 
 
-async def test_a_partition_moves_when_those_that_come_are_in_sync() -> None:
+async def test_a_partition_moves_when_those_that_come_are_in_sync(
+    autojump_clock: MockClock,
+) -> None:
     async with members() as (one, two, three):
         await make_topic(one, [1, 2])
         await move(two, [3, 2])
@@ -229,7 +237,9 @@ async def test_a_partition_moves_when_those_that_come_are_in_sync() -> None:
         assert not is_moving(done)
 
 
-async def test_a_move_that_is_cancelled_leaves_the_partition_where_it_was() -> None:
+async def test_a_move_that_is_cancelled_leaves_the_partition_where_it_was(
+    autojump_clock: MockClock,
+) -> None:
     async with members() as (one, two, _):
         await make_topic(one, [1, 2])
         with pytest.raises(KafkaError) as raised:
@@ -242,7 +252,7 @@ async def test_a_move_that_is_cancelled_leaves_the_partition_where_it_was() -> N
         assert not is_moving(now)
 
 
-async def test_another_target_replaces_the_one_before() -> None:
+async def test_another_target_replaces_the_one_before(autojump_clock: MockClock) -> None:
     async with members(4) as (one, *_):
         await make_topic(one, [1, 2])
         await move(one, [3, 2])
@@ -251,7 +261,7 @@ async def test_another_target_replaces_the_one_before() -> None:
         assert (now.replicas, list(now.adding), list(now.removing)) == ([4, 2, 1], [4], [1])
 
 
-async def test_fewer_replicas_at_once_and_the_leader_moves() -> None:
+async def test_fewer_replicas_at_once_and_the_leader_moves(autojump_clock: MockClock) -> None:
     async with members() as (one, *_):
         await make_topic(one, [1, 2, 3])
         await move(one, [2, 3])
@@ -259,7 +269,9 @@ async def test_fewer_replicas_at_once_and_the_leader_moves() -> None:
         assert (now.replicas, now.isr, now.leader) == ([2, 3], [2, 3], 2)
 
 
-async def test_a_node_is_forgotten_when_it_is_gone_and_nothing_is_to_be_on_it() -> None:
+async def test_a_node_is_forgotten_when_it_is_gone_and_nothing_is_to_be_on_it(
+    autojump_clock: MockClock,
+) -> None:
     async with members() as (one, _, three):
         await make_topic(one, [1, 3])
         for node_id, code in (
@@ -277,7 +289,9 @@ async def test_a_node_is_forgotten_when_it_is_gone_and_nothing_is_to_be_on_it() 
         assert one.cluster.node_ids == [1, 2]
 
 
-async def test_an_unclean_election_only_when_asked(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_unclean_election_only_when_asked(
+    caplog: pytest.LogCaptureFixture, autojump_clock: MockClock
+) -> None:
     async with members() as (one, two, three):
         await make_topic(three, [1, 2])
         await one.put_isr([1])
@@ -291,7 +305,7 @@ async def test_an_unclean_election_only_when_asked(caplog: pytest.LogCaptureFixt
         assert "are lost" in caplog.text
 
 
-async def test_a_cordoned_node_gets_no_new_partitions() -> None:
+async def test_a_cordoned_node_gets_no_new_partitions(autojump_clock: MockClock) -> None:
     async with members() as (one, two, _):
         two.membership.cordon(True)
         await settled()
@@ -304,7 +318,9 @@ async def test_a_cordoned_node_gets_no_new_partitions() -> None:
         assert one.cluster.open_ids == [1, 2, 3]
 
 
-async def test_replicas_go_to_nodes_that_are_down_only_when_there_are_too_few() -> None:
+async def test_replicas_go_to_nodes_that_are_down_only_when_there_are_too_few(
+    autojump_clock: MockClock,
+) -> None:
     async with members() as (one, two, _):
         await two.stop()
         assert {n for nodes in one.cluster.place_partitions(3, 2) for n in nodes} == {1, 3}

@@ -24,7 +24,7 @@ from .membership import Membership
 logger = logging.getLogger(__name__)
 
 BATCH_MAX = 100
-"""Partitions of one transaction: every store takes that many."""
+"""Partitions of one transaction: every store takes that many. That of a lone node takes all."""
 NO_TERM = 0
 RETRY_SECONDS = 0.5
 
@@ -195,7 +195,7 @@ class Controller:
         for step in steps:
             batch = batches.setdefault(step.cause, [])
             batch.append(step)
-            if len(batch) == BATCH_MAX:
+            if len(batch) == BATCH_MAX and not self._membership.is_alone:
                 await self._write(batches.pop(step.cause))
         for batch in batches.values():
             await self._write(batch)

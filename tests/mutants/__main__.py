@@ -31,7 +31,7 @@ def _run(mutant: Mutant, seconds: float) -> bool:
     began = time.monotonic()
     try:
         killer = mutant.killed_by(seconds)
-        result = f"killed by python {killer}" if killer else "SURVIVED"
+        result = f"killed by {killer}" if killer else "SURVIVED"
     except UselessMutant as error:
         killer, result = None, f"USELESS: {error}"
     took = time.monotonic() - began

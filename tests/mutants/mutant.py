@@ -8,17 +8,19 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 PATCHES = Path(__file__).parent
 HEADER = re.compile(r"(?P<name>\S+): (?P<breaks>.+)\nCaught by: (?P<harness>\w+)\n")
 ENDLESS = 1_000_000
 """Seeds: more than there is time for."""
+REASON_MAX = 300
 RUN_SECONDS_MAX = 120
 """Of what failed, run again without the defect."""
 
@@ -63,8 +65,8 @@ class Mutant:
             if applied.returncode:
                 raise UselessMutant(f"{self.path} cannot be applied: {applied.stderr}")
             for failed in harness(broken, time.monotonic() + seconds):
-                if not fails(sound, failed):
-                    return " ".join(failed)
+                if not fails(sound, failed.arguments):
+                    return str(failed)
         return None
 
 
@@ -96,7 +98,17 @@ def _git_apply(patch: Path, to: Path, *options: str) -> subprocess.CompletedProc
 
 # Harnesses: each runs in a copy until a time, and gives the arguments of Python that failed.
 
-Failed = tuple[str, ...]
+
+class Failed(NamedTuple):
+    """A run of Python that failed, and what it said."""
+
+    arguments: Sequence[str]
+    reason: str
+
+    def __str__(self) -> str:
+        return f"python {' '.join(self.arguments)}: {self.reason}"
+
+
 Harness = Callable[[Path, float], Iterator[Failed]]
 
 
@@ -110,7 +122,7 @@ def simulation(copy: Path, deadline: float) -> Iterator[Failed]:
         seeds = re.findall(r"--seed (\d+)", run.stdout + run.stderr)
         if not seeds:
             raise UselessMutant(f"the simulator failed without naming a seed:\n{_end_of(run)}")
-        yield *module, "--seed", seeds[-1]
+        yield Failed((*module, "--seed", seeds[-1]), _reason(run))
         first = int(seeds[-1]) + 1
 
 
@@ -124,13 +136,13 @@ def contract(copy: Path, deadline: float) -> Iterator[Failed]:
     failed = re.findall(r"^FAILED (.+?\])", run.stdout, re.MULTILINE)
     if not failed:
         raise UselessMutant(f"the tests could not be run:\n{_end_of(run)}")
-    yield from ((*pytest, each) for each in failed)
+    yield from (Failed((*pytest, each), "a broken contract") for each in failed)
 
 
 HARNESSES: dict[str, Harness] = {each.__name__: each for each in (simulation, contract)}
 
 
-def fails(copy: Path, arguments: Failed) -> bool:
+def fails(copy: Path, arguments: Sequence[str]) -> bool:
     """Whether what failed in another copy fails in this one as well."""
     run = _python(copy, time.monotonic() + RUN_SECONDS_MAX, *arguments)
     return run is None or run.returncode != 0
@@ -153,6 +165,13 @@ def _python(
         )
     except subprocess.TimeoutExpired:
         return None
+
+
+def _reason(run: subprocess.CompletedProcess[str]) -> str:
+    """The violation, or another last word."""
+    lines = [line.strip(" |") for line in run.stderr.splitlines()]
+    found = [line for line in lines if re.match(r"[\w.]*(Violation|Error): ", line)]
+    return found[-1][:REASON_MAX] if found else "it failed"
 
 
 def _end_of(run: subprocess.CompletedProcess[str]) -> str:

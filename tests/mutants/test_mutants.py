@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from .mutant import HARNESSES, Mutant, UselessMutant, mutants
+from .mutant import HARNESSES, Failed, Mutant, UselessMutant, mutants
 
 MUTANTS = mutants()
 UNNOTICED = """\
@@ -42,12 +42,13 @@ def test_a_defect_is_told_from_none(tmp_path: Path) -> None:
 
 
 def test_what_fails_without_the_defect_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    always = ("-c", "raise SystemExit(1)")
+    always = Failed(("-c", "raise SystemExit(1)"), "always")
     where = "Path('kbroker/cluster/local_store.py')"
-    broken = ("-c", f"from pathlib import Path; assert 'self._history:' in {where}.read_text()")
+    code = f"from pathlib import Path; assert 'self._history:' in {where}.read_text()"
+    broken = Failed(("-c", code), "with the defect")
     monkeypatch.setitem(HARNESSES, "contract", lambda copy, deadline: iter([always, broken]))
     (skips_history,) = (each for each in MUTANTS if each.name == "M10")
-    assert skips_history.killed_by(seconds=60) == " ".join(broken)
+    assert skips_history.killed_by(seconds=60) == str(broken)
     monkeypatch.setitem(HARNESSES, "contract", lambda copy, deadline: iter([always]))
     assert skips_history.killed_by(seconds=60) is None
 

@@ -72,7 +72,11 @@ class World:
         self.network = Network(self.source, self.events)
         self.truth = SharedTruth(self.source.of("store"))
         self._chance = self.source.of("world")
-        options = {"log.cleaner.enable": "false", "flush.policy": "fsync"}
+        options = {
+            "log.cleaner.enable": "false",
+            "flush.policy": "fsync",
+            "replica.lag.time.max.ms": "1000",
+        }
         count = nodes or self._chance.choice(NODES)
         self.machines = [
             Machine(number, self.network, self.truth, self.source, self.events, options, count)

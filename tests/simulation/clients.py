@@ -41,6 +41,8 @@ RETRY_SECONDS = (0.01, 0.1)
 FETCH_MS = 300
 FETCH_BYTES = 64 * 1024
 ALL, LEADER_ONLY = -1, 1
+NEWS_SHARE = 0.05
+"""How often a client asks for metadata without being told to."""
 LATEST = -1
 LATEST_SHARE = 0.3
 """How often a consumer asks for the latest offset after it has fetched."""
@@ -216,7 +218,7 @@ class Producer:
                 await trio.sleep(client.chance.uniform(*pause))
             else:
                 await client.pause()
-            if not places or client.chance.random() < 0.05:
+            if not places or client.chance.random() < NEWS_SHARE:
                 await client.refresh()
 
     async def write(self, place: Place) -> None:
@@ -334,7 +336,7 @@ class Consumer:
         stale = [
             self._take(row.topic_id, part) for row in answer.responses for part in row.partitions
         ]
-        if answer.error_code or any(stale):
+        if answer.error_code or any(stale) or client.chance.random() < NEWS_SHARE:
             await client.pause()
             await client.refresh()
 

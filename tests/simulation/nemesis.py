@@ -16,7 +16,7 @@ from kbroker.storage.crash_files import Mode
 
 from .clients import Failed
 from .machine import Machine
-from .network import SLOW
+from .network import FAST, SLOW
 from .store import StoreFaults
 
 if TYPE_CHECKING:
@@ -168,18 +168,17 @@ class Nemesis:
         names = [each.name for each in self._world.machines if each is not machine]
         links = [network.link(machine.name, name) for name in names]
         links += [network.link(name, machine.name) for name in names]
-        fast = links[0].seconds
         for link in links:
             link.seconds = SLOW
         await self._hold(0.3, 2)
         for link in links:
-            link.seconds = fast
+            link.seconds = FAST
 
     async def bad_store(self) -> None:
         """The store loses and delays what goes to it and comes from it."""
-        truth, before = self._world.truth, self._world.truth.faults
+        truth = self._world.truth
         share = self._chance.choice((0.05, 0.2))
-        truth.faults = StoreFaults(
+        bad = truth.faults = StoreFaults(
             lost_requests=share,
             lost_answers=share,
             late_requests=share,
@@ -190,7 +189,8 @@ class Nemesis:
             timeout_seconds=0.5,
         )
         await self._hold(0.3, 3)
-        truth.faults = before
+        if truth.faults is bad:
+            truth.faults = StoreFaults()
 
     # -- operators
 

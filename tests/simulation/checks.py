@@ -42,8 +42,9 @@ class Committed:
 
 @dataclass
 class Seen:
-    """What was seen of one replica since its node started."""
+    """What was seen of one replica, as long as its node runs and it stays there."""
 
+    log: Log
     high_watermark: int = 0
     compared: int = 0
 
@@ -65,7 +66,7 @@ class Checks:
         self.counts: Counter[str] = Counter()
         self._machines = machines
         self._events = events
-        self._seen: dict[tuple[int, int, Place], Seen] = {}
+        self._seen: dict[tuple[int, Place], Seen] = {}
         self._committers: dict[tuple[Place, int], tuple[int, int]] = {}
         """By partition and leader epoch: which start of which node moved the high watermark."""
         truth.store.watch(self._on_change, after=0)
@@ -121,7 +122,9 @@ class Checks:
 
     def _check_replica(self, machine: Machine, replica: Replica, place: Place) -> None:
         log = replica.log
-        seen = self._seen.setdefault((machine.id, machine.starts, place), Seen())
+        seen = self._seen.get((machine.id, place))
+        if seen is None or seen.log is not log:
+            seen = self._seen[machine.id, place] = Seen(log)
         where = f"{place} on node {machine.id}"
         high_watermark = log.high_watermark
         must(

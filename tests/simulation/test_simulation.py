@@ -1,0 +1,69 @@
+"""Simulated clusters: many seeds, that a seed is one run, and that a defect does not get through.
+
+A seed that fails says how to repeat it. `tests/soak.toml` has a part with thousands of seeds.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+from kbroker.replication.leading import Leading
+
+from .clients import Violation
+from .world import simulate
+
+SEEDS = 200
+SEEDS_EACH = 10
+WORTHLESS_MAX = 2
+DEFECT_SEEDS = 20
+
+
+def test_one_seed_one_run() -> None:
+    first, again = simulate(7), simulate(7)
+    assert (first.digest, first.work) == (again.digest, again.work)
+    assert simulate(8).digest != first.digest
+
+
+def test_a_seed_is_the_same_run_in_every_process() -> None:
+    outputs = set()
+    for hash_seed in ("1", "2"):
+        command = [sys.executable, "-m", "tests.simulation", "--seed", "9"]
+        environment = os.environ | {"PYTHONHASHSEED": hash_seed}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        outputs.add(done.stdout)
+    assert len(outputs) == 1
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, SEEDS_EACH))
+def test_nothing_is_lost(first: int) -> None:
+    """Seeds in which nothing took place that replication is about do not count."""
+    work: Counter[str] = Counter()
+    for seed in range(first, first + SEEDS_EACH):
+        outcome = simulate(seed)
+        work["seeds that count" if outcome.counts else "worthless seeds"] += 1
+        work.update(outcome.work)
+    print(", ".join(f"{number} {what}" for what, number in sorted(work.items())))
+    assert work["worthless seeds"] <= WORTHLESS_MAX
+    for what in ("elections", "ISR changes", "truncations", "acked", "read"):
+        assert work[what], f"these seeds are worth nothing: {work}"
+
+
+def test_a_planted_defect_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def own_end(leading: Leading, own_end: int, log_end: int, now: float) -> int:
+        return own_end
+
+    monkeypatch.setattr(Leading, "high_watermark", own_end)
+    with pytest.raises(BaseExceptionGroup) as raised:
+        _simulate_all(DEFECT_SEEDS)
+    assert raised.group_contains(Violation, depth=None)
+    assert "python -m tests.simulation --seed" in "".join(raised.value.__notes__)
+
+
+def _simulate_all(seeds: int) -> None:
+    for seed in range(seeds):
+        simulate(seed)

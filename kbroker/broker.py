@@ -73,11 +73,15 @@ class Broker:
         known = ", ".join(str(each.id) for each in self.nodes)
         raise ValueError(f"there is no node {node_id} in this process; there are {known}")
 
+    @property
+    def running_nodes(self) -> list[Node]:
+        """Those that are not down."""
+        return [each.node for each in self.nodes if each.is_running]
+
     def running(self) -> Node:
         """The first node that runs. Raises RuntimeError when all are down."""
-        for each in self.nodes:
-            if each.is_running:
-                return each.node
+        for each in self.running_nodes:
+            return each
         raise RuntimeError("all nodes are down; start one of them")
 
     async def add_node(self, *, rack: str | None = None) -> LocalNode:

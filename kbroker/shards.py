@@ -186,6 +186,14 @@ class Shards(ABC, Generic[C]):
             return NO_LEADER
         return topic.partitions[hash_partition(key, len(topic.partitions))].leader
 
+    def place_of(self, key: str) -> tuple[str, int]:
+        """The partition whose leader coordinates a group or a transactional id.
+
+        Raises KafkaError UNKNOWN_TOPIC_OR_PARTITION when there is no such topic yet.
+        """
+        topic = self._node.cluster.existing(self._topic, 0)[0]
+        return self._topic, hash_partition(key, len(topic.partitions))
+
     def shard(self, key: str) -> Shard[C]:
         """Return the coordinator of a group or of a transactional id.
 

@@ -21,6 +21,7 @@ from .election import (
     elect_preferred,
     elect_unclean,
     leads_soundly,
+    led_by,
     resign,
     without_leader,
 )
@@ -437,6 +438,24 @@ class Cluster:
                 [*partition.isr, *partition.elr] or "other nodes",
             )
         return after
+
+    async def hand_over(
+        self, name: str, index: int, *, to: int | None = None, cause: str
+    ) -> int | None:
+        """Let another node that is in sync lead a partition; returns which one.
+
+        Parameters: `to` None is the next one of its replicas; None is returned when no other one
+        can lead. Raises KafkaError: UNKNOWN_TOPIC_OR_PARTITION, CONCURRENT_TRANSACTIONS.
+        """
+        topic, partition = self.existing(name, index)
+        ready = self.registrations.ready
+        able = [each for each in partition.replicas if each in partition.isr and each in ready]
+        others = [each for each in able if each != partition.leader]
+        if not others or (to is not None and to not in others):
+            return None
+        after = led_by(partition, others[0] if to is None else to, ready)
+        await self._put_changed(topic, partition, after, cause=cause)
+        return after.leader
 
     async def renew_leader(self, name: str, index: int, *, cause: str) -> None:
         """Let a partition's leader begin a new epoch, as one that lost it and was elected again.

@@ -15,7 +15,6 @@ from kbroker.cluster import Topic
 from kbroker.config import BrokerConfig
 from kbroker.connection import Connection
 from kbroker.explain import holds_back_readers
-from kbroker.node import Node
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.server import Listener
 from kbroker.storage.naming import META_PROPERTIES
@@ -33,8 +32,9 @@ from .rules import Asked, Faults, Rule
 from .settling import unrest
 from .snapshot import NOWHERE, Snapshot, become_another_cluster, make_ready, take_snapshot
 from .stores import MemoryStore, Store, has_crashed
-from .transactions import complete_ends
+from .transactions import complete_ends, known_transactions
 from .verbs import StateVerbs
+from .whereabouts import any_node, leader_of
 
 ANY_PORT = Listener("PLAINTEXT", "127.0.0.1", 0)
 REQUESTS_SHOWN = 5
@@ -71,12 +71,12 @@ class RunningBroker(Kit, StateVerbs, NodeVerbs, Arming[Awaitable[None]]):
 
     def started(self, broker: Broker, cluster: ClusterClient) -> None:
         """The broker has been started, or started again."""
-        node = broker.node
+        changes = broker.node.changes  # of all nodes
         self.broker = broker
-        self.explain = Explain(node, self.faults)
-        self.faults.changed = node.changes.happened
+        self.explain = Explain(broker, self.faults)
+        self.faults.changed = changes.happened
         self._cluster = cluster
-        self._changes = node.changes
+        self._changes = changes
         self.presence.came()
 
     @property
@@ -154,13 +154,13 @@ class RunningBroker(Kit, StateVerbs, NodeVerbs, Arming[Awaitable[None]]):
             await self._look_at_logs()
 
     async def _look_at_logs(self) -> None:
-        node = self.broker.node
-        await node.apply_retention_now()
-        node.groups.expire()
-        node.transactions.expire()
-        if node.config.log_cleaner_enable:
-            await node.cleaner.clean_all()
-        await node.flusher.sync_now()
+        for node in self.broker.running_nodes:
+            await node.apply_retention_now()
+            node.groups.expire()
+            node.transactions.expire()
+            if node.config.log_cleaner_enable:
+                await node.cleaner.clean_all()
+            await node.flusher.sync_now()
 
     async def advance_coordinator(self, span_ms: int, *, keep_members: bool) -> None:
         """Move the coordinators' clock; returns when the time-outs due by then were acted on.
@@ -177,24 +177,28 @@ class RunningBroker(Kit, StateVerbs, NodeVerbs, Arming[Awaitable[None]]):
         await self._act_on_time_outs(keep_members)
 
     async def _act_on_time_outs(self, keep_members: bool) -> None:
-        node = self.broker.node
-        if keep_members:
-            node.groups.renew_sessions()
-        node.groups.clock_moved()
-        node.transactions.clock_moved()
-        await complete_ends(node)
+        nodes = self.broker.running_nodes
+        for node in nodes:
+            if keep_members:
+                node.groups.renew_sessions()
+            node.groups.clock_moved()
+            node.transactions.clock_moved()
+        await complete_ends(nodes)
 
     def _next_deadline(self, keep_members: bool) -> int | None:
-        node = self.broker.node
-        if keep_members:
-            node.groups.renew_sessions()
-        deadlines = (node.groups.next_deadline(), node.transactions.next_deadline())
+        deadlines = []
+        for node in self.broker.running_nodes:
+            if keep_members:
+                node.groups.renew_sessions()
+            deadlines += [node.groups.next_deadline(), node.transactions.next_deadline()]
         return min((each for each in deadlines if each is not None), default=None)
 
     # -- snapshots
 
     async def snapshot(self) -> Snapshot:
         """What it holds now; see `LocalBroker.snapshot`."""
+        if len(self.broker.nodes) > 1:
+            raise ValueError("a snapshot is of a broker with one node, this one has several")
         return await take_snapshot(self.broker.node, self._store, self.clock.readings())
 
     @property
@@ -231,27 +235,32 @@ class RunningBroker(Kit, StateVerbs, NodeVerbs, Arming[Awaitable[None]]):
 
     async def report(self) -> str:
         """What it holds and what it was asked lately, for a person who looks at a failed test."""
-        node = self.broker.node
         lines = [f"broker {self.bootstrap_servers}"]
-        await node.open_all()
-        for topic in node.cluster.topics.values():
-            lines += self._topic(node, topic)
-        for shard in node.groups.shards():
-            for group in shard.coordinator.list_groups():
-                lines.append(str(self.explain.group(group.group_id)))
-        for _, transactional_id, _ in node.transactions.known():
+        nodes = self.broker.running_nodes
+        if len(self.broker.nodes) > 1:
+            lines += map(str, self.nodes())
+        for node in nodes:
+            await node.open_all()
+        for topic in any_node(self.broker).cluster.topics.values():
+            lines += self._topic(topic)
+        for node in nodes:
+            for shard in node.groups.shards():
+                for group in shard.coordinator.list_groups():
+                    lines.append(str(self.explain.group(group.group_id)))
+        for _, transactional_id, _ in known_transactions(nodes):
             lines.append(str(self.explain.transaction(transactional_id)))
         lines += filter(None, [self.armed()])
         lines += lately(self.faults, self._log)
         return "\n".join(lines)
 
-    def _topic(self, node: Node, topic: Topic) -> Iterator[str]:
-        logs = [node.logs.get(topic.name, index) for index in range(len(topic.partitions))]
+    def _topic(self, topic: Topic) -> Iterator[str]:
+        leaders = [leader_of(self.broker, topic.name, each.index) for each in topic.partitions]
+        logs = [node.logs.get(topic.name, index) for index, node in enumerate(leaders)]
         ends = [str(log.high_watermark) if log else "0" for log in logs]
         yield f"topic {topic.name}: ends at {', '.join(ends)}"
         for index, partition in enumerate(topic.partitions):
             log = logs[index]
-            is_led = partition.leader == node.id
+            is_led = partition.leader == leaders[index].id
             if not is_led or (log is not None and (log.offline or holds_back_readers(log))):
                 yield str(self.explain.partition(topic.name, index))
 

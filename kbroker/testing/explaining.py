@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from kbroker.broker import Broker
 from kbroker.explain import (
     Explanation,
     Line,
@@ -13,10 +14,15 @@ from kbroker.explain import (
     explain_partition,
     explain_transaction,
 )
-from kbroker.node import Node
 from kbroker.protocol.api_keys import ApiKey
 
 from .rules import Asked, Faults, Hit
+from .whereabouts import (
+    any_node,
+    coordinator_of_group,
+    coordinator_of_transactions,
+    leader_of,
+)
 
 DEEDS_KEPT = 100
 PARTITIONS_SHOWN = 5
@@ -44,14 +50,14 @@ class Explain:
     """Explanations of one broker's groups, partitions and transactions, with the faults and deeds of
     its test."""
 
-    def __init__(self, node: Node, faults: Faults) -> None:
-        self._node = node
+    def __init__(self, broker: Broker, faults: Faults) -> None:
+        self._broker = broker
         self._faults = faults
         self._deeds: deque[Deed] = deque(maxlen=DEEDS_KEPT)
 
     def note(self, deed: str, to: Thing) -> None:
         """Remember what the test does now."""
-        line = Line(self._node.clock.log_ms(), f"the test {deed}")
+        line = Line(self._broker.node.clock.log_ms(), f"the test {deed}")
         self._deeds.append(Deed(line, to))
 
     def _deeds_to(self, thing: Thing) -> list[Line]:
@@ -61,23 +67,25 @@ class Explain:
         """Why a group is in the state in which it is."""
         hits = _hit_lines(self._faults, lambda asked: name in asked.groups)
         deeds = self._deeds_to(Thing(group=name))
-        return explain_group(self._node, name).beside([*hits, *deeds])
+        return explain_group(coordinator_of_group(self._broker, name), name).beside([*hits, *deeds])
 
     def transaction(self, transactional_id: str) -> Explanation:
         """Where a transaction stands, and why."""
         hits = _hit_lines(self._faults, lambda asked: asked.transactional_id == transactional_id)
         deeds = self._deeds_to(Thing(transactional_id=transactional_id))
-        return explain_transaction(self._node, transactional_id).beside([*hits, *deeds])
+        node = coordinator_of_transactions(self._broker, transactional_id)
+        return explain_transaction(node, transactional_id).beside([*hits, *deeds])
 
     def partition(self, topic: str, index: int) -> Explanation:
         """Why a partition is served, or is not."""
         hits = _hit_lines(self._faults, lambda asked: _names(asked, topic, index))
         deeds = self._deeds_to(Thing(topic=topic))
-        return explain_partition(self._node, topic, index).beside([*hits, *deeds])
+        node = leader_of(self._broker, topic, index)
+        return explain_partition(node, topic, index).beside([*hits, *deeds])
 
     def topic(self, name: str) -> list[Explanation]:
         """The explanations of a topic's first partitions; of one that does not exist, of 0."""
-        topic = self._node.cluster.topic(name)
+        topic = any_node(self._broker).cluster.topic(name)
         count = len(topic.partitions) if topic else 1
         return [self.partition(name, index) for index in range(min(count, PARTITIONS_SHOWN))]
 

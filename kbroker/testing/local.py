@@ -709,9 +709,11 @@ class LocalBroker(KafkaHandle, LocalNodes, Arming[None]):
         """Lose all records of a partition; see `StateVerbs.offset_out_of_range`."""
         return self._do(self.running.offset_out_of_range, topic, partition)
 
-    def move_leader(self, topic: str, partition: int | None = None) -> None:
-        """Elect leaders anew; see `StateVerbs.move_leader`."""
-        self._do(self.running.move_leader, topic, partition)
+    def move_leader(
+        self, topic: str, partition: int | None = None, *, to: int | None = None
+    ) -> None:
+        """Let another node lead, or elect leaders anew; see `StateVerbs.move_leader`."""
+        self._do(self.running.move_leader, topic, partition, to=to)
 
     def move_coordinator(
         self, group: str | None = None, *, transactional_id: str | None = None

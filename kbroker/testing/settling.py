@@ -15,6 +15,7 @@ from kbroker.protocol.messages.groups import DescribeGroupsResponse
 from kbroker.storage.log import Log
 
 from .given import AT_REST
+from .whereabouts import leader_of
 
 
 def unrest(broker: Broker, group: str | None = None) -> str | None:
@@ -25,33 +26,42 @@ def unrest(broker: Broker, group: str | None = None) -> str | None:
     and each group has committed all that its members were assigned. A compacted topic in which a group that commits has never committed
     anything is a table of its own, a changelog for instance: it is read, and never committed.
     """
-    node = broker.node
+    for node in broker.running_nodes:
+        reason = _unrest_of_groups(broker, node, group)
+        if reason is not None:
+            return reason
+        for _, name, transaction in node.transactions.known() if group is None else ():
+            if transaction.state is TransactionState.ONGOING or transaction.state.is_prepared:
+                return f"the transaction of {name} is {transaction.state.label}"
+    for each in broker.nodes:
+        for connection in each.server.connections:
+            if connection.is_working:
+                return f"a request of {connection.peer.host} is not answered yet"
+    return None
+
+
+def _unrest_of_groups(broker: Broker, node: Node, group: str | None) -> str | None:
+    """What is going on in the groups that a node coordinates, or in one of them."""
     for shard in node.groups.shards():
         deadline = shard.coordinator.next_deadline()
         if deadline is not None and deadline <= node.clock.coordinator_ms():
             return "a time-out of a group is due"
         for row in shard.coordinator.list_groups():
             if group in (None, row.group_id):
-                reason = _unrest_of(node, shard.coordinator, row.group_id)
+                reason = _unrest_of(broker, shard.coordinator, row.group_id)
                 if reason is not None:
                     return f"group {row.group_id}: {reason}"
-    for _, name, transaction in node.transactions.known() if group is None else ():
-        if transaction.state is TransactionState.ONGOING or transaction.state.is_prepared:
-            return f"the transaction of {name} is {transaction.state.label}"
-    for connection in broker.server.connections:
-        if connection.is_working:
-            return f"a request of {connection.peer.host} is not answered yet"
     return None
 
 
-def _unrest_of(node: Node, coordinator: GroupCoordinator, name: str) -> str | None:
+def _unrest_of(broker: Broker, coordinator: GroupCoordinator, name: str) -> str | None:
     group = coordinator.describe_group(name, 5)
     if group.group_state not in AT_REST:
         return f"is {group.group_state}"
     committed = coordinator.committed(name)
     input_topics = {topic for topic, _ in committed}
     for topic, index in _assigned(group):
-        log = _log(node, topic, index)
+        log = _log(leader_of(broker, topic, index), topic, index)
         if log is None or log.last_stable_offset == log.log_start_offset:
             continue
         if committed and topic not in input_topics and log.config.compacted:

@@ -178,7 +178,7 @@ async def make_ready(config: BrokerConfig, store: Store, clock: Clock, reached: 
 
 async def _fence_later_producers(node: Node, reached: dict[str, tuple[int, int]]) -> None:
     """Nobody gets the epoch of a producer that is still there, and was never there."""
-    await complete_ends(node)
+    await complete_ends([node])
     for shard, transactional_id, known in node.transactions.known():
         here = known.producer_id, known.epoch
         producer_id, epoch = reached.get(transactional_id, here)
@@ -188,7 +188,7 @@ async def _fence_later_producers(node: Node, reached: dict[str, tuple[int, int]]
             service.run(
                 shard, shard.coordinator.raise_epoch(transactional_id, above, service.now())
             )
-    await complete_ends(node)
+    await complete_ends([node])
 
 
 def _let_members_go(groups: GroupService) -> None:

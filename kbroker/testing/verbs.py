@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kbroker.broker import Broker
+from kbroker.cluster import Cluster
 from kbroker.groups import GroupShard
 from kbroker.node import Node
 from kbroker.protocol.api_keys import ApiKey
@@ -11,7 +12,18 @@ from kbroker.protocol.messages.transactions import InitProducerIdRequest, InitPr
 from kbroker.transactions import TransactionShard
 
 from .rules import Effect, Faults, Rule, Target
-from .transactions import complete_ends, open_transaction, transaction_of
+from .transactions import (
+    complete_ends,
+    known_transactions,
+    open_transaction,
+    transaction_of,
+)
+from .whereabouts import (
+    any_node,
+    coordinator_of_group,
+    coordinator_of_transactions,
+    leader_of,
+)
 
 ASK_LEADERS = frozenset(
     {
@@ -67,8 +79,8 @@ class StateVerbs:
         raise NotImplementedError
 
     @property
-    def _node(self) -> Node:
-        return self.broker.node
+    def _nodes(self) -> list[Node]:
+        return self.broker.running_nodes
 
     async def expire_member(self, group: str, member: str) -> list[str]:
         """End the session of a member now, as if it had not been heard of for too long.
@@ -77,7 +89,7 @@ class StateVerbs:
         ids of those who are out; one that waits for the others in a rebalance stays, as ever.
         Raises ValueError when there is none, with those that there are.
         """
-        groups = self._node.groups
+        groups = coordinator_of_group(self.broker, group).groups
         shard, ids = self._members(group)
         meant = [member_id for member_id, names in ids.items() if member in names]
         if not meant:
@@ -93,7 +105,7 @@ class StateVerbs:
     def _members(self, group: str) -> tuple[GroupShard, dict[str, set[str]]]:
         """The coordinator of a group, and by what names its members are known."""
         try:
-            shard = self._node.groups.shard(group)
+            shard = coordinator_of_group(self.broker, group).groups.shard(group)
         except KafkaError as error:
             raise ValueError(f"there is no group {group!r}") from error
         rows = shard.coordinator.describe_group(group, 5).members
@@ -119,8 +131,8 @@ class StateVerbs:
                     "name a producer by its id or by its transactional id, not by both"
                 )
             return [await self._fence_transactional(transactional_id)]
-        logs = [replica.log for replica in self._node.open_replicas()]
-        named = {it.producer_id: name for _, name, it in self._node.transactions.known()}
+        logs = [replica.log for node in self._nodes for replica in node.open_replicas()]
+        named = {it.producer_id: name for _, name, it in known_transactions(self._nodes)}
         known = sorted({*named, *(known for log in logs for known, _ in log.producers)})
         meant = known if producer_id is None else [producer_id]
         if not meant or not set(meant) <= set(known):
@@ -136,17 +148,17 @@ class StateVerbs:
         return meant
 
     async def _fence_transactional(self, transactional_id: str) -> int:
-        _, known = transaction_of(self._node, transactional_id)
+        _, known = transaction_of(self._nodes, transactional_id)
         self.did("fenced its producer", transactional_id=transactional_id)
         await self._begin_anew(transactional_id)
         return known.producer_id
 
     async def _begin_anew(self, transactional_id: str) -> None:
         """What a newer instance does: it asks until what was open is aborted."""
-        await complete_ends(self._node)
+        await complete_ends(self._nodes)
         code = await self._init(transactional_id)
         if code == ErrorCode.CONCURRENT_TRANSACTIONS:
-            await complete_ends(self._node)
+            await complete_ends(self._nodes)
             code = await self._init(transactional_id)
         if code:
             raise RuntimeError(
@@ -154,9 +166,9 @@ class StateVerbs:
             )
 
     async def _init(self, transactional_id: str) -> ErrorCode:
-        node = self._node
+        node = coordinator_of_transactions(self.broker, transactional_id)
         new_id = await node.transactions.new_id_for(transactional_id)
-        shard, known = transaction_of(node, transactional_id)
+        shard, known = transaction_of([node], transactional_id)
         request = InitProducerIdRequest(
             transactional_id=transactional_id,
             transaction_timeout_ms=known.timeout_ms,
@@ -176,10 +188,10 @@ class StateVerbs:
         Returns when the markers are written. Raises ValueError when none is open, with those that
         are.
         """
-        shard = open_transaction(self._node, transactional_id)
-        service = self._node.transactions
+        shard = open_transaction(self._nodes, transactional_id)
+        service = coordinator_of_transactions(self.broker, transactional_id).transactions
         service.run(shard, shard.coordinator.abort(transactional_id, service.now(), cause=ABORTED))
-        await complete_ends(self._node)
+        await complete_ends(self._nodes)
 
     async def expire_transaction(self, transactional_id: str) -> None:
         """Let an open transaction have lasted longer than its `transaction.timeout.ms` now, whatever
@@ -188,12 +200,12 @@ class StateVerbs:
         Returns when the markers are written. Raises ValueError when none is open, with those that
         are.
         """
-        shard: TransactionShard = open_transaction(self._node, transactional_id)
-        service = self._node.transactions
+        shard: TransactionShard = open_transaction(self._nodes, transactional_id)
+        service = coordinator_of_transactions(self.broker, transactional_id).transactions
         self.did("let it last too long", transactional_id=transactional_id)
         shard.coordinator.end_timeout(transactional_id, service.now())
         service.run_due()
-        await complete_ends(self._node)
+        await complete_ends(self._nodes)
 
     async def offset_out_of_range(self, topic: str, partition: int = 0) -> int:
         """Lose all records of a partition, and skip an offset: no position in it is right any more,
@@ -202,7 +214,7 @@ class StateVerbs:
         Returns the offset at which the partition begins now. Raises KafkaError
         UNKNOWN_TOPIC_OR_PARTITION.
         """
-        node = self._node
+        node = leader_of(self.broker, topic, partition)
         replica = node.named_replica(topic, partition)
         self.did(f"lost all records of {topic}-{partition}", topic=topic)
         await node.flusher.sync_now()
@@ -213,55 +225,80 @@ class StateVerbs:
         node.changes.happened()
         return start
 
-    async def move_leader(self, topic: str, partition: int | None = None) -> None:
-        """Elect the leader of a partition anew, None for all of the topic.
+    async def move_leader(
+        self, topic: str, partition: int | None = None, *, to: int | None = None
+    ) -> None:
+        """Let another node lead a partition, None for all of the topic.
 
-        The leader epoch rises, and each client is told NOT_LEADER_OR_FOLLOWER until it has asked
-        for metadata again. Raises KafkaError UNKNOWN_TOPIC_OR_PARTITION.
+        `to` is that node, None is the next one that is in sync. Where no other one is, as on a
+        broker of one node, the leader is elected anew: the leader epoch rises, and each client is
+        told NOT_LEADER_OR_FOLLOWER until it has asked for metadata again. Raises KafkaError
+        UNKNOWN_TOPIC_OR_PARTITION, and ValueError when node `to` is not in sync.
         """
-        cluster = self._node.cluster
+        cluster = any_node(self.broker).cluster
         known = cluster.existing(topic, partition or 0)[0].partitions
         indexes = [each.index for each in known] if partition is None else [partition]
-        target = Target(ASK_LEADERS, topic=topic, partitions=frozenset(indexes))
         self.did(f"moved the leader of {topic} {indexes}", topic=topic)
-        self._refuse_until(ApiKey.METADATA, target, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        for index in indexes:
+        stayed = [i for i in indexes if not await self._hand_over(cluster, topic, i, to)]
+        if stayed:
+            target = Target(ASK_LEADERS, topic=topic, partitions=frozenset(stayed))
+            self._refuse_until(ApiKey.METADATA, target, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        for index in stayed:
             await cluster.renew_leader(topic, index, cause=CAUSE)
-            self._node.named_replica(topic, index).wake()
+            leader_of(self.broker, topic, index).named_replica(topic, index).wake()
+
+    async def _hand_over(self, cluster: Cluster, topic: str, index: int, to: int | None) -> bool:
+        """Let another node lead; False when there is none that can."""
+        before = cluster.existing(topic, index)[1]
+        if to is not None and before.leader == to:
+            return True
+        now_leads = await cluster.hand_over(topic, index, to=to, cause=CAUSE)
+        if to is not None and now_leads is None:
+            raise ValueError(
+                f"node {to} cannot lead {topic}-{index}: in sync are {list(before.isr)}"
+            )
+        return now_leads is not None
 
     async def move_coordinator(
         self, group: str | None = None, *, transactional_id: str | None = None
     ) -> None:
-        """Let the coordinator of a group or transactional id move: it is loaded anew from what is
-        stored, and each client is told NOT_COORDINATOR until it has looked for it again.
+        """Let the coordinator of a group or transactional id move to another node, where it is loaded
+        from what is stored: clients are told NOT_COORDINATOR and look for it again.
 
-        Raises ValueError when there is no such one, with those that there are.
+        On a broker of one node it is loaded anew, and each client is told NOT_COORDINATOR until it
+        has looked for it again. Raises ValueError when there is no such one, with those that there are.
         """
         match group, transactional_id:
             case str(), None:
-                self._move_group_coordinator(group)
+                await self._move_group_coordinator(group)
             case None, str():
-                self._move_transaction_coordinator(transactional_id)
+                await self._move_transaction_coordinator(transactional_id)
             case _:
                 raise ValueError("a coordinator is that of a group or of a transactional id")
 
-    def _move_group_coordinator(self, group: str) -> None:
-        shards = self._node.groups.shards()
+    async def _move_group_coordinator(self, group: str) -> None:
+        node = coordinator_of_group(self.broker, group)
+        shards = [shard for each in self._nodes for shard in each.groups.shards()]
         known = {row.group_id for shard in shards for row in shard.coordinator.list_groups()}
         if group not in known:
             there_are = ", ".join(sorted(known)) or "none"
             raise ValueError(f"there is no group {group!r}; there are {there_are}")
-        target = Target(ASK_COORDINATORS, group=group)
         self.did("moved the coordinator", group=group)
+        if await self._hand_over(node.cluster, *node.groups.place_of(group), None):
+            return
+        target = Target(ASK_COORDINATORS, group=group)
         self._refuse_until(ApiKey.FIND_COORDINATOR, target, ErrorCode.NOT_COORDINATOR)
-        self._node.groups.reload(group)
+        node.groups.reload(group)
 
-    def _move_transaction_coordinator(self, transactional_id: str) -> None:
-        transaction_of(self._node, transactional_id)
-        target = Target(ASK_TRANSACTION_COORDINATORS, transactional_id=transactional_id)
+    async def _move_transaction_coordinator(self, transactional_id: str) -> None:
+        transaction_of(self._nodes, transactional_id)
+        node = coordinator_of_transactions(self.broker, transactional_id)
         self.did("moved the coordinator", transactional_id=transactional_id)
+        if await self._hand_over(node.cluster, *node.transactions.place_of(transactional_id), None):
+            return
+        target = Target(ASK_TRANSACTION_COORDINATORS, transactional_id=transactional_id)
         self._refuse_until(ApiKey.FIND_COORDINATOR, target, ErrorCode.NOT_COORDINATOR)
-        self._node.transactions.reload(transactional_id)
+        node.transactions.reload(transactional_id)
 
     def _refuse_until(self, api: ApiKey, target: Target, code: ErrorCode) -> None:
         rule = Rule(target, Effect.ERROR, code=code, count=float("inf"), until=api, frees_all=True)

@@ -138,7 +138,7 @@ def test_time_by_json(ready: dict[str, Any], order: Orders) -> None:
     [
         (b"no json", "Expecting value"),
         (b"[]", "an order is a JSON object"),
-        (b'{"do": "dance"}', "`do` is one of abort_transaction, advance"),
+        (b'{"do": "dance"}', "`do` is one of abort_transaction, add_node"),
         (b'{"do": "fault", "api": "Prodce"}', "did you mean Produce"),
         (b'{"do": "fault", "effect": "explode"}', "effect is one of pass, disconnect"),
         (b'{"do": "fault", "effect": "disconnect", "error": "X"}', "there is no error 'X'"),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .cluster_folders import grow, shrink
+from .cluster_moves import drain, forget, rebalance
 from .cluster_node import link, node
 from .output import Column, format_options, show, table
 from .target import FAILED, Target, run, target_options
@@ -27,6 +28,9 @@ cluster.add_command(node)
 cluster.add_command(link)
 cluster.add_command(grow)
 cluster.add_command(shrink)
+cluster.add_command(drain)
+cluster.add_command(rebalance)
+cluster.add_command(forget)
 
 
 @cluster.command()
@@ -98,19 +102,42 @@ async def _problems(cluster: ClusterClient) -> list[dict[str, Any]]:
             problems.append(_problem("broker", str(broker.node_id), str(error), ""))
     offline: list[dict[str, Any]] = []
     readable = []
+    required = await _required_in_sync(cluster, metadata)
     for topic in metadata.topics:
         for part in topic.partitions:
             where = f"{topic.name}-{part.partition_index}"
             missing = sorted(set(part.replica_nodes) - set(part.isr_nodes))
             if part.leader_id < 0:
-                offline.append(_offline(where, "no leader"))
+                offline.append(_without_leader(where, part.replica_nodes, part.isr_nodes))
             elif part.leader_id not in dead:
                 readable.append((topic.name or "", part.partition_index))
                 if missing:
                     said = f"copies on {', '.join(map(str, missing))} are behind"
+                    if len(part.isr_nodes) < min(required[topic.name], len(part.replica_nodes)):
+                        said += "; too few are in sync, acks=all is refused"
                     action = "start these brokers, or look into their logs"
                     problems.append(_problem("partition", where, said, action))
     return problems + offline + await _unreadable(cluster, readable)
+
+
+async def _required_in_sync(
+    cluster: ClusterClient, metadata: MetadataResponse
+) -> dict[str | None, int]:
+    """The min.insync.replicas of the topics that have copies that are behind."""
+    from kbroker.client.configs import Resource, describe_configs
+
+    names = [
+        topic.name or ""
+        for topic in metadata.topics
+        if any(len(part.isr_nodes) < len(part.replica_nodes) for part in topic.partitions)
+    ]
+    found = await describe_configs(cluster, Resource.TOPIC, names) if names else {}
+    return {
+        name: int(setting.value or 1)
+        for name, settings in found.items()
+        for setting in settings
+        if setting.name == "min.insync.replicas"
+    }
 
 
 async def _unreadable(
@@ -125,6 +152,17 @@ async def _unreadable(
         for (name, index), one in sorted(found.items())
         if one.error
     ]
+
+
+def _without_leader(where: str, replicas: list[int], in_sync: list[int]) -> dict[str, Any]:
+    first = ", ".join(map(str, in_sync or replicas))
+    return _problem(
+        "partition",
+        where,
+        "offline: no leader",
+        f"start broker {first}; when none of them comes back, `kafka-leader-election --election-type "
+        "unclean` gives up what only they have",
+    )
 
 
 def _offline(where: str, reason: str) -> dict[str, Any]:

@@ -1,0 +1,148 @@
+"""`kbroker cluster drain`, `rebalance` and `forget`: what brokers hold, and brokers that go."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+import click
+
+from .output import Column, format_options, show, table
+from .target import Target, run, target_options
+
+if TYPE_CHECKING:
+    from kbroker.client.cluster import ClusterClient
+    from kbroker.client.moves import Placement
+    from kbroker.client.topics import Partition
+
+Moves = dict["Partition", list[int]]
+CORDONED = "cordoned.log.dirs"
+EVERY_FOLDER = "*"
+POLL_SECONDS = 0.2
+
+dry_run_option = click.option("--dry-run", is_flag=True, help="Only show what would move.")
+no_wait_option = click.option("--no-wait", is_flag=True, help="Begin, and do not wait for the end.")
+
+
+@click.command()
+@click.argument("broker", type=click.IntRange(min=0))
+@click.option("--undo", is_flag=True, help="Let the broker take new partitions again.")
+@dry_run_option
+@no_wait_option
+@format_options
+@target_options
+def drain(
+    target: Target, broker: int, undo: bool, dry_run: bool, no_wait: bool, output: str
+) -> None:
+    """Move all partitions away from a BROKER, which may be down, and give it no new ones.
+
+    Without --undo it stays empty, over restarts too. `kbroker cluster forget` then removes one that
+    is gone for good.
+    """
+    if undo:
+        run(target, lambda cluster: _cordon(cluster, broker, cordoned=False))
+        return
+
+    def plan(found: Placement) -> Moves:
+        from kbroker.cluster.placement import drain as plan_drain
+
+        return plan_drain(found.replicas, broker, found.racks)
+
+    if not dry_run:
+        run(target, lambda cluster: _cordon(cluster, broker, cordoned=True))
+    _move(target, plan, dry_run=dry_run, no_wait=no_wait, output=output)
+
+
+@click.command()
+@dry_run_option
+@no_wait_option
+@format_options
+@target_options
+def rebalance(target: Target, dry_run: bool, no_wait: bool, output: str) -> None:
+    """Let all brokers hold and lead about as many partitions: after one was added, for example.
+
+    As few partitions as possible move; copies stay in different racks.
+    """
+
+    def plan(found: Placement) -> Moves:
+        from kbroker.cluster.placement import rebalance as plan_rebalance
+
+        return plan_rebalance(found.replicas, found.racks)
+
+    _move(target, plan, dry_run=dry_run, no_wait=no_wait, output=output)
+
+
+@click.command()
+@click.argument("broker", type=click.IntRange(min=0))
+@target_options
+def forget(target: Target, broker: int) -> None:
+    """Let the cluster forget a BROKER that is gone for good and holds no partitions."""
+    from kbroker.client.moves import forget_broker
+
+    run(target, lambda cluster: forget_broker(cluster, broker))
+
+
+async def _cordon(cluster: ClusterClient, broker: int, *, cordoned: bool) -> None:
+    """Give a broker no new partitions, or again; one that is down gets none anyway."""
+    from kbroker.client.configs import Operation, Resource, alter_configs
+
+    if broker not in {row.node_id for row in (await cluster.metadata([])).brokers}:
+        return
+    change = (Operation.SET, EVERY_FOLDER) if cordoned else (Operation.DELETE, None)
+    await alter_configs(cluster, Resource.BROKER, str(broker), {CORDONED: change})
+
+
+def _move(
+    target: Target,
+    plan: Callable[[Placement], Moves],
+    *,
+    dry_run: bool,
+    no_wait: bool,
+    output: str,
+) -> None:
+    before, moves = run(target, lambda cluster: _begin(cluster, plan, dry_run=dry_run))
+    rows = [
+        {
+            "partition": f"{name}-{index}",
+            "from": _listed(before[name, index]),
+            "to": _listed(nodes),
+        }
+        for (name, index), nodes in sorted(moves.items())
+    ]
+    if not dry_run and not no_wait:
+        run(target, lambda cluster: _finish(cluster, moves))
+    columns = [Column("partition"), Column("from"), Column("to")]
+    show(output, rows, lambda wide: table(columns, rows, wide=wide) if rows else "nothing moves")
+
+
+async def _begin(
+    cluster: ClusterClient, plan: Callable[[Placement], Moves], *, dry_run: bool
+) -> tuple[Mapping[Partition, list[int]], Moves]:
+    from kbroker.client.moves import begin_moves, placement
+
+    found = await placement(cluster)
+    moves = plan(found)
+    if not dry_run:
+        await begin_moves(cluster, moves)
+    return found.replicas, moves
+
+
+async def _finish(cluster: ClusterClient, moves: Moves) -> None:
+    """Wait until partitions are where they are to be, and let the right brokers lead them."""
+    import trio
+
+    from kbroker.client.moves import elect_preferred, under_way
+
+    left = math.inf
+    while waiting := moves.keys() & (await under_way(cluster)).keys():
+        if len(waiting) < left:
+            left = len(waiting)
+            click.echo(f"{left} partitions are being copied", err=True)
+        await trio.sleep(POLL_SECONDS)
+    if moves:
+        await elect_preferred(cluster)
+
+
+def _listed(nodes: list[int]) -> str:
+    return ", ".join(map(str, nodes))

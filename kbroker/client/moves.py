@@ -1,0 +1,87 @@
+"""Moves of partitions between brokers (KIP-455), and brokers that are gone for good."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from kbroker.protocol.messages.cluster import (
+    AlterPartitionReassignmentsRequest,
+    ElectLeadersRequest,
+    ListPartitionReassignmentsRequest,
+    UnregisterBrokerRequest,
+)
+from kbroker.protocol.messages.metadata import MetadataResponse
+
+from .cluster import ClusterClient
+from .errors import check
+from .topics import Partition
+
+PREFERRED = 0
+AT_ONCE = 1000
+"""Partitions of one request."""
+
+
+class Placement(NamedTuple):
+    """Where all partitions are, and the racks of the brokers that run."""
+
+    replicas: dict[Partition, list[int]]
+    racks: dict[int, str | None]
+
+
+async def placement(cluster: ClusterClient) -> Placement:
+    """Where all partitions are; of those that move, where they will be. Raises KafkaError."""
+    metadata: MetadataResponse = await cluster.metadata()
+    removing = await under_way(cluster)
+    replicas = {
+        (topic.name or "", part.partition_index): part.replica_nodes
+        for topic in metadata.topics
+        for part in topic.partitions
+    }
+    for partition, leaving in removing.items():
+        replicas[partition] = [each for each in replicas[partition] if each not in leaving]
+    return Placement(replicas, {row.node_id: row.rack for row in metadata.brokers})
+
+
+async def under_way(cluster: ClusterClient) -> dict[Partition, list[int]]:
+    """The partitions that move now, and the brokers that they leave. Raises KafkaError."""
+    answer = await (await cluster.controller()).ask(ListPartitionReassignmentsRequest(topics=None))
+    check(answer.error_code, answer.error_message)
+    return {
+        (topic.name, part.partition_index): part.removing_replicas
+        for topic in answer.topics
+        for part in topic.partitions
+    }
+
+
+async def begin_moves(cluster: ClusterClient, moves: Mapping[Partition, Sequence[int]]) -> None:
+    """Let partitions move to other brokers. Raises KafkaError for the first that is refused."""
+    names = sorted(moves)
+    for first in range(0, len(names), AT_ONCE):
+        topics: dict[str, AlterPartitionReassignmentsRequest.Topic] = {}
+        for name, index in names[first : first + AT_ONCE]:
+            row = topics.setdefault(name, AlterPartitionReassignmentsRequest.Topic(name=name))
+            row.partitions.append(
+                AlterPartitionReassignmentsRequest.Partition(
+                    partition_index=index, replicas=list(moves[name, index])
+                )
+            )
+        request = AlterPartitionReassignmentsRequest(topics=list(topics.values()))
+        answer = await (await cluster.controller()).ask(request)
+        check(answer.error_code, answer.error_message)
+        for topic in answer.responses:
+            for part in topic.partitions:
+                check(part.error_code, part.error_message)
+
+
+async def elect_preferred(cluster: ClusterClient) -> None:
+    """Let the first replica of each partition lead where it is in sync. Raises KafkaError."""
+    request = ElectLeadersRequest(election_type=PREFERRED, topic_partitions=None)
+    answer = await (await cluster.controller()).ask(request)
+    check(answer.error_code)
+
+
+async def forget_broker(cluster: ClusterClient, node_id: int) -> None:
+    """Let the cluster forget a broker that is down for good. Raises KafkaError."""
+    answer = await (await cluster.controller()).ask(UnregisterBrokerRequest(broker_id=node_id))
+    check(answer.error_code, answer.error_message)

@@ -1,0 +1,75 @@
+"""`kbroker cluster drain`, `rebalance`, `forget`, and what `health` says of nodes that are away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kbroker.broker import Broker
+from kbroker.topics import NewTopic, create_topic
+
+from ..brokers import started
+from ..wire import until
+from .conftest import Cli
+
+
+async def make(broker: Broker, name: str, partitions: int, factor: int, **configs: str) -> None:
+    node = broker.running()
+    named = {key.replace("_", "."): value for key, value in configs.items()}
+    await create_topic(
+        node.cluster, node.config, NewTopic(name, partitions, factor, configs=named), cause="test"
+    )
+
+
+def placed(broker: Broker) -> Iterator[list[int]]:
+    for topic in broker.running().cluster.topics.values():
+        for partition in topic.partitions:
+            yield partition.replicas
+
+
+def leaders(broker: Broker) -> list[int]:
+    topics = broker.running().cluster.topics.values()
+    return [partition.leader for topic in topics for partition in topic.partitions]
+
+
+async def test_a_node_is_emptied_filled_again_and_forgotten(cli: Cli) -> None:
+    async with started(nodes=3) as broker:
+        where = ("-b", broker.bootstrap_servers)
+        await make(broker, "orders", 6, 2)
+        await cli("topic", "produce", "orders", "x", *where)
+        shown = await cli("cluster", "drain", "3", "--dry-run", *where)
+        assert "orders-" in shown.stdout
+        assert any(3 in nodes for nodes in placed(broker)), "nothing moved"
+        await cli("cluster", "drain", "3", *where)
+        assert all(sorted(nodes) == [1, 2] for nodes in placed(broker))
+        assert sorted(leaders(broker)) == [1, 1, 1, 2, 2, 2]
+        await make(broker, "later", 3, 2)
+        assert all(sorted(nodes) == [1, 2] for nodes in placed(broker))
+        await cli("cluster", "drain", "3", "--undo", *where)
+        await cli("cluster", "rebalance", *where)
+        held = [each for nodes in placed(broker) for each in nodes]
+        assert [held.count(each) for each in (1, 2, 3)] == [6, 6, 6]
+        assert (await cli("cluster", "rebalance", *where)).stdout == "nothing moves\n"
+        said = await cli("cluster", "forget", "3", *where, status=1)
+        assert "broker 3 runs; stop it first" in said.stderr
+        await broker.local_node(3).stop()
+        said = await cli("cluster", "forget", "3", *where, status=1)
+        assert "kbroker cluster drain 3" in said.stderr
+        await cli("cluster", "drain", "3", *where)
+        await cli("cluster", "forget", "3", *where)
+        assert broker.running().cluster.node_ids == [1, 2]
+
+
+async def test_health_tells_which_copies_are_missing(cli: Cli) -> None:
+    async with started(nodes=3) as broker:
+        where = ("-b", broker.bootstrap_servers)
+        await make(broker, "orders", 1, 3, min_insync_replicas="3")
+        await make(broker, "alone", 1, 1)
+        ((lone,),) = (nodes for nodes in placed(broker) if len(nodes) == 1)
+        assert (await cli("cluster", "health", *where)).stdout == "healthy\n"
+        await broker.local_node(lone).crash()
+        cluster = broker.running().cluster
+        await until(lambda: lone not in cluster.nodes and -1 in leaders(broker))
+        said = (await cli("cluster", "health", *where, status=1)).stdout
+        assert f"copies on {lone} are behind; too few are in sync, acks=all is refused" in said
+        assert f"start broker {lone}" in said
+        assert "alone-0" in said

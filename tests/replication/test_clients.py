@@ -1,0 +1,426 @@
+"""Members of a group and transactional producers, whose coordinators are taken from them.
+
+The node of a coordinator is stopped, or crashes, and its partitions are given back to it: the clients
+go on by themselves, and no committed offset goes back.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import kafka
+import kafka.errors
+import pytest
+import trio
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+
+from kbroker.cluster import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode
+
+from ..kill.server import HOST
+from ..wire import connected, request
+from .cluster import NODES, Cluster, wait_until
+
+pytestmark = [
+    # kafka-python reads its own files in a way that Python 3.11 and 3.12 find old.
+    pytest.mark.filterwarnings("ignore:(open|read)_text is deprecated:DeprecationWarning"),
+    # It forgets to close sockets.
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
+]
+
+INPUT, OUTPUT, PARTITIONS = "in", "out", 3
+SETTINGS = (
+    "flush.policy=fsync",
+    "default.replication.factor=3",
+    "min.insync.replicas=2",
+    "offsets.topic.num.partitions=3",
+    "transaction.state.log.num.partitions=3",
+    "auto.leader.rebalance.enable=false",
+)
+TOPICS = (f"{INPUT}:{PARTITIONS}", f"{OUTPUT}:{PARTITIONS}")
+GROUP, TRANSACTION = 0, 1
+STEPS = 5
+"""How often everybody has to get something done after each change."""
+ASK_AGAIN = frozenset(
+    {
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
+"""What an application is told by its library while a coordinator moves, by Apache Kafka too."""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    folder = tmp_path_factory.mktemp("clients")
+    names = (INPUT, OUTPUT, OFFSETS_TOPIC, TRANSACTIONS_TOPIC)
+    cluster = Cluster(folder, SETTINGS, TOPICS, names)
+    try:
+        cluster.start()
+        for kind in (GROUP, TRANSACTION):
+            coordinator(cluster, kind, "first")
+        await_in_sync(cluster)
+        yield cluster
+    finally:
+        cluster.close()
+
+
+@pytest.fixture(autouse=True)
+def _without_kafka_python_s_log() -> Iterator[None]:
+    """Its records hold the sockets of connections that failed, which it forgot to close."""
+    logger = logging.getLogger("kafka")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    yield
+    logger.setLevel(level)
+    gc.collect()
+
+
+def await_in_sync(cluster: Cluster) -> None:
+    cluster.await_in_sync(list(cluster.look()))
+
+
+def coordinator(cluster: Cluster, kind: int, key: str) -> int:
+    """The node that has a coordinator, as soon as it is known."""
+    found: list[int] = []
+
+    async def find(port: int) -> int:
+        async with connected((HOST, port)) as wire:
+            ask = request(ApiKey.FIND_COORDINATOR, key=key, key_type=kind)
+            return int((await wire.ask(ApiKey.FIND_COORDINATOR, 3, ask)).node_id)
+
+    def is_known() -> bool:
+        for port in cluster.ports:
+            try:
+                found[:] = [trio.run(find, port)]
+            except OSError:
+                continue
+            return found[0] in NODES
+        return False
+
+    wait_until(is_known, lambda: f"no coordinator of {key}")
+    return found[0]
+
+
+class Application:
+    """Does its step again and again in a thread; `check` raises what went wrong."""
+
+    def __init__(self, step: Callable[[], None], close: Callable[[], None]) -> None:
+        self.steps = 0
+        self._step, self._close = step, close
+        self._error: BaseException | None = None
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                self._step()
+                self.steps += 1
+            self._close()
+        except BaseException as error:  # noqa: BLE001  # `check` raises it again
+            self._error = error
+
+    def check(self) -> None:
+        if self._error is not None:
+            raise AssertionError("an error reached the application") from self._error
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+        self.check()
+
+
+class Positions:
+    """What a group has committed: it only ever grows."""
+
+    def __init__(self) -> None:
+        self.committed = dict.fromkeys(range(PARTITIONS), -1)
+        self._lock = threading.Lock()
+
+    def was_committed(self, partition: int, offset: int) -> None:
+        """A member has committed, and been told so."""
+        with self._lock:
+            self.committed[partition] = max(self.committed[partition], offset)
+
+    def was_read(self, partition: int, offset: int, known: int) -> None:
+        """The group's offset is `offset`; `known` was committed before it was asked for."""
+        assert offset >= known, f"{INPUT}-{partition}: {offset} after {known} was committed"
+
+
+class Progress:
+    """What has to go on whatever happens: all applications, and the group in every partition."""
+
+    def __init__(self, positions: Positions | None = None) -> None:
+        self.applications: list[Application] = []
+        self._positions = positions
+
+    def _counts(self) -> list[int]:
+        committed = self._positions.committed.values() if self._positions else ()
+        return [*(each.steps for each in self.applications), *committed]
+
+    def all_go_on(self) -> None:
+        before = self._counts()
+
+        def went_on() -> bool:
+            for each in self.applications:
+                each.check()
+            counts = zip(self._counts(), before, strict=True)
+            return all(now >= then + STEPS for now, then in counts)
+
+        wait_until(went_on, lambda: f"{before}, then {self._counts()}")
+
+    def stop(self) -> None:
+        for each in self.applications:
+            each.stop()
+
+
+class Member(Protocol):
+    """What the members of both libraries can do."""
+
+    def poll(self) -> dict[int, int]:
+        """The next position of each partition of which records came."""
+        ...
+
+    def commit(self, positions: dict[int, int]) -> None: ...
+
+    def committed(self, partition: int) -> int: ...
+
+    def close(self) -> None: ...
+
+
+class KafkaPython:
+    """A member with kafka-python."""
+
+    def __init__(self, bootstrap: str, group: str) -> None:
+        self._consumer = kafka.KafkaConsumer(
+            INPUT,
+            bootstrap_servers=bootstrap.split(","),
+            group_id=group,
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+            session_timeout_ms=20_000,
+            heartbeat_interval_ms=300,
+        )
+
+    def poll(self) -> dict[int, int]:
+        found = self._consumer.poll(timeout_ms=300)
+        return {place.partition: rows[-1].offset + 1 for place, rows in found.items()}
+
+    def commit(self, positions: dict[int, int]) -> None:
+        row = kafka.structs.OffsetAndMetadata
+        self._consumer.commit(
+            {kafka.TopicPartition(INPUT, n): row(at, "", -1) for n, at in positions.items()}
+        )
+
+    def committed(self, partition: int) -> int:
+        found = self._consumer.committed(kafka.TopicPartition(INPUT, partition))
+        return -1 if found is None else int(found)
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+class Confluent:
+    """A member with confluent-kafka."""
+
+    def __init__(self, bootstrap: str, group: str) -> None:
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": group,
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                "session.timeout.ms": 20_000,
+                "heartbeat.interval.ms": 300,
+                "reconnect.backoff.max.ms": 300,
+                "log_level": 0,
+            }
+        )
+        self._consumer.subscribe([INPUT])
+
+    def poll(self) -> dict[int, int]:
+        found = self._consumer.consume(100, 0.3)
+        return {row.partition(): row.offset() + 1 for row in found if row.error() is None}
+
+    def commit(self, positions: dict[int, int]) -> None:
+        rows = [TopicPartition(INPUT, n, at) for n, at in positions.items()]
+        again(lambda: self._consumer.commit(offsets=rows, asynchronous=False))
+
+    def committed(self, partition: int) -> int:
+        asked = [TopicPartition(INPUT, partition)]
+        (row,) = again(lambda: self._consumer.committed(asked, 30))
+        return max(int(row.offset), -1)
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+def again(ask: Callable[[], Any]) -> Any:
+    """Ask until the coordinator is where it is looked for."""
+    while True:
+        try:
+            return ask()
+        except KafkaException as error:
+            if error.args[0].code() not in ASK_AGAIN:
+                raise
+            time.sleep(0.05)
+
+
+LIBRARIES: dict[str, Callable[[str, str], Member]] = {
+    "kafka-python": KafkaPython,
+    "confluent-kafka": Confluent,
+}
+
+
+def member(cluster: Cluster, library: str, group: str, positions: Positions) -> Application:
+    """A member that commits what it reads, and looks whether it is committed."""
+    client = LIBRARIES[library](cluster.bootstrap, group)
+
+    def step() -> None:
+        found = client.poll()
+        if found:
+            client.commit(found)
+            for partition, offset in found.items():
+                positions.was_committed(partition, offset)
+        for partition, known in list(positions.committed.items()):
+            positions.was_read(partition, client.committed(partition), known)
+
+    return Application(step, client.close)
+
+
+def producer(cluster: Cluster) -> Application:
+    client = Producer(
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "enable.idempotence": True,
+            "linger.ms": 5,
+            "reconnect.backoff.max.ms": 300,
+            "log_level": 0,
+        }
+    )
+    errors: list[Any] = []
+    numbers = itertools.count()
+
+    def told(error: Any, _: object) -> None:
+        if error is not None:
+            errors.append(error)
+
+    def step() -> None:
+        for number in range(PARTITIONS):
+            client.produce(INPUT, b"%d" % next(numbers), partition=number, on_delivery=told)
+        assert client.flush(30) == 0
+        assert errors == []
+        time.sleep(0.02)
+
+    return Application(step, lambda: None)
+
+
+def transactional(cluster: Cluster, name: str, written: list[bytes]) -> Application:
+    """A transaction in each step, over all partitions; every third one is aborted."""
+    client = Producer(
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "transactional.id": name,
+            "linger.ms": 1,
+            "reconnect.backoff.max.ms": 300,
+            "log_level": 0,
+        }
+    )
+    client.init_transactions(30)
+    numbers = itertools.count()
+
+    def step() -> None:
+        number = next(numbers)
+        value = b"%s %d" % (name.encode(), number)
+        client.begin_transaction()
+        for partition in range(PARTITIONS):
+            client.produce(OUTPUT, value, partition=partition)
+        assert client.flush(30) == 0
+        if number % 3 == 2:
+            client.abort_transaction(30)
+        else:
+            client.commit_transaction(30)
+            written.append(value)
+        time.sleep(0.02)
+
+    return Application(step, lambda: None)
+
+
+def take_coordinator(cluster: Cluster, node: int, how: str, progress: Progress) -> None:
+    """Everybody goes on without the node, with it again, and when it leads again."""
+    end = cluster.stop if how == "stop" else cluster.crash
+    end(node)
+    progress.all_go_on()
+    cluster.revive(node)
+    await_in_sync(cluster)
+    progress.all_go_on()
+    cluster.move_leaders_back()
+    progress.all_go_on()
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_members_go_on(cluster: Cluster, library: str) -> None:
+    group, positions = f"group-{library}", Positions()
+    progress = Progress(positions)
+    try:
+        progress.applications.append(producer(cluster))
+        for _ in range(2):
+            progress.applications.append(member(cluster, library, group, positions))
+        progress.all_go_on()
+        for how in ("stop", "crash"):
+            take_coordinator(cluster, coordinator(cluster, GROUP, group), how, progress)
+    finally:
+        progress.stop()
+
+
+def test_transactions_go_on(cluster: Cluster) -> None:
+    """All of each transaction that was committed can be read, and nothing of the others."""
+    written: dict[str, list[bytes]] = {f"tx-{number}": [] for number in range(3)}
+    progress = Progress()
+    try:
+        for name, values in written.items():
+            progress.applications.append(transactional(cluster, name, values))
+        progress.all_go_on()
+        for how in ("stop", "crash"):
+            node = coordinator(cluster, TRANSACTION, "tx-0")
+            take_coordinator(cluster, node, how, progress)
+    finally:
+        progress.stop()
+    expected = sorted(itertools.chain(*written.values()))
+    assert [sorted(values) for values in read_all(cluster)] == [expected] * PARTITIONS
+
+
+def read_all(cluster: Cluster) -> list[list[bytes]]:
+    """The committed records of each partition of the output."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "group.id": "reads all",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "log_level": 0,
+        }
+    )
+    consumer.assign([TopicPartition(OUTPUT, number, 0) for number in range(PARTITIONS)])
+    values: list[list[bytes]] = [[] for _ in range(PARTITIONS)]
+    at_end: set[int] = set()
+    while len(at_end) < PARTITIONS:
+        message = consumer.poll(30)
+        assert message is not None
+        if message.error() is None:
+            values[message.partition()].append(message.value())
+        else:
+            at_end.add(message.partition())
+    consumer.close()
+    return values

@@ -88,8 +88,19 @@ class Nemesis:
     async def crash(self) -> None:
         """A process is killed, or a machine loses power; some time later it is back."""
         machine = self._victim()
-        if machine is not None:
+        if machine is not None and self._may_crash(machine):
             await self._crash(machine, self._chance.choice((None, *POWER_CUTS)))
+
+    def _may_crash(self, machine: Machine) -> bool:
+        """Whether others have what a machine loses. One that syncs first loses nothing."""
+        world = self._world
+        return world.waits_for_disk or not (
+            self._down
+            or any(
+                set(each.replicas) - {machine.id} - set(each.isr)
+                for each in world.checks.partitions.values()
+            )
+        )
 
     async def _crash(self, machine: Machine, mode: Mode | None) -> None:
         self._down.add(machine.id)
@@ -110,6 +121,8 @@ class Nemesis:
 
     async def power_cut_of_all(self) -> None:
         """All machines at once lose power."""
+        if not self._world.waits_for_disk:
+            return
         async with trio.open_nursery() as nursery:
             for machine in self._world.machines:
                 if machine.id not in self._down:

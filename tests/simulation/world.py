@@ -38,6 +38,8 @@ CHECK_SECONDS = 0.05
 PRODUCERS, CONSUMERS = 3, 2
 PRODUCE_PAUSE = (0.02, 0.25)
 VALUES_EACH = 1_000_000
+WAIT_FOR_DISK = 0.75
+"""How many of all clusters sync before they acknowledge; the others rely on each other."""
 NODES = (3, 3, 3, 4, 5)
 """How many nodes clusters have."""
 
@@ -72,9 +74,10 @@ class World:
         self.network = Network(self.source, self.events)
         self.truth = SharedTruth(self.source.of("store"))
         self._chance = self.source.of("world")
+        self.waits_for_disk = self._chance.random() < WAIT_FOR_DISK
         options = {
             "log.cleaner.enable": "false",
-            "flush.policy": "fsync",
+            "flush.policy": "fsync" if self.waits_for_disk else "os",
             "replica.lag.time.max.ms": "1000",
         }
         count = nodes or self._chance.choice(NODES)

@@ -1,0 +1,96 @@
+"""Consumers that read from a follower in their rack (KIP-392), on real nodes and with a real client."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import Any
+
+import pytest
+import trio
+from confluent_kafka import Consumer, TopicPartition
+
+from kbroker.broker import Broker
+from kbroker.handlers.fetch import _FetchWork
+from kbroker.storage.log import Slice
+from tests.brokers import started
+from tests.wire import Topic, batch, connected, fetch, produce, until, values_of
+
+SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+LEADER, FOLLOWER = 1, 2
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[Broker]:
+    """Node 1 in rack a and node 2 in rack b."""
+    async with started(
+        nodes=1, broker_rack="a", replica_selector_class=SELECTOR, replica_lag_time_max_ms=600_000
+    ) as broker:
+        await broker.add_node(rack="b")
+        yield broker
+
+
+async def filled(broker: Broker) -> Topic:
+    """A topic with one record that both nodes have."""
+    placed = [[LEADER, FOLLOWER]]
+    created = await broker.node.cluster.create_topic("t", placed, {}, cause="test")
+    topic = Topic(created.name, created.id)
+    async with connected(broker.endpoint) as wire:
+        assert (await produce(wire, topic, batch([b"a"]))).error_code == 0
+    log = broker.local_node(FOLLOWER).node.named_hosted("t", 0).log
+    await until(lambda: log.high_watermark == 1)
+    return topic
+
+
+async def test_a_follower_shows_nothing_beyond_what_is_committed(broker: Broker) -> None:
+    """Not even when it cannot be reached, and the leader goes on."""
+    topic = await filled(broker)
+    async with (
+        connected(broker.endpoint) as leader,
+        connected(broker.local_node(FOLLOWER).endpoint) as follower,
+    ):
+        assert (await fetch(leader, topic, rack_id="b")).preferred_read_replica == FOLLOWER
+        assert values_of(await fetch(follower, topic, rack_id="b")) == [b"a"]
+        broker.links.cut(FOLLOWER, LEADER)
+        assert (await produce(leader, topic, batch([b"b"]), acks=1)).error_code == 0
+        for wire in (leader, follower):
+            row = await fetch(wire, topic, 1)
+            assert (row.error_code, row.high_watermark, values_of(row)) == (0, 1, [])
+        broker.links.heal(broker.links.cuts)
+        await until(
+            lambda: broker.local_node(FOLLOWER).node.named_hosted("t", 0).log.high_watermark == 2
+        )
+        assert values_of(await fetch(follower, topic, 1, rack_id="b")) == [b"b"]
+
+
+def read_one(bootstrap_servers: str) -> bytes | None:
+    """The first record of the topic, as a client in rack b reads it."""
+    settings: dict[str, str | int] = {
+        "bootstrap.servers": bootstrap_servers,
+        "group.id": "g",
+        "client.rack": "b",
+    }
+    consumer = Consumer(settings)
+    try:
+        consumer.assign([TopicPartition("t", 0, 0)])
+        message = consumer.poll(20)
+        return None if message is None or message.error() else message.value()
+    finally:
+        consumer.close()
+
+
+async def test_a_client_goes_where_it_is_sent(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await filled(broker)
+    read_at: list[int] = []
+    found = _FetchWork._found
+
+    def noted(work: _FetchWork, *args: Any) -> Slice:
+        if work.follower is None:
+            read_at.append(work.node.id)
+        return found(work, *args)
+
+    monkeypatch.setattr(_FetchWork, "_found", noted)
+    assert await trio.to_thread.run_sync(partial(read_one, broker.bootstrap_servers)) == b"a"
+    assert set(read_at) == {FOLLOWER}

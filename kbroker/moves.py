@@ -40,7 +40,7 @@ class ReplicaMoves:
         """Move a replica to the data folder at `path`; to the one where it is: let it stay there.
 
         Raises KafkaError: LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR for a folder that is offline,
-        INVALID_REPLICA_ASSIGNMENT for one that is cordoned, and what `Node.named_replica` raises.
+        INVALID_REPLICA_ASSIGNMENT for one that is cordoned, and what `Node.named_hosted` raises.
         """
         logs = self._node.logs
         folder = logs.manager_at(path)
@@ -52,7 +52,7 @@ class ReplicaMoves:
             raise KafkaError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{path} is in cordoned.log.dirs"
             )
-        replica = self._node.named_replica(name, index)
+        replica = self._node.named_hosted(name, index)
         future = logs.future(name, index)
         if logs.where(name, index) is folder:
             logs.drop_future((name, index))
@@ -104,7 +104,7 @@ class ReplicaMoves:
             now_ms = node.clock.log_ms()
             while not future.copy(COPY_BYTES, now_ms=now_ms):
                 pass
-            replica = node.named_replica(source.topic, source.partition)
+            replica = node.named_hosted(source.topic, source.partition)
             log = node.logs.swap(future, log_config(replica.config), now_ms=now_ms)
             node.note_when_offline(log)
             replica.move_to(log)

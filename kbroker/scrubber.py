@@ -63,7 +63,7 @@ class Scrubber:
         checked = 0
         for name, index in self._node.logs.folders():
             with suppress(KafkaError):
-                checked += await self._scrub(self._node.named_replica(name, index))
+                checked += await self._scrub(self._node.named_hosted(name, index))
             await slices.pause()
         return checked
 

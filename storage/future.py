@@ -70,6 +70,11 @@ class FutureLog:
             self._begin_at(end, now_ms)
         return self._next >= source.log_end_offset
 
+    def begin_again(self) -> None:
+        """Copy everything anew: the source was cut, and the copy may have what is gone."""
+        self._begun = False
+        self._next = self.source.log_start_offset
+
     def _begin_at(self, offset: int, now_ms: int) -> None:
         if not self._begun:
             self.log.restart_at(offset, now_ms=now_ms)

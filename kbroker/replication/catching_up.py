@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+from kbroker.client.errors import error_code
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchResponse
 from kbroker.protocol.messages.list_offsets import (
@@ -53,59 +54,75 @@ class CatchingUp:
                 f"({log.epochs.entries[-3:]} up to {log.log_end_offset}) agrees with that",
             )
         reason = f"its leader's epoch {diverging.epoch} ends at {diverging.end_offset}"
-        await self._cut_to(followed.replica, offset, reason)
+        await self._cut_to(followed, offset, reason)
 
     async def find_place(self, followed: Followed, ask: Ask) -> bool:
         """The leader does not have our end: begin anew behind it, or cut what is above.
 
         Returns False when it has our end by now. Raises StorageError, KafkaError for what the leader refuses, Unreachable.
         """
-        replica = followed.replica
         start = await self._leader_start(followed, ask)
         end = await self._leader_end(followed, ask)
-        own_end = replica.log.log_end_offset
+        own_end = followed.replica.log.log_end_offset
         if own_end < start:
-            await self._begin_at(replica, start)
+            await self._begin_at(followed, start)
         elif own_end > end:
-            await self._cut_to(replica, end, f"its leader's log ends at {end}")
+            await self._cut_to(followed, end, f"its leader's log ends at {end}")
         else:
             return False
         return True
 
-    async def begin_within(self, replica: Replica, records: memoryview, first_offset: int) -> None:
+    async def begin_within(
+        self, followed: Followed, records: memoryview, first_offset: int
+    ) -> None:
         """Let an empty log begin with a batch that holds its offset, not first."""
-        async with self._alone():
-            replica.restart_at(first_offset, self._node.clock.log_ms())
-            replica.append_replicated(records, self._node.clock.log_ms())
+        async with self._alone(followed) as replica:
+            if replica is not None:
+                self._restart(replica, first_offset)
+                replica.append_replicated(records, self._node.clock.log_ms())
 
-    async def _begin_at(self, replica: Replica, start: int) -> None:
-        name = f"{replica.topic.name}-{replica.index}"
-        end = replica.log.log_end_offset
-        async with self._alone():
-            replica.restart_at(start, self._node.clock.log_ms())
-        logger.info("%s begins anew at %d: its leader has nothing from %d on", name, start, end)
+    async def _begin_at(self, followed: Followed, start: int) -> None:
+        async with self._alone(followed) as replica:
+            if replica is not None:
+                end = replica.log.log_end_offset
+                self._restart(replica, start)
+                logger.info(
+                    "%s begins anew at %d: its leader has nothing from %d on", followed, start, end
+                )
 
-    async def _cut_to(self, replica: Replica, offset: int, reason: str) -> None:
-        log, name = replica.log, f"{replica.topic.name}-{replica.index}"
-        end, committed = log.log_end_offset, log.high_watermark
-        async with self._alone():
+    async def _cut_to(self, followed: Followed, offset: int, reason: str) -> None:
+        async with self._alone(followed) as replica:
+            if replica is None:
+                return
+            end, committed = replica.log.log_end_offset, replica.log.high_watermark
             replica.truncate_to(offset, self._node.clock.log_ms())
-        text = f"cut from {end} to {log.log_end_offset} because {reason}"
-        if log.log_end_offset < committed:
+            self._copy_anew(replica)
+            now = replica.log.log_end_offset
+        logger.info("%s: cut from %d to %d because %s", followed, end, now, reason)
+        if now < committed:
             logger.error(
-                "%s: %s; records up to %d were committed and are lost here: compare with the other "
+                "%s: records %d to %d were committed and are lost here: compare with the other "
                 "replicas, and look for an unclean election or a disk that was replaced",
-                name,
-                text,
-                committed,
+                followed,
+                now,
+                committed - 1,
             )
-        else:
-            logger.info("%s: %s", name, text)
+
+    def _restart(self, replica: Replica, offset: int) -> None:
+        replica.restart_at(offset, self._node.clock.log_ms())
+        self._copy_anew(replica)
+
+    def _copy_anew(self, replica: Replica) -> None:
+        """A copy on its way to another folder may have what is gone."""
+        future = self._node.logs.future(replica.topic.name, replica.index)
+        if future is not None:
+            future.begin_again()
 
     @asynccontextmanager
-    async def _alone(self) -> AsyncIterator[None]:
+    async def _alone(self, followed: Followed) -> AsyncIterator[Replica | None]:
+        """Hold off syncs and checkpoints; gives None when we do not follow this leader any more."""
         async with self._node.flusher.no_pass, self._node.no_checkpoint:
-            yield
+            yield followed.replica if followed.is_current else None
 
     async def _leader_start(self, followed: Followed, ask: Ask) -> int:
         cls = ListOffsetsRequest
@@ -135,6 +152,6 @@ def _only_row(answer: Any) -> Any:
     for topic in answer.topics:
         for row in topic.partitions:
             if row.error_code:
-                raise KafkaError(ErrorCode(row.error_code))
+                raise KafkaError(error_code(row.error_code))
             return row
     raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
+from kbroker.client.errors import error_code
 from kbroker.peers import Peer, Unreachable
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
@@ -73,9 +74,20 @@ class Followed:
         return f"{self.replica.topic.name}-{self.replica.index}"
 
     @property
+    def is_current(self) -> bool:
+        """Whether this node still follows, under the same leader epoch."""
+        replica = self.replica
+        return (
+            not replica.closed
+            and not replica.is_leader
+            and replica.leader_epoch == self.leader_epoch
+        )
+
+    @property
     def is_durable(self) -> bool:
         """Whether everything here may be acknowledged."""
-        return self.replica.durable_end >= self.replica.log.log_end_offset
+        log = self.replica.log
+        return log.offline is None and self.replica.durable_end >= log.log_end_offset
 
     def apply_marks(self) -> None:
         """Let readers see what the leader calls committed, and forget what it has given up."""
@@ -155,7 +167,13 @@ class Fetcher:
         try:
             while True:
                 self._wake = trio.Event()
-                await self._round()
+                try:
+                    await self._round()
+                except Exception:  # a defect of ours must neither end the node nor pass unnoticed
+                    self._node.unhandled_errors += 1
+                    logger.exception("copying from node %d failed", self._leader_id)
+                    await self._disconnect()
+                    await self._sleep_until(trio.current_time() + self._backoff.next())
         finally:
             await self._disconnect()
 
@@ -297,23 +315,28 @@ class Fetcher:
         if row.records:
             now = trio.current_time()
             self._quota.took(followed.replica, self._node.id, len(row.records), now)
-            await self._append(followed.replica, row.records)
+            await self._append(followed, row.records)
             await trio.lowlevel.checkpoint()  # a large answer takes turns with clients
 
-    async def _append(self, replica: Replica, records: memoryview) -> None:
+    async def _append(self, followed: Followed, records: memoryview) -> None:
+        log, before = followed.replica.log, followed.replica.log.log_end_offset
         try:
-            replica.append_replicated(records, self._node.clock.log_ms())
+            followed.replica.append_replicated(records, self._node.clock.log_ms())
         except KafkaError as error:
-            log = replica.log
-            first = read_header(records).base_offset
-            is_empty = log.log_start_offset == log.log_end_offset
+            is_empty = log.log_start_offset == before
             if error.code != ErrorCode.OFFSET_OUT_OF_RANGE or not is_empty:
                 raise
-            await self._catching_up.begin_within(replica, records, first)
+            first = read_header(records).base_offset
+            await self._catching_up.begin_within(followed, records, first)
+            return
+        if log.log_end_offset == before:
+            raise KafkaError(
+                ErrorCode.CORRUPT_MESSAGE, f"no batch from {before} on in {len(records)} bytes"
+            )
 
     def _refused(self, followed: Followed, code: int) -> None:
         if code not in EXPECTED:
-            self._say_once(followed, ErrorCode(code).name)
+            self._say_once(followed, error_code(code).name)
         self._pause(followed)
 
     def _say_once(self, followed: Followed, reason: str) -> None:
@@ -366,7 +389,7 @@ class Fetcher:
         if self._lost_at is None and self._node.cluster.registration(self._leader_id) is not None:
             self._lost_at = trio.current_time()
             logger.warning(
-                "%s; the %d partitions that it leads are not copied until it answers",
+                "%s; what it leads (partitions copied here: %d) is not copied until it answers",
                 error,
                 len(self._followed),
             )

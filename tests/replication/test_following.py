@@ -11,6 +11,7 @@ import trio
 from kbroker.broker import Broker
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages.topics import DeleteRecordsRequest
+from kbroker.replica import Replica
 
 from ..brokers import started
 from ..wire import batch, delete_topic, produce, until
@@ -163,12 +164,12 @@ async def test_a_leader_that_cannot_be_reached_is_said_once(
 
         refusing._dial = refuse
         broker.local_node(1).server.close_connections()
-        await until(lambda: "are not copied until it answers" in caplog.text)
+        await until(lambda: "is not copied until it answers" in caplog.text)
         await trio.sleep(0.3)
         refusing._dial = dial
         await send(broker, 1, topic, b"y")
         await until_equal(broker, "t", 1, 2)
-    assert caplog.text.count("are not copied until it answers") == 1
+    assert caplog.text.count("is not copied until it answers") == 1
     assert caplog.text.count("node 1 answers again") == 1
 
 
@@ -184,3 +185,61 @@ async def test_a_follower_that_restarts_goes_on_where_it_was(tmp_path: Path) -> 
         before = stored(log_on(broker, 1, "t"))
         assert stored(log_on(broker, 2, "t")) == before
         await until(lambda: 2 in replica_on(broker, 1, "t").partition.isr)
+
+
+async def test_a_follower_moves_to_another_folder(tmp_path: Path) -> None:
+    folders = [tmp_path / "one", tmp_path / "two"]
+    async with started(folders, nodes=2) as broker:
+        topic = await place_topic(broker, "t", 1, 2)
+        await send(broker, 1, topic, b"a")
+        node = broker.local_node(2).node
+        here = log_on(broker, 2, "t").folder
+        (other,) = (each.data_dir for each in node.logs.managers if each.data_dir not in here)
+        node.moves.begin("t", 0, other)
+        await until(lambda: log_on(broker, 2, "t").folder.startswith(other))
+        await send(broker, 1, topic, b"b")
+        await until_equal(broker, "t", 1, 2)
+
+
+async def test_a_defect_in_copying_is_counted_and_does_not_end_the_node(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with started(nodes=2) as broker:
+        topic = await place_topic(broker, "t", 1, 2)
+        follower = replica_on(broker, 2, "t")
+
+        def fail(*_: object) -> int:
+            raise AssertionError("planted")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(type(follower), "append_replicated", fail)
+            await send(broker, 1, topic, b"x", acks=1)
+            await until(lambda: broker.local_node(2).node.unhandled_errors)
+        await until_equal(broker, "t", 1, 2)
+        assert "copying from node 1 failed" in caplog.text
+        broker.local_node(2).node.unhandled_errors = 0
+
+
+@pytest.mark.parametrize("damage", [True, False])
+async def test_bytes_that_were_damaged_on_the_way_are_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, damage: bool
+) -> None:
+    """A wrong CRC, or no whole batch at all."""
+    async with started(nodes=2) as broker:
+        topic = await place_topic(broker, "t", 1, 2)
+        follower = type(replica_on(broker, 2, "t"))
+        append = follower.append_replicated
+        damaged: list[bool] = []
+
+        def spoil(self: Replica, batches: memoryview, now_ms: int) -> int:
+            if damaged:
+                return append(self, batches, now_ms)
+            damaged.append(True)
+            spoiled = bytearray(batches)
+            spoiled[-1] ^= 1
+            return append(self, memoryview(spoiled if damage else spoiled[:-1]), now_ms)
+
+        monkeypatch.setattr(follower, "append_replicated", spoil)
+        await send(broker, 1, topic, b"x")
+        await until_equal(broker, "t", 1, 2)
+        assert "t-0 cannot be copied from node 1: CORRUPT_MESSAGE" in caplog.text

@@ -228,6 +228,24 @@ def test_a_log_moves_there_and_back() -> None:
     assert values(move(folders, move(folders, log, TWO), ONE)) == written
 
 
+def test_a_log_that_is_cut_while_it_moves() -> None:
+    """What the copy has beyond the cut is not what comes there afterwards."""
+    folders = open_folders(CrashFiles())
+    log = open_log(folders)
+    written = fill(log)
+    future = folders.begin_move(log, TWO)
+    while not future.copy(300, now_ms=NOW):
+        pass
+    log.truncate_to(2, now_ms=NOW)
+    future.begin_again()
+    append(log, b"other", leader_epoch=1)
+    commit(log)
+    while not future.copy(300, now_ms=NOW):
+        pass
+    moved = folders.swap(future, SMALL, now_ms=NOW)
+    assert values(moved) == [*written[:2], b"other"]
+
+
 def test_a_move_is_given_up() -> None:
     files = CrashFiles()
     folders = open_folders(files)

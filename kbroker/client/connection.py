@@ -48,14 +48,19 @@ class Connection:
         makes no sense.
         """
         async with self._turn:
-            self.broken = True  # until the answer is here
-            await self._send(key, version, message)
-            frame = await self._receive_frame()
-            correlation_id, response = decode_response(messages.response_class(key), frame, version)
-            if correlation_id != self._correlation_id:
-                raise OSError(f"answer {correlation_id} to request {self._correlation_id}")
-            self.broken = False
-            return response
+            try:
+                return await self._exchange(key, version, message)
+            except BaseException:
+                self.broken = True  # also when nobody waits any more: the answer may still come
+                raise
+
+    async def _exchange(self, key: ApiKey, version: int, message: Any) -> Any:
+        await self._send(key, version, message)
+        frame = await self._receive_frame()
+        correlation_id, response = decode_response(messages.response_class(key), frame, version)
+        if correlation_id != self._correlation_id:
+            raise OSError(f"answer {correlation_id} to request {self._correlation_id}")
+        return response
 
     async def _receive_frame(self) -> bytearray:
         try:

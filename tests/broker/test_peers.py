@@ -1,0 +1,86 @@
+"""Connections between the nodes of a cluster."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from kbroker.endpoint import Endpoint
+from kbroker.peers import Unreachable
+from kbroker.protocol.api_keys import ApiKey
+
+from ..brokers import started
+from ..wire import request
+
+
+async def test_a_kept_connection_that_was_cut_is_made_anew() -> None:
+    async with started(nodes=2) as broker:
+        peers = broker.local_node(1).node.peers
+        ask = request(ApiKey.DESCRIBE_CLUSTER)
+        first = await peers.ask(2, ask)
+        assert {each.broker_id for each in first.brokers} == {1, 2}
+        kept = peers._kept[2]
+        assert await peers.ask(2, ask) == first
+        assert peers._kept[2] is kept
+        broker.local_node(2).server.close_connections()
+        assert await peers.ask(2, ask) == first
+        assert peers._kept[2] is not kept
+
+
+async def test_another_run_of_a_node_has_another_connection() -> None:
+    async with started(nodes=2) as broker:
+        peers = broker.local_node(1).node.peers
+        ask = request(ApiKey.DESCRIBE_CLUSTER)
+        await peers.ask(2, ask)
+        before = peers._kept[2].registration.epoch
+        await broker.local_node(2).stop()
+        with pytest.raises(Unreachable, match="node 2: it is not alive"):
+            await peers.ask(2, ask)
+        await broker.local_node(2).start()
+        await peers.ask(2, ask)
+        assert peers._kept[2].registration.epoch > before
+
+
+async def test_tasks_that_ask_at_once_share_a_connection() -> None:
+    async with started(nodes=2) as broker:
+        peers = broker.local_node(1).node.peers
+        async with trio.open_nursery() as nursery:
+            for _ in range(5):
+                nursery.start_soon(peers.ask, 2, request(ApiKey.DESCRIBE_CLUSTER))
+        assert list(peers._kept) == [2]
+        assert not peers._kept[2].broken
+
+
+async def test_an_answer_that_does_not_come_is_not_waited_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with started(nodes=2, replica_socket_timeout_ms=50) as broker:
+        peers = broker.local_node(1).node.peers
+        peer = await peers.connect(2)
+        monkeypatch.setattr(peer._connection, "_receive_frame", trio.sleep_forever)
+        with pytest.raises(Unreachable, match=r"node 2: no answer within 0\.05 s"):
+            await peer.ask(request(ApiKey.DESCRIBE_CLUSTER))
+        assert peer.broken
+        await peer.aclose()
+
+
+@pytest.mark.parametrize(("name", "port"), [("INSIDE", 2), ("NONE", 1), (None, 1)])
+async def test_nodes_use_the_listener_that_is_theirs(name: str | None, port: int) -> None:
+    settings = {"inter.broker.listener.name": name} if name else {}
+    async with started(nodes=2, **settings) as broker:
+        node = broker.local_node(1).node
+        registration = node.cluster.nodes[2]._replace(
+            listeners={"OUTSIDE": Endpoint("h", 1), "INSIDE": Endpoint("h", 2)}
+        )
+        assert node.peers.endpoint_of(registration) == Endpoint("h", port)
+
+
+async def test_nobody_there() -> None:
+    async def refuse(endpoint: Endpoint) -> trio.abc.Stream:
+        raise OSError("connection refused")
+
+    async with started(nodes=2) as broker:
+        peers = broker.local_node(1).node.peers
+        peers._dial = refuse
+        with pytest.raises(Unreachable, match="connection refused"):
+            await peers.ask(2, request(ApiKey.DESCRIBE_CLUSTER))

@@ -201,6 +201,7 @@ class Controller:
             await self._write(batch)
 
     async def _write(self, batch: list[Step]) -> None:
+        await trio.lowlevel.checkpoint()  # a store of this process never waits
         if await self._written(batch) or len(batch) == 1:
             return
         for step in batch:

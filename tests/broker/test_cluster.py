@@ -122,3 +122,27 @@ def test_cluster_ids_look_like_kafkas() -> None:
     ids = {random_cluster_id() for _ in range(1000)}
     assert len(ids) == 1000
     assert all(len(each) == 22 and not each.startswith("-") for each in ids)
+
+
+async def test_a_journal_from_before_nodes_registered_is_read() -> None:
+    files = MemFiles()
+    files.mkdir("data")
+    store = LocalStore(files, "data/journal")
+    topic_id = "317ad9a5-c189-424d-ae95-76db51159248"
+    place = {"replicas": [1], "isr": [1], "leader": 1, "leader_epoch": 4}
+    await store.transact(
+        {
+            "meta": {"cluster_id": "OrnxHs91TRKzTHq2-ZmFxw"},
+            "controller": {"node": 1, "epoch": 7},
+            "nodes/1": {"directories": {"S9v80FFvS02I_CYAP_S8zg": "/data"}},
+            "topics/a": {"id": topic_id, "partitions": 1, "configs": {}},
+            f"p/{topic_id}/0": place,
+        },
+        compares={},
+        cause="an earlier version",
+    )
+    cluster = await open_cluster(files)
+    (partition,) = cluster.topics["a"].partitions
+    assert (partition.leader, partition.leader_epoch, partition.isr) == (1, 5, [1])
+    assert partition.leader_registration == cluster.nodes[1].epoch
+    assert cluster.controller_epoch == 8

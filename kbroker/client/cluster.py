@@ -109,6 +109,16 @@ class ClusterClient:
         except (OSError, DecodeError) as error:
             raise NotReachable(node_id, endpoint, _reason(error)) from error
 
+    def look_anew(self, bootstrap: Sequence[Endpoint]) -> None:
+        """Forget what is known of the cluster, which is behind other addresses now.
+
+        Requests that are on their way come to their ends.
+        """
+        self.bootstrap = list(bootstrap)
+        self._any = None
+        self._nodes.clear()
+        self.endpoints.clear()
+
     async def aclose(self) -> None:
         """Close all connections."""
         for connection in self._open:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
+from typing import TypeVar
 
 from kbroker.broker import Broker, open_broker
 from kbroker.client.cluster import ClusterClient, open_cluster
@@ -35,6 +36,8 @@ from .stores import MemoryStore, Store, has_crashed
 from .transactions import complete_ends, known_transactions
 from .verbs import StateVerbs
 from .whereabouts import any_node, leader_of
+
+T = TypeVar("T")
 
 ANY_PORT = Listener("PLAINTEXT", "127.0.0.1", 0)
 REQUESTS_SHOWN = 5
@@ -200,6 +203,19 @@ class RunningBroker(Kit, StateVerbs, NodeVerbs, Arming[Awaitable[None]]):
         if len(self.broker.nodes) > 1:
             raise ValueError("a snapshot is of a broker with one node, this one has several")
         return await take_snapshot(self.broker.node, self._store, self.clock.readings())
+
+    async def _unless_it_goes(self, look: Callable[[], Awaitable[T]]) -> T:
+        """As in `Kit`; a look that was at a node which goes away is taken again."""
+
+        async def again() -> T:
+            try:
+                return await look()
+            except OSError:
+                if len(self.broker.nodes) == 1:
+                    raise
+                return await look()
+
+        return await super()._unless_it_goes(lambda: self.steadily(again))
 
     @property
     def has_crashed(self) -> bool:

@@ -471,6 +471,11 @@ class LocalBroker(KafkaHandle, LocalNodes, Arming[None]):
     def _kit(self) -> Kit:
         return self.running
 
+    def _do(self, call: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        if self._running is None:
+            return super()._do(call, *args, **kwargs)
+        return super()._do(self._running.steadily, partial(call, *args, **kwargs))
+
     @property
     def running(self) -> RunningBroker:
         """The broker in its thread: for `run_in_broker`. Raises RuntimeError when it is stopped, or

@@ -2,11 +2,36 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple, TypeVar
+
+import trio
 
 from kbroker.broker import Broker
+from kbroker.client.cluster import ClusterClient
+from kbroker.client.errors import NotReachable
 from kbroker.cluster import Cluster
 from kbroker.local_node import LocalNode
+from kbroker.protocol.errors import ErrorCode, KafkaError
+
+T = TypeVar("T")
+
+PATIENCE_SECONDS = 10
+"""How long an election may take, with the time in which nobody misses the node that is gone."""
+PAUSE_SECONDS = 0.02
+PASSING = frozenset(
+    {
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+    }
+)
 
 
 class NodeView(NamedTuple):
@@ -28,6 +53,7 @@ class NodeVerbs:
     """Stops, crashes and cuts between the nodes of a broker under test."""
 
     broker: Broker
+    _cluster: ClusterClient
 
     def did(self, deed: str) -> None:
         """Remember what the test does to everything, for `explain`."""
@@ -47,6 +73,7 @@ class NodeVerbs:
         local = self.broker.local_node(node_id)
         self.did(f"stopped node {node_id}")
         await local.stop()
+        self._look_anew()
 
     async def crash_node(self, node_id: int) -> None:
         """Let a node end as a process that is killed: clients are reset, nothing more is written,
@@ -57,12 +84,14 @@ class NodeVerbs:
         local = self.broker.local_node(node_id)
         self.did(f"crashed node {node_id}")
         await local.crash()
+        self._look_anew()
 
     async def start_node(self, node_id: int) -> None:
         """Start a node that is down, on its port and with its data. Raises ValueError."""
         local = self.broker.local_node(node_id)
         self.did(f"started node {node_id}")
         await local.start()
+        self._look_anew()
 
     async def add_node(self, *, rack: str | None = None) -> int:
         """Start one more node; returns its id. It has no partitions until some are moved to it.
@@ -78,6 +107,27 @@ class NodeVerbs:
         exist, or has what nobody else has and is down."""
         await self.broker.remove_node(node_id)
         self.did(f"removed node {node_id}")
+        self._look_anew()
+
+    def _look_anew(self) -> None:
+        """Let the kit itself turn to the nodes that are there now."""
+        there = [each for each in self.broker.nodes if each.is_running]
+        self._cluster.look_anew([each.endpoint for each in there or self.broker.nodes])
+
+    async def steadily(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Do what a client does, and again while nodes take over from others.
+
+        Raises what the last try did, after `PATIENCE_SECONDS`.
+        """
+        deadline = trio.current_time() + PATIENCE_SECONDS
+        while True:
+            try:
+                return await call()
+            except (NotReachable, KafkaError) as error:
+                over = trio.current_time() >= deadline
+                if over or len(self.broker.nodes) == 1 or not _passes(error):
+                    raise
+            await trio.sleep(PAUSE_SECONDS)
 
     def cut_link(self, source: int, target: int, *, one_way: bool = False) -> None:
         """Let node `source` reach node `target` no more, and the other way round unless `one_way`.
@@ -104,6 +154,11 @@ class NodeVerbs:
         else:
             raise ValueError("a link is between two nodes; name both, or none for all links")
         self.did("healed links")
+
+
+def _passes(error: Exception) -> bool:
+    """Whether it is over when the nodes have agreed on who leads, and nothing was done."""
+    return not isinstance(error, KafkaError) or error.code in PASSING
 
 
 def _view(local: LocalNode, cluster: Cluster) -> NodeView:

@@ -68,9 +68,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        "kbroker(topics=None, config=None, persist=False, disk=False): what the broker of this test "
-        "has: topics as NAME: PARTITIONS, Kafka's properties, data in tmp_path, a disk that fails on "
-        "demand",
+        "kbroker(topics=None, config=None, persist=False, disk=False, nodes=1): what the broker of "
+        "this test has: topics as NAME: PARTITIONS, Kafka's properties, data in tmp_path, a disk that "
+        "fails on demand, so many nodes",
     )
     level = config.getoption("kbroker_log")
     if level:
@@ -230,16 +230,16 @@ def _wanted(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 
 def _check_marker(marker: pytest.Mark) -> None:
-    unknown = sorted(set(marker.kwargs) - {"topics", "config", "persist", "disk"})
+    unknown = sorted(set(marker.kwargs) - {"topics", "config", "persist", "disk", "nodes"})
     if marker.args or unknown:
         raise pytest.UsageError(
-            "@pytest.mark.kbroker takes topics, config, persist and disk, "
+            "@pytest.mark.kbroker takes topics, config, persist, disk and nodes, "
             f"not {unknown or marker.args}"
         )
 
 
 def _prepare_external(broker: ExternalKafka, wanted: dict[str, Any]) -> None:
-    if any(wanted.get(name) for name in ("config", "persist", "disk")):
+    if any(wanted.get(name) for name in ("config", "persist", "disk", "nodes")):
         _skip_with_external()
     for name, partitions in wanted.get("topics", {}).items():
         broker.create_anew(name, partitions)

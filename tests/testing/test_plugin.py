@@ -197,7 +197,9 @@ def test_a_marker_that_means_nothing_is_an_error(run: Run) -> None:
             pass
     """)
     result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["*@pytest.mark.kbroker takes topics, config, persist and disk*"])
+    result.stdout.fnmatch_lines(
+        ["*@pytest.mark.kbroker takes topics, config, persist, disk and nodes*"]
+    )
 
 
 def test_markers_of_module_class_and_test_are_one(run: Run) -> None:

@@ -1,0 +1,184 @@
+"""What a test does to the nodes of its broker, as real clients meet it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from kafka import KafkaConsumer, KafkaProducer
+
+from kbroker.testing import LocalBroker
+from kbroker.testing.async_broker import RunningBroker
+
+CONFIG = {
+    "default.replication.factor": 3,
+    "min.insync.replicas": 2,
+    "replica.lag.time.max.ms": 500,
+}
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+class Clients:
+    """A producer and a member of a group, which have to go on."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.producer = KafkaProducer(bootstrap_servers=bootstrap, acks="all", retry_backoff_ms=20)
+        self.consumer = KafkaConsumer(
+            "orders",
+            bootstrap_servers=bootstrap,
+            group_id="billing",
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            retry_backoff_ms=20,
+        )
+        self.sent = 0
+
+    def go_on(self) -> None:
+        """Write a record, read it and commit it."""
+        self.sent += 1
+        self.producer.send("orders", b"%d" % self.sent).get(20)
+        found: list[bytes] = []
+        for _ in range(100):
+            batches = self.consumer.poll(200)
+            found += [record.value for rows in batches.values() for record in rows]
+            if found:
+                break
+        assert found == [b"%d" % self.sent]
+        self.consumer.commit()
+
+    def close(self) -> None:
+        self.producer.close()
+        self.consumer.close()
+
+
+@pytest.fixture
+def broker() -> Iterator[LocalBroker]:
+    with LocalBroker(nodes=3, config=CONFIG, topics={"orders": 1}) as broker:
+        yield broker
+
+
+@pytest.fixture
+def clients(broker: LocalBroker) -> Iterator[Clients]:
+    clients = Clients(broker.bootstrap_servers)
+    clients.go_on()
+    yield clients
+    clients.close()
+
+
+def leader(broker: LocalBroker, topic: str = "orders") -> int:
+    async def look(running: RunningBroker) -> int:
+        return running.broker.running().cluster.topics[topic].partitions[0].leader
+
+    return broker.run_in_broker(look)
+
+
+def test_clients_live_through_everything_that_happens_to_nodes(
+    broker: LocalBroker, clients: Clients
+) -> None:
+    first = leader(broker)
+    broker.move_leader("orders")
+    assert leader(broker) != first
+    clients.go_on()
+    coordinator = leader(broker, "__consumer_offsets")
+    broker.move_coordinator("billing")
+    assert leader(broker, "__consumer_offsets") != coordinator
+    clients.go_on()
+    crashed = leader(broker)
+    broker.crash_node(crashed)
+    clients.go_on()
+    assert leader(broker) != crashed
+    assert {each.id: each.state for each in broker.nodes()}[crashed] == "crashed"
+    broker.start_node(crashed)
+    stopped = leader(broker)
+    broker.stop_node(stopped)
+    assert leader(broker) != stopped
+    clients.go_on()
+    broker.start_node(stopped)
+    assert broker.add_node() == 4
+    removed = leader(broker)
+    broker.remove_node(removed)
+    assert removed not in [each.id for each in broker.nodes()]
+    clients.go_on()
+    assert [record.value for record in broker.records("orders")] == [
+        b"%d" % (number + 1) for number in range(clients.sent)
+    ]
+    broker.settled("billing")
+    assert broker.lag("billing") == 0
+    explained = broker.explain.partition("orders", 0)
+    assert f"the test crashed node {crashed}" in explained
+    assert f"node {leader(broker)} leads" in explained
+    assert "topic orders: ends at 6" in broker.report()
+
+
+def test_a_cut_link_lets_a_follower_fall_behind_until_it_is_healed(
+    broker: LocalBroker, clients: Clients
+) -> None:
+    ahead = leader(broker)
+    behind = next(each.id for each in broker.nodes() if each.id != ahead)
+    broker.cut_link(behind, ahead, one_way=True)
+    clients.go_on()
+    assert {each.id: each.behind > 0 for each in broker.nodes()}[behind]
+    broker.heal_links()
+
+    async def wait(running: RunningBroker) -> None:
+        async def look() -> tuple[bool, object]:
+            nodes = running.nodes()
+            return all(not each.behind for each in nodes), nodes
+
+        await running.wait_until(look, "all nodes to be in sync", 10)
+
+    broker.run_in_broker(wait)
+
+
+def test_a_leader_moves_to_the_node_that_is_named(broker: LocalBroker) -> None:
+    for node_id in (3, 1, 2, 2):
+        broker.move_leader("orders", 0, to=node_id)
+        assert leader(broker) == node_id
+    broker.crash_node(3)
+    broker.produce("orders", "x")
+    with pytest.raises(ValueError, match="node 3 cannot lead orders-0: in sync are"):
+        broker.move_leader("orders", 0, to=3)
+
+
+def test_waits_go_on_while_nodes_go(broker: LocalBroker) -> None:
+    broker.produce("orders", "1")
+    broker.crash_node(leader(broker))
+    assert len(broker.wait_for("orders")) == 1
+    broker.produce("orders", "2")
+    assert len(broker.wait_for("orders", count=2)) == 2
+
+
+def test_a_restart_keeps_nodes_ports_and_records(broker: LocalBroker) -> None:
+    broker.produce("orders", "x")
+    broker.remove_node(2)
+    before = [(each.id, each.address) for each in broker.nodes()]
+    broker.restart()
+    assert [(each.id, each.address) for each in broker.nodes()] == before
+    assert [record.value for record in broker.records("orders")] == [b"x"]
+
+
+def test_what_makes_no_sense_is_refused(broker: LocalBroker) -> None:
+    for verb in (broker.stop_node, broker.crash_node, broker.start_node, broker.remove_node):
+        with pytest.raises(
+            ValueError, match="there is no node 7 in this process; there are 1, 2, 3"
+        ):
+            verb(7)
+    with pytest.raises(ValueError, match="there is no node 7"):
+        broker.cut_link(1, 7)
+    with pytest.raises(ValueError, match="a link is between two nodes"):
+        broker.cut_link(1, 1)
+    with pytest.raises(ValueError, match="name both, or none"):
+        broker.heal_links(1)
+    with pytest.raises(ValueError, match="a snapshot is of a broker with one node"):
+        broker.snapshot()
+
+
+def test_a_broker_of_one_node_gets_a_second_one() -> None:
+    with LocalBroker(topics={"orders": 1}) as broker:
+        assert broker.add_node(rack="b") == 2
+        broker.restart()
+        assert [each.id for each in broker.nodes()] == [1, 2]
+        broker.produce("orders", "x")
+        broker.remove_node(1)
+        assert [each.id for each in broker.nodes()] == [2]
+        assert [record.value for record in broker.records("orders")] == [b"x"]

@@ -166,7 +166,12 @@ async def test_an_old_producer_is_told_nothing() -> None:
 
 @pytest.mark.parametrize("version", [12, 15, 16, 18])
 async def test_a_consumer_at_the_wrong_node_is_told_the_leader(version: int) -> None:
-    async with three() as (broker, topic), connected(broker.endpoint) as wire:
+    """A node that has no replica; a follower would serve it (KIP-392)."""
+    async with three() as (broker, _), connected(broker.endpoint) as wire:
+        node = broker.node
+        new = NewTopic("alone", assignments={0: [1], 1: [2], 2: [3]})
+        created = await create_topic(node.cluster, node.config, new, cause="test")
+        topic = Topic("alone", created.id)
         ask = fetch_request(topic, partitions=[0, 1, 2])
         answer = await wire.ask(ApiKey.FETCH, version, ask)
         rows = {row.partition_index: row for each in answer.responses for row in each.partitions}

@@ -124,7 +124,7 @@ def simulation(copy: Path, deadline: float) -> Iterator[Failed]:
         seeds = re.findall(r"--seed (\d+)", run.stdout + run.stderr)
         if not seeds:
             raise UselessMutant(f"the simulator failed without naming a seed:\n{_end_of(run)}")
-        reason = _reason(run)
+        reason = reason_of(run)
         if not IS_SLOW.search(reason):
             yield Failed((*module, "--seed", seeds[-1]), reason)
         first = int(seeds[-1]) + 1
@@ -171,9 +171,9 @@ def _python(
         return None
 
 
-def _reason(run: subprocess.CompletedProcess[str]) -> str:
+def reason_of(run: subprocess.CompletedProcess[str]) -> str:
     """The violation, or another last word."""
-    lines = [line.strip(" |") for line in run.stderr.splitlines()]
+    lines = [line.strip(" |") for line in (run.stdout + run.stderr).splitlines()]
     found = [line for line in lines if re.match(r"[\w.]*(Violation|Error): ", line)]
     return found[-1][:REASON_MAX] if found else "it failed"
 

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from .mutant import HARNESSES, Failed, Mutant, UselessMutant, mutants
+from .mutant import (
+    HARNESSES,
+    IS_SLOW,
+    ROOT,
+    Failed,
+    Mutant,
+    UselessMutant,
+    mutants,
+    reason_of,
+)
 
 MUTANTS = mutants()
 UNNOTICED = """\
@@ -51,6 +62,23 @@ def test_what_fails_without_the_defect_does_not_count(monkeypatch: pytest.Monkey
     assert skips_history.killed_by(seconds=60) == str(broken)
     monkeypatch.setitem(HARNESSES, "contract", lambda copy, deadline: iter([always]))
     assert skips_history.killed_by(seconds=60) is None
+
+
+def test_what_the_simulator_says_is_understood() -> None:
+    """As it says it: a violation in a group of exceptions, and which seed that was."""
+    code = (
+        "import traceback\n"
+        "from tests.simulation.clients import Violation\n"
+        "try:\n"
+        "    raise ExceptionGroup('of a nursery', [Violation('7 is lost')])\n"
+        "except ExceptionGroup:\n"
+        "    traceback.print_exc()\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert reason_of(run) == "tests.simulation.clients.Violation: 7 is lost"
+    assert IS_SLOW.pattern in (ROOT / "tests/simulation/world.py").read_text()
 
 
 def test_a_patch_that_does_not_fit_is_not_taken_for_a_defect(tmp_path: Path) -> None:

@@ -227,10 +227,11 @@ class Aiokafka(Client):
         }
         return list(self.loop.call(_produce(topic, records, settings)))
 
-    def transactional(self, identity: str, timeout_ms: int) -> Transactional:
+    def transactional(self, identity: str | None, timeout_ms: int) -> Transactional:
         return AioTransactional(
             self.loop,
             bootstrap_servers=self.bootstrap,
+            enable_idempotence=True,
             transactional_id=identity,
             transaction_timeout_ms=timeout_ms,
         )

@@ -129,8 +129,11 @@ class Client(ABC):
         """Send everything, wait for all answers: (partition, offset) or the error of each."""
 
     @abstractmethod
-    def transactional(self, identity: str, timeout_ms: int) -> Transactional:
-        """A producer that may be used now; what it begins may take `timeout_ms`."""
+    def transactional(self, identity: str | None, timeout_ms: int) -> Transactional:
+        """A producer that may be used now; what it begins may take `timeout_ms`.
+
+        Without an identity it is idempotent only: it sends, and ends nothing.
+        """
 
     @abstractmethod
     def error_code(self, error: Exception) -> int | None:

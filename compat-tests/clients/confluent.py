@@ -117,7 +117,8 @@ class ConfluentConsumer(Consumer):
 class ConfluentTransactional(Transactional):
     def __init__(self, settings: dict[str, Any]) -> None:
         self.producer = Producer(settings)
-        self.producer.init_transactions(CALL_SECONDS)
+        if "transactional.id" in settings:
+            self.producer.init_transactions(CALL_SECONDS)
 
     def begin(self) -> None:
         self.producer.begin_transaction()
@@ -207,16 +208,16 @@ class Confluent(Client):
             settings["retries"] = retries
         return _produce(Producer(settings), topic, records)
 
-    def transactional(self, identity: str, timeout_ms: int) -> Transactional:
-        return ConfluentTransactional(
-            {
-                "bootstrap.servers": self.bootstrap,
-                "transactional.id": identity,
-                "transaction.timeout.ms": timeout_ms,
-                # It must not be above that of the transaction.
-                "message.timeout.ms": timeout_ms,
-            }
-        )
+    def transactional(self, identity: str | None, timeout_ms: int) -> Transactional:
+        settings: dict[str, Any] = {
+            "bootstrap.servers": self.bootstrap,
+            "enable.idempotence": True,
+            # It must not be above that of the transaction.
+            "message.timeout.ms": timeout_ms,
+        }
+        if identity is not None:
+            settings |= {"transactional.id": identity, "transaction.timeout.ms": timeout_ms}
+        return ConfluentTransactional(settings)
 
     def error_code(self, error: Exception) -> int | None:
         for one in error.args:

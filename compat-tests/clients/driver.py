@@ -190,8 +190,10 @@ class Driver:
 
     # Transactions
 
-    def do_transactional(self, producer: str, identity: str, timeout_ms: int = 60_000) -> None:
-        """Open a producer with a transactional id."""
+    def do_transactional(
+        self, producer: str, identity: str | None, timeout_ms: int = 60_000
+    ) -> None:
+        """Open a producer with a transactional id, or an idempotent one."""
         self.producers[producer] = self.client.transactional(identity, timeout_ms)
 
     def do_begin(self, producer: str) -> None:

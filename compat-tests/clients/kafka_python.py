@@ -112,7 +112,8 @@ class KafkaPythonConsumer(Consumer):
 class KafkaPythonTransactional(Transactional):
     def __init__(self, producer: KafkaProducer) -> None:
         self.producer = producer
-        self.producer.init_transactions()
+        if producer.config["transactional_id"] is not None:
+            producer.init_transactions()
 
     def begin(self) -> None:
         self.producer.begin_transaction()
@@ -216,10 +217,11 @@ class KafkaPython(Client):
         finally:
             producer.close(timeout=5)
 
-    def transactional(self, identity: str, timeout_ms: int) -> Transactional:
+    def transactional(self, identity: str | None, timeout_ms: int) -> Transactional:
         return KafkaPythonTransactional(
             KafkaProducer(
                 bootstrap_servers=self.bootstrap,
+                enable_idempotence=True,
                 transactional_id=identity,
                 transaction_timeout_ms=timeout_ms,
                 max_block_ms=20_000,

@@ -86,6 +86,11 @@ class Broker:
 
     def start(self) -> None:
         """Start and wait until clients can connect; raises BrokerFailed."""
+        self.launch()
+        self.wait_until_ready()
+
+    def launch(self) -> None:
+        """Start the process, without waiting for anything."""
         self._prepare()
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
@@ -96,6 +101,10 @@ class Broker:
                 stderr=log,
                 start_new_session=True,
             )
+
+    def wait_until_ready(self) -> None:
+        """Wait until clients can connect; raises BrokerFailed."""
+        assert self._process is not None
         deadline = time.monotonic() + START_SECONDS
         while not self._is_ready():
             if self._process.poll() is not None or time.monotonic() > deadline:
@@ -176,12 +185,14 @@ class ApacheBroker(Broker):
 
     name = "apache"
     settle_seconds = 10.0
+    listener_port = controller_port = 0
+    """Where clients connect, and other voters of the metadata quorum; 0 is a free port."""
 
     def _prepare(self) -> None:
         if self.port:
             return
-        self.port = free_port()
-        controller = free_port()
+        self.port = self.listener_port or free_port()
+        controller = self.controller_port or free_port()
         for each in self.data_dirs:
             shutil.rmtree(each, ignore_errors=True)
         values = {

@@ -78,6 +78,32 @@ class Driver:
             raise TimeoutError(f"the query did not end within {STREAM_SECONDS} s")
         return batches
 
+    def do_begin_copy(self, source: str, sink: str, checkpoint: str) -> None:
+        """Start a query that copies one topic into another until `end_copy`."""
+        options = {"subscribe": source, "startingOffsets": "earliest"}
+        frame = self._source(self.spark.readStream, options).load()
+        self.query = (
+            frame.select("key", "value")
+            .writeStream.format("kafka")
+            .option("kafka.bootstrap.servers", self.bootstrap)
+            .option("topic", sink)
+            .option("checkpointLocation", checkpoint)
+            .trigger(processingTime="200 milliseconds")
+            .start()
+        )
+
+    def do_copied(self) -> int:
+        """How many records the query has copied so far; raises what ended it."""
+        error = self.query.exception()
+        if error is not None:
+            raise error
+        return sum(row["numInputRows"] for row in self.query.recentProgress)
+
+    def do_end_copy(self) -> None:
+        """Copy what is there and stop; raises what ended the query before."""
+        self.query.processAllAvailable()
+        self.query.stop()
+
     def do_delays(self, source: str, weather: str, sink: str, checkpoint: str, limit: int) -> Any:
         """Departure delays per day, carrier and weather: stream, join, aggregate, update a topic.
 

@@ -1,0 +1,187 @@
+"""Three nodes of kbroker in one process, or three processes of Apache Kafka, driven the same way."""
+
+from __future__ import annotations
+
+import json
+import random
+import socket
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.messages import request_class
+
+from .brokers import ApacheBroker, BrokerFailed, KbrokerBroker, free_port
+from .raw import NoAnswer, RawConnection
+
+NODES = (1, 2, 3)
+IN_SYNC_SECONDS = 60.0
+REPLICATED = {
+    "default.replication.factor": "3",
+    "min.insync.replicas": "2",
+    "offsets.topic.replication.factor": "3",
+    "transaction.state.log.replication.factor": "3",
+    "transaction.state.log.min.isr": "2",
+}
+
+
+class Nodes(Protocol):
+    """Three nodes, each of which can be stopped and started again."""
+
+    name: str
+
+    @property
+    def address(self) -> str:
+        """All of them as bootstrap servers."""
+        ...
+
+    def start(self) -> None: ...
+
+    def stop_node(self, node: int) -> None:
+        """A graceful stop."""
+        ...
+
+    def start_node(self, node: int) -> None: ...
+
+    def kill(self) -> None: ...
+
+
+class KbrokerNodes(KbrokerBroker):
+    """`kbroker serve --nodes 3`."""
+
+    def __init__(self, folder: Path, properties: Mapping[str, str]) -> None:
+        super().__init__(folder, {**REPLICATED, **properties})
+        self.port = _ports_in_a_row(len(NODES))
+        self._control = free_port()
+
+    @property
+    def address(self) -> str:
+        return ",".join(f"127.0.0.1:{self.port + number}" for number in range(len(NODES)))
+
+    def _command(self) -> list[str]:
+        nodes = ["--nodes", str(len(NODES)), "--control-port", str(self._control)]
+        return [*super()._command(), *nodes]
+
+    def _is_ready(self) -> bool:
+        return self._port_file.exists()  # the port is known
+
+    def stop_node(self, node: int) -> None:
+        self._order("stop_node", node)
+
+    def start_node(self, node: int) -> None:
+        self._order("start_node", node)
+
+    def _order(self, verb: str, node: int) -> None:
+        with socket.create_connection(("127.0.0.1", self._control)) as stream:
+            stream.sendall(json.dumps({"do": verb, "node": node}).encode() + b"\n")
+            with stream.makefile() as lines:
+                answer = json.loads(lines.readline())
+        if not answer["ok"]:
+            raise BrokerFailed(f"{verb} {node}: {answer['error']}")
+
+
+class _QuorumNode(ApacheBroker):
+    """One of several, each of them a broker and a voter."""
+
+    format_options = ()
+
+    def __init__(
+        self, folder: Path, properties: Mapping[str, str], node: int, first_port: int
+    ) -> None:
+        super().__init__(folder, {"node.id": str(node), **properties})
+        self.listener_port = first_port + node - 1
+        controllers = {each: first_port + len(NODES) + each - 1 for each in NODES}
+        self.controller_port = controllers[node]
+        self._voters = ",".join(f"{n}@127.0.0.1:{port}" for n, port in controllers.items())
+
+    def _quorum(self, controller: int) -> dict[str, str]:
+        return {"controller.quorum.voters": self._voters}
+
+
+class ApacheNodes:
+    """Three processes of Apache Kafka."""
+
+    name = ApacheBroker.name
+
+    def __init__(self, folder: Path, properties: Mapping[str, str]) -> None:
+        self.folder = folder
+        first = _ports_in_a_row(2 * len(NODES))
+        settings = {**REPLICATED, **properties}
+        self._nodes = {n: _QuorumNode(folder / f"{n}", settings, n, first) for n in NODES}
+
+    @property
+    def address(self) -> str:
+        return ",".join(node.address for node in self._nodes.values())
+
+    def start(self) -> None:
+        for node in self._nodes.values():
+            node.launch()
+        for node in self._nodes.values():
+            node.wait_until_ready()
+
+    def stop_node(self, node: int) -> None:
+        self._nodes[node].stop()
+
+    def start_node(self, node: int) -> None:
+        self._nodes[node].start()
+
+    def kill(self) -> None:
+        for node in self._nodes.values():
+            node.kill()
+
+    def log_tail(self, lines: int = 40) -> str:
+        return "\n".join(node.log_tail(lines) for node in self._nodes.values())
+
+
+CLUSTERS = {"kbroker": KbrokerNodes, "apache": ApacheNodes}
+
+
+def wait_until_in_sync(nodes: Nodes) -> None:
+    """Wait until every replica of every partition is in sync, and each has a leader."""
+    deadline = time.monotonic() + IN_SYNC_SECONDS
+    while (lagging := _lagging(nodes.address)) != []:
+        assert time.monotonic() < deadline, f"not in sync: {lagging}"
+        time.sleep(0.1)
+
+
+def _lagging(address: str) -> list[Any] | None:
+    """The partitions that lack a leader or a replica; None when no node answers."""
+    for each in address.split(","):
+        try:
+            connection = RawConnection(each)
+        except OSError:
+            continue
+        try:
+            ask = request_class(ApiKey.METADATA)(topics=None)
+            answer = connection.ask(ApiKey.METADATA, 9, ask)
+        except (OSError, NoAnswer):
+            continue
+        finally:
+            connection.close()
+        if len(answer.brokers) < len(NODES):
+            return [f"{len(answer.brokers)} nodes"]
+        return [
+            (topic.name, row.partition_index, row.leader_id, row.isr_nodes)
+            for topic in answer.topics
+            for row in topic.partitions
+            if row.leader_id < 0 or len(row.isr_nodes) < len(row.replica_nodes)
+        ]
+    return None
+
+
+def _ports_in_a_row(count: int) -> int:
+    """The first of some free ports.
+
+    They are below those from which systems take the other end of a connection: while a node is down,
+    nobody else gets its port.
+    """
+    while True:
+        first = random.randrange(20_000, 32_000 - count)
+        try:
+            for port in range(first, first + count):
+                socket.create_server(("127.0.0.1", port)).close()
+        except OSError:
+            continue
+        return first

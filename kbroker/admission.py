@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+import trio
 
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.transactions import (
@@ -13,6 +16,9 @@ from kbroker.protocol.messages.transactions import (
 
 if TYPE_CHECKING:
     from .node import Node
+
+ANSWER_SECONDS = 5
+"""How long the coordinator may take; requests of the producer's connection wait behind."""
 
 TopicPartition: TypeAlias = tuple[str, int]
 
@@ -39,13 +45,11 @@ async def ask_coordinator(
     Without it partitions are added, durably.
     """
     request = _request(writer, partitions, verify_only=verify_only)
-    try:
-        answer = await node.peers.ask(coordinator_id, request)
-    except OSError:
-        return dict.fromkeys(partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    codes = _codes(answer)
-    missing = ErrorCode(answer.error_code) or ErrorCode.COORDINATOR_NOT_AVAILABLE
-    return {partition: codes.get(partition, missing) for partition in partitions}
+    codes: dict[TopicPartition, ErrorCode] = {}
+    with suppress(OSError), trio.move_on_after(ANSWER_SECONDS):
+        codes = _codes(await node.peers.ask(coordinator_id, request))
+    unknown = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    return {partition: codes.get(partition, unknown) for partition in partitions}
 
 
 def _request(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import trio
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 MARKERS_MAX = 1000
 """Of one request; what is due beside them is in the next one."""
+ANSWER_SECONDS = 10
+"""How long a node may take; by then another one may lead its partitions."""
 FIRST_PROTOCOL, SECOND_PROTOCOL = 1, 2
 
 TopicPartition: TypeAlias = tuple[str, int]
@@ -84,11 +87,10 @@ class MarkerSender:
         del self._busy[node_id]
 
     async def _send(self, node_id: int, due: list[DueMarker]) -> None:
-        try:
+        codes: dict[tuple[int, TopicPartition], ErrorCode] = {}
+        with suppress(OSError), trio.move_on_after(ANSWER_SECONDS):
             peer = await self._connected(node_id)
             codes = _codes(await peer.ask(_request(due)))
-        except OSError:
-            codes = {}
         for each in due:
             key = each.end.producer_id, each.partition
             each.done(codes.get(key, ErrorCode.NETWORK_EXCEPTION))

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
@@ -37,7 +37,6 @@ from kbroker.protocol.records import (
 from kbroker.storage.log import Log
 
 from .replica import Replica
-from .slices import Slices
 from .topics import NewTopic, create_topic
 from .waiters import Pending
 
@@ -48,7 +47,7 @@ logger = logging.getLogger(__name__)
 
 MEMORY_PARTITIONS = 1
 """Partitions of an internal topic when all is in memory."""
-LOAD_BYTES = 4 << 20
+LOAD_BYTES = 1 << 20
 """How much of a log is replayed at once when a coordinator is loaded."""
 
 NO_NEWS = logging.DEBUG
@@ -101,8 +100,16 @@ class ShardPending(Pending[Any]):
 
     __slots__ = ("_service", "_shard", "_slot")
 
-    def __init__(self, service: Shards[Any], shard: Shard[Any], slot: Parked[Any] | None) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        service: Shards[Any],
+        shard: Shard[Any],
+        slot: Parked[Any] | None,
+        *,
+        deadline: float = math.inf,
+        on_timeout: Callable[[], Any] | None = None,
+    ) -> None:
+        super().__init__(deadline=deadline, on_timeout=on_timeout)
         self._service = service
         self._shard = shard
         self._slot = slot
@@ -156,7 +163,14 @@ class Shards(ABC, Generic[C]):
         node = self._node
         if node.in_memory and node.config.origin(setting) is None:
             partitions = MEMORY_PARTITIONS
-        replicas = min(replicas, len(node.cluster.node_ids))
+        known = len(node.cluster.node_ids)
+        if known < min(replicas, node.config.nodes):
+            # At the very first start: it would never have more replicas.
+            raise KafkaError(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                f"{self._topic} is made when {node.config.nodes} nodes run; {known} do",
+            )
+        replicas = min(replicas, known)
         return NewTopic(
             self._topic, partitions, replicas, configs={"cleanup.policy": "compact"} | configs
         )
@@ -325,12 +339,11 @@ class Shards(ABC, Generic[C]):
         await self._finish_loads()
 
     async def _finish_loads(self) -> None:
-        slices = Slices()
         while ready := [load for load in self._loads.values() if not load.waits_for_commit]:
             for load in ready:
                 if self._loads.get(load.shard.replica.index) is load:
                     self._try_to_go_on(load)
-                await slices.pause()
+                await trio.lowlevel.checkpoint()  # clients of the others get their turn
 
     def _try_to_go_on(self, load: _Load[C]) -> None:
         try:
@@ -418,7 +431,7 @@ class Shards(ABC, Generic[C]):
             if slot is None:
                 return response  # type: ignore[return-value]
             return slot.response or ShardPending(self, shard, slot)
-        pending = ShardPending(self, shard, slot)
+        pending = self._pending(shard, response)
 
         def at_high_watermark(committed: bool) -> None:
             given, answer = answers, response
@@ -432,6 +445,21 @@ class Shards(ABC, Generic[C]):
 
         shard.replica.commits.add(log.log_end_offset, at_high_watermark)
         return pending
+
+    def _pending(self, shard: Shard[C], response: object) -> ShardPending:
+        """The place of an answer; where there are replicas to wait for, it does not wait for ever."""
+        if isinstance(response, Parked):
+            return ShardPending(self, shard, response)
+        if len(shard.replica.partition.replicas) == 1:
+            return ShardPending(self, shard, None)
+        seconds = self._node.config.offsets_commit_timeout_ms / 1000
+        return ShardPending(
+            self,
+            shard,
+            None,
+            deadline=trio.current_time() + seconds,
+            on_timeout=lambda: refused(response, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+        )
 
     def _lose(self, shard: Shard[C]) -> None:
         """The partition cannot be written any more: its coordinator's state is ahead of the log."""

@@ -674,11 +674,11 @@ _GROUPS = (
         "offsets.commit.timeout.ms",
         Type.INT,
         "5000",
-        "How long a commit waits for its replicas.",
+        "How long what a coordinator stores, commits among it, waits for other replicas; then the "
+        "client is told to ask again.",
         unit="ms",
         minimum=1,
         dynamic=False,
-        effect=Effect.LATER,
     ),
     Property(
         "offsets.topic.num.partitions",

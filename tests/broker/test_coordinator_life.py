@@ -1,0 +1,183 @@
+"""How coordinators come and go: what they wait for, and what is said meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import trio
+
+from kbroker.broker import Broker
+from kbroker.cluster import OFFSETS_TOPIC
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.groups import DescribeGroupsRequest
+from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
+from kbroker.replica import Replica
+
+from ..brokers import started
+from ..wire import Wire, connected, create_topic, request, until
+from .test_coordinators import find
+
+LOADING = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[Broker]:
+    async with started() as broker:
+        yield broker
+
+
+@pytest.fixture
+async def wire(broker: Broker) -> AsyncIterator[Wire]:
+    async with connected(broker.endpoint) as wire:
+        await create_topic(wire, "t", 200)
+        await find(wire, 4, "g")
+        yield wire
+
+
+async def fetch(wire: Wire) -> Any:
+    return await wire.ask(ApiKey.OFFSET_FETCH, 5, fetch_request())
+
+
+def fetch_request() -> OffsetFetchRequest:
+    rows = [OffsetFetchRequest.Topic(name="t", partition_indexes=[0])]
+    return OffsetFetchRequest(group_id="g", topics=rows)
+
+
+def commit_request(offset: int, partitions: int = 1, metadata: str = "") -> OffsetCommitRequest:
+    rows = [
+        OffsetCommitRequest.Partition(
+            partition_index=index, committed_offset=offset, committed_metadata=metadata
+        )
+        for index in range(partitions)
+    ]
+    return OffsetCommitRequest(
+        group_id="g",
+        generation_id_or_member_epoch=-1,
+        topics=[OffsetCommitRequest.Topic(name="t", partitions=rows)],
+    )
+
+
+async def commit(wire: Wire, offset: int, **settings: Any) -> int:
+    ask = commit_request(offset, **settings)
+    answer = await wire.ask(ApiKey.OFFSET_COMMIT, 7, ask)
+    return int(answer.topics[0].partitions[0].error_code)
+
+
+def replica_of(broker: Broker) -> Replica:
+    return broker.node.named_replica(OFFSETS_TOPIC, 0)
+
+
+class Lagging:
+    """The replica has another one to wait for, which has nothing yet of what comes from now on."""
+
+    def __init__(self, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._replica = lagging = replica_of(broker)
+        self._commit = commit = Replica._commit
+        for name in ("replicas", "isr"):
+            monkeypatch.setattr(lagging.partition, name, [1, 2])
+
+        def commit_others(replica: Replica, offset: int) -> None:
+            if replica is not lagging:
+                commit(replica, offset)
+
+        monkeypatch.setattr(Replica, "_commit", commit_others)
+
+    def catches_up(self) -> None:
+        self._commit(self._replica, self._replica.log.log_end_offset)
+
+
+async def test_a_coordinator_waits_until_its_log_is_committed(
+    broker: Broker, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await commit(wire, 5) == 0
+    follower = Lagging(broker, monkeypatch)
+    await wire.send(ApiKey.OFFSET_COMMIT, 7, commit_request(7))
+    await until(lambda: replica_of(broker).log.log_end_offset == 2)
+    async with connected(broker.endpoint) as other:
+        broker.node.groups.stop()  # as if leadership had gone
+        broker.node.groups.settle()  # and come back
+        assert (await fetch(other)).error_code == LOADING
+        listed = await other.ask(ApiKey.LIST_GROUPS, 4, request(ApiKey.LIST_GROUPS))
+        assert listed.error_code == LOADING
+        follower.catches_up()
+        await until(lambda: not broker.node.groups.is_loading)
+        assert (await fetch(other)).topics[0].partitions[0].committed_offset == 7
+
+
+async def test_what_waits_is_not_told_what_was_lost(
+    broker: Broker, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither as a commit, nor as an offset, nor as a group that is not there."""
+    assert await commit(wire, 5) == 0
+    Lagging(broker, monkeypatch)
+    heartbeat = request(ApiKey.HEARTBEAT, group_id="g", member_id="m")
+    lost = ErrorCode.NOT_COORDINATOR
+    async with connected(broker.endpoint) as other:
+        await wire.send(ApiKey.OFFSET_COMMIT, 7, commit_request(7))
+        await until(lambda: replica_of(broker).log.log_end_offset == 2)
+        await wire.send(ApiKey.OFFSET_FETCH, 5, fetch_request())
+        await wire.send(ApiKey.HEARTBEAT, 3, heartbeat)
+        await other.send(ApiKey.DESCRIBE_GROUPS, 5, DescribeGroupsRequest(groups=["g"]))
+        await trio.sleep(0.1)
+        replica_of(broker).commits.fail()
+        (row,) = (await other.receive()).groups
+        assert (row.group_id, row.error_code) == ("g", lost)
+    assert (await wire.receive()).topics[0].partitions[0].error_code == lost
+    assert (await wire.receive()).error_code == lost
+    assert (await wire.receive()).error_code == lost
+
+
+async def test_a_commit_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with (
+        started(offsets_commit_timeout_ms=100) as broker,
+        connected(broker.endpoint) as wire,
+    ):
+        await create_topic(wire, "t")
+        await find(wire, 4, "g")
+        assert await commit(wire, 5) == 0
+        follower = Lagging(broker, monkeypatch)
+        assert await commit(wire, 7) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        follower.catches_up()
+        assert (await fetch(wire)).topics[0].partitions[0].committed_offset == 7
+
+
+async def test_a_large_log_is_loaded_by_and_by(
+    broker: Broker, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others are served meanwhile, and so is the group when that is done."""
+    monkeypatch.setattr("kbroker.shards.LOAD_BYTES", 4096)
+    for offset in range(20):
+        assert await commit(wire, offset, partitions=200, metadata="x" * 50) == 0
+    broker.node.groups.stop()
+    assert (await fetch(wire)).error_code == LOADING
+    await until(lambda: not broker.node.groups.is_loading)
+    assert (await fetch(wire)).topics[0].partitions[0].committed_offset == 19
+
+
+async def test_internal_topics_wait_for_all_nodes_of_the_first_start(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They would never have as many replicas as they should."""
+    monkeypatch.setattr(broker.node.config, "nodes", 3)
+    settings = {"offsets.topic.replication.factor": 3}
+    monkeypatch.setitem(broker.node.config._parsed, *settings.popitem())
+    async with connected(broker.endpoint) as wire:
+        (row,) = await find(wire, 4, "g")
+    assert row.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert "3 nodes" in row.error_message
+    assert OFFSETS_TOPIC not in broker.node.cluster.topics
+
+
+async def test_a_partition_without_a_leader(
+    broker: Broker, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = broker.node.cluster.topics[OFFSETS_TOPIC]
+    away = [replace(each, leader=-1) for each in topic.partitions]
+    monkeypatch.setattr(topic, "partitions", away)
+    (row,) = await find(wire, 4, "g")
+    assert row.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert (row.node_id, row.host, row.port) == (-1, "", -1)

@@ -478,7 +478,7 @@ class Node:
             logger.error("partition %s-%d: %s", topic.name, index, error.message)
             known = self.history.of((topic.name, index))
             if not known or str(error.message) not in known[-1].text:
-                self._note(topic.name, index, f"refused because {error.message}")
+                self.note(topic.name, index, f"refused because {error.message}")
         log = self.logs.get(topic.name, index)
         if log is None or log.offline is not None:
             self.in_sync.is_offline(topic, index)
@@ -491,9 +491,10 @@ class Node:
         log.when_offline = self._note_offline
 
     def _note_offline(self, log: Log) -> None:
-        self._note(log.topic, log.partition, f"offline because {log.offline}")
+        self.note(log.topic, log.partition, f"offline because {log.offline}")
 
-    def _note(self, topic: str, index: int | None, text: str) -> None:
+    def note(self, topic: str, index: int | None, text: str) -> None:
+        """Remember what happened to a partition, or with None to all of a topic, and why."""
         self.history.note((topic, index), Line(self.clock.log_ms(), text))
 
     def why_offline(self, topic: str, index: int) -> str | None:
@@ -533,10 +534,10 @@ class Node:
         named = {"created": event.created, "deleted": event.deleted, "changed": event.changed}
         for what, topics in named.items():
             for topic in topics:
-                self._note(topic.name, None, f"topic {topic.name} {what}: {event.cause}")
+                self.note(topic.name, None, f"topic {topic.name} {what}: {event.cause}")
         for change in event.moved:
             text = f"{change_of(change)}: {event.cause}"
-            self._note(change.topic.name, change.after.index, text)
+            self.note(change.topic.name, change.after.index, text)
 
     def dynamic_resources(self) -> tuple[tuple[ConfigResource, Source], ...]:
         """What has settings of this node that change while it runs, the weaker first."""

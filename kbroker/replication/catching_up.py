@@ -84,11 +84,8 @@ class CatchingUp:
     async def _begin_at(self, followed: Followed, start: int) -> None:
         async with self._alone(followed) as replica:
             if replica is not None:
-                end = replica.log.log_end_offset
                 self._restart(replica, start)
-                logger.info(
-                    "%s begins anew at %d: its leader has nothing from %d on", followed, start, end
-                )
+                self._tell(replica, f"begins anew at {start} because its leader begins there")
 
     async def _cut_to(self, followed: Followed, offset: int, reason: str) -> None:
         async with self._alone(followed) as replica:
@@ -98,7 +95,7 @@ class CatchingUp:
             replica.truncate_to(offset, self._node.clock.log_ms())
             self._copy_anew(replica)
             now = replica.log.log_end_offset
-        logger.info("%s: cut from %d to %d because %s", followed, end, now, reason)
+        self._tell(followed.replica, f"cut from {end} to {now} because {reason}")
         if now < committed:
             logger.error(
                 "%s: records %d to %d were committed and are lost here: compare with the other "
@@ -107,6 +104,10 @@ class CatchingUp:
                 now,
                 committed - 1,
             )
+
+    def _tell(self, replica: Replica, what: str) -> None:
+        self._node.note(replica.topic.name, replica.index, what)
+        logger.info("%s-%d: %s", replica.topic.name, replica.index, what)
 
     def _restart(self, replica: Replica, offset: int) -> None:
         replica.restart_at(offset, self._node.clock.log_ms())

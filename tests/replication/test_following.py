@@ -98,7 +98,7 @@ async def test_a_follower_that_was_away_for_long_begins_at_the_leaders_start(
             await _delete_records(broker, topic.name, 7)
         await until_equal(broker, "t", 1, 2)
         assert log_on(broker, 2, "t").log_start_offset == 7
-        assert "t-0 begins anew at 7" in caplog.text
+        assert "t-0: begins anew at 7 because its leader begins there" in caplog.text
 
 
 async def test_a_start_within_a_batch(links: Links) -> None:

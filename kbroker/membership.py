@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 import uuid
@@ -22,6 +23,11 @@ from .config import BrokerConfig
 from .endpoint import Endpoint
 
 logger = logging.getLogger(__name__)
+
+WITHDRAWALS_MAX = 100
+"""Partitions of one transaction: every store takes that many."""
+Withdrawal = tuple[Topic, Partition, Partition]
+"""A partition as it is, and without this node."""
 
 
 class Membership:
@@ -277,7 +283,7 @@ class Membership:
         elif self._cluster.registrations.ready.get(self.node_id) == self.epoch:
             return
         if not await self._put_ready():
-            raise KafkaError(ErrorCode.STALE_BROKER_EPOCH, f"node {self.node_id} started elsewhere")
+            raise self._started_elsewhere()
 
     async def _put_ready(self) -> bool:
         key = ready_key(self.node_id)
@@ -292,26 +298,34 @@ class Membership:
     async def _withdraw(self) -> None:
         """Leave every ISR and ELR in which this node's log may miss committed records."""
         reason = "lost a data folder" if self._lost_disk else "did not end in order"
-        while True:
-            wanted = list(self._not_to_hold())
-            if not wanted:
-                return
-            for topic, before, after in wanted:
-                logger.warning(
-                    "node %d %s: it leaves the in-sync replicas of %s-%d until it caught up",
-                    self.node_id,
-                    reason,
-                    topic.name,
-                    before.index,
-                )
-                key = partition_key(topic.id, before.index)
-                await self._cluster.transact(
-                    {key: after.to_document()},
-                    compares={key: before.revision, live_key(self.node_id): self.epoch},
-                    cause=f"node {self.node_id} {reason}",
-                )
+        cause = f"node {self.node_id} {reason}"
+        left = 0
+        while wanted := list(itertools.islice(self._not_to_hold(), WITHDRAWALS_MAX)):
+            left += await self._give_up(wanted, cause)
+        if left:
+            text = "%s: it leaves the in-sync replicas of its partitions (%d) until it caught up"
+            logger.warning(text, cause, left)
 
-    def _not_to_hold(self) -> Iterator[tuple[Topic, Partition, Partition]]:
+    async def _give_up(self, wanted: list[Withdrawal], cause: str) -> int:
+        """Write withdrawals at once, or what can be of them; returns how many."""
+        puts: dict[str, Document | None] = {}
+        compares = {live_key(self.node_id): self.epoch}
+        for topic, before, after in wanted:
+            key = partition_key(topic.id, before.index)
+            puts[key] = after.to_document()
+            compares[key] = before.revision
+        if await self._cluster.transact(puts, compares=compares, cause=cause):
+            return len(wanted)
+        if not self._stands_there():
+            raise self._started_elsewhere()
+        return (
+            0 if len(wanted) == 1 else sum([await self._give_up([each], cause) for each in wanted])
+        )
+
+    def _started_elsewhere(self) -> KafkaError:
+        return KafkaError(ErrorCode.STALE_BROKER_EPOCH, f"node {self.node_id} started elsewhere")
+
+    def _not_to_hold(self) -> Iterator[Withdrawal]:
         for topic in self._cluster.topics.values():
             for partition in topic.partitions:
                 after = withdraw(partition, self.node_id, lost_disk=self._lost_disk)

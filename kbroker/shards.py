@@ -170,7 +170,7 @@ class Shards(ABC, Generic[C]):
                 ErrorCode.COORDINATOR_NOT_AVAILABLE,
                 f"{self._topic} is made when {node.config.nodes} nodes run; {known} do",
             )
-        replicas = min(replicas, known)
+        replicas = max(min(replicas, len(node.cluster.open_ids)), 1)
         return NewTopic(
             self._topic, partitions, replicas, configs={"cleanup.policy": "compact"} | configs
         )

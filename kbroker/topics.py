@@ -97,7 +97,7 @@ def _replication_factor(cluster: Cluster, config: BrokerConfig, new: NewTopic) -
     wanted = new.replication_factor
     if wanted == DEFAULT:
         wanted = config.default_replication_factor
-    nodes = len(cluster.node_ids)
+    nodes = max(len(cluster.open_ids), 1)
     if wanted > nodes and config.replication_factor_clamp:
         logger.warning(
             "topic %s: replication factor %d lowered to %d, the number of nodes "

@@ -537,7 +537,13 @@ class Cluster:
                 "one of the nodes that stay is in sync",
             )
         if after.leader not in (*after.replicas, NO_LEADER):
-            after = self._elect_any(topic, after) or without_leader(after)
+            elected = elect(
+                after,
+                ready=self.registrations.ready,
+                live=self.registrations.live_epochs,
+                min_in_sync=self.min_in_sync(topic),
+            )
+            after = without_leader(after) if elected is None else elected
         if after != before:
             await self._put_changed(topic, before, after, cause=cause)
 

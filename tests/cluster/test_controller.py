@@ -252,6 +252,41 @@ async def test_a_move_that_is_cancelled_leaves_the_partition_where_it_was(
         assert not is_moving(now)
 
 
+async def test_a_cancelled_move_elects_nobody_who_lacks_records(autojump_clock: MockClock) -> None:
+    async with members(4) as (one, two, three, four):
+        await make_topic(one, [1, 2], min_insync_replicas="2")
+        await move(one, [3, 4])
+        await one.put_isr([1, 2, 3])
+        await one.put_isr([1, 3])
+        await one.crash()
+        await lease_ends()
+        now = four.partition()
+        assert (now.leader, now.isr, list(now.elr)) == (3, [3], [1])
+        await four.cluster.cancel_reassignment("orders", 0, cause="test")
+        await settled()
+        now = two.partition()
+        assert (sorted(now.replicas), now.leader, now.isr, list(now.elr)) == ([1, 2], -1, [], [1])
+        await one.start()
+        await settled()
+        assert three.partition().leader == 1
+
+
+async def test_a_move_waits_while_only_those_that_come_have_everything(
+    autojump_clock: MockClock,
+) -> None:
+    async with members(4) as (one, two, _, four):
+        await make_topic(one, [1, 2])
+        await move(one, [3, 4])
+        await one.put_isr([3, 1])
+        await one.crash()
+        await two.crash()
+        await lease_ends()
+        with pytest.raises(KafkaError) as raised:
+            await four.cluster.cancel_reassignment("orders", 0, cause="test")
+        assert raised.value.code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+        assert four.partition().leader == 3
+
+
 async def test_another_target_replaces_the_one_before(autojump_clock: MockClock) -> None:
     async with members(4) as (one, *_):
         await make_topic(one, [1, 2])

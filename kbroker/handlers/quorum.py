@@ -1,7 +1,8 @@
-"""The metadata quorum: one voter, this node, because metadata lives in one place."""
+"""The metadata quorum: one voter, the controller, because metadata lives in one place."""
 
 from __future__ import annotations
 
+from kbroker.cluster.registrations import NO_NODE
 from kbroker.context import Context
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
@@ -23,8 +24,8 @@ NOT_DYNAMIC = (
 
 @handles(ApiKey.DESCRIBE_QUORUM, versions="0-2")
 def describe_quorum(ctx: Context, request: DescribeQuorumRequest) -> DescribeQuorumResponse:
-    """Behaviour: leader and only voter is this node. Offsets count changes of the metadata, the
-    epoch rises with each start.
+    """Behaviour: the controller is the leader and the only voter, the other nodes that are ready
+    observe. Offsets count changes of the metadata, the epoch rises with each controller.
 
     Versions: 1 has times, 2 directory ids (zero: voters are fixed) and addresses (KIP-853).
 
@@ -35,27 +36,42 @@ def describe_quorum(ctx: Context, request: DescribeQuorumRequest) -> DescribeQuo
     ]
     if asked != [(METADATA_TOPIC, [0])]:
         return _unknown(request)
-    node = ctx.node
-    endpoint = ctx.endpoint()
-    now_ms = node.clock.log_ms()
-    voter = DescribeQuorumResponse.Replica(
-        replica_id=node.id,
-        log_end_offset=node.cluster.revision,
-        last_fetch_timestamp=now_ms,
-        last_caught_up_timestamp=now_ms,
-    )
+    cluster = ctx.node.cluster
+    endpoints = {node.node_id: endpoint for node, endpoint in ctx.brokers()}
+    leader = cluster.controller_id
     partition = DescribeQuorumResponse.Partition(
-        leader_id=node.id,
-        leader_epoch=node.cluster.controller_epoch,
-        high_watermark=node.cluster.revision,
-        current_voters=[voter],
+        leader_id=leader,
+        leader_epoch=cluster.controller_epoch,
+        high_watermark=cluster.revision,
+        current_voters=[_replica(ctx, leader)] if leader != NO_NODE else [],
+        observers=[_replica(ctx, each) for each in endpoints if each != leader],
     )
-    listener = DescribeQuorumResponse.Listener(
-        name=ctx.peer.listener, host=endpoint.host, port=endpoint.port
-    )
+    nodes = [
+        DescribeQuorumResponse.Node(
+            node_id=node_id,
+            listeners=[
+                DescribeQuorumResponse.Listener(
+                    name=ctx.peer.listener, host=endpoint.host, port=endpoint.port
+                )
+            ],
+        )
+        for node_id, endpoint in endpoints.items()
+        if node_id == leader
+    ]
     return DescribeQuorumResponse(
         topics=[DescribeQuorumResponse.Topic(topic_name=METADATA_TOPIC, partitions=[partition])],
-        nodes=[DescribeQuorumResponse.Node(node_id=node.id, listeners=[listener])],
+        nodes=nodes,
+    )
+
+
+def _replica(ctx: Context, node_id: int) -> DescribeQuorumResponse.Replica:
+    """A node whose metadata is as new as ours, as far as we know."""
+    now_ms = ctx.node.clock.log_ms()
+    return DescribeQuorumResponse.Replica(
+        replica_id=node_id,
+        log_end_offset=ctx.node.cluster.revision,
+        last_fetch_timestamp=now_ms,
+        last_caught_up_timestamp=now_ms,
     )
 
 

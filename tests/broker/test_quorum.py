@@ -53,6 +53,17 @@ async def test_this_node_is_the_only_voter(broker: Broker, wire: Wire, version: 
             assert abs(moment - time.time() * 1000) < 60_000
 
 
+async def test_the_controller_leads_and_the_others_observe() -> None:
+    async with started(nodes=3) as broker, connected(broker.nodes[1].endpoint) as wire:
+        row = await described(wire)
+        controller = broker.node.cluster.controller_id
+        assert (row.leader_id, [each.replica_id for each in row.current_voters]) == (
+            controller,
+            [controller],
+        )
+        assert {each.replica_id for each in row.observers} == {1, 2, 3} - {controller}
+
+
 async def test_each_change_moves_the_offset(wire: Wire) -> None:
     before = (await described(wire)).high_watermark
     await create_topic(wire, "a", 5)

@@ -2,13 +2,14 @@
 
 The blocks of a page run in order in one shell and one empty folder. `sh` blocks must succeed, `python`
 blocks too, and each command of a `console` block (after `$ `) must print what stands below it, where
-`...` is anything. `text` blocks are not run. `localhost:9092` is the port of the test.
+`...` is anything. `text` blocks are not run. 9092 and 9099 at `localhost` are ports of the test.
 """
 
 from __future__ import annotations
 
 import doctest
 import os
+import random
 import re
 import socket
 import subprocess
@@ -20,6 +21,8 @@ FENCE = re.compile(r"^```(sh|console|python)\n(.*?)^```$", re.MULTILINE | re.DOT
 MARK = "@@@"
 PREAMBLE = "set -m\ntrap 'kill $(jobs -p) 2>/dev/null' EXIT\nexec 2>&1\n"
 SECONDS = 120
+PORTS = 8
+"""9092 to 9099."""
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
@@ -53,8 +56,11 @@ def commands_of(page: str) -> list[Command]:
 
 def run_page(page: str, folder: Path, seconds: float = SECONDS) -> list[str]:
     """Run the commands of a page; returns what was wrong, in words."""
-    port = _free_port()
-    commands = commands_of(page.replace("localhost:9092", f"localhost:{port}"))
+    port = _free_ports(PORTS)
+    for number in range(PORTS):
+        page = page.replace(f"localhost:{9092 + number}", f"localhost:{port + number}")
+    page = page.replace("--control-port 9099", f"--control-port {port + PORTS - 1}")
+    commands = commands_of(page)
     script = PREAMBLE + "".join(one.script(number) for number, one in enumerate(commands))
     done = subprocess.run(
         ["bash", "-c", script + f"set +e\nprintf '\\n{MARK}{len(commands)}\\n'"],
@@ -100,7 +106,13 @@ def _environ(folder: Path, port: int) -> dict[str, str]:
     }
 
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
+def _free_ports(count: int) -> int:
+    """The first of some ports in a row that nobody listens on, and which no system gives away."""
+    while True:
+        first = random.randrange(20_000, 32_000 - count)
+        try:
+            for port in range(first, first + count):
+                socket.create_server(("127.0.0.1", port)).close()
+        except OSError:
+            continue
+        return first

@@ -41,7 +41,7 @@ RETRY_SECONDS = (0.01, 0.1)
 FETCH_MS = 300
 FETCH_BYTES = 64 * 1024
 ALL, LEADER_ONLY = -1, 1
-NEWS_SHARE = 0.05
+NEWS_SHARE = 0.2
 """How often a client asks for metadata without being told to."""
 LATEST = -1
 LATEST_SHARE = 0.3

@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from types import ModuleType
+from functools import cache
+from types import MappingProxyType, ModuleType
 from typing import Any, TypeVar
 
 from kbroker.protocol import messages
@@ -54,13 +55,14 @@ def handles(key: ApiKey, *, versions: str) -> Callable[[Function], Function]:
     return mark
 
 
+@cache
 def load_apis() -> Mapping[int, Api]:
-    """Import the handlers and return what they serve, by API key."""
+    """Import the handlers and return what they serve, by API key; the same for all who ask."""
     modules = (importlib.import_module(f"kbroker.handlers.{name}") for name in HANDLER_MODULES)
-    return collect_apis(modules)
+    return MappingProxyType(collect_apis(modules))
 
 
-def collect_apis(modules: Iterable[ModuleType]) -> Mapping[int, Api]:
+def collect_apis(modules: Iterable[ModuleType]) -> dict[int, Api]:
     """Return the APIs that the modules' functions serve. Raises ValueError on a key twice."""
     apis: dict[int, Api] = {}
     for module in modules:

@@ -297,8 +297,11 @@ def _change(revision: int, values: Mapping[str, Document | None], cause: str) ->
     return Change(revision, entries, cause)
 
 
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+
+
 def _to_json(record: Mapping[str, Any]) -> bytes:
-    return json.dumps(record, separators=(",", ":")).encode()
+    return _encode(record).encode()
 
 
 def _format_line(body: bytes) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 
 import pytest
@@ -49,6 +50,7 @@ class Clients:
     def close(self) -> None:
         self.producer.close()
         self.consumer.close()
+        gc.collect()  # of sockets that kafka-python left open when a node refused it
 
 
 @pytest.fixture

@@ -1,0 +1,62 @@
+"""`kbroker serve --nodes` and `kbroker cluster node`, as a person uses them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from click.testing import CliRunner
+from confluent_kafka import Producer
+
+from kbroker.cli import main
+
+from ..testing.test_control import served
+
+
+def run(control: str, *words: str, status: int = 0) -> str:
+    """What a command prints."""
+    environment = {"KBROKER_CONTROL": control}
+    result = CliRunner().invoke(main, ["cluster", *words], env=environment)
+    assert result.exit_code == status, result.output
+    return result.output
+
+
+def states(control: str) -> dict[int, str]:
+    rows: list[dict[str, Any]] = json.loads(run(control, "node", "list", "-o", "json"))
+    return {row["id"]: row["state"] for row in rows}
+
+
+def test_nodes_of_a_server_are_stopped_and_started(tmp_path: Path) -> None:
+    port_file = tmp_path / "ports"
+    flags = ("--nodes", "3", "--topic", "orders:3", "-o", "default.replication.factor=3")
+    with served(*flags, "--port-file", str(port_file)) as ready:
+        control = ready["control"]
+        assert [node["node_id"] for node in ready["nodes"]] == [1, 2, 3]
+        addresses = [node["listeners"]["PLAINTEXT"] for node in ready["nodes"]]
+        assert ready["bootstrap_servers"] == ",".join(addresses)
+        assert port_file.read_text() == ready["bootstrap_servers"] + "\n"
+        run(control, "node", "crash", "2")
+        run(control, "node", "stop", "3")
+        assert states(control) == {1: "running", 2: "crashed", 3: "stopped"}
+        producer = Producer({"bootstrap.servers": addresses[0]})
+        delivered: list[int] = []
+        for partition in range(3):
+            producer.produce(
+                "orders",
+                b"x",
+                partition=partition,
+                on_delivery=lambda error, message: delivered.append(message.offset()),
+            )
+        assert producer.flush(20) == 0
+        assert delivered == [0, 0, 0]
+        run(control, "node", "start", "2")
+        run(control, "node", "start", "3")
+        assert run(control, "node", "add").strip() == "4"
+        run(control, "node", "remove", "1")
+        assert states(control) == dict.fromkeys((2, 3, 4), "running")
+        run(control, "link", "cut", "2", "3", "--one-way")
+        run(control, "link", "heal")
+        error = run(control, "node", "crash", "7", status=1)
+        assert "there is no node 7 in this process; there are 2, 3, 4" in error
+        assert "name two nodes, or none" in run(control, "link", "heal", "2", status=2)

@@ -59,7 +59,8 @@ class CatchingUp:
     async def find_place(self, followed: Followed, ask: Ask) -> bool:
         """The leader does not have our end: begin anew behind it, or cut what is above.
 
-        Returns False when it has our end by now. Raises StorageError, KafkaError for what the leader refuses, Unreachable.
+        Returns False when it has our end by now. Raises StorageError, Unreachable, and KafkaError
+        for what the leader refuses.
         """
         start = await self._leader_start(followed, ask)
         end = await self._leader_end(followed, ask)

@@ -211,6 +211,10 @@ class Checks:
             for each in self.partitions.values()
         )
 
+    def others_have_all_of(self, node_id: int) -> bool:
+        """Whether for each partition another node is in sync."""
+        return all(set(each.isr) - {node_id} for each in self.partitions.values())
+
     def all_alike(self) -> bool:
         """Whether every replica has all that was committed, as its high watermark."""
         ends = {

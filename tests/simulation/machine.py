@@ -52,6 +52,7 @@ class Disk:
 
     def __init__(self, hook: Callable[[Operation], None]) -> None:
         self.files = CrashFiles(hook)
+        self.number = 1
         self.sync_seconds = 0.0
         self._clock = 0.0
 
@@ -63,6 +64,12 @@ class Disk:
         before = self.files
         self.files = before.crashed(mode, seed) if mode else before.killed()
         self.files.hook, before.hook = before.hook, None
+
+    def replace(self) -> None:
+        """Go on with an empty disk."""
+        before = self.files
+        self.files, before.hook = CrashFiles(before.hook), None
+        self.number += 1
 
     def timer(self) -> float:
         """Seconds, by which a sync takes as long as it should take here."""
@@ -180,7 +187,9 @@ class Machine:
 
     def _open_folders(self) -> LogFolders:
         fresh = MetaProperties(
-            node_id=self.id, cluster_id=CLUSTER_ID, directory_id=f"directory-of-node-{self.id:04}"
+            node_id=self.id,
+            cluster_id=CLUSTER_ID,
+            directory_id=f"disk-{self.disk.number:04}-of-node-{self.id:04}",
         )
         files = self.disk.files
         return LogFolders(files, [LogManager(files, FOLDER, fresh, guard=threading.Lock())])
@@ -190,6 +199,13 @@ class Machine:
         self._events.note(f"crash {self.id} {mode}")
         self.disk.lose(mode, seed)
         self._network.kill(self.name, quietly=mode is not None)
+        await self._end()
+
+    async def lose_disk(self) -> None:
+        """End at once, and find an empty disk at the next start."""
+        self._events.note(f"disk of {self.id} is lost")
+        self.disk.replace()
+        self._network.kill(self.name, quietly=True)
         await self._end()
 
     async def stop(self) -> None:

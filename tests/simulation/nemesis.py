@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from enum import Enum
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,15 @@ from .store import StoreFaults
 if TYPE_CHECKING:
     from .world import World
 
+
+class Kind(Enum):
+    """What may go wrong in a run beside the usual, and could not together with the others."""
+
+    SETTINGS = "min.insync.replicas changes"
+    NO_SYNC = "nodes do not wait for their disks"
+    LOST_DISK = "a disk is lost"
+
+
 PAUSE_SECONDS = (0.05, 1.2)
 POWER_CUTS: tuple[Mode, ...] = ("drop", "torn", "mixed")
 TOPIC_RESOURCE = 2
@@ -39,15 +49,14 @@ class Nemesis:
         self._down: set[int] = set()
         """Nodes that something is done to which ends them."""
         self._topics = 0
+        self._is_disk_lost = False
         self._harms: list[tuple[Harm, int]] = [
             (self.crash, 5),
             (self.stop, 2),
-            (self.power_cut_of_all, 1),
             (self.cut_off_store, 3),
             (self.slow_disk, 2),
             (self.bad_store, 3),
             (self.come_and_go, 1),
-            (self.change_minimum, 1),
         ]
         if len(world.machines) > 1:
             self._harms += [
@@ -57,6 +66,12 @@ class Nemesis:
                 (self.slow_links, 2),
                 (self.reassign, 3),
             ]
+        if world.kind is not Kind.NO_SYNC:
+            self._harms.append((self.power_cut_of_all, 1))
+        if world.kind is Kind.SETTINGS:
+            self._harms.append((self.change_minimum, 2))
+        if world.kind is Kind.LOST_DISK:
+            self._harms.append((self.lose_disk, 3))
 
     async def run(self, seconds: float) -> None:
         """One thing after the other, some of them at the same time."""
@@ -81,26 +96,25 @@ class Nemesis:
         return self._chance.choice(self._world.machines)
 
     def _victim(self) -> Machine | None:
-        """A machine whose node nobody else ends just now."""
+        """A machine whose node may end now.
+
+        Nodes that do not wait for their disks rest on each other, and nobody can tell a process
+        that was killed from a machine that lost power. So one of them at a time ends, and the next
+        one when all is in sync again: `min.insync.replicas - 1` such ends lose nothing.
+        """
         left = [each for each in self._world.machines if each.id not in self._down]
+        if self._world.kind is Kind.NO_SYNC and not (
+            all(each.node is not None for each in self._world.machines)
+            and self._world.checks.all_in_sync()
+        ):
+            return None
         return self._chance.choice(left) if left else None
 
     async def crash(self) -> None:
         """A process is killed, or a machine loses power; some time later it is back."""
         machine = self._victim()
-        if machine is not None and self._may_crash(machine):
+        if machine is not None:
             await self._crash(machine, self._chance.choice((None, *POWER_CUTS)))
-
-    def _may_crash(self, machine: Machine) -> bool:
-        """Whether others have what a machine loses. One that syncs first loses nothing."""
-        world = self._world
-        return world.waits_for_disk or not (
-            self._down
-            or any(
-                set(each.replicas) - {machine.id} - set(each.isr)
-                for each in world.checks.partitions.values()
-            )
-        )
 
     async def _crash(self, machine: Machine, mode: Mode | None) -> None:
         self._down.add(machine.id)
@@ -121,12 +135,22 @@ class Nemesis:
 
     async def power_cut_of_all(self) -> None:
         """All machines at once lose power."""
-        if not self._world.waits_for_disk:
-            return
         async with trio.open_nursery() as nursery:
             for machine in self._world.machines:
                 if machine.id not in self._down:
                     nursery.start_soon(self._crash, machine, self._chance.choice(POWER_CUTS))
+
+    async def lose_disk(self) -> None:
+        """A machine gets a new disk, once in a run and when others have what it had."""
+        machine, checks = self._victim(), self._world.checks
+        if machine is None or self._is_disk_lost or not checks.others_have_all_of(machine.id):
+            return
+        self._is_disk_lost = True
+        self._down.add(machine.id)
+        await machine.lose_disk()
+        await self._hold(0.01, 2.5)
+        machine.start(self._world.nursery)
+        self._down.discard(machine.id)
 
     async def slow_disk(self) -> None:
         """Syncs of one machine take long."""

@@ -26,7 +26,7 @@ from .clients import (
     must,
 )
 from .machine import Machine
-from .nemesis import Nemesis
+from .nemesis import Kind, Nemesis
 from .network import Network
 from .seeded import Events, Source, run
 from .store import SharedTruth
@@ -38,8 +38,7 @@ CHECK_SECONDS = 0.05
 PRODUCERS, CONSUMERS = 3, 2
 PRODUCE_PAUSE = (0.02, 0.25)
 VALUES_EACH = 1_000_000
-WAIT_FOR_DISK = 0.75
-"""How many of all clusters sync before they acknowledge; the others rely on each other."""
+KINDS = (Kind.SETTINGS, Kind.SETTINGS, Kind.NO_SYNC, Kind.LOST_DISK)
 NODES = (3, 3, 3, 4, 5)
 """How many nodes clusters have."""
 
@@ -74,10 +73,10 @@ class World:
         self.network = Network(self.source, self.events)
         self.truth = SharedTruth(self.source.of("store"))
         self._chance = self.source.of("world")
-        self.waits_for_disk = self._chance.random() < WAIT_FOR_DISK
+        self.kind = self._chance.choice(KINDS)
         options = {
             "log.cleaner.enable": "false",
-            "flush.policy": "fsync" if self.waits_for_disk else "os",
+            "flush.policy": "os" if self.kind is Kind.NO_SYNC else "fsync",
             "replica.lag.time.max.ms": "1000",
         }
         count = nodes or self._chance.choice(NODES)
@@ -226,6 +225,7 @@ class World:
 
     def _outcome(self) -> Outcome:
         work = Counter(self.nemesis.done)
+        work[f"seeds in which {self.kind.value}"] = 1
         work["acked"] = len(self.history.acked)
         work["read"] = sum(map(len, self.history.read.values()))
         work["truncations"] = sum(machine.truncations for machine in self.machines)

@@ -226,8 +226,8 @@ class FetchSessions:
     def _create(self, targets: list[Target], by_topic_id: bool, now_ms: int) -> Session | None:
         """Make a session; None when there is no room, which every client accepts."""
         if len(self._sessions) >= self._sessions_max:
-            oldest = min(self._sessions.values(), key=lambda session: session.used_at_ms)
-            if now_ms - oldest.used_at_ms < EVICT_AFTER_MS:
+            oldest = min(self._sessions.values(), key=lambda it: it.used_at_ms, default=None)
+            if oldest is None or now_ms - oldest.used_at_ms < EVICT_AFTER_MS:
                 return None
             del self._sessions[oldest.id]
         session_id = self._random.randrange(1, EPOCH_MAX)

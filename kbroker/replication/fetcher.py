@@ -8,6 +8,7 @@ holds back: a new partition does not wait for an idle one.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +49,15 @@ EXPECTED = frozenset(
     }
 )
 """Refusals that last until both nodes have heard of the same change of the cluster."""
+
+ENDS_OF_SESSIONS = frozenset(
+    {
+        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+    }
+)
+"""The leader has forgotten our session: another one begins."""
 
 PATIENCE_SECONDS = 0.005
 """How long an answer may still take after a change of what is to be copied."""
@@ -156,9 +166,8 @@ class Fetcher:
     def look_again(self) -> None:
         """What is followed, or where the leader is, has changed."""
         self._wake.set()
-        if self._held_back is not None:
-            patience = trio.current_time() + self._patience.next()
-            self._held_back.deadline = min(self._held_back.deadline, patience)
+        if self._held_back is not None and self._held_back.deadline == math.inf:
+            self._held_back.deadline = trio.current_time() + self._patience.next()
 
     # -- the loop
 
@@ -266,6 +275,9 @@ class Fetcher:
 
     async def _take(self, answer: FetchResponse) -> None:
         if answer.error_code:
+            if answer.error_code not in ENDS_OF_SESSIONS:
+                code = error_code(answer.error_code).name
+                self._say_once(f"nothing can be copied from node {self._leader_id}: {code}")
             self._session.reset()
             await self._sleep_until(trio.current_time() + self._backoff.next())
             return
@@ -276,10 +288,10 @@ class Fetcher:
                 await self._take_row((topic.topic_id, row.partition_index), row)
 
     async def _take_row(self, key: PartitionKey, row: FetchResponse.Partition) -> None:
+        self._changed.add(key)
         followed = self._asked(key)
         if followed is None:
             return
-        self._changed.add(key)
         try:
             if row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
                 if not await self._catching_up.find_place(followed, self._ask_again):
@@ -297,7 +309,7 @@ class Fetcher:
             self._node.report_storage_error(replica.topic, replica.index, error)
             self._pause(followed)
         except KafkaError as error:
-            self._say_once(followed, f"{error}")
+            self._say_why(followed, str(error))
             self._pause(followed)
         else:
             followed.backoff.reset()
@@ -305,9 +317,13 @@ class Fetcher:
     def _asked(self, key: PartitionKey) -> Followed | None:
         """What the leader has answered for; None when that is not what we want to know any more."""
         followed, asked = self._followed.get(key), self._session.told(key)
-        if followed is None or asked is None or asked.leader_epoch != followed.leader_epoch:
+        if followed is None or asked is None or not followed.is_current:
             return None
-        return followed if asked.fetch_offset == followed.replica.log.log_end_offset else None
+        is_answered = (
+            asked.leader_epoch == followed.leader_epoch
+            and asked.fetch_offset == followed.replica.log.log_end_offset
+        )
+        return followed if is_answered else None
 
     async def _copy(self, followed: Followed, row: FetchResponse.Partition) -> None:
         followed.high_watermark = row.high_watermark
@@ -336,11 +352,13 @@ class Fetcher:
 
     def _refused(self, followed: Followed, code: int) -> None:
         if code not in EXPECTED:
-            self._say_once(followed, error_code(code).name)
+            self._say_why(followed, error_code(code).name)
         self._pause(followed)
 
-    def _say_once(self, followed: Followed, reason: str) -> None:
-        text = f"{followed} cannot be copied from node {self._leader_id}: {reason}"
+    def _say_why(self, followed: Followed, reason: str) -> None:
+        self._say_once(f"{followed} cannot be copied from node {self._leader_id}: {reason}")
+
+    def _say_once(self, text: str) -> None:
         if self._node.is_news(text):
             logger.error("%s", text)
 

@@ -105,3 +105,9 @@ def test_a_partition_that_got_records_is_served_last_next_time() -> None:
     plan.session.move_back(("t", 0))
     plan = sessions.plan(session_id, 2, [], (), by_topic_id=False, now_ms=0)
     assert [t.key[1] for t in plan.targets] == [1, 2, 0]
+
+
+def test_no_sessions_at_all() -> None:
+    sessions = FetchSessions(sessions_max=0)
+    assert opened(sessions) == 0
+    assert len(sessions) == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -243,3 +244,24 @@ async def test_bytes_that_were_damaged_on_the_way_are_asked_for_again(
         await send(broker, 1, topic, b"x")
         await until_equal(broker, "t", 1, 2)
         assert "t-0 cannot be copied from node 1: CORRUPT_MESSAGE" in caplog.text
+
+
+async def test_a_session_that_the_leader_forgot_begins_anew() -> None:
+    async with started(nodes=2) as broker:
+        topic = await place_topic(broker, "t", 1, 2)
+        await send(broker, 1, topic, b"a")
+        broker.local_node(1).node.fetch_sessions._sessions.clear()
+        await send(broker, 1, topic, b"b")
+        await until_equal(broker, "t", 1, 2)
+
+
+async def test_without_room_for_sessions_everything_is_copied_all_the_same() -> None:
+    settings: dict[str, Any] = {"max.incremental.fetch.session.cache.slots": 0}
+    async with started(nodes=2, **settings) as broker:
+        topic = await place_topic(broker, "t", 1, 2, partitions=3)
+        async with wire_to(broker.local_node(1)) as wire:
+            for number in range(9):
+                row = await produce(wire, topic, batch([b"x"]), partition=number % 3)
+                assert row.error_code == 0
+        for index in range(3):
+            await until_equal(broker, "t", 1, 2, index=index)

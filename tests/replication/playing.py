@@ -12,7 +12,7 @@ from kbroker.endpoint import Endpoint
 from kbroker.membership import Membership
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages.fetch import FetchRequest
-from tests.wire import Topic, Wire, connected
+from tests.wire import NEVER, Topic, Wire, connected
 
 NEWEST = 18
 SESSIONLESS = -1
@@ -91,8 +91,8 @@ async def played(
     broker: Broker, node_id: int, *, rack: str | None = None, ready: bool = True
 ) -> AsyncIterator[PlayedFollower]:
     """Register a node that does not exist in the cluster of `broker`."""
-    options = {"node.id": str(node_id)} | ({"broker.rack": rack} if rack else {})
-    config = BrokerConfig.load(options=options)
+    options = {"broker.session.timeout.ms": str(NEVER)}  # nobody keeps its lease alive
+    config = BrokerConfig.load(options=options).of_node(node_id, nodes=2, rack=rack)
     membership = Membership(
         broker.node.cluster, config, directories={}, is_clean=True, keeps_records=True
     )

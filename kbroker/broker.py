@@ -25,7 +25,7 @@ from .node import Node
 from .registry import load_apis
 from .server import ConnectionClass, Listener, Server
 from .topics import DEFAULT, NewTopic, create_topic
-from .vacating import vacate
+from .vacating import LOOK_SECONDS, vacate
 
 MEMORY_FOLDER = "memory"
 
@@ -108,6 +108,9 @@ class Broker:
         await vacate(self.running_beside(node_id), local)
         await local.stop()
         cluster = self.running_beside(node_id).cluster
+        # It may have crashed, and nobody missed it yet.
+        while node_id in cluster.nodes:  # noqa: ASYNC110  # a moment, not worth an event
+            await trio.sleep(LOOK_SECONDS)
         await cluster.unregister(node_id, cause=f"node {node_id} was removed")
         self.nodes.remove(local)
         local.forget()

@@ -23,6 +23,11 @@ Dial: TypeAlias = Callable[[Endpoint], Awaitable[trio.abc.Stream]]
 """Connects to an address. Raises OSError."""
 
 
+def client_id_of(node_id: int) -> str:
+    """As what a node asks other nodes."""
+    return f"node-{node_id}"
+
+
 class Unreachable(OSError):
     """Another node did not answer; the text says which one, where, and why."""
 
@@ -128,7 +133,7 @@ class Peers:
         with trio.move_on_after(CONNECT_SECONDS):
             try:
                 stream = await self._dial(endpoint)
-                connection = Connection(stream, f"node-{self._node.id}")
+                connection = Connection(stream, client_id_of(self._node.id))
                 try:
                     await connection.negotiate()
                 except BaseException:

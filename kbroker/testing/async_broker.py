@@ -135,7 +135,7 @@ class RunningBroker(Kit, StateVerbs, NodeVerbs, Arming[Awaitable[None]]):
         """
         self.faults.limits = limits_of(versions) if versions is not None else {}
         for connection in self._connections():
-            if isinstance(connection, FaultyConnection) and not connection.is_of_kit:
+            if isinstance(connection, FaultyConnection) and not connection.is_spared:
                 connection.close()
 
     def _connections(self) -> list[Connection]:

@@ -12,6 +12,7 @@ import trio
 
 from kbroker.connection import Connection
 from kbroker.context import Context, Refused
+from kbroker.peers import client_id_of
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
@@ -55,7 +56,9 @@ class FaultyConnection(Connection):
         self._faults = faults
         self._is_known = False
         self.is_of_kit = False
-        """The test itself asks, and no fault hits it."""
+        """The test itself asks."""
+        self.is_spared = False
+        """The test itself or another node asks, and no fault hits it."""
 
     # -- who asks
 
@@ -64,14 +67,19 @@ class FaultyConnection(Connection):
         if not self._is_known:
             self._is_known = True
             self.is_of_kit = header.client_id == CLIENT_ID
-            self._traced = self._traced and not self.is_of_kit
-            if not self.is_of_kit:
+            self.is_spared = self.is_of_kit or self._is_of_node(header.client_id)
+            self._traced = self._traced and not self.is_spared
+            if not self.is_spared:
                 self._apis = self._faults.admitted(self._apis)
+
+    def _is_of_node(self, client_id: str | None) -> bool:
+        node_ids = self._node.cluster.node_ids
+        return any(client_id == client_id_of(each) for each in node_ids if each != self._node.id)
 
     def _trace(self, header: RequestHeader, request: Any) -> None:
         """What the test itself asks would drown what its clients ask."""
         self._get_to_know(header)
-        if not self.is_of_kit:
+        if not self.is_spared:
             super()._trace(header, request)
 
     def _refuse_or_answer(self, header: RequestHeader) -> None:
@@ -86,8 +94,9 @@ class FaultyConnection(Connection):
 
     async def _handle(self, api: Api, header: RequestHeader, request: Any) -> None:
         self._get_to_know(header)
-        if self.is_of_kit:
-            self._faults.own.add(api.key)
+        if self.is_spared:
+            if self.is_of_kit:
+                self._faults.own.add(api.key)
             await self._serve_plainly(api, header, request)
         elif not self._is_served(header):
             self._refuse_or_answer(header)

@@ -299,6 +299,8 @@ class LocalBroker(KafkaHandle, LocalNodes, Arming[None]):
         if not isinstance(config, BrokerConfig):
             config = BrokerConfig.load(options=broker_properties(config or {}))
         self._config = config
+        if disk and (nodes or 1) > 1:
+            raise ValueError("disk=True is the disk of a broker with one node")
         self._store = store or self._new_store(data_dir, disk=disk)
         self._listeners = listeners
         self._nodes = nodes

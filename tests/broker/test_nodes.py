@@ -246,6 +246,25 @@ async def test_the_only_copy_on_a_node_that_is_down_is_not_given_up() -> None:
         assert len(broker.nodes) == 2
 
 
+async def test_what_is_left_of_a_cluster_runs_by_itself(tmp_path: Path) -> None:
+    async with started(tmp_path, nodes=2) as broker:
+        await create_topic(
+            broker.node.cluster, broker.node.config, NewTopic("orders", 1), cause="test"
+        )
+        await _write(broker, "orders", 0)
+        await broker.remove_node(1)
+    async with started(tmp_path) as broker:
+        assert [each.id for each in broker.nodes] == [2]
+        assert await _read(broker, "orders", 0) == VALUES
+
+
+async def test_a_node_that_crashed_is_removed() -> None:
+    async with started(nodes=2) as broker:
+        await broker.nodes[1].crash()
+        await broker.remove_node(2)
+        assert broker.node.cluster.node_ids == [1]
+
+
 async def test_the_last_node_is_not_removed() -> None:
     async with started(nodes=2) as broker:
         await broker.nodes[1].stop()

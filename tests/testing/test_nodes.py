@@ -159,6 +159,16 @@ def test_a_restart_keeps_nodes_ports_and_records(broker: LocalBroker) -> None:
     assert [record.value for record in broker.records("orders")] == [b"x"]
 
 
+def test_faults_hit_clients_and_not_the_nodes_themselves(broker: LocalBroker) -> None:
+    broker.fault("Fetch", error="KAFKA_STORAGE_ERROR").every_time()
+    broker.cap_versions({"Fetch": 11})
+    broker.produce("orders", "x")  # acknowledged by followers
+    assert all(not each.behind for each in broker.nodes())
+    asked = {each.client_id for each in broker.faults.log}
+    assert not asked & {"node-1", "node-2", "node-3"}
+    broker.disarm_faults()
+
+
 def test_what_makes_no_sense_is_refused(broker: LocalBroker) -> None:
     for verb in (broker.stop_node, broker.crash_node, broker.start_node, broker.remove_node):
         with pytest.raises(

@@ -24,7 +24,7 @@ FOLLOWER = ("follower.replication.throttled.rate", "follower.replication.throttl
 async def test_a_named_replica_that_is_behind_waits_for_its_quota(
     links: Links, names: tuple[str, str]
 ) -> None:
-    rate: dict[str, Any] = {names[0]: 1000}
+    rate: dict[str, Any] = {names[0]: 100}
     named = {names[1]: "0:1,0:2"}
     async with started(
         nodes=2, replica_lag_time_max_ms=200, replica_fetch_max_bytes=1000, **rate

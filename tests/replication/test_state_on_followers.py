@@ -114,7 +114,7 @@ def last_values(broker: Broker, node_id: int) -> dict[bytes | None, bytes | None
 
 
 async def test_each_replica_compacts_by_itself() -> None:
-    async with started(nodes=2) as broker:
+    async with started(nodes=2, log_cleaner_enable=False) as broker:
         topic = await place_topic(broker, "t", 1, 2, configs=COMPACTED)
         await keyed(broker, topic, 60)
         await until_equal(broker, "t", 1, 2)
@@ -135,7 +135,8 @@ async def one_more(broker: Broker, topic: Topic) -> None:
 
 
 async def test_a_follower_copies_what_compaction_left(links: Links, tmp_path: Path) -> None:
-    async with started(tmp_path, nodes=2, replica_lag_time_max_ms=300) as broker:
+    settings = {"log_cleaner_enable": False, "replica_lag_time_max_ms": 300}
+    async with started(tmp_path, nodes=2, **settings) as broker:
         topic = await place_topic(broker, "t", 1, 2, configs=COMPACTED)
         with links.held(2):
             await keyed(broker, topic, 60)

@@ -366,7 +366,7 @@ async def test_a_start_that_fails_leaves_no_listener_behind(
 
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
-    monkeypatch.setattr(Node, "start", fails)
+    monkeypatch.setattr(Node, "lead", fails)
     with pytest.raises(ExceptionGroup, match="nursery"):
         async with open_broker(
             BrokerConfig.load(options={}),

@@ -15,6 +15,7 @@ import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
@@ -239,7 +240,8 @@ class Shards(ABC, Generic[C]):
             index = hash_partition(key, len(topic.partitions))
             if index in self._shards:
                 self._lose(self._shards[index])
-            self._load_now(topic, index)
+            with suppress(KafkaError):  # who asks for it is told
+                self._load_now(topic, index)
 
     # -- coming and going
 
@@ -408,6 +410,8 @@ class Shards(ABC, Generic[C]):
             transactional=result.producer is not None,
         )
         header = read_header(batch)
+        if not shard.replica.is_leader:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         shard.replica.check_enough_in_sync()
         shard.replica.append(memoryview(batch), header, now.log_ms)
         self._replay(shard.coordinator, header, records)

@@ -145,6 +145,20 @@ async def test_a_commit_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) 
         assert (await fetch(wire)).topics[0].partitions[0].committed_offset == 7
 
 
+async def test_a_coordinator_of_before_writes_nothing(
+    broker: Broker, wire: Wire, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its replica follows another one: what it appended would part the two logs."""
+    groups = broker.node.groups
+    shard = groups.shard("g")
+    shard.replica.become_follower(shard.replica.partition)
+    result = shard.coordinator.commit_offsets(commit_request(7), groups.now(), 7)
+    answer: Any = groups.run(shard, result)
+    assert answer.topics[0].partitions[0].error_code == ErrorCode.NOT_COORDINATOR
+    assert shard.replica.log.log_end_offset == 0
+    assert "not stored" in caplog.text
+
+
 async def test_a_large_log_is_loaded_by_and_by(
     broker: Broker, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:

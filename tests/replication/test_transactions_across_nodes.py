@@ -39,6 +39,7 @@ async def broker() -> AsyncIterator[Broker]:
     async with started(
         nodes=3,
         default_replication_factor=3,
+        auto_leader_rebalance_enable=False,
         offsets_topic_num_partitions=6,
         transaction_state_log_num_partitions=6,
     ) as broker:

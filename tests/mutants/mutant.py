@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +17,10 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 PATCHES = Path(__file__).parent
-HEADER = re.compile(r"(?P<name>\S+): (?P<breaks>.+)\nCaught by: (?P<harness>\w+)\n")
+HEADER = re.compile(r"(?P<name>\S+): (?P<breaks>.+)\nCaught by: (?P<harness>\S+)\n")
 IS_SLOW = re.compile(r"were too few until")
 """What the simulator says of a cluster that loses nothing, and does not come back in time."""
+SIMULATION = "simulation"
 ENDLESS = 1_000_000
 """Seeds: more than there is time for."""
 REASON_MAX = 300
@@ -33,7 +34,7 @@ class UselessMutant(Exception):
 
 @dataclass(frozen=True)
 class Mutant:
-    """A patch that breaks one thing."""
+    """A patch that breaks one thing; `harness` is `simulation`, or the path of tests."""
 
     path: Path
     name: str
@@ -44,10 +45,10 @@ class Mutant:
     def read(cls, path: Path) -> Mutant:
         """Read a patch; its first two lines say what it is. Raises UselessMutant."""
         header = HEADER.match(path.read_text())
-        if header is None or header["harness"] not in HARNESSES:
+        if header is None or not _is_harness(header["harness"]):
             raise UselessMutant(
                 f"{path}: begin it with lines 'NAME: what it breaks' and 'Caught by: HARNESS', "
-                f"HARNESS being one of {', '.join(HARNESSES)}"
+                f"HARNESS being '{SIMULATION}' or the path of tests"
             )
         return cls(path, header["name"], header["breaks"], header["harness"])
 
@@ -61,12 +62,11 @@ class Mutant:
         Returns what failed, or None when the defect was not noticed in `seconds`. What fails
         without the defect as well does not count. Raises UselessMutant.
         """
-        harness = HARNESSES[self.harness]
         with copy_of_the_repository() as sound, copy_of_the_repository() as broken:
             applied = _git_apply(self.path, broken)
             if applied.returncode:
                 raise UselessMutant(f"{self.path} cannot be applied: {applied.stderr}")
-            for failed in harness(broken, time.monotonic() + seconds):
+            for failed in failures(self.harness, broken, time.monotonic() + seconds):
                 if not fails(sound, failed.arguments):
                     return str(failed)
         return None
@@ -98,7 +98,7 @@ def _git_apply(patch: Path, to: Path, *options: str) -> subprocess.CompletedProc
     return subprocess.run(command, cwd=to, capture_output=True, text=True, check=False)
 
 
-# Harnesses: each runs in a copy until a time, and gives the arguments of Python that failed.
+# Harnesses
 
 
 class Failed(NamedTuple):
@@ -111,10 +111,16 @@ class Failed(NamedTuple):
         return f"python {' '.join(self.arguments)}: {self.reason}"
 
 
-Harness = Callable[[Path, float], Iterator[Failed]]
+def _is_harness(name: str) -> bool:
+    return name == SIMULATION or (ROOT / name).is_file()
 
 
-def simulation(copy: Path, deadline: float) -> Iterator[Failed]:
+def failures(harness: str, copy: Path, deadline: float) -> Iterator[Failed]:
+    """Run a harness in a copy until a time, and give what failed."""
+    return _simulate(copy, deadline) if harness == SIMULATION else _test(copy, deadline, harness)
+
+
+def _simulate(copy: Path, deadline: float) -> Iterator[Failed]:
     """Simulate seed after seed, for anything but a cluster that only takes long to be whole."""
     module, first = ("-m", "tests.simulation"), 0
     while True:
@@ -130,20 +136,16 @@ def simulation(copy: Path, deadline: float) -> Iterator[Failed]:
         first = int(seeds[-1]) + 1
 
 
-def contract(copy: Path, deadline: float) -> Iterator[Failed]:
-    """Check the contract of metadata stores."""
+def _test(copy: Path, deadline: float, tests: str) -> Iterator[Failed]:
+    """Run tests."""
     pytest = ("-m", "pytest", "-q", "-p", "no:cacheprovider")
-    tests = "tests/cluster/test_contract.py::test_a_store_keeps_the_contract"
     run = _python(copy, deadline, *pytest, tests)
     if run is None or run.returncode == 0:
         return
-    failed = re.findall(r"^FAILED (.+?\])", run.stdout, re.MULTILINE)
+    failed = re.findall(r"^FAILED (\S+?(?:\[.+?\])?)(?: - |$)", run.stdout, re.MULTILINE)
     if not failed:
         raise UselessMutant(f"the tests could not be run:\n{_end_of(run)}")
-    yield from (Failed((*pytest, each), "a broken contract") for each in failed)
-
-
-HARNESSES: dict[str, Harness] = {each.__name__: each for each in (simulation, contract)}
+    yield from (Failed((*pytest, each), "it failed") for each in failed)
 
 
 def fails(copy: Path, arguments: Sequence[str]) -> bool:

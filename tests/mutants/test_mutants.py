@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from . import mutant
 from .mutant import (
-    HARNESSES,
     IS_SLOW,
     ROOT,
     Failed,
@@ -22,7 +22,7 @@ from .mutant import (
 MUTANTS = mutants()
 UNNOTICED = """\
 X1: nothing that anybody could notice
-Caught by: contract
+Caught by: tests/cluster/test_contract.py
 
 --- a/kbroker/cluster/local_store.py
 +++ b/kbroker/cluster/local_store.py
@@ -34,11 +34,11 @@ Caught by: contract
 """
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=[each.name for each in MUTANTS])
-def test_a_mutant_can_be_planted(mutant: Mutant) -> None:
+@pytest.mark.parametrize("planted", MUTANTS, ids=[each.name for each in MUTANTS])
+def test_a_mutant_can_be_planted(planted: Mutant) -> None:
     """A patch that no longer fits is written anew when the code that it breaks is changed."""
-    assert mutant.applies() == ""
-    assert mutant.path.name == f"{mutant.name}.patch"
+    assert planted.applies() == ""
+    assert planted.path.name == f"{planted.name}.patch"
 
 
 def test_a_defect_is_told_from_none(tmp_path: Path) -> None:
@@ -57,10 +57,10 @@ def test_what_fails_without_the_defect_does_not_count(monkeypatch: pytest.Monkey
     where = "Path('kbroker/cluster/local_store.py')"
     code = f"from pathlib import Path; assert 'self._history:' in {where}.read_text()"
     broken = Failed(("-c", code), "with the defect")
-    monkeypatch.setitem(HARNESSES, "contract", lambda copy, deadline: iter([always, broken]))
+    monkeypatch.setattr(mutant, "failures", lambda *_: iter([always, broken]))
     (skips_history,) = (each for each in MUTANTS if each.name == "M10")
     assert skips_history.killed_by(seconds=60) == str(broken)
-    monkeypatch.setitem(HARNESSES, "contract", lambda copy, deadline: iter([always]))
+    monkeypatch.setattr(mutant, "failures", lambda *_: iter([always]))
     assert skips_history.killed_by(seconds=60) is None
 
 
@@ -84,10 +84,10 @@ def test_what_the_simulator_says_is_understood() -> None:
 def test_a_patch_that_does_not_fit_is_not_taken_for_a_defect(tmp_path: Path) -> None:
     misfit = tmp_path / "X2.patch"
     misfit.write_text(UNNOTICED.format(lines=["not", "what stands", "there"]))
-    mutant = Mutant.read(misfit)
-    assert "patch does not apply" in mutant.applies()
+    unfit = Mutant.read(misfit)
+    assert "patch does not apply" in unfit.applies()
     with pytest.raises(UselessMutant, match="cannot be applied"):
-        mutant.killed_by(seconds=60)
+        unfit.killed_by(seconds=60)
     misfit.write_text("--- a/x\n")
     with pytest.raises(UselessMutant, match="begin it with lines 'NAME: what it breaks'"):
         Mutant.read(misfit)

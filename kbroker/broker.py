@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from itertools import cycle, islice
 from types import MappingProxyType
 
 import trio
@@ -138,6 +139,7 @@ async def open_broker(
     data_dir: str | Sequence[str] | None,
     listeners: list[Listener],
     nodes: int | None = None,
+    racks: Sequence[str] = (),
     listeners_of: Mapping[int, Sequence[Listener]] = MappingProxyType({}),
     files: Files | None = None,
     clock: Clock | None = None,
@@ -150,10 +152,12 @@ async def open_broker(
     Parameters: `data_dir` is the data folder, or several over which partitions are spread (one
     of them has the metadata too); None keeps everything in memory; `listeners` are those of the
     first node, the next nodes have the ports behind; `nodes` is how many there are, None for as
-    many as the data folder has, or one; `files` is where that folder is, to be handed in when it
-    must outlive a broker in memory; `grace_seconds` bounds the stop; `cluster_id` is the id of a
-    cluster that does not exist yet, by default a random one; `connection_class` serves each client.
-    Several brokers can run in one process.
+    many as the data folder has, or one; `racks` are their places in turn, none for `broker.rack` of
+    all; `listeners_of` are those of nodes, by id, that have them already from an earlier run;
+    `files` is where the data folder is, to be handed in when it must outlive a broker in memory;
+    `grace_seconds` bounds the stop; `cluster_id` is the id of a cluster that does not exist yet, by
+    default a random one; `connection_class` serves each client. Several brokers can run in one
+    process.
 
     Error handling: raises CannotListen or StorageError when it cannot start.
     """
@@ -169,7 +173,8 @@ async def open_broker(
         nodes=len(ids),
     )
     maker = NodeMaker(config, listeners, listeners_of, shared)
-    local = [maker.make(each, len(ids)) for each in ids]
+    places = islice(cycle(racks or (None,)), len(ids))
+    local = [maker.make(each, len(ids), rack=rack) for each, rack in zip(ids, places, strict=True)]
     store = await _open_all(local, folders, cluster_id)
     work = trio.CancelScope(shield=True)
     async with trio.open_nursery() as nursery:

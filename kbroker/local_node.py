@@ -347,7 +347,7 @@ class NodeMaker:
         if listeners is None:
             distance = node_id - config.node_id
             listeners = [_behind(each, distance) for each in self._listeners]
-        if nodes > 1 or node_id != config.node_id:
+        if nodes > 1 or node_id != config.node_id or rack is not None:
             config = config.of_node(node_id, nodes, rack=rack)
         return LocalNode(config, listeners, self._shared)
 

@@ -49,6 +49,7 @@ class ServeOptions(SettingFlags):
 
     memory: bool = False
     nodes: int | None = None
+    racks: Sequence[str] = ()
     topics: list[NewTopic] = field(default_factory=list)
     seeds: Sequence[str] = ()
     port_file: str | None = None
@@ -160,6 +161,7 @@ class _Serving:
             "data_dir": self.data_dirs or None,
             "listeners": listeners,
             "nodes": options.nodes,
+            "racks": options.racks,
             "grace_seconds": options.grace_seconds,
             "cluster_id": options.cluster_id,
         }

@@ -23,6 +23,12 @@ NODES_MAX = 100
     help="Run so many nodes, each with ports and a folder of its own.  [default: as many as the data"
     " folder has, or 1]",
 )
+@option(
+    "--racks",
+    metavar="A,B,...",
+    callback=lambda _context, _option, text: text.split(",") if text else [],
+    help="Where the nodes are, in their order; replicas are spread over racks.",
+)
 @declared_options
 @option(
     "--port-file",

@@ -266,7 +266,7 @@ class LocalBroker(KafkaHandle, LocalNodes, Arming[None]):
     fails on demand; `thread` is one that several brokers share, None makes one; `store` is where
     the data is, when neither `data_dir` nor `disk` say it; `listeners` are where clients come in, by
     default one on 127.0.0.1; `nodes` is how many nodes it has, None for as many as the folder has, or
-    one; `cluster_id` and `grace_seconds` are as of
+    one, and `racks` where they are; `cluster_id` and `grace_seconds` are as of
     `kbroker.broker.open_broker`. Raises ValueError for what cannot be meant.
 
     Resource handling: use it in a `with` statement, or call `close`.
@@ -287,6 +287,7 @@ class LocalBroker(KafkaHandle, LocalNodes, Arming[None]):
         store: Store | None = None,
         listeners: Sequence[Listener] = (ANY_PORT,),
         nodes: int | None = None,
+        racks: Sequence[str] = (),
         cluster_id: str | None = None,
         grace_seconds: float = 0,
     ) -> None:
@@ -304,6 +305,7 @@ class LocalBroker(KafkaHandle, LocalNodes, Arming[None]):
         self._store = store or self._new_store(data_dir, disk=disk)
         self._listeners = listeners
         self._nodes = nodes
+        self._racks = racks
         self._listeners_of: dict[int, Sequence[Listener]] = {}
         self._cluster_id = cluster_id
         self._grace_seconds = grace_seconds
@@ -382,6 +384,7 @@ class LocalBroker(KafkaHandle, LocalNodes, Arming[None]):
             log=self._log,
             listeners=self._listeners,
             nodes=self._nodes,
+            racks=self._racks,
             listeners_of=self._listeners_of,
             cluster_id=self._cluster_id,
             grace_seconds=self._grace_seconds,

@@ -61,6 +61,20 @@ async def test_every_node_names_all_nodes() -> None:
             assert [row.leader_id for row in answer.topics[0].partitions] == [1, 2, 3]
 
 
+async def test_nodes_are_in_racks_in_turn() -> None:
+    listeners = [Listener("PLAINTEXT", "127.0.0.1", 0)]
+    opened = open_broker(
+        BrokerConfig(), data_dir=None, listeners=listeners, nodes=4, racks=["a", "b"]
+    )
+    async with opened as broker, connected(broker.nodes[3].endpoint) as wire:
+        answer = await metadata(wire, [])
+        assert [row.rack for row in answer.brokers] == ["a", "b", "a", "b"]
+        node = broker.node
+        await create_topic(node.cluster, node.config, NewTopic(NAME, 4, 2), cause="test")
+        for partition in node.cluster.topics[NAME].partitions:
+            assert {answer.brokers[each - 1].rack for each in partition.replicas} == {"a", "b"}
+
+
 async def test_a_client_is_told_of_the_listener_that_it_came_in_by() -> None:
     listeners = [Listener("INSIDE", "127.0.0.1", 0), Listener("OUTSIDE", "0.0.0.0", 0)]
     config = BrokerConfig()

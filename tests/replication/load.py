@@ -16,6 +16,7 @@ from confluent_kafka.cimpl import TopicPartition as Assigned
 
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.records import read_records
 
 from ..kill.history import Acked, Event, Place, Polled
 from ..kill.load import (
@@ -30,7 +31,7 @@ from ..kill.load import (
     to_bytes,
 )
 from ..kill.server import GROUP, HOST
-from ..wire import connected, request
+from ..wire import Topic, connected, fetch, request
 from .cluster import PARTITIONS, PLACES, Cluster, wait_until
 
 _MOVING = (
@@ -185,6 +186,14 @@ def read_back(
         trio.run(_read_from, cluster.await_leader(place), place, events, read_to)
 
 
+def read_known(cluster: Cluster, events: list[Event], reader: str, place: Place) -> int:
+    """Read all that the leader of a partition gives, also when it names no end; returns how much."""
+    records = trio.run(_read_known, cluster.ports[cluster.look()[place].leader - 1], place)
+    if records:
+        events.append(Polled(reader, place, records))
+    return len(records)
+
+
 def read_commits(cluster: Cluster, events: list[Event]) -> None:
     """What the group has committed, as its coordinator says once it has loaded that."""
     wait_until(
@@ -197,6 +206,19 @@ async def _read_from(
 ) -> None:
     async with connected((HOST, port)) as wire:
         await read_partition(wire, place, events, read_to)
+
+
+async def _read_known(port: int, place: Place) -> list[tuple[int, int]]:
+    records: list[tuple[int, int]] = []
+    async with connected((HOST, port)) as wire:
+        while True:
+            at = records[-1][0] + 1 if records else 0
+            row = await fetch(wire, Topic(place[0]), at, partitions=[place[1]], max_wait_ms=0)
+            assert row.error_code == 0, row
+            rows = [(each.offset, each.value) for each in read_records(row.records or b"")]
+            if not rows or rows[-1][0] < at:
+                return records
+            records += [(offset, from_bytes(value)) for offset, value in rows if offset >= at]
 
 
 async def _read_commits(cluster: Cluster, events: list[Event]) -> bool:

@@ -9,13 +9,17 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from multiprocessing import get_context
+from traceback import format_exception
 
 import pytest
 
 from kbroker.replication.leading import Leading
 
 from .clients import Violation
-from .world import simulate
+from .world import Outcome, simulate
 
 SEEDS = 200
 SEEDS_EACH = 10
@@ -39,12 +43,27 @@ def test_a_seed_is_the_same_run_in_every_process() -> None:
     assert len(outputs) == 1
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, SEEDS_EACH))
-def test_nothing_is_lost(first: int) -> None:
+@pytest.fixture(scope="module")
+def runs() -> Iterator[list[Future[list[Outcome]]]]:
+    """All seeds, in groups, on as many cores as there are."""
+    with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
+        yield [pool.submit(_simulate, first) for first in range(0, SEEDS, SEEDS_EACH)]
+        pool.shutdown(cancel_futures=True)
+
+
+def _simulate(first: int) -> list[Outcome]:
+    try:
+        return [simulate(seed) for seed in range(first, first + SEEDS_EACH)]
+    except BaseException as error:  # noqa: BLE001 - the test shows it
+        # Not every error can be handed to another process.
+        raise AssertionError("".join(format_exception(error))) from None
+
+
+@pytest.mark.parametrize("group", range(SEEDS // SEEDS_EACH))
+def test_nothing_is_lost(group: int, runs: list[Future[list[Outcome]]]) -> None:
     """Seeds in which nothing took place that replication is about do not count."""
     work: Counter[str] = Counter()
-    for seed in range(first, first + SEEDS_EACH):
-        outcome = simulate(seed)
+    for outcome in runs[group].result():
         work["seeds that count" if outcome.counts else "worthless seeds"] += 1
         work.update(outcome.work)
     print(", ".join(f"{number} {what}" for what, number in sorted(work.items())))

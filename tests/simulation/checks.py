@@ -78,7 +78,7 @@ class Checks:
         for key, entry in change.entries.items():
             if key.startswith(PARTITIONS):
                 self._on_partition(key, entry)
-        self._check_quorums()
+        self.check_all()
 
     def _on_partition(self, key: str, entry: Entry | None) -> None:
         topic_id, _, index = key.removeprefix(PARTITIONS).partition("/")

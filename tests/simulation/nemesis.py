@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from kbroker.protocol.messages.cluster import AlterPartitionReassignmentsRequest
+from kbroker.protocol.messages.cluster import (
+    AlterPartitionReassignmentsRequest,
+    ElectLeadersRequest,
+)
 from kbroker.protocol.messages.configs import IncrementalAlterConfigsRequest
 from kbroker.protocol.messages.topics import CreateTopicsRequest, DeleteTopicsRequest
 from kbroker.storage.crash_files import Mode
@@ -33,6 +36,8 @@ class Kind(Enum):
 
 
 PAUSE_SECONDS = (0.05, 1.2)
+SHORT_SECONDS, LONG_SECONDS = (0.01, 0.3), (0.3, 2.5)
+"""How long a node is down: nobody misses it, or somebody does."""
 POWER_CUTS: tuple[Mode, ...] = ("drop", "torn", "mixed")
 TOPIC_RESOURCE = 2
 Harm = Callable[[], Awaitable[None]]
@@ -65,6 +70,7 @@ class Nemesis:
                 (self.break_connections, 1),
                 (self.slow_links, 2),
                 (self.reassign, 3),
+                (self.elect, 3),
             ]
         if world.kind is not Kind.NO_SYNC:
             self._harms.append((self.power_cut_of_all, 1))
@@ -119,7 +125,7 @@ class Nemesis:
     async def _crash(self, machine: Machine, mode: Mode | None) -> None:
         self._down.add(machine.id)
         await machine.crash(mode, self._chance.randrange(1 << 30))
-        await self._hold(0.01, 2.5)
+        await self._hold(*self._chance.choice((SHORT_SECONDS, LONG_SECONDS)))
         machine.start(self._world.nursery)
         self._down.discard(machine.id)
 
@@ -148,7 +154,7 @@ class Nemesis:
         self._is_disk_lost = True
         self._down.add(machine.id)
         await machine.lose_disk()
-        await self._hold(0.01, 2.5)
+        await self._hold(*self._chance.choice((SHORT_SECONDS, LONG_SECONDS)))
         machine.start(self._world.nursery)
         self._down.discard(machine.id)
 
@@ -222,7 +228,7 @@ class Nemesis:
             stale_reads=share,
             late_events=share,
             late_expiry=share,
-            late_seconds=self._chance.choice((0.1, 1.0)),
+            late_seconds=self._chance.choice((0.1, 1.0, 3.0)),
             timeout_seconds=0.5,
         )
         await self._hold(0.3, 3)
@@ -247,6 +253,10 @@ class Nemesis:
         )
         topic = AlterPartitionReassignmentsRequest.Topic(name=world.topic, partitions=[row])
         await self._order(AlterPartitionReassignmentsRequest(timeout_ms=1000, topics=[topic]))
+
+    async def elect(self) -> None:
+        """The first of the replicas of each partition shall lead it, and now."""
+        await self._order(ElectLeadersRequest(topic_partitions=None, timeout_ms=1000))
 
     async def come_and_go(self) -> None:
         """A topic is made, and deleted while it is used."""

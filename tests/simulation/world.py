@@ -77,7 +77,8 @@ class World:
         options = {
             "log.cleaner.enable": "false",
             "flush.policy": "os" if self.kind is Kind.NO_SYNC else "fsync",
-            "replica.lag.time.max.ms": "1000",
+            "replica.lag.time.max.ms": self._chance.choice(("500", "1000")),
+            "replica.fetch.wait.max.ms": "200",
         }
         count = nodes or self._chance.choice(NODES)
         self.machines = [

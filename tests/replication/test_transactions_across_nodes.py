@@ -24,6 +24,11 @@ from .routed import Routed, all_in_sync, coordinator, leader, routed
 
 BOTH_ENDS = pytest.mark.parametrize("commit", [True, False], ids=["commit", "abort"])
 ENDS = pytest.mark.parametrize("how", ["stop", "crash"])
+WAYS = pytest.mark.parametrize(
+    ("version", "commit", "how"),
+    [(11, True, "stop"), (11, False, "crash"), (13, True, "crash"), (13, False, "stop")],
+)
+"""Each protocol, each end of a transaction and each end of a node, with one another in turn."""
 MOVES = frozenset(
     {
         ErrorCode.NOT_COORDINATOR,
@@ -152,9 +157,7 @@ async def send_offset(writer: Writer, group: str, offset: int) -> None:
     assert answer.topics[0].partitions[0].error_code == 0
 
 
-@PROTOCOLS
-@BOTH_ENDS
-@ENDS
+@WAYS
 async def test_the_coordinator_goes_before_its_markers_are_out(
     broker: Broker,
     wire: Routed,
@@ -219,9 +222,7 @@ def state_at(node: LocalNode) -> TransactionState | None:
     return None
 
 
-@PROTOCOLS
-@BOTH_ENDS
-@ENDS
+@WAYS
 async def test_a_leader_goes_before_its_marker_is_written(
     broker: Broker, wire: Routed, topic: Topic, version: int, commit: bool, how: str
 ) -> None:

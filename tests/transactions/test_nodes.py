@@ -20,7 +20,7 @@ from .checker import Minimum, judge, report
 from .client import PLACES
 from .nodes import MOMENTS, BankOfNodes, three_nodes
 
-SHARE = 0.4
+SHARE = 0.3
 """Of the rounds that a run on one node has: each takes longer."""
 MISSES_PER_ROUND_MAX = 3
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import cycle, islice
 from types import MappingProxyType
 
@@ -41,6 +41,7 @@ class Broker:
     """Between the nodes."""
     _maker: NodeMaker
     _nursery: trio.Nursery
+    _adding: trio.Lock = field(default_factory=trio.Lock)
 
     @property
     def node(self) -> Node:
@@ -92,10 +93,11 @@ class Broker:
         the node that is there has its data folder for itself.
         """
         self._maker.check_room()
-        known = [each.id for each in self.nodes] + self.running().cluster.node_ids
-        local = self._maker.make(max(known) + 1, len(set(known)) + 1, rack=rack)
-        await local.start_first(self.store, self._nursery, cluster_id=self.node.cluster.id)
-        self.nodes.append(local)
+        async with self._adding:
+            known = {each.id for each in self.nodes} | set(self.running().cluster.node_ids)
+            local = self._maker.make(max(known) + 1, len(known) + 1, rack=rack)
+            await local.start_first(self.store, self._nursery, cluster_id=self.node.cluster.id)
+            self.nodes.append(local)
         return local
 
     async def remove_node(self, node_id: int) -> None:

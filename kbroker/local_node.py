@@ -7,6 +7,7 @@ import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import partial
 
 import trio
 
@@ -226,19 +227,23 @@ class LocalNode:
             raise
         logger.info("node %d started", self.id)
 
-    async def stop(self) -> None:
-        """Others take over, parked waits answered, everything synced, clean marker written."""
+    async def stop(self, *, grace_seconds: float | None = None) -> None:
+        """Others take over, parked waits answered, everything synced, clean marker written.
+
+        `grace_seconds` bounds each of the first two, None is as for all nodes.
+        """
+        grace = self._shared.grace_seconds if grace_seconds is None else grace_seconds
         async with self._turn:
             if self.is_running:
                 self.state = NodeState.STOPPED
                 with trio.CancelScope(shield=True):
-                    with trio.move_on_after(self._shared.grace_seconds):
+                    with trio.move_on_after(grace):
                         await self.node.membership.leave()
-                    await self._end(self._end_gracefully)
+                    await self._end(partial(self._end_gracefully, grace))
 
-    async def _end_gracefully(self) -> None:
+    async def _end_gracefully(self, grace_seconds: float) -> None:
         self.server.stop_accepting()
-        with trio.move_on_after(self._shared.grace_seconds):
+        with trio.move_on_after(grace_seconds):
             await self.node.release_waits()
             await self.server.drain()
         self.server.close_connections()
@@ -255,8 +260,8 @@ class LocalNode:
                 self.state = NodeState.CRASHED
                 with trio.CancelScope(shield=True):
                     self.server.reset_connections()
-                    await self._end_endless_lease()
                     await self.node.cluster.aclose()  # it hears of nothing more
+                    await self._end_endless_lease()
                     await self._end()
                     await self.node.peers.aclose()
                     self.node.logs.close(clean=False)

@@ -19,6 +19,7 @@ T = TypeVar("T")
 PATIENCE_SECONDS = 10
 """How long an election may take, with the time in which nobody misses the node that is gone."""
 PAUSE_SECONDS = 0.02
+GRACE_SECONDS = 5
 PASSING = frozenset(
     {
         ErrorCode.LEADER_NOT_AVAILABLE,
@@ -72,7 +73,7 @@ class NodeVerbs:
         """
         local = self.broker.local_node(node_id)
         self.did(f"stopped node {node_id}")
-        await local.stop()
+        await local.stop(grace_seconds=GRACE_SECONDS)
         self._look_anew()
 
     async def crash_node(self, node_id: int) -> None:

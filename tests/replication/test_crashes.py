@@ -9,6 +9,7 @@ follower's needs to have left the in-sync replicas instead.
 from __future__ import annotations
 
 import gc
+import itertools
 import logging
 import random
 import statistics
@@ -55,7 +56,7 @@ class Run:
         self.in_flight: list[int] = []
         self.elections = 0
         self.waits: defaultdict[str, list[float]] = defaultdict(list)
-        self._fed = 0
+        self._readers = itertools.count(1)
 
     # -- one round
 
@@ -152,7 +153,7 @@ class Run:
 
         wait_until(leads, lambda: f"the last node does not lead: {self.cluster.look()}")
         for place in PLACES:
-            reader = f"survivor-{len(self.events)}"
+            reader = f"survivor-{next(self._readers)}"
             known = read_known(self.cluster, self.events, reader, place)
             assert known >= self.dumped_to.get(place, 0), f"{place}: {known} records are readable"
 
@@ -181,8 +182,8 @@ class Run:
 
     def _judge(self) -> None:
         end = len(self.events)
-        self.checker.feed(self.events[self._fed : end])
-        self._fed = end
+        self.checker.feed(self.events[:end])
+        del self.events[:end]  # clients go on appending
         found = self.checker.findings
         assert not found, f"{len(found)} findings, the first: {[*map(str, found[:10])]}"
 

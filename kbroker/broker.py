@@ -24,7 +24,7 @@ from .links import Links
 from .local_node import LocalNode, NodeMaker, Shared
 from .node import Node
 from .registry import load_apis
-from .server import ConnectionClass, Listener, Server
+from .server import CannotListen, ConnectionClass, Listener, Server
 from .topics import DEFAULT, NewTopic, create_topic
 from .vacating import LOOK_SECONDS, vacate
 
@@ -212,6 +212,7 @@ async def _open_all(
     store = None
     try:
         # First of all: a port that is taken must not leave a data folder behind.
+        _check_ports(local)
         for each in local:
             await each.bind()
         paths = [path for each in local for path in folders.of_node(each.id)]
@@ -226,6 +227,19 @@ async def _open_all(
             if store is not None:
                 await store.aclose()
         raise
+
+
+def _check_ports(local: Sequence[LocalNode]) -> None:
+    """Raise CannotListen when two nodes are to have the same address."""
+    taken: dict[tuple[str, int], int] = {}
+    for node in local:
+        for each in node.listeners:
+            other = taken.setdefault((each.host, each.port), node.id) if each.port else node.id
+            if other != node.id:
+                raise CannotListen(
+                    f"nodes {other} and {node.id} would both listen on port {each.port}: the next "
+                    f"nodes have the ports behind, so let listeners be {len(local)} ports apart"
+                )
 
 
 async def _run_store(store: MetadataStore, work: trio.CancelScope) -> None:

@@ -13,7 +13,7 @@ import trio
 
 from kbroker.broker import Broker, open_broker
 from kbroker.config import BrokerConfig
-from kbroker.server import Listener
+from kbroker.server import CannotListen, Listener
 from kbroker.storage.errors import StorageError
 from kbroker.storage.naming import CLEAN_SHUTDOWN
 from kbroker.topics import NewTopic, create_topic
@@ -49,6 +49,14 @@ async def test_ports_of_the_next_nodes_are_those_behind() -> None:
     listeners = [Listener("PLAINTEXT", "127.0.0.1", port)]
     async with open_broker(BrokerConfig(), data_dir=None, listeners=listeners, nodes=3) as broker:
         assert [each.endpoint.port for each in broker.nodes] == [port, port + 1, port + 2]
+
+
+async def test_listeners_whose_ports_are_too_close_are_refused() -> None:
+    port = _free_ports(4)
+    listeners = [Listener("IN", "127.0.0.1", port), Listener("OUT", "127.0.0.1", port + 1)]
+    with pytest.raises(CannotListen, match="let listeners be 2 ports apart"):
+        async with open_broker(BrokerConfig(), data_dir=None, listeners=listeners, nodes=2):
+            pass
 
 
 async def test_a_folder_knows_how_many_nodes_it_has(tmp_path: Path) -> None:

@@ -279,7 +279,8 @@ class Replica:
         """Everything below `offset` is durable on this node."""
         if offset > self.durable_end:
             self.durable_end = offset
-            self.writes.advance(offset)
+            if self.writes.queue:
+                self.writes.advance(offset)
         leading = self.leading
         if leading is not None:
             if leading.alone:
@@ -302,7 +303,8 @@ class Replica:
         if offset > self.log.high_watermark:
             ends_transactions = bool(self.log.producers.ended)
             self.log.advance_high_watermark(offset)
-            self.commits.advance(offset)
+            if self.commits.queue:
+                self.commits.advance(offset)
             size, self._unread_bytes = self._unread_bytes, 0
             for fetch in tuple(self._fetches):
                 fetch.grow(size)

@@ -82,25 +82,26 @@ class CommitWaits:
     never have anyone waiting, and no queue.
     """
 
-    __slots__ = ("_queue",)
+    __slots__ = ("queue",)
 
     def __init__(self) -> None:
-        self._queue: deque[tuple[int, Callable[[bool], None]]] | None = None
+        self.queue: deque[tuple[int, Callable[[bool], None]]] | None = None
+        """Nobody waits while it is empty or None; asking it is cheaper than a call."""
 
     def add(self, offset: int, done: Callable[[bool], None]) -> None:
         """Call `done(True)` when that end reaches `offset`, `done(False)` if it cannot."""
-        if self._queue is None:
-            self._queue = deque()
-        self._queue.append((offset, done))
+        if self.queue is None:
+            self.queue = deque()
+        self.queue.append((offset, done))
 
     def advance(self, end: int) -> None:
-        queue = self._queue
+        queue = self.queue
         while queue and queue[0][0] <= end:
             queue.popleft()[1](True)
 
     def fail(self) -> None:
         """The partition went offline or its leader changed: what they wait for will not come."""
-        queue = self._queue
+        queue = self.queue
         while queue:
             queue.popleft()[1](False)
 

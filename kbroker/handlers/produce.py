@@ -175,7 +175,9 @@ class _ProduceWork:
             return None
         # Part of it may have been committed while another batch was recompressed.
         self.waiting = [each for each in self.waiting if self._reached(each[0]) < each[1]]
-        return self._wait() if self.waiting else self._finished()
+        if self.waiting:
+            return self._wait()
+        return self._finished() if self.failed else self.response
 
     def _finished(self) -> ProduceResponse:
         """The answer, when all of it is known."""
@@ -243,7 +245,11 @@ class _ProduceWork:
             log_append_time_ms=appended.log_append_time_ms,
             log_start_offset=replica.log.log_start_offset,
         )
-        if appended.last_offset >= self._reached(replica):
+        # As `_reached`, without a call for each batch.
+        all_in_sync = self.acks == ALL_IN_SYNC
+        if appended.last_offset >= (
+            replica.log.high_watermark if all_in_sync else replica.durable_end
+        ):
             self.waiting.append((replica, appended.last_offset + 1, row))
         return row
 

@@ -57,6 +57,8 @@ class InSync:
     def look_at_all(self) -> None:
         """Nodes came or went, or time passed: look at everything that this node leads."""
         for replica in self._node.open_replicas():
+            if replica.closed:  # its node stops in order, and keeps its place in sync
+                continue
             if replica.log.offline is not None:
                 self.is_offline(replica.topic, replica.index)
             if replica.leading is not None and not replica.leading.alone:

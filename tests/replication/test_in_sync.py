@@ -207,6 +207,20 @@ async def test_a_log_that_is_offline_leads_no_more_and_holds_nobody_up(leader: i
             assert (await produce(wire, topic, batch([b"c"]))).error_code == 0
 
 
+async def test_a_node_that_stops_in_order_stays_in_sync() -> None:
+    async with started(nodes=3) as broker:
+        first, second, _ = (each.node for each in broker.nodes)
+        created = await first.cluster.create_topic("t", [[1, 2, 3]], {}, cause="test")
+        await until(lambda: sorted(created.partitions[0].isr) == [1, 2, 3])
+        replica = second.named_hosted("t", 0)
+        await second.following.stop()
+        replica.close(deleted=False)
+        replica.log.close(clean=True)  # it is offline from now on
+        second.in_sync.look_at_all()
+        await trio.sleep(0.2)
+        assert sorted(created.partitions[0].isr) == [1, 2, 3]
+
+
 async def test_the_only_log_stays_where_it_is(broker: Broker, wire: Wire) -> None:
     topic = await replicated(broker, 1)
     broker.node.named_replica("t", 0).log.fail("the disk is broken")

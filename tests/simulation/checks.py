@@ -211,6 +211,12 @@ class Checks:
             for each in self.partitions.values()
         )
 
+    def compare_all(self) -> None:
+        """Compare every replica with what was committed, from its first byte on."""
+        for machine, replica, place in self._replicas():
+            log, where = replica.log, f"{place} on node {machine.id}"
+            self._compare(log, place, Seen(log), log.high_watermark, where)
+
     def others_have_all_of(self, node_id: int) -> bool:
         """Whether for each partition another node is in sync."""
         return all(set(each.isr) - {node_id} for each in self.partitions.values())

@@ -125,6 +125,7 @@ class World:
                 for producer in self.producers:
                     producer.stopping = True
             await self._all_read()
+            self.checks.compare_all()
             self._check_nothing_lost()
             self.nursery.cancel_scope.cancel()
         return self._outcome()

@@ -167,12 +167,14 @@ class _Job:
         self.progress = Progress("records written")
 
     async def run(self, cluster: ClusterClient) -> None:
-        from kbroker.client.producer import ANY_PARTITION, Producer
+        from kbroker.client.producer import ALL_IN_SYNC, ANY_PARTITION, Producer, new_identity
         from kbroker.protocol.compression import Codec
 
         choices = self._choices
         codec = Codec[choices.compression.upper()]
-        producer = Producer(cluster, acks=self._acks, codec=codec)
+        # Idempotent, so that a batch whose answer was lost with a broker can be sent again.
+        identity = await new_identity(cluster) if self._acks == ALL_IN_SYNC else None
+        producer = Producer(cluster, acks=self._acks, codec=codec, identity=identity)
         async for lines in self._chunks:
             placed: dict[Any, list[Any]] = {}
             now_ms = time.time_ns() // 1_000_000

@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+import trio
+
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.list_offsets import ListOffsetsRequest
 
 from .cluster import ClusterClient
-from .errors import ClientError, error_code
+from .errors import ClientError, NotReachable, error_code
 from .topics import Partition, by_leader
 
 LATEST, EARLIEST = -1, -2
 """Names of offsets that stand where else a timestamp (ms) stands."""
 NO_LEADER = -1
+RETRY_SECONDS = 3
+"""How long a leader is waited for: others lead sooner."""
+RETRY_PAUSE_SECONDS = 0.1
 
 
 class FoundOffset(NamedTuple):
@@ -62,13 +67,29 @@ async def offsets_at(
     *,
     committed: bool = False,
 ) -> dict[Partition, int]:
-    """The offset for one time in each partition. Raises ClientError for what cannot be read."""
+    """The offset for one time in each partition.
+
+    A leader that has just gone is waited for, until another one leads. Raises ClientError for what
+    cannot be read.
+    """
     wanted = dict.fromkeys(partitions, timestamp)
-    found = await list_offsets(cluster, wanted, committed=committed)
-    for (name, index), one in found.items():
-        if one.error:
-            raise ClientError(
-                f"partition {index} of {name} cannot be read now ({one.error.name}); "
-                "`kbroker cluster health` says more"
-            )
-    return {partition: one.offset for partition, one in found.items()}
+    deadline = trio.current_time() + RETRY_SECONDS
+    while True:
+        is_last = trio.current_time() > deadline
+        try:
+            found = await list_offsets(cluster, wanted, committed=committed)
+        except (OSError, NotReachable):
+            if is_last:
+                raise
+        else:
+            failed = {each: one.error for each, one in found.items() if one.error}
+            if not failed:
+                return {partition: one.offset for partition, one in found.items()}
+            if is_last or not all(code.retriable for code in failed.values()):
+                break
+        await trio.sleep(RETRY_PAUSE_SECONDS)
+    (name, index), code = next(iter(failed.items()))
+    raise ClientError(
+        f"partition {index} of {name} cannot be read now ({code.name}); "
+        "`kbroker cluster health` says more"
+    )

@@ -30,12 +30,15 @@ RECORD_OVERHEAD = 64
 """More than a record needs beside its key, value and headers."""
 REQUEST_TIMEOUT_MS = 30_000
 RETRY_SECONDS = 10
+"""How long what passes by itself is tried again: longer than others take to lead for a dead node."""
 AWAY_SECONDS = 30
-"""How long an idempotent producer waits for a cluster that is away, to be restarted for example."""
+"""How long to wait for a cluster that is away, to be restarted for example."""
 RETRY_PAUSE_SECONDS = 0.1
 TOPIC_BY_NAME = 12
 """The last version of Produce that names topics."""
 ANY_PARTITION = -1
+ALL_IN_SYNC = -1
+"""The acks of all in-sync replicas."""
 SEQUENCE_MASK = 0x7FFFFFFF
 
 
@@ -107,23 +110,26 @@ class Producer:
     what was written already is not written again. After an error the identity's sequences are ahead
     of what is known to be written.
 
-    Parameters: `acks` is -1, 0 or 1 as in Kafka (-1 with an identity); `codec` compresses each batch.
+    Parameters: `acks` is -1, 0 or 1 as in Kafka (-1 with an identity); `codec` compresses each batch;
+    `patience_seconds` is how long a batch is tried again.
     """
 
     def __init__(
         self,
         cluster: ClusterClient,
         *,
-        acks: int = -1,
+        acks: int = ALL_IN_SYNC,
         codec: Codec = Codec.NONE,
         identity: Identity | None = None,
+        patience_seconds: float = RETRY_SECONDS,
     ) -> None:
-        if identity is not None and acks != -1:
+        if identity is not None and acks != ALL_IN_SYNC:
             raise ValueError("an idempotent producer needs all acknowledgements")
         self._cluster = cluster
         self._acks = acks
         self._codec = codec
         self._identity = identity
+        self._patience_seconds = patience_seconds
         self._leaders: dict[str, list[int]] = {}
 
     async def place(self, topic: str, record: Record, partition: int = ANY_PARTITION) -> Partition:
@@ -175,8 +181,7 @@ class Producer:
 
     async def _write_wave(self, batches: list[_Batch]) -> list[Written]:
         """Write at most one batch for each partition, and again those that were refused."""
-        patience = RETRY_SECONDS if self._identity is None else AWAY_SECONDS
-        deadline = trio.current_time() + patience
+        deadline = trio.current_time() + self._patience_seconds
         written = []
         while True:
             refused = []

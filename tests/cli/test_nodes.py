@@ -60,3 +60,22 @@ def test_nodes_of_a_server_are_stopped_and_started(tmp_path: Path) -> None:
         error = run(control, "node", "crash", "7", status=1)
         assert "there is no node 7 in this process; there are 2, 3, 4" in error
         assert "name two nodes, or none" in run(control, "link", "heal", "2", status=2)
+
+
+def test_commands_wait_for_the_leader_that_comes_after_one_that_crashed(tmp_path: Path) -> None:
+    flags = ("--nodes", "3", "--topic", "orders:3", "-o", "default.replication.factor=3")
+    with served(*flags) as ready:
+        environment = {"KBROKER_BOOTSTRAP": ready["bootstrap_servers"]}
+
+        def command(*words: str, given: str = "") -> str:
+            result = CliRunner().invoke(main, ["topic", *words], env=environment, input=given)
+            assert result.exit_code == 0, result.output
+            return result.output
+
+        lines = [f"{number}:{number}" for number in range(20)]
+        run(ready["control"], "node", "crash", "2")
+        command("produce", "orders", "-q", "-d", ":", given="\n".join(lines))
+        run(ready["control"], "node", "start", "2")
+        run(ready["control"], "node", "crash", "3")
+        read = command("consume", "orders", "-o", ":end", "-f", "%v\n")
+        assert sorted(map(int, read.split())) == list(range(20))

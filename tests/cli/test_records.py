@@ -244,7 +244,7 @@ async def test_every_field_of_a_template(cli: Cli) -> None:
     )
     read = await cli("topic", "consume", "t", "-o", ":end", "-f", template)
     assert read.stdout == (
-        "t 1|0 0 0|key 3|val 3|1700000000000 2023-11-14 22:13:20|-1 -1|<a=31><b=32> 2|"
+        "t 1|0 0 0|key 3|val 3|1700000000000 2023-11-14 22:13:20|0 0|<a=31><b=32> 2|"
         "gzip CreateTime 0 0|0 1|0|6b6579 dmFs dmFs 3|% { }|\tA\\\n"
     )
 

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.errors import ClientError
 from kbroker.client.places import Kind, Place
-from kbroker.client.producer import Identity, Producer, new_identity
+from kbroker.client.producer import AWAY_SECONDS, Identity, Producer, new_identity
 from kbroker.client.record_filter import Wanted
 from kbroker.protocol.compression import Codec
 
@@ -192,7 +192,9 @@ async def prepare(
     else:
         identity, there = await go_on(to_cluster, order.to_topic, journal)
         begun = Begun(journal.positions, there)
-    producer = Producer(to_cluster, codec=order.codec, identity=identity)
+    producer = Producer(
+        to_cluster, codec=order.codec, identity=identity, patience_seconds=AWAY_SECONDS
+    )
     writer = Writer(producer, order.to_topic, journal, order.progress)
 
     def shift_found(ms: int) -> None:

@@ -186,9 +186,11 @@ async def open_broker(
             await _each(local, lambda node: node.begin(nursery))
             yield Broker(store, local, shared.links, maker, nursery)
         finally:
-            with trio.CancelScope(shield=True):
-                await _each(local, lambda node: node.close())
-            work.cancel()
+            try:
+                with trio.CancelScope(shield=True):
+                    await _each(local, lambda node: node.close())
+            finally:
+                work.cancel()  # also when a disk ends in the middle of the stop
 
 
 def _data_folders(

@@ -15,6 +15,7 @@ from kbroker.node import Node
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.shards import Shards
 
+from ..brokers import started
 from ..wire import Wire, connected, until
 
 OF_GROUPS = frozenset(
@@ -39,6 +40,24 @@ OF_TRANSACTIONS = frozenset(
 )
 PATIENCE_SECONDS = 20
 """How long a partition may be without a leader."""
+
+
+@asynccontextmanager
+async def started_with_coordinators(**settings: Any) -> AsyncIterator[Broker]:
+    """Three nodes in memory with both internal topics, of six partitions each."""
+    async with started(
+        nodes=3,
+        default_replication_factor=3,
+        auto_leader_rebalance_enable=False,
+        offsets_topic_num_partitions=6,
+        transaction_state_log_num_partitions=6,
+        **settings,
+    ) as broker:
+        node = broker.running()
+        await node.groups.create_topic()
+        await node.transactions.create_topic()
+        await all_in_sync(broker)
+        yield broker
 
 
 class Routed(Wire):

@@ -16,9 +16,8 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 
 from ..broker.test_coordinators import GROUP, TRANSACTION, find
 from ..broker.test_groups import Member, committed
-from ..brokers import started
 from ..wire import Wire, connected, create_topic, delete_topic, request, until
-from .routed import Routed, all_in_sync, coordinator, routed
+from .routed import Routed, all_in_sync, coordinator, routed, started_with_coordinators
 
 GROUPS = [f"group {number}" for number in range(12)]
 ENDS = ["stop", "crash"]
@@ -26,19 +25,7 @@ ENDS = ["stop", "crash"]
 
 @pytest.fixture
 async def broker() -> AsyncIterator[Broker]:
-    """Three nodes in memory, with both internal topics."""
-    async with started(
-        nodes=3,
-        default_replication_factor=3,
-        auto_leader_rebalance_enable=False,
-        offsets_topic_num_partitions=6,
-        transaction_state_log_num_partitions=6,
-        group_min_session_timeout_ms=500,
-    ) as broker:
-        node = broker.running()
-        await node.groups.create_topic()
-        await node.transactions.create_topic()
-        await all_in_sync(broker)
+    async with started_with_coordinators(group_min_session_timeout_ms=500) as broker:
         yield broker
 
 

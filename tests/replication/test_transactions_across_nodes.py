@@ -18,9 +18,8 @@ from kbroker.protocol.errors import ErrorCode
 
 from ..broker.test_groups import committed
 from ..broker.test_transactions import NAME, PROTOCOLS, Writer, begun, seen
-from ..brokers import started
 from ..wire import ConnectionClosed, Topic, request, until
-from .routed import Routed, all_in_sync, coordinator, leader, routed
+from .routed import Routed, all_in_sync, coordinator, leader, routed, started_with_coordinators
 
 BOTH_ENDS = pytest.mark.parametrize("commit", [True, False], ids=["commit", "abort"])
 ENDS = pytest.mark.parametrize("how", ["stop", "crash"])
@@ -41,17 +40,7 @@ MOVES = frozenset(
 
 @pytest.fixture
 async def broker() -> AsyncIterator[Broker]:
-    async with started(
-        nodes=3,
-        default_replication_factor=3,
-        auto_leader_rebalance_enable=False,
-        offsets_topic_num_partitions=6,
-        transaction_state_log_num_partitions=6,
-    ) as broker:
-        node = broker.running()
-        await node.groups.create_topic()
-        await node.transactions.create_topic()
-        await all_in_sync(broker)
+    async with started_with_coordinators() as broker:
         yield broker
 
 

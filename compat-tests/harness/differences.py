@@ -53,6 +53,8 @@ STARTED_WITH = (
 """Settings that the test has to give Apache Kafka, or gives each broker for itself."""
 
 OTHER_DEFAULTS = (
+    "broker.heartbeat.interval.ms",
+    "broker.session.timeout.ms",
     "log.dir",
     "max.connection.creation.rate",
     "max.connections",

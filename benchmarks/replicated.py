@@ -7,9 +7,7 @@ loop; each of Kafka's is a process of its own, in combined mode.
 from __future__ import annotations
 
 import argparse
-import json
 import signal
-import socket
 import statistics
 import sys
 import time
@@ -20,6 +18,8 @@ from typing import Any
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
+
+from kbroker.cli.control import ask
 
 from .__main__ import arguments, document, measure, run, write_section
 from .brokers import BenchmarkFailed, Broker, Kafka, Kbroker, free_port, free_ports
@@ -111,12 +111,7 @@ class CrashingKbroker(ThreeKbroker):
         self._order("start_node", node)
 
     def _order(self, verb: str, node: int) -> None:
-        with socket.create_connection(("127.0.0.1", self._control)) as stream:
-            stream.sendall(json.dumps({"do": verb, "node": node}).encode() + b"\n")
-            with stream.makefile() as lines:
-                answer = json.loads(lines.readline())
-        if not answer["ok"]:
-            raise BenchmarkFailed(f"{verb} {node}: {answer['error']}")
+        ask(f"127.0.0.1:{self._control}", do=verb, node=node)
 
 
 class CrashingKafka(ThreeKafka):

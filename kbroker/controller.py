@@ -9,12 +9,19 @@ from typing import NamedTuple
 
 import trio
 
-from kbroker.cluster import Cluster, NodesChanged, Partition, Topic, TopicsChanged
+from kbroker.cluster import (
+    Cluster,
+    NodesChanged,
+    Partition,
+    PartitionChange,
+    Topic,
+    TopicsChanged,
+)
 from kbroker.cluster.election import elect, elect_preferred, leads_soundly
-from kbroker.cluster.keys import CONTROLLER, CONTROLLER_ALIVE, live_key, partition_key
+from kbroker.cluster.keys import CONTROLLER, CONTROLLER_ALIVE, live_key
 from kbroker.cluster.reassignment import complete, is_moving
 from kbroker.cluster.registrations import NO_NODE
-from kbroker.cluster.store import ABSENT, Document
+from kbroker.cluster.store import ABSENT
 from kbroker.storage.errors import StorageError
 
 from .changes import Changes
@@ -209,13 +216,11 @@ class Controller:
 
     async def _written(self, batch: list[Step]) -> bool:
         """False when a partition, or the controller, is another one now: there is news then."""
-        compares = {CONTROLLER: self._term}
-        puts: dict[str, Document | None] = {}
-        for step in batch:
-            key = partition_key(step.topic.id, step.before.index)
-            compares[key] = step.before.revision
-            puts[key] = step.after.to_document()
-        revision = await self._cluster.transact(puts, compares=compares, cause=batch[0].cause)
+        revision = await self._cluster.put_partitions(
+            [PartitionChange(step.topic, step.before, step.after) for step in batch],
+            fences={CONTROLLER: self._term},
+            cause=batch[0].cause,
+        )
         if revision is not None:
             _log(batch)
         return revision is not None

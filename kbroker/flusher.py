@@ -48,7 +48,8 @@ class Flusher:
     Parameters: `policy` is "fsync", "interval" or "os"; only with the first do acks wait for the
     disk; `sync` makes logs durable and returns how far, leaving out those that it could not;
     `interval_ms` is the longest time between two passes with "interval". `changes` hears of
-    everything that becomes readable; nodes of one process may share it. `timer` returns seconds: passes are timed with it.
+    everything that becomes readable; nodes of one process may share it. `timer` returns seconds:
+    passes are timed with it.
     """
 
     def __init__(

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 
 import trio
 
-from kbroker.cluster import Cluster, NodesChanged, Partition, Registration, Topic
+from kbroker.cluster import Cluster, NodesChanged, PartitionChange, Registration
 from kbroker.cluster.election import withdraw
-from kbroker.cluster.keys import CONTROLLER_ALIVE, live_key, node_key, partition_key, ready_key
+from kbroker.cluster.keys import CONTROLLER_ALIVE, live_key, node_key, ready_key
 from kbroker.cluster.registrations import NO_EPOCH, KnownNode
 from kbroker.cluster.store import ABSENT, Document, Lease
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -26,8 +26,6 @@ logger = logging.getLogger(__name__)
 
 WITHDRAWALS_MAX = 100
 """Partitions of one transaction: every store takes that many."""
-Withdrawal = tuple[Topic, Partition, Partition]
-"""A partition as it is, and without this node."""
 
 
 class Membership:
@@ -306,15 +304,10 @@ class Membership:
             text = "%s: it leaves the in-sync replicas of its partitions (%d) until it caught up"
             logger.warning(text, cause, left)
 
-    async def _give_up(self, wanted: list[Withdrawal], cause: str) -> int:
+    async def _give_up(self, wanted: list[PartitionChange], cause: str) -> int:
         """Write withdrawals at once, or what can be of them; returns how many."""
-        puts: dict[str, Document | None] = {}
-        compares = {live_key(self.node_id): self.epoch}
-        for topic, before, after in wanted:
-            key = partition_key(topic.id, before.index)
-            puts[key] = after.to_document()
-            compares[key] = before.revision
-        if await self._cluster.transact(puts, compares=compares, cause=cause):
+        fences = {live_key(self.node_id): self.epoch}
+        if await self._cluster.put_partitions(wanted, fences=fences, cause=cause):
             return len(wanted)
         if not self._stands_there():
             raise self._started_elsewhere()
@@ -325,12 +318,12 @@ class Membership:
     def _started_elsewhere(self) -> KafkaError:
         return KafkaError(ErrorCode.STALE_BROKER_EPOCH, f"node {self.node_id} started elsewhere")
 
-    def _not_to_hold(self) -> Iterator[Withdrawal]:
+    def _not_to_hold(self) -> Iterator[PartitionChange]:
         for topic in self._cluster.topics.values():
             for partition in topic.partitions:
                 after = withdraw(partition, self.node_id, lost_disk=self._lost_disk)
                 if after is not None:
-                    yield topic, partition, after
+                    yield PartitionChange(topic, partition, after)
 
     def stay(self) -> None:
         """Hand nothing over when this node stops: the others stop with it."""

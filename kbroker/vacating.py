@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 
 import trio
 
@@ -32,21 +32,23 @@ async def vacate(beside: Node, local: LocalNode) -> None:
         await trio.sleep(LOOK_SECONDS)
 
 
-def _placed_on(cluster: Cluster, node_id: int) -> dict[Placing, list[int]]:
-    """The partitions with a replica on a node, and where they are."""
-    return {
-        (topic.name, partition.index): list(partition.replicas)
+def _placed_on(cluster: Cluster, node_id: int) -> list[Placing]:
+    """The partitions with a replica on a node."""
+    return [
+        (topic.name, partition.index)
         for topic in cluster.topics.values()
         for partition in topic.partitions
         if node_id in partition.replicas
-    }
+    ]
 
 
-def _check_movable(cluster: Cluster, placed: Mapping[Placing, list[int]], local: LocalNode) -> None:
+def _check_movable(cluster: Cluster, placed: Iterable[Placing], local: LocalNode) -> None:
+    if local.is_running:
+        return
     stuck = [
         f"{name}-{index}"
         for name, index in placed
-        if not local.is_running and list(cluster.topics[name].partitions[index].isr) == [local.id]
+        if cluster.topics[name].partitions[index].isr == [local.id]
     ]
     if stuck:
         raise ValueError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import socket
 import time
@@ -10,10 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from kbroker.cli.control import ask
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import request_class
 
-from .brokers import ApacheBroker, BrokerFailed, KbrokerBroker, free_port
+from .brokers import ApacheBroker, KbrokerBroker, free_port
 from .raw import NoAnswer, RawConnection
 
 NODES = (1, 2, 3)
@@ -74,12 +74,7 @@ class KbrokerNodes(KbrokerBroker):
         self._order("start_node", node)
 
     def _order(self, verb: str, node: int) -> None:
-        with socket.create_connection(("127.0.0.1", self._control)) as stream:
-            stream.sendall(json.dumps({"do": verb, "node": node}).encode() + b"\n")
-            with stream.makefile() as lines:
-                answer = json.loads(lines.readline())
-        if not answer["ok"]:
-            raise BrokerFailed(f"{verb} {node}: {answer['error']}")
+        ask(f"127.0.0.1:{self._control}", do=verb, node=node)
 
 
 class _QuorumNode(ApacheBroker):

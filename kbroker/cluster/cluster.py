@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -547,12 +547,27 @@ class Cluster:
         if after != before:
             await self._put_changed(topic, before, after, cause=cause)
 
+    async def put_partitions(
+        self, changes: Iterable[PartitionChange], *, fences: Mapping[str, int], cause: str
+    ) -> int | None:
+        """Store the next states of partitions, all or none; returns the new revision.
+
+        Each is compared with the revision of the state before it, and `fences` with what gives the
+        writer the right to it. None when a compare failed. Raises OutcomeUnknown.
+        """
+        puts: dict[str, Document | None] = {}
+        compares = dict(fences)
+        for topic, before, after in changes:
+            key = partition_key(topic.id, before.index)
+            puts[key] = after.to_document()
+            compares[key] = before.revision
+        return await self._store.transact(puts, compares=compares, cause=cause)
+
     async def _put_changed(
         self, topic: Topic, before: Partition, after: Partition, *, cause: str
     ) -> None:
-        key = partition_key(topic.id, before.index)
-        puts: dict[str, Document | None] = {key: after.to_document()}
-        if not await self._transact(puts, compares={key: before.revision}, cause=cause):
+        change = PartitionChange(topic, before, after)
+        if await self.put_partitions([change], fences={}, cause=cause) is None:
             raise KafkaError(
                 ErrorCode.CONCURRENT_TRANSACTIONS,
                 f"{topic.name}-{before.index} changed at the same time; try again",
@@ -609,22 +624,16 @@ class Cluster:
         if (partition.leader, partition.leader_registration) != (self_id, self_epoch):
             return None
         added = set(isr) - set(partition.isr)
-        compares = {
-            partition_key(topic.id, partition.index): partition.revision,
-            live_key(self_id): self_epoch,
-        }
+        fences = {live_key(self_id): self_epoch}
         for node_id in added:
-            compares[live_key(node_id)] = registrations[node_id]
+            fences[live_key(node_id)] = registrations[node_id]
             revision = self.registrations.ready_revisions.get(node_id)
             if revision is None:
                 return None
-            compares[ready_key(node_id)] = revision
+            fences[ready_key(node_id)] = revision
         after = after_isr_change(partition, isr, self.min_in_sync(topic))
-        return await self._store.transact(
-            {partition_key(topic.id, partition.index): after.to_document()},
-            compares=compares,
-            cause=cause,
-        )
+        change = PartitionChange(topic, partition, after)
+        return await self.put_partitions([change], fences=fences, cause=cause)
 
     async def resign(
         self, topic: Topic, index: int, node_id: int, *, epoch: int, cause: str
@@ -644,12 +653,8 @@ class Cluster:
         )
         if after is None:
             return True
-        key = partition_key(topic.id, index)
-        return await self._transact(
-            {key: after.to_document()},
-            compares={key: before.revision, live_key(node_id): epoch},
-            cause=cause,
-        )
+        change, fences = PartitionChange(topic, before, after), {live_key(node_id): epoch}
+        return await self.put_partitions([change], fences=fences, cause=cause) is not None
 
     async def finalize_features(self, levels: dict[str, int], *, cause: str) -> None:
         """Let the cluster run these features at these levels, all others not at all."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import random
 import re
@@ -17,6 +16,7 @@ from typing import Any, NamedTuple
 
 import trio
 
+from kbroker.cli.control import ask
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.records import iter_headers
 from kbroker.storage.naming import LOG, META_PROPERTIES, parse_file_name
@@ -93,11 +93,7 @@ class Cluster(Server):
         self._order("start_node", node)
 
     def _order(self, verb: str, node: int) -> None:
-        with socket.create_connection(("127.0.0.1", self._control)) as stream:
-            stream.sendall(json.dumps({"do": verb, "node": node}).encode() + b"\n")
-            with stream.makefile() as lines:
-                answer = json.loads(lines.readline())
-        assert answer["ok"], answer
+        ask(f"127.0.0.1:{self._control}", do=verb, node=node)
 
     def lose_folder(self, node: int) -> None:
         """While the process is dead: a node's disk is gone, and its owner says so."""

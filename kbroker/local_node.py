@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
@@ -22,6 +23,7 @@ from .data_folders import DataFolders
 from .endpoint import PORT_MAX, Endpoint
 from .flusher import Flusher
 from .links import Links
+from .logs import logged_as
 from .node import Node
 from .registry import Api
 from .server import Bound, CannotListen, ConnectionClass, Listener, Server, bind_all, close_all
@@ -115,6 +117,11 @@ class LocalNode:
         """Where a client on this machine connects."""
         return _here(self.listeners[0])
 
+    @property
+    def _marked(self) -> AbstractContextManager[None]:
+        """Where lines of the log say that they are of this node."""
+        return logged_as(self.id if self._shared.nodes > 1 else None)
+
     # -- a run
 
     async def bind(self) -> None:
@@ -131,7 +138,8 @@ class LocalNode:
     def open_logs(self, cluster_id: str | None) -> LogFolders:
         """Take the folders; `cluster_id` is that of new ones. Raises StorageError."""
         shared = self._shared
-        self._logs = shared.folders.open_logs(self.id, cluster_id, shared.nodes)
+        with self._marked:
+            self._logs = shared.folders.open_logs(self.id, cluster_id, shared.nodes)
         return self._logs
 
     async def begin(self, nursery: trio.Nursery) -> None:
@@ -140,13 +148,15 @@ class LocalNode:
         Raises StorageError.
         """
         self._nursery = nursery
-        await self.node.lead()
-        await nursery.start(self._run)
+        with self._marked:
+            await self.node.lead()
+            await nursery.start(self._run)
         self.state = NodeState.RUNNING
 
     async def join(self) -> None:
         """Let the others know of the node. Raises StorageError."""
-        await self.node.join(self.server.advertised())
+        with self._marked:
+            await self.node.join(self.server.advertised())
 
     async def make(self, store: MetadataStore) -> None:
         """Make the node from what was opened. Raises StorageError or ValueError."""
@@ -236,7 +246,7 @@ class LocalNode:
         async with self._turn:
             if self.is_running:
                 self.state = NodeState.STOPPED
-                with trio.CancelScope(shield=True):
+                with self._marked, trio.CancelScope(shield=True):
                     with trio.move_on_after(grace):
                         await self.node.membership.leave()
                     await self._end(partial(self._end_gracefully, grace))

@@ -2,28 +2,46 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextvars import ContextVar
 
 ACCEPT_COMPLAINT_SECONDS = 60
 logger = logging.getLogger(__name__)
 
 LEVELS = {"debug", "info", "warning", "error", "critical"}
 
+_node: ContextVar[int | None] = ContextVar("node", default=None)
+"""Which of several nodes does what is logged: its tasks and worker threads inherit it."""
+
+
+@contextlib.contextmanager
+def logged_as(node_id: int | None) -> Iterator[None]:
+    """What is logged within, and by tasks that begin within, is of that node; None: the only one."""
+    before = _node.set(node_id)
+    try:
+        yield
+    finally:
+        _node.reset(before)
+
 
 class JsonFormatter(logging.Formatter):
     """One JSON object a line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        event = {
+        event: dict[str, object] = {
             "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
         }
+        node_id = _node.get()
+        if node_id is not None:
+            event["node"] = node_id
         if record.exc_info:
             event["exception"] = self.formatException(record.exc_info)
         return json.dumps(event)
@@ -33,6 +51,8 @@ class TextFormatter(logging.Formatter):
     """One line a message, whatever is in it: names that clients choose cannot forge a line."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
+        node_id = _node.get()
+        record.node = "" if node_id is None else f" [node {node_id}]"
         line = super().formatMessage(record)
         return "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
 
@@ -67,7 +87,7 @@ def set_up_logging(levels: Iterable[str], form: str) -> None:
         handler.setFormatter(JsonFormatter())
     else:
         handler.setFormatter(
-            TextFormatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s", "%H:%M:%S")
+            TextFormatter("%(asctime)s %(levelname)-7s %(name)s%(node)s: %(message)s", "%H:%M:%S")
         )
     # What accepts connections says each time that the process is out of descriptors.
     logging.getLogger("trio.serve_listeners").filters[:] = [OnceInAWhile(ACCEPT_COMPLAINT_SECONDS)]

@@ -3,10 +3,20 @@
 import json
 import logging
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
-from kbroker.logs import JsonFormatter, OnceInAWhile, TextFormatter, set_up_logging
+from kbroker.logs import (
+    JsonFormatter,
+    OnceInAWhile,
+    TextFormatter,
+    logged_as,
+    set_up_logging,
+)
+
+from ..brokers import started
+from ..wire import connected, until
 
 
 def record(message: str) -> logging.LogRecord:
@@ -29,6 +39,46 @@ def test_json_lines_carry_level_logger_and_message() -> None:
         "kbroker.groups",
         "group g\n",
     )
+
+
+def test_lines_say_of_which_node_they_are() -> None:
+    text = TextFormatter("%(name)s%(node)s: %(message)s")
+    with logged_as(2):
+        assert text.format(record("g")) == "kbroker.groups [node 2]: group g"
+        assert json.loads(JsonFormatter().format(record("g")))["node"] == 2
+    assert text.format(record("g")) == "kbroker.groups: group g"
+    assert "node" not in json.loads(JsonFormatter().format(record("g")))
+
+
+class Marks(logging.Handler):
+    """Notes of which node each line is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[str] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.seen.add(TextFormatter("%(node)s").format(record))
+
+    def are(self, count: int) -> bool:
+        return len(self.seen) >= count
+
+
+@pytest.mark.parametrize(
+    ("nodes", "expected"), [(1, {""}), (3, {" [node 1]", " [node 2]", " [node 3]"})]
+)
+async def test_nodes_among_several_mark_what_they_say(nodes: int, expected: set[str]) -> None:
+    marks = Marks()
+    logger = logging.getLogger("kbroker.server")
+    logger.addHandler(marks)
+    try:
+        async with started(nodes=nodes, max_connections=1) as broker:
+            for number, each in enumerate(broker.nodes, 1):
+                async with connected(each.endpoint), connected(each.endpoint):
+                    await until(partial(marks.are, number))
+    finally:
+        logger.removeHandler(marks)
+    assert marks.seen == expected
 
 
 def test_what_is_told_all_the_time_is_logged_once_in_a_while() -> None:

@@ -269,6 +269,7 @@ class LocalNode:
             if self.is_running:
                 self.state = NodeState.CRASHED
                 with trio.CancelScope(shield=True):
+                    close_all(self._bound)  # at the same moment, as the system does
                     self.server.reset_connections()
                     await self.node.cluster.aclose()  # it hears of nothing more
                     await self._end_endless_lease()

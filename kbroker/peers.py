@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -32,6 +33,10 @@ class Unreachable(OSError):
     """Another node did not answer; the text says which one, where, and why."""
 
 
+class Gone(Unreachable):
+    """The other side ended the connection, or takes none: its process is gone, as it seems."""
+
+
 async def dial_tcp(endpoint: Endpoint) -> trio.abc.Stream:
     """Connect over TCP. Raises OSError."""
     return await trio.open_tcp_stream(*endpoint)
@@ -41,10 +46,10 @@ class Peer:
     """A connection to one run of another node.
 
     Requests of several tasks wait for each other, so whoever waits long for its answers has one
-    of its own. `was_cut`: the other side ended it; it had not just been slow.
+    of its own.
     """
 
-    __slots__ = ("_connection", "_timeout_seconds", "registration", "was_cut")
+    __slots__ = ("_connection", "_timeout_seconds", "registration")
 
     def __init__(
         self, connection: Connection, registration: Registration, timeout_seconds: float
@@ -52,7 +57,6 @@ class Peer:
         self._connection = connection
         self._timeout_seconds = timeout_seconds
         self.registration = registration
-        self.was_cut = False
 
     @property
     def broken(self) -> bool:
@@ -62,15 +66,14 @@ class Peer:
     async def ask(self, message: Any) -> Any:
         """Send a request in the newest version that both nodes speak; returns the answer.
 
-        Raises Unreachable.
+        Raises Unreachable; Gone when the other side ended the connection.
         """
         node_id = self.registration.node_id
         with trio.move_on_after(self._timeout_seconds):
             try:
                 return await self._connection.ask(message)
             except OSError as error:
-                self.was_cut = True
-                raise _unreachable(node_id, None, str(error)) from error
+                raise _unreachable(node_id, None, str(error), Gone) from error
             except (ClientError, DecodeError, KafkaError) as error:
                 raise _unreachable(node_id, None, str(error)) from error
         raise _unreachable(node_id, None, f"no answer within {self._timeout_seconds:g} s")
@@ -99,11 +102,8 @@ class Peers:
         """
         kept = self._kept.get(node_id)
         if kept is not None and self._is_current(kept):
-            try:
+            with contextlib.suppress(Gone):
                 return await kept.ask(message)
-            except Unreachable:
-                if not kept.was_cut:
-                    raise
         peer = await self._renewed(node_id, kept)
         return await peer.ask(message)
 
@@ -125,7 +125,10 @@ class Peers:
         return fresh
 
     async def connect(self, node_id: int) -> Peer:
-        """Open a connection to another node; the caller closes it. Raises Unreachable."""
+        """Open a connection to another node; the caller closes it.
+
+        Raises Unreachable; Gone when nobody listens there.
+        """
         registration = self._node.cluster.registration(node_id)
         if registration is None:
             raise _unreachable(node_id, None, "it is not alive")
@@ -140,7 +143,8 @@ class Peers:
                     await trio.aclose_forcefully(stream)
                     raise
             except (OSError, DecodeError) as error:
-                raise _unreachable(node_id, endpoint, str(error)) from error
+                kind = Gone if _is_refused(error) else Unreachable
+                raise _unreachable(node_id, endpoint, str(error), kind) from error
             timeout_seconds = self._node.config.replica_socket_timeout_ms / 1000
             return Peer(connection, registration, timeout_seconds)
         raise _unreachable(node_id, endpoint, f"no answer within {CONNECT_SECONDS} s")
@@ -160,6 +164,15 @@ class Peers:
         self._kept.clear()
 
 
-def _unreachable(node_id: int, endpoint: Endpoint | None, reason: str) -> Unreachable:
+def _is_refused(error: Exception) -> bool:
+    """Whether no address of a node takes connections: trio tells of each one in the cause."""
+    found = error.__cause__ or error
+    reasons = found.exceptions if isinstance(found, ExceptionGroup) else (found,)
+    return all(isinstance(each, ConnectionRefusedError) for each in reasons)
+
+
+def _unreachable(
+    node_id: int, endpoint: Endpoint | None, reason: str, kind: type[Unreachable] = Unreachable
+) -> Unreachable:
     where = f"node {node_id}" + (f" at {endpoint}" if endpoint else "")
-    return Unreachable(f"{where}: {reason}")
+    return kind(f"{where}: {reason}")

@@ -179,8 +179,14 @@ def _partition_row(ctx: Context, partition: Partition) -> MetadataResponse.Parti
 
 
 def _leader_error(ctx: Context, partition: Partition) -> ErrorCode:
-    """Why a client cannot turn to the leader of a partition."""
-    if not ctx.node.cluster.is_ready(partition.leader):
+    """Why a client cannot turn to the leader of a partition.
+
+    Differs from Kafka: a leader whose process is gone is not named in the time until the cluster
+    misses it either. A client that is told of it once more does not ask again for seconds
+    (librdkafka looks at its partitions once a second); one that is told of none asks soon.
+    """
+    node = ctx.node
+    if not node.cluster.is_ready(partition.leader) or node.following.finds_nobody(partition.leader):
         return ErrorCode.LEADER_NOT_AVAILABLE
     if ctx.endpoint_of(partition.leader) is None:
         return ErrorCode.LISTENER_NOT_FOUND

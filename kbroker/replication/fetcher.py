@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from kbroker.client.errors import error_code
-from kbroker.peers import Peer, Unreachable
+from kbroker.peers import Gone, Peer, Unreachable
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.protocol.records import read_header
@@ -138,6 +138,8 @@ class Fetcher:
         self._wake = trio.Event()
         self._held_back: trio.CancelScope | None = None
         self._lost_at: float | None = None
+        self._gone_since: float | None = None
+        """When the leader ended the connection; until it takes another one."""
         self._catching_up = CatchingUp(node)
 
     def _new_backoff(self) -> Backoff:
@@ -168,6 +170,17 @@ class Fetcher:
         self._wake.set()
         if self._held_back is not None and self._held_back.deadline == math.inf:
             self._held_back.deadline = trio.current_time() + self._patience.next()
+
+    @property
+    def finds_nobody(self) -> bool:
+        """Whether the leader's process is gone, as it seems from here, and nobody has missed it yet.
+
+        A node that lives on elsewhere counts again as soon as the cluster would have missed it.
+        """
+        if self._gone_since is None:
+            return False
+        seconds = self._node.config.broker_session_timeout_ms / 1000
+        return trio.current_time() < self._gone_since + seconds
 
     # -- the loop
 
@@ -209,6 +222,7 @@ class Fetcher:
         """The leader's answer; None when it was not waited for, because something has changed."""
         if self._peer is None:
             self._peer = await self._node.peers.connect(self._leader_id)
+            self._gone_since = None
         request = await self._next_request()
         try:
             with trio.CancelScope() as self._held_back:
@@ -399,19 +413,25 @@ class Fetcher:
 
     async def _disconnect_when_idle(self) -> None:
         if not self._followed:
-            self._lost_at = None
+            self._lost_at = self._gone_since = None
             await self._disconnect()
 
     async def _note_lost(self, error: Unreachable) -> None:
-        """Say once that the leader cannot be reached, and wait before the next attempt."""
+        """Say once that the leader cannot be reached; wait before the next attempt but the second."""
+        now = trio.current_time()
+        if not isinstance(error, Gone):
+            self._gone_since = None
+        elif self._gone_since is None:
+            self._gone_since = now
         if self._lost_at is None and self._node.cluster.registration(self._leader_id) is not None:
-            self._lost_at = trio.current_time()
+            self._lost_at = now
             logger.warning(
                 "%s; what it leads (partitions copied here: %d) is not copied until it answers",
                 error,
                 len(self._followed),
             )
-        await self._sleep_until(trio.current_time() + self._backoff.next())
+            return
+        await self._sleep_until(now + self._backoff.next())
 
     def _note_reached(self) -> None:
         if self._lost_at is not None:

@@ -72,6 +72,11 @@ class Following:
                 await self._begin_all(nursery)
                 await self._more.wait()
 
+    def finds_nobody(self, node_id: int) -> bool:
+        """Whether a leader that is copied from has just gone, as it seems from here."""
+        fetcher = self._fetchers.get(node_id)
+        return fetcher is not None and fetcher.finds_nobody
+
     # -- what has changed
 
     def _on_topics_changed(self, event: TopicsChanged) -> None:

@@ -11,6 +11,8 @@ import trio
 
 from kbroker.broker import Broker
 from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.metadata import MetadataRequest
 from kbroker.protocol.messages.topics import DeleteRecordsRequest
 from kbroker.replica import Replica
 
@@ -172,6 +174,51 @@ async def test_a_leader_that_cannot_be_reached_is_said_once(
         await until_equal(broker, "t", 1, 2)
     assert caplog.text.count("is not copied until it answers") == 1
     assert caplog.text.count("node 1 answers again") == 1
+
+
+async def _leader_told_by(broker: Broker, node_id: int) -> tuple[int, int]:
+    """The leader of t-0 as Metadata of a node names it, and the error beside it."""
+    asked = MetadataRequest(topics=[MetadataRequest.Topic(name="t")])
+    async with wire_to(broker.local_node(node_id)) as wire:
+        (topic,) = (await wire.ask(ApiKey.METADATA, 12, asked)).topics
+    return topic.partitions[0].leader_id, topic.partitions[0].error_code
+
+
+async def test_clients_are_not_sent_to_a_leader_whose_process_is_gone() -> None:
+    async with started(nodes=3, broker_session_timeout_ms=60_000) as broker:
+        topic = await place_topic(broker, "t", 1, 2, 3)
+        await send(broker, 1, topic, b"x")
+        assert await _leader_told_by(broker, 2) == (1, ErrorCode.NONE)
+        await broker.local_node(1).crash()
+        await until(lambda: broker.local_node(2).node.following.finds_nobody(1))
+        await trio.sleep(0.1)
+        assert broker.local_node(2).node.following.finds_nobody(1)
+        assert broker.local_node(2).node.cluster.is_ready(1), "it was missed already"
+        assert await _leader_told_by(broker, 2) == (-1, ErrorCode.LEADER_NOT_AVAILABLE)
+        await broker.local_node(1).start()
+        leader = await until_leader(broker, "t", {1, 2, 3})
+        await send(broker, leader, topic, b"y")
+        assert await _leader_told_by(broker, 5 - leader if leader > 1 else 2) == (leader, 0)
+
+
+async def test_a_leader_that_refuses_but_lives_is_told_again_after_its_session() -> None:
+    async with started(nodes=2, broker_session_timeout_ms=1000) as broker:
+        topic = await place_topic(broker, "t", 1, 2)
+        await send(broker, 1, topic, b"x")
+
+        async def refuse(endpoint: object) -> trio.abc.Stream:
+            raise ConnectionRefusedError
+
+        peers = broker.local_node(2).node.peers
+        peers._dial, dial = refuse, peers._dial
+        broker.local_node(1).server.close_connections()
+        await until(lambda: broker.local_node(2).node.following.finds_nobody(1))
+        assert await _leader_told_by(broker, 2) == (-1, ErrorCode.LEADER_NOT_AVAILABLE)
+        assert await _leader_told_by(broker, 1) == (1, ErrorCode.NONE)
+        await until(lambda: not broker.local_node(2).node.following.finds_nobody(1))
+        assert await _leader_told_by(broker, 2) == (1, ErrorCode.NONE)
+        peers._dial = dial
+        await until_equal(broker, "t", 1, 2)
 
 
 async def test_a_follower_that_restarts_goes_on_where_it_was(tmp_path: Path) -> None:

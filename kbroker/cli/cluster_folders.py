@@ -22,8 +22,8 @@ FOLDERS = click.argument(
 def grow(folders: tuple[str, ...], nodes: int) -> None:
     """Let the data folder of a stopped server have more nodes; nothing in it is lost.
 
-    DIR are all folders of log.dirs. The partitions stay where they are: let more nodes hold them
-    when the server runs, or take work over with `kbroker cluster rebalance`.
+    DIR are all folders of log.dirs. The partitions stay where they are; when the server runs,
+    `kbroker cluster rebalance --replicas 3` spreads them, with three copies of each.
     """
     from kbroker.data_folders import absolute_paths
     from kbroker.growth import grow as grow_folders

@@ -55,20 +55,29 @@ def drain(
 
 
 @click.command()
+@click.option(
+    "--replicas",
+    type=click.IntRange(min=1),
+    default=1,
+    help="Give partitions that have fewer so many copies.",
+)
 @dry_run_option
 @no_wait_option
 @format_options
 @target_options
-def rebalance(target: Target, dry_run: bool, no_wait: bool, output: str) -> None:
+def rebalance(target: Target, replicas: int, dry_run: bool, no_wait: bool, output: str) -> None:
     """Let all brokers hold and lead about as many partitions: after one was added, for example.
 
-    As few partitions as possible move; copies stay in different racks.
+    As few partitions as possible move; copies stay in different racks. Internal topics get as many
+    copies as the brokers' settings say, as soon as there are brokers for them.
     """
+    internal = run(target, _internal_factors)
 
     def plan(found: Placement) -> Moves:
         from kbroker.cluster.placement import rebalance as plan_rebalance
 
-        return plan_rebalance(found.replicas, found.racks)
+        at_least = {each: internal.get(each[0], replicas) for each in found.replicas}
+        return plan_rebalance(found.replicas, found.racks, at_least)
 
     _move(target, plan, dry_run=dry_run, no_wait=no_wait, output=output)
 
@@ -81,6 +90,12 @@ def forget(target: Target, broker: int) -> None:
     from kbroker.client.moves import forget_broker
 
     run(target, lambda cluster: forget_broker(cluster, broker))
+
+
+async def _internal_factors(cluster: ClusterClient) -> dict[str, int]:
+    from kbroker.client.moves import internal_factors
+
+    return await internal_factors(cluster)
 
 
 async def _cordon(cluster: ClusterClient, broker: int, *, cordoned: bool) -> None:

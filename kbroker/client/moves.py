@@ -14,12 +14,17 @@ from kbroker.protocol.messages.cluster import (
 from kbroker.protocol.messages.metadata import MetadataResponse
 
 from .cluster import ClusterClient
+from .configs import Resource, describe_configs
 from .errors import check
 from .topics import Partition
 
 PREFERRED = 0
 AT_ONCE = 1000
 """Partitions of one request."""
+FACTORS_OF_INTERNAL_TOPICS = {
+    "__consumer_offsets": "offsets.topic.replication.factor",
+    "__transaction_state": "transaction.state.log.replication.factor",
+}
 
 
 class Placement(NamedTuple):
@@ -41,6 +46,21 @@ async def placement(cluster: ClusterClient) -> Placement:
     for partition, leaving in removing.items():
         replicas[partition] = [each for each in replicas[partition] if each not in leaving]
     return Placement(replicas, {row.node_id: row.rack for row in metadata.brokers})
+
+
+async def internal_factors(cluster: ClusterClient) -> dict[str, int]:
+    """How many replicas the internal topics are to have: what the brokers are set to, at most.
+
+    Raises KafkaError.
+    """
+    factors = dict.fromkeys(FACTORS_OF_INTERNAL_TOPICS, 1)
+    for broker in (await cluster.metadata([])).brokers:
+        name = str(broker.node_id)
+        (settings,) = (await describe_configs(cluster, Resource.BROKER, [name])).values()
+        values = {each.name: each.value for each in settings}
+        for topic, setting in FACTORS_OF_INTERNAL_TOPICS.items():
+            factors[topic] = max(factors[topic], int(values.get(setting) or 1))
+    return factors
 
 
 async def under_way(cluster: ClusterClient) -> dict[Partition, list[int]]:

@@ -129,20 +129,36 @@ def drain(
     return moves
 
 
-def rebalance(placed: Mapping[Placing, Sequence[int]], racks: Racks) -> dict[Placing, list[int]]:
+def rebalance(
+    placed: Mapping[Placing, Sequence[int]],
+    racks: Racks,
+    at_least: Mapping[Placing, int] | None = None,
+) -> dict[Placing, list[int]]:
     """The moves after which all nodes hold and lead about as many partitions as the others.
 
-    As few partitions as possible move, one replica each; then preferred leaders change places with
-    another replica. Racks that a partition is in already are kept apart.
+    Partitions that are to have more replicas (`at_least`) get them, as far as there are nodes. As
+    few others as possible move, one replica each; then preferred leaders change places with another
+    replica. Racks that a partition is in already are kept apart.
     """
     now = {partition: list(nodes) for partition, nodes in placed.items()}
     load = Load(now.values())
+    wanted = at_least or {}
+    for partition, nodes in now.items():
+        _widen(nodes, wanted.get(partition, 0), racks, load)
     for partition, nodes in now.items():
         _relieve(nodes, racks, load)
         now[partition] = nodes
     for nodes in now.values():
         _swap_leader(nodes, racks, load)
     return {each: nodes for each, nodes in now.items() if nodes != list(placed[each])}
+
+
+def _widen(nodes: list[int], factor: int, racks: Racks, load: Load) -> None:
+    """Add replicas until there are `factor` of them, or no more nodes."""
+    load.remove(nodes)
+    while len(nodes) < factor and set(racks) - set(nodes):
+        nodes.append(_next_replica(racks, nodes, load, load))
+    load.add(nodes)
 
 
 def _relieve(nodes: list[int], racks: Racks, load: Load) -> None:

@@ -59,6 +59,23 @@ async def test_a_node_is_emptied_filled_again_and_forgotten(cli: Cli) -> None:
         assert broker.running().cluster.node_ids == [1, 2]
 
 
+async def test_after_nodes_were_added_all_partitions_get_copies_there(cli: Cli) -> None:
+    async with started(nodes=1) as broker:
+        where = ("-b", broker.bootstrap_servers)
+        await make(broker, "orders", 3, 1)
+        await make(broker, "__consumer_offsets", 2, 1)
+        for _ in range(2):
+            await broker.add_node()
+        shown = await cli("cluster", "rebalance", "--dry-run", *where)
+        assert "__consumer_offsets-0     1  2, 1, 3" in shown.stdout
+        await cli("cluster", "rebalance", "--replicas", "2", *where)
+        topics = broker.running().cluster.topics.values()
+        factors = {topic.name: topic.replication_factor for topic in topics}
+        assert factors == {"orders": 2, "__consumer_offsets": 3}
+        assert sorted(leaders(broker)) in ([1, 1, 2, 2, 3], [1, 1, 2, 3, 3], [1, 2, 2, 3, 3])
+        assert (await cli("cluster", "rebalance", *where)).stdout == "nothing moves\n"
+
+
 async def test_health_tells_which_copies_are_missing(cli: Cli) -> None:
     async with started(nodes=3) as broker:
         where = ("-b", broker.bootstrap_servers)

@@ -95,6 +95,22 @@ def test_a_node_that_came_later_gets_its_share_and_little_moves() -> None:
     assert rebalance(placed | moves, nodes) == {}
 
 
+def test_partitions_get_more_replicas_as_far_as_there_are_nodes() -> None:
+    placed = {("t", i): [1] for i in range(6)} | {("u", 0): [2, 1]}
+    moves = rebalance(placed, THREE, {each: 3 for each in placed if each[0] == "t"})
+    leaders, replicas = counts(list((placed | moves).values()))
+    assert all(sorted(moves["t", i]) == [1, 2, 3] for i in range(6))
+    assert sum(replicas.values()) == 20
+    assert max(leaders.values()) - min(leaders.values()) <= 1
+    assert rebalance({("t", 0): [1]}, {1: None, 2: None}, {("t", 0): 3}) == {("t", 0): [1, 2]}
+    assert rebalance({("t", 0): [1, 2, 3]}, THREE, {("t", 0): 1}) == {}, "none is taken away"
+
+
+def test_new_replicas_go_to_other_racks() -> None:
+    racks = {1: "a", 2: "a", 3: "b"}
+    assert rebalance({("t", 0): [1]}, racks, {("t", 0): 2}) == {("t", 0): [1, 3]}
+
+
 def test_balancing_keeps_racks_apart() -> None:
     racks = {1: "a", 2: "b", 3: "a", 4: "b"}
     placed = {("t", i): [1, 2] for i in range(8)}

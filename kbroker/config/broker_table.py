@@ -264,8 +264,9 @@ _TOPICS = (
         "unclean.leader.election.enable",
         Type.BOOLEAN,
         "false",
-        "Let a replica that is not in sync become leader when no other lives.",
-        effect=Effect.LATER,
+        "Let a replica that is not in sync become leader when no other lives. Here only an explicit "
+        "call elects such a leader (kafka-leader-election --election-type unclean).",
+        effect=Effect.NONE,
     ),
     Property(
         "compression.type",

@@ -16,7 +16,7 @@ TOPIC_TABLE: tuple[Property, ...] = (
         "delete",
         "What happens to old segments: `delete` drops those beyond the retention limits, `compact` "
         "keeps the last value of every key and refuses records without a key, an empty list keeps "
-        "everything. Compaction itself is not done yet: a compacted topic grows.",
+        "everything.",
         choices=("compact", "delete"),
         synonyms=("log.cleanup.policy",),
     ),
@@ -319,8 +319,9 @@ TOPIC_TABLE: tuple[Property, ...] = (
         Type.BOOLEAN,
         "false",
         "Let a replica that is not in sync become leader when no other lives: available again, "
-        "at the price of records. Waits for replication.",
+        "at the price of records. Here only an explicit call elects such a leader "
+        "(kafka-leader-election --election-type unclean).",
         synonyms=("unclean.leader.election.enable",),
-        effect=Effect.LATER,
+        effect=Effect.NONE,
     ),
 )

@@ -11,6 +11,9 @@ import subprocess
 import sys
 import time
 import tomllib
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +27,7 @@ def main(wanted: list[str]) -> int:
     if unknown:
         print(f"no part named {', '.join(sorted(unknown))} in tests/budget.toml")
         return 2
-    rows = [(part, *_run(part)) for part in parts]
+    rows = [(part, *run(part)) for part in parts]
     print("\npart        minutes  budget  result")
     for part, minutes, passed in rows:
         verdict = "passed" if passed else "FAILED"
@@ -37,19 +40,38 @@ def main(wanted: list[str]) -> int:
     return 0 if all(passed for _, _, passed in rows) else 1
 
 
-def _run(part: dict[str, Any]) -> tuple[float, bool]:
+def run(part: dict[str, Any]) -> tuple[float, bool]:
     """Run all commands of a part; returns minutes taken, and whether all of them passed."""
     started = time.monotonic()
-    passed = True
     environment = dict(os.environ)
     environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment["PATH"]])
     environment["PYTHONPATH"] = str(ROOT / "tests")
     environment["PYTEST_PLUGINS"] = "skips"
-    for command in part["commands"]:
-        print(f"\n--- {part['name']}: {command}", flush=True)
-        finished = subprocess.run(command, shell=True, cwd=ROOT, env=environment, check=False)
-        passed = passed and finished.returncode == 0
-    return (time.monotonic() - started) / 60, passed
+    commands: list[str] = part["commands"]
+    at_once = len(commands) if part.get("at_once") else 1
+    with ThreadPoolExecutor(at_once) as threads:
+        marks = [f"{number}| " if at_once > 1 else "" for number in range(1, len(commands) + 1)]
+        passed = [*threads.map(partial(_passes, environment, part["name"]), commands, marks)]
+    return (time.monotonic() - started) / 60, all(passed)
+
+
+def _passes(environment: Mapping[str, str], part: str, command: str, mark: str) -> bool:
+    """Run a command; `mark` is put before each line of its output."""
+    print(f"\n{mark}--- {part}: {command}", flush=True)
+    with subprocess.Popen(
+        command,
+        shell=True,
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            print(f"{mark}{line}", end="", flush=True)
+    return process.returncode == 0
 
 
 if __name__ == "__main__":

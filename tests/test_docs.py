@@ -1,7 +1,6 @@
 """The documentation says what the program does."""
 
 import re
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -80,8 +79,3 @@ def test_every_make_target_of_the_readme_exists() -> None:
     makefile = (ROOT / "Makefile").read_text()
     for target in re.findall(r"^make ([a-z-]+)", (ROOT / "README.md").read_text(), re.MULTILINE):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
-
-
-def test_the_parts_of_the_test_run_fit_the_budget() -> None:
-    budget = tomllib.loads((ROOT / "tests/budget.toml").read_text())
-    assert sum(part["minutes"] for part in budget["part"]) <= 35 < budget["limit_minutes"]

@@ -1,0 +1,52 @@
+"""`make test`: which tests belong to its parts, and how they are run."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from . import run_parts
+
+ROOT = Path(__file__).parent.parent
+BUDGET = tomllib.loads((ROOT / "tests/budget.toml").read_text())
+
+
+def test_the_parts_fit_the_budget() -> None:
+    assert sum(part["minutes"] for part in BUDGET["part"]) <= 35 < BUDGET["limit_minutes"]
+
+
+def test_what_one_command_leaves_out_another_one_runs() -> None:
+    (unit,) = (part for part in BUDGET["part"] if part["name"] == "unit")
+    first, second, _ = unit["commands"]
+    named = re.findall(r"(?<![=\S])tests/(\w+)", first)
+    assert named
+    assert named == re.findall(r"--ignore=tests/(\w+)", second)
+    assert all((ROOT / "tests" / name).is_dir() for name in named)
+
+
+def part(*commands: str, **more: Any) -> dict[str, Any]:
+    return {"name": "sample", "commands": list(commands), **more}
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_part_fails_with_any_of_its_commands(
+    at_once: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run_parts.run(part("echo one", "echo two >&2", at_once=at_once))[1]
+    assert not run_parts.run(part("false", "true", at_once=at_once))[1]
+    assert not run_parts.run(part("true", "false", at_once=at_once))[1]
+    said = capfd.readouterr().out
+    assert ("1| one\n" if at_once else "\none\n") in said
+    assert ("2| two\n" if at_once else "\ntwo\n") in said
+
+
+def test_commands_at_once_do_not_wait_for_each_other(tmp_path: Path) -> None:
+    meet = (
+        "for i in $(seq 200); do test -e {0}/{2} && exit 0; touch {0}/{1}; sleep 0.05; done; exit 1"
+    )
+    both = [meet.format(tmp_path, *names) for names in (("a", "b"), ("b", "a"))]
+    assert run_parts.run(part(*both, at_once=True))[1]

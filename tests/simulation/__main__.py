@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import traceback
 from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
 
 import click
 
-from .world import Outcome, simulate
+from .world import Outcome, simulate, simulate_aside
+
+SEEDS_OF_A_TURN = 10
 
 
 @click.command()
@@ -17,42 +23,59 @@ from .world import Outcome, simulate
 @click.option("--first", type=int, default=0, show_default=True, help="The first of many seeds.")
 @click.option("--seeds", type=int, default=200, show_default=True, help="How many seeds.")
 @click.option("--nodes", type=int, help="How many nodes; without it, as the seed says.")
-@click.option("--trace", is_flag=True, help="Print every event.")
+@click.option("--trace", is_flag=True, help="Print every event of the one seed.")
 def main(seed: int | None, first: int, seeds: int, nodes: int | None, trace: bool) -> None:
-    """Simulate clusters and say what took place in them."""
-    _let_logs_be_seen(trace)
-    total: Counter[str] = Counter()
-    worthless = 0
-    for each in range(first, first + seeds) if seed is None else [seed]:
-        outcome = _run(each, nodes, trace)
-        worthless += not outcome.counts
-        total.update(outcome.work)
-    if seed is None:
-        print(f"{seeds} seeds, {worthless} of them without an election, truncation or ISR change")
-    print(", ".join(f"{number} {what}" for what, number in sorted(total.items())))
+    """Simulate clusters and say what took place in them; one that fails ends everything."""
+    try:
+        if seed is None:
+            _run_many(first, seeds, nodes)
+        else:
+            _run_one(seed, nodes, trace)
+    except Exception:  # noqa: BLE001 - whatever it is
+        traceback.print_exc(file=sys.stdout)
+        sys.exit(1)
 
 
-def _let_logs_be_seen(trace: bool) -> None:
+def _run_one(seed: int, nodes: int | None, trace: bool) -> None:
     if trace:
         logging.basicConfig(stream=sys.stdout, format="%(name)s: %(message)s", level=logging.INFO)
     else:
         logging.disable()
+    outcome = simulate(seed, trace=sys.stdout if trace else None, nodes=nodes)
+    _tell(outcome)
+    print(_listed(outcome.work))
 
 
-def _run(seed: int, nodes: int | None, trace: bool) -> Outcome:
-    """Run one seed; one that fails ends everything."""
-    try:
-        outcome = simulate(seed, trace=sys.stdout if trace else None, nodes=nodes)
-    except Exception:  # noqa: BLE001 - whatever it is
-        traceback.print_exc(file=sys.stdout)
-        sys.exit(1)
+def _run_many(first: int, seeds: int, nodes: int | None) -> None:
+    """On as many cores as there are."""
+    total: Counter[str] = Counter()
+    worthless = 0
+    run = partial(simulate_aside, nodes=nodes)
+    with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
+        try:
+            for outcome in pool.map(run, range(first, first + seeds), chunksize=SEEDS_OF_A_TURN):
+                _tell(outcome)
+                total.update(outcome.work)
+                worthless += not outcome.counts
+        finally:
+            pool.shutdown(cancel_futures=True)
     print(
-        f"seed {seed}: digest {outcome.digest:08x}, {outcome.events} events, "
+        f"figures: {seeds} seeds from {first} on, {worthless} of them without an election, "
+        f"truncation or ISR change; {_listed(total)}"
+    )
+
+
+def _tell(outcome: Outcome) -> None:
+    print(
+        f"seed {outcome.seed}: digest {outcome.digest:08x}, {outcome.events} events, "
         f"{outcome.seconds:.1f} s, {outcome.work['elections']} elections, "
         f"{outcome.work['truncations']} truncations, {outcome.work['ISR changes']} ISR changes",
         flush=True,
     )
-    return outcome
+
+
+def _listed(work: Counter[str]) -> str:
+    return ", ".join(f"{number} {what}" for what, number in sorted(work.items()))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ A seed that fails says how to repeat it. `tests/soak.toml` has a part with thous
 
 from __future__ import annotations
 
-import logging
 import os
 import subprocess
 import sys
@@ -13,14 +12,13 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from multiprocessing import get_context
-from traceback import format_exception
 
 import pytest
 
 from kbroker.replication.leading import Leading
 
 from .clients import Violation
-from .world import Outcome, simulate
+from .world import Outcome, simulate, simulate_aside
 
 SEEDS = 200
 SEEDS_EACH = 10
@@ -53,12 +51,7 @@ def runs() -> Iterator[list[Future[list[Outcome]]]]:
 
 
 def _simulate(first: int) -> list[Outcome]:
-    logging.disable()  # much goes wrong, as it should; `--trace` shows it
-    try:
-        return [simulate(seed) for seed in range(first, first + SEEDS_EACH)]
-    except BaseException as error:  # noqa: BLE001 - the test shows it
-        # Not every error can be handed to another process.
-        raise AssertionError("".join(format_exception(error))) from None
+    return [simulate_aside(seed) for seed in range(first, first + SEEDS_EACH)]
 
 
 @pytest.mark.parametrize("group", range(SEEDS // SEEDS_EACH))

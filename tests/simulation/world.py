@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from traceback import format_exception
 from typing import TextIO
 
 import trio
@@ -247,6 +249,16 @@ def simulate(seed: int, trace: TextIO | None = None, nodes: int | None = None) -
     except BaseException as error:
         error.add_note(how_to_repeat(seed, nodes))
         raise
+
+
+def simulate_aside(seed: int, nodes: int | None = None) -> Outcome:
+    """`simulate`, in a process of its own: without logs, and with an error that comes through."""
+    logging.disable()  # much goes wrong, as it should; `--trace` shows it
+    try:
+        return simulate(seed, nodes=nodes)
+    except BaseException as error:  # noqa: BLE001 - whoever waits for it shows it
+        # Not every error can be handed to another process.
+        raise AssertionError("".join(format_exception(error))) from None
 
 
 def how_to_repeat(seed: int, nodes: int | None = None) -> str:

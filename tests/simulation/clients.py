@@ -207,13 +207,12 @@ class Producer:
         self._producer_id = -1
         self._epoch = -1
         self._sequences: dict[Place, int] = {}
-        self._given_up: set[Place] = set()
 
     async def run(self, pause: tuple[float, float]) -> None:
         """Write to all topics, with pauses between batches."""
         client = self.client
         while not self.stopping:
-            places = [each for each in client.places() if each not in self._given_up]
+            places = client.places()
             if places:
                 await self.write(client.chance.choice(places))
                 await trio.sleep(client.chance.uniform(*pause))
@@ -238,8 +237,8 @@ class Producer:
                 await self.client.refresh()
                 if self._acks != ALL:
                     return
-                if not self.client.knows(place):  # from now on sequences have a gap there
-                    self._given_up.add(place)
+                if not self.client.knows(place):
+                    self._begin_anew()
                     return
                 continue
             sent = Sent(place, offset, values, self._acks, trio.current_time())
@@ -267,6 +266,11 @@ class Producer:
             producer_epoch=self._epoch,
             base_sequence=first,
         )
+
+    def _begin_anew(self) -> None:
+        """Be another producer: a batch was given up, so the sequences of this one have a gap."""
+        self._producer_id = -1
+        self._sequences.clear()
 
     async def _identify(self) -> None:
         try:

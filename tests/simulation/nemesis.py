@@ -263,8 +263,13 @@ class Nemesis:
         world = self._world
         self._topics += 1
         name = f"passing-{self._topics % 3}"
+        # The last replica in sync may be the one whose disk is lost, unless there must be two.
+        minimum = "2" if world.kind is Kind.LOST_DISK else "1"
         topic = CreateTopicsRequest.Topic(
-            name=name, num_partitions=2, replication_factor=world.replicas
+            name=name,
+            num_partitions=2,
+            replication_factor=world.replicas,
+            configs=[CreateTopicsRequest.Config(name="min.insync.replicas", value=minimum)],
         )
         await self._order(CreateTopicsRequest(topics=[topic], timeout_ms=1000))
         await self._hold(0.5, 3)

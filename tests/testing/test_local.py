@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest import SkipTest
@@ -66,6 +67,15 @@ def send(broker: LocalBroker, value: bytes = b"x", **settings: Any) -> int:
         client.close()
 
 
+@contextmanager
+def soon(function: Callable[..., object], *arguments: Any) -> Iterator[None]:
+    """Call a function a little later; at the end it has returned: the broker must not go before."""
+    timer = threading.Timer(0.05, function, arguments)
+    timer.start()
+    yield
+    timer.join()
+
+
 def test_a_broker_of_its_own_leaves_nothing_behind() -> None:
     threads = set(threading.enumerate())
     with LocalBroker(topics={"orders": 3}) as broker:
@@ -88,8 +98,8 @@ def test_produce_and_read(broker: LocalBroker) -> None:
 
 
 def test_a_clients_records_are_waited_for(broker: LocalBroker) -> None:
-    threading.Timer(0.1, send, (broker, b"late")).start()
-    (found,) = broker.wait_for("orders", match=lambda record: record.value == b"late")
+    with soon(send, broker, b"late"):
+        (found,) = broker.wait_for("orders", match=lambda record: record.value == b"late")
     assert found.offset == 0
 
 
@@ -328,8 +338,8 @@ def test_a_fault_that_never_fired_fails() -> None:
 
 
 def test_requests_are_waited_for(broker: LocalBroker) -> None:
-    threading.Timer(0.05, send, (broker,)).start()
-    broker.wait_for_request("Produce", client_id="app", timeout=10)
+    with soon(send, broker):
+        broker.wait_for_request("Produce", client_id="app", timeout=10)
     with pytest.raises(WaitTimeout, match="0 of them"):
         broker.wait_for_request("Produce", client_id="nobody", timeout=0.01)
 

@@ -14,6 +14,7 @@ from kbroker.testing import ExternalKafka, LocalBroker, UnfiredFault, WaitTimeou
 from kbroker.testing.expectation import seconds
 
 from .test_clock import member
+from .test_local import soon
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
@@ -176,8 +177,8 @@ def test_expectations(broker: LocalBroker) -> None:
     def later() -> None:
         broker.produce("orders", {"id": 1, "state": "new"}, key="a", headers=[("h", b"v")])
 
-    threading.Timer(0.05, later).start()
-    record = broker.expect("orders").key("a").json(id=1).header("h", b"v").within("5s")
+    with soon(later):
+        record = broker.expect("orders").key("a").json(id=1).header("h", b"v").within("5s")
     assert record.json["state"] == "new"
     with pytest.raises(WaitTimeout):
         broker.expect("orders").value("nothing like this").within("20ms")

@@ -57,7 +57,8 @@ class Membership:
         self._keeps_records = keeps_records
         self._incarnation = str(uuid.uuid4())
         self._lease: Lease | None = None
-        self._lost_disk = False
+        self._lost: dict[str, str] = {}
+        """Data folders that are gone; the cluster knows of them until nothing counts on them."""
         self._listeners: Mapping[str, Endpoint] = {}
         self._valid_until = -math.inf
         """By this clock: the lease lasts at least until then."""
@@ -100,7 +101,9 @@ class Membership:
         data folders, so that one is gone. Raises StorageError.
         """
         before = self._known
-        self._lost_disk = bool(before.directories.keys() - self._directories.keys())
+        self._lost = {
+            each: path for each, path in before.directories.items() if each not in self._directories
+        }
         ended_well = self._is_clean and before.clean_epoch != NO_EPOCH
         self._keeps_records = self._keeps_records or ended_well
         self._listeners = listeners
@@ -215,7 +218,7 @@ class Membership:
         while True:
             before = self._known
             after = before._replace(
-                directories=dict(self._directories),
+                directories={**self._lost, **self._directories},
                 cordoned=self._cordoned,
                 clean_epoch=clean_epoch,
                 rack=self._config.rack,
@@ -269,7 +272,7 @@ class Membership:
     @property
     def _must_withdraw(self) -> bool:
         """Whether this node's logs may miss committed records."""
-        return self._lost_disk or not self._keeps_records
+        return bool(self._lost) or not self._keeps_records
 
     async def become_ready(self) -> None:
         """Give up what this node may not hold, then let it lead and be in sync.
@@ -295,7 +298,7 @@ class Membership:
 
     async def _withdraw(self) -> None:
         """Leave every ISR and ELR in which this node's log may miss committed records."""
-        reason = "lost a data folder" if self._lost_disk else "did not end in order"
+        reason = "lost a data folder" if self._lost else "did not end in order"
         cause = f"node {self.node_id} {reason}"
         left = 0
         while wanted := list(itertools.islice(self._not_to_hold(), WITHDRAWALS_MAX)):
@@ -303,6 +306,9 @@ class Membership:
         if left:
             text = "%s: it leaves the in-sync replicas of its partitions (%d) until it caught up"
             logger.warning(text, cause, left)
+        if self._lost:
+            self._lost = {}
+            await self._remember(clean_epoch=NO_EPOCH)
 
     async def _give_up(self, wanted: list[PartitionChange], cause: str) -> int:
         """Write withdrawals at once, or what can be of them; returns how many."""
@@ -321,7 +327,7 @@ class Membership:
     def _not_to_hold(self) -> Iterator[PartitionChange]:
         for topic in self._cluster.topics.values():
             for partition in topic.partitions:
-                after = withdraw(partition, self.node_id, lost_disk=self._lost_disk)
+                after = withdraw(partition, self.node_id, lost_disk=bool(self._lost))
                 if after is not None:
                     yield PartitionChange(topic, partition, after)
 

@@ -44,6 +44,11 @@ class Member:
 
     async def join(self) -> None:
         """Become ready."""
+        await self.register()
+        await self.membership.become_ready()
+
+    async def register(self) -> None:
+        """The first step of that."""
         config = BrokerConfig.load(options={"node.id": str(self.id), **self.options}, nodes=3)
         self.cluster = await Cluster.open(self._store)
         self.membership = Membership(
@@ -55,7 +60,6 @@ class Member:
         )
         self.controller = Controller(self.cluster, self.membership, config)
         await self.membership.register({})
-        await self.membership.become_ready()
 
     async def _run(self, task_status: trio.TaskStatus[None]) -> None:
         with self._work:

@@ -150,6 +150,26 @@ async def test_a_node_whose_disk_is_new_is_in_no_set(autojump_clock: MockClock) 
         two.directories = DIRECTORIES
 
 
+async def test_a_start_that_breaks_off_does_not_hide_that_the_disk_is_new(
+    autojump_clock: MockClock,
+) -> None:
+    async with members(2) as (one, two):
+        await make_topic(one, [1, 2], [2, 1], min_insync_replicas="2")
+        await two.crash()
+        await lease_ends()
+        assert [list(one.partition(i).elr) for i in range(2)] == [[2], [2]]
+        two.directories = {"another-folder": "/data"}
+        await two.register()
+        await two.crash()
+        await lease_ends()
+        await two.start()
+        await settled()
+        assert [list(one.partition(i).elr) for i in range(2)] == [[], []]
+        assert [one.partition(i).isr for i in range(2)] == [[1], [1]]
+        assert one.cluster.directories(2) == two.directories
+        two.directories = DIRECTORIES
+
+
 async def test_a_node_that_was_cut_off_comes_back_by_itself(autojump_clock: MockClock) -> None:
     async with members() as (one, two, _):
         await make_topic(one, [1, 2, 3])

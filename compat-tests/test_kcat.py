@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from harness.brokers import Broker
 from harness.clients import ALL_CODECS, ClientProcess, eventually
+from harness.times import BASE_MS
 
 CLIENT = "kcat"
 SECONDS = 30.0
-BASE_MS = 1_700_000_000_000
 QUICK = ("-X", "session.timeout.ms=30000", "-X", "heartbeat.interval.ms=200")
 
 Unique = Callable[[str], str]

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 from harness.clients import ClientProcess, Library
+from harness.times import BASE_MS
 
 Spawn = Callable[..., ClientProcess]
 Unique = Callable[[str], str]
 
-BASE_MS = 1_700_000_000_000
 CRASHED = 9
 
 

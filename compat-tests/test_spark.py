@@ -17,11 +17,11 @@ import pytest
 from harness.brokers import Broker
 from harness.clients import ClientError, ClientProcess, ScriptProcess
 from harness.places import COMPAT, WORK, environment_python
+from harness.times import BASE_MS
 from harness.traffic import TransactionalWriter
 
 CLIENT = "spark"
 ENVIRONMENT = os.environ.get("KBROKER_COMPAT_SPARK", "spark-4.0")
-BASE_MS = 1_700_000_000_000
 UNMATCHED = "No offset matched from request"
 LOST = "Some data may have been lost"
 UNKNOWN = "UnknownTopicOrPartition"

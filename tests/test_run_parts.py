@@ -46,7 +46,7 @@ def test_a_part_fails_with_any_of_its_commands(
 
 def test_commands_at_once_do_not_wait_for_each_other(tmp_path: Path) -> None:
     meet = (
-        "for i in $(seq 200); do test -e {0}/{2} && exit 0; touch {0}/{1}; sleep 0.05; done; exit 1"
+        "touch {0}/{1}; for i in $(seq 200); do test -e {0}/{2} && exit 0; sleep 0.05; done; exit 1"
     )
     both = [meet.format(tmp_path, *names) for names in (("a", "b"), ("b", "a"))]
     assert run_parts.run(part(*both, at_once=True))[1]

@@ -71,7 +71,9 @@ def rebalance(target: Target, replicas: int, dry_run: bool, no_wait: bool, outpu
     As few partitions as possible move; copies stay in different racks. Internal topics get as many
     copies as the brokers' settings say, as soon as there are brokers for them.
     """
-    internal = run(target, _internal_factors)
+    from kbroker.client.moves import internal_factors
+
+    internal = run(target, internal_factors)
 
     def plan(found: Placement) -> Moves:
         from kbroker.cluster.placement import rebalance as plan_rebalance
@@ -90,12 +92,6 @@ def forget(target: Target, broker: int) -> None:
     from kbroker.client.moves import forget_broker
 
     run(target, lambda cluster: forget_broker(cluster, broker))
-
-
-async def _internal_factors(cluster: ClusterClient) -> dict[str, int]:
-    from kbroker.client.moves import internal_factors
-
-    return await internal_factors(cluster)
 
 
 async def _cordon(cluster: ClusterClient, broker: int, *, cordoned: bool) -> None:

@@ -72,8 +72,10 @@ def soon(function: Callable[..., object], *arguments: Any) -> Iterator[None]:
     """Call a function a little later; at the end it has returned: the broker must not go before."""
     timer = threading.Timer(0.05, function, arguments)
     timer.start()
-    yield
-    timer.join()
+    try:
+        yield
+    finally:
+        timer.join()
 
 
 def test_a_broker_of_its_own_leaves_nothing_behind() -> None:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from .endpoint import Endpoint
     from .node import Node
     from .registry import Api
+    from .slices import Turn
 
 EVERY_INTERFACE = ("0.0.0.0", "::")
 """Addresses of nodes that are reached wherever this one is."""
@@ -42,19 +43,27 @@ class Peer:
 class Context:
     """One request's surroundings.
 
-    `version` is that of the request and of its response.
+    `version` is that of the request and of its response. Who goes over what the request names pauses
+    with `turn` on the way, because others want their turn as well.
     """
 
-    __slots__ = ("apis", "client_id", "node", "peer", "version")
+    __slots__ = ("apis", "client_id", "node", "peer", "turn", "version")
 
     def __init__(
-        self, node: Node, apis: Mapping[int, Api], peer: Peer, client_id: str | None, version: int
+        self,
+        node: Node,
+        apis: Mapping[int, Api],
+        peer: Peer,
+        client_id: str | None,
+        version: int,
+        turn: Turn,
     ) -> None:
         self.node = node
         self.apis = apis
         self.peer = peer
         self.client_id = client_id
         self.version = version
+        self.turn = turn
 
     def endpoint(self) -> Endpoint:
         """The address of this node for this client: what it dialled unless one is configured."""

@@ -295,6 +295,7 @@ class LocalNode:
                 await gracefully()
         finally:
             close_all(self._bound)  # also when the server did not come to that
+            self.server.close_connections()
             self._work.cancel()
             await self._ended.wait()
             self._logs = self._cluster = None

@@ -185,9 +185,9 @@ class Server:
             await trio.sleep(DRAIN_SECONDS)
 
     def close_connections(self) -> None:
-        """End all connections at once."""
+        """End all connections at once, whatever they do."""
         for connection in tuple(self.connections):
-            connection.close()
+            connection.abort()
 
     def reset_connections(self) -> None:
         """End all connections as a process that is killed does: what is not sent yet never is."""

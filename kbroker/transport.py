@@ -50,7 +50,7 @@ class Transport(Protocol):
         ...
 
     def close(self) -> None:
-        """End the connection, also while somebody waits for it."""
+        """End the connection, if it has not ended. Who waits for it gets trio.ClosedResourceError."""
         ...
 
     def reset(self) -> None:
@@ -127,8 +127,9 @@ class PlainTransport:
         return sent
 
     def close(self) -> None:
-        trio.lowlevel.notify_closing(self._socket)
-        self._socket.close()
+        if self._socket.fileno() >= 0:
+            trio.lowlevel.notify_closing(self._socket)
+            self._socket.close()
 
     def reset(self) -> None:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)

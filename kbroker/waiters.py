@@ -1,12 +1,18 @@
-"""Answers that come later: what a handler returns when the work is done but the answer must wait.
+"""Answers that come later: what a handler returns when its work is done but the answer must wait.
 
-A handler does its ordered work (append, join) in arrival order and returns a `Pending`. The
-connection's writer resolves the pendings of a connection one by one, in order, so that a parked
-fetch delays later answers on its own connection and never a later append (KIP-74 order of replies).
-Where that ordered work itself has to wait, because the request is still being converted elsewhere,
-the handler returns a `Preparation`, and the connection's reader waits for it before it looks at the
-next request. Everything runs in one event loop: no lock is needed because nothing here awaits between
-reading and changing state.
+What a handler does before it has returned is its ordered work: append, join, create. The reader of a
+connection does the ordered work of one request to its end before it looks at the next one, whether
+or not anybody still waits for the answer. A handler that need not wait for that is a plain function;
+one that has to is a coroutine function, or returns a coroutine. What comes out of either is one of
+
+* the response, or None where no answer is owed;
+* a `Pending`: the answer is given by whoever has what it waits for;
+* a `Waiting`: the answer is looked for when its turn comes, and nothing changes if it never is.
+
+The connection's writer resolves the last two one by one, in order, so that a parked fetch delays
+later answers on its own connection and never a later append (KIP-74 order of replies). Everything
+runs in one event loop: no lock is needed because nothing here awaits between reading and changing
+state.
 """
 
 from __future__ import annotations
@@ -14,7 +20,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 import trio
 
@@ -65,13 +71,18 @@ class Pending(Generic[Response]):
         self.resolve(None)
 
 
-class Preparation(NamedTuple, Generic[Response]):
-    """A request whose ordered work cannot be done at once.
+class Waiting(NamedTuple, Generic[Response]):
+    """An answer that is only waited for, as a long poll is.
 
-    `run` does it and returns what the handler would have: the answer, a `Pending`, or None.
+    `begin` is called when all earlier answers of the connection are given, or never, when the client
+    has gone by then: so it must not change anything.
     """
 
-    run: Callable[[], Awaitable[Response | Pending[Response] | None]]
+    begin: Callable[[], Awaitable[Response]]
+
+
+Outcome: TypeAlias = Response | Pending[Response] | Waiting[Response] | None
+"""What comes of a request once its ordered work is done."""
 
 
 class CommitWaits:

@@ -5,26 +5,43 @@ fields, together with the one-byte length that follows them, go through a single
 nested structs and arrays become loops in the same function. So a request costs about one call per
 field of variable length, and nothing is looked up by version at run time.
 
+Each function exists in a second form, a generator that pauses after some array elements, for messages
+that would keep an event loop busy for long: `decode_in_slices` and `encode_in_slices`.
+
 `source` shows the generated text.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sized
+from collections.abc import Generator, Iterator, Sized
+from contextlib import contextmanager
 from typing import Any, TypeAlias, TypeVar
 
 from . import primitives
 from .primitives import MAX_STRING_BYTES, Buffer, DecodeError, EncodeError
 from .schema import Field, Message, Struct, fields
 
-__all__ = ["DecodeError", "EncodeError", "Part", "decode", "encode", "encode_bytes", "source"]
+__all__ = [
+    "DecodeError",
+    "EncodeError",
+    "Part",
+    "decode",
+    "decode_in_slices",
+    "encode",
+    "encode_bytes",
+    "encode_in_slices",
+    "source",
+]
 
 Part: TypeAlias = Buffer | Sized
 """One element of an encoded message: bytes, or a deferred range that the caller resolves."""
 
 OBJECTS_MAX = 1_000_000
 """Array elements that one message may hold, over all its arrays."""
+
+SLICE_OBJECTS = 256
+"""Array elements between two pauses of a codec that works in slices: well below a millisecond."""
 
 DETACHED_SIZE = 4096
 """Records of this many bytes and more are handed on as they are; smaller ones are copied."""
@@ -55,7 +72,28 @@ def encode_after(out: bytearray, message: object, version: int) -> list[Part]:
     function = message.ENCODERS.get(version) or _compile(_Encoder, type(message), version)
     try:
         function(message, out, parts)
-    except (struct.error, UnicodeEncodeError, AttributeError, TypeError) as error:
+    except _NOT_ENCODED as error:
+        raise EncodeError(f"{type(message).__name__} version {version}: {error}") from error
+    if not parts[-1]:
+        del parts[-1]
+    return parts
+
+
+def encode_in_slices(
+    out: bytearray, message: object, version: int
+) -> Generator[None, None, list[Part]]:
+    """Like `encode_after`, as a generator that pauses now and then and returns the parts.
+
+    The message must not change meanwhile.
+    """
+    parts: list[Part] = [out]
+    assert isinstance(message, Message)
+    function = message.SLICED_ENCODERS.get(version) or _compile(
+        _Encoder, type(message), version, sliced=True
+    )
+    try:
+        yield from function(message, out, parts)
+    except _NOT_ENCODED as error:
         raise EncodeError(f"{type(message).__name__} version {version}: {error}") from error
     if not parts[-1]:
         del parts[-1]
@@ -91,10 +129,31 @@ def decode(cls: type[M], buffer: Buffer, version: int, offset: int = 0) -> tuple
     assert issubclass(cls, Message)
     function = cls.DECODERS.get(version) or _compile(_Decoder, cls, version)
     try:
-        message, end = function(buffer, offset, len(buffer))
-    except (struct.error, IndexError, UnicodeDecodeError) as error:
+        message, end = function(buffer, offset, len(buffer), OBJECTS_MAX)
+    except _NOT_DECODED as error:
         raise DecodeError(f"{cls.__name__} version {version}: {error}") from error
     return message, end
+
+
+def decode_in_slices(
+    cls: type[M], buffer: Buffer, version: int, offset: int = 0, *, objects_max: int = OBJECTS_MAX
+) -> Generator[None, None, tuple[M, int]]:
+    """Like `decode`, as a generator that pauses now and then and returns what `decode` does.
+
+    Parameters: `objects_max` is how many array elements the message may hold, over all its arrays.
+    """
+    assert issubclass(cls, Message)
+    function = cls.SLICED_DECODERS.get(version) or _compile(_Decoder, cls, version, sliced=True)
+    try:
+        message, end = yield from function(buffer, offset, len(buffer), objects_max)
+    except _NOT_DECODED as error:
+        raise DecodeError(f"{cls.__name__} version {version}: {error}") from error
+    return message, end
+
+
+_NOT_ENCODED = (struct.error, UnicodeEncodeError, AttributeError, TypeError)
+_NOT_DECODED = (struct.error, IndexError, UnicodeDecodeError)
+"""What the generated functions raise for values and bytes that do not fit."""
 
 
 def source(cls: type, version: int, direction: str) -> str:
@@ -103,11 +162,17 @@ def source(cls: type, version: int, direction: str) -> str:
     return (_Encoder if direction == "encode" else _Decoder)(cls, version).text()
 
 
-def _compile(kind: type[_Writer], cls: type[Message], version: int) -> Any:
+def _compile(
+    kind: type[_Encoder | _Decoder], cls: type[Message], version: int, *, sliced: bool = False
+) -> Any:
     if version not in cls.VERSIONS:
         raise kind.error(f"{cls.__name__} has no version {version}")
-    function = kind(cls, version).function()
-    (cls.ENCODERS if kind is _Encoder else cls.DECODERS)[version] = function
+    function = kind(cls, version, sliced=sliced).function()
+    if kind is _Encoder:
+        known = cls.SLICED_ENCODERS if sliced else cls.ENCODERS
+    else:
+        known = cls.SLICED_DECODERS if sliced else cls.DECODERS
+    known[version] = function
     return function
 
 
@@ -116,9 +181,10 @@ class _Writer:
 
     error: type[ValueError]
 
-    def __init__(self, cls: type[Message], version: int) -> None:
+    def __init__(self, cls: type[Message], version: int, *, sliced: bool = False) -> None:
         self.title = f"{type(self).__name__} {cls.__name__} {version}"
         self.version = version
+        self.sliced = sliced
         self.flexible = cls.is_flexible(version)
         self.lines: list[str] = []
         self.indent = 1
@@ -136,6 +202,25 @@ class _Writer:
 
     def line(self, text: str) -> None:
         self.lines.append("    " * self.indent + text)
+
+    def begin_slices(self) -> None:
+        """Make the function a generator, also where it has no array."""
+        if self.sliced:
+            self.line(f"due = {SLICE_OBJECTS}")
+            self.line("yield")
+
+    @contextmanager
+    def loop(self, header: str) -> Iterator[None]:
+        """Write a loop over array elements; those of all arrays count for the next pause."""
+        self.line(header)
+        self.indent += 1
+        yield
+        if self.sliced:
+            self.line("due -= 1")
+            self.line("if not due:")
+            self.line(f"    due = {SLICE_OBJECTS}")
+            self.line("    yield")
+        self.indent -= 1
 
     def local(self, stem: str) -> str:
         """A variable name that nothing else uses."""
@@ -158,12 +243,15 @@ class _Writer:
 
 
 class _Decoder(_Writer):
-    """Writes `codec(buf, pos, end) -> (message, position after it)`."""
+    """Writes `codec(buf, pos, end, left) -> (message, position after it)`.
+
+    `left` is the number of array elements that the message may still have.
+    """
 
     error = DecodeError
 
-    def __init__(self, cls: type[Message], version: int) -> None:
-        super().__init__(cls, version)
+    def __init__(self, cls: type[Message], version: int, *, sliced: bool = False) -> None:
+        super().__init__(cls, version, sliced=sliced)
         self.names.update(
             new=object.__new__,
             uuid=primitives.uuid_from,
@@ -175,8 +263,8 @@ class _Decoder(_Writer):
             reject=_reject,
             reject_count=_reject_count,
         )
-        self.lines.append("def codec(buf, pos, end):")
-        self.line(f"left = {OBJECTS_MAX}")
+        self.lines.append("def codec(buf, pos, end, left):")
+        self.begin_slices()
         message = self.object(cls)
         self.flush()
         self.line("if pos > end:")
@@ -321,24 +409,22 @@ class _Decoder(_Writer):
             self.line(f"{target} = list(unpack_from(f'>{{{n}}}{field.kind}', buf, pos))")
             self.line(f"pos += {n} * {smallest}")
         else:
-            self.loop(field, target, n)
+            self.elements(field, target, n)
         if nullable:
             self.indent -= 1
 
-    def loop(self, field: Field, target: str, n: str) -> None:
+    def elements(self, field: Field, target: str, n: str) -> None:
         items, add = self.local("items"), self.local("add")
         self.line(f"{target} = {items} = []")
         self.line(f"{add} = {items}.append")
-        self.line(f"for _ in range({n}):")
-        self.indent += 1
-        if isinstance(field.kind, str):
-            item = self.local("v")
-            self.scalar(field.kind, item, False, field.name)
-        else:
-            item = self.object(field.kind)
-        self.flush()
-        self.line(f"{add}({item})")
-        self.indent -= 1
+        with self.loop(f"for _ in range({n}):"):
+            if isinstance(field.kind, str):
+                item = self.local("v")
+                self.scalar(field.kind, item, False, field.name)
+            else:
+                item = self.object(field.kind)
+            self.flush()
+            self.line(f"{add}({item})")
 
     def tags(self, tagged: list[tuple[Field, str]]) -> None:
         count = self.local("t")
@@ -385,8 +471,8 @@ class _Encoder(_Writer):
 
     error = EncodeError
 
-    def __init__(self, cls: type[Message], version: int) -> None:
-        super().__init__(cls, version)
+    def __init__(self, cls: type[Message], version: int, *, sliced: bool = False) -> None:
+        super().__init__(cls, version, sliced=sliced)
         self.out = "out"
         self.names.update(
             uvarint=primitives.write_uvarint,
@@ -395,6 +481,7 @@ class _Encoder(_Writer):
             check_string=_check_string,
         )
         self.lines.append("def codec(m, out, parts):")
+        self.begin_slices()
         self.object(cls, "m")
         self.flush()
         if self.lines[-1].startswith("def"):
@@ -542,14 +629,12 @@ class _Encoder(_Writer):
             self.line(f"    {self.out} += pack(f'>{{{n}}}{field.kind}', *{items})")
             return
         item = self.local("v")
-        self.line(f"for {item} in {items}{' or ()' if nullable else ''}:")
-        self.indent += 1
-        if isinstance(field.kind, str):
-            self.scalar(field.kind, item, False)
-        else:
-            self.object(field.kind, item)
-        self.flush()
-        self.indent -= 1
+        with self.loop(f"for {item} in {items}{' or ()' if nullable else ''}:"):
+            if isinstance(field.kind, str):
+                self.scalar(field.kind, item, False)
+            else:
+                self.object(field.kind, item)
+            self.flush()
 
     def tags(self, tagged: list[Field], this: str) -> None:
         if not tagged:

@@ -8,12 +8,13 @@ its first flexible version on. ApiVersions is the exception: its response always
 from __future__ import annotations
 
 import struct
+from collections.abc import Generator
 from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
 from . import messages
 from .api_keys import ApiKey
-from .compile import Part, decode, encode_after
+from .compile import Part, decode, encode_after, encode_in_slices
 from .primitives import Buffer, DecodeError, skip_tags
 from .schema import Message
 
@@ -71,10 +72,23 @@ def encode_response(correlation_id: int, key: int, version: int, message: object
     Raises:
       EncodeError: as `compile.encode`.
     """
+    header = _response_header(correlation_id, key, version)
+    return _framed(header, encode_after(header, message, version))
+
+
+def encode_response_in_slices(
+    correlation_id: int, key: int, version: int, message: object
+) -> Generator[None, None, list[Part]]:
+    """Like `encode_response`, as a generator that pauses now and then and returns the parts."""
+    header = _response_header(correlation_id, key, version)
+    return _framed(header, (yield from encode_in_slices(header, message, version)))
+
+
+def _response_header(correlation_id: int, key: int, version: int) -> bytearray:
     out = bytearray(_RESPONSE.pack(0, correlation_id))
     if version in _flexible_versions(key) and key != _API_VERSIONS:
         out.append(0)
-    return _framed(out, message, version)
+    return out
 
 
 def encode_request(
@@ -92,7 +106,7 @@ def encode_request(
     out += raw
     if version in _flexible_versions(key):
         out.append(0)
-    return _framed(out, message, version)
+    return _framed(out, encode_after(out, message, version))
 
 
 def decode_response(cls: type[M], frame: Buffer, version: int) -> tuple[int, M]:
@@ -116,9 +130,9 @@ def decode_response(cls: type[M], frame: Buffer, version: int) -> tuple[int, M]:
     return correlation_id, message
 
 
-def _framed(out: bytearray, message: object, version: int) -> list[Part]:
-    parts = encode_after(out, message, version)
-    _SIZE.pack_into(out, 0, sum(map(len, parts)) - _SIZE.size)
+def _framed(header: bytearray, parts: list[Part]) -> list[Part]:
+    """Write the length of a frame into the room that its header, the first part, has for it."""
+    _SIZE.pack_into(header, 0, sum(map(len, parts)) - _SIZE.size)
     return parts
 
 

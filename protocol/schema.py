@@ -197,6 +197,8 @@ class Message(Struct):
     """First version with compact lengths and tagged fields (KIP-482); None: never."""
     ENCODERS: ClassVar[dict[int, Any]]
     DECODERS: ClassVar[dict[int, Any]]
+    SLICED_ENCODERS: ClassVar[dict[int, Any]]
+    SLICED_DECODERS: ClassVar[dict[int, Any]]
     """Compiled functions by version, written on first use by `kbroker.protocol.compile`."""
 
     @classmethod
@@ -229,7 +231,8 @@ def message(
     }
 
     def declare(cls: type[T]) -> type[T]:
-        return _declare(cls, Message, {**constants, "ENCODERS": {}, "DECODERS": {}})
+        codecs = ("ENCODERS", "DECODERS", "SLICED_ENCODERS", "SLICED_DECODERS")
+        return _declare(cls, Message, {**constants, **{each: {} for each in codecs}})
 
     return declare
 

@@ -954,11 +954,33 @@ _LIMITS = (
         dynamic=False,
     ),
     Property(
+        "request.max.rows",
+        Type.INT,
+        "100000",
+        "Array elements (partitions, topics, groups, settings) that one request may name, over all "
+        "its arrays; a longer one closes the connection.",
+        minimum=1000,
+        own=True,
+    ),
+    Property(
+        "connection.max.unsent.bytes",
+        Type.INT,
+        "1048576",
+        "Bytes of answers that a client has not taken yet; beyond it no more of its requests are "
+        "looked at until it does.",
+        unit="bytes",
+        minimum=1,
+        dynamic=False,
+        own=True,
+    ),
+    Property(
         "queued.max.request.bytes",
         Type.LONG,
         "268435456",
-        "Bytes of requests in work on all connections; beyond it nothing more is read until some "
-        "are answered. -1 or 0 is unlimited.",
+        "Bytes of large requests (above 64 KiB) that have come, on all connections; beyond it no more "
+        "of them is read until some are answered, but for one that is nearly complete. Of this, one "
+        "address gets at most half while others want some, and a request of which less than 64 KiB "
+        "come in a second is given up. -1 or 0 is unlimited.",
         unit="bytes",
         minimum=1,
         also=(-1, 0),

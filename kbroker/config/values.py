@@ -287,6 +287,7 @@ class BrokerConfig(Settings):
     auto_leader_rebalance_enable = _Boolean("auto.leader.rebalance.enable")
     broker_heartbeat_interval_ms = _Integer("broker.heartbeat.interval.ms")
     broker_session_timeout_ms = _Integer("broker.session.timeout.ms")
+    connection_unsent_bytes_max = _Integer("connection.max.unsent.bytes")
     connections_max_idle_ms = _Integer("connections.max.idle.ms")
     controlled_shutdown_enable = _Boolean("controlled.shutdown.enable")
     decompressed_batch_max_bytes = _Integer("decompressed.batch.max.bytes")
@@ -334,6 +335,7 @@ class BrokerConfig(Settings):
     replication_factor_clamp = _Boolean("replication.factor.clamp")
     request_max_bytes = _Integer("socket.request.max.bytes")
     request_max_partitions = _Integer("max.request.partition.size.limit")
+    request_max_rows = _Integer("request.max.rows")
     retention_check_interval_ms = _Integer("log.retention.check.interval.ms")
     transaction_max_timeout_ms = _Integer("transaction.max.timeout.ms")
     transaction_partition_verification_enable = _Boolean(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import trio
 
@@ -22,7 +21,7 @@ from kbroker.replica import Replica
 from kbroker.storage.errors import StorageError
 from kbroker.storage.log import Slice
 from kbroker.topics import find_topic
-from kbroker.waiters import FetchWait
+from kbroker.waiters import FetchWait, Waiting
 
 from .current_leader import tell_leaders
 from .followers import fetching_follower
@@ -40,9 +39,7 @@ NOTHING = Slice(b"", -1, -1, 0)
 
 
 @handles(ApiKey.FETCH, versions="0-18")
-def fetch(
-    ctx: Context, request: FetchRequest
-) -> FetchResponse | Coroutine[Any, Any, FetchResponse]:
+def fetch(ctx: Context, request: FetchRequest) -> FetchResponse | Waiting[FetchResponse]:
     """Behaviour: whole batches from the one that holds the fetch offset, up to the high watermark
     (read_committed: the last stable offset); waits for `min_bytes` until `max_wait_ms`.
 
@@ -66,11 +63,11 @@ def fetch(
     except KafkaError as error:
         return FetchResponse(error_code=error.code)
     if ctx.version < FIRST_VERSION_OF_BATCHES:
-        return work.park_converting()
+        return Waiting(work.park_converting)
     rows = work.read_all()
     if work.is_enough(rows):
         return work.respond(rows)
-    return work.park()
+    return Waiting(work.park)
 
 
 class _Row(NamedTuple):

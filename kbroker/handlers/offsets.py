@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from functools import partial
 from typing import Any, TypeAlias
 
 from kbroker.admission import Writer
@@ -30,7 +29,6 @@ from kbroker.protocol.messages.transactions import TxnOffsetCommitRequest, TxnOf
 from kbroker.registry import handles
 from kbroker.replica import Replica
 from kbroker.shards import ShardPending
-from kbroker.waiters import Preparation
 
 from .transactional_batches import RETRY_ELSEWHERE, Standing
 
@@ -59,7 +57,7 @@ def offset_commit(
 @handles(ApiKey.TXN_OFFSET_COMMIT, versions="0-5")
 def txn_offset_commit(
     ctx: Context, request: TxnOffsetCommitRequest
-) -> TransactionalAnswer | Preparation[TxnOffsetCommitResponse]:
+) -> TransactionalAnswer | Coroutine[Any, Any, TransactionalAnswer]:
     """Behaviour: stores offsets that count when the producer's transaction is committed.
 
     Versions: 3 names the member of the group that commits, which fences members (KIP-447). 5 makes
@@ -76,7 +74,7 @@ def txn_offset_commit(
     producer = request.producer_id, request.producer_epoch
     if not _names_any(ctx, request) or replica.log.producers.has_open_transaction(*producer):
         return _commit_in_transaction(ctx, request)
-    return Preparation(partial(_ask_and_commit, ctx, request, replica))
+    return _ask_and_commit(ctx, request, replica)
 
 
 def _names_any(ctx: Context, request: TxnOffsetCommitRequest) -> bool:

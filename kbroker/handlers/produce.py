@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import suppress
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import trio
 
@@ -28,7 +28,7 @@ from kbroker.replica import Replica
 from kbroker.storage.errors import StorageError
 from kbroker.storage.log import Appended
 from kbroker.topics import find_topic
-from kbroker.waiters import Pending, Preparation
+from kbroker.waiters import Pending
 
 from .current_leader import tell_leaders
 from .transactional_batches import Missing, ProduceTransaction, new_in_transaction
@@ -43,10 +43,12 @@ LIGHT_BYTES_MAX = 4096
 
 
 Answer: TypeAlias = ProduceResponse | Pending[ProduceResponse] | None
+Later: TypeAlias = Coroutine[Any, Any, Answer]
+"""What is left to be done before the next request is looked at."""
 
 
 @handles(ApiKey.PRODUCE, versions="0-13")
-def produce(ctx: Context, request: ProduceRequest) -> Answer | Preparation[ProduceResponse]:
+def produce(ctx: Context, request: ProduceRequest) -> Answer | Later:
     """Behaviour: appends in arrival order; answers acks=all when all batches are below the high
     watermark, acks=1 when they are durable on this node.
 
@@ -66,12 +68,12 @@ def produce(ctx: Context, request: ProduceRequest) -> Answer | Preparation[Produ
     if request.transactional_id is not None:
         missing = work.missing_in_transaction()
         if missing:
-            return Preparation(partial(work.ask_and_append, missing))
+            return work.ask_and_append(missing)
     elif _claims_transaction(request):
         code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         return work.refuse_all(KafkaError(code, "a transactional batch needs a transactional id"))
     if ctx.version < FIRST_VERSION_OF_BATCHES:
-        return Preparation(work.prepare_and_append)
+        return work.prepare_and_append()
     return work.append_all()
 
 
@@ -143,15 +145,15 @@ class _ProduceWork:
         assert self.transaction is not None
         await self.transaction.ask(missing)
         answer = self.append_all()
-        return await self.prepare_and_append() if isinstance(answer, Preparation) else answer
+        return await answer if isinstance(answer, Coroutine) else answer
 
-    def append_all(self) -> Answer | Preparation[ProduceResponse]:
+    def append_all(self) -> Answer | Later:
         """Append one batch after the other, up to the first that takes heavy work before."""
         for topic, answer in self._topics():
             for partition in topic.partition_data:
                 row = self._append_unless_heavy(topic, partition)
                 if row is None:
-                    return Preparation(self.prepare_and_append)
+                    return self.prepare_and_append()
                 answer.partition_responses.append(row)
         return self._answer()
 

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import trio
 
-from kbroker.connection import Connection
-from kbroker.context import Context, Refused
+from kbroker.connection import Connection, Encoded, abandon
+from kbroker.context import Refused
 from kbroker.peers import client_id_of
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
@@ -20,7 +20,7 @@ from kbroker.protocol.headers import RequestHeader
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.protocol.records import HEADER_SIZE
 from kbroker.registry import Api
-from kbroker.waiters import Pending, Preparation
+from kbroker.waiters import Pending, Waiting
 
 from .error_answers import error_answer
 from .kit import CLIENT_ID
@@ -128,9 +128,8 @@ class FaultyConnection(Connection):
 
     async def _ordered_work(self, api: Api, header: RequestHeader, request: Any) -> Any:
         """Call the handler; what it returns is the answer, or stands for it."""
-        context = Context(self._node, self._apis, self.peer, header.client_id, header.api_version)
-        result = api.handler(context, request)
-        return await self._prepare(result) if isinstance(result, Preparation) else result
+        result = api.handler(self._context(header), request)
+        return await self._finish(result) if isinstance(result, CoroutineType) else result
 
     def _names_too_little(self, header: RequestHeader, request: FetchRequest) -> bool:
         """A fetch of a session does not name its partitions (KIP-227), and a rule has to know them.
@@ -157,7 +156,7 @@ class FaultyConnection(Connection):
         elif effect is Effect.DISCONNECT:
             raise Refused(f"fault: {rule}")
         elif effect is Effect.BLACKHOLE:
-            self._reply(header, _never())
+            self._reply(header, Waiting(trio.sleep_forever))
         elif effect is Effect.DELAY:
             await self._pause(rule)
             await self._serve_plainly(api, header, request)
@@ -165,7 +164,8 @@ class FaultyConnection(Connection):
             await self._answer(rule, asking)
 
     async def _pause(self, rule: Rule) -> None:
-        await self._prepare(Preparation(partial(trio.sleep, rule.milliseconds / 1000)))
+        with self._held():
+            await trio.sleep(rule.milliseconds / 1000)
 
     async def _refuse(self, rule: Rule, asking: Asking) -> None:
         """Answer with the error; rows about what is not meant are served as they should be."""
@@ -184,9 +184,9 @@ class FaultyConnection(Connection):
     async def _ask_first(self, rule: Rule, asking: Asking) -> None:
         """Let a hook answer, or another rule do what it does, or serve the request."""
         _, header, request, asked = asking
-        ask = partial(self._ask_hook, rule, request, asked)
         try:
-            answer = await self._prepare(Preparation(ask))
+            with self._held():
+                answer = await self._ask_hook(rule, request, asked)
         except OSError as error:
             raise Refused(str(error)) from error
         if answer is not None:
@@ -272,26 +272,23 @@ class FaultyConnection(Connection):
             rows = covered_rows(response, rule.target, self._name_of_topic)
             set_errors(response, rule.code, rows)
 
-    def _encode(self, asked: RequestHeader, response: Any) -> list[Any]:
+    def _encode(self, asked: RequestHeader, response: Any) -> Encoded:
         if not isinstance(response, Mangled):
             return super()._encode(asked, response)
-        parts = super()._encode(asked, response.response)
+        parts, size = super()._encode(asked, response.response)
         if response.effect is Effect.ANSWER_TWICE:
-            return parts + super()._encode(asked, response.response)
-        self._abandon_replies()
+            return Encoded(parts + parts, size + size)
         self._finish_reading()
-        return _half(parts)
-
-
-async def _never() -> None:
-    await trio.sleep_forever()
+        while len(self._replies) > 1:
+            abandon(self._replies.pop()[1])
+        return Encoded(_half(parts), size // 2)
 
 
 async def _resolve(result: Any) -> Any:
     """The response that a handler's result stands for."""
     if isinstance(result, Pending):
         return await result.wait()
-    return await result if isinstance(result, CoroutineType) else result
+    return await result.begin() if isinstance(result, Waiting) else result
 
 
 class _Changed(Pending[Any]):
@@ -312,8 +309,6 @@ class _Changed(Pending[Any]):
     def abandon(self) -> None:
         if isinstance(self._original, Pending):
             self._original.abandon()
-        elif isinstance(self._original, CoroutineType):
-            self._original.close()
         super().abandon()
 
 

@@ -5,16 +5,20 @@ from __future__ import annotations
 import logging
 import struct
 import time
-from contextlib import aclosing
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from typing import Any
 
 import pytest
 import trio
+import trio.lowlevel
 
 from kbroker.broker import Broker
-from kbroker.connection import REPLIES_MAX
+from kbroker.connection import RECEIVE_BYTES, REPLIES_MAX
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.groups import JoinGroupRequest
+from kbroker.request_memory import Claim
 
 from ..brokers import Start, started
 from ..wire import (
@@ -358,37 +362,100 @@ async def test_the_limit_is_a_setting() -> None:
         await wire.wait_closed()
 
 
-async def test_large_requests_wait_for_room() -> None:
-    """`queued.max.request.bytes`: what is being received at the same time is bounded."""
-    size = 900_000
+LARGE = 900_000
+"""Bytes of a request; of more than one of them there is no room in `small_memory`."""
+
+
+def large_request() -> bytes:
+    """A Metadata request that is long because of what stands behind it."""
+    head = struct.pack(">ihhih", LARGE, ApiKey.METADATA, 1, 1, -1) + bytes(4)
+    return head + bytes(LARGE + 4 - len(head))
+
+
+@asynccontextmanager
+async def small_memory(**settings: Any) -> AsyncIterator[Broker]:
     async with started(
-        socket_request_max_bytes=1_000_000, queued_max_request_bytes=1_000_000
+        socket_request_max_bytes=1_000_000, queued_max_request_bytes=1_000_000, **settings
     ) as broker:
+        yield broker
+    assert broker.node.request_memory.used == 0
+
+
+async def test_large_requests_wait_for_room() -> None:
+    """`queued.max.request.bytes`: what has come of requests at the same time is bounded."""
+    count = 20
+    async with small_memory() as broker, AsyncExitStack() as stack:
         memory = broker.node.request_memory
-        head = struct.pack(">ihhih", size, ApiKey.METADATA, 1, 1, -1) + bytes(4)
-        body = bytes(size + 4 - len(head))
-        async with connected(broker.endpoint) as first, connected(broker.endpoint) as second:
-            await first.send_bytes(head + body[:1000])
-            await until(lambda: memory.used > 0)
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(second.send_bytes, head + body)
-                assert await second.is_silent(0.2)
-                assert memory.used <= size
-                await first.send_bytes(body[1000:])
-                assert await first.receive_frame()
-                assert await second.receive_frame()
-            assert memory.used == 0
+        wires = [await stack.enter_async_context(connected(broker.endpoint)) for _ in range(count)]
+        most = 0
+        answered = 0
+
+        async def ask(wire: Wire) -> None:
+            nonlocal answered
+            await wire.send_bytes(large_request())
+            await wire.receive_frame()
+            answered += 1
+
+        async with trio.open_nursery() as nursery:
+            for wire in wires:
+                nursery.start_soon(ask, wire)
+            while answered < count:
+                most = max(most, memory.used)
+                await trio.lowlevel.checkpoint()
+        # One goes on beyond the limit, and each was asked only after it had received something.
+        assert 1_000_000 < most <= 1_000_000 + LARGE + count * RECEIVE_BYTES
+
+
+async def test_what_is_announced_costs_nothing() -> None:
+    """Slow clients that say that much is to come do not keep others from sending."""
+    async with small_memory() as broker, AsyncExitStack() as stack:
+        for _ in range(30):
+            slow = await stack.enter_async_context(connected(broker.endpoint))
+            await slow.send_bytes(large_request()[:100])
+        wire = await stack.enter_async_context(connected(broker.endpoint))
+        await wire.send_bytes(large_request())
+        assert await wire.receive_frame()
+
+
+async def test_a_request_that_does_not_come_on_gives_its_memory_to_others(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with small_memory() as broker, AsyncExitStack() as stack:
+        slow = [await stack.enter_async_context(connected(broker.endpoint)) for _ in range(3)]
+        for each in slow:
+            await each.send_bytes(large_request()[:-1])
+        wire = await stack.enter_async_context(connected(broker.endpoint))
+        await wire.send_bytes(large_request())
+        assert await wire.receive_frame()
+        for each in slow:
+            await each.wait_closed()
+    assert "comes too slowly" in caplog.text
+
+
+async def test_waiting_for_memory_is_not_the_fault_of_a_client() -> None:
+    """The time for the first request does not run while there is no room for it."""
+    async with small_memory(first_request_timeout_ms=100) as broker:
+        memory = broker.node.request_memory
+        other = Claim(memory, "elsewhere", lambda: None)
+        other.take(600_000, 100)
+        beyond = Claim(memory, "elsewhere", lambda: None)
+        assert not beyond.take(500_000, 1)
+        async with trio.open_nursery() as nursery, connected(broker.endpoint) as wire:
+            nursery.start_soon(beyond.wait)
+            await until(lambda: memory.may_exceed(beyond))
+            nursery.start_soon(wire.send_bytes, large_request())
+            assert await wire.is_silent(1)
+            other.release()
+            beyond.release()
+            assert await wire.receive_frame()
 
 
 async def test_room_is_given_back_when_a_large_request_breaks_off() -> None:
-    async with started(
-        socket_request_max_bytes=1_000_000, queued_max_request_bytes=1_000_000
-    ) as broker:
-        memory = broker.node.request_memory
+    async with small_memory() as broker:
         async with connected(broker.endpoint) as wire:
-            await wire.send_bytes(struct.pack(">i", 900_000) + bytes(1000))
-            await until(lambda: memory.used > 0)
-        await until(lambda: memory.used == 0)
+            await wire.send_bytes(large_request()[: LARGE // 2])
+            await until(lambda: broker.node.request_memory.used > 0)
+        await until(lambda: broker.node.request_memory.used == 0)
 
 
 async def test_an_error_in_a_handler_ends_its_connection_only(

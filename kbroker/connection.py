@@ -107,7 +107,10 @@ class Connection:
         self._work = trio.CancelScope()
 
     async def serve(self) -> None:
-        """Answer requests until either side closes. Never raises on bad input."""
+        """Answer requests until either side closes. Never raises on bad input.
+
+        Raises OutOfMemory when memory runs out again and again.
+        """
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
@@ -116,10 +119,14 @@ class Connection:
                     self._finish_reading()
         except* OSError as group:
             logger.debug("connection from %s ended: %s", self.peer.host, str(group.exceptions[0]))
+        except* MemoryError:
+            logger.error("there is no memory; closing the connection from %s", self.peer.host)
+            self._node.memory_errors.happened()
         except* Exception:
             self._node.unhandled_errors += 1
             logger.exception("unexpected error; closing the connection from %s", self.peer.host)
         finally:
+            self.peer.is_gone = True
             self._claim.release()
             self._abandon_replies()
             self._transport.close()

@@ -25,10 +25,11 @@ class Peer:
     """The client on the other end of a connection, and the address that it dialled.
 
     `advertised` is the fixed address of the listener, None where the client is told the address
-    that it came in on. `software` is what ApiVersions named (KIP-511).
+    that it came in on. `software` is what ApiVersions named (KIP-511). `is_gone` is true once the
+    connection has ended.
     """
 
-    __slots__ = ("advertised", "host", "listener", "local", "software")
+    __slots__ = ("advertised", "host", "is_gone", "listener", "local", "software")
 
     def __init__(
         self, host: str, local: Endpoint, listener: str, advertised: Endpoint | None
@@ -38,6 +39,7 @@ class Peer:
         self.listener = listener
         self.advertised = advertised
         self.software = ""
+        self.is_gone = False
 
 
 class Context:

@@ -2,21 +2,28 @@
 
 A session remembers what the client fetches and what it was last told, so that a request without
 partitions fetches all of them and a response lists only what changed.
+
+A client expects an error in each answer for a partition that does not exist (KIP-516), so a session
+remembers those too, but a few only: one that names many more partitions than there are is made up.
 """
 
 from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
+from .context import Peer
 from .replica import Replica
 
-SESSIONS_MAX = 1000
+PARTITIONS_PER_SLOT = 200
+"""How many partitions the sessions remember together, for each session that there may be."""
+UNKNOWN_MAX = 100
+"""How many partitions that do not exist a session may name at least."""
 EVICT_AFTER_MS = 120_000
-"""A session that was used since then is not evicted for a new one (Kafka's rule)."""
+"""A session that was used since then is not evicted for another client's (Kafka's rule)."""
 
 NO_SESSION = 0
 INITIAL_EPOCH = 0
@@ -127,16 +134,23 @@ class Target:
 
 
 class Session:
-    """What one client fetches, in the order in which it is served next."""
+    """What one client fetches, in the order in which it is served next.
 
-    __slots__ = ("by_topic_id", "epoch", "id", "targets", "used_at_ms")
+    `user` is the connection that used it last; `of_follower` says whether that is a node.
+    """
 
-    def __init__(self, session_id: int, by_topic_id: bool, now_ms: int) -> None:
+    __slots__ = ("by_topic_id", "epoch", "id", "of_follower", "targets", "used_at_ms", "user")
+
+    def __init__(
+        self, session_id: int, user: Peer, now_ms: int, *, by_topic_id: bool, of_follower: bool
+    ) -> None:
         self.id = session_id
+        self.user = user
+        self.used_at_ms = now_ms
         self.by_topic_id = by_topic_id
+        self.of_follower = of_follower
         self.epoch = 1
         self.targets: dict[TargetKey, Target] = {}
-        self.used_at_ms = now_ms
 
     def update(self, targets: Iterable[Target], forgotten: Iterable[TargetKey]) -> None:
         for key in forgotten:
@@ -176,13 +190,25 @@ class FetchPlan:
 
 
 class FetchSessions:
-    """All sessions of one node, bounded in number."""
+    """All sessions of one node, bounded in number and in what they remember together.
+
+    Parameters: `sessions_max` is how many there may be; `partitions_there` counts the partitions of
+    the cluster.
+    """
 
     def __init__(
-        self, *, sessions_max: int = SESSIONS_MAX, random_: random.Random | None = None
+        self,
+        sessions_max: int,
+        partitions_there: Callable[[], int],
+        *,
+        random_: random.Random | None = None,
     ) -> None:
+        self.partitions = 0
+        """How many partitions the sessions remember."""
         self._sessions: dict[int, Session] = {}
         self._sessions_max = sessions_max
+        self._partitions_max = sessions_max * PARTITIONS_PER_SLOT
+        self._partitions_there = partitions_there
         self._random = random_ or random.Random()
 
     def __len__(self) -> int:
@@ -193,21 +219,42 @@ class FetchSessions:
         session_id: int,
         epoch: int,
         targets: list[Target],
-        forgotten: Iterable[TargetKey],
+        forgotten: Sequence[TargetKey],
         *,
         by_topic_id: bool,
+        of_follower: bool,
+        user: Peer,
         now_ms: int,
     ) -> FetchPlan:
         """Return what a request fetches, and move its session on.
 
         Raises KafkaError: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH or
-        FETCH_SESSION_TOPIC_ID_ERROR, each for the whole response.
+        FETCH_SESSION_TOPIC_ID_ERROR, each for the whole response. The first one too where what a
+        session fetches has outgrown the room: the client begins again, and goes on without one.
         """
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-            self._sessions.pop(session_id, None)
+            self._remove(session_id)
             if epoch == FINAL_EPOCH or not targets:
                 return FetchPlan(targets)
-            return FetchPlan(targets, self._create(targets, by_topic_id, now_ms))
+            session = Session(
+                self._free_id(), user, now_ms, by_topic_id=by_topic_id, of_follower=of_follower
+            )
+            session.update(targets, ())
+            return FetchPlan(targets, session if self._keep(session) else None)
+        session = self._find(session_id, epoch, by_topic_id=by_topic_id)
+        session.user, session.used_at_ms = user, now_ms
+        if targets or forgotten:
+            size = len(session.targets)
+            self._remove(session_id)
+            session.update(targets, forgotten)
+            if not session.targets:
+                return FetchPlan([])
+            if not self._keep(session, size_before=size):
+                raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        session.next_epoch()
+        return FetchPlan(list(session.targets.values()), session, incremental=True)
+
+    def _find(self, session_id: int, epoch: int, *, by_topic_id: bool) -> Session:
         session = self._sessions.get(session_id)
         if session is None:
             raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
@@ -215,25 +262,58 @@ class FetchSessions:
             raise KafkaError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
         if session.epoch != epoch:
             raise KafkaError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
-        session.update(targets, forgotten)
-        session.used_at_ms = now_ms
-        if not session.targets:
-            del self._sessions[session_id]
-            return FetchPlan([])
-        session.next_epoch()
-        return FetchPlan(list(session.targets.values()), session, incremental=True)
+        return session
 
-    def _create(self, targets: list[Target], by_topic_id: bool, now_ms: int) -> Session | None:
-        """Make a session; None when there is no room, which every client accepts."""
-        if len(self._sessions) >= self._sessions_max:
-            oldest = min(self._sessions.values(), key=lambda it: it.used_at_ms, default=None)
-            if oldest is None or now_ms - oldest.used_at_ms < EVICT_AFTER_MS:
-                return None
-            del self._sessions[oldest.id]
+    def _free_id(self) -> int:
         session_id = self._random.randrange(1, EPOCH_MAX)
         while session_id in self._sessions:
             session_id = self._random.randrange(1, EPOCH_MAX)
-        session = Session(session_id, by_topic_id, now_ms)
-        session.update(targets, ())
-        self._sessions[session_id] = session
-        return session
+        return session_id
+
+    def _remove(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            self.partitions -= len(session.targets)
+
+    def _keep(self, session: Session, *, size_before: int = 0) -> bool:
+        """Remember a session; False when there is no room, which every client accepts."""
+        size = len(session.targets)
+        if size > max(size_before, UNKNOWN_MAX) and size > self._partitions_there() + UNKNOWN_MAX:
+            return False
+        if not self._make_room(session):
+            return False
+        self._sessions[session.id] = session
+        self.partitions += size
+        return True
+
+    def _make_room(self, newcomer: Session) -> bool:
+        """Let go of the sessions that must make way; of none where that is not enough."""
+        slots = len(self._sessions) + 1 - self._sessions_max
+        partitions = self.partitions + len(newcomer.targets) - self._partitions_max
+        leaving: list[Session] = []
+        candidates = self._evictable(newcomer) if slots > 0 or partitions > 0 else iter(())
+        while slots > 0 or partitions > 0:
+            session = next(candidates, None)
+            if session is None:
+                return False
+            leaving.append(session)
+            slots -= 1
+            partitions -= len(session.targets)
+        for session in leaving:
+            self._remove(session.id)
+        return True
+
+    def _evictable(self, newcomer: Session) -> Iterator[Session]:
+        """The sessions that make way for another one: first those that nobody can miss any more,
+        then those that nobody has used for long, then for a follower those of clients; of each
+        kind, that which was used longest ago comes first.
+        """
+        kinds: tuple[Callable[[Session], bool], ...] = (
+            lambda it: it.user.is_gone,
+            lambda it: newcomer.used_at_ms - it.used_at_ms >= EVICT_AFTER_MS,
+            lambda it: newcomer.of_follower and not it.of_follower,
+        )
+        left = sorted(self._sessions.values(), key=lambda it: it.used_at_ms)
+        for leaves in kinds:
+            yield from filter(leaves, left)
+            left = [each for each in left if not leaves(each)]

@@ -39,6 +39,7 @@ from .heavy_work import HeavyWork
 from .history import History
 from .log_settings import log_config
 from .membership import Membership
+from .memory_errors import MemoryErrors
 from .moves import ReplicaMoves
 from .peers import Dial, Peers, dial_tcp
 from .producer_ids import ProducerIds
@@ -119,7 +120,7 @@ class Node:
         self.following = Following(self)
         self.leader_quota = Quota(self, Side.LEADER)
         self.producer_ids = ProducerIds(cluster)
-        self.fetch_sessions = FetchSessions(sessions_max=config.fetch_sessions_max)
+        self.fetch_sessions = FetchSessions(config.fetch_sessions_max, cluster.count_partitions)
         self.request_memory = RequestMemory(config.queued_max_request_bytes)
         self.heavy_work = HeavyWork(in_thread)
         self.cleaner = Cleaner(self)
@@ -130,6 +131,7 @@ class Node:
         self.no_checkpoint = trio.Lock()
         """Held by whoever checkpoints; while another one holds it, nothing is removed."""
         self.unhandled_errors = 0
+        self.memory_errors = MemoryErrors()
         self._logged: set[str] = set()
         self.history: History[tuple[str, int | None], Line] = History()
         """What changed in each partition and why; with None, in all partitions of a topic."""

@@ -27,6 +27,7 @@ from .descriptors import raise_limit
 from .endpoint import Endpoint
 from .listeners import configured_listeners
 from .logs import set_up_logging
+from .memory_errors import NEXT_ACTION, OutOfMemory, is_shortage
 from .protocol.errors import KafkaError
 from .server import LOOPBACK_NAMES, CannotListen, Listener
 from .settings import SettingFlags, kafka_environment, load_settings
@@ -39,6 +40,8 @@ GC_THRESHOLD = 50_000
 """New objects between two collections of the youngest; what a full queue of requests consists of."""
 PARENT_CHECK_SECONDS = 0.5
 IDLE_CHECK_SECONDS = 1
+ANSWERABLE = (StartFailed, KafkaError, CannotListen, OSError, ValueError)
+"""Errors that a person can do something about."""
 START_SECONDS_MAX = 120
 """How long the first answer may take, on a busy machine too: logs are recovered meanwhile."""
 
@@ -115,9 +118,9 @@ class _Serving:
                 nursery.cancel_scope.cancel()
         except ExceptionGroup as group:
             error = _cause_of(group)
-            message = error.message if isinstance(error, KafkaError) else None
-            self.event("error", message=message or str(error))
-            raise StartFailed(message or str(error)) from error
+            message = _text_of(error)
+            self.event("error", message=message)
+            raise StartFailed(message) from error
         self._remove_port_file()
         self.event("stopped")
         if not options.as_json:
@@ -353,9 +356,17 @@ def _cause_of(group: ExceptionGroup[Exception]) -> Exception:
     for error in group.exceptions:
         if isinstance(error, ExceptionGroup):
             return _cause_of(error)
-        if isinstance(error, (StartFailed, KafkaError, CannotListen, OSError, ValueError)):
+        if isinstance(error, ANSWERABLE) or is_shortage(error):
             return error
     raise group
+
+
+def _text_of(error: Exception) -> str:
+    if isinstance(error, KafkaError) and error.message:
+        return error.message
+    if is_shortage(error) and not isinstance(error, OutOfMemory):
+        return f"memory ran out ({error!r}): {NEXT_ACTION}"
+    return str(error)
 
 
 def _settle_memory() -> None:

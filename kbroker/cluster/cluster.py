@@ -223,6 +223,10 @@ class Cluster:
             return None
         return topic.partitions[index]
 
+    def count_partitions(self) -> int:
+        """How many partitions all topics have together."""
+        return sum(len(topic.partitions) for topic in self.topics.values())
+
     def own_configs(self, resource: ConfigResource) -> dict[str, str]:
         """The settings that were given to a resource other than a topic; not to be changed."""
         stored = self.configs.get(resource)

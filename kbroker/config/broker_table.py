@@ -1010,7 +1010,8 @@ _LIMITS = (
         "max.incremental.fetch.session.cache.slots",
         Type.INT,
         "1000",
-        "Fetch sessions remembered at the same time.",
+        "Fetch sessions remembered at the same time. Together they remember 200 partitions for each of "
+        "these; a client that finds no room is answered without a session.",
         minimum=0,
         dynamic=False,
     ),

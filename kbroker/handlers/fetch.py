@@ -188,6 +188,8 @@ class _FetchWork:
             targets,
             forgotten,
             by_topic_id=self.by_id,
+            of_follower=self.follower is not None,
+            user=self.ctx.peer,
             now_ms=self.node.clock.coordinator_ms(),
         )
 

@@ -434,6 +434,29 @@ async def test_the_cache_is_bounded() -> None:
         assert len(broker.node.fetch_sessions) == 3
 
 
+async def test_partitions_that_do_not_exist_fill_no_session(broker: Broker, wire: Wire) -> None:
+    await create_topic(wire, "t")
+    ask = fetch_request(Topic("none"), partitions=tuple(range(40_000)), session_epoch=0)
+    answer = await wire.ask(ApiKey.FETCH, 12, ask)
+    assert (answer.session_id, len(answer.responses[0].partitions)) == (0, 40_000)
+    assert broker.node.fetch_sessions.partitions == 0
+    # A few are remembered, and told of in every answer.
+    ask = fetch_request(Topic("none"), partitions=(0, 1), session_epoch=0)
+    session = (await wire.ask(ApiKey.FETCH, 12, ask)).session_id
+    answer = await wire.ask(ApiKey.FETCH, 12, again(session, 1))
+    assert [row.error_code for row in answer.responses[0].partitions] == [3, 3]
+
+
+async def test_the_sessions_of_closed_connections_make_way() -> None:
+    async with started(max_incremental_fetch_session_cache_slots=1) as broker:
+        async with connected(broker.endpoint) as wire:
+            topic = await create_topic(wire, "t")
+            await open_session(wire, topic)
+        await until(lambda: not broker.server.connections)
+        async with connected(broker.endpoint) as wire:
+            assert await open_session(wire, topic)
+
+
 async def test_a_session_is_told_when_its_topic_comes_and_goes(wire: Wire) -> None:
     topic = await create_topic(wire, "t")
     session = await open_session(wire, topic)

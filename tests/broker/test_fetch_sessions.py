@@ -1,77 +1,129 @@
 """Fetch sessions (KIP-227)."""
 
+from collections.abc import Iterable, Sequence
+
 import pytest
 
-from kbroker.fetch_sessions import EPOCH_MAX, EVICT_AFTER_MS, FetchSessions, Target
+from kbroker.context import Peer
+from kbroker.endpoint import Endpoint
+from kbroker.fetch_sessions import (
+    EPOCH_MAX,
+    EVICT_AFTER_MS,
+    PARTITIONS_PER_SLOT,
+    UNKNOWN_MAX,
+    FetchPlan,
+    FetchSessions,
+    Target,
+    TargetKey,
+)
 from kbroker.protocol.errors import ErrorCode, KafkaError
+
+
+def client() -> Peer:
+    return Peer("127.0.0.1", Endpoint("127.0.0.1", 9092), "PLAINTEXT", None)
 
 
 def target(index: int, offset: int = 0) -> Target:
     return Target(("t", index), offset, 1000, -1, -1)
 
 
-def opened(sessions: FetchSessions, count: int = 2, now_ms: int = 0) -> int:
-    targets = [target(i) for i in range(count)]
-    plan = sessions.plan(0, 0, targets, (), by_topic_id=False, now_ms=now_ms)
+def sessions_of(sessions_max: int = 1000, partitions_there: int = 1_000_000) -> FetchSessions:
+    return FetchSessions(sessions_max, lambda: partitions_there)
+
+
+def asked(
+    sessions: FetchSessions,
+    session_id: int,
+    epoch: int,
+    targets: Iterable[Target] = (),
+    forgotten: Sequence[TargetKey] = (),
+    *,
+    by_topic_id: bool = False,
+    of_follower: bool = False,
+    user: Peer | None = None,
+    now_ms: int = 0,
+) -> FetchPlan:
+    return sessions.plan(
+        session_id,
+        epoch,
+        list(targets),
+        forgotten,
+        by_topic_id=by_topic_id,
+        of_follower=of_follower,
+        user=user or client(),
+        now_ms=now_ms,
+    )
+
+
+def opened(
+    sessions: FetchSessions,
+    count: int = 2,
+    now_ms: int = 0,
+    *,
+    of_follower: bool = False,
+    user: Peer | None = None,
+) -> int:
+    targets = map(target, range(count))
+    plan = asked(sessions, 0, 0, targets, of_follower=of_follower, user=user, now_ms=now_ms)
     assert not plan.incremental
     return plan.session_id
 
 
 def refused(sessions: FetchSessions, session_id: int, epoch: int, by_id: bool = False) -> ErrorCode:
     with pytest.raises(KafkaError) as raised:
-        sessions.plan(session_id, epoch, [], (), by_topic_id=by_id, now_ms=0)
+        asked(sessions, session_id, epoch, by_topic_id=by_id)
     return raised.value.code
 
 
 def test_epoch_minus_one_has_no_session() -> None:
-    sessions = FetchSessions()
-    plan = sessions.plan(0, -1, [target(0)], (), by_topic_id=False, now_ms=0)
+    sessions = sessions_of()
+    plan = asked(sessions, 0, -1, [target(0)])
     assert plan.session_id == 0
     assert len(sessions) == 0
 
 
 def test_an_incremental_request_fetches_all_that_the_session_knows() -> None:
-    sessions = FetchSessions()
+    sessions = sessions_of()
     session_id = opened(sessions)
-    plan = sessions.plan(session_id, 1, [target(1, 7)], (), by_topic_id=False, now_ms=0)
+    plan = asked(sessions, session_id, 1, [target(1, 7)])
     assert plan.incremental
     assert [(t.key[1], t.fetch_offset) for t in plan.targets] == [(0, 0), (1, 7)]
-    plan = sessions.plan(session_id, 2, [], [("t", 0)], by_topic_id=False, now_ms=0)
+    plan = asked(sessions, session_id, 2, [], [("t", 0)])
     assert [t.key[1] for t in plan.targets] == [1]
 
 
 def test_wrong_id_wrong_epoch_and_mixed_names_each_have_their_code() -> None:
-    sessions = FetchSessions()
+    sessions = sessions_of()
     session_id = opened(sessions)
     assert refused(sessions, session_id + 1, 1) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     assert refused(sessions, session_id, 2) == ErrorCode.INVALID_FETCH_SESSION_EPOCH
     assert refused(sessions, session_id, 1, True) == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
     # After a wrong epoch the session still works at the right one.
-    assert sessions.plan(session_id, 1, [], (), by_topic_id=False, now_ms=0).incremental
+    assert asked(sessions, session_id, 1).incremental
 
 
 def test_epoch_zero_with_an_id_replaces_the_session_and_minus_one_closes_it() -> None:
-    sessions = FetchSessions()
+    sessions = sessions_of()
     first = opened(sessions)
-    plan = sessions.plan(first, 0, [target(5)], (), by_topic_id=False, now_ms=0)
+    plan = asked(sessions, first, 0, [target(5)])
     assert plan.session_id not in (0, first)
     assert len(sessions) == 1
-    sessions.plan(plan.session_id, -1, [], (), by_topic_id=False, now_ms=0)
+    asked(sessions, plan.session_id, -1)
     assert len(sessions) == 0
 
 
 def test_epochs_wrap_to_one() -> None:
-    sessions = FetchSessions()
+    sessions = sessions_of()
     session_id = opened(sessions)
-    plan = sessions.plan(session_id, 1, [], (), by_topic_id=False, now_ms=0)
+    plan = asked(sessions, session_id, 1)
     assert plan.session is not None
     plan.session.epoch = EPOCH_MAX
-    sessions.plan(session_id, EPOCH_MAX, [], (), by_topic_id=False, now_ms=0)
-    assert sessions.plan(session_id, 1, [], (), by_topic_id=False, now_ms=0).incremental
+    asked(sessions, session_id, EPOCH_MAX)
+    assert asked(sessions, session_id, 1).incremental
 
 
 def test_a_full_cache_gives_no_session_until_one_is_old() -> None:
-    sessions = FetchSessions(sessions_max=1)
+    sessions = sessions_of(1)
     first = opened(sessions)
     assert opened(sessions, now_ms=EVICT_AFTER_MS - 1) == 0
     assert opened(sessions, now_ms=EVICT_AFTER_MS) not in (0, first)
@@ -98,16 +150,110 @@ def test_an_error_is_told_each_time_and_its_end_too() -> None:
 
 
 def test_a_partition_that_got_records_is_served_last_next_time() -> None:
-    sessions = FetchSessions()
+    sessions = sessions_of()
     session_id = opened(sessions, 3)
-    plan = sessions.plan(session_id, 1, [], (), by_topic_id=False, now_ms=0)
+    plan = asked(sessions, session_id, 1)
     assert plan.session is not None
     plan.session.move_back(("t", 0))
-    plan = sessions.plan(session_id, 2, [], (), by_topic_id=False, now_ms=0)
+    plan = asked(sessions, session_id, 2)
     assert [t.key[1] for t in plan.targets] == [1, 2, 0]
 
 
 def test_no_sessions_at_all() -> None:
-    sessions = FetchSessions(sessions_max=0)
+    sessions = sessions_of(0)
     assert opened(sessions) == 0
     assert len(sessions) == 0
+
+
+# -- room
+
+
+def test_all_sessions_together_are_bounded_in_partitions() -> None:
+    sessions = sessions_of(3)
+    assert opened(sessions, 2 * PARTITIONS_PER_SLOT)
+    assert opened(sessions, PARTITIONS_PER_SLOT + 1) == 0
+    assert sessions.partitions == 2 * PARTITIONS_PER_SLOT
+    assert opened(sessions, PARTITIONS_PER_SLOT)
+    assert opened(sessions, 1) == 0
+
+
+def test_what_leaves_makes_room() -> None:
+    sessions = sessions_of(2)
+    first = opened(sessions, PARTITIONS_PER_SLOT)
+    second = opened(sessions, PARTITIONS_PER_SLOT)
+    gone = [("t", index) for index in range(10)]
+    asked(sessions, first, 1, [target(0), target(1)], gone)
+    assert sessions.partitions == 2 * PARTITIONS_PER_SLOT - 8
+    asked(sessions, second, -1)
+    assert sessions.partitions == PARTITIONS_PER_SLOT - 8
+    asked(sessions, first, 2, [], [("t", index) for index in range(PARTITIONS_PER_SLOT)])
+    assert (sessions.partitions, len(sessions)) == (0, 0)
+
+
+def test_a_session_that_outgrows_the_room_ends() -> None:
+    sessions = sessions_of(2)
+    session_id = opened(sessions, PARTITIONS_PER_SLOT)
+    with pytest.raises(KafkaError) as raised:
+        asked(sessions, session_id, 1, map(target, range(2 * PARTITIONS_PER_SLOT + 1)))
+    assert raised.value.code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert (sessions.partitions, len(sessions)) == (0, 0)
+
+
+def test_a_session_of_partitions_that_are_mostly_made_up_is_not_remembered() -> None:
+    sessions = sessions_of(partitions_there=10)
+    assert opened(sessions, 11 + UNKNOWN_MAX) == 0
+    session_id = opened(sessions, 10 + UNKNOWN_MAX)
+    assert session_id
+    with pytest.raises(KafkaError):
+        asked(sessions, session_id, 1, [target(10 + UNKNOWN_MAX)])
+    assert len(sessions) == 0
+
+
+def test_a_session_stays_when_its_topics_are_deleted() -> None:
+    there = [1000]
+    sessions = FetchSessions(1000, lambda: there[0])
+    session_id = opened(sessions, 1000)
+    there[0] = 0
+    assert asked(sessions, session_id, 1, [target(0, 7)]).incremental
+
+
+def test_sessions_of_closed_connections_go_first() -> None:
+    sessions = sessions_of(3)
+    leaver = client()
+    old, left, used = opened(sessions), opened(sessions, user=leaver), opened(sessions)
+    leaver.is_gone = True
+    asked(sessions, used, 1, now_ms=EVICT_AFTER_MS)
+    assert opened(sessions, now_ms=EVICT_AFTER_MS)
+    assert refused(sessions, left, 1) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert opened(sessions, now_ms=EVICT_AFTER_MS)
+    assert refused(sessions, old, 1) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert opened(sessions, now_ms=EVICT_AFTER_MS) == 0
+
+
+def test_a_session_belongs_to_the_connection_that_used_it_last() -> None:
+    sessions = sessions_of(1)
+    first = client()
+    session_id = opened(sessions, user=first)
+    asked(sessions, session_id, 1)
+    first.is_gone = True
+    assert opened(sessions) == 0
+
+
+def test_a_client_makes_way_for_a_follower_but_not_the_other_way() -> None:
+    sessions = sessions_of(2)
+    assert opened(sessions, of_follower=True)
+    theirs = opened(sessions, now_ms=1)
+    assert opened(sessions, now_ms=2) == 0
+    assert opened(sessions, now_ms=3, of_follower=True)
+    assert refused(sessions, theirs, 1) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert opened(sessions, now_ms=4, of_follower=True) == 0
+
+
+def test_nobody_makes_way_where_that_is_not_enough() -> None:
+    sessions = sessions_of(2)
+    leaver = client()
+    left = opened(sessions, 10, user=leaver)
+    leaver.is_gone = True
+    opened(sessions, 100)
+    assert opened(sessions, 2 * PARTITIONS_PER_SLOT - 50) == 0
+    assert asked(sessions, left, 1).incremental

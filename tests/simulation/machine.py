@@ -182,7 +182,11 @@ class Machine:
             in_thread=self.disk.in_thread,
             dial=partial(self._network.dial, self.name),
         )
-        node.fetch_sessions = FetchSessions(random_=self._source.of("node", self.id, self.starts))
+        node.fetch_sessions = FetchSessions(
+            node.config.fetch_sessions_max,
+            cluster.count_partitions,
+            random_=self._source.of("node", self.id, self.starts),
+        )
         return node
 
     def _open_folders(self) -> LogFolders:

@@ -16,7 +16,7 @@ from .result import (
 )
 from .settings import GroupSettings
 from .transaction import Transaction, TransactionState
-from .transactions import TransactionCoordinator, TransactionSettings
+from .transactions import TransactionCoordinator, TransactionSettings, names_whole_producer
 
 __all__ = [
     "Answer",
@@ -36,4 +36,5 @@ __all__ = [
     "TransactionState",
     "append_error",
     "hash_partition",
+    "names_whole_producer",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from itertools import chain
 from typing import TypeAlias
 
 from kbroker.protocol.errors import ErrorCode
@@ -81,6 +82,8 @@ class Group:
     """
 
     __slots__ = (
+        "_subscriptions",
+        "_topics_read",
         "generation",
         "id",
         "initial_delay_left_ms",
@@ -96,7 +99,6 @@ class Group:
         "state_since_ms",
         "static_ids",
         "stored",
-        "subscriptions",
         "support",
         "unsynced",
     )
@@ -117,8 +119,10 @@ class Group:
         """Ids given with MEMBER_ID_REQUIRED that have not come back yet (KIP-394)."""
         self.unsynced: set[str] = set()
         """Members of this generation that have not sent SyncGroup."""
-        self.subscriptions: tuple[bytes, ...] | None = None
-        """What the members of this generation said for its protocol; None before the first."""
+        self._subscriptions: tuple[bytes, ...] | None = None
+        """What the members of this generation said for its protocol, until somebody asks for it."""
+        self._topics_read: frozenset[str] | None = None
+        """The topics in it; None when they are not known, as before the first generation."""
         self.joined = 0
         self.support: Counter[str] = Counter()
         self.is_initial = False
@@ -250,7 +254,7 @@ class Group:
 
     def keep_subscriptions(self) -> None:
         """A generation begins: what it reads stays until the next one, whoever joins meanwhile."""
-        self.subscriptions = tuple(m.metadata(self.protocol_name) for m in self.members.values())
+        self._subscriptions = tuple(m.metadata(self.protocol_name) for m in self.members.values())
 
     @property
     def is_unused(self) -> bool:
@@ -261,10 +265,17 @@ class Group:
         """Whether a member reads the topic; yes when members of a consumer group do not say."""
         if self.protocol_type != CONSUMER_PROTOCOL_TYPE:
             return False
-        if self.subscriptions is None:
-            return True
-        said = [read_subscription(metadata) for metadata in self.subscriptions]
-        return any(one is None or topic in one.topics for one in said)
+        if self._subscriptions is not None:
+            self._topics_read = _topics_in(self._subscriptions)
+            self._subscriptions = None
+        return self._topics_read is None or topic in self._topics_read
+
+
+def _topics_in(subscriptions: Iterable[bytes]) -> frozenset[str] | None:
+    """What the members of a consumer group read together; None when one does not say."""
+    said = [read_subscription(metadata) for metadata in subscriptions]
+    topics = [one.topics for one in said if one is not None]
+    return frozenset(chain.from_iterable(topics)) if len(topics) == len(said) else None
 
 
 def protocols_of(pairs: Iterable[tuple[str, bytes]]) -> Protocols:

@@ -125,7 +125,7 @@ class TransactionCoordinator:
     def _check_init(self, request: InitProducerIdRequest) -> ErrorCode:
         if not request.transactional_id:
             return ErrorCode.INVALID_REQUEST
-        if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_PRODUCER_EPOCH):
+        if not names_whole_producer(request):
             return ErrorCode.INVALID_REQUEST
         if not 0 < request.transaction_timeout_ms <= self._settings.timeout_max_ms:
             return ErrorCode.INVALID_TRANSACTION_TIMEOUT
@@ -443,6 +443,14 @@ class TransactionCoordinator:
     def abandon(self, slot: Parked[Any], now: Now) -> Result[None]:
         """Nobody is parked here."""
         return Result()
+
+
+def names_whole_producer(request: InitProducerIdRequest) -> bool:
+    """Whether an InitProducerId names the producer to go on with by id and epoch, or none at all.
+
+    Kafka asks this of every one, also of one without a transactional id, which goes on with nobody.
+    """
+    return (request.producer_id == NO_PRODUCER_ID) == (request.producer_epoch == NO_PRODUCER_EPOCH)
 
 
 def _may_go_on(known: Transaction, producer_id: int, epoch: int) -> bool:

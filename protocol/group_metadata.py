@@ -145,8 +145,6 @@ def decode_group_metadata(buffer: Buffer) -> GroupMetadataValue:
 
 # --- what consumers tell each other -----------------------------------------------------------
 
-_CONSUMER_PROTOCOL_VERSION_MAX = 3
-
 
 @nested
 class TopicPartitions:
@@ -156,21 +154,19 @@ class TopicPartitions:
     partitions: list[Int32]
 
 
-@message(versions="0-3")
+@message(versions="0-0")
 class Subscription:
-    """What a member of protocol type "consumer" wants to read."""
+    """What a member of protocol type "consumer" wants to read, as far as a broker is concerned.
+
+    Versions 1 to 3 add for the members' assignors what each one owned (KIP-429, KIP-792) and its
+    rack (KIP-881).
+    """
 
     topics: list[str]
     user_data: bytes | None
-    owned_partitions: list[TopicPartitions] = wire(since=1)
-    """For cooperative rebalancing (KIP-429)."""
-    generation_id: Int32 = wire(since=2, default=-1)
-    """Generation in which the partitions were owned (KIP-792)."""
-    rack_id: str | None = wire(since=3, default=None)
-    """KIP-881."""
 
 
-@message(versions="0-3")
+@message(versions="0-0")
 class Assignment:
     """What the leader gives to one member of protocol type "consumer"."""
 
@@ -181,20 +177,24 @@ class Assignment:
 def read_subscription(metadata: Buffer) -> Subscription | None:
     """The metadata of a member in JoinGroup; None when it is not of this form.
 
-    Other protocol types put anything there, so the bytes are never an error. A version above 3 is
-    read as 3, and what follows is ignored: new versions only add at the end.
+    Other protocol types put anything there, so the bytes are never an error. Whatever version they
+    are of, they are read as version 0, as Kafka does: new versions only add at the end, and there
+    are clients that leave out the last fields of the version that they name.
     """
     return _tolerant(Subscription, metadata)
 
 
 def read_assignment(assignment: Buffer) -> Assignment | None:
-    """The assignment of a member in SyncGroup; None when it is not of this form."""
+    """The assignment of a member in SyncGroup; None when it is not of this form.
+
+    It has been the same since version 0.
+    """
     return _tolerant(Assignment, assignment)
 
 
 def _tolerant(cls: type[M], blob: Buffer) -> M | None:
+    """The message behind the version, which stays unread: version 0 is the beginning of all."""
     try:
-        version = min(version_of(blob), _CONSUMER_PROTOCOL_VERSION_MAX)
-        return decode(cls, blob, version, VERSION_SIZE)[0]
+        return decode(cls, blob, 0, VERSION_SIZE)[0]
     except DecodeError:
         return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any
 
 from kbroker.protocol.api_keys import ApiKey
@@ -309,6 +310,8 @@ def transactions() -> Iterator[Call]:
     yield from _preparations()
     for version in range(7):
         yield from _inits(version)
+    for version in range(3, 6):
+        yield from _named_producers(version)
     yield from _first_inits()
     for version in range(6):
         yield from _additions(version)
@@ -431,6 +434,18 @@ def _inits(version: int, mark: str = "") -> Iterator[Call]:
         yield stranger.init("two phases", version, enable2_pc=True)
         yield stranger.init("kept", version, keep_prepared_txn=True)
         yield stranger.init("both", version, enable2_pc=True, keep_prepared_txn=True)
+
+
+def _named_producers(version: int) -> Iterator[Call]:
+    """Every way to name, or half name, the producer to go on with, by whom nobody knows."""
+    for producer_id, epoch in product((-1, 0, 7, -7), repeat=2):
+        values = {"producer_id": producer_id, "producer_epoch": epoch}
+        one = Producer(f"init-named-v{version}-{producer_id}-{epoch}")
+        yield one.init("no id", version, transactional_id=None, **values)
+        yield one.init("empty id", version, transactional_id="", **values)
+        yield one.init("unknown id", version, **values)
+        yield one.init("known id", version, **values)
+        yield one.init("bad timeout", version, timeout_ms=0, **values)
 
 
 def _first_inits() -> Iterator[Call]:

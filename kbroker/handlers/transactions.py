@@ -7,7 +7,7 @@ from typing import Any
 
 from kbroker.cluster import INTERNAL_TOPICS, OFFSETS_TOPIC
 from kbroker.context import Context
-from kbroker.coordinator import hash_partition
+from kbroker.coordinator import hash_partition, names_whole_producer
 from kbroker.coordinator.transaction import TopicPartition
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -45,12 +45,14 @@ def init_producer_id(
     Versions: 3 may name the producer id to go on with (KIP-360), 4 knows PRODUCER_FENCED.
     """
     if request.transactional_id is None:
-        return _new_id(ctx)
+        return _new_id(ctx, request)
     return _init_transactional(ctx, request, request.transactional_id)
 
 
-async def _new_id(ctx: Context) -> InitProducerIdResponse:
+async def _new_id(ctx: Context, request: InitProducerIdRequest) -> InitProducerIdResponse:
     try:
+        if not names_whole_producer(request):
+            raise KafkaError(ErrorCode.INVALID_REQUEST)
         producer_id = await ctx.node.producer_ids.next()
     except KafkaError as error:
         return InitProducerIdResponse(error_code=error.code, producer_id=-1, producer_epoch=-1)

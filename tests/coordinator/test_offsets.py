@@ -8,7 +8,14 @@ from kbroker.coordinator import GroupSettings
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.group_metadata import decode_key, decode_offset_commit
 
-from .harness import COMMIT_VERSIONS, FETCH_VERSIONS, LOG_START_MS, SESSION_MS, Harness
+from .harness import (
+    COMMIT_VERSIONS,
+    FETCH_VERSIONS,
+    LOG_START_MS,
+    SESSION_MS,
+    Harness,
+    subscription,
+)
 
 ORDERS = ("orders", 0)
 WITH_GENERATION = [version for version in COMMIT_VERSIONS if version >= 1]
@@ -244,6 +251,17 @@ def test_offsets_of_subscribed_topics_stay() -> None:
     h.leave((member, None))
     assert h.delete_offsets({"orders": [0]}).topics[0].partitions[0].error_code == 0
     assert h.fetch(None) == {}
+
+
+def test_a_subscription_without_the_last_fields_of_its_version_says_its_topics() -> None:
+    h = Harness()
+    (member,) = h.stable(1, protocols=(("range", b"\0\1" + subscription("orders")[2:]),))
+    h.commit({ORDERS: 1, ("audit", 0): 1}, member, 1)
+    response = h.delete_offsets({"orders": [0], "audit": [0]})
+    assert [topic.partitions[0].error_code for topic in response.topics] == [
+        ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
+        0,
+    ]
 
 
 def test_a_garbled_subscription_may_mean_any_topic() -> None:

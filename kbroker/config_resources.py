@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+NAMED_BYTES_MAX = 8192
+"""Of the name and the settings of a group or of a subscription to metrics."""
+
 
 class Resource:
     """One thing that has settings. Subclasses say where they are kept and which are good."""
@@ -187,10 +190,40 @@ class LoggerResource(Resource):
         return True
 
 
-class GroupResource(StoredResource):
+class NamedResource(StoredResource):
+    """A resource that any client may think up by naming it, so what is kept of them is bounded.
+
+    Attributes:
+      count_max: How many of its type may have settings.
+    """
+
+    count_max: int
+
+    def check(self, values: Mapping[str, str]) -> None:
+        size = len(self.name.encode()) + sum(
+            len(name.encode()) + len(value.encode()) for name, value in values.items()
+        )
+        if size > NAMED_BYTES_MAX:
+            raise KafkaError(
+                ErrorCode.POLICY_VIOLATION,
+                f"Name and settings have {size} bytes together; at most {NAMED_BYTES_MAX} are kept",
+            )
+        cluster = self.node.cluster
+        if values and self.resource not in cluster.configs:
+            count = sum(each.type is self.type for each in cluster.configs)
+            if count >= self.count_max:
+                raise KafkaError(
+                    ErrorCode.POLICY_VIOLATION,
+                    f"{count} resources of this type have settings, and no more may; take away "
+                    "those of some that are not used any more",
+                )
+
+
+class GroupResource(NamedResource):
     """The settings of a group, which need not exist yet."""
 
     type = ResourceType.GROUP
+    count_max = 10_000
     properties = GROUP_PROPERTIES
 
     def __init__(self, node: Node, name: str) -> None:
@@ -202,13 +235,15 @@ class GroupResource(StoredResource):
         return describe_group(self.own(), self.node.config)
 
     def check(self, values: Mapping[str, str]) -> None:
+        super().check(values)
         validate_group_configs(values, self.node.config)
 
 
-class ClientMetricsResource(StoredResource):
+class ClientMetricsResource(NamedResource):
     """A subscription to the metrics of clients (KIP-714)."""
 
     type = ResourceType.CLIENT_METRICS
+    count_max = 1_000
     properties = CLIENT_METRICS_PROPERTIES
 
     def __init__(self, node: Node, name: str) -> None:
@@ -220,6 +255,7 @@ class ClientMetricsResource(StoredResource):
         return describe_client_metrics(self.own(), self.node.config)
 
     def check(self, values: Mapping[str, str]) -> None:
+        super().check(values)
         for name in values:
             if name not in self.properties:
                 raise KafkaError(

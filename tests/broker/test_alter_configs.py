@@ -12,6 +12,12 @@ import pytest
 
 from kbroker.broker import Broker
 from kbroker.cluster import ConfigResource, ResourceType
+from kbroker.config_resources import (
+    NAMED_BYTES_MAX,
+    ClientMetricsResource,
+    GroupResource,
+    NamedResource,
+)
 from kbroker.log_levels import own_levels, set_levels
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
@@ -542,3 +548,44 @@ async def test_types_that_do_not_exist_are_refused(wire: Wire, types: list[int])
     ask = request(ApiKey.LIST_CONFIG_RESOURCES, resource_types=types)
     answer = await wire.ask(ApiKey.LIST_CONFIG_RESOURCES, 1, ask)
     assert (answer.error_code, answer.config_resources) == (ErrorCode.UNSUPPORTED_VERSION, [])
+
+
+# -- resources that clients think up
+
+
+@pytest.mark.parametrize(
+    ("kind", "resource", "setting"),
+    [
+        (GROUP, GroupResource, ("consumer.session.timeout.ms", SET, "50000")),
+        (METRICS, ClientMetricsResource, ("interval.ms", SET, "60000")),
+    ],
+    ids=["group", "metrics"],
+)
+async def test_settings_of_made_up_names_are_bounded_in_number(
+    monkeypatch: pytest.MonkeyPatch, kind: int, resource: type[NamedResource], setting: Changes
+) -> None:
+    monkeypatch.setattr(resource, "count_max", 2)
+    async with started() as broker, connected(broker.endpoint) as wire:
+        names = ["a", "b", "c"]
+        codes = [(await change(wire, setting, kind=kind, name=each)).error_code for each in names]
+        assert codes == [0, 0, ErrorCode.POLICY_VIOLATION]
+        only_checked = await change(wire, setting, kind=kind, name="c", validate_only=True)
+        assert only_checked.error_code == ErrorCode.POLICY_VIOLATION
+        assert (await change(wire, setting, kind=kind, name="b")).error_code == 0
+        await change(wire, (setting[0], DELETE, None), kind=kind, name="c")
+        assert await own(wire, kind, "c") == {}
+        await replace(wire, {}, kind=kind, name="a")
+        assert (await change(wire, setting, kind=kind, name="c")).error_code == 0
+        assert await listed(wire, kind) == [(kind, "b"), (kind, "c")]
+
+
+async def test_settings_of_made_up_names_are_bounded_in_size(wire: Wire) -> None:
+    setting = ("consumer.session.timeout.ms", SET, "50000")
+    row = await change(wire, setting, kind=GROUP, name="g" * NAMED_BYTES_MAX)
+    assert row.error_code == ErrorCode.POLICY_VIOLATION
+    assert "8192" in row.error_message
+    row = await change(wire, setting, kind=GROUP, name="g" * 8000)
+    assert row.error_code == 0
+    metrics = ",".join(f"org.apache.kafka.{number}" for number in range(1000))
+    row = await change(wire, ("metrics", SET, metrics), kind=METRICS, name="m")
+    assert row.error_code == ErrorCode.POLICY_VIOLATION

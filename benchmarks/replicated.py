@@ -19,7 +19,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from kbroker.cli.control import ask
+from kbroker.cli.control import Control, ask
 
 from .__main__ import arguments, document, measure, run, write_section
 from .brokers import BenchmarkFailed, Broker, Kafka, Kbroker, free_port, free_ports
@@ -102,9 +102,10 @@ class CrashingKbroker(ThreeKbroker):
     """It takes orders to crash a node and to start it again."""
 
     def _commands(self) -> list[list[str]]:
-        self._control = free_port()
-        ports = ("--port", str(self.ports[0]), "--control-port", str(self._control))
-        return [self._command("--nodes", "3", *ports)]
+        port, token = free_port(), str(self.folder / "control.token")
+        self._control = Control(f"127.0.0.1:{port}", token)
+        ports = ("--port", str(self.ports[0]), "--control-port", str(port))
+        return [self._command("--nodes", "3", *ports, "--control-token-file", token)]
 
     def crash(self, node: int) -> None:
         self._order("crash_node", node)
@@ -113,7 +114,7 @@ class CrashingKbroker(ThreeKbroker):
         self._order("start_node", node)
 
     def _order(self, verb: str, node: int) -> None:
-        ask(f"127.0.0.1:{self._control}", do=verb, node=node)
+        ask(self._control, do=verb, node=node)
 
 
 class CrashingKafka(ThreeKafka):

@@ -20,6 +20,7 @@ from .topics import NewTopic
 
 ADDRESS_VARIABLES = ("KAFKA_BOOTSTRAP_SERVERS", "BOOTSTRAP_SERVERS", "KBROKER_BOOTSTRAP")
 CONTROL_VARIABLE = "KBROKER_CONTROL"
+TOKEN_FILE_VARIABLE = "KBROKER_CONTROL_TOKEN_FILE"
 PASSED_ON = [
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 ]
@@ -72,15 +73,16 @@ async def _plain(
 async def _controlled(
     options: RunOptions, config: BrokerConfig
 ) -> AsyncIterator[tuple[Broker, Variables]]:
-    """A broker that takes orders of tests, and the variable that says where."""
+    """A broker that takes orders of tests, and the variables that say where."""
     from .testing.control import controlled
 
     async def prepare(broker: Broker) -> None:
         await declare(broker, options.topics, options.seeds)
 
     settings = {"config": config, "data_dir": options.data_dir, "disk": options.disk}
-    async with controlled(0, prepare, **settings) as (local, endpoint):
-        yield local.running.broker, {CONTROL_VARIABLE: str(endpoint)}
+    async with controlled(0, None, prepare, **settings) as (local, control):
+        variables = {CONTROL_VARIABLE: control.address, TOKEN_FILE_VARIABLE: control.token_file}
+        yield local.running.broker, variables
 
 
 async def _run_child(command: Sequence[str], environment: dict[str, str]) -> int:

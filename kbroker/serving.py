@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -33,6 +33,9 @@ from .server import LOOPBACK_NAMES, CannotListen, Listener
 from .settings import SettingFlags, kafka_environment, load_settings
 from .storage.naming import LOG, META_PROPERTIES
 from .topics import NewTopic
+
+if TYPE_CHECKING:
+    from .testing.control import ControlPort
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +67,7 @@ class ServeOptions(SettingFlags):
     exit_with_parent: bool = False
     idle_seconds: float | None = None
     control_port: int | None = None
+    control_token_file: str | None = None
     disk: bool = False
     cluster_id: str | None = None
 
@@ -95,7 +99,7 @@ class _Serving:
         self.parent = os.getppid()
         self.stop = trio.CancelScope()
         self.is_new = False
-        self.control: str | None = None
+        self.control: ControlPort | None = None
         self.connections: Callable[[], int] = int
         self.data_dirs: tuple[str, ...] = ()
 
@@ -191,10 +195,14 @@ class _Serving:
 
         try:
             async with controlled(
-                port, self._prepare, config=config, disk=self.options.disk, **settings
-            ) as (local, endpoint):
+                port,
+                self.options.control_token_file,
+                self._prepare,
+                config=config,
+                disk=self.options.disk,
+                **settings,
+            ) as (local, self.control):
                 self.connections = local.connections
-                self.control = str(endpoint)
                 yield local.running.broker
         except* OSError as group:
             raise StartFailed(
@@ -257,7 +265,8 @@ class _Serving:
             "node_id": broker.node.id,
             "nodes": nodes,
             "data_dir": os.path.abspath(self.data_dirs[0]) if self.data_dirs else None,
-            "control": self.control,
+            "control": self.control and self.control.address,
+            "control_token_file": self.control and self.control.token_file,
             "version": __version__,
             "seconds": round(time.perf_counter() - self.started, 3),
         }
@@ -277,7 +286,8 @@ class _Serving:
                 lines.append(f"  Kafka    {address}  ({whose}{listener.name}{note})")
         lines.append(f"  Data     {self._data_line(broker)}")
         if self.control:
-            lines.append(f"  Control  {self.control}  (faults, clocks and nodes, for tests)")
+            where, file = self.control
+            lines.append(f"  Control  {where}  (faults, clocks and nodes; token in {file})")
         loss = _loss_window(node.config, in_memory=node.in_memory)
         if loss:
             lines.append(f"  Loss     {loss}")

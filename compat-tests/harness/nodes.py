@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from kbroker.cli.control import ask
+from kbroker.cli.control import Control, ask
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import request_class
 
@@ -54,15 +54,17 @@ class KbrokerNodes(KbrokerBroker):
     def __init__(self, folder: Path, properties: Mapping[str, str]) -> None:
         super().__init__(folder, {**REPLICATED, **properties})
         self.port = _ports_in_a_row(len(NODES))
-        self._control = free_port()
+        self._control_port = free_port()
+        self._control_token = folder / "control.token"
 
     @property
     def address(self) -> str:
         return ",".join(f"127.0.0.1:{self.port + number}" for number in range(len(NODES)))
 
     def _command(self) -> list[str]:
-        nodes = ["--nodes", str(len(NODES)), "--control-port", str(self._control)]
-        return [*super()._command(), *nodes]
+        nodes = ["--nodes", str(len(NODES)), "--control-port", str(self._control_port)]
+        token = ["--control-token-file", str(self._control_token)]
+        return [*super()._command(), *nodes, *token]
 
     def _is_ready(self) -> bool:
         return self._port_file.exists()  # the port is known
@@ -74,7 +76,8 @@ class KbrokerNodes(KbrokerBroker):
         self._order("start_node", node)
 
     def _order(self, verb: str, node: int) -> None:
-        ask(f"127.0.0.1:{self._control}", do=verb, node=node)
+        control = Control(f"127.0.0.1:{self._control_port}", str(self._control_token))
+        ask(control, do=verb, node=node)
 
 
 class _QuorumNode(ApacheBroker):

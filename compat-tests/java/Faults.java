@@ -6,6 +6,8 @@ import java.io.InputStreamReader;
 import java.io.OutputStream;
 import java.net.Socket;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.LinkedHashMap;
@@ -42,6 +44,8 @@ public final class Faults {
             orders = socket.getOutputStream();
             answers = new BufferedReader(
                 new InputStreamReader(socket.getInputStream(), StandardCharsets.UTF_8));
+            String token = Files.readString(Path.of(System.getenv("KBROKER_CONTROL_TOKEN_FILE")));
+            order("login", "token", token.strip());
         }
 
         JsonNode order(String verb, Object... namesAndValues) throws IOException {

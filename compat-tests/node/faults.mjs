@@ -5,11 +5,13 @@
 
 import assert from 'node:assert/strict'
 import { once } from 'node:events'
+import { readFileSync } from 'node:fs'
 import { connect } from 'node:net'
 import { createInterface } from 'node:readline'
 import kafkajs from 'kafkajs'
 
 const topic = 'orders'
+const token = readFileSync(process.env.KBROKER_CONTROL_TOKEN_FILE, 'ascii').trim()
 
 // Gives orders to one broker: a JSON object a line, and a line as answer.
 class Control {
@@ -17,6 +19,12 @@ class Control {
     const [host, port] = address.split(':')
     this.socket = connect({ host, port })
     this.lines = createInterface({ input: this.socket })
+  }
+
+  static async open(address) {
+    const control = new Control(address)
+    await control.order('login', { token })
+    return control
   }
 
   async order(verb, words = {}) {
@@ -99,10 +107,10 @@ const stories = {
   'a broker that restarts': brokerRestarts,
 }
 
-const first = new Control(process.env.KBROKER_CONTROL)
+const first = await Control.open(process.env.KBROKER_CONTROL)
 for (const [name, tell] of Object.entries(stories)) {
   const fresh = await first.order('open', { topics: { [topic]: 1 } })
-  const control = new Control(fresh.control)
+  const control = await Control.open(fresh.control)
   await tell(control, fresh.bootstrap_servers)
   await control.order('close') // fails when a fault hit nothing
   console.log(name)

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from .control import CONTROL, ask
+from .control import Control, ask, control_options
 from .output import Column, format_options, show, table
 
 NODE = click.argument("node_id", metavar="ID", type=int)
@@ -18,9 +18,9 @@ def node() -> None:
 
 
 @node.command("list")
-@CONTROL
+@control_options
 @format_options
-def list_nodes(control: str, output: str) -> None:
+def list_nodes(control: Control, output: str) -> None:
     """Show the nodes, and how many partitions they lead and are behind in."""
     nodes: list[dict[str, Any]] = ask(control, do="nodes")["nodes"]
     columns = [Column("id"), Column("state"), Column("address"), Column("controller")]
@@ -29,17 +29,17 @@ def list_nodes(control: str, output: str) -> None:
 
 
 @node.command()
-@CONTROL
+@control_options
 @NODE
-def stop(control: str, node_id: int) -> None:
+def stop(control: Control, node_id: int) -> None:
     """Stop a node in order: others take over what it leads, then it goes."""
     ask(control, do="stop_node", node=node_id)
 
 
 @node.command()
-@CONTROL
+@control_options
 @NODE
-def crash(control: str, node_id: int) -> None:
+def crash(control: Control, node_id: int) -> None:
     """End a node as if its process had been killed.
 
     Connections are reset, nothing more is written. Others take over when they have missed it.
@@ -48,25 +48,25 @@ def crash(control: str, node_id: int) -> None:
 
 
 @node.command()
-@CONTROL
+@control_options
 @NODE
-def start(control: str, node_id: int) -> None:
+def start(control: Control, node_id: int) -> None:
     """Start a node that is down, on its port and with its data."""
     ask(control, do="start_node", node=node_id)
 
 
 @node.command()
-@CONTROL
+@control_options
 @click.option("--rack", help="Its place.  [default: that of the other nodes]")
-def add(control: str, rack: str | None) -> None:
+def add(control: Control, rack: str | None) -> None:
     """Start one more node; prints its id. It has no partitions until some are moved to it."""
     click.echo(ask(control, do="add_node", rack=rack)["node"])
 
 
 @node.command()
-@CONTROL
+@control_options
 @NODE
-def remove(control: str, node_id: int) -> None:
+def remove(control: Control, node_id: int) -> None:
     """Move everything away from a node, stop it and forget it; its folder is removed."""
     ask(control, do="remove_node", node=node_id)
 
@@ -77,11 +77,11 @@ def link() -> None:
 
 
 @link.command()
-@CONTROL
+@control_options
 @click.argument("source", type=int)
 @click.argument("target", type=int)
 @click.option("--one-way", is_flag=True, help="SOURCE does not reach TARGET; the other way works.")
-def cut(control: str, source: int, target: int, one_way: bool) -> None:
+def cut(control: Control, source: int, target: int, one_way: bool) -> None:
     """Let nodes SOURCE and TARGET reach each other no more.
 
     A follower that does not reach its leader falls behind. Clients are not hit.
@@ -90,9 +90,9 @@ def cut(control: str, source: int, target: int, one_way: bool) -> None:
 
 
 @link.command()
-@CONTROL
+@control_options
 @click.argument("nodes", type=int, nargs=-1, metavar="[NODE NODE]")
-def heal(control: str, nodes: tuple[int, ...]) -> None:
+def heal(control: Control, nodes: tuple[int, ...]) -> None:
     """Undo the cuts between two nodes, or all."""
     if len(nodes) not in (0, 2):
         raise click.UsageError("name two nodes, or none for all links")

@@ -2,45 +2,85 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import socket
-from typing import Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
 import click
 
-CONTROL = click.option(
-    "--control",
-    metavar="HOST:PORT",
-    envvar="KBROKER_CONTROL",
-    required=True,
-    help="Where the broker takes orders; its banner says so.  [env: KBROKER_CONTROL]",
+Command = TypeVar("Command", bound=Callable[..., Any])
+HINT = (
+    "start the broker with --control-port, and name what its Control line says with --control and "
+    "--control-token-file"
 )
 
 
-def ask(control: str, /, **order: Any) -> dict[str, Any]:
+class Control(NamedTuple):
+    """Where a broker takes orders, and the file with the token that they need."""
+
+    address: str
+    token_file: str
+
+
+def control_options(command: Command) -> Command:
+    """Give a command `--control` and `--control-token-file`; it receives `control`."""
+
+    @click.option(
+        "--control",
+        "address",
+        metavar="HOST:PORT",
+        envvar="KBROKER_CONTROL",
+        required=True,
+        help="Where the broker takes orders; its banner says so.  [env: KBROKER_CONTROL]",
+    )
+    @click.option(
+        "--control-token-file",
+        "token_file",
+        metavar="FILE",
+        envvar="KBROKER_CONTROL_TOKEN_FILE",
+        required=True,
+        help="The token that orders need; the banner says where.  [env: KBROKER_CONTROL_TOKEN_FILE]",
+    )
+    @functools.wraps(command)
+    def with_control(*args: Any, address: str, token_file: str, **kw: Any) -> Any:
+        return command(*args, control=Control(address, token_file), **kw)
+
+    return with_control  # type: ignore[return-value]
+
+
+def ask(control: Control, /, **order: Any) -> dict[str, Any]:
     """Send one order; returns the answer, or ends the command with what went wrong."""
     from kbroker.endpoint import Endpoint
 
     try:
-        with socket.create_connection(Endpoint.parse(control)) as stream:
-            stream.sendall(json.dumps(order).encode() + b"\n")
-            with stream.makefile() as lines:
-                answer: dict[str, Any] = json.loads(lines.readline())
+        token = Path(control.token_file).read_text(encoding="ascii").strip()
     except (OSError, ValueError) as error:
-        raise click.ClickException(
-            f"{control} takes no orders ({error}); start the broker with --control-port and name "
-            "the address of its Control line"
-        ) from None
+        raise click.ClickException(f"{control.token_file} has no token ({error}); {HINT}") from None
+    try:
+        with (
+            socket.create_connection(Endpoint.parse(control.address)) as stream,
+            stream.makefile() as lines,
+        ):
+            for each in ({"do": "login", "token": token}, order):
+                stream.sendall(json.dumps(each).encode() + b"\n")
+                answer: dict[str, Any] = json.loads(lines.readline())
+                if not answer["ok"]:
+                    break
+    except (OSError, ValueError) as error:
+        raise click.ClickException(f"{control.address} takes no orders ({error}); {HINT}") from None
     if not answer["ok"]:
         raise click.ClickException(answer["error"])
     return answer
 
 
 @click.command()
-@CONTROL
+@control_options
 @click.argument("order", metavar="ORDER")
 @click.argument("words", nargs=-1, metavar="[WORD=VALUE]...")
-def control(control: str, order: str, words: tuple[str, ...]) -> None:
+def control(control: Control, order: str, words: tuple[str, ...]) -> None:
     """Give an order, and print the answer as JSON: kbroker control crash_at point=produce.appended
 
     docs/testing.md lists the orders. A VALUE is JSON, or else text.

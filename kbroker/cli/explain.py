@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from .control import CONTROL, ask
+from .control import Control, ask, control_options
 
 
 @click.group()
@@ -13,25 +13,25 @@ def explain() -> None:
 
 
 @explain.command()
-@CONTROL
+@control_options
 @click.argument("name")
-def group(control: str, name: str) -> None:
+def group(control: Control, name: str) -> None:
     """Say what the group NAME waits for, and why it rebalanced."""
     click.echo(ask(control, do="explain", group=name)["text"])
 
 
 @explain.command()
-@CONTROL
+@control_options
 @click.argument("topic")
 @click.argument("index", type=click.IntRange(0))
-def partition(control: str, topic: str, index: int) -> None:
+def partition(control: Control, topic: str, index: int) -> None:
     """Say whether partition INDEX of TOPIC is served, and why not."""
     click.echo(ask(control, do="explain", topic=topic, partition=index)["text"])
 
 
 @explain.command()
-@CONTROL
+@control_options
 @click.argument("transactional_id")
-def transaction(control: str, transactional_id: str) -> None:
+def transaction(control: Control, transactional_id: str) -> None:
     """Say where the transaction of TRANSACTIONAL_ID stands, and why."""
     click.echo(ask(control, do="explain", transactional_id=transactional_id)["text"])

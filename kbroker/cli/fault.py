@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from .control import CONTROL, ask
+from .control import Control, ask, control_options
 
 
 @click.group()
@@ -15,7 +15,7 @@ def fault() -> None:
 
 
 @fault.command()
-@CONTROL
+@control_options
 @click.argument("api", nargs=-1)
 @click.option("--error", metavar="NAME", help="Answer with this error.")
 @click.option(
@@ -45,7 +45,7 @@ def fault() -> None:
 @click.option("--ms", type=float, help="How long a delay or throttling is.")
 @click.option("--bit", type=int, help="Which bit of a batch to flip, behind its header.")
 @click.option("--maybe", is_flag=True, help="`fault check` does not mind if it never fires.")
-def arm(control: str, after: bool, versions: str | None, **words: Any) -> None:
+def arm(control: Control, after: bool, versions: str | None, **words: Any) -> None:
     """Arm a fault for the requests of API... (Produce, Fetch, ...), or for all; prints its number."""
     given = {name: value for name, value in words.items() if value not in (None, ())}
     if versions is not None:
@@ -59,25 +59,25 @@ def arm(control: str, after: bool, versions: str | None, **words: Any) -> None:
 
 
 @fault.command()
-@CONTROL
+@control_options
 @click.argument("number", type=int)
 @click.option("--wait", type=int, default=0, metavar="N", help="Wait until it has hit N requests.")
 @click.option("--timeout", type=float, default=5.0, show_default=True, help="Seconds.")
-def hits(control: str, number: int, wait: int, timeout: float) -> None:
+def hits(control: Control, number: int, wait: int, timeout: float) -> None:
     """Print how many requests fault NUMBER has hit."""
     click.echo(ask(control, do="hits", fault=number, wait=wait, timeout=timeout)["hits"])
 
 
 @fault.command()
-@CONTROL
+@control_options
 @click.argument("number", type=int)
-def disarm(control: str, number: int) -> None:
+def disarm(control: Control, number: int) -> None:
     """Let fault NUMBER hit nothing more."""
     ask(control, do="disarm", fault=number)
 
 
 @fault.command()
-@CONTROL
-def check(control: str) -> None:
+@control_options
+def check(control: Control) -> None:
     """Fail when a fault hit nothing, and say what came closest."""
     ask(control, do="check")

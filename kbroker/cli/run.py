@@ -18,7 +18,11 @@ _NOT_STARTED, _NOT_FOUND = 3, 127
 @declared_options
 @click.option("--env", "variables", multiple=True, metavar="NAME", help="One more variable.")
 @click.option("-o", "overrides", multiple=True, metavar="KEY=VALUE", help="Set a property.")
-@click.option("--control", is_flag=True, help="Take orders of tests at KBROKER_CONTROL.")
+@click.option(
+    "--control",
+    is_flag=True,
+    help="Take orders of tests at KBROKER_CONTROL, with the token of KBROKER_CONTROL_TOKEN_FILE.",
+)
 @click.option(
     "--disk", is_flag=True, help="With --control: a disk in memory that orders can break."
 )

@@ -66,6 +66,12 @@ NODES_MAX = 100
     help="Take orders of tests here, on 127.0.0.1: faults, clocks and more. 0 is a free port.",
 )
 @option(
+    "--control-token-file",
+    type=click.Path(dir_okay=False),
+    help="The token that orders need is in this file, which is made if it is not there."
+    "  [default: a new file, which the banner names]",
+)
+@option(
     "--disk",
     is_flag=True,
     help="With --memory and --control-port: a disk in memory that orders can break.",

@@ -2,6 +2,10 @@
 
 One line is one order and one line is its answer (`orders` has what they say). An order that waits is
 answered when the wait is over; orders of one connection are done in turn.
+
+The first order of a connection is `login` with the token of a file that only the server's owner can
+read: every web page and every user of the machine reaches a port of 127.0.0.1. A connection ends at
+its first line that is no order, because a browser's request has more lines.
 """
 
 from __future__ import annotations
@@ -9,37 +13,63 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import trio
 
 from kbroker.broker import Broker
 from kbroker.endpoint import Endpoint
 
+from .control_token import ControlToken, control_token
 from .host import BrokerThread
 from .local import LocalBroker
-from .orders import Answer, Orders
+from .orders import Answer, NoOrder, Order, Orders, read_order
 
 logger = logging.getLogger(__name__)
 
 LINE_BYTES_MAX = 64 * 1024
 RECEIVE_BYTES = 4096
+LOGIN_SECONDS = 10
 HOST = "127.0.0.1"
+
+
+class ControlPort(NamedTuple):
+    """Where a server takes orders: its address, and the file of the token that comes first."""
+
+    address: str
+    token_file: str
 
 
 @contextlib.asynccontextmanager
 async def controlled(
-    port: int, prepare: Callable[[Broker], Awaitable[None]], **settings: Any
-) -> AsyncIterator[tuple[LocalBroker, Endpoint]]:
+    port: int,
+    token_file: str | None,
+    prepare: Callable[[Broker], Awaitable[None]],
+    **settings: Any,
+) -> AsyncIterator[tuple[LocalBroker, ControlPort]]:
     """Run a broker in a thread of its own, and take orders for it.
 
-    Parameters: `port` of 127.0.0.1 is where orders come in, 0 is a free one; `prepare` is called in
-    the broker's thread before anybody is told of it; `settings` are those of `LocalBroker`. Yields
-    the broker and the address for orders. Raises OSError when the port is taken, else what
-    `open_broker` and `prepare` raise.
+    Parameters: `port` of 127.0.0.1 is where orders come in, 0 is a free one; `token_file` has the
+    token of those who may give them, None is a new file; `prepare` is called in the broker's thread
+    before anybody is told of it; `settings` are those of `LocalBroker`. Yields the broker and where
+    to send orders. Raises OSError when the port cannot be used, StartFailed when the token's file
+    cannot, else what `open_broker` and `prepare` raise.
     """
+    with control_token(token_file) as token:
+        async with _opened(port, token, prepare, settings) as (broker, endpoint):
+            yield broker, ControlPort(str(endpoint), str(token.file))
+
+
+@contextlib.asynccontextmanager
+async def _opened(
+    port: int,
+    token: ControlToken,
+    prepare: Callable[[Broker], Awaitable[None]],
+    settings: dict[str, Any],
+) -> AsyncIterator[tuple[LocalBroker, Endpoint]]:
     listeners = await trio.open_tcp_listeners(port, host=HOST)
     thread = BrokerThread()
     try:
@@ -47,7 +77,7 @@ async def controlled(
         try:
             await _in_thread(broker.run_in_broker, lambda running: prepare(running.broker))
             async with trio.open_nursery() as nursery:
-                sockets = _Sockets(thread, nursery)
+                sockets = _Sockets(thread, token, nursery)
                 yield broker, sockets.serve(broker, listeners, closable=False)
                 nursery.cancel_scope.cancel()
         finally:
@@ -71,8 +101,9 @@ async def _in_thread(function: Callable[..., Any], *arguments: Any, **settings: 
 class _Sockets:
     """One for each broker: the first one, and those that orders open."""
 
-    def __init__(self, thread: BrokerThread, nursery: trio.Nursery) -> None:
+    def __init__(self, thread: BrokerThread, token: ControlToken, nursery: trio.Nursery) -> None:
         self._thread = thread
+        self._token = token
         self._nursery = nursery
 
     def serve(
@@ -90,24 +121,52 @@ class _Sockets:
             return self.serve(broker, await trio.open_tcp_listeners(0, host=HOST), closable=True)
 
         control = trio.from_thread.run(serve)
-        return {"bootstrap_servers": broker.bootstrap_servers, "control": str(control)}
+        return {
+            "bootstrap_servers": broker.bootstrap_servers,
+            "control": str(control),
+            "control_token_file": str(self._token.file),
+        }
 
     async def _accept(self, orders: Orders, listeners: list[trio.SocketListener]) -> None:
         with trio.CancelScope() as scope:
-            await trio.serve_listeners(partial(_obey, orders, scope), listeners)
+            await trio.serve_listeners(partial(self._obey, orders, scope), listeners)
+
+    async def _obey(self, orders: Orders, scope: trio.CancelScope, stream: trio.abc.Stream) -> None:
+        """Carry out the orders of one connection, until one of them closes the broker."""
+        with (
+            contextlib.suppress(trio.BrokenResourceError),
+            trio.move_on_after(LOGIN_SECONDS) as limit,
+        ):
+            known = False
+            async for line in _lines(stream):
+                try:
+                    order = read_order(line)
+                    if known:
+                        answer = await _in_thread(orders.carry_out, order)
+                    else:
+                        answer = self._login(order)
+                        known, limit.deadline = True, math.inf
+                except NoOrder as error:
+                    await _send(stream, {"ok": False, "error": str(error)})
+                    return
+                await _send(stream, answer)
+                if orders.closed:
+                    scope.cancel()
+
+    def _login(self, order: Order) -> Answer:
+        """Let somebody in. Raises NoOrder."""
+        if order.keys() != {"do", "token"} or order["do"] != "login":
+            raise NoOrder('the first line is {"do": "login", "token": ...}')
+        if not self._token.is_same(order["token"]):
+            raise NoOrder("this is not the token of the file that the server's Control line names")
+        return {"ok": True}
 
 
-async def _obey(orders: Orders, scope: trio.CancelScope, stream: trio.SocketStream) -> None:
-    """Carry out the orders of one connection, until one of them closes the broker."""
-    with contextlib.suppress(trio.BrokenResourceError):
-        async for line in _lines(stream):
-            answer = await _in_thread(orders.carry_out, line)
-            await stream.send_all(json.dumps(answer).encode() + b"\n")
-            if orders.closed:
-                scope.cancel()
+async def _send(stream: trio.abc.SendStream, answer: Answer) -> None:
+    await stream.send_all(json.dumps(answer).encode() + b"\n")
 
 
-async def _lines(stream: trio.SocketStream) -> AsyncIterator[bytes]:
+async def _lines(stream: trio.abc.ReceiveStream) -> AsyncIterator[bytes]:
     buffer = bytearray()
     while len(buffer) <= LINE_BYTES_MAX:
         end = buffer.find(b"\n")

@@ -29,12 +29,30 @@ from .snapshot import Snapshot
 
 logger = logging.getLogger(__name__)
 
+Order = dict[str, Any]
 Answer = dict[str, Any]
 Opened = Callable[[LocalBroker], Answer]
 """Makes a new broker reachable for orders; its answer says where."""
 EXPECTED = (ValueError, TypeError, AssertionError, RuntimeError, OSError, KafkaError, ClientError)
 """What an order can end with whose words make no sense, or whose broker has no such thing."""
 T = TypeVar("T")
+
+
+class NoOrder(ValueError):
+    """What came is none; the text says why."""
+
+
+def read_order(line: bytes) -> Order:
+    """Read what one line says. Raises NoOrder."""
+    try:
+        order = json.loads(line)
+    except RecursionError:
+        raise NoOrder("an order is not nested so deeply") from None
+    except ValueError as error:
+        raise NoOrder(f"an order is a JSON object: {error}") from None
+    if not isinstance(order, dict) or "do" not in order:
+        raise NoOrder('an order is a JSON object that has "do"')
+    return order
 
 
 class Orders:
@@ -63,21 +81,19 @@ class Orders:
             | self._on_life()
         )
 
-    def carry_out(self, line: bytes) -> Answer:
-        """Do what one line says; the answer, also when it makes no sense."""
+    def carry_out(self, order: Order) -> Answer:
+        """Do what an order says; the answer, also when it makes no sense."""
+        words = dict(order)
         try:
-            order = json.loads(line)
-            if not isinstance(order, dict):
-                raise TypeError("an order is a JSON object")
-            name = order.pop("do", None)
-            verb = self._verbs.get(name)
+            name = words.pop("do")
+            verb = self._verbs.get(name) if isinstance(name, str) else None
             if verb is None:
                 raise ValueError(f"`do` is one of {', '.join(sorted(self._verbs))}, not {name!r}")
-            return {"ok": True, **_call(verb, order, name)}
+            return {"ok": True, **_call(verb, words, name)}
         except EXPECTED as error:
             return {"ok": False, "error": str(error)}
         except Exception as error:  # a hole in this program, and no reason to end
-            logger.exception("an order failed: %s", line)
+            logger.exception("an order failed: %s", order)
             return {"ok": False, "error": f"{type(error).__name__}: {error}"}
 
     # -- topics, records, groups

@@ -11,19 +11,18 @@ from confluent_kafka import Producer
 
 from kbroker.cli import main
 
-from ..testing.test_control import served
+from ..testing.test_control import environment, served
 
 
-def run(control: str, *words: str, status: int = 0) -> str:
+def run(ready: dict[str, Any], *words: str, status: int = 0) -> str:
     """What a command prints."""
-    environment = {"KBROKER_CONTROL": control}
-    result = CliRunner().invoke(main, ["cluster", *words], env=environment)
+    result = CliRunner().invoke(main, ["cluster", *words], env=environment(ready))
     assert result.exit_code == status, result.output
     return result.output
 
 
-def states(control: str) -> dict[int, str]:
-    rows: list[dict[str, Any]] = json.loads(run(control, "node", "list", "-o", "json"))
+def states(ready: dict[str, Any]) -> dict[int, str]:
+    rows: list[dict[str, Any]] = json.loads(run(ready, "node", "list", "-o", "json"))
     return {row["id"]: row["state"] for row in rows}
 
 
@@ -31,13 +30,12 @@ def test_nodes_of_a_server_are_stopped_and_started(tmp_path: Path) -> None:
     port_file = tmp_path / "ports"
     flags = ("--nodes", "3", "--topic", "orders:3", "-o", "default.replication.factor=3")
     with served(*flags, "--port-file", str(port_file)) as ready:
-        control = ready["control"]
         assert [node["node_id"] for node in ready["nodes"]] == [1, 2, 3]
         addresses = [node["listeners"]["PLAINTEXT"] for node in ready["nodes"]]
         assert ready["bootstrap_servers"] == ",".join(addresses)
-        run(control, "node", "crash", "2")
-        run(control, "node", "stop", "3")
-        assert states(control) == {1: "running", 2: "crashed", 3: "stopped"}
+        run(ready, "node", "crash", "2")
+        run(ready, "node", "stop", "3")
+        assert states(ready) == {1: "running", 2: "crashed", 3: "stopped"}
         producer = Producer({"bootstrap.servers": addresses[0]})
         delivered: list[int] = []
         for partition in range(3):
@@ -50,16 +48,16 @@ def test_nodes_of_a_server_are_stopped_and_started(tmp_path: Path) -> None:
         assert producer.flush(20) == 0
         assert delivered == [0, 0, 0]
         assert port_file.read_text() == ready["bootstrap_servers"] + "\n"
-        run(control, "node", "start", "2")
-        run(control, "node", "start", "3")
-        assert run(control, "node", "add").strip() == "4"
-        run(control, "node", "remove", "1")
-        assert states(control) == dict.fromkeys((2, 3, 4), "running")
-        run(control, "link", "cut", "2", "3", "--one-way")
-        run(control, "link", "heal")
-        error = run(control, "node", "crash", "7", status=1)
+        run(ready, "node", "start", "2")
+        run(ready, "node", "start", "3")
+        assert run(ready, "node", "add").strip() == "4"
+        run(ready, "node", "remove", "1")
+        assert states(ready) == dict.fromkeys((2, 3, 4), "running")
+        run(ready, "link", "cut", "2", "3", "--one-way")
+        run(ready, "link", "heal")
+        error = run(ready, "node", "crash", "7", status=1)
         assert "there is no node 7 in this process; there are 2, 3, 4" in error
-        assert "name two nodes, or none" in run(control, "link", "heal", "2", status=2)
+        assert "name two nodes, or none" in run(ready, "link", "heal", "2", status=2)
 
 
 def test_commands_wait_for_the_leader_that_comes_after_one_that_crashed(tmp_path: Path) -> None:
@@ -73,9 +71,9 @@ def test_commands_wait_for_the_leader_that_comes_after_one_that_crashed(tmp_path
             return result.output
 
         lines = [f"{number}:{number}" for number in range(20)]
-        run(ready["control"], "node", "crash", "2")
+        run(ready, "node", "crash", "2")
         command("produce", "orders", "-q", "-d", ":", given="\n".join(lines))
-        run(ready["control"], "node", "start", "2")
-        run(ready["control"], "node", "crash", "3")
+        run(ready, "node", "start", "2")
+        run(ready, "node", "crash", "3")
         read = command("consume", "orders", "-o", ":end", "-f", "%v\n")
         assert sorted(map(int, read.split())) == list(range(20))

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import trio
 
-from kbroker.cli.control import ask
+from kbroker.cli.control import Control, ask
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.records import iter_headers
 from kbroker.storage.naming import LOG, META_PROPERTIES, parse_file_name
@@ -70,9 +70,11 @@ class Cluster(Server):
         self._names = names
         self.port = _free_ports(len(NODES))
         self.ports = [self.port + number for number in range(len(NODES))]
-        self._control = _free_ports(1)
+        port, token = _free_ports(1), str(folder / "control.token")
+        self._control = Control(f"127.0.0.1:{port}", token)
         self._lost: list[str] = []
-        self._options = ("--nodes", str(len(NODES)), "--control-port", str(self._control))
+        orders = ("--control-port", str(port), "--control-token-file", token)
+        self._options = ("--nodes", str(len(NODES)), *orders)
 
     @property
     def bootstrap(self) -> str:
@@ -93,7 +95,7 @@ class Cluster(Server):
         self._order("start_node", node)
 
     def _order(self, verb: str, node: int) -> None:
-        ask(f"127.0.0.1:{self._control}", do=verb, node=node)
+        ask(self._control, do=verb, node=node)
 
     def lose_folder(self, node: int) -> None:
         """While the process is dead: a node's disk is gone, and its owner says so."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import http.client
 import inspect
 import json
 import os
 import re
 import socket
+import stat
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -18,6 +21,8 @@ from typing import Any
 
 import click
 import pytest
+import trio
+import trio.testing
 from click.testing import CliRunner
 from confluent_kafka import Producer
 from kafka import KafkaConsumer, KafkaProducer
@@ -25,6 +30,8 @@ from kafka import KafkaConsumer, KafkaProducer
 from kbroker.cli import main
 from kbroker.cli.fault import arm
 from kbroker.testing import ExternalKafka, LocalBroker
+from kbroker.testing.control import LOGIN_SECONDS, _Sockets
+from kbroker.testing.control_token import ControlToken
 from kbroker.testing.fault_words import EFFECTS, WORDS
 
 KBROKER = [sys.executable, "-m", "kbroker"]
@@ -50,13 +57,28 @@ def served(*flags: str) -> Iterator[dict[str, Any]]:
             process.communicate(timeout=30)
 
 
+def connect(ready: dict[str, Any]) -> socket.socket:
+    """A connection that nobody has logged in on."""
+    host, _, port = ready["control"].rpartition(":")
+    return socket.create_connection((host, int(port)), timeout=60)
+
+
+def environment(ready: dict[str, Any]) -> dict[str, str]:
+    """What says to programs where orders go."""
+    return {
+        "KBROKER_CONTROL": ready["control"],
+        "KBROKER_CONTROL_TOKEN_FILE": ready["control_token_file"],
+    }
+
+
 class Orders:
     """A connection for orders."""
 
     def __init__(self, ready: dict[str, Any]) -> None:
-        host, _, port = ready["control"].rpartition(":")
-        self._stream = socket.create_connection((host, int(port)))
+        self._stream = connect(ready)
         self._lines = self._stream.makefile()
+        token = Path(ready["control_token_file"]).read_text().strip()
+        assert self("login", token=token) == {"ok": True}
 
     def send(self, line: bytes) -> dict[str, Any]:
         self._stream.sendall(line + b"\n")
@@ -136,8 +158,6 @@ def test_time_by_json(ready: dict[str, Any], order: Orders) -> None:
 @pytest.mark.parametrize(
     ("line", "error"),
     [
-        (b"no json", "Expecting value"),
-        (b"[]", "an order is a JSON object"),
         (b'{"do": "dance"}', "`do` is one of abort_transaction, add_node"),
         (b'{"do": "fault", "api": "Prodce"}', "did you mean Produce"),
         (b'{"do": "fault", "effect": "explode"}', "effect is one of pass, disconnect"),
@@ -173,7 +193,6 @@ def test_time_by_json(ready: dict[str, Any], order: Orders) -> None:
         (b'{"do": "advance"}', "say how far the clock moves"),
         (b'{"do": "produce", "topic": "orders", "value": {"base64": "!"}}', "base64"),
         (b'{"do": "create_topic", "name": "orders"}', "already exists"),
-        (b'{"do": "topics", "x": %s}' % (b"[" * 5000), "maximum recursion"),
         (b'{"do": "hits", "fault": 7}', "there is no fault 7"),
         (b'{"do": "explain"}', "explain takes a group, a topic and a partition, or"),
         (b'{"do": "advance", "hours": -1}', "does not go back"),
@@ -341,7 +360,7 @@ def test_transactions_by_json(ready: dict[str, Any], order: Orders) -> None:
     command = [sys.executable, "-m", "kbroker", "explain", "transaction", "tx"]
     told = subprocess.run(
         command,
-        env=os.environ | {"KBROKER_CONTROL": ready["control"]},
+        env=os.environ | environment(ready),
         capture_output=True,
         check=False,
     )
@@ -476,7 +495,7 @@ def test_the_command_line(ready: dict[str, Any], order: Orders) -> None:
         assert done.returncode == status, done.stderr
         return done.stdout + done.stderr
 
-    at = ("--control", ready["control"])
+    at = ("--control", ready["control"], "--control-token-file", ready["control_token_file"])
     number = kbroker("fault", "arm", "Produce", "--effect", "disconnect", "--after", *at).strip()
     assert "never fired" in kbroker("fault", "check", *at, status=1)
     send(ready)
@@ -491,12 +510,146 @@ def test_the_command_line(ready: dict[str, Any], order: Orders) -> None:
     assert json.loads(json.loads(said)["record"]["value"]) == {"id": 1}
     assert "is not WORD=VALUE" in kbroker("control", "produce", "orders", *at, status=2)
     kbroker("clock", "advance", "50s", "--coordinator", "--keep-members", *at)
-    assert "Control line" in kbroker("fault", "check", "--control", "127.0.0.1:1", status=1)
+    for wrong in (["--control", "127.0.0.1:1"], ["--control-token-file", "/nowhere"]):
+        assert "its Control line says" in kbroker("fault", "check", *at, *wrong, status=1)
+    wrong = ["--control-token-file", str(Path(__file__).parents[2] / "LICENSE")]
+    assert "this is not the token" in kbroker("fault", "check", *at, *wrong, status=1)
 
 
 def test_run_gives_the_address_to_its_command() -> None:
-    script = "import os; print(os.environ['KBROKER_CONTROL'], os.environ['KBROKER_BOOTSTRAP'])"
+    script = "import json, os; print(json.dumps(dict(os.environ)))"
     command = [*KBROKER, "run", "--control", "--", sys.executable, "-c", script]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
-    control, bootstrap = done.stdout.split()
-    assert control != bootstrap
+    found = json.loads(done.stdout)
+    assert found["KBROKER_CONTROL"] != found["KBROKER_BOOTSTRAP"]
+    assert not Path(found["KBROKER_CONTROL_TOKEN_FILE"]).exists()  # gone with its server
+
+
+# -- who may give orders
+
+ORDER = {"do": "create_topic", "name": "mischief"}
+
+
+def answers(ready: dict[str, Any], *lines: bytes) -> list[dict[str, Any]]:
+    """What a stranger gets, until the server closes the connection."""
+    with connect(ready) as stream, stream.makefile() as answers:
+        stream.sendall(b"".join(lines))
+        return [json.loads(line) for line in answers]
+
+
+def test_a_web_page_orders_nothing(ready: dict[str, Any], order: Orders) -> None:
+    """A browser sends such a request for any page that asks it to."""
+    token = Path(ready["control_token_file"]).read_text().strip()
+    for body in ([ORDER], [{"do": "login", "token": token}, ORDER]):  # even if it knew the token
+        text = "".join(json.dumps(line) + "\n" for line in body)
+        request = urllib.request.Request(
+            f"http://{ready['control']}/", text.encode(), {"Content-Type": "text/plain"}
+        )
+        with pytest.raises((http.client.HTTPException, OSError)):
+            urllib.request.urlopen(request, timeout=60)
+    assert order("topics") == {"ok": True, "topics": {"orders": 2}}
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        ORDER,
+        {"do": "login"},
+        {"do": "login", "token": ""},
+        {"do": "login", "token": "é"},
+        {"do": "login", "token": None},
+        {"do": "login", "token": "x" * 43},
+    ],
+    ids=repr,
+)
+def test_a_stranger_orders_nothing(
+    ready: dict[str, Any], order: Orders, first: dict[str, Any]
+) -> None:
+    lines = [json.dumps(each).encode() + b"\n" for each in (first, ORDER)]
+    (answer,) = answers(ready, *lines)
+    assert re.match("the first line is|this is not the token", answer["error"])
+    assert order("topics") == {"ok": True, "topics": {"orders": 2}}
+
+
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        (b"no json", "an order is a JSON object: Expecting value"),
+        (b"[]", "an order is a JSON object that has"),
+        (b"{}", "an order is a JSON object that has"),
+        (b'{"do": "topics", "x": %s}' % (b"[" * 5000), "not nested so deeply"),
+    ],
+    ids=["text", "list", "no verb", "nested"],
+)
+def test_the_first_line_that_is_no_order_is_the_last(
+    ready: dict[str, Any], line: bytes, error: str
+) -> None:
+    orders = Orders(ready)
+    answer = orders.send(line)
+    assert not answer["ok"]
+    assert error in answer["error"]
+    assert orders.ended()
+    orders.close()
+
+
+def test_who_says_nothing_does_not_stay() -> None:
+    async def main() -> None:
+        nobody: Any = None
+        ours, theirs = trio.testing.memory_stream_pair()
+        async with trio.open_nursery() as nursery:
+            sockets = _Sockets(nobody, ControlToken("x", Path()), nursery)
+            await sockets._obey(nobody, trio.CancelScope(), theirs)
+        await theirs.aclose()
+        assert await ours.receive_some() == b""
+        assert trio.current_time() - started == LOGIN_SECONDS
+
+    clock = trio.testing.MockClock(autojump_threshold=0)
+    started = clock.current_time()
+    trio.run(main, clock=clock)
+
+
+def test_the_token_is_its_owners(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    flags = ("--control-token-file", str(path))
+    seen = []
+    for _ in range(2):
+        with served(*flags) as ready:
+            assert ready["control_token_file"] == str(path)
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600
+            orders = Orders(ready)
+            orders.close()
+            seen.append(path.read_text())
+    assert seen[0] == seen[1]  # commands of a shell find it again
+    with served() as ready:
+        own = Path(ready["control_token_file"])
+        assert stat.S_IMODE(own.stat().st_mode) == 0o600
+        assert own.read_text() not in seen
+    assert not own.exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "error"),
+    [
+        ("token", 0o640, "others than its owner can use it"),
+        ("token", 0o602, "others than its owner can use it"),
+        (" \n", 0o600, "it is empty"),
+        ("é", 0o600, "ascii"),
+        (None, 0, "No such file or directory"),
+    ],
+)
+def test_a_token_file_that_cannot_be_used(
+    tmp_path: Path, content: str | None, mode: int, error: str
+) -> None:
+    path = tmp_path / "token"
+    if content is None:
+        path = path / "token"
+    else:
+        path.write_text(content)
+        path.chmod(mode)
+    flags = ["--control-port", "0", "--control-token-file", str(path)]
+    command = [*KBROKER, "serve", "--memory", "--port", "0", *flags]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 3
+    assert f"--control-token-file {path}" in done.stderr
+    assert error in done.stderr
+    assert "Traceback" not in done.stderr

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -27,7 +28,10 @@ type control struct {
 
 func dial(address string) *control {
 	connection := must(net.Dial("tcp", address))
-	return &control{connection, bufio.NewScanner(connection)}
+	c := &control{connection, bufio.NewScanner(connection)}
+	token := must(os.ReadFile(os.Getenv("KBROKER_CONTROL_TOKEN_FILE")))
+	c.order("login", words{"token": strings.TrimSpace(string(token))})
+	return c
 }
 
 func (c *control) order(do string, order words) words {

@@ -53,7 +53,7 @@ public final class Kbroker implements BeforeEachCallback, AfterEachCallback {
     public void beforeEach(ExtensionContext context) throws Exception {
         JsonNode opened = server().order("open", "topics", topics, "config", config);
         bootstrapServers = opened.get("bootstrap_servers").asText();
-        control = new Control(opened.get("control").asText());
+        control = new Control(opened);
     }
 
     @Override
@@ -83,7 +83,7 @@ public final class Kbroker implements BeforeEachCallback, AfterEachCallback {
                 }
                 Thread.sleep(20);
             }
-            server = new Control(new ObjectMapper().readTree(file.toFile()).get("control").asText());
+            server = new Control(new ObjectMapper().readTree(file.toFile()));
         }
         return server;
     }
@@ -94,13 +94,17 @@ public final class Kbroker implements BeforeEachCallback, AfterEachCallback {
         private final OutputStream orders;
         private final BufferedReader answers;
 
-        Control(String address) throws IOException {
+        /** Connects to a broker whose ready event, or the answer to `open`, says where. */
+        Control(JsonNode ready) throws IOException {
+            String address = ready.get("control").asText();
             int colon = address.lastIndexOf(':');
             int port = Integer.parseInt(address.substring(colon + 1));
             Socket socket = new Socket(address.substring(0, colon), port);
             orders = socket.getOutputStream();
             answers = new BufferedReader(
                 new InputStreamReader(socket.getInputStream(), StandardCharsets.UTF_8));
+            String token = Files.readString(Path.of(ready.get("control_token_file").asText()));
+            order("login", "token", token.strip());
         }
 
         JsonNode order(String verb, Object... words) {

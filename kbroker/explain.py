@@ -22,6 +22,8 @@ from kbroker.coordinator import (
 from kbroker.protocol.errors import KafkaError
 from kbroker.storage.log import Log
 
+from .printable import printable
+
 if TYPE_CHECKING:
     from .node import Node
 
@@ -35,7 +37,7 @@ class Line(NamedTuple):
     text: str
 
     def __str__(self) -> str:
-        return f"{clock_time(self.at_ms)}.{self.at_ms % 1000:03d} {self.text}"
+        return f"{clock_time(self.at_ms)}.{self.at_ms % 1000:03d} {printable(self.text)}"
 
 
 class Explanation(NamedTuple):
@@ -49,7 +51,7 @@ class Explanation(NamedTuple):
         return Explanation(self.now, sorted([*lines, *self.past], key=lambda line: line.at_ms))
 
     def __str__(self) -> str:
-        return "\n".join([self.now, *(f"  {line}" for line in self.past)])
+        return "\n".join([printable(self.now), *(f"  {line}" for line in self.past)])
 
 
 def explain_group(node: Node, group_id: str) -> Explanation:

@@ -9,6 +9,9 @@ import math
 import sys
 from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
+from typing import Any
+
+from .printable import printable
 
 ACCEPT_COMPLAINT_SECONDS = 60
 logger = logging.getLogger(__name__)
@@ -48,13 +51,25 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """One line a message, whatever is in it: names that clients choose cannot forge a line."""
+    """One line a message, whatever is in it: names that clients choose cannot forge a line.
+
+    The lines of a traceback are indented, because what it quotes may have line ends.
+    """
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         node_id = _node.get()
         record.node = "" if node_id is None else f" [node {node_id}]"
-        line = super().formatMessage(record)
-        return "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
+        return printable(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:
+        return _indented(super().formatException(ei))
+
+    def formatStack(self, stack_info: str) -> str:
+        return _indented(super().formatStack(stack_info))
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"  {printable(line)}" for line in text.split("\n"))
 
 
 class OnceInAWhile(logging.Filter):

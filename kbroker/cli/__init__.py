@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from kbroker import __version__
+from kbroker.printable import printable
 
 from .lazy import LazyGroup
 
@@ -53,7 +54,19 @@ COMMANDS = {
 }
 
 
-@click.group(cls=LazyGroup, lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+class Kbroker(LazyGroup):
+    """The whole command line."""
+
+    def invoke(self, context: click.Context) -> object:
+        """Run a command; what it ends with may name things that clients have named."""
+        try:
+            return super().invoke(context)
+        except click.ClickException as error:
+            error.message = printable(error.message, keep="\n\t")  # type: ignore[misc]
+            raise
+
+
+@click.group(cls=Kbroker, lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "-X",
     "settings",

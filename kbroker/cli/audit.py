@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .completion import complete_topics
-from .output import Column, format_options, show, table
+from .output import Column, format_options, paragraphs, show, table
 from .target import BROKERS, Target, resolve, run, target_options
 
 if TYPE_CHECKING:
@@ -235,35 +235,38 @@ def _as_json(report: TopicReport | PairReport) -> dict[str, Any]:
     }
 
 
-def _text(report: TopicReport | PairReport, *, wide: bool) -> str:
+def _text(report: TopicReport | PairReport, *, wide: bool) -> list[str]:
     from kbroker.pipelines.audit import TopicReport
 
     parts = [table(FACTS_COLUMNS, map(_facts, report.partitions), wide=wide)]
     if isinstance(report, TopicReport):
         about = "" if report.keys_exact else "about "
-        parts.append(
+        said = (
             f"{report.records:,} records, {about}{report.keys:,} different keys, "
             f"{report.repeated:,} records come again"
         )
+        parts.append([said])
     else:
         if report.other_partitions:
             theirs = table(FACTS_COLUMNS, map(_facts, report.other_partitions), wide=wide)
-            parts.append(f"against {report.other} by {report.by}\n{theirs}")
+            parts.append([f"against {report.other} by {report.by}", *theirs])
         else:
-            parts.append(
+            said = (
                 f"against {report.other}: {report.files:,} files, {report.poison:,} records put "
                 "aside as unreadable"
             )
+            parts.append([said])
         if report.compared:
             parts.append(table(COMPARED_COLUMNS, map(_compared, report.compared), wide=wide))
     open_ends = sum(facts.beyond_stable for facts in report.partitions)
     if open_ends:
-        parts.append(
+        said = (
             f"{open_ends:,} offsets lie behind the start of open transactions and were not read; "
             "`kbroker cluster txn list` shows who they belong to"
         )
-    parts.append(report.findings.words() if report.findings else "clean")
-    return "\n\n".join(parts)
+        parts.append([said])
+    parts.append(report.findings.lines() if report.findings else ["clean"])
+    return paragraphs(parts)
 
 
 def _facts(facts: PartitionFacts) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import click
 from .cluster_folders import grow, shrink
 from .cluster_moves import drain, forget, rebalance
 from .cluster_node import link, node
-from .output import Column, format_options, show, table
+from .output import Column, format_options, paragraphs, show, table
 from .target import FAILED, Target, run, target_options
 from .transactions import txn
 
@@ -57,11 +57,11 @@ def info(target: Target, output: str) -> None:
         "brokers": brokers,
     }
 
-    def text(wide: bool) -> str:
+    def text(wide: bool) -> list[str]:
         columns = [Column("broker"), Column("host"), Column("port"), Column("rack", optional=True)]
         columns += [Column("controller"), Column("leads")]
         head = f"cluster {value['cluster_id']}: {value['topics']} topics, "
-        return f"{head}{value['partitions']} partitions\n{table(columns, brokers, wide=wide)}"
+        return [f"{head}{value['partitions']} partitions", *table(columns, brokers, wide=wide)]
 
     show(output, value, text)
 
@@ -81,8 +81,8 @@ def health(target: Target, output: str) -> None:
     problems = run(target, _problems)
     columns = [Column("what"), Column("where"), Column("problem"), Column("action")]
 
-    def text(wide: bool) -> str:
-        return table(columns, problems, wide=wide) if problems else "healthy"
+    def text(wide: bool) -> list[str]:
+        return table(columns, problems, wide=wide) if problems else ["healthy"]
 
     show(output, problems, text)
     if problems:
@@ -200,7 +200,7 @@ def logdirs(target: Target, topics: tuple[str, ...], output: str) -> None:
     columns = [Column("broker"), Column("folder"), Column("partitions"), Column("bytes")]
     columns += [Column("usable_bytes"), Column("total_bytes"), Column("error", optional=True)]
 
-    def text(wide: bool) -> str:
+    def text(wide: bool) -> list[str]:
         sums = [
             row
             | {
@@ -209,11 +209,11 @@ def logdirs(target: Target, topics: tuple[str, ...], output: str) -> None:
             }
             for row in rows
         ]
-        printed = table(columns, sums, wide=wide)
+        parts = [table(columns, sums, wide=wide)]
         if wide:
             flat = [{"broker": row["broker"], **each} for row in rows for each in row["partitions"]]
-            parts = [Column("broker"), Column("partition"), Column("bytes")]
-            printed += "\n\n" + table(parts, flat, wide=True)
-        return printed
+            sizes = [Column("broker"), Column("partition"), Column("bytes")]
+            parts.append(table(sizes, flat, wide=True))
+        return paragraphs(parts)
 
     show(output, rows, text)

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import click
 
+from .output import say
 from .target import fail
 
 T = TypeVar("T")
@@ -30,7 +31,7 @@ def grow(folders: tuple[str, ...], nodes: int) -> None:
     from kbroker.storage.files import OsFiles
 
     ids = _or_fail(lambda: grow_folders(OsFiles(), absolute_paths(folders), nodes))
-    click.echo(f"nodes {', '.join(map(str, ids))}; start them with: kbroker serve --nodes {nodes}")
+    say(f"nodes {', '.join(map(str, ids))}; start them with: kbroker serve --nodes {nodes}")
 
 
 @click.command()
@@ -49,7 +50,7 @@ def shrink(folders: tuple[str, ...]) -> None:
 
     node_id = _or_fail(lambda: trio.run(shrink_folders, OsFiles(), absolute_paths(folders)))
     option = "" if node_id == 1 else f" -o node.id={node_id}"
-    click.echo(f"node {node_id} has all partitions; start it with: kbroker serve{option}")
+    say(f"node {node_id} has all partitions; start it with: kbroker serve{option}")
 
 
 def _or_fail(work: Callable[[], T]) -> T:

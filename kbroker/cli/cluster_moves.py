@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .output import Column, format_options, show, table
+from .output import Column, format_options, say, show, table
 from .target import Target, run, target_options
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def _move(
     if not dry_run and not no_wait:
         run(target, lambda cluster: _finish(cluster, moves))
     columns = [Column("partition"), Column("from"), Column("to")]
-    show(output, rows, lambda wide: table(columns, rows, wide=wide) if rows else "nothing moves")
+    show(output, rows, lambda wide: table(columns, rows, wide=wide) if rows else ["nothing moves"])
 
 
 async def _begin(
@@ -149,7 +149,7 @@ async def _finish(cluster: ClusterClient, moves: Moves) -> None:
     while waiting := moves.keys() & (await under_way(cluster)).keys():
         if len(waiting) < left:
             left = len(waiting)
-            click.echo(f"{left} partitions are being copied", err=True)
+            say(f"{left} partitions are being copied", err=True)
         await trio.sleep(POLL_SECONDS)
     if moves:
         await elect_preferred(cluster)

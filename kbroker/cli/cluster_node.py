@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from .control import Control, ask, control_options
-from .output import Column, format_options, show, table
+from .output import Column, format_options, say, show, table
 
 NODE = click.argument("node_id", metavar="ID", type=int)
 
@@ -60,7 +60,7 @@ def start(control: Control, node_id: int) -> None:
 @click.option("--rack", help="Its place.  [default: that of the other nodes]")
 def add(control: Control, rack: str | None) -> None:
     """Start one more node; prints its id. It has no partitions until some are moved to it."""
-    click.echo(ask(control, do="add_node", rack=rack)["node"])
+    say(ask(control, do="add_node", rack=rack)["node"])
 
 
 @node.command()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
@@ -62,7 +63,10 @@ def _names(
     ask: Callable[[ClusterClient], Awaitable[list[str]]],
     incomplete: str,
 ) -> list[str]:
-    """Ask the cluster; no answer, and no error, is no proposal."""
+    """Ask the cluster; no answer, and no error, is no proposal.
+
+    Nor is a name that a shell would read as more than a word: it stands on the command line as it is.
+    """
     import trio
 
     from kbroker.client.cluster import open_cluster
@@ -83,7 +87,11 @@ def _names(
         return []
 
     try:
-        return sorted(name for name in trio.run(work) if name.startswith(incomplete))
+        return sorted(
+            name
+            for name in trio.run(work)
+            if name.startswith(incomplete) and shlex.quote(name) == name
+        )
     except Exception:
         if os.environ.get("KBROKER_COMPLETION_DEBUG"):
             raise

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .lazy import LazyGroup
-from .output import Column, format_options, show, table
+from .output import Column, format_options, paragraphs, say, show, table
 from .settings import setting_options, split_overrides
 
 if TYPE_CHECKING:
@@ -40,17 +40,17 @@ def explain(names: tuple[str, ...], output: str) -> None:
         facts = [each for name in names for each in facts_of(name)]
     except ConfigError as error:
         raise click.ClickException(str(error)) from None
-    show(output, facts, lambda _: "\n\n".join(map(_paragraph, facts)))
+    show(output, facts, lambda _: paragraphs(map(_paragraph, facts)))
 
 
-def _paragraph(facts: Mapping[str, Any]) -> str:
+def _paragraph(facts: Mapping[str, Any]) -> list[str]:
     """One setting as text: its name and meaning, then a line for each other fact."""
     lines = [f"{facts['name']} ({facts['of']} setting)", f"  {facts['meaning']}"]
     for key, value in facts.items():
         if key not in ("name", "of", "meaning") and value is not None:
             shown = ", ".join(value) if isinstance(value, list) else value or "empty"
             lines.append(f"  {key.replace('_', ' '):17} {shown}")
-    return "\n".join(lines)
+    return lines
 
 
 @click.command("show")
@@ -73,7 +73,7 @@ def show_(diff: bool, output: str, **flags: Any) -> None:
         raise click.ClickException(str(error)) from None
     for notice in loaded.notices:
         if notice.level == "warning":
-            click.echo(f"warning: {notice.text}", err=True)
+            say(f"warning: {notice.text}", err=True)
     rows = _rows(loaded, diff=diff)
     columns = (Column("name"), Column("value"), Column("default", wide=True), Column("source"))
     show(output, rows, lambda wide: table(columns, rows, wide=wide))

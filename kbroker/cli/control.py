@@ -11,6 +11,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import click
 
+from .output import say
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 HINT = (
     "start the broker with --control-port, and name what its Control line says with --control and "
@@ -72,7 +74,8 @@ def ask(control: Control, /, **order: Any) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise click.ClickException(f"{control.address} takes no orders ({error}); {HINT}") from None
     if not answer["ok"]:
-        raise click.ClickException(answer["error"])
+        # Indented, because a name that it quotes may have line ends.
+        raise click.ClickException(answer["error"].replace("\n", "\n  "))
     return answer
 
 
@@ -87,7 +90,7 @@ def control(control: Control, order: str, words: tuple[str, ...]) -> None:
     """
     answer = ask(control, **{**dict(map(_word, words)), "do": order})
     del answer["ok"]
-    click.echo(json.dumps(answer))
+    say(json.dumps(answer))
 
 
 def _word(text: str) -> tuple[str, Any]:

@@ -11,6 +11,8 @@ import click
 
 from kbroker.demo import DemoError, StartError
 
+from .output import say
+
 _FAILED, _NOT_STARTED = 1, 3
 
 
@@ -65,11 +67,11 @@ def demo(
         try:
             passed = task.check_again() if check else task.run()
         except DemoError as error:
-            click.echo(f"kbroker demo: {error}", err=True)
+            say(f"kbroker demo: {error}", err=True)
             sys.exit(_NOT_STARTED if isinstance(error, StartError) else _FAILED)
         except KeyboardInterrupt:
-            click.echo("\nkbroker demo: stopped", err=True)
+            say("", "kbroker demo: stopped", err=True)
             sys.exit(130)
     if as_json:
-        click.echo(run.as_json(task.summary))
+        say(run.as_json(task.summary))
     sys.exit(0 if passed else _FAILED)

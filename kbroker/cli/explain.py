@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from .control import Control, ask, control_options
+from .output import say
+
+
+def _explain(control: Control, **what: Any) -> None:
+    say(*ask(control, do="explain", **what)["text"].split("\n"))
 
 
 @click.group()
@@ -17,7 +24,7 @@ def explain() -> None:
 @click.argument("name")
 def group(control: Control, name: str) -> None:
     """Say what the group NAME waits for, and why it rebalanced."""
-    click.echo(ask(control, do="explain", group=name)["text"])
+    _explain(control, group=name)
 
 
 @explain.command()
@@ -26,7 +33,7 @@ def group(control: Control, name: str) -> None:
 @click.argument("index", type=click.IntRange(0))
 def partition(control: Control, topic: str, index: int) -> None:
     """Say whether partition INDEX of TOPIC is served, and why not."""
-    click.echo(ask(control, do="explain", topic=topic, partition=index)["text"])
+    _explain(control, topic=topic, partition=index)
 
 
 @explain.command()
@@ -34,4 +41,4 @@ def partition(control: Control, topic: str, index: int) -> None:
 @click.argument("transactional_id")
 def transaction(control: Control, transactional_id: str) -> None:
     """Say where the transaction of TRANSACTIONAL_ID stands, and why."""
-    click.echo(ask(control, do="explain", transactional_id=transactional_id)["text"])
+    _explain(control, transactional_id=transactional_id)

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from .control import Control, ask, control_options
+from .output import say
 
 
 @click.group()
@@ -55,7 +56,7 @@ def arm(control: Control, after: bool, versions: str | None, **words: Any) -> No
         except ValueError:
             raise click.UsageError(f"--versions {versions} is not FIRST or FIRST-LAST") from None
     answer = ask(control, do="fault", at="after" if after else "before", **given)
-    click.echo(answer["fault"])
+    say(answer["fault"])
 
 
 @fault.command()
@@ -65,7 +66,7 @@ def arm(control: Control, after: bool, versions: str | None, **words: Any) -> No
 @click.option("--timeout", type=float, default=5.0, show_default=True, help="Seconds.")
 def hits(control: Control, number: int, wait: int, timeout: float) -> None:
     """Print how many requests fault NUMBER has hit."""
-    click.echo(ask(control, do="hits", fault=number, wait=wait, timeout=timeout)["hits"])
+    say(ask(control, do="hits", fault=number, wait=wait, timeout=timeout)["hits"])
 
 
 @fault.command()

@@ -8,7 +8,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from .completion import complete_groups, complete_topics
-from .output import Column, format_options, show, table
+from .output import Column, format_options, paragraphs, say, show, table
 from .target import Target, fail, run, target_options
 from .units import DURATION
 
@@ -88,7 +88,7 @@ def describe(
 
     rows = run(target, work)
 
-    def text(wide: bool) -> str:
+    def text(wide: bool) -> list[str]:
         parts = []
         for row in rows:
             if not commits and not topics:
@@ -97,7 +97,7 @@ def describe(
                 columns = TOPIC_COLUMNS if topics else PARTITION_COLUMNS
                 listed = row["topics"] if topics else row["partitions"]
                 parts.append(table(columns, listed, wide=wide))
-        return "\n\n".join(parts)
+        return paragraphs(parts)
 
     show(output, rows, text)
 
@@ -105,7 +105,7 @@ def describe(
 TOPIC_COLUMNS = [Column("topic"), Column("partitions"), Column("lag")]
 
 
-def _summary(row: Mapping[str, Any]) -> str:
+def _summary(row: Mapping[str, Any]) -> list[str]:
     lines = {
         "GROUP": row["group"],
         "COORDINATOR": row["coordinator"],
@@ -114,7 +114,7 @@ def _summary(row: Mapping[str, Any]) -> str:
         "MEMBERS": row["members"],
         "TOTAL-LAG": "-" if row["total_lag"] is None else row["total_lag"],
     }
-    return "\n".join(f"{key:<13}{value}" for key, value in lines.items())
+    return [f"{key:<13}{value}" for key, value in lines.items()]
 
 
 async def describe_one(cluster: ClusterClient, name: str) -> dict[str, Any]:
@@ -271,10 +271,10 @@ def delete(target: Target, names: tuple[str, ...], if_exists: bool) -> None:
     refused = False
     for name, code in outcome.items():
         if not code:
-            click.echo(f"{name}: deleted")
+            say(f"{name}: deleted")
         elif not (if_exists and code == ErrorCode.GROUP_ID_NOT_FOUND):
             refused = True
-            click.echo(f"kbroker: {name}: {_refusal(code)}", err=True)
+            say(f"kbroker: {name}: {_refusal(code)}", err=True)
     if refused:
         raise SystemExit(1)
 
@@ -317,7 +317,7 @@ def offset_delete(target: Target, name: str, topics: tuple[str, ...]) -> None:
     if not outcome:
         fail(f"group {name!r} has no offsets there; `kbroker group describe {name}` shows them")
     for (topic, index), code in outcome.items():
-        click.echo(f"{topic}-{index}: {_refusal(code) if code else 'deleted'}", err=bool(code))
+        say(f"{topic}-{index}: {_refusal(code) if code else 'deleted'}", err=bool(code))
     if any(outcome.values()):
         raise SystemExit(1)
 
@@ -362,7 +362,7 @@ def wait(
             )
             words = f"{seen['state']}, {seen['members']} members, lag {seen['total_lag']}"
             if is_there:
-                click.echo(f"{name}: {words}")
+                say(f"{name}: {words}")
                 return
             if trio.current_time() >= deadline:
                 raise TimedOut(f"after {timeout:g} s group {name!r} is still {words}")

@@ -7,6 +7,7 @@ import time
 
 import click
 
+from .output import say
 from .units import DURATION
 
 RETRY_SECONDS = 0.1
@@ -41,7 +42,7 @@ def health(bootstrap: str, wait_seconds: float) -> None:
         endpoint = Endpoint.parse(bootstrap)
     except ValueError as error:
         # Not the usual 2 of a wrong option: containers reserve that status.
-        click.echo(f"--bootstrap: {error}", err=True)
+        say(f"--bootstrap: {error}", err=True)
         sys.exit(1)
     give_up_at = time.monotonic() + wait_seconds
     while True:
@@ -51,10 +52,8 @@ def health(bootstrap: str, wait_seconds: float) -> None:
             if time.monotonic() < give_up_at:
                 time.sleep(RETRY_SECONDS)
                 continue
-            click.echo(
-                f"{bootstrap} does not answer: {error}; is `kbroker serve` running?", err=True
-            )
+            say(f"{bootstrap} does not answer: {error}; is `kbroker serve` running?", err=True)
             sys.exit(1)
         brokers = len(metadata.brokers)
-        click.echo(f"{bootstrap} answers: cluster {metadata.cluster_id}, {brokers} broker(s)")
+        say(f"{bootstrap} answers: cluster {metadata.cluster_id}, {brokers} broker(s)")
         return

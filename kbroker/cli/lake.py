@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .output import say
 from .target import fail
 
 if TYPE_CHECKING:
@@ -149,7 +150,7 @@ def merge(folder: Path, topics: tuple[str, ...], files_min: int) -> None:
             with topic_lock(folder, topic):
                 Commits(folder, topic)
                 before, after = Merges(folder, topic).run(files_min)
-            click.echo(f"{topic}: {before} small files became {after}")
+            say(f"{topic}: {before} small files became {after}")
 
 
 @lake.command()
@@ -163,12 +164,12 @@ def check(folder: Path, topics: tuple[str, ...]) -> None:
 
         for topic in _topics_of(folder, topics):
             found = check_topic(folder, topic)
-            click.echo(
+            say(
                 f"{topic}: {found.counts.records:,} records and {found.counts.poison:,} poison in "
                 f"{found.files:,} files: {'wrong' if found.problems else 'right'}"
             )
             for problem in found.problems:
-                click.echo(f"  {problem}")
+                say(f"  {problem}")
             wrong = wrong or bool(found.problems)
     sys.exit(wrong)
 
@@ -184,7 +185,7 @@ def set_aside(folder: Path, topic: str) -> None:
     with _lake_errors():
         from kbroker.pipelines.lake.settings import set_aside as move
 
-        click.echo(f"{folder / topic} is {move(folder, topic)} now")
+        say(f"{folder / topic} is {move(folder, topic)} now")
 
 
 class _Told:
@@ -198,27 +199,27 @@ class _Told:
     def event(self, name: str, what: dict[str, Any]) -> None:
         """Print one event."""
         if self._as_json:
-            click.echo(json.dumps({"event": name, **what}))
+            say(json.dumps({"event": name, **what}))
         elif name == "batch":
             self._poison += what["poison"]
             lag = "?" if what["lag"] is None else f"{what['lag']:,}"
-            click.echo(
+            say(
                 f"{time.strftime('%H:%M:%S')} {what['topic']}: {what['records']:,} records, "
                 f"{what['rows_per_second']:,}/s, lag {lag}, poison {self._poison:,}"
             )
         else:
-            click.echo(f"{time.strftime('%H:%M:%S')} {_SAID[name].format(**what)}")
+            say(f"{time.strftime('%H:%M:%S')} {_SAID[name].format(**what)}")
 
     def end(self, counts: dict[str, Counts], folder: Path) -> None:
         """Print what has been done."""
         for topic, each in counts.items():
             if self._as_json:
                 said = {"topic": topic, "records": each.records, "poison": each.poison}
-                click.echo(json.dumps({"event": "ended", **said}))
+                say(json.dumps({"event": "ended", **said}))
                 continue
-            click.echo(f"{each.records:,} records of {topic} are new in {folder / topic}")
+            say(f"{each.records:,} records of {topic} are new in {folder / topic}")
             if each.poison:
-                click.echo(f"{each.poison:,} could not be read: {folder / '_poison' / topic}")
+                say(f"{each.poison:,} could not be read: {folder / '_poison' / topic}")
 
 
 _SAID = {

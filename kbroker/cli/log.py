@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .lazy import LazyGroup
-from .output import Column, Progress, format_options, show, table
+from .output import Column, Progress, format_options, say, show, table
 from .target import fail
 
 if TYPE_CHECKING:
@@ -69,13 +69,13 @@ def verify(folders: tuple[Path, ...], output: str) -> None:
     ]
     value = {"partitions": rows, "problems": [each._asdict() for each in found]}
 
-    def text(wide: bool) -> str:
+    def text(wide: bool) -> list[str]:
         columns = [Column(key, wide=key == "batches") for key in rows[0]]
-        lines = [table(columns, rows, wide=wide)]
+        lines = table(columns, rows, wide=wide)
         lines += [f"{each.path}{_at(each.position)}: {each.reason}" for each in found]
         if found:
             lines.append("`kbroker log repair FOLDER` keeps what is readable before the damage")
-        return "\n".join(lines)
+        return lines
 
     show(output, value, text)
     if found:
@@ -157,11 +157,11 @@ def repair(folder: Path) -> None:
         start, end = repaired.log_start_offset, repaired.log_end_offset
         manager.close(now_ms=now_ms)
     except StorageError as error:
-        click.echo(f"kbroker: {error.message}", err=True)
+        say(f"kbroker: {error.message}", err=True)
         sys.exit(1)
-    click.echo(f"{folder.name} holds offsets {start} to {end}; `kbroker serve` can open it again")
+    say(f"{folder.name} holds offsets {start} to {end}; `kbroker serve` can open it again")
     for path in sorted(folder.glob(f"*{CORRUPT}")):
-        click.echo(f"  put aside: {path} ({path.stat().st_size} bytes)")
+        say(f"  put aside: {path} ({path.stat().st_size} bytes)")
 
 
 @click.command()
@@ -224,7 +224,7 @@ def adopt(
             trio.run(work)
     except (AdoptError, KafkaError, OSError, ValueError) as error:
         progress.clear()
-        click.echo(f"kbroker: {error}", err=True)
+        say(f"kbroker: {error}", err=True)
         sys.exit(1)
     progress.clear()
     rows = [
@@ -234,9 +234,9 @@ def adopt(
     columns = [Column("topic"), Column("partitions"), Column("configs")]
     show(output, rows, lambda wide: table(columns, rows, wide=wide))
     for sentence in plan.left_out:
-        click.echo(f"left out: {sentence}", err=True)
+        say(f"left out: {sentence}", err=True)
     if not plan.is_clean:
-        click.echo("Kafka was not stopped properly; the first start checks all logs", err=True)
+        say("Kafka was not stopped properly; the first start checks all logs", err=True)
     if not dry_run:
         command = f"kbroker serve --data-dir {data_dir}"
-        click.echo(command + ("" if node_id == 1 else f" -o node.id={node_id}"), err=True)
+        say(command + ("" if node_id == 1 else f" -o node.id={node_id}"), err=True)

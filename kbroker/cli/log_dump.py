@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,6 +34,7 @@ from kbroker.storage.naming import (
 from kbroker.storage.producer_state import ProducerStates
 
 from .log_records import Row, coordinator_record
+from .output import say, to_json
 
 if TYPE_CHECKING:
     from kbroker.storage.files import File
@@ -74,15 +74,15 @@ def dump(
     for path in paths:
         for file in _files_in(path):
             if not as_json:
-                click.echo(f"{file}")
+                say(f"{file}")
             try:
                 for row in rows_of(file, records=records, form=form):
                     damaged |= row.get("valid") is False
-                    click.echo(_json(row) if as_json else _text(row))
+                    say(to_json(row) if as_json else _text(row))
             except (KafkaError, DecodeError, ValueError) as error:
                 damaged = True
                 message = error.message if isinstance(error, KafkaError) else None
-                click.echo(f"kbroker: {file}: {message or error}", err=True)
+                say(f"kbroker: {file}: {message or error}", err=True)
     if damaged:
         sys.exit(1)
 
@@ -99,22 +99,14 @@ def _files_in(path: Path) -> list[Path]:
     return [path]
 
 
-def _json(row: Row) -> str:
-    return json.dumps(row, ensure_ascii=False)
-
-
 def _text(row: Row) -> str:
     indent = "  | " if row["kind"] == "record" else "  "
     fields = (
-        f"{key}={value if not isinstance(value, dict | list) else _json_value(value)}"
+        f"{key}={value if not isinstance(value, dict | list) else to_json(value)}"
         for key, value in row.items()
         if key != "kind"
     )
     return indent + " ".join(fields)
-
-
-def _json_value(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
 
 
 def rows_of(path: Path, *, records: bool = False, form: str | None = None) -> Iterator[Row]:

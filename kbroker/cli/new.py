@@ -9,6 +9,8 @@ import click
 
 from kbroker.pipelines.templates import KINDS, TemplateError, copy_project
 
+from .output import say
+
 _REFUSED = 1
 
 
@@ -29,7 +31,7 @@ def pipeline(kind: str, name: str) -> None:
     try:
         folder = copy_project(kind, name, Path())
     except TemplateError as error:
-        click.echo(f"kbroker new: {error}", err=True)
+        say(f"kbroker new: {error}", err=True)
         sys.exit(_REFUSED)
-    click.echo(f"{folder}/README.md says what it does. To run its tests:")
-    click.echo(f"  cd {folder} && pip install -r requirements.txt && pytest")
+    say(f"{folder}/README.md says what it does. To run its tests:")
+    say(f"  cd {folder} && pip install -r requirements.txt && pytest")

@@ -1,4 +1,8 @@
-"""What commands print: tables for people, JSON and YAML for programs."""
+"""What commands print: tables for people, JSON and YAML for programs.
+
+All that commands print goes through here but the records of `consume`, because names and other texts
+of clients are in it: they begin no line and send nothing to a terminal.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,8 @@ from enum import StrEnum
 from typing import Any, NamedTuple, TypeVar
 
 import click
+
+from kbroker.printable import printable
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -56,29 +62,41 @@ def format_options(command: Command, *, short: bool = True) -> Command:
     )(command)
 
 
-def show(output: str, value: Any, text: Callable[[bool], str]) -> None:
+def say(*lines: object, err: bool = False) -> None:
+    """Print lines. What is in one of them stays in it, whatever somebody has put there."""
+    for line in lines:
+        click.echo(printable(str(line)), err=err)
+
+
+def show(output: str, value: Any, text: Callable[[bool], list[str]]) -> None:
     """Print a result.
 
-    Parameters: `output` is a `Format`; `value` is what JSON and YAML say; `text` makes the form for
-    people, with True the wide one.
+    Parameters: `output` is a `Format`; `value` is what JSON and YAML say; `text` makes the lines for
+    people, with True those of the wide form.
     """
     form = Format(output)
     if form in (Format.TEXT, Format.WIDE):
-        printed = text(form == Format.WIDE)
+        say(*text(form == Format.WIDE))
     elif form == Format.JSON:
-        printed = json.dumps(value, indent=2, ensure_ascii=False)
+        click.echo(to_json(value, indent=2))
     elif form == Format.YAML:
-        printed = to_yaml(value)
+        click.echo(to_yaml(value))
     else:
-        rows = value if isinstance(value, list) else [value]
-        printed = "\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
-    if printed:
-        click.echo(printed)
+        for row in value if isinstance(value, list) else [value]:
+            say(to_json(row))
 
 
-def table(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]], *, wide: bool) -> str:
-    """A table with a heading; numbers are on the right. Empty without rows but for the heading."""
-    listed = [{key: _cell(value) for key, value in row.items()} for row in rows]
+def paragraphs(parts: Iterable[list[str]]) -> list[str]:
+    """The lines of all parts, with an empty line between two of them."""
+    lines: list[str] = []
+    for part in parts:
+        lines += ["", *part] if lines else part
+    return lines
+
+
+def table(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]], *, wide: bool) -> list[str]:
+    """The lines of a table: a heading, then one for each row. Numbers are on the right."""
+    listed = [{key: printable(_cell(value)) for key, value in row.items()} for row in rows]
     shown = [
         column.key
         for column in columns
@@ -89,13 +107,13 @@ def table(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]], *, wide:
     lines += [[row.get(key, "-") for key in shown] for row in listed]
     widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
     numeric = [all(_NUMBER.fullmatch(row.get(key, "-")) for row in listed) for key in shown]
-    return "\n".join(
+    return [
         "  ".join(
             cell.rjust(width) if right else cell.ljust(width)
             for cell, width, right in zip(cells, widths, numeric, strict=True)
         ).rstrip()
         for cells in lines
-    )
+    ]
 
 
 _NUMBER = re.compile(r"-|-?[\d.]+")
@@ -117,6 +135,14 @@ def _cell(value: Any) -> str:
     return str(value)
 
 
+def to_json(value: Any, *, indent: int | None = None) -> str:
+    """JSON whose texts are readable, but for what cannot be seen: that is escaped, as in \\u009b."""
+    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
+
+
 def to_yaml(value: Any, indent: int = 0) -> str:
     """YAML of what JSON can say: blocks, with every text in double quotes as in JSON."""
     pad = "  " * indent
@@ -126,17 +152,24 @@ def to_yaml(value: Any, indent: int = 0) -> str:
         )
     if isinstance(value, list) and value:
         return "\n".join(f"{pad}- {to_yaml(each, indent + 1).lstrip(' ')}" for each in value)
-    return pad + json.dumps(value, ensure_ascii=False)
+    return pad + _yaml_scalar(value)
 
 
 def _yaml_key(key: str) -> str:
-    return key if re.fullmatch(r"[A-Za-z_][\w.-]*", key) else json.dumps(key, ensure_ascii=False)
+    return key if re.fullmatch(r"[A-Za-z_][\w.-]*", key) else _yaml_scalar(key)
+
+
+def _yaml_scalar(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in text)
 
 
 def _yaml_child(value: Any, indent: int) -> str:
     if isinstance(value, dict | list) and value:
         return "\n" + to_yaml(value, indent + 1)
-    return " " + json.dumps(value, ensure_ascii=False)
+    return " " + _yaml_scalar(value)
 
 
 class Progress:

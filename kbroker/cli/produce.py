@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import click
 
 from .completion import complete_topics
-from .output import Progress
+from .output import Progress, say
 from .target import Target, run, target_options
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def produce(target: Target, name: str | None, file: Any, acks: str, **asked: Any
     finally:
         job.progress.clear()
     if choices.as_json and not choices.quiet:
-        click.echo(f"{job.count:,} record{'' if job.count == 1 else 's'} written", err=True)
+        say(f"{job.count:,} record{'' if job.count == 1 else 's'} written", err=True)
 
 
 @dataclass(slots=True)

@@ -10,6 +10,8 @@ from typing import Any
 
 import click
 
+from .output import say
+
 FILE_VARIABLE = "KBROKER_PROFILES"
 
 
@@ -39,7 +41,7 @@ def read_profiles() -> tuple[str, dict[str, dict[str, str]]]:
             for name, settings in data.get("profiles", {}).items()
         }
     except (ValueError, AttributeError) as error:
-        click.echo(f"kbroker: {path} cannot be read ({error}); correct or remove it", err=True)
+        say(f"kbroker: {path} cannot be read ({error}); correct or remove it", err=True)
         sys.exit(2)
     return str(data.get("current", "")), profiles
 
@@ -66,10 +68,10 @@ def list_() -> None:
     """Show all profiles; a star marks the one in use."""
     current, profiles = read_profiles()
     if not profiles:
-        click.echo("there are no profiles; `kbroker profile create NAME -X brokers=HOST:PORT`")
+        say("there are no profiles; `kbroker profile create NAME -X brokers=HOST:PORT`")
     for name, settings in sorted(profiles.items()):
         said = "  ".join(f"{key}={value}" for key, value in settings.items())
-        click.echo(f"{'*' if name == current else ' '} {name}  {said}")
+        say(f"{'*' if name == current else ' '} {name}  {said}")
 
 
 @profile.command()
@@ -85,7 +87,7 @@ def use(name: str) -> None:
             "`kbroker profile list` shows them"
         )
     _write("" if name == "-" else name, profiles)
-    click.echo("no profile is in use" if name == "-" else f"profile {name} is in use")
+    say("no profile is in use" if name == "-" else f"profile {name} is in use")
 
 
 @profile.command()
@@ -100,4 +102,4 @@ def create(name: str, settings: tuple[str, ...]) -> None:
     _, profiles = read_profiles()
     profiles[name] = parse_settings(settings)
     _write(name, profiles)
-    click.echo(f"profile {name} is in use")
+    say(f"profile {name} is in use")

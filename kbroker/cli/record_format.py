@@ -13,7 +13,6 @@ Bytes take {hex}, {base64} or {base64raw}: `%v{hex}`. Numbers take {hex} too.
 from __future__ import annotations
 
 import base64
-import json
 import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -21,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from kbroker.client.ndjson import bytes_field, headers_field
 from kbroker.protocol.compression import Codec
+
+from .output import to_json
 
 if TYPE_CHECKING:
     from kbroker.client.consumer import Read
@@ -37,7 +38,7 @@ def json_printer(*, meta_only: bool) -> Printer:
     """One line of JSON a record; `kbroker.client.ndjson` reads it."""
 
     def line(read: Read, _count: int) -> bytes:
-        return json.dumps(as_json(read, meta_only=meta_only), ensure_ascii=False).encode() + b"\n"
+        return to_json(as_json(read, meta_only=meta_only)).encode() + b"\n"
 
     return line
 

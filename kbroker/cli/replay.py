@@ -17,7 +17,7 @@ import click
 
 from .completion import complete_topics
 from .filters import chosen_filter, filter_options
-from .output import Column, Progress, format_options, show, table
+from .output import Column, Progress, format_options, say, show, table
 from .produce import CODECS
 from .target import Target, parse_addresses, run, target_options
 from .units import parse_duration
@@ -247,7 +247,7 @@ class _Command:
             return
         if found.keeps or source.partitions == target.partitions:
             return
-        _say(
+        _note(
             f"{source.name} has {source.partitions} partitions, {target.topic} has "
             f"{target.partitions}: records go by their keys"
             if order.placing == "auto"
@@ -269,12 +269,12 @@ class _Command:
         )
         seconds = self._order.pace.seconds(rehearsal.count, first_ms, latest_ms)
         takes = f", in {seconds:,.1f} s" if seconds else ""
-        _say(f"{_total(rehearsal)} would be written to {self._order.to_topic}{takes}")
+        _note(f"{_total(rehearsal)} would be written to {self._order.to_topic}{takes}")
         if not found.target.partitions:
-            _say(str(missing(found.target, found.source.partitions)))
+            _note(str(missing(found.target, found.source.partitions)))
         elif rehearsal.count:
             for remark in found.target.remarks(first_ms, time.time_ns() // 1_000_000):
-                _say(remark)
+                _note(remark)
 
     async def _write(self, found: Found, to_cluster: ClusterClient) -> int:
         from kbroker.pipelines.replay.job import prepare
@@ -284,7 +284,7 @@ class _Command:
         )
         replay = writing.replay
         if writing.earlier:
-            _say(f"{writing.earlier:,} records are written already; going on")
+            _note(f"{writing.earlier:,} records are written already; going on")
         began_at = time.monotonic()
         try:
             async with _stoppable(replay) as signals:
@@ -299,7 +299,7 @@ class _Command:
         seconds = time.monotonic() - began_at
         show(self._output, _rows(replay), partial(_text, _rows(replay)))
         rate = f", {replay.count / seconds:,.0f} records/s" if seconds >= 1 else ""
-        _say(f"{_total(replay)} written to {self._order.to_topic}{rate}")
+        _note(f"{_total(replay)} written to {self._order.to_topic}{rate}")
         if stopped_by:
             self._say_how_to_go_on(writing, sure=True)
             return 128 + stopped_by
@@ -308,12 +308,14 @@ class _Command:
     def _say_how_to_go_on(self, writing: Writing, *, sure: bool) -> None:
         """Say how far it came; not `sure`: something that follows may be written too."""
         if self._order.progress is not None:
-            _say(f"the same command goes on; {self._order.progress} says from where")
+            _note(f"the same command goes on; {self._order.progress} says from where")
             return
         if not sure:
-            _say("what follows may be written in part; --progress FILE goes on without doubling it")
+            _note(
+                "what follows may be written in part; --progress FILE goes on without doubling it"
+            )
         for options in writing.left():
-            _say(f"to go on: {options}")
+            _note(f"to go on: {options}")
 
     def _show(self, replay: Replay, found: Found) -> None:
         self.progress.show(replay.count, found.source.total, time.monotonic())
@@ -347,8 +349,8 @@ async def _stoppable(replay: Replay) -> AsyncIterator[list[int]]:
         nursery.cancel_scope.cancel()
 
 
-def _say(text: str) -> None:
-    click.echo(text, err=True)
+def _note(text: str) -> None:
+    say(text, err=True)
 
 
 def _rows(replay: Replay) -> list[dict[str, Any]]:
@@ -364,8 +366,8 @@ def _rows(replay: Replay) -> list[dict[str, Any]]:
     ]
 
 
-def _text(rows: list[dict[str, Any]], wide: bool) -> str:
-    return table(COLUMNS, rows, wide=wide) if rows else ""
+def _text(rows: list[dict[str, Any]], wide: bool) -> list[str]:
+    return table(COLUMNS, rows, wide=wide) if rows else []
 
 
 def _time(ms: int | None) -> str | None:

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from .declared_options import declared_options
+from .output import say
 from .settings import split_overrides
 
 _NOT_STARTED, _NOT_FOUND = 3, 127
@@ -53,10 +54,10 @@ def run(keep: bool, variables: tuple[str, ...], overrides: tuple[str, ...], **as
     try:
         status = run_command(options)
     except* (StartFailed, ConfigError) as group:
-        click.echo(f"kbroker: {first_error(group)}", err=True)
+        say(f"kbroker: {first_error(group)}", err=True)
     except* OSError as group:
-        click.echo(f"kbroker: {options.command[0]} cannot be run: {first_error(group)}", err=True)
+        say(f"kbroker: {options.command[0]} cannot be run: {first_error(group)}", err=True)
         status = _NOT_FOUND
     if data_dir is not None:
-        click.echo(f"kbroker: the data is in {data_dir}", err=True)
+        say(f"kbroker: the data is in {data_dir}", err=True)
     sys.exit(status)

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from .declared_options import declared_options
+from .output import say
 from .settings import option, setting_options, split_overrides
 from .units import DURATION
 
@@ -91,6 +92,6 @@ def serve(**options: Any) -> None:
     try:
         run_server(settings)
     except (StartFailed, ConfigError) as error:
-        click.echo(f"kbroker: {error}", err=True)
+        say(f"kbroker: {error}", err=True)
         sys.stdout.flush()
         sys.exit(3)

@@ -8,6 +8,8 @@ from typing import TextIO
 
 import click
 
+from .output import say
+
 
 @click.group()
 def spark() -> None:
@@ -34,14 +36,14 @@ def packages(form: str | None, folder: Path | None) -> None:
         pyspark = connector.installed()
         if folder is not None:
             for note in jars.gather(pyspark, folder):
-                click.echo(note, err=True)
-            click.echo(f"export {connector.JARS_VARIABLE}={folder.resolve()}")
+                say(note, err=True)
+            say(f"export {connector.JARS_VARIABLE}={folder.resolve()}")
         elif form is None:
-            click.echo(pyspark.package)
+            say(pyspark.package)
         else:
             ((name, value),) = connector.connector_settings().items()
             option = name.removeprefix("spark.jars.").removeprefix("spark.")
-            click.echo(f"--{option} {value}" if form == "submit" else f"{name}={value}")
+            say(f"--{option} {value}" if form == "submit" else f"{name}={value}")
     except connector.ConnectorError as error:
         raise click.ClickException(str(error)) from error
 
@@ -59,9 +61,9 @@ def doctor(log: TextIO | None) -> None:
     well = True
     if log is not None:
         text, explained = checks.explanation(log)
-        click.echo(text + "\n")
+        say(*text.split("\n"), "")
         well = explained
     for result in checks.run():
-        click.echo(str(result))
+        say(*str(result).split("\n"))
         well = well and not result.wrong
     sys.exit(0 if well else 1)

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
+from .output import say
+
 if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
     from kbroker.endpoint import Endpoint
@@ -167,5 +169,5 @@ def refusal(code: ErrorCode, message: str | None) -> str:
 
 def fail(message: str, status: int = FAILED) -> NoReturn:
     """Print a message on the error stream and exit."""
-    click.echo(f"kbroker: {message}", err=True)
+    say(f"kbroker: {message}", err=True)
     sys.exit(status)

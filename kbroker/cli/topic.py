@@ -11,7 +11,7 @@ import click
 
 from .completion import complete_topics
 from .lazy import LazyGroup
-from .output import Column, format_options, show, table
+from .output import Column, format_options, paragraphs, say, show, table
 from .target import Target, fail, refusal, run, target_options
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def create(target: Target, if_not_exists: bool, dry_run: bool, **asked: Any) -> 
         word = "can be created" if dry_run else "created"
         for name, (code, _) in outcome.items():
             if name in made:
-                click.echo(f"{name}: {'exists' if code else word}")
+                say(f"{name}: {'exists' if code else word}")
         _report({name: each for name, each in outcome.items() if name not in made})
 
     run(target, work)
@@ -116,7 +116,7 @@ def _asked_topics(
 def _report(refused: Mapping[str, tuple[ErrorCode, str | None]]) -> None:
     """Print why topics were refused, and exit if any was."""
     for name, (code, message) in refused.items():
-        click.echo(f"kbroker: {name}: {refusal(code, message)}", err=True)
+        say(f"kbroker: {name}: {refusal(code, message)}", err=True)
     if refused:
         raise SystemExit(1)
 
@@ -168,8 +168,8 @@ def describe(target: Target, names: tuple[str, ...], output: str) -> None:
     """Show partitions and settings of topics NAMES; `-o json` feeds `topic create --file`."""
     rows = run(target, lambda cluster: _describe(cluster, list(names)))
 
-    def text(wide: bool) -> str:
-        return "\n\n".join(_description(row, wide=wide) for row in rows)
+    def text(wide: bool) -> list[str]:
+        return paragraphs(_description(row, wide=wide) for row in rows)
 
     show(output, rows, text)
 
@@ -216,7 +216,7 @@ async def _describe(cluster: ClusterClient, names: list[str]) -> list[dict[str, 
     ]
 
 
-def _description(row: dict[str, Any], *, wide: bool) -> str:
+def _description(row: dict[str, Any], *, wide: bool) -> list[str]:
     columns = [
         Column("partition"),
         Column("leader"),
@@ -231,7 +231,7 @@ def _description(row: dict[str, Any], *, wide: bool) -> str:
     counts = f"partitions={len(row['partitions'])} replicas={row['replication_factor']}"
     lines = [f"{row['name']}  {counts} id={row['topic_id']}"]
     lines += [f"  {key}={value}" for key, value in row["configs"].items()]
-    return "\n".join([*lines, table(columns, row["partitions"], wide=wide)])
+    return [*lines, *table(columns, row["partitions"], wide=wide)]
 
 
 @click.command()
@@ -250,7 +250,7 @@ def delete(target: Target, names: tuple[str, ...], if_exists: bool) -> None:
         refused = {}
         for name, (code, message) in outcome.items():
             if not code:
-                click.echo(f"{name}: deleted")
+                say(f"{name}: deleted")
             elif not (if_exists and code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
                 refused[name] = code, message
         _report(refused)
@@ -294,7 +294,7 @@ def alter_config(target: Target, name: str, dry_run: bool, **changes: tuple[str,
         await alter_configs(cluster, Resource.TOPIC, name, asked, validate_only=dry_run)
 
     run(target, work)
-    click.echo(f"{name}: {'these settings can be used' if dry_run else 'changed'}")
+    say(f"{name}: {'these settings can be used' if dry_run else 'changed'}")
 
 
 @click.command("add-partitions")
@@ -312,7 +312,7 @@ def add_partitions(target: Target, name: str, count: int) -> None:
         await wait_until_ready(cluster, {name: total})
         return total
 
-    click.echo(f"{name}: {run(target, work)} partitions")
+    say(f"{name}: {run(target, work)} partitions")
 
 
 @click.command()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .completion import complete_topics
-from .output import Column, format_options, show, table
+from .output import Column, format_options, paragraphs, show, table
 from .target import Target, fail, run, target_options
 from .units import DURATION
 
@@ -68,7 +68,7 @@ def describe(target: Target, names: tuple[str, ...], output: str) -> None:
         return [await describe_transaction(cluster, name) for name in names]
 
     rows = [_described(one) for one in run(target, work)]
-    show(output, rows, lambda wide: "\n\n".join(_summary(row) for row in rows))
+    show(output, rows, lambda _: paragraphs(map(_summary, rows)))
 
 
 def _described(one: Transaction) -> dict[str, Any]:
@@ -85,10 +85,10 @@ def _described(one: Transaction) -> dict[str, Any]:
     }
 
 
-def _summary(row: dict[str, Any]) -> str:
+def _summary(row: dict[str, Any]) -> list[str]:
     lines = {key.upper().replace("_", "-"): value for key, value in row.items()}
     lines["PARTITIONS"] = ", ".join(row["partitions"]) or None
-    return "\n".join(f"{key:<18}{'-' if value is None else value}" for key, value in lines.items())
+    return [f"{key:<18}{'-' if value is None else value}" for key, value in lines.items()]
 
 
 # --- transactions that hang -------------------------------------------------------------------

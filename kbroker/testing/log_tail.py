@@ -8,6 +8,8 @@ from collections import deque
 from collections.abc import Iterator
 from contextvars import ContextVar
 
+from kbroker.logs import TextFormatter
+
 LINES_KEPT = 50
 
 _current: ContextVar[LogTail] = ContextVar("log tail")
@@ -20,7 +22,7 @@ class LogTail(logging.Handler):
     def __init__(self) -> None:
         super().__init__()
         self.lines: deque[str] = deque(maxlen=LINES_KEPT)
-        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
+        self.setFormatter(TextFormatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
 
     def emit(self, record: logging.LogRecord) -> None:
         if _current.get(None) is self:

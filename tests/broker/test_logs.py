@@ -2,6 +2,7 @@
 
 import json
 import logging
+import sys
 from collections.abc import Iterator
 from functools import partial
 
@@ -30,6 +31,19 @@ def test_a_name_with_a_line_break_cannot_forge_a_log_line() -> None:
         record("g\n12:00 ERROR all is lost\x1b[2J")
     )
     assert line == "INFO group g\\n12:00 ERROR all is lost\\x1b[2J"
+
+
+def test_nor_can_what_a_traceback_quotes() -> None:
+    forged = "12:00 ERROR all is lost\x1b[2J\u009b"
+    try:
+        raise ValueError(f"group g\n{forged}")
+    except ValueError:
+        failed = logging.LogRecord("x", logging.ERROR, __file__, 1, "oh", (), sys.exc_info())
+    text = TextFormatter("%(levelname)s %(message)s").format(failed)
+    first, *rest = text.split("\n")
+    assert first == "ERROR oh"
+    assert all(line.startswith("  ") and line.isprintable() for line in rest)
+    assert rest[-1] == r"  12:00 ERROR all is lost\x1b[2J\x9b"
 
 
 def test_json_lines_carry_level_logger_and_message() -> None:

@@ -95,14 +95,18 @@ class Findings:
         return bool(self.counts)
 
     def words(self) -> str:
-        """All of it in words: the counts, and a line for each finding that is listed."""
+        """All of it in words."""
+        return "\n".join(self.lines())
+
+    def lines(self) -> list[str]:
+        """A line with the counts, and one for each finding that is listed."""
         if not self:
-            return "nothing found"
+            return ["nothing found"]
         counts = ", ".join(f"{count:,} {kind}" for kind, count in sorted(self.counts.items()))
         lines = [f"found: {counts}", *map(str, self.listed)]
         if len(self.listed) < sum(self.counts.values()):
             lines.append("(not all of them are listed)")
-        return "\n".join(lines)
+        return lines
 
 
 class AuditError(AssertionError):

@@ -1,0 +1,279 @@
+"""What clients name cannot forge lines, and sends nothing to a terminal, whatever prints it."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import struct
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import trio
+from click.testing import CliRunner, Result
+
+from kbroker.broker import Broker
+from kbroker.cli import main
+from kbroker.cli.output import Column, Format, say, show, table, to_json, to_yaml
+from kbroker.client.ndjson import parse_line
+from kbroker.endpoint import Endpoint
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.compile import encode_bytes
+from kbroker.protocol.group_metadata import Assignment, TopicPartitions
+from kbroker.protocol.messages.groups import JoinGroupRequest, SyncGroupRequest
+from kbroker.protocol.records import Record
+from kbroker.testing.control import controlled
+
+from ..wire import Wire, batch, connected, create_topic, produce, request
+
+EVIL = "evil\x1b[2J\u009b31m\x7f\r\nFORGED \u202e\u2028\U000e0041"
+"""Escapes of seven and of eight bits, line ends, a change of direction, and a tag that is not seen."""
+PRINTED = r"evil\x1b[2J\x9b31m\x7f\r\nFORGED \u202e\u2028\U000e0041"
+OTHER, OPEN = f"other {EVIL}", f"open {EVIL}"
+"""A group that only has offsets, and a transactional id."""
+FORMS = [[], *(["-o", form.value] for form in Format)]
+NOTHING: list[list[str]] = []
+"""It prints what its user wrote, or what is on this machine, or numbers."""
+
+
+def commands(data: Path) -> dict[str, list[list[str]]]:
+    """Each command with arguments that let it print what clients have named."""
+    offsets = [str(path) for path in data.glob("__consumer_offsets-*")]
+    states = [str(path) for path in data.glob("__transaction_state-*")]
+    described = ["-s", "-c", "-t"]
+    return {
+        "group list": FORMS,
+        "group describe": [[EVIL, OTHER, *form] for form in FORMS]
+        + [[EVIL, flag] for flag in described]
+        + [["evul" + EVIL[4:]]],  # did you mean ...?
+        "group seek": [[OTHER, "--to", "start", "--dry-run"], [EVIL, "--to", "start"]],
+        "group wait": [[EVIL, "--state", "Stable"], [EVIL, "--members", "9", "--timeout", "1ms"]],
+        "group offset-delete": [[OTHER, "-t", "t"], [OTHER, "-t", "nothing"]],
+        "group delete": [[EVIL], [OTHER]],
+        "cluster txn list": FORMS,
+        "cluster txn describe": [[OPEN, *form] for form in FORMS] + [[EVIL]],
+        "cluster txn find-hanging": [["--older-than", "0s"]],
+        "cluster txn abort": [["t", "0", "7"]],
+        "cluster health": FORMS,
+        "cluster info": FORMS,
+        "cluster logdirs": FORMS,
+        "topic list": FORMS,
+        "topic describe": [["t", *form] for form in FORMS],
+        "topic consume": [["t", "-o", ":end", *more] for more in ([], ["-g", EVIL])],
+        "topic create": [["t"], ["x" + EVIL]],
+        "topic delete": [["x" + EVIL]],
+        "topic alter-config": [["t", "--set", f"retention.ms={EVIL}"]],
+        "topic add-partitions": [["x" + EVIL, "1"]],
+        "topic trim": [["x" + EVIL, "--before", "end"]],
+        "topic produce": [["x" + EVIL, "value"]],
+        "log dump": [
+            [flag, *folders]
+            for folders in (offsets, states, [str(data / "t-0")])
+            for flag in ("--records", "--json")
+        ]
+        + [["--json", "--records", *offsets]],
+        "audit": [["t", *form] for form in FORMS] + [["t", "--unique", "key"]],
+        "replay": [["t", "--to-topic", "x" + EVIL, "--dry-run"]],
+        "explain group": [[EVIL], [OTHER]],
+        "explain partition": [["t", "0"]],
+        "explain transaction": [[OPEN], [EVIL]],
+        "control": [["group", f"group={EVIL}"], ["report"], ["delete_topic", f"name={EVIL}"]],
+        "fault check": [[]],
+        **dict.fromkeys(
+            [
+                *[
+                    "serve",
+                    "run",
+                    "health",
+                    "config explain",
+                    "config show",
+                    "completion",
+                    "new pipeline",
+                ],
+                *["log verify", "log repair", "log adopt", "fault arm", "fault hits"],
+                *["fault disarm", "clock advance", "demo", "spark packages", "spark doctor"],
+                *["profile list", "profile use", "profile create", "lake archive", "lake merge"],
+                *["lake check", "lake set-aside", "cluster grow", "cluster shrink"],
+                *["cluster drain", "cluster rebalance", "cluster forget", "cluster link cut"],
+                *["cluster link heal", *(f"cluster node {verb}" for verb in NODE_VERBS)],
+            ],
+            NOTHING,
+        ),
+    }
+
+
+NODE_VERBS = ("list", "stop", "crash", "start", "add", "remove")
+
+
+def leaves(command: click.Command, path: str = "") -> Iterator[str]:
+    """All commands below one."""
+    if not isinstance(command, click.Group):
+        yield path
+        return
+    context = click.Context(command)
+    for name in command.list_commands(context):
+        below = command.get_command(context, name)
+        assert below is not None
+        yield from leaves(below, f"{path} {name}".strip())
+
+
+def test_every_command_is_looked_at() -> None:
+    assert set(leaves(main)) == set(commands(Path()))
+
+
+@asynccontextmanager
+async def evil_broker(data: Path) -> AsyncIterator[dict[str, str]]:
+    """The environment of a broker whose clients have chosen such names."""
+
+    async def prepare(broker: Broker) -> None:
+        pass
+
+    settings = {"config": {"offsets.topic.num.partitions": 1}, "data_dir": str(data)}
+    async with (
+        controlled(0, None, prepare, **settings) as (local, control),
+        connected(Endpoint.parse(local.bootstrap_servers)) as wire,
+    ):
+        topic = await create_topic(wire, "t")
+        record = Record(EVIL.encode(), EVIL.encode(), 0, [(EVIL, EVIL.encode())])
+        assert (await produce(wire, topic, batch([record]))).error_code == 0
+        await _join(wire)
+        await _commit(wire)
+        await _begin(wire)
+        yield {
+            "KBROKER_BOOTSTRAP": local.bootstrap_servers,
+            "KBROKER_CONTROL": control.address,
+            "KBROKER_CONTROL_TOKEN_FILE": control.token_file,
+        }
+
+
+async def _ask(wire: Wire, key: ApiKey, version: int, message: Any) -> Any:
+    await wire.send(key, version, message, client_id=EVIL)
+    return await wire.receive()
+
+
+async def _join(wire: Wire) -> None:
+    """A member of group EVIL who has a partition."""
+    await _ask(wire, ApiKey.FIND_COORDINATOR, 0, request(ApiKey.FIND_COORDINATOR, key=EVIL))
+    joined = await _ask(
+        wire,
+        ApiKey.JOIN_GROUP,
+        5,
+        JoinGroupRequest(
+            group_id=EVIL,
+            session_timeout_ms=60_000,
+            rebalance_timeout_ms=60_000,
+            group_instance_id=EVIL,
+            protocol_type="consumer",
+            protocols=[JoinGroupRequest.Protocol(name=EVIL, metadata=b"")],
+        ),
+    )
+    given = Assignment(
+        assigned_partitions=[TopicPartitions(topic="t", partitions=[0])], user_data=None
+    )
+    assignment = struct.pack(">h", 0) + encode_bytes(given, 0)
+    row = SyncGroupRequest.Assignment(member_id=joined.member_id, assignment=assignment)
+    sync = SyncGroupRequest(
+        group_id=EVIL,
+        generation_id=joined.generation_id,
+        member_id=joined.member_id,
+        assignments=[row],
+    )
+    assert (await _ask(wire, ApiKey.SYNC_GROUP, 2, sync)).error_code == 0
+
+
+async def _commit(wire: Wire) -> None:
+    """An offset of group OTHER, and what it says of it."""
+    cls: Any = type(request(ApiKey.OFFSET_COMMIT))
+    partition = cls.Partition(partition_index=0, committed_offset=1, committed_metadata=EVIL)
+    topics = [cls.Topic(name="t", partitions=[partition])]
+    answer = await _ask(wire, ApiKey.OFFSET_COMMIT, 7, cls(group_id=OTHER, topics=topics))
+    assert answer.topics[0].partitions[0].error_code == 0
+
+
+async def _begin(wire: Wire) -> None:
+    find = request(ApiKey.FIND_COORDINATOR, key=OPEN, key_type=1)
+    await _ask(wire, ApiKey.FIND_COORDINATOR, 3, find)
+    init = request(ApiKey.INIT_PRODUCER_ID, transactional_id=OPEN, transaction_timeout_ms=60_000)
+    assert (await _ask(wire, ApiKey.INIT_PRODUCER_ID, 4, init)).error_code == 0
+
+
+async def test_nothing_of_it_is_acted_on(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    seen: set[str] = set()
+    async with evil_broker(data) as environment:
+        for command, calls in commands(data).items():
+            for call in calls:
+                words = [*command.split(), *call]
+                work = functools.partial(
+                    CliRunner(env=environment).invoke, main, words, catch_exceptions=False
+                )
+                result = await trio.to_thread.run_sync(work)
+                assert result.exit_code in (0, 1, 3, 4), (words, result.output)
+                check(words, result)
+                if "evil" in result.output:
+                    seen.add(command)
+    may_be_silent = {"cluster health", "cluster info", "cluster logdirs", "fault check"}
+    may_be_silent |= {"cluster txn find-hanging", "cluster txn abort", "topic list", "audit"}
+    may_be_silent |= {"topic describe", "explain partition"}
+    assert {name for name, calls in commands(data).items() if calls} - seen <= may_be_silent
+
+
+def check(words: list[str], result: Result) -> None:
+    """Nothing but lines of what can be seen; JSON says what the names are."""
+    for line in result.output.split("\n"):
+        assert line.isprintable(), (words, line)
+        assert not line.startswith("FORGED"), (words, line)
+    if "json" in words and "evil" in result.stdout:
+        assert EVIL in "".join(_texts(json.loads(result.stdout))), words
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _texts(each)
+
+
+def test_all_that_is_printed_goes_through_one_place() -> None:
+    """So a new command cannot forget it."""
+    folder = Path(__file__).parents[2] / "kbroker" / "cli"
+    around = [
+        (path.name, line.strip())
+        for path in sorted(folder.glob("*.py"))
+        for line in path.read_text().splitlines()
+        if re.search(r"\bprint\(|click\.s?echo\(|\bstyle\(|ensure_ascii", line)
+        and path.name != "output.py"
+    ]
+    assert around == [("completion.py", "click.echo(cls(main, {}, PROGRAM, VARIABLE).source())")]
+
+
+def test_each_form(capsys: pytest.CaptureFixture[str]) -> None:
+    say(EVIL, 5, err=True)
+    assert capsys.readouterr().err == f"{PRINTED}\n5\n"
+    columns = [Column("a"), Column("b")]
+    lines = table(columns, [{"a": EVIL, "b": {EVIL: [EVIL]}}, {"a": "x", "b": 1}], wide=True)
+    assert lines[1].startswith(f"{PRINTED}  {PRINTED}=")
+    assert lines[2] == "x".ljust(len(PRINTED)) + "  1"
+    for form in Format:
+        show(form, {EVIL: EVIL}, lambda _: [EVIL])
+        out = capsys.readouterr().out
+        assert all(line.isprintable() for line in out.split("\n"))
+        if form in (Format.JSON, Format.NDJSON):
+            assert json.loads(out) == {EVIL: EVIL}
+    assert to_json("grün 🙂") == '"grün 🙂"'
+    assert to_yaml({"k": "\U000e0041\u009b"}) == r'k: "\U000e0041\U0000009b"'
+    assert parse_line(to_json({"topic": "t", "value": EVIL}).encode(), 0).record.value == (
+        EVIL.encode()
+    )
+
+
+def test_errors_too() -> None:
+    result = CliRunner().invoke(main, ["topic", "describe", "t", "-X", f"x{EVIL}=1"])
+    assert result.exit_code == 2
+    check([], result)
+    assert "evil" in result.stderr

@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -23,7 +24,8 @@ from uuid import UUID
 
 from kbroker.cluster import Cluster, LocalStore
 from kbroker.cluster.model import Partition as ClusterPartition
-from kbroker.cluster.model import Topic, random_cluster_id
+from kbroker.cluster.model import Topic, check_topic_name, random_cluster_id
+from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.metadata_log import (
     BROKER_RESOURCE,
     LEADER_UNCHANGED,
@@ -46,11 +48,14 @@ from kbroker.storage.epochs import LeaderEpochs
 from kbroker.storage.files import OsFiles
 from kbroker.storage.naming import (
     CLEAN_SHUTDOWN,
+    HIGH_WATERMARKS,
     LEADER_EPOCHS,
     LOCK,
     LOG,
+    LOG_STARTS,
     META_PROPERTIES,
     PARTITION_METADATA,
+    RECOVERY_POINTS,
     SNAPSHOT,
     folder_name,
     parse_file_name,
@@ -64,6 +69,9 @@ from .data_folders import METADATA_JOURNAL
 logger = logging.getLogger(__name__)
 
 METADATA_TOPIC = "__cluster_metadata"
+FILES = (META_PROPERTIES, LOCK, CLEAN_SHUTDOWN, RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS)
+"""What is read of a folder beside its partitions."""
+INT32_MAX = 2**31 - 1
 PRODUCER_ID_BLOCK = 1000
 """How many ids Kafka hands a broker at once: some above the last one seen may be out."""
 
@@ -91,6 +99,8 @@ class Source:
     cluster_id: str
     is_clean: bool
     partitions: dict[Key, UUID]
+    foreign: list[str]
+    """Names of folders that look like those of partitions, and are none."""
 
 
 @dataclass(slots=True)
@@ -155,8 +165,10 @@ class Plan:
 
 def read_source(path: Path) -> Source:
     """Look at a folder of Apache Kafka. Raises AdoptError."""
+    for name in FILES:
+        _check_plain(path / name)
     try:
-        text = (path / META_PROPERTIES).read_text()
+        text = (path / META_PROPERTIES).read_text(errors="replace")
     except OSError as error:
         raise AdoptError(
             f"{path} is not a folder of `log.dirs` ({error.strerror}: {META_PROPERTIES})"
@@ -168,17 +180,50 @@ def read_source(path: Path) -> Source:
     _check_stopped(path)
     is_clean = (path / CLEAN_SHUTDOWN).exists()
     cluster_id = fields.get("cluster.id") or random_cluster_id()
-    return Source(path, cluster_id, is_clean, _partitions_in(path))
+    partitions, foreign = _partitions_in(path)
+    return Source(path, cluster_id, is_clean, partitions, foreign)
 
 
-def _partitions_in(path: Path) -> dict[Key, UUID]:
-    """The partitions in a folder, which may not exist, with the ids of their topics."""
-    partitions = {}
+def _partitions_in(path: Path) -> tuple[dict[Key, UUID], list[str]]:
+    """The partitions in a folder, which may not exist, with the ids of their topics; and the names
+    of folders that only look like theirs. Raises AdoptError."""
+    partitions, foreign = {}, []
     for folder in sorted(path.iterdir()) if path.is_dir() else ():
         key = parse_folder_name(folder.name) if folder.is_dir() else None
-        if key is not None and key[0] != METADATA_TOPIC:
+        if key is None:
+            continue
+        if not _is_partition(key) or folder_name(*key) != folder.name:
+            foreign.append(folder.name)
+            continue
+        _check_plain(folder)
+        for each in folder.iterdir():
+            _check_plain(each)
+        if key[0] != METADATA_TOPIC:
             partitions[key] = _topic_id(folder)
-    return partitions
+    return partitions, foreign
+
+
+def _is_partition(key: Key) -> bool:
+    try:
+        check_topic_name(key[0])
+    except KafkaError:
+        return False
+    return key[1] <= INT32_MAX
+
+
+def _check_plain(path: Path) -> None:
+    """Refuse what leads out of the folder, and what has no end when it is read.
+
+    Nothing is said of a path that is not there. Raises AdoptError.
+    """
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if stat.S_ISLNK(mode):
+        raise AdoptError(f"{path} is a symbolic link; put what it leads to in its place")
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise AdoptError(f"{path} is neither a file nor a folder; remove it")
 
 
 def _check_stopped(path: Path) -> None:
@@ -264,7 +309,7 @@ def plan(paths: Iterable[Path], data_dir: Path, *, only: Iterable[str] = ()) -> 
     wanted = set(only)
     folders: dict[Key, Path] = {}
     ids: dict[str, UUID] = {}
-    arrived = (data_dir, _partitions_in(data_dir))
+    arrived = (data_dir, _partitions_in(data_dir)[0])
     for path, partitions in (arrived, *((each.path, each.partitions) for each in sources)):
         for key, topic_id in partitions.items():
             if wanted and key[0] not in wanted:
@@ -274,7 +319,11 @@ def plan(paths: Iterable[Path], data_dir: Path, *, only: Iterable[str] = ()) -> 
                 raise AdoptError(f"the partitions of {key[0]} are of two topics of that name")
     if not folders:
         raise AdoptError("there are no partitions of the topics that you name")
-    left_out: list[str] = []
+    left_out = [
+        f"{source.path / name}: no topic of Kafka has such a name"
+        for source in sources
+        for name in source.foreign
+    ]
     topics = [_topic(name, ids[name], folders, metadata, left_out) for name in sorted(ids)]
     next_id = _next_producer_id(folders.values(), metadata)
     left_out += _open_transactions(folders)

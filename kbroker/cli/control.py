@@ -94,10 +94,12 @@ def control(control: Control, order: str, words: tuple[str, ...]) -> None:
 
 
 def _word(text: str) -> tuple[str, Any]:
+    from kbroker.documents import read_json
+
     name, equals, value = text.partition("=")
     if not equals:
         raise click.UsageError(f"{text!r} is not WORD=VALUE")
     try:
-        return name, json.loads(value)
+        return name, read_json(value)
     except ValueError:
         return name, value

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from kbroker.documents import read_json
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
@@ -46,7 +47,7 @@ def read_offsets(text: str) -> dict[Partition, int]:
     """
     try:
         if text.lstrip()[:1] in ("[", "{"):
-            rows = list(_rows(json.loads(text)))
+            rows = list(_rows(read_json(text)))
         else:
             lines = [line.split(",") for line in text.splitlines() if line.strip()]
             rows = [(topic, int(index), int(offset)) for topic, index, offset in lines]

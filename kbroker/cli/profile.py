@@ -32,10 +32,10 @@ def read_profiles() -> tuple[str, dict[str, dict[str, str]]]:
     path = profiles_path()
     if not path.exists():
         return "", {}
-    import tomllib
+    from kbroker.documents import read_toml
 
     try:
-        data: dict[str, Any] = tomllib.loads(path.read_text())
+        data: dict[str, Any] = read_toml(path.read_text())
         profiles = {
             str(name): {str(key): str(value) for key, value in settings.items()}
             for name, settings in data.get("profiles", {}).items()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from kbroker.documents import read_json, read_toml
 
 DEFAULT = -1
 
@@ -65,9 +66,7 @@ def parse_topics(text: str, *, toml: bool) -> list[DeclaredTopic]:
 
 
 def _toml_rows(text: str) -> list[dict[str, Any]]:
-    import tomllib
-
-    topics = tomllib.loads(text).get("topics")
+    topics = read_toml(text).get("topics")
     if not isinstance(topics, dict) or not all(isinstance(each, dict) for each in topics.values()):
         raise BadTopic("there is no table [topics.NAME]")
     return [{"name": name, **settings} for name, settings in topics.items()]
@@ -75,9 +74,9 @@ def _toml_rows(text: str) -> list[dict[str, Any]]:
 
 def _json_rows(text: str) -> list[dict[str, Any]]:
     try:
-        data = json.loads(text)
+        data = read_json(text)
     except ValueError:
-        data = [json.loads(line) for line in text.splitlines() if line.strip()]
+        data = [read_json(line) for line in text.splitlines() if line.strip()]
     rows = data if isinstance(data, list) else [data]
     if not all(isinstance(row, dict) for row in rows):
         raise BadTopic('a topic is an object such as {"name": "orders", "partitions": 3}')

@@ -18,6 +18,7 @@ import binascii
 import json
 from typing import Any, NamedTuple
 
+from kbroker.documents import read_json
 from kbroker.protocol.records import Record
 
 FIELDS = frozenset(
@@ -70,7 +71,7 @@ def headers_field(record: Record) -> list[dict[str, str | None]]:
 def parse_line(text: bytes | str, now_ms: int) -> Line:
     """Read one line; `now_ms` is the time of a record that names none. Raises BadLine."""
     try:
-        fields = json.loads(text)
+        fields = read_json(text)
     except ValueError as error:
         raise BadLine(f"this is not JSON: {error}") from None
     if not isinstance(fields, dict):

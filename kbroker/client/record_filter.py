@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from kbroker.documents import read_json
 from kbroker.protocol.records import Record
 
 Wanted = Callable[[Record], bool]
@@ -86,7 +87,7 @@ def _by_field(path: str, pattern: re.Pattern[bytes]) -> Wanted:
 def _field(value: bytes | None, names: list[str]) -> Any:
     """What a path leads to in a value, `_MISSING` where it leads nowhere or there is no JSON."""
     try:
-        found = json.loads(value or b"")
+        found = read_json(value or b"")
     except ValueError:
         return _MISSING
     for name in names:

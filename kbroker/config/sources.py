@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from kbroker.documents import read_toml
+
 from .property import ConfigError, Source
 
 ENVIRONMENT_PREFIX = "KBROKER_CFG_"
@@ -161,11 +163,9 @@ def parse_toml(text: str) -> dict[str, str]:
     A name that is also the beginning of another one has to be quoted in TOML, because a key
     cannot be a value and a table: ``"max.connections" = 5``. Raises ConfigError.
     """
-    import tomllib
-
     try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        document = read_toml(text)
+    except ValueError as error:
         hint = 'quote a name that begins another one, as "max.connections" = 5'
         raise ConfigError(f"{error} ({hint})") from None
     return dict(_flat(document, ""))

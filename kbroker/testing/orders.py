@@ -11,13 +11,13 @@ import errno
 import functools
 import inspect
 import itertools
-import json
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, TypeVar
 
 from kbroker.client.errors import ClientError
 from kbroker.client.groups import Group
+from kbroker.documents import read_json
 from kbroker.protocol.errors import KafkaError
 
 from .fault_words import rule_of
@@ -45,9 +45,7 @@ class NoOrder(ValueError):
 def read_order(line: bytes) -> Order:
     """Read what one line says. Raises NoOrder."""
     try:
-        order = json.loads(line)
-    except RecursionError:
-        raise NoOrder("an order is not nested so deeply") from None
+        order = read_json(line)
     except ValueError as error:
         raise NoOrder(f"an order is a JSON object: {error}") from None
     if not isinstance(order, dict) or "do" not in order:

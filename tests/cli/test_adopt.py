@@ -9,6 +9,8 @@ import fcntl
 import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from uuid import UUID
 
@@ -273,3 +275,56 @@ def test_records_that_are_none() -> None:
             decode_metadata_record(value)
     assert decode_metadata_record(b"\x01\x02\x00") is None
     KafkaMetadata().replay(None)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("orders-0", "orders-0/00000000000000000000.log", "orders-0/partition.metadata"),
+        *("meta.properties", ".lock", "replication-offset-checkpoint"),
+        *("__cluster_metadata-0", "__cluster_metadata-0/00000000000000000000.log"),
+    ],
+)
+def test_links_lead_nowhere(kafka: Path, tmp_path: Path, name: str) -> None:
+    """What they lead to is no part of the folder: it may be anybody's."""
+    elsewhere = tmp_path / "elsewhere"
+    if not (kafka / name).exists():
+        (kafka / name).touch()
+    (kafka / name).rename(elsewhere)
+    (kafka / name).symlink_to(elsewhere)
+    said = invoke("log", "adopt", str(kafka), "--data-dir", str(tmp_path / "new"), status=1).stderr
+    assert f"{kafka / name} is a symbolic link; put what it leads to in its place" in said
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("orders-0/00000000000000000000.log", "orders-0/x", "users-0/partition.metadata"),
+        *("meta.properties", ".kafka_cleanshutdown", "__cluster_metadata-0/1-1.checkpoint"),
+        "users-0/00000000000000000001.snapshot",
+    ],
+)
+def test_a_pipe_is_not_waited_for(kafka: Path, tmp_path: Path, name: str) -> None:
+    (kafka / name).unlink(missing_ok=True)
+    os.mkfifo(kafka / name)
+    command = ["log", "adopt", str(kafka), "--data-dir", str(tmp_path / "new")]
+    done = subprocess.run(
+        [sys.executable, "-m", "kbroker", *command],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert f"{kafka / name} is neither a file nor a folder; remove it" in done.stderr
+
+
+def test_folders_that_only_look_like_those_of_partitions(kafka: Path, tmp_path: Path) -> None:
+    foreign = ["..-0", ".-1", "my holiday-2026", "orders-007", "orders-٣", f"t-{2**31}"]
+    for name in foreign:
+        (kafka / name).mkdir()
+    said = invoke("log", "adopt", str(kafka), "--data-dir", str(tmp_path / "new")).stderr
+    for name in foreign:
+        assert f"left out: {kafka / name}: no topic of Kafka has such a name" in said
+        assert not (tmp_path / "new" / name).exists()

@@ -577,7 +577,7 @@ def test_a_stranger_orders_nothing(
         (b"no json", "an order is a JSON object: Expecting value"),
         (b"[]", "an order is a JSON object that has"),
         (b"{}", "an order is a JSON object that has"),
-        (b'{"do": "topics", "x": %s}' % (b"[" * 5000), "not nested so deeply"),
+        (b'{"do": "topics", "x": %s}' % (b"[" * 5000), "nests more than 100 deep"),
     ],
     ids=["text", "list", "no verb", "nested"],
 )

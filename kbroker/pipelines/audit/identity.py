@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from kbroker.documents import read_json
+
 from .rows import Headers, Rows
 
 
@@ -70,7 +72,7 @@ class Identity:
 
     def _field(self, value: bytes | None) -> str | None:
         try:
-            found = json.loads(value or b"null")
+            found = read_json(value or b"null")
         except ValueError:
             return None
         if not isinstance(found, dict) or self.name not in found:

@@ -26,6 +26,7 @@ from kbroker.client.errors import ClientError
 from kbroker.client.list_offsets import EARLIEST, LATEST, offsets_at
 from kbroker.client.producer import SEQUENCE_MASK, Identity, Written
 from kbroker.client.topics import Partition
+from kbroker.documents import read_json
 
 VERSION = 1
 
@@ -90,7 +91,7 @@ def load(path: Path, asked: dict[str, Any]) -> Journal | None:
     except FileNotFoundError:
         return None
     try:
-        fields = json.loads(text)
+        fields = read_json(text)
         if fields["version"] != VERSION:
             raise ValueError(f"version {fields['version']}")
         journal = Journal(**fields)

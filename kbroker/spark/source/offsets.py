@@ -6,10 +6,11 @@ Everything here is arithmetic; who asks a broker is `partitions`.
 from __future__ import annotations
 
 import itertools
-import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+
+from kbroker.documents import read_json
 
 TopicPartition = tuple[str, int]
 Offsets = dict[TopicPartition, int]
@@ -59,7 +60,7 @@ def parse(text: str) -> Offsets:
     Raises:
         ValueError: it is something else.
     """
-    value = json.loads(text)
+    value = read_json(text)
     if not isinstance(value, dict) or not all(
         isinstance(partitions, dict)
         and all(isinstance(number, int) for number in partitions.values())

@@ -5,11 +5,12 @@ Spark hands option names over in lower case; names are compared like that here t
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from kbroker.documents import read_json
 
 from .offsets import EARLIEST, LATEST, Offsets, TopicPartition, named, parse
 
@@ -292,7 +293,7 @@ def _topics(given: Mapping[str, str]) -> dict[str, Any]:
 
 def _assigned(value: str) -> frozenset[TopicPartition]:
     try:
-        read = json.loads(value)
+        read = read_json(value)
         found = frozenset((topic, int(each)) for topic, all_ in read.items() for each in all_)
     except (ValueError, AttributeError, TypeError):
         found = frozenset()

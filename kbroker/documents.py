@@ -1,0 +1,48 @@
+"""JSON and TOML that others have written: what nests too deeply is an error like any other."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+NESTING_MAX = 100
+"""Python's own limit depends on who calls, and ends in a RecursionError wherever it is met."""
+
+
+def read_json(text: str | bytes) -> Any:
+    """Read a document. Raises ValueError."""
+    try:
+        return _checked(json.loads(text))
+    except RecursionError:
+        raise _too_deep() from None
+
+
+def read_toml(text: str) -> dict[str, Any]:
+    """Read a document. Raises ValueError."""
+    import tomllib
+
+    try:
+        found: dict[str, Any] = _checked(tomllib.loads(text))
+    except RecursionError:
+        raise _too_deep() from None
+    return found
+
+
+def _checked(document: Any) -> Any:
+    level = _containers([document])
+    for _ in range(NESTING_MAX):
+        if not level:
+            return document
+        level = [each for one in level for each in _containers(one)]
+    if level:
+        raise _too_deep()
+    return document
+
+
+def _containers(one: dict[str, Any] | list[Any]) -> list[Any]:
+    inside = one.values() if isinstance(one, dict) else one
+    return [each for each in inside if isinstance(each, dict | list)]
+
+
+def _too_deep() -> ValueError:
+    return ValueError(f"it nests more than {NESTING_MAX} deep")

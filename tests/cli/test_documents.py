@@ -1,0 +1,105 @@
+"""Files and lines that nest too deeply are refused with a sentence, whoever reads them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kbroker.broker import Broker
+from kbroker.cli.profile import FILE_VARIABLE
+from kbroker.documents import NESTING_MAX, read_json, read_toml
+
+from ..wire import batch, connected, create_topic, produce
+from .conftest import Cli, invoke
+
+LEVELS = [NESTING_MAX + 1, 900, 100_000]
+SENTENCE = f"nests more than {NESTING_MAX} deep"
+
+
+def lists(levels: int) -> str:
+    return "[" * levels + "]" * levels
+
+
+def objects(levels: int) -> str:
+    return '{"a":' * levels + "0" + "}" * levels
+
+
+def keys(levels: int) -> str:
+    """Tables in tables, without anything that looks nested."""
+    return ".".join(["a"] * levels) + " = 1\n"
+
+
+@pytest.mark.parametrize("levels", LEVELS)
+@pytest.mark.parametrize("form", [lists, objects])
+def test_json(form: object, levels: int) -> None:
+    assert callable(form)
+    with pytest.raises(ValueError, match=SENTENCE):
+        read_json(form(levels))
+    text = form(NESTING_MAX)
+    assert json.dumps(read_json(text), separators=(",", ":")) == text
+
+
+@pytest.mark.parametrize("levels", LEVELS[:2])
+def test_toml(levels: int) -> None:
+    for text in (keys(levels), f"a = {lists(levels)}"):
+        with pytest.raises(ValueError, match=SENTENCE):
+            read_toml(text)
+    assert read_toml(keys(NESTING_MAX))
+
+
+@pytest.mark.parametrize("levels", LEVELS)
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        ("config show --config FILE.toml", 1),
+        ("serve --memory --port 0 --config FILE.toml", 3),
+        ("serve --memory --port 0 --seed FILE.json", 3),
+        ("serve --memory --port 0 --topics-file FILE.toml", 2),
+        ("topic create --file FILE.toml", 2),
+        ("topic create --file FILE.json", 2),
+        ("group seek g --from-file FILE.json", 2),
+    ],
+)
+def test_files(tmp_path: Path, words: str, status: int, levels: int) -> None:
+    (tmp_path / "FILE.toml").write_text(f"a = {lists(levels)}")
+    (tmp_path / "FILE.json").write_text(lists(levels))
+    said = invoke(*words.replace("FILE", str(tmp_path / "FILE")).split(), status=status).output
+    assert SENTENCE in said
+
+
+@pytest.mark.parametrize("levels", LEVELS)
+def test_profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, levels: int) -> None:
+    path = tmp_path / "deep.toml"
+    path.write_text(f"a = {lists(levels)}")
+    monkeypatch.setenv(FILE_VARIABLE, str(path))
+    said = invoke("profile", "list", status=2).stderr
+    assert SENTENCE in said
+    assert "correct or remove it" in said
+
+
+@pytest.mark.parametrize("levels", LEVELS)
+async def test_lines(cli: Cli, tmp_path: Path, levels: int) -> None:
+    await cli("topic", "create", "t", "u")
+    line = f'{{"topic": "t", "value": {objects(levels)}}}\n'
+    said = await cli("topic", "produce", "--json", stdin=line, status=1)
+    assert f"line 1: this is not JSON: it {SENTENCE}" in said.stderr
+    said = await cli("replay", "--ndjson", "-", "--to-topic", "t", stdin=line, status=1)
+    assert SENTENCE in said.stderr
+    progress = tmp_path / "progress"
+    progress.write_text(lists(levels))
+    flags = ("--to-topic", "u", "--progress", str(progress))
+    assert SENTENCE in (await cli("replay", "t", *flags, status=1)).stderr
+
+
+@pytest.mark.parametrize("levels", LEVELS)
+async def test_values_that_nobody_reads_to_their_end(cli: Cli, broker: Broker, levels: int) -> None:
+    """To those who look for a field in a value it has none."""
+    async with connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "t")
+        values = [f'{{"id": {lists(levels)}}}'.encode(), b'{"id": 1}']
+        assert (await produce(wire, topic, batch(values))).error_code == 0
+    found = await cli("topic", "consume", "t", "-o", ":end", "--filter-field", "id=1", "-f", "%o")
+    assert found.stdout == "1"
+    assert "2 records" in (await cli("audit", "t", "--unique", "field:id")).stdout

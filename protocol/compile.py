@@ -43,6 +43,15 @@ OBJECTS_MAX = 1_000_000
 SLICE_OBJECTS = 256
 """Array elements between two pauses of a codec that works in slices: well below a millisecond."""
 
+ERROR_MESSAGE = "error_message"
+"""How the names of fields end that are sentences for people."""
+
+ERROR_MESSAGE_BYTES_MAX = 4096
+"""What is longer is cut: sentences quote what clients sent, and must not be too long to travel."""
+
+CUT = b"..."
+"""What a sentence ends with that was cut."""
+
 DETACHED_SIZE = 4096
 """Records of this many bytes and more are handed on as they are; smaller ones are copied."""
 
@@ -479,6 +488,7 @@ class _Encoder(_Writer):
             pack=struct.pack,
             BUFFERS=frozenset((bytes, bytearray, memoryview)),
             check_string=_check_string,
+            cut_message=_cut_message,
         )
         self.lines.append("def codec(m, out, parts):")
         self.begin_slices()
@@ -544,6 +554,8 @@ class _Encoder(_Writer):
         nullable = field.nullable(self.version)
         if field.array:
             self.array(field, value, nullable)
+        elif field.name.endswith(ERROR_MESSAGE):
+            self.sized("string", value, nullable, cut=True)
         elif isinstance(field.kind, str):
             self.scalar(field.kind, value, nullable)
         else:
@@ -578,7 +590,7 @@ class _Encoder(_Writer):
         else:
             self.write(kind, value)
 
-    def sized(self, kind: str, value: str, nullable: bool) -> None:
+    def sized(self, kind: str, value: str, nullable: bool, *, cut: bool = False) -> None:
         s, n = self.local("s"), self.local("n")
         convert = ".encode()" if kind == "string" else ""
         if nullable:
@@ -596,7 +608,11 @@ class _Encoder(_Writer):
             empty = "''" if kind == "string" else "b''"
             self.line(f"{s} = ({value} or {empty}){convert}")
             self.line(f"{n} = len({s})")
-        if kind == "string" and self.flexible:
+        if cut:
+            self.line(f"if {n} > {ERROR_MESSAGE_BYTES_MAX}:")
+            self.line(f"    {s} = cut_message({s})")
+            self.line(f"    {n} = len({s})")
+        elif kind == "string" and self.flexible:
             self.line(f"if {n} > {MAX_STRING_BYTES}:")
             self.line(f"    check_string({n})")
         self.length("h" if kind == "string" else "i", n)
@@ -708,6 +724,11 @@ def _reject(what: str, n: int) -> None:
 
 def _reject_count(what: str, n: int) -> None:
     raise DecodeError(f"{what}: {n} elements are more than the frame or the limit can hold")
+
+
+def _cut_message(text: bytes) -> bytes:
+    whole = text[: ERROR_MESSAGE_BYTES_MAX - len(CUT)].decode(errors="ignore")
+    return whole.encode() + CUT
 
 
 def _check_string(n: int) -> None:

@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 from kbroker.cluster import Cluster, LocalStore
 from kbroker.cluster.model import random_cluster_id
-from kbroker.storage.checkpoints import MetaProperties
+from kbroker.storage.checkpoints import MetaProperties, clean_marker
 from kbroker.storage.errors import StorageError
 from kbroker.storage.files import Files
-from kbroker.storage.naming import LOCK, META_PROPERTIES
+from kbroker.storage.naming import CLEAN_SHUTDOWN, LOCK, META_PROPERTIES
 
 from .data_folders import (
     METADATA_JOURNAL,
@@ -206,6 +206,7 @@ def _make_folders(files: Files, paths: Sequence[str], ids: Sequence[int]) -> Non
             folder = node_folder(path, node_id)
             if not files.exists(f"{folder}/{META_PROPERTIES}"):
                 files.mkdir(folder)
+                files.write_atomic(f"{folder}/{CLEAN_SHUTDOWN}", clean_marker())
                 meta = MetaProperties(cluster_id, node_id, random_cluster_id())
                 files.write_atomic(f"{folder}/{META_PROPERTIES}", meta.to_bytes())
                 files.sync_dir(path)

@@ -217,7 +217,7 @@ class Node:
             else:
                 nursery.start_soon(self._empty_trash)
                 nursery.start_soon(self.scrubber.run)
-            if not self.logs.clean and self.logs.folders():
+            if self.logs.crashed and self.logs.folders():
                 nursery.start_soon(self._recover)
 
     async def _recover(self) -> None:

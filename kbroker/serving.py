@@ -300,7 +300,7 @@ class _Serving:
         count = f"{topics} topic{'' if topics == 1 else 's'}"
         if not self.data_dirs:
             return f"in memory, {count}"
-        crashed = [each.id for each in broker.nodes if not each.node.logs.clean]
+        crashed = [each.id for each in broker.nodes if each.node.logs.crashed]
         state = "clean shutdown"
         if self.is_new:
             state = "new"

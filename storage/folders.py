@@ -125,6 +125,11 @@ class LogFolders:
         """Whether the last owner closed all folders properly."""
         return all(manager.clean for manager in self.managers)
 
+    @property
+    def crashed(self) -> bool:
+        """Whether somebody used one of the folders, and did not close it properly."""
+        return any(not manager.clean and not manager.is_new for manager in self.managers)
+
     def _holder(self, key: Partition) -> LogManager | None:
         return next((manager for manager in self.managers if key in manager), None)
 

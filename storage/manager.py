@@ -45,7 +45,7 @@ from .naming import (
     stray_folder_name,
 )
 from .open_segments import OpenSegments
-from .recovery import load_log
+from .recovery import Cut, load_log
 from .segment import Segment
 from .sync import SyncItem, sync_in_order, sync_together
 
@@ -171,6 +171,19 @@ def _offsets_of(log: Log) -> Offsets:
     )
 
 
+class Repaired(NamedTuple):
+    """A log that was repaired.
+
+    `known_end` is where it ended before, as far as checkpoints and sound batches behind the damage
+    tell. `readable` are the records of those batches, in the files `put_aside`.
+    """
+
+    log: Log
+    known_end: int
+    readable: int
+    put_aside: list[str]
+
+
 class LogManager:
     """The logs of one data folder, which is locked while the manager is open.
 
@@ -203,6 +216,8 @@ class LogManager:
         """
         self._files = files
         self.data_dir = data_dir
+        self.is_new = False
+        """Whether nobody has used the folder before."""
         self.failed: str | None = None
         """Why the folder is offline, with all its logs."""
         _make_folder(files, data_dir)
@@ -231,6 +246,7 @@ class LogManager:
             meta = MetaProperties.from_bytes(self._files.read_bytes(path), path)
         except FileNotFoundError:
             self._files.write_atomic(path, fresh.to_bytes())
+            self.is_new = True
             return fresh
         if meta.node_id != fresh.node_id:
             raise StorageError(
@@ -358,7 +374,7 @@ class LogManager:
 
     def repair_log(
         self, topic: str, topic_id: UUID, partition: int, config: LogConfig, *, now_ms: int
-    ) -> Log:
+    ) -> Repaired:
         """Open a damaged log with what is readable before the damage.
 
         All of it is checked as after a crash that left nothing certain: the first bad batch ends
@@ -368,10 +384,12 @@ class LogManager:
         """
         key = (topic, partition)
         offsets = self._checkpoints.get(key)
+        cut = Cut()
         distrusted = offsets._replace(recovery_point=0, high_watermark=0)
         self._checkpoints.update([(key, distrusted)])
-        log = self._load(key, topic_id, config, now_ms, clean=False, keep_cut=True)
-        return self._keep(key, log)
+        log = self._keep(key, self._load(key, topic_id, config, now_ms, clean=False, cut=cut))
+        known_end = max(log.log_end_offset, cut.end, offsets.recovery_point, offsets.high_watermark)
+        return Repaired(log, known_end, cut.records, cut.paths)
 
     def _keep(self, key: Partition, log: Log) -> Log:
         self._logs[key] = log
@@ -394,7 +412,7 @@ class LogManager:
         now_ms: int,
         *,
         clean: bool,
-        keep_cut: bool = False,
+        cut: Cut | None = None,
     ) -> Log:
         topic, partition = key
         offsets = self._checkpoints.get(key)
@@ -425,7 +443,7 @@ class LogManager:
             open_segments=self._open_segments,
             # What this process has written since may not be: only for the first opening.
             durable=self._durable and key in self._unopened,
-            keep_cut=keep_cut,
+            cut=cut,
         )
 
     def delete_logs(self, partitions: Iterable[Partition]) -> None:

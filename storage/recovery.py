@@ -23,6 +23,7 @@ import logging
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from dataclasses import dataclass, field
 from uuid import UUID
 
 from kbroker.protocol.records import HEADER_SIZE, MAGIC, BatchHeader, check_crc, read_header
@@ -55,6 +56,36 @@ _READ_SIZE = 1024 * 1024
 _LEFTOVERS = (".tmp", ".deleted", CLEANED)
 
 
+@dataclass(slots=True)
+class Cut:
+    """What stood behind the end of a log and was put aside.
+
+    `records` are those of its sound batches, `end` is the offset behind the last of them.
+    """
+
+    records: int = 0
+    end: int = 0
+    paths: list[str] = field(default_factory=list)
+
+    def find(self, data: bytes, offset: int) -> bool:
+        """Whether sound batches from `offset` on can be found anywhere in `data`; counts them."""
+        before = self.records
+        at = data.find(MAGIC, 16)
+        while at >= 0 and at - 16 + HEADER_SIZE <= len(data):
+            header = read_header(data, at - 16)
+            if (
+                _plausible(header, len(data) - at + 16)
+                and header.base_offset >= offset
+                and check_crc(data, at - 16, header)
+            ):
+                self.records += header.record_count
+                self.end = max(self.end, header.next_offset)
+                at = data.find(MAGIC, at + header.size)
+            else:
+                at = data.find(MAGIC, at + 1)
+        return self.records > before
+
+
 def load_log(
     files: Files,
     data_dir: str,
@@ -70,7 +101,7 @@ def load_log(
     lower_recovery_point: Callable[[Log], None] | None = None,
     open_segments: OpenSegments | None = None,
     durable: bool = False,
-    keep_cut: bool = False,
+    cut: Cut | None = None,
 ) -> Log:
     """Open a partition whose folder exists.
 
@@ -81,7 +112,8 @@ def load_log(
         now_ms: log clock; producers that are found count as seen now.
         changed, lower_recovery_point, open_segments: the manager's part in `Log`.
         durable: all that the last owner wrote was made durable since.
-        keep_cut: keep all bytes that are cut, not only those before sound batches.
+        cut: keep all bytes that are cut, not only those before sound batches, and say here what
+            they are.
 
     Raises:
         CorruptLogError: bytes that were durable are damaged or missing.
@@ -114,7 +146,7 @@ def load_log(
             known,
             clean=clean,
             durable=durable,
-            keep_cut=keep_cut,
+            cut=cut,
         )
         log.reload_producers(now_ms)
     if log.wants_checkpoint or end != known.recovery_point:
@@ -131,7 +163,7 @@ def _take_over(
     *,
     clean: bool,
     durable: bool,
-    keep_cut: bool,
+    cut: Cut | None,
 ) -> int:
     """Find out what the segments hold, and give it to the log; returns its end offset."""
     log_start = max(known.log_start, segments[0].base_offset if segments else 0)
@@ -139,14 +171,14 @@ def _take_over(
         end = _check_clean(log, segments, known)
         log.epochs = _read_epochs(files, log.folder, segments, log_start, end)
     else:
-        recovery = _Recovery(files, log, segments, known, durable=durable, keep_cut=keep_cut)
+        recovery = _Recovery(files, log, segments, known, durable=durable, cut=cut)
         end = recovery.run()
         log.epochs = recovery.epochs
         log.complete(recovery.scanned[:-1])
         if not durable:
             log.distrust_names()
         # A repair believes nothing, and so builds the indexes of aborted transactions anew.
-        if snapshots.drop_after(log_start if keep_cut else end):
+        if snapshots.drop_after(end if cut is None else log_start):
             log.sync_folder()  # for good, before other records take their offsets
     end = max(end, log_start)
     log.epochs.truncate_end(end)
@@ -344,13 +376,13 @@ class _Recovery:
         known: Offsets,
         *,
         durable: bool,
-        keep_cut: bool,
+        cut: Cut | None,
     ) -> None:
         self._files = files
         self._log = log
         self._segments = segments
         self._durable = durable
-        self._keep_cut = keep_cut
+        self._cut = cut
         self._point = known.recovery_point
         self._log_start = max(known.log_start, segments[0].base_offset if segments else 0)
         self._gaps_allowed = log.segment_rules.gaps_allowed
@@ -467,33 +499,31 @@ class _Recovery:
     def _cut_after(self, number: int, position: int, end: int) -> None:
         """End the log in segment `number` at `position`; keep what may be worth something."""
         segment = self._segments[number]
-        records, kept = 0, []
+        keep_all, cut = self._cut is not None, self._cut or Cut()
         tail = _read_from(self._files, segment.log_path, position)
-        found = _count_records(tail, end)
-        if found or (tail and self._keep_cut):
+        if cut.find(tail, end) or (tail and keep_all):
             path = f"{segment.log_path}.{position}{CORRUPT}"
             self._files.write_atomic(path, tail)
-            records, kept = found, [path]
+            cut.paths.append(path)
         for later in self._segments[number + 1 :]:
-            found = _count_records(_read_from(self._files, later.log_path, 0), end)
-            if found or (later.size and self._keep_cut):
+            data = _read_from(self._files, later.log_path, 0)
+            if cut.find(data, end) or (data and keep_all):
                 path = later.log_path + CORRUPT
                 self._files.rename(later.log_path, path)
-                records += found
-                kept.append(path)
+                cut.paths.append(path)
             later.remove()
         del self._segments[number + 1 :]
         segment.cut_file(position)
         if position == 0:
             segment.remove_indexes()
-        if kept:
+        if cut.paths:
             logger.warning(
                 "%s ends at offset %d: a batch behind it is damaged. %d later records, which no "
                 "sync is known to cover, are kept in %s",
                 self._log.folder,
                 end,
-                records,
-                ", ".join(kept),
+                cut.records,
+                ", ".join(cut.paths),
             )
         elif tail:
             logger.info("%s: %d torn bytes cut at offset %d", self._log.folder, len(tail), end)
@@ -513,21 +543,3 @@ def _plausible(header: BatchHeader, room: int) -> bool:
         and HEADER_SIZE <= header.size <= room
         and header.last_offset_delta >= 0
     )
-
-
-def _count_records(data: bytes, offset: int) -> int:
-    """Records in all sound batches from `offset` on that can be found anywhere in `data`."""
-    records = 0
-    at = data.find(MAGIC, 16)
-    while at >= 0 and at - 16 + HEADER_SIZE <= len(data):
-        header = read_header(data, at - 16)
-        if (
-            _plausible(header, len(data) - at + 16)
-            and header.base_offset >= offset
-            and check_crc(data, at - 16, header)
-        ):
-            records += header.record_count
-            at = data.find(MAGIC, at + header.size)
-        else:
-            at = data.find(MAGIC, at + 1)
-    return records

@@ -14,6 +14,7 @@ from .output import Column, Progress, format_options, say, show, table
 from .target import fail
 
 if TYPE_CHECKING:
+    from kbroker.storage.manager import Repaired
     from kbroker.storage.verify import Problem, Report
 
 COMMANDS = {
@@ -131,14 +132,15 @@ def _partitions_in(folder: Path) -> list[Path]:
 def repair(folder: Path) -> None:
     """Keep what is readable before the damage in a partition's FOLDER (data-dir/topic-N).
 
-    The bytes from the damage on are put aside in .corrupt files; nothing is deleted.
+    The bytes from the damage on are put aside in .corrupt files; nothing is deleted. What the log
+    loses is said: its offsets, and how many of its records are sound in these files.
     """
     from kbroker.storage.checkpoints import MetaProperties
     from kbroker.storage.errors import StorageError
     from kbroker.storage.files import OsFiles
     from kbroker.storage.log import LogConfig
     from kbroker.storage.manager import LogManager
-    from kbroker.storage.naming import CORRUPT, META_PROPERTIES, parse_folder_name
+    from kbroker.storage.naming import META_PROPERTIES, parse_folder_name
 
     data_dir = folder.resolve().parent
     named = parse_folder_name(folder.resolve().name)
@@ -154,14 +156,28 @@ def repair(folder: Path) -> None:
         if topic_id is None:
             raise StorageError(f"{folder} does not say which topic it belongs to")
         repaired = manager.repair_log(named[0], topic_id, named[1], LogConfig(), now_ms=now_ms)
-        start, end = repaired.log_start_offset, repaired.log_end_offset
         manager.close(now_ms=now_ms)
     except StorageError as error:
         say(f"kbroker: {error.message}", err=True)
         sys.exit(1)
-    say(f"{folder.name} holds offsets {start} to {end}; `kbroker serve` can open it again")
-    for path in sorted(folder.glob(f"*{CORRUPT}")):
-        say(f"  put aside: {path} ({path.stat().st_size} bytes)")
+    say(*_repaired(folder.resolve().name, repaired))
+
+
+def _repaired(name: str, repaired: Repaired) -> list[str]:
+    start, end = repaired.log.log_start_offset, repaired.log.log_end_offset
+    known_end = repaired.known_end
+    holds = f"offsets {start} to {end - 1}" if end > start else f"no records, and ends at {end}"
+    lines = [f"{name} holds {holds}; `kbroker serve` can open it again"]
+    if known_end > end:
+        lines.append(
+            f"  lost: offsets {end} to {known_end - 1}, at most {known_end - end:,} records; "
+            f"{repaired.readable:,} of them are sound in what was put aside"
+        )
+    else:
+        lines.append(f"  lost: nothing that is known of; offset {end} is the next one")
+    return lines + [
+        f"  put aside: {path} ({Path(path).stat().st_size:,} bytes)" for path in repaired.put_aside
+    ]
 
 
 @click.command()

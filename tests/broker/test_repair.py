@@ -108,8 +108,36 @@ async def test_what_repair_cuts_is_kept_whichever_batch_is_damaged(
     assert segment.read_bytes() == data[:position]
     (kept,) = segment.parent.glob("*.corrupt")
     assert kept.read_bytes() == data[position:]
+    lost = BATCHES - number
+    assert (
+        f"lost: offsets {number} to {BATCHES - 1}, at most {lost} records; {lost - 1} of them are "
+        "sound in what was put aside"
+    ) in done.output
+    assert ("t-0 holds no records" if number == 0 else f"offsets 0 to {number - 1};") in done.output
     done = CliRunner().invoke(main, ["log", "verify", str(tmp_path)])
     assert done.exit_code == 0, done.output
+
+
+async def test_repair_of_a_sound_log_loses_nothing(tmp_path: Path) -> None:
+    await write_batches(tmp_path)
+    earlier = tmp_path / "t-0" / "00000000000000000000.log.5.corrupt"
+    earlier.write_bytes(b"of an earlier repair")
+    done = CliRunner().invoke(main, ["log", "repair", str(tmp_path / "t-0")])
+    assert done.exit_code == 0, done.output
+    assert "t-0 holds offsets 0 to 9;" in done.output
+    assert "lost: nothing that is known of; offset 10 is the next one" in done.output
+    assert "put aside" not in done.output
+
+
+async def test_what_a_crash_left_behind_counts_as_well(tmp_path: Path) -> None:
+    """The checkpoints know of less than the log held; its sound batches tell."""
+    await write_batches(tmp_path)
+    (tmp_path / ".kafka_cleanshutdown").unlink()
+    for name in ("recovery-point-offset", "replication-offset"):
+        (tmp_path / f"{name}-checkpoint").unlink()
+    damage_batch(tmp_path / "t-0" / "00000000000000000000.log", 6)
+    done = CliRunner().invoke(main, ["log", "repair", str(tmp_path / "t-0")])
+    assert "lost: offsets 6 to 9, at most 4 records; 3 of them are sound" in done.output
 
 
 def test_repair_of_a_folder_that_is_none_is_refused(tmp_path: Path) -> None:

@@ -16,8 +16,10 @@ from typing import Any
 import pytest
 import trio
 
+from kbroker.growth import grow
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages.configs import DescribeConfigsRequest
+from kbroker.storage.files import OsFiles
 
 from ..wire import (
     ConnectionClosed,
@@ -72,6 +74,17 @@ def test_the_banner_tells_how_the_folder_was_left(tmp_path: Path) -> None:
     assert "1 topic," in said
     assert "recovered after a crash" in said_at_start(tmp_path)
     assert "clean shutdown" in said_at_start(tmp_path)
+
+
+def test_a_folder_that_is_new_has_not_crashed(tmp_path: Path) -> None:
+    said_at_start(tmp_path, "--topic", "t:2")
+    both = f"log.dirs={tmp_path / 'data'},{tmp_path / 'more'}"
+    more = ["--port", "0", "--port-file", str(tmp_path / "port"), "-o", both]
+    with serving(*more) as process:
+        assert "clean shutdown" in ready(process, tmp_path / "port").stop()[0]
+    grow(OsFiles(), [str(tmp_path / name) for name in ("data", "more")], 3)
+    with serving(*more) as process:
+        assert "clean shutdown" in ready(process, tmp_path / "port").stop()[0]
 
 
 @pytest.mark.parametrize(

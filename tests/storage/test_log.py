@@ -337,7 +337,7 @@ class TestTransactions:
             log.aborted_transactions(0, 2)
         assert log.offline
         manager.close()
-        repaired = open_manager(*place).repair_log("orders", TOPIC_ID, 0, SMALL, now_ms=NOW)
+        repaired = open_manager(*place).repair_log("orders", TOPIC_ID, 0, SMALL, now_ms=NOW).log
         assert repaired.aborted_transactions(0, 5) == [(1, 0), (1, 2)]
         assert repaired.log_end_offset == 5
         repaired.advance_high_watermark(5)

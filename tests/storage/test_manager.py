@@ -445,7 +445,7 @@ class TestMany:
         manager.settle()
         log = open_log(manager)
         append(log, b"since")
-        again = manager.repair_log("orders", TOPIC_ID, 0, SMALL, now_ms=NOW)
+        again = manager.repair_log("orders", TOPIC_ID, 0, SMALL, now_ms=NOW).log
         assert again.synced_offset == again.log_end_offset == 2
         assert values(open_log(open_manager(files.crashed("drop", 0)))) == [b"before", b"since"]
 

@@ -25,7 +25,7 @@ Kcat = Callable[..., str]
 def program() -> str:
     """Where kcat is; fails with the command that helps."""
     found = shutil.which("kcat")
-    assert found, "kcat is missing: run `make system-packages` (Debian: apt-get install kcat)"
+    assert found, "kcat is missing: `make system-packages` brings it"
     return found
 
 

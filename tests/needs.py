@@ -1,0 +1,340 @@
+"""Look at what a command needs from the system, and bring what is missing, before anything runs.
+
+Usage: python tests/needs.py [COMMAND ...]; without a name: what all commands need.
+       python tests/needs.py --environment FOLDER; a virtual environment with pip.
+
+What is missing comes through the package manager (apt) where this runs as root. Elsewhere the
+packages of the distribution are unpacked below the work folder, and programs that start what is
+in them are written into its `bin`, which the Makefiles put on the path. Exit status 1 when
+something cannot be had in either way; each such thing is named with the command that brings it.
+
+This runs before there is an environment: it uses the standard library only.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import importlib.util
+import os
+import re
+import shutil
+import ssl
+import struct
+import subprocess
+import sys
+import time
+import venv
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+TOOLS = Path(__file__).resolve().parent.parent / ".work" / "tools"
+"""What was unpacked lies here in `root`, what starts it in `bin`."""
+SYSTEM_CERTIFICATES = "etc/ssl/certs/ca-certificates.crt"
+LIBRARIES = ("lib", "usr/lib")
+APT_SECONDS = 1200.0
+"""How long apt may take to answer; it waits for another apt that holds its lock."""
+ASK_SECONDS = 30.0
+
+
+class Need(NamedTuple):
+    """One thing that commands need from the system."""
+
+    commands: tuple[str, ...]
+    problem: Callable[[Path], str]
+    """What is wrong with it, "" if nothing is; it is given the folder `TOOLS`."""
+    installed: tuple[str, ...]
+    """Debian's packages that bring it; the first that the distribution has is taken."""
+    unpacked: tuple[str, ...]
+    """The same for packages that are unpacked."""
+    programs: Mapping[str, tuple[str, ...]]
+    """Programs by name: patterns of where they lie below the root of a system, best first."""
+
+
+class AptFailed(Exception):
+    """apt did not do what it was asked for; the text ends with what it said."""
+
+
+def main(arguments: Sequence[str], tools: Path = TOOLS) -> int:
+    if arguments[:1] == ["--environment"]:
+        make_environment(Path(arguments[1]), tools)
+        return 0
+    unknown = set(arguments) - {name for need in NEEDS for name in need.commands}
+    if unknown:
+        print(f"no command is named {', '.join(sorted(unknown))} in tests/needs.py")
+        return 2
+    wanted = [need for need in NEEDS if not arguments or set(need.commands) & set(arguments)]
+    os.environ["PATH"] = os.pathsep.join([str(tools / "bin"), os.environ["PATH"]])
+    missing = [need for need in wanted if not there(need, tools)]
+    if missing:
+        bring(missing, tools)
+    lacking = [(need, problem) for need in missing if (problem := need.problem(tools))]
+    for need, problem in lacking:
+        print(f"{problem}: apt-get install {need.installed[0]} (Debian; as root) brings it.")
+    return 1 if lacking else 0
+
+
+def there(need: Need, tools: Path) -> bool:
+    """Whether a need is met; a program that is installed but not on the path is put there."""
+    if need.problem(tools):
+        write_programs(need, Path("/"), tools)
+    return not need.problem(tools)
+
+
+def bring(missing: Sequence[Need], tools: Path) -> None:
+    """Install or unpack; says what it does, and what apt said when it failed."""
+    if shutil.which("apt-get") is None:
+        return
+    is_root = os.geteuid() == 0
+    for problem in dict.fromkeys(need.problem(tools) for need in missing):
+        print(f"{problem}.")
+    began = time.monotonic()
+    try:
+        if is_root:
+            names = install(dict.fromkeys(need.installed for need in missing))
+        else:
+            names = unpack(dict.fromkeys(need.unpacked for need in missing), tools)
+    except AptFailed as error:
+        print(error)
+        return
+    for need in missing:
+        if need.problem(tools):
+            write_programs(need, Path("/") if is_root else tools / "root", tools)
+    done = "Installed" if is_root else f"Unpacked below {tools}"
+    print(f"{done}: {', '.join(names)} ({time.monotonic() - began:.0f} s)", flush=True)
+
+
+def install(wanted: Iterable[tuple[str, ...]]) -> list[str]:
+    """Install one package of each tuple with apt, as root; raises AptFailed."""
+    _apt("apt-get", "update", "-q")
+    names = [_first_known(names) for names in wanted]
+    print(f"apt-get install {' '.join(names)}", flush=True)
+    _apt("apt-get", "install", "-q", "-y", "--no-install-recommends", *names)
+    return names
+
+
+def unpack(wanted: Iterable[tuple[str, ...]], tools: Path) -> list[str]:
+    """Unpack one package of each tuple, and what it depends on and the system has not.
+
+    apt works with lists of its own below `tools`, so that nobody need be root. Raises AptFailed.
+    """
+    root, state, packages = tools / "root", tools / "apt", tools / "packages"
+    for folder in (root, packages, state / "lists/partial", state / "archives/partial"):
+        folder.mkdir(parents=True, exist_ok=True)
+    settings = (f"Dir::State::Lists={state}/lists", f"Dir::Cache={state}", "Debug::NoLocking=1")
+    own = tuple(f"-o{setting}" for setting in settings)
+    _apt("apt-get", *own, "update", "-q")
+    names = [_first_known(names, own) for names in wanted]
+    plan = _apt("apt-get", *own, "install", "-s", "--no-install-recommends", *names)
+    # A line with an old version in brackets is of a package that is there already.
+    new = re.findall(r"^Inst (\S+) \((\S+)", plan, re.MULTILINE)
+    print(f"apt-get download {' '.join(names)} and what they need", flush=True)
+    _apt("apt-get", *own, "download", *(f"{name}={version}" for name, version in new), at=packages)
+    for package in sorted(packages.glob("*.deb")):
+        subprocess.run(["dpkg-deb", "-x", package, root], check=True)
+        package.unlink()
+    turn_links(root)
+    for runtime in root.glob("usr/lib/jvm/*/lib/security"):
+        write_trust_store(runtime / "cacerts", root)
+    return names
+
+
+def _first_known(names: tuple[str, ...], options: tuple[str, ...] = ()) -> str:
+    """The first package that the distribution has; the first at all if it has none."""
+    for name in names:
+        command = ["apt-cache", *options, "show", name]
+        if subprocess.run(command, capture_output=True, check=False).returncode == 0:
+            return name
+    return names[0]
+
+
+def _apt(*command: str, at: Path | None = None) -> str:
+    lock = ("-o", "DPkg::Lock::Timeout=300")
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"}
+    done = subprocess.run(
+        [command[0], *lock, *command[1:]],
+        cwd=at,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=APT_SECONDS,
+        check=False,
+    )
+    if done.returncode != 0:
+        said = "\n".join(done.stdout.splitlines()[-15:])
+        raise AptFailed(f"{said}\n{command[0]} failed: see above.")
+    return done.stdout
+
+
+def turn_links(root: Path) -> None:
+    """Let links that name a place of the system name that place below `root`, where it is there."""
+    for folder, names, files in os.walk(root):
+        for name in (*names, *files):
+            link = Path(folder, name)
+            if link.is_symlink() and (target := os.readlink(link)).startswith("/"):
+                place = root / target[1:]
+                if os.path.lexists(place):
+                    link.unlink()
+                    link.symlink_to(place)
+
+
+def write_programs(need: Need, root: Path, tools: Path) -> None:
+    """Programs in `bin` that start those of the need below `root`, with their libraries."""
+    for name, patterns in need.programs.items():
+        found = [place for pattern in patterns for place in sorted(root.glob(pattern))]
+        if not found:
+            continue
+        lines = ["#!/bin/sh"]
+        if root != Path("/"):
+            folders = [str(one) for place in LIBRARIES for one in root.glob(f"{place}/*-linux-*")]
+            more = "${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+            lines.append(f'export LD_LIBRARY_PATH="{":".join(folders)}{more}"')
+        lines.append(f'exec "{found[0]}" "$@"')
+        program = tools / "bin" / name
+        program.parent.mkdir(parents=True, exist_ok=True)
+        program.write_text("\n".join(lines) + "\n")
+        program.chmod(0o755)
+
+
+def write_trust_store(path: Path, root: Path) -> None:
+    """The certificates of the system for an unpacked Java, whose link to Java's own leads nowhere.
+
+    The format is JKS: a Java reads it without its password, and it needs no Java to be written.
+    """
+    if path.exists():
+        return
+    certificates = list(_certificates(root))
+    body = struct.pack(">III", 0xFEEDFEED, 2, len(certificates))
+    for number, certificate in enumerate(certificates):
+        alias, kind = f"system-{number}".encode(), b"X.509"
+        body += struct.pack(">IH", 2, len(alias)) + alias + struct.pack(">Q", 0)
+        body += struct.pack(">H", len(kind)) + kind
+        body += struct.pack(">I", len(certificate)) + certificate
+    digest = hashlib.sha1("changeit".encode("utf-16-be") + b"Mighty Aphrodite" + body).digest()
+    path.unlink(missing_ok=True)
+    path.write_bytes(body + digest)
+
+
+def _certificates(root: Path) -> Iterator[bytes]:
+    """Certificates that the system trusts, in DER; those of an unpacked package if it has none."""
+    bundle = Path(os.environ.get("SSL_CERT_FILE") or f"/{SYSTEM_CERTIFICATES}")
+    files = [bundle] if bundle.exists() else sorted(root.glob("usr/share/ca-certificates/**/*.crt"))
+    begin, end = ssl.PEM_HEADER, ssl.PEM_FOOTER
+    for file in files:
+        for text in re.findall(f"{begin}(.*?){end}", file.read_text(errors="replace"), re.DOTALL):
+            yield base64.b64decode(text)
+
+
+def make_environment(folder: Path, tools: Path = TOOLS) -> None:
+    """A virtual environment with pip: that which comes with Python, or that which was unpacked."""
+    if has_ensurepip():
+        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+        return
+    venv.create(folder, symlinks=True)
+    (site,) = folder.glob("lib/python*/site-packages")
+    with zipfile.ZipFile(pip_wheels(tools)[-1]) as wheel:
+        wheel.extractall(site)
+
+
+def has_ensurepip() -> bool:
+    return importlib.util.find_spec("ensurepip") is not None
+
+
+def pip_wheels(tools: Path) -> list[Path]:
+    """The wheels of pip that were unpacked."""
+    return sorted((tools / "root/usr/share/python-wheels").glob("pip-*.whl"))
+
+
+def problem_of_venv(tools: Path) -> str:
+    return "" if has_ensurepip() or pip_wheels(tools) else "Python's venv module has no pip"
+
+
+def problem_of_java(_tools: Path, *, newest: int | None, compiler: bool) -> str:
+    """Java is that of JAVA_HOME, or the first on the path, as Spark chooses it."""
+    home = os.environ.get("JAVA_HOME")
+    program = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    where = f"JAVA_HOME={home} (unset it, or name another one)" if home else program
+    if program is None:
+        return "Java is missing"
+    said = _say(program, "-version")
+    found = re.search(r'version "(\d+)', said)
+    if found is None:
+        return f"{where} starts no Java"
+    version = int(found[1])
+    if version < OLDEST_JAVA or (newest and version > newest):
+        wanted = f"{OLDEST_JAVA} to {newest}" if newest else f"{OLDEST_JAVA} or newer"
+        return f"Java {version} of {where} does not suit: wanted is {wanted}"
+    if compiler and "jdk.compiler" not in _say(program, "--list-modules"):
+        return f"Java of {where} has no compiler"
+    return ""
+
+
+def problem_of_program(_tools: Path, *, name: str, title: str) -> str:
+    return "" if shutil.which(name) else f"{title} is missing"
+
+
+def _say(*command: str) -> str:
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=ASK_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout + done.stderr
+
+
+OLDEST_JAVA = 17
+NEWEST_JAVA_OF_SPARK_4_0 = 21
+JDK = ("openjdk-17-jdk-headless", "openjdk-21-jdk-headless")
+JAVA_PROGRAMS = {
+    name: tuple(f"usr/lib/jvm/java-{version}-openjdk*/bin/{name}" for version in (17, 21))
+    for name in ("java", "javac")
+}
+
+NEEDS = (
+    Need(
+        commands=("lint", "unit", "demo", "spark", "compat", "examples-java"),
+        problem=problem_of_venv,
+        installed=("python3-venv",),
+        unpacked=("python3-pip-whl",),
+        programs={},
+    ),
+    Need(
+        commands=("demo", "spark"),
+        problem=partial(problem_of_java, newest=None, compiler=False),
+        installed=JDK,
+        unpacked=JDK,
+        programs=JAVA_PROGRAMS,
+    ),
+    # Spark 4.0 is in "compat"; "unit" already installs what that part needs.
+    Need(
+        commands=("unit", "compat", "examples-java"),
+        problem=partial(problem_of_java, newest=NEWEST_JAVA_OF_SPARK_4_0, compiler=True),
+        installed=JDK,
+        unpacked=JDK,
+        programs=JAVA_PROGRAMS,
+    ),
+    Need(
+        commands=("unit", "spark", "compat", "examples-java"),
+        problem=partial(problem_of_program, name="mvn", title="Maven"),
+        installed=("maven",),
+        unpacked=("maven",),
+        programs={"mvn": ("usr/share/maven/bin/mvn",)},
+    ),
+    Need(
+        commands=("compat",),
+        problem=partial(problem_of_program, name="kcat", title="kcat"),
+        installed=("kcat",),
+        unpacked=("kcat",),
+        programs={"kcat": ("usr/bin/kcat",)},
+    ),
+)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,232 @@
+"""What commands need from the system is looked at, brought by apt, or named; apt is played here."""
+
+from __future__ import annotations
+
+import os
+import ssl
+import subprocess
+import tomllib
+import zipfile
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from . import needs
+
+ROOT = Path(__file__).parent.parent
+CERTIFICATE = f"{ssl.PEM_HEADER}\naGVsbG8=\n{ssl.PEM_FOOTER}\n"
+
+APT = """#!/bin/sh
+echo "$(basename "$0") $*" >> {calls}
+case "$*" in
+*" update"*) exit {update};;
+*"install -s"*) echo 'Inst libc6 [2.36-8] (2.36-9 Debian:12 [amd64])'
+                echo 'Inst sample (1.2-3 Debian:12 [amd64])';;
+*download*) touch sample.deb;;
+*install*) cp -r {packed}/. {system};;
+esac
+"""
+DPKG = """#!/bin/sh
+cp -r {packed}/. "$3"
+"""
+JAVA = """#!/bin/sh
+test "$1" = --list-modules && echo {modules} || echo 'openjdk version "{version}"' >&2
+"""
+
+
+def write_program(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+def sample(system: Path) -> needs.Need:
+    """A program `sample`, which lies in opt/sample of a system and starts with its library."""
+    return needs.Need(
+        commands=("demo",),
+        problem=partial(needs.problem_of_program, name="sample", title="Sample"),
+        installed=("sample",),
+        unpacked=("sample",),
+        programs={"sample": (f"{str(system)[1:]}/opt/sample", "opt/sample")},
+    )
+
+
+@pytest.fixture
+def tools(tmp_path: Path) -> Path:
+    return tmp_path / "tools"
+
+
+class Machine:
+    """A path with an apt that has one package, `sample`."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.system, self.calls = folder / "system", folder / "calls"
+        self._folder, self._monkeypatch = folder, monkeypatch
+        self.system.mkdir()
+        packed = folder / "packed"
+        write_program(packed / "opt/sample", '#!/bin/sh\necho "$1 $LD_LIBRARY_PATH"\n')
+        (packed / "usr/lib/x86_64-linux-gnu").mkdir(parents=True)
+        monkeypatch.setenv("PATH", f"{folder / 'path'}{os.pathsep}{os.environ['PATH']}")
+        monkeypatch.setattr(needs, "NEEDS", (sample(self.system),))
+
+    def has_apt(self, *, user: int, update: int = 0) -> None:
+        places = {
+            "calls": self.calls,
+            "packed": self._folder / "packed",
+            "system": self.system,
+            "update": update,
+        }
+        for name in ("apt-get", "apt-cache"):
+            write_program(self._folder / "path" / name, APT.format(**places))
+        write_program(self._folder / "path" / "dpkg-deb", DPKG.format(**places))
+        self._monkeypatch.setattr(os, "geteuid", lambda: user)
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    return Machine(tmp_path, monkeypatch)
+
+
+def run_sample(tools: Path) -> list[str]:
+    return subprocess.check_output([tools / "bin/sample", "hello"], text=True).split()
+
+
+def test_all_parts_of_the_tests_are_looked_at() -> None:
+    budget = tomllib.loads((ROOT / "tests/budget.toml").read_text())
+    looked_at = {command for need in needs.NEEDS for command in need.commands}
+    assert {part["name"] for part in budget["part"]} <= looked_at
+    assert needs.main(["wrong"]) == 2
+
+
+def test_what_is_there_is_left_alone(machine: Machine, tools: Path) -> None:
+    machine.has_apt(user=0)
+    write_program(machine.system.parent / "path/sample", "#!/bin/sh\n")
+    assert needs.main(["demo"], tools) == 0
+    assert not machine.calls.exists()
+    assert not tools.exists()
+
+
+def test_root_installs(machine: Machine, tools: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    machine.has_apt(user=0)
+    assert needs.main(["demo"], tools) == 0
+    assert "Sample is missing.\napt-get install sample\n" in capsys.readouterr().out
+    # It was not on the path, and it uses the libraries of the system.
+    assert run_sample(tools)[:1] == ["hello"]
+    assert not (tools / "root").exists()
+
+
+def test_others_unpack_below_the_work_folder(machine: Machine, tools: Path) -> None:
+    machine.has_apt(user=1000)
+    assert needs.main(["demo"], tools) == 0
+    assert run_sample(tools) == ["hello", str(tools / "root/usr/lib/x86_64-linux-gnu")]
+    calls = machine.calls.read_text()
+    assert "sample=1.2-3" in calls
+    assert "libc6=" not in calls, "it is there, if older"
+    assert not any(machine.system.iterdir())
+    machine.calls.unlink()
+    assert needs.main(["demo"], tools) == 0
+    assert not machine.calls.exists(), "nothing is brought twice"
+
+
+@pytest.mark.parametrize("user", [0, 1000])
+def test_what_cannot_be_had_is_named_with_the_command_that_brings_it(
+    user: int, machine: Machine, tools: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine.has_apt(user=user, update=100)
+    assert needs.main(["demo"], tools) == 1
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == "Sample is missing: apt-get install sample (Debian; as root) brings it."
+
+
+def test_a_machine_without_apt_is_told_what_is_missing(
+    machine: Machine, tools: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tools))
+    assert needs.main([], tools) == 1
+
+
+@pytest.mark.parametrize(
+    ("version", "modules", "newest", "problem"),
+    [
+        ("17.0.15", "jdk.compiler@17", 21, ""),
+        ("21", "jdk.compiler@21", None, ""),
+        ("25.0.1", "jdk.compiler@25", None, ""),
+        ("25.0.1", "jdk.compiler@25", 21, "does not suit: wanted is 17 to 21"),
+        ("11.0.2", "jdk.compiler@11", None, "does not suit: wanted is 17 or newer"),
+        ("17.0.15", "java.base@17", 21, "has no compiler"),
+        ("none", "", 21, "starts no Java"),
+    ],
+)
+def test_java_suits_or_not(
+    version: str,
+    modules: str,
+    newest: int | None,
+    problem: str,
+    tools: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    program = write_program(
+        tmp_path / "home/bin/java", JAVA.format(version=version, modules=modules)
+    )
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+    said = needs.problem_of_java(tools, newest=newest, compiler=True)
+    assert bool(said) is bool(problem)
+    assert problem in said
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "elsewhere"))
+    said = needs.problem_of_java(tools, newest=newest, compiler=True)
+    assert said == f"JAVA_HOME={tmp_path}/elsewhere (unset it, or name another one) starts no Java"
+
+
+def test_links_to_the_system_lead_into_what_was_unpacked(tmp_path: Path) -> None:
+    for name in ("etc/java", "usr/lib/java"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "etc/java/settings").write_text("unpacked")
+    links = {
+        "usr/lib/java/settings": "/etc/java/settings",
+        "usr/lib/java/etc": "/etc/java",
+        "usr/lib/java/passwd": "/etc/passwd",
+        "usr/lib/java/beside": "settings",
+    }
+    for link, target in links.items():
+        (tmp_path / link).symlink_to(target)
+    needs.turn_links(tmp_path)
+    for name in ("settings", "etc/settings", "beside"):
+        assert (tmp_path / "usr/lib/java" / name).read_text() == "unpacked"
+    assert os.readlink(tmp_path / "usr/lib/java/passwd") == "/etc/passwd"
+
+
+def test_an_unpacked_java_trusts_what_the_system_trusts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle, store = tmp_path / "bundle.crt", tmp_path / "cacerts"
+    bundle.write_text("# two\n" + 2 * CERTIFICATE)
+    store.symlink_to(tmp_path / "nowhere")
+    monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
+    needs.write_trust_store(store, tmp_path)
+    body = store.read_bytes()
+    assert body[:12] == bytes.fromhex("feedfeed 00000002 00000002")
+    assert body.count(b"X.509\x00\x00\x00\x05hello") == 2
+    store.write_bytes(b"of the system")
+    needs.write_trust_store(store, tmp_path)
+    assert store.read_bytes() == b"of the system"
+
+
+def test_an_environment_has_pip_where_python_brings_none(
+    tmp_path: Path, tools: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert needs.problem_of_venv(tools) == "" or not needs.has_ensurepip()
+    monkeypatch.setattr(needs, "has_ensurepip", lambda: False)
+    assert needs.problem_of_venv(tools) == "Python's venv module has no pip"
+    wheel = tools / "root/usr/share/python-wheels/pip-1.0-py3-none-any.whl"
+    wheel.parent.mkdir(parents=True)
+    with zipfile.ZipFile(wheel, "w") as packed:
+        packed.writestr("pip/__init__.py", "")
+        packed.writestr("pip/__main__.py", "print('unpacked pip')")
+    assert needs.problem_of_venv(tools) == ""
+    needs.make_environment(tmp_path / "environment", tools)
+    python = tmp_path / "environment/bin/python"
+    assert subprocess.check_output([python, "-m", "pip"], text=True) == "unpacked pip\n"

@@ -24,22 +24,25 @@ class HeldStream(trio.abc.Stream):
     """A stream on which nothing comes or goes while its link is held."""
 
     def __init__(
-        self, stream: trio.abc.Stream, is_open: Callable[[], trio.Event], sent: Callable[[], None]
+        self,
+        stream: trio.abc.Stream,
+        is_open: Callable[[], trio.Event],
+        received: Callable[[], None],
     ) -> None:
         self._stream = stream
         self._is_open = is_open
-        self._sent = sent
+        self._received = received
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         await self._is_open().wait()
         await self._stream.send_all(data)
-        self._sent()
 
     async def wait_send_all_might_not_block(self) -> None:
         await self._stream.wait_send_all_might_not_block()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
         data = await self._stream.receive_some(max_bytes)
+        self._received()
         await self._is_open().wait()
         return data
 
@@ -52,18 +55,22 @@ class Links:
 
     def __init__(self) -> None:
         self._held: dict[int, trio.Event] = {}
-        self._after_request: set[int] = set()
+        self._conditions: dict[int, Callable[[], bool]] = {}
         self._always = trio.Event()
         self._always.set()
 
-    def hold_after_next_request(self, follower: int) -> None:
-        """Let the answers that are due come, and one more request go out, whose answer is held."""
-        self._after_request.add(follower)
+    def hold_from(self, follower: int, condition: Callable[[], bool]) -> None:
+        """Let the answers come that were given before the condition was true, and no other one."""
+        self._conditions[follower] = condition
 
-    def sent(self, follower: int) -> None:
-        if follower in self._after_request:
-            self._after_request.remove(follower)
+    def received(self, follower: int) -> None:
+        if follower in self._conditions and self._conditions[follower]():
+            del self._conditions[follower]
             self.hold(follower)
+
+    async def until_held(self, follower: int) -> None:
+        """Wait until an answer came that is held."""
+        await until(lambda: follower in self._held)
 
     def hold(self, *followers: int) -> None:
         """Let these nodes neither ask other nodes anything nor hear their answers."""
@@ -95,7 +102,9 @@ def links(monkeypatch: pytest.MonkeyPatch) -> Links:
     def peers(node: Node, dial: Dial) -> Peers:
         async def held_dial(endpoint: Endpoint) -> trio.abc.Stream:
             return HeldStream(
-                await dial(endpoint), lambda: found.open_for(node.id), lambda: found.sent(node.id)
+                await dial(endpoint),
+                lambda: found.open_for(node.id),
+                lambda: found.received(node.id),
             )
 
         return Peers(node, held_dial)

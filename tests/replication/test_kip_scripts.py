@@ -77,8 +77,10 @@ async def test_kip_101_committed_but_not_known_to_be_survives_a_restart_and_an_e
         topic = await place_topic(broker, "t", 1, 2)
         await send(broker, 1, topic, b"m1")
         await until_equal(broker, "t", 1, 2)
-        links.hold_after_next_request(2)
+        # Only an answer that is given afterwards can tell the follower.
+        links.hold_from(2, lambda: log_on(broker, 1, "t").high_watermark == 2)
         await send(broker, 1, topic, b"m2")
+        await links.until_held(2)
         assert log_on(broker, 1, "t").high_watermark == 2
         assert (log_on(broker, 2, "t").log_end_offset, log_on(broker, 2, "t").high_watermark) == (
             2,

@@ -2,7 +2,8 @@
 
 Usage: python tests/run_repeatedly.py FOLDER COUNT [pytest's arguments]
 
-Runs pytest on the folder in rounds until COUNT tests have run. Exit status 1 when one failed.
+Runs pytest on the folder in rounds until COUNT tests have run, or COUNT rounds if it is written
+as 2x. Exit status 1 when a test failed.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from xml.etree import ElementTree
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def main(folder: str, count: int, arguments: list[str]) -> int:
+def main(folder: str, count: str, arguments: list[str]) -> int:
     ran, rounds = 0, 0
+    wanted = int(count.removesuffix("x"))
     failed: Counter[str] = Counter()
     began = time.monotonic()
-    while ran < count:
+    while (rounds if count.endswith("x") else ran) < wanted:
         rounds += 1
         tests, names = _round(folder, arguments)
         if not tests:
@@ -61,4 +63,4 @@ def _round(folder: str, arguments: list[str]) -> tuple[int, list[str]]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], int(sys.argv[2]), sys.argv[3:]))
+    sys.exit(main(sys.argv[1], sys.argv[2], sys.argv[3:]))

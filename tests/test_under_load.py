@@ -1,0 +1,39 @@
+"""The load that long tests run beside is there, and goes with them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from . import under_load
+
+COUNT_CHILDREN = """
+import os, pathlib, sys
+parent = os.getppid()
+found = 0
+for place in pathlib.Path("/proc").glob("[0-9]*/stat"):
+    try:
+        fields = place.read_text().rpartition(")")[2].split()
+    except OSError:
+        continue
+    found += int(fields[1]) == parent and int(place.parent.name) != os.getpid()
+sys.exit(found)
+"""
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="counts processes in /proc")
+def test_the_load_is_there_while_the_command_runs_and_then_gone() -> None:
+    count = [sys.executable, "-c", COUNT_CHILDREN]
+    others = subprocess.run(count, check=False).returncode
+    assert under_load.main(3, count) == others + 3
+    assert subprocess.run(count, check=False).returncode == others
+
+
+def test_a_load_that_broke_off_fails_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(under_load, "BURN", "")
+    wait = "import time; time.sleep(0.1)"
+    while under_load.main(1, [sys.executable, "-c", wait]) == 0:
+        wait = wait.replace("0.1", "1")

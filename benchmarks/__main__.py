@@ -1,4 +1,7 @@
-"""`python -m benchmarks`: kbroker and Apache Kafka in turns, then one table."""
+"""`python -m benchmarks`: kbroker and Apache Kafka in turns, then one table.
+
+With `--against REF` the kbroker of that commit takes Kafka's place.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from .against import checkout, kbroker_at, slower_rows, verdict
 from .brokers import ROOT, BenchmarkFailed, Broker, Kafka, Kbroker, kafka_jars
 from .rows import SIZES, TRANSACTING, Sample
-from .table import lines
+from .table import PEER, lines
 
 BROKERS: Mapping[str, type[Broker]] = {"kbroker": Kbroker, "kafka": Kafka}
 RESULTS = Path(__file__).parent / "results"
@@ -38,11 +42,32 @@ processor time of the broker's process.
 
 
 def main() -> None:
-    options = arguments("benchmarks", __doc__).parse_args()
+    parser = arguments("benchmarks", __doc__)
+    parser.add_argument("--against", metavar="REF", help="a commit: which rows were faster there")
+    options = parser.parse_args()
+    if options.against:
+        if options.write:
+            parser.error("--write is for Apache Kafka's figures, not with --against")
+        sys.exit(run_against(options))
     text = document(run(options, measure, BROKERS))
     print(text)
     if options.write:
         write_section(text, is_first=True)
+
+
+def run_against(options: argparse.Namespace) -> int:
+    """Measure this checkout and that of a commit in turns; returns 1 when a row has got slower."""
+    try:
+        with checkout(options.against, ROOT) as folder:
+            before = kbroker_at(folder)
+            options.brokers = ["kbroker", "before"]
+            report = run(options, measure, {"kbroker": Kbroker, "before": before})
+    except BenchmarkFailed as error:
+        sys.exit(f"benchmarks: {error}")
+    slower = slower_rows(report["samples"], before.name)
+    print(document(report, f"# kbroker beside its commit {before.name}", "", peer=before.name))
+    print(verdict(slower, before.name))
+    return 1 if slower else 0
 
 
 Measure = Callable[[type[Broker], bool, argparse.Namespace], Iterator[Sample]]
@@ -57,16 +82,18 @@ def run(
     try:
         if "kafka" in options.brokers or any("java" in name for name in options.rows):
             kafka_jars()
+        facts = about(options.repeat)
         for repeat in range(options.repeat):
             for durable in options.durable:
-                for name in options.brokers:
+                # Who comes second finds a machine that the first one warmed up.
+                for name in options.brokers if repeat % 2 == 0 else reversed(options.brokers):
                     for sample in measure(kinds[name], durable, options):
                         samples.append(_record(sample, kinds[name].name, durable, repeat))
                     minutes = (time.monotonic() - began) / 60
                     _say(f"{minutes:4.1f} min: {name}, {DURABILITY[durable]}, round {repeat + 1}")
     except BenchmarkFailed as error:
         sys.exit(f"benchmarks: {error}")
-    report = {"about": about(options.repeat), "samples": samples}
+    report = {"about": facts, "samples": samples}
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{datetime.datetime.now():%Y%m%d-%H%M%S}.json"
     path.write_text(json.dumps(report, indent=1))
@@ -155,12 +182,13 @@ def document(
     title: str = "# kbroker beside Apache Kafka",
     introduction: str = INTRODUCTION,
     headings: Mapping[bool, str] = HEADINGS,
+    peer: str = PEER,
 ) -> str:
     """A part of the page, with both tables."""
     facts = "; ".join(f"{key}: {value}" for key, value in report["about"].items())
     parts = [title, "", introduction, facts + "."]
     for durable, heading in headings.items():
-        table = list(lines(report["samples"], durable))
+        table = list(lines(report["samples"], durable, peer))
         if len(table) > 2:
             parts += ["", f"{title.split()[0]}# {heading}", "", *table]
     return "\n".join(parts) + "\n"

@@ -59,12 +59,13 @@ class Broker:
     """A running broker, or several nodes of one cluster. Call `stop` at the end.
 
     `durable` means that an acknowledged record was synced to the disk; `settings` are properties
-    besides those that every run needs. `start_seconds` is the time
+    besides those that every run needs. It is run in `root`, where Python finds kbroker. `start_seconds` is the time
     from exec to the first answer to Metadata that names all nodes.
     """
 
     name: str
     nodes = 1
+    root = ROOT
 
     def __init__(
         self, folder: Path, *, durable: bool, settings: Mapping[str, str] | None = None
@@ -89,7 +90,7 @@ class Broker:
     def _launch(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             command,
-            cwd=ROOT,
+            cwd=self.root,
             env=_as_installed(),
             stdin=subprocess.DEVNULL,
             stdout=self._log,

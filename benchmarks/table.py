@@ -21,25 +21,30 @@ class Cell(NamedTuple):
     cpu: float | None
 
 
-def lines(samples: list[dict[str, Any]], durable: bool) -> Iterator[str]:
+def lines(samples: list[dict[str, Any]], durable: bool, peer: str = PEER) -> Iterator[str]:
     """A Markdown table of all samples with this durability."""
     yield (
-        f"| row | {OURS}: median (min to max) | {PEER}: median (min to max) | ratio "
-        f"| broker CPU, {OURS} / {PEER} |"
+        f"| row | {OURS}: median (min to max) | {peer}: median (min to max) | ratio "
+        f"| broker CPU, {OURS} / {peer} |"
     )
     yield "|---|--:|--:|--:|--:|"
     for name, row in ROWS.items():
-        cells = {
-            broker: cell(one for one in samples if _matches(one, name, broker, durable))
-            for broker in (OURS, PEER)
-        }
-        if any(cells.values()):
-            yield _line(row, cells[OURS], cells[PEER])
+        cells = [cell(matching(samples, name, broker, durable)) for broker in (OURS, peer)]
+        if any(cells):
+            yield _line(row, *cells)
 
 
 def ratio(row: Row, ours: Cell, peer: Cell) -> float:
     """How many times better we are; above 1 is ahead, whatever the unit."""
     return ours.median / peer.median if row.more_is_better else peer.median / ours.median
+
+
+def matching(
+    samples: Iterable[dict[str, Any]], row: str, broker: str, durable: bool
+) -> list[dict[str, Any]]:
+    """The samples of one row of one broker."""
+    wanted = (row, broker, durable)
+    return [one for one in samples if (one["row"], one["broker"], one["durable"]) == wanted]
 
 
 def cell(samples: Iterable[dict[str, Any]]) -> Cell | None:
@@ -55,10 +60,6 @@ def cell(samples: Iterable[dict[str, Any]]) -> Cell | None:
         max(values),
         statistics.median(cpus) if cpus else None,
     )
-
-
-def _matches(sample: dict[str, Any], row: str, broker: str, durable: bool) -> bool:
-    return (sample["row"], sample["broker"], sample["durable"]) == (row, broker, durable)
 
 
 def _line(row: Row, ours: Cell | None, peer: Cell | None) -> str:

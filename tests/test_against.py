@@ -1,0 +1,68 @@
+"""Two commits side by side: the older one's files, and which rows have become slower."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.against import checkout, kbroker_at, slower_rows, verdict
+from benchmarks.brokers import BenchmarkFailed
+from benchmarks.table import lines
+
+
+def git(folder: Path, *arguments: str) -> str:
+    name = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+    command = ["git", *name, *arguments]
+    return subprocess.check_output(command, cwd=folder, text=True).strip()
+
+
+def test_the_files_of_the_commit_are_there_while_it_is_measured(tmp_path: Path) -> None:
+    git(tmp_path, "init", "-q")
+    for text in ("old", "new"):
+        (tmp_path / "file").write_text(text)
+        git(tmp_path, "add", "file")
+        git(tmp_path, "commit", "-q", "-m", text)
+    with checkout("HEAD~1", tmp_path) as folder:
+        assert (folder / "file").read_text() == "old"
+        assert (tmp_path / "file").read_text() == "new"
+        before = kbroker_at(folder)
+        assert (before.name, before.root) == (git(folder, "rev-parse", "--short", "HEAD"), folder)
+    assert not folder.exists()
+    assert len(git(tmp_path, "worktree", "list").splitlines()) == 1
+    with pytest.raises(BenchmarkFailed, match="nowhere"), checkout("nowhere", tmp_path):
+        pass
+
+
+def samples(broker: str, row: str, *values: float, durable: bool = True) -> list[dict[str, Any]]:
+    return [
+        {"broker": broker, "row": row, "value": value, "cpu": None, "durable": durable}
+        for value in values
+    ]
+
+
+def test_rows_that_became_slower_are_named_worst_first() -> None:
+    found = [
+        # More is better; then less is better; then within what is tolerated.
+        *samples("kbroker", "pipelined", 90, 93, 99),
+        *samples("abc", "pipelined", 98, 100, 103),
+        *samples("kbroker", "ping p50", 120, 121, 119, durable=False),
+        *samples("abc", "ping p50", 100, 101, 99, durable=False),
+        *samples("kbroker", "join", 103),
+        *samples("abc", "join", 100.1),
+        *samples("kbroker", "start", 0.1),
+        *samples("abc", "start", 0.2),
+        *samples("kbroker", "memory", 50),
+    ]
+    slower = slower_rows(found, "abc")
+    assert verdict(slower, "abc").splitlines() == [
+        "More than 3% slower than at abc (median of the rounds):",
+        "  0.83  one record per request, one by one: p50, without fsync (in every round)",
+        "  0.93  one record per request, pipelined, with fsync (rounds overlap)",
+    ]
+    table = "\n".join(lines(found, True, "abc"))
+    assert "| row | kbroker: median (min to max) | abc: median (min to max) | ratio |" in table
+    assert "| **0.93** |" in table
+    assert verdict([], "abc") == "No row is more than 3% slower than at abc."

@@ -34,6 +34,7 @@ HEADINGS = {
     False: "Without fsync (kbroker `flush.policy=os`, Kafka as it comes)",
     True: "With fsync before each ack (kbroker as it comes, Kafka `log.flush.interval.messages=1`)",
 }
+OUR_HEADINGS = {False: "Without fsync (`flush.policy=os`)", True: "With fsync before each ack"}
 INTRODUCTION = """\
 Made by `make benchmarks`. Both brokers ran in turns on the same machine with the same clients.
 Ratios above 1 mean that kbroker is ahead, whatever the unit; those below are bold. CPU is the
@@ -65,7 +66,8 @@ def run_against(options: argparse.Namespace) -> int:
     except BenchmarkFailed as error:
         sys.exit(f"benchmarks: {error}")
     slower = slower_rows(report["samples"], before.name)
-    print(document(report, f"# kbroker beside its commit {before.name}", "", peer=before.name))
+    title = f"# kbroker beside its commit {before.name}"
+    print(document(report, title, "", OUR_HEADINGS, before.name))
     print(verdict(slower, before.name))
     return 1 if slower else 0
 

@@ -22,7 +22,7 @@ from kbroker.protocol.messages.topics import CreateTopicsRequest
 from kbroker.protocol.records import Record, encode_batch, read_records
 from kbroker.protocol.schema import ZERO_UUID
 
-ANSWER_SECONDS = 30
+ANSWER_SECONDS = 60
 """How long a test waits for an answer before it fails."""
 
 LATEST, EARLIEST = -1, -2
@@ -150,7 +150,7 @@ def request(key: ApiKey, /, **fields: Any) -> Any:
     return messages.request_class(key)(**fields)
 
 
-async def until(condition: Callable[[], object], seconds: float = 20) -> None:
+async def until(condition: Callable[[], object], seconds: float = ANSWER_SECONDS) -> None:
     """Wait until `condition()` is true; fails the test when that takes too long."""
     with trio.fail_after(seconds):
         while not condition():  # noqa: ASYNC110  # there is no event for what tests look at

@@ -89,7 +89,7 @@ async def test_it_happens_by_itself(start: Start) -> None:
     async with start(log_cleaner_backoff_ms=100) as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t", configs=COMPACTED)
         await update(wire, topic, 0, 60)
-        await until(lambda: log_of(broker, "t").first_dirty_offset > 0, 20)
+        await until(lambda: log_of(broker, "t").first_dirty_offset > 0)
         assert len({it.key for it in await contents(wire, topic)}) == KEYS
 
 
@@ -361,7 +361,7 @@ async def test_the_process_ends_with_a_broker_that_is_killed(tmp_path: Path) -> 
         assert is_running(pid)
         parent.kill()
         await parent.wait()
-    await until(lambda: not is_running(pid), 20)
+    await until(lambda: not is_running(pid))
 
 
 def is_running(pid: int) -> bool:

@@ -400,7 +400,7 @@ async def tombstones_go_when_they_are_old(trial: Trial) -> None:
 async def compaction_looks_for_work_as_often_as_wanted(trial: Trial) -> None:
     log = await _compacted_topic(trial)
     await trial.set_broker("log.cleaner.backoff.ms", "1")
-    await until(lambda: log.first_dirty_offset > 0, 20)
+    await until(lambda: log.first_dirty_offset > 0)
 
 
 @effect_of("log.cleaner.dedupe.buffer.size")

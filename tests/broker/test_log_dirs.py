@@ -23,6 +23,7 @@ from kbroker.storage.errors import StorageError
 
 from ..brokers import started
 from ..wire import (
+    ANSWER_SECONDS,
     EARLIEST,
     Topic,
     Wire,
@@ -87,7 +88,7 @@ async def move(wire: Wire, path: Path | str, *topics: tuple[str, list[int]]) -> 
 
 
 async def moved(wire: Wire, key: tuple[str, int], to: Path) -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(ANSWER_SECONDS):
         while (await places(wire))[key][0] != to.name:  # noqa: ASYNC110  # it takes a request
             await trio.sleep(0.01)
 

@@ -23,6 +23,7 @@ from kbroker.testing.clock import MovableClock
 
 from ..brokers import LOOPBACK, started
 from ..wire import (
+    ANSWER_SECONDS,
     EARLIEST,
     Topic,
     Wire,
@@ -192,7 +193,7 @@ async def test_in_real_time(tmp_path: Path) -> None:
             await create_topic(wire, "t", partitions=4)
             await broker.node.groups.create_topic()
             await commit(wire, "g", retention_time_ms=200)
-            with trio.fail_after(20):
+            with trio.fail_after(ANSWER_SECONDS):
                 while await committed(wire, "g") != [-1] * 4:  # noqa: ASYNC110
                     await trio.sleep(0.05)
         low = await client(wait_for, partial(low_watermark, servers, "aging"), lambda it: it == 30)
@@ -205,7 +206,7 @@ async def test_in_real_time(tmp_path: Path) -> None:
         assert dict(kept)[b"key 1"] == b"29"
         assert b"key 0" not in dict(kept)
         log = broker.node.named_replica("aging", 0).log
-        with trio.fail_after(20):
+        with trio.fail_after(ANSWER_SECONDS):
             while len(log.producers):  # noqa: ASYNC110
                 await trio.sleep(0.05)
 
@@ -247,7 +248,7 @@ def write_and_read(servers: dict[str, Any]) -> list[tuple[bytes | None, bytes | 
 
 
 def wait_for(look: Callable[[], Any], is_reached: Callable[[Any], bool]) -> Any:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + ANSWER_SECONDS
     while not is_reached(found := look()) and time.monotonic() < deadline:
         time.sleep(0.05)
     return found

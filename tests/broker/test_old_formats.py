@@ -30,6 +30,7 @@ from kbroker.protocol.records import (
 from ..brokers import Start
 from ..message_sets import LOG_APPEND_TIME, message, messages, wrapper
 from ..wire import (
+    ANSWER_SECONDS,
     NEVER,
     Topic,
     Wire,
@@ -503,7 +504,7 @@ async def test_a_waiting_fetch_does_not_hold_up_a_stop(start: Start) -> None:
         await markers_committed(broker, "t", 1)
         await wire.send(ApiKey.FETCH, 2, fetch_request(topic, max_wait_ms=NEVER))
         assert await wire.is_silent(0.05)
-        with trio.fail_after(5):
+        with trio.fail_after(ANSWER_SECONDS):
             await broker.node.release_waits()
             row = (await wire.receive()).responses[0].partitions[0]
         assert (row.error_code, bytes(row.records)) == (0, b"")

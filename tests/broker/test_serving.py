@@ -22,6 +22,7 @@ from kbroker.protocol.messages.configs import DescribeConfigsRequest
 from kbroker.storage.files import OsFiles
 
 from ..wire import (
+    ANSWER_SECONDS,
     ConnectionClosed,
     batch,
     connected,
@@ -196,7 +197,7 @@ async def test_the_grace_is_bounded(tmp_path: Path) -> None:
             frame = wire.frame(ApiKey.FETCH, 12, fetch_request(topic, partition_max_bytes=1 << 25))
             await wire.send_bytes(frame * 20)
             process.send_signal(signal.SIGTERM)
-            await until(lambda: process.poll() is not None, 10)
+            await until(lambda: process.poll() is not None)
         assert process.returncode == 0
 
 
@@ -259,25 +260,13 @@ async def test_few_file_descriptors(tmp_path: Path) -> None:
             for each in idle:
                 each.close()
         # Until the server has heard that they are gone, a new client may be refused.
-        with trio.fail_after(10):
+        with trio.fail_after(ANSWER_SECONDS):
             while not await is_served(server.endpoint):  # noqa: ASYNC110  # another process
                 await trio.sleep(0.05)
         _, errors = server.stop()
     assert process.returncode == 0
     assert errors.count("raise its limit of open files") == 1
     assert "Traceback" not in errors
-
-
-def test_a_start_to_the_first_answer_is_quick(tmp_path: Path) -> None:
-    """The start figure of the benchmarks is a median beside a peer; this only guards it."""
-    took = []
-    for _ in range(3):
-        began_at = time.perf_counter()
-        with serving(*flags(tmp_path)) as process:
-            ready(process, tmp_path / "port")
-            took.append(time.perf_counter() - began_at)
-    print(f"\nexec to ready: {sorted(took)[1]:.2f} s")
-    assert min(took) < 5
 
 
 def test_help_is_there_for_each_command() -> None:

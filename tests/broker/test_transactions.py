@@ -27,6 +27,7 @@ from kbroker.storage.log import Appended
 
 from ..brokers import started
 from ..wire import (
+    ANSWER_SECONDS,
     LATEST,
     Topic,
     Wire,
@@ -172,7 +173,7 @@ async def seen(wire: Wire, topic: Topic, partition: int = 0) -> list[bytes | Non
 
 
 async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
-    with trio.fail_after(5):
+    with trio.fail_after(ANSWER_SECONDS):
         while not await condition():  # noqa: ASYNC110  # there is no event for what tests look at
             await trio.sleep(0.005)
 

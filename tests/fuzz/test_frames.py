@@ -100,7 +100,7 @@ async def test_slowloris(fast: int) -> None:
     """A byte now and then, in length, header or body, is no first request in time."""
     async with started(first_request_timeout_ms=500) as broker:
         async with connected(broker.endpoint) as wire, trio.open_nursery() as nursery:
-            nursery.start_soon(wire.wait_closed, 5)
+            nursery.start_soon(wire.wait_closed)
             data = framed(METADATA_1 + bytes(1000))
             await wire.send_bytes(data[:fast])
             for i in range(fast, len(data)):
@@ -116,7 +116,7 @@ async def test_slowloris_after_a_first_request() -> None:
     async with started(connections_max_idle_ms=500) as broker, connected(broker.endpoint) as wire:
         assert await wire.works()
         await wire.send_bytes(framed(METADATA_1)[:7])
-        await wire.wait_closed(5)
+        await wire.wait_closed()
 
 
 async def test_a_large_frame_costs_memory_only_as_it_arrives(broker: Broker) -> None:
@@ -173,7 +173,7 @@ async def test_idle_connections(request: pytest.FixtureRequest) -> None:
             for _ in range(count):
                 client = stack.enter_context(trio.socket.socket())
                 await client.connect(broker.endpoint)
-            await until(lambda: len(broker.server.connections) == count, 60)
+            await until(lambda: len(broker.server.connections) == count)
             async with connected(broker.endpoint) as wire:
                 for _ in range(10):
                     assert await wire.works()

@@ -82,7 +82,7 @@ async def test_mutated_frames_over_sockets(request: pytest.FixtureRequest, tmp_p
                 while nursery.child_tasks:
                     assert await bystander.works()
                     await trio.sleep(0.2)
-            await until(lambda: not broker.server.connections, 10)
+            await until(lambda: not broker.server.connections)
             assert broker.node.request_memory.used == 0
             async with connected(broker.endpoint) as wire:
                 topic = await create_topic(wire, "after.all")

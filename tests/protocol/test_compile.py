@@ -360,11 +360,11 @@ def test_malformed_bytes_are_refused(cls: type[Any], version: int, raw: str) -> 
 
 
 def test_a_count_must_fit_into_the_rest_of_the_frame() -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     for raw in ("7fffffff" + "0000" * 1000, "10000000" + "0000" * 1000):
         with pytest.raises(DecodeError, match="topics"):
             decode(MetadataRequest, bytes.fromhex(raw), 1)
-    assert time.perf_counter() - started < 5, "a loop over what is not there"
+    assert time.process_time() - started < 5, "a loop over what is not there"
 
 
 def test_a_message_holds_a_limited_number_of_elements() -> None:

@@ -16,7 +16,7 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 
 from ..broker.test_coordinators import GROUP, TRANSACTION, find
 from ..broker.test_groups import Member, committed
-from ..wire import Wire, connected, create_topic, delete_topic, request, until
+from ..wire import ANSWER_SECONDS, Wire, connected, create_topic, delete_topic, request, until
 from .routed import Routed, all_in_sync, coordinator, routed, started_with_coordinators
 
 GROUPS = [f"group {number}" for number in range(12)]
@@ -110,7 +110,7 @@ async def patient(wire: Routed, group: str) -> int:
     """The committed offset of a group, asked for as clients do while coordinators move."""
     rows = [request(ApiKey.OFFSET_FETCH).Topic(name="t", partition_indexes=[0])]
     ask = request(ApiKey.OFFSET_FETCH, group_id=group, topics=rows)
-    with trio.fail_after(20):
+    with trio.fail_after(ANSWER_SECONDS):
         while True:
             answer = await wire.ask(ApiKey.OFFSET_FETCH, 5, ask)
             if answer.error_code not in RETRIED:
@@ -120,7 +120,7 @@ async def patient(wire: Routed, group: str) -> int:
 
 
 async def patient_commit(wire: Routed, group: str, offset: int) -> None:
-    with trio.fail_after(20):
+    with trio.fail_after(ANSWER_SECONDS):
         while code := await Member(wire, group).commit("t", offset):
             assert ErrorCode(code).retriable, code
             await trio.sleep(0.01)
@@ -135,7 +135,7 @@ async def test_a_member_goes_on(broker: Broker, wire: Routed, how: str) -> None:
     generation = member.generation
     first = await coordinator(broker, "groups", "g")
     await end(broker.local_node(first), how)
-    with trio.fail_after(20):
+    with trio.fail_after(ANSWER_SECONDS):
         while code := await member.heartbeat():
             assert code in RETRIED
             await trio.sleep(0.01)

@@ -17,7 +17,7 @@ from kbroker.protocol.messages.topics import DeleteRecordsRequest
 from kbroker.replica import Replica
 
 from ..brokers import started
-from ..wire import batch, delete_topic, produce, until
+from ..wire import ANSWER_SECONDS, batch, delete_topic, produce, until
 from .harness import (
     Links,
     links,
@@ -80,10 +80,10 @@ async def test_a_new_leader_is_followed_and_the_old_one_catches_up(tmp_path: Pat
 
 
 async def test_a_new_topic_does_not_wait_for_idle_ones() -> None:
-    async with started(nodes=3, replica_fetch_wait_max_ms=20_000) as broker:
+    async with started(nodes=3, replica_fetch_wait_max_ms=2 * ANSWER_SECONDS * 1000) as broker:
         for name in ("a", "b", "c"):
             topic = await place_topic(broker, name, 1, 2, 3)
-            with trio.fail_after(10):
+            with trio.fail_after(ANSWER_SECONDS):
                 await send(broker, 1, topic, b"x")
 
 

@@ -18,7 +18,7 @@ from kbroker.protocol.errors import ErrorCode
 
 from ..broker.test_groups import committed
 from ..broker.test_transactions import NAME, PROTOCOLS, Writer, begun, seen
-from ..wire import ConnectionClosed, Topic, request, until
+from ..wire import ANSWER_SECONDS, ConnectionClosed, Topic, request, until
 from .routed import Routed, all_in_sync, coordinator, leader, routed, started_with_coordinators
 
 BOTH_ENDS = pytest.mark.parametrize("commit", [True, False], ids=["commit", "abort"])
@@ -197,7 +197,7 @@ async def end_or_lose(writer: Writer, commit: bool) -> None:
 
 async def end_again(writer: Writer, commit: bool) -> None:
     """As clients do while coordinators move."""
-    with trio.fail_after(20):
+    with trio.fail_after(ANSWER_SECONDS):
         while code := await writer.end(commit=commit):
             assert code in MOVES
             await trio.sleep(0.01)
@@ -253,6 +253,6 @@ async def ends_of(broker: Broker, topic: Topic) -> list[int]:
 
 async def eventually(look: Callable[[], Awaitable[Any]], expected: Any) -> None:
     """Wait until `look()` gives what is expected."""
-    with trio.fail_after(20):
+    with trio.fail_after(ANSWER_SECONDS):
         while await look() != expected:  # noqa: ASYNC110  # there is no event for it
             await trio.sleep(0.02)

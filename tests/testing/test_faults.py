@@ -216,7 +216,7 @@ async def test_who_gives_up_waiting_for_a_changed_answer_is_gone(
         group = await broker.group("g")
         return group is not None and len(group.members) == 1, group
 
-    await broker.wait_until(one, "one member", 5)
+    await broker.wait_until(one, "one member", 30)
 
 
 async def test_two_answers_to_one_request(broker: RunningBroker, wire: Wire) -> None:

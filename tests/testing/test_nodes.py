@@ -127,7 +127,7 @@ def test_a_cut_link_lets_a_follower_fall_behind_until_it_is_healed(
             nodes = running.nodes()
             return all(not each.behind for each in nodes), nodes
 
-        await running.wait_until(look, "all nodes to be in sync", 10)
+        await running.wait_until(look, "all nodes to be in sync", 30)
 
     broker.run_in_broker(wait)
 

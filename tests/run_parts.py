@@ -1,6 +1,7 @@
 """Run the parts of the test budget one after the other and print the time of each against it.
 
 Usage: python tests/run_parts.py [PART ...]; without a name all parts of tests/budget.toml run.
+Each run of pytest names its slowest tests.
 Exit status 1 when a part fails or the whole run takes longer than the limit.
 """
 
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+SLOWEST = "--durations=10 --durations-min=1"
 
 
 def main(wanted: list[str]) -> int:
@@ -31,6 +33,8 @@ def main(wanted: list[str]) -> int:
     print("\npart        minutes  budget  result")
     for part, minutes, passed in rows:
         verdict = "passed" if passed else "FAILED"
+        if minutes > part["minutes"]:
+            verdict += ", over its budget"
         print(f"{part['name']:<12}{minutes:7.1f} {part['minutes']:7.1f}  {verdict}")
     total = sum(minutes for _, minutes, _ in rows)
     print(f"{'sum':<12}{total:7.1f} {sum(part['minutes'] for part in parts):7.1f}")
@@ -47,6 +51,7 @@ def run(part: dict[str, Any]) -> tuple[float, bool]:
     environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment["PATH"]])
     environment["PYTHONPATH"] = str(ROOT / "tests")
     environment["PYTEST_PLUGINS"] = "skips"
+    environment["PYTEST_ADDOPTS"] = f"{environment.get('PYTEST_ADDOPTS', '')} {SLOWEST}"
     commands: list[str] = part["commands"]
     at_once = len(commands) if part.get("at_once") else 1
     with ThreadPoolExecutor(at_once) as threads:

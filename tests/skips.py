@@ -50,5 +50,6 @@ def read_listed(text: str) -> set[str]:
 
 def pytest_configure(config: pytest.Config) -> None:
     """The rule is for the project's own tests: runs of pytest inside of them begin without it."""
-    os.environ.pop("PYTEST_PLUGINS", None)
+    for name in ("PYTEST_PLUGINS", "PYTEST_ADDOPTS"):
+        os.environ.pop(name, None)
     config.pluginmanager.register(SkipKeeper(read_listed(LISTED.read_text())))

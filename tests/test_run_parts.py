@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -50,3 +51,31 @@ def test_commands_at_once_do_not_wait_for_each_other(tmp_path: Path) -> None:
     )
     both = [meet.format(tmp_path, *names) for names in (("a", "b"), ("b", "a"))]
     assert run_parts.run(part(*both, at_once=True))[1]
+
+
+SAMPLE = """
+import os, time
+
+def test_that_takes_long():
+    time.sleep(1.1)
+    assert "PYTEST_ADDOPTS" not in os.environ, "runs inside of tests are their own"
+"""
+
+
+def test_the_slowest_tests_are_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "test_sample.py").write_text(SAMPLE)
+    command = f"{sys.executable} -m pytest -q -p no:cacheprovider --rootdir={tmp_path} {tmp_path}"
+    assert run_parts.run(part(command))[1]
+    assert "s call     test_sample.py::test_that_takes_long" in capfd.readouterr().out
+
+
+def test_the_time_stands_beside_its_budget(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    minutes = {"lint": 0.5, "unit": 10.0}
+    monkeypatch.setattr(run_parts, "run", lambda part: (minutes[part["name"]], True))
+    assert run_parts.main(["lint", "unit"]) == 0
+    rows = capsys.readouterr().out.splitlines()[-3:]
+    assert rows[0].split() == ["lint", "0.5", "1.0", "passed"]
+    assert rows[1].split() == ["unit", "10.0", "9.0", "passed,", "over", "its", "budget"]
+    assert rows[2].split() == ["sum", "10.5", "10.0"]

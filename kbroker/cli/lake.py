@@ -63,8 +63,9 @@ def lake() -> None:
     metavar="RECORDS", help="The most records in one batch.",
 )  # fmt: skip
 @click.option(
-    "--source", type=click.Choice(["kafka", "kbroker"]), default="kafka", show_default=True,
-    help="Spark's connector, or the source that needs no jar.",
+    "--source", type=click.Choice(["auto", "kafka", "kbroker"]), default="auto", show_default=True,
+    help="kafka: Spark's connector. kbroker: the source that needs no jar. auto: the connector if "
+    "the Java registry delivers it, else the other one.",
 )  # fmt: skip
 @click.option(
     "--uncommitted", is_flag=True, help="Archive records of open and aborted transactions too."
@@ -112,15 +113,13 @@ def archive(
 
 def _archive(conf: Any, topics: tuple[str, ...], memory: str, told: _Told) -> None:
     from kbroker.pipelines.lake.running import Runner
-    from kbroker.spark import session
 
-    def make_session() -> SparkSession:
-        settings = {"spark.driver.memory": memory}
-        made = session("kbroker lake", connector=conf.source == "kafka", settings=settings)
+    def make_session() -> tuple[SparkSession, str]:
+        made, source = _session_with(conf.source, {"spark.driver.memory": memory}, told)
         made.sparkContext.setLogLevel("OFF")  # what fails is told by the runner
         stack.callback(made.stop)
         stop_on_signals()  # Spark has taken Ctrl+C for itself
-        return made
+        return made, source
 
     def stop_on_signals() -> None:
         for name in (signal.SIGINT, signal.SIGTERM):
@@ -130,6 +129,23 @@ def _archive(conf: Any, topics: tuple[str, ...], memory: str, told: _Told) -> No
     stop_on_signals()
     with contextlib.ExitStack() as stack:
         told.end(runner.run(), conf.lake)
+
+
+def _session_with(source: str, settings: dict[str, str], told: _Told) -> tuple[SparkSession, str]:
+    """A session for a source, and which one: where no connector is to be had, "auto" takes ours."""
+    from kbroker.spark import session
+    from kbroker.spark.connector import NoConnectorError, installed
+
+    name, jarless = "kbroker lake", source == "kbroker"
+    try:
+        made = session(name, connector=not jarless, settings=settings)
+        return made, "kbroker" if jarless else "kafka"
+    except NoConnectorError:
+        pyspark = installed()
+        if source != "auto" or not pyspark.limits_python_sources:
+            raise
+        told.event("no_connector", {"package": pyspark.package})
+        return session(name, connector=False, settings=settings), "kbroker"
 
 
 @lake.command()
@@ -223,6 +239,8 @@ class _Told:
 
 
 _SAID = {
+    "no_connector": "the Java registry does not deliver {package} (kbroker spark doctor says more): "
+    "archiving with --source kbroker, which needs no jar",
     "waiting": "waiting for a broker: {why}",
     "again": "{topic}: the broker went away, going on where the last batch ended",
     "back": "the broker is back after {seconds} s",

@@ -16,6 +16,10 @@ class ConnectorError(Exception):
     """The connector cannot be used as things are; the message says what helps."""
 
 
+class NoConnectorError(ConnectorError):
+    """No registry delivers the connector; a session without it works."""
+
+
 @dataclass(frozen=True)
 class Installed:
     """The PySpark of this environment."""
@@ -30,6 +34,11 @@ class Installed:
     def package(self) -> str:
         """The connector's name in the Java registry."""
         return f"org.apache.spark:spark-sql-kafka-0-10_{self.scala}:{self.version}"
+
+    @property
+    def limits_python_sources(self) -> bool:
+        """Whether it tells a source in Python how much a batch may hold: since 4.2."""
+        return tuple(map(int, self.version.split(".")[:2])) >= (4, 2)
 
 
 def installed() -> Installed:

@@ -10,6 +10,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,7 +111,7 @@ def _jars(pyspark: Installed) -> Iterator[Result]:
         yield Result("Jars", text, action)
         return
     if not local and not own:
-        yield Result("Jars", f"by name from the Java registry: {pyspark.package}")
+        yield _registry(pyspark)
         return
     where = " and ".join([JARS_VARIABLE] * bool(local) + [str(pyspark.home / "jars")] * bool(own))
     found = jars.faults([*local, *own], pyspark)
@@ -127,6 +128,22 @@ def _jars(pyspark: Installed) -> Iterator[Result]:
         yield Result("Jars", f"all four are in {where}")
 
 
+def _registry(pyspark: Installed) -> Result:
+    """Whether Spark can fetch the connector by its name. A fetch asks; what it brings is not kept."""
+    try:
+        with tempfile.TemporaryDirectory() as scratch:
+            found = jars.newest(pyspark, Path(scratch))
+    except ConnectorError as error:
+        return Result("Jars", str(error), _WITHOUT_JARS)
+    if found.older:
+        return Result("Jars", found.text, found.action)
+    return Result("Jars", f"the Java registry has {pyspark.package}")
+
+
+_WITHOUT_JARS = (
+    "gather them where there is a registry (kbroker spark packages --jars-dir DIR) and export "
+    f'{JARS_VARIABLE}=DIR, or take format("kbroker")'
+)
 _JARS_ACTION = (
     "kbroker spark packages --jars-dir NEW-FOLDER fetches the right ones; remove others from "
     "PySpark's jars"
@@ -180,7 +197,7 @@ def _library(
         text = f"{version} is older than the {oldest} that PySpark {pyspark.version} wants"
         return Result(name, text, action)
     if name == "pandas" and version.split(".")[0] != "2":
-        text = f"{version}: PySpark warns about pandas that is not 2"
+        text = f"{version}: PySpark warns about pandas that is not 2; pyspark.pandas needs 2"
         return Result(name, text, f"{program} -m pip install 'pandas<3'", harmless=True)
     return Result(name, version)
 

@@ -32,6 +32,8 @@ class Finding:
     """Of the line, from 1."""
 
 
+UNRESOLVED = "unresolved"
+"""The name of the failure to fetch the connector."""
 _PACKAGES = (
     "`kbroker spark packages --jars-dir DIR` fetches the right four, `kbroker spark doctor` checks"
 )
@@ -46,7 +48,7 @@ FAILURES: tuple[Failure, ...] = (
         "spark-submit $(kbroker spark packages --submit).",
     ),
     Failure(
-        "unresolved",
+        UNRESOLVED,
         r"UNRESOLVED DEPENDENCIES|unresolved dependenc(y|ies): ",
         "The Java registry did not deliver the connector: this version does not exist there, or the "
         "registry cannot be reached (Java reads no proxy variables).",

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-from .connector import ConnectorError, Installed
+from .connector import JARS_VARIABLE, ConnectorError, Installed
 
 CONNECTOR = "spark-sql-kafka-0-10"
 PROVIDER = "spark-token-provider-kafka-0-10"
@@ -104,24 +104,19 @@ def gather(pyspark: Installed, folder: Path) -> list[str]:
     if there:
         _checked(pyspark, folder, there)
         return [f"{folder} has them already"]
-    fetch = fetcher(pyspark)
-    versions = candidates(pyspark.version)
-    minor = [each for each in versions if each.split(".")[:2] == pyspark.version.split(".")[:2]]
-    notes = []
     with tempfile.TemporaryDirectory() as scratch:
-        for artifact, tried in ((CONNECTOR, minor), (PROVIDER, versions)):
-            got = _first(fetch, f"{artifact}_{pyspark.scala}", tried, Path(scratch))
-            if got != pyspark.version:
-                notes.append(
-                    f"{artifact} {pyspark.version} is not in the registry: took {got}, the newest "
-                    "that it has"
-                )
+        found = newest(pyspark, Path(scratch))
+        if not found.has_connector:
+            raise ConnectorError(f"{found.text}: {found.action}")
         folder.mkdir(parents=True, exist_ok=True)
         for path in Path(scratch).glob("*.jar"):
             if parse(path.name):
                 shutil.move(path, folder / path.name)
     _checked(pyspark, folder, [path.name for path in folder.glob("*.jar")])
-    return notes
+    return [
+        f"{artifact} {pyspark.version} is not in the registry: took {older}, the newest that it has"
+        for artifact, older in found.older.items()
+    ]
 
 
 def _checked(pyspark: Installed, folder: Path, names: list[str]) -> None:
@@ -137,6 +132,60 @@ class NotThereError(Exception):
     """The registry answers, but does not have this version."""
 
 
+@dataclass(frozen=True)
+class Registry:
+    """What the Java registry has for a PySpark, as far as it has what fits or is older."""
+
+    pyspark: Installed
+    connector: str
+    provider: str
+
+    @property
+    def older(self) -> dict[str, str]:
+        """What it has in an older version only; else Spark can fetch the connector by its name."""
+        newest = {CONNECTOR: self.connector, PROVIDER: self.provider}
+        return {name: has for name, has in newest.items() if has != self.pyspark.version}
+
+    @property
+    def has_connector(self) -> bool:
+        """Whether its connector works with this PySpark: that of the same minor version does."""
+        return _minor(self.connector) == _minor(self.pyspark.version)
+
+    @property
+    def text(self) -> str:
+        """What it lacks."""
+        lacks = [f"{artifact} (but {has})" for artifact, has in self.older.items()]
+        return f"the Java registry has no {self.pyspark.version} of {' and '.join(lacks)}"
+
+    @property
+    def action(self) -> str:
+        """What to do about it."""
+        if self.has_connector:
+            return (
+                "kbroker spark packages --jars-dir DIR fetches these, then export "
+                f"{JARS_VARIABLE}=DIR"
+            )
+        return f"pip install 'pyspark=={self.connector}', or take format(\"kbroker\")"
+
+
+def newest(pyspark: Installed, folder: Path) -> Registry:
+    """Fetch the newest connector and token provider up to this PySpark's version into a folder.
+
+    Raises:
+        ConnectorError: there is neither Maven nor Java, or the registry does not deliver.
+    """
+    fetch, versions = fetcher(pyspark), candidates(pyspark.version)
+    connector, provider = (
+        _first(fetch, f"{artifact}_{pyspark.scala}", versions, folder)
+        for artifact in (CONNECTOR, PROVIDER)
+    )
+    return Registry(pyspark, connector, provider)
+
+
+def _minor(version: str) -> list[str]:
+    return version.split(".")[:2]
+
+
 def _first(fetch: Fetcher, artifact: str, versions: list[str], folder: Path) -> str:
     for version in versions:
         try:
@@ -145,8 +194,8 @@ def _first(fetch: Fetcher, artifact: str, versions: list[str], folder: Path) -> 
             continue
         return version
     raise ConnectorError(
-        f"The registry has no {artifact} of {', '.join(versions)}: install another PySpark "
-        "(pip install 'pyspark==4.0.*' has one everywhere)."
+        f"The Java registry has no {artifact} of {', '.join(versions)}: install a PySpark for which "
+        'it has one, or take format("kbroker").'
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import functools
 import os
+import pkgutil
 import shutil
 import sys
 import tempfile
@@ -14,14 +15,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import java
-from .connector import ConnectorError, connector_settings, installed
-from .failures import explain
+from .connector import ConnectorError, NoConnectorError, connector_settings, installed
+from .failures import UNRESOLVED, explain
 
 if TYPE_CHECKING:
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
 _LOG4J = Path(__file__).with_name("log4j2.properties")
+_FOUND = "pyspark_kbroker"
+"""The package by which PySpark finds the source."""
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _SAID_BYTES_MAX = 1024 * 1024
 
@@ -49,8 +52,9 @@ def session(
     that one. What it keeps in the temporary folder goes when the process ends.
 
     Raises:
-        ConnectorError: PySpark or Java is missing or does not fit, or the connector's jars cannot be
-            had; the message names the next action.
+        NoConnectorError: no registry delivers the connector's jars.
+        ConnectorError: PySpark or Java is missing or does not fit, or KBROKER_SPARK_JARS is wrong;
+            the message names the next action.
     """
     own = dict(settings or {})
     java_options = [f"-Dlog4j2.configurationFile={_LOG4J.as_uri()}", "-XX:+UseSerialGC"]
@@ -70,11 +74,19 @@ def session(
     for name, value in chosen.items():
         builder = builder.config(name, value)
     running = builder.getOrCreate()
-    # An editable install has no package that PySpark finds by itself.
-    from .source.data_source import KBrokerSource
+    if not _is_found():
+        from .source.data_source import KBrokerSource
 
-    running.dataSource.register(KBrokerSource)
+        running.dataSource.register(KBrokerSource)
     return running
+
+
+def _is_found() -> bool:
+    """Whether PySpark finds the source by itself; PySpark 4.0 refuses to be told of it then.
+
+    It looks for packages on the path; after an editable install there is none.
+    """
+    return any(each.name == _FOUND for each in pkgutil.iter_modules())
 
 
 def _quiet() -> dict[str, str]:
@@ -119,19 +131,20 @@ def _start_java(conf: SparkConf) -> None:
         gateway = launch_gateway(conf, popen_kwargs={"stderr": said.descriptor})
         SparkContext(conf=conf, gateway=gateway)
     except Exception as error:
-        raise ConnectorError(_why(said.text(), error)) from error
+        raise _why(said.text(), error) from error
     said.pass_on()
 
 
-def _why(said: str, error: Exception) -> str:
+def _why(said: str, error: Exception) -> ConnectorError:
     """Why Spark does not start, and what to do."""
     java.suiting(installed().version)
     text = f"{said}\n{error}"
     for found in explain(text):
         if not found.failure.harmless:
-            return f"Spark does not start. {found.failure.cause} {found.failure.action}"
+            kind = NoConnectorError if found.failure.name == UNRESOLVED else ConnectorError
+            return kind(f"Spark does not start. {found.failure.cause} {found.failure.action}")
     lines = [line for line in text.splitlines() if line.strip()]
-    return "Spark does not start. It says:\n" + "\n".join(lines[-20:])
+    return ConnectorError("Spark does not start. It says:\n" + "\n".join(lines[-20:]))
 
 
 class _Said:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -36,9 +37,14 @@ def pyspark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Installed:
     for name in ("https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY"):
         monkeypatch.delenv(name, raising=False)
     here = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    monkeypatch.setattr(jars, "newest", registry_with("4.2.0", "4.2.0"))
     versions = json.dumps({"python": here, "pandas": "2.3.3", "pyarrow": "20.0.0"})
     monkeypatch.setenv("PYSPARK_PYTHON", str(program(tmp_path / "python", versions)))
     return found
+
+
+def registry_with(connector: str, provider: str) -> Callable[[Installed, Path], jars.Registry]:
+    return lambda pyspark, folder: jars.Registry(pyspark, connector, provider)
 
 
 def program(path: Path, prints: str) -> Path:
@@ -91,13 +97,38 @@ def test_java(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_jars_of_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert results("Jars")[0].text.startswith("by name from the Java registry: org.apache.spark:")
     monkeypatch.setenv(JARS_VARIABLE, str(put(tmp_path / "jars", *NAMES[:3])))
     assert wrong("Jars") == [f"commons-pool2 is missing ({JARS_VARIABLE})"]
     put(tmp_path / "jars", NAMES[3])
     assert results("Jars") == [Result("Jars", f"all four are in {JARS_VARIABLE}")]
     monkeypatch.setenv(JARS_VARIABLE, str(put(tmp_path / "empty")))
     assert "holds no spark-sql-kafka jar" in wrong("Jars")[0]
+
+
+def test_the_registry_is_asked_for_the_connector(monkeypatch: pytest.MonkeyPatch) -> None:
+    package = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
+    assert results("Jars") == [Result("Jars", f"the Java registry has {package}")]
+    monkeypatch.setattr(jars, "newest", registry_with("4.2.0", "4.0.0"))
+    (result,) = results("Jars")
+    assert result.wrong
+    assert result.text == (
+        "the Java registry has no 4.2.0 of spark-token-provider-kafka-0-10 (but 4.0.0)"
+    )
+    assert result.action.startswith("kbroker spark packages --jars-dir DIR fetches these")
+    monkeypatch.setattr(jars, "newest", registry_with("4.1.0", "4.0.0"))
+    (result,) = results("Jars")
+    assert result.action == "pip install 'pyspark==4.1.0', or take format(\"kbroker\")"
+
+
+def test_a_registry_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(pyspark: Installed, folder: Path) -> jars.Registry:
+        raise ConnectorError("mvn could not fetch it")
+
+    monkeypatch.setattr(jars, "newest", away)
+    (result,) = results("Jars")
+    assert result.wrong
+    assert result.text == "mvn could not fetch it"
+    assert JARS_VARIABLE in result.action
 
 
 def test_jars_among_pysparks_own(pyspark: Installed) -> None:

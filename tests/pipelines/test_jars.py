@@ -123,8 +123,14 @@ def test_a_connector_of_another_minor_version_is_not_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registry = Registry(f"{CONNECTOR}-4.1.0", f"{PROVIDER}-4.0.0")
-    with pytest.raises(ConnectorError, match=r"no spark-sql-kafka-0-10_2.13 of 4.2.0: install"):
+    with pytest.raises(ConnectorError, match=r"pip install 'pyspark==4.1.0'"):
         gathered(registry, tmp_path, monkeypatch)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_registry_that_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConnectorError, match=r"no spark-sql-kafka-0-10_2.13 of 4.2.0, 4.1.0, 4.0"):
+        gathered(Registry(), tmp_path, monkeypatch)
 
 
 def test_jars_that_do_not_fit_are_not_mixed(

@@ -57,14 +57,15 @@ class Runner:
 
     def __init__(
         self,
-        make_session: Callable[[], SparkSession],
+        make_session: Callable[[], tuple[SparkSession, str]],
         conf: Conf,
         topics: Sequence[str],
         tell: Tell,
     ) -> None:
         """`conf` says all but the topic; `topics` are names, or patterns with ``*`` and ``?``.
 
-        The session is made when a broker answers and has the topics.
+        The session, with the name of the source that it has, is made when a broker answers and has
+        the topics.
         """
         self._make_session = make_session
         self._spark: SparkSession | None = None
@@ -156,7 +157,9 @@ class Runner:
         return []
 
     def _start(self, name: str) -> None:
-        self._spark = self._spark or self._make_session()
+        if self._spark is None:
+            self._spark, source = self._make_session()
+            self._conf = replace(self._conf, source=source)
         try:
             archiver = Archiver(replace(self._conf, topic=name))
         except BrokerAwayError:

@@ -31,7 +31,11 @@ Events = list[tuple[str, dict[str, Any]]]
 def archiving(spark: SparkSession, conf: Conf) -> Iterator[Events]:
     """An archiver that runs until the block ends, and what it tells."""
     told: Events = []
-    runner = Runner(lambda: spark, conf, ["t"], lambda name, more: told.append((name, more)))
+
+    def tell(name: str, more: dict[str, Any]) -> None:
+        told.append((name, more))
+
+    runner = Runner(lambda: (spark, conf.source), conf, ["t"], tell)
     failed: list[BaseException] = []
 
     def run() -> None:
@@ -85,4 +89,15 @@ def test_small_files_are_merged_in_passing(
     files = reading.files(tmp_path, "t")
     assert [(file.first, file.last) for file in files] == [(0, 7), (8, 8), (9, 9)]
     assert payloads(tmp_path, "t") == [{"n": number} for number in range(10)]
+    assert check(tmp_path, "t").problems == []
+
+
+def test_a_lake_goes_from_one_source_to_the_other_and_back(
+    spark: SparkSession, broker: LocalBroker, tmp_path: Path
+) -> None:
+    broker.create_topic("t")
+    for number, source in enumerate(["kafka", "kbroker", "kafka"]):
+        produce(broker, "t", [{"n": number}])
+        archive(spark, conf_of(broker, tmp_path, "t", source=source))
+    assert payloads(tmp_path, "t") == [{"n": number} for number in range(3)]
     assert check(tmp_path, "t").problems == []

@@ -1,0 +1,72 @@
+"""What `kbroker lake archive` reads with when no registry delivers Spark's connector."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kbroker import spark
+from kbroker.cli.lake import _session_with, _Told
+from kbroker.spark import connector
+from kbroker.spark.connector import ConnectorError, Installed, NoConnectorError
+
+
+class Sessions:
+    """Makes sessions, but none with the connector when there is an `error`."""
+
+    def __init__(self, error: ConnectorError | None = None) -> None:
+        self.error = error
+        self.made: list[bool] = []
+
+    def __call__(self, name: str, *, connector: bool = True, **settings: Any) -> object:
+        if connector and self.error is not None:
+            raise self.error
+        self.made.append(connector)
+        return object()
+
+
+def source(
+    wanted: str, sessions: Sessions, monkeypatch: pytest.MonkeyPatch, version: str = "4.2.1"
+) -> str:
+    monkeypatch.setattr(spark, "session", sessions)
+    monkeypatch.setattr(connector, "installed", lambda: Installed(version, Path("/spark"), "2.13"))
+    return _session_with(wanted, {}, _Told(as_json=False))[1]
+
+
+def test_a_connector_that_is_there_is_taken(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sessions = Sessions()
+    assert [source(each, sessions, monkeypatch) for each in ("auto", "kafka", "kbroker")] == [
+        "kafka", "kafka", "kbroker",
+    ]  # fmt: skip
+    assert sessions.made == [True, True, False]
+    assert capsys.readouterr().out == ""
+
+
+def test_without_a_connector_the_source_without_a_jar_is_taken_and_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sessions = Sessions(NoConnectorError("unresolved"))
+    assert source("auto", sessions, monkeypatch) == "kbroker"
+    assert sessions.made == [False]
+    (line,) = capsys.readouterr().out.splitlines()
+    assert "does not deliver org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.1" in line
+    assert line.endswith("archiving with --source kbroker, which needs no jar")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "version", "error"),
+    [
+        ("kafka", "4.2.1", NoConnectorError("it was asked for")),
+        ("auto", "4.1.0", NoConnectorError("its batches would have no limit")),
+        ("auto", "4.2.1", ConnectorError("there is no Java")),
+    ],
+)
+def test_what_no_other_source_helps(
+    wanted: str, version: str, error: ConnectorError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConnectorError, match=str(error)):
+        source(wanted, Sessions(error), monkeypatch, version)

@@ -1,0 +1,31 @@
+"""What is made of a Spark that does not start."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import pytest
+
+from kbroker.spark import java
+from kbroker.spark.connector import ConnectorError, Installed, NoConnectorError
+
+# The package's name `session` is the function.
+session = importlib.import_module("kbroker.spark.session")
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        ("unresolved dependency: org.apache.spark#spark-sql-kafka-0-10_2.13;4.3.0: not found",
+         NoConnectorError),
+        ("getSubject is not supported", ConnectorError),
+        ("something else", ConnectorError),
+    ],
+)  # fmt: skip
+def test_a_connector_that_is_not_delivered_is_an_error_of_its_own(
+    said: str, kind: type[ConnectorError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "installed", lambda: Installed("4.3.0", Path("/spark"), "2.13"))
+    monkeypatch.setattr(java, "chosen", lambda: java.Java(Path("/java"), 17))
+    assert type(session._why(said, RuntimeError("JAVA_GATEWAY_EXITED"))) is kind

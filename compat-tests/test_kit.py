@@ -16,9 +16,11 @@ TESTS = """
 import os
 
 import pytest
+from confluent_kafka import Consumer, Producer
 from kafka import KafkaProducer
 
 from kbroker.client.errors import NoSuchGroup
+from kbroker.testing import KafkaTestCase, WaitTimeout
 
 
 @pytest.mark.kbroker(topics={"orders": 2})
@@ -43,6 +45,62 @@ def test_a_topic_of_its_own(kbroker, kafka_topic):
 def test_no_topic_of_another_test_is_left(kbroker):
     assert set(kbroker.topics()) <= {"not-mine"}
     kbroker.create_topic("made")
+
+
+def reads_all(servers, topic, count):
+    consumer = Consumer({
+        "bootstrap.servers": servers, "group.id": "readers", "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+    })
+    consumer.subscribe([topic])
+    while count:
+        if (message := consumer.poll(0.1)) is not None and not message.error():
+            count -= 1
+    consumer.commit(asynchronous=False)
+    return consumer
+
+
+@pytest.mark.kbroker(topics={"orders": 2, "invoices": 1})
+def test_rest(kbroker):
+    assert kbroker.group("readers") is None
+    kbroker.produce("orders", "x", partition=0)
+    kbroker.produce("orders", "y", partition=1)
+    consumer = reads_all(kbroker.bootstrap_servers, "orders", 2)
+    kbroker.settled(timeout=20)
+    assert kbroker.lag("readers") == 0
+    kbroker.expect_nothing("invoices", timeout=20)
+    producer = KafkaProducer(bootstrap_servers=kbroker.bootstrap_servers)
+    producer.send("invoices", b"surprise").get(10)
+    producer.close()
+    with pytest.raises(AssertionError, match="nothing was expected"):
+        kbroker.expect_nothing("invoices", timeout=20)
+    kbroker.produce("orders", "z", partition=0)
+    with pytest.raises(WaitTimeout, match="has committed 1 of 2 in orders-0"):
+        kbroker.settled("readers", timeout=1)
+    consumer.close()
+
+
+@pytest.mark.kbroker(topics=["orders"])
+def test_a_transaction_that_is_left_open(kbroker):
+    assert kbroker.group("readers") is None, "that of the test before"
+    settings = {"bootstrap.servers": kbroker.bootstrap_servers, "transactional.id": "tx"}
+    producer = Producer(settings)
+    producer.init_transactions(10)
+    producer.begin_transaction()
+    producer.produce("orders", b"x")
+    producer.flush(10)
+    kbroker.records("orders")
+    with pytest.raises(WaitTimeout, match="transaction of tx is Ongoing"):
+        kbroker.settled(timeout=1)
+
+
+class OrdersTest(KafkaTestCase):
+    kbroker_settings = {"topics": {"orders": 1}}
+
+    def test_the_same_with_unittest(self):
+        self.assertEqual(set(self.kbroker.topics()) - {"not-mine"}, {"orders"})
+        self.kbroker.produce("orders", "x")
+        self.kbroker.expect_nothing("orders", timeout=20)
 
 
 @pytest.mark.kbroker(config={"num.partitions": "3"})
@@ -70,15 +128,16 @@ def run(folder: Path, *options: str) -> str:
 
 
 def test_the_same_tests_on_both(tmp_path: Path) -> None:
-    assert run(tmp_path / "ours").startswith("4 passed")
+    assert run(tmp_path / "ours").startswith("7 passed")
     broker = ApacheBroker(tmp_path / "apache")
     broker.start()
     kafka = ExternalKafka(broker.address)
     try:
         kafka.create_topic("not-mine")
         outcome = run(tmp_path / "theirs", "--kbroker-bootstrap", broker.address)
-        assert outcome.startswith("3 passed, 1 skipped")
+        assert outcome.startswith("6 passed, 1 skipped")
         assert kafka.topics() == {"not-mine": 1}
+        assert kafka.group("readers") is None
     finally:
         kafka.close()
         broker.kill()

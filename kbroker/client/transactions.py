@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import trio
+
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.transactions import (
     DescribeProducersRequest,
     DescribeProducersResponse,
     DescribeTransactionsRequest,
+    InitProducerIdRequest,
     ListTransactionsRequest,
     WriteTxnMarkersRequest,
 )
@@ -19,6 +22,10 @@ from .errors import NoSuchTransaction, check, error_code
 from .topics import Partition, by_leader
 
 ONGOING = "Ongoing"
+RETRY_SECONDS = 15
+"""How long an end that is being written is waited for."""
+RETRY_PAUSE_SECONDS = 0.1
+TIMEOUT_MS = 60_000
 NO_LEADER = -1
 NOT_OPEN = -1
 
@@ -181,6 +188,24 @@ async def hanging_transactions(
         for partition in described.partitions
     }
     return [one for one in suspects if (one.producer_id, one.partition) not in known]
+
+
+async def fence_producer(cluster: ClusterClient, transactional_id: str) -> None:
+    """Refuse the producer of a transactional id from now on; what it has open is aborted.
+
+    It is what a newer instance of the producer does (KIP-98). Raises KafkaError.
+    """
+    request = InitProducerIdRequest(
+        transactional_id=transactional_id, transaction_timeout_ms=TIMEOUT_MS
+    )
+    deadline = trio.current_time() + RETRY_SECONDS
+    while True:
+        coordinator = await cluster.coordinator(transactional_id, TRANSACTION)
+        answer = await coordinator.ask(request, newest=5)
+        code = error_code(answer.error_code)
+        if not code.retriable or trio.current_time() > deadline:
+            return check(code, transactional_id)
+        await trio.sleep(RETRY_PAUSE_SECONDS)
 
 
 async def abort_transaction(cluster: ClusterClient, transaction: OpenTransaction) -> None:

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .async_broker import RunningBroker, open_test_broker
+    from .external import ExternalKafka
     from .fault import Fault, UnfiredFault
     from .host import BrokerThread
     from .kit import KafkaRecord, WaitTimeout
-    from .local import ExternalKafka, LocalBroker
+    from .local import LocalBroker
     from .snapshot import Snapshot
     from .unittest_case import KafkaTestCase
 
@@ -34,7 +35,7 @@ __all__ = [
 
 _MODULES = {
     "BrokerThread": "host",
-    "ExternalKafka": "local",
+    "ExternalKafka": "external",
     "Fault": "fault",
     "KafkaRecord": "kit",
     "KafkaTestCase": "unittest_case",

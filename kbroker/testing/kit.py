@@ -330,6 +330,10 @@ class Kit:
 
     # -- waits
 
+    async def settled(self, group: str | None = None, timeout: float = WAIT_SECONDS) -> None:
+        """Wait until nothing is on its way any more, or in one group. Raises WaitTimeout."""
+        raise NotImplementedError
+
     def why(self, *, group: str | None = None, topic: str | None = None) -> str:
         """What is known of why something about a group or topic did not happen."""
         return ""

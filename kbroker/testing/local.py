@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import (
-    AsyncIterator,
     Awaitable,
     Callable,
     Iterator,
@@ -15,15 +14,11 @@ from collections.abc import (
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar
-from unittest import SkipTest
+from typing import ParamSpec, Self, TypeVar
 
-from kbroker.client.cluster import open_cluster
 from kbroker.client.groups import Group
 from kbroker.client.topics import Partition
-from kbroker.clock import SystemClock
 from kbroker.config import BrokerConfig
-from kbroker.endpoint import Endpoint
 from kbroker.server import Listener
 from kbroker.storage.crash_files import Mode
 
@@ -43,13 +38,11 @@ from .fault import Arming, check_faults
 from .given import Config, Partitions, Topics, broker_properties, topics_of
 from .host import BrokerThread, Held
 from .kit import (
-    CLIENT_ID,
     PAUSE_SECONDS,
     WAIT_SECONDS,
     Headers,
     KafkaRecord,
     Kit,
-    Pauses,
     Value,
     WaitTimeout,
 )
@@ -68,7 +61,8 @@ T = TypeVar("T")
 class KafkaHandle:
     """A cluster in the hands of a test: the calls of `Kit`, without async.
 
-    Get a broker of your own with `LocalBroker`, one that runs elsewhere with `ExternalKafka`.
+    Get a broker of your own with `LocalBroker`, one that runs elsewhere with
+    `kbroker.testing.ExternalKafka`.
     """
 
     _thread: BrokerThread
@@ -208,53 +202,32 @@ class KafkaHandle:
         self._known.add([found])
         return found
 
+    # -- rest
 
-class ExternalKafka(KafkaHandle):
-    """A cluster that runs elsewhere.
+    def settled(self, group: str | None = None, timeout: float = WAIT_SECONDS) -> None:
+        """Wait until nothing is on its way any more; see `RunningBroker.settled`, and
+        `OutsideKit.settled` for what that means of a cluster that runs elsewhere."""
+        self._do(self._watched.settled, group, timeout)
 
-    What only a `LocalBroker` can do, faults and clocks for instance, skips the test that asks for it.
-    Parameters: `bootstrap` is HOST:PORT, with commas between several.
-    """
+    def expect_nothing(self, topic: str, timeout: float = WAIT_SECONDS) -> None:
+        """Everything settles, and the topic has no record but those that this test has produced
+        with `produce`, or has been given by `expect` or `wait_for`, or that were there before.
 
-    def __init__(self, bootstrap: str, thread: BrokerThread | None = None) -> None:
-        super().__init__()
-        self._bootstrap = bootstrap
-        self._own_thread = thread is None
-        self._thread = thread or BrokerThread()
-        self._held: Held[Kit] = self._thread.hold(self._open)
+        Raises AssertionError with the records that came.
+        """
+        self.settled(timeout=timeout)
+        there = self._do(self._kit.wait_for, topic, 0)  # it need not exist
+        came = self._known.others(there)
+        if came:
+            lines = "\n  ".join(map(str, came))
+            raise AssertionError(
+                f"nothing was expected in {topic!r} beside what the test has produced, expected or "
+                f"waited for; there came\n  {lines}"
+            )
 
-    @property
-    def _kit(self) -> Kit:
-        return self._held.value
-
-    @property
-    def bootstrap_servers(self) -> str:
-        return self._bootstrap
-
-    def __getattr__(self, name: str) -> Any:
-        if hasattr(LocalBroker, name) or name in LocalBroker.__annotations__:
-            raise SkipTest(f"`{name}` needs a broker of its own, and {self._bootstrap} is not one")
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-
-    @contextlib.asynccontextmanager
-    async def _open(self) -> AsyncIterator[Kit]:
-        endpoints = [Endpoint.parse(text) for text in self._bootstrap.split(",")]
-        async with open_cluster(endpoints, CLIENT_ID) as cluster:
-            yield Kit(cluster, Pauses(), SystemClock().log_ms)
-
-    def create_anew(self, name: str, partitions: int) -> None:
-        """Create a topic that is empty, whatever there was of that name. Raises KafkaError."""
-        self._do(self._kit.create_anew, name, partitions)
-
-    def delete_created(self) -> None:
-        """Delete the topics that were created through this handle and are still there."""
-        self._do(self._kit.delete_created)
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._thread.let_go(self._held)
-        if self._own_thread:
-            self._thread.close()
+    def _begin(self) -> None:
+        """From here on, records are new to the test."""
+        self._known.begin(self._do(self._kit.ends))
 
 
 class LocalBroker(KafkaHandle, LocalNodes, Arming[None]):
@@ -336,10 +309,6 @@ class LocalBroker(KafkaHandle, LocalNodes, Arming[None]):
         if data_dir:
             return FolderStore([data_dir] if isinstance(data_dir, str) else data_dir)
         return MemoryStore(self._config.memory_limit_bytes)
-
-    def _begin(self) -> None:
-        """From here on, records are new to the test."""
-        self._known.begin(self._do(self._kit.ends))
 
     def _fill(self, snapshot: Snapshot) -> None:
         self._thread.call(fill, self._config, self._store, self.clock.movable, snapshot)
@@ -594,31 +563,11 @@ class LocalBroker(KafkaHandle, LocalNodes, Arming[None]):
 
     # -- rest
 
-    def settled(self, group: str | None = None, timeout: float = WAIT_SECONDS) -> None:
-        """Wait until nothing is on its way any more; see `RunningBroker.settled`."""
-        self._do(self._watched.settled, group, timeout)
-
     def wait_for_request(
         self, api: str, client_id: str | None = None, count: int = 1, timeout: float = WAIT_SECONDS
     ) -> None:
         """Wait until clients (or the one named) have sent so many requests of an API."""
         self._do(self._watched.wait_for_request, api_key(api), client_id, count, timeout)
-
-    def expect_nothing(self, topic: str, timeout: float = WAIT_SECONDS) -> None:
-        """Everything settles, and the topic has no record but those that this test has produced
-        with `produce`, or has been given by `expect` or `wait_for`, or that were there before.
-
-        Raises AssertionError with the records that came.
-        """
-        self.settled(timeout=timeout)
-        there = self._do(self._kit.wait_for, topic, 0)  # it need not exist
-        came = self._known.others(there)
-        if came:
-            lines = "\n  ".join(map(str, came))
-            raise AssertionError(
-                f"nothing was expected in {topic!r} beside what the test has produced, expected or "
-                f"waited for; there came\n  {lines}"
-            )
 
     # -- snapshots
 

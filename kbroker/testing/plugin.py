@@ -6,6 +6,7 @@ it imports nothing of kbroker before a fixture is used.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
@@ -16,8 +17,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 
 if TYPE_CHECKING:
+    from .external import ExternalKafka
     from .host import BrokerThread
-    from .local import ExternalKafka, KafkaHandle, LocalBroker
+    from .local import KafkaHandle, LocalBroker
     from .session_broker import SessionBroker
 
 HERE = Path(__file__).parent
@@ -27,6 +29,10 @@ BROKERS = "_kbroker_brokers"
 """Where a test keeps the brokers that it uses: its faults are looked at, and its report shows them."""
 SESSION_BROKER = "_kbroker_session"
 """Where a session keeps the broker that its tests have in common."""
+SESSION_KAFKA = "_kbroker_session_kafka"
+"""The same where that broker runs elsewhere."""
+BOOTSTRAP_VARIABLE = "KBROKER_TEST_BOOTSTRAP"
+QUIET_VARIABLE = "KBROKER_TEST_QUIET"
 
 
 class NoKafka(Exception):
@@ -38,8 +44,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--kbroker-bootstrap",
         metavar="HOST:PORT",
-        default=os.environ.get("KBROKER_TEST_BOOTSTRAP"),
+        default=os.environ.get(BOOTSTRAP_VARIABLE),
         help="run against this Kafka instead; tests that need a broker of their own are skipped",
+    )
+    group.addoption(
+        "--kbroker-quiet",
+        metavar="SECONDS",
+        type=float,
+        default=float(os.environ.get(QUIET_VARIABLE, "1")),
+        help="how long nothing may change in that Kafka before it counts as settled (1)",
     )
     group.addoption(
         "--kbroker-log",
@@ -72,6 +85,12 @@ def pytest_configure(config: pytest.Config) -> None:
         "this test has: topics as NAME: PARTITIONS, Kafka's properties, data in tmp_path, a disk that "
         "fails on demand, so many nodes",
     )
+    if config.getoption("kbroker_bootstrap"):
+        # Where KafkaTestCase finds them.
+        environment = pytest.MonkeyPatch()
+        environment.setenv(BOOTSTRAP_VARIABLE, config.getoption("kbroker_bootstrap"))
+        environment.setenv(QUIET_VARIABLE, str(config.getoption("kbroker_quiet")))
+        config.add_cleanup(environment.undo)
     level = config.getoption("kbroker_log")
     if level:
         logging.getLogger("kbroker").setLevel(level.upper())
@@ -115,21 +134,22 @@ def kbroker(
 ) -> Iterator[KafkaHandle]:
     """A fresh, empty broker; with `--kbroker-bootstrap` the Kafka that runs there.
 
-    Of that one, the topics that the test created through this fixture are deleted at the end.
+    That one has nothing at the end of what the test has made there.
     """
     wanted = _wanted(request)
-    external: ExternalKafka | None = None
-    if request.config.getoption("kbroker_bootstrap"):
-        external = request.getfixturevalue("kbroker_external")
-        _prepare_external(external, wanted)
-    elif wanted.pop("persist", False):
-        wanted["data_dir"] = str(request.getfixturevalue("tmp_path") / "kbroker-data")
-    broker = external or request.getfixturevalue("kbroker_factory")(**wanted)
-    for name in request.config.getini("kbroker_env"):
-        monkeypatch.setenv(name, broker.bootstrap_servers)
-    yield broker
-    if external is not None:
-        external.delete_created()
+    with contextlib.ExitStack() as stack:
+        broker: KafkaHandle
+        if request.config.getoption("kbroker_bootstrap"):
+            external: ExternalKafka = request.getfixturevalue("kbroker_external")
+            _prepare_external(external, wanted, stack)
+            broker = external
+        else:
+            if wanted.pop("persist", False):
+                wanted["data_dir"] = str(request.getfixturevalue("tmp_path") / "kbroker-data")
+            broker = request.getfixturevalue("kbroker_factory")(**wanted)
+        for name in request.config.getini("kbroker_env"):
+            monkeypatch.setenv(name, broker.bootstrap_servers)
+        yield broker
 
 
 @pytest.fixture(scope="session")
@@ -141,14 +161,16 @@ def kbroker_session(
     With `--kbroker-shared` it is one for all workers of pytest-xdist, in a process of its own.
     """
     if request.config.getoption("kbroker_bootstrap"):
-        yield request.getfixturevalue("kbroker_external")
+        kafka = request.getfixturevalue("kbroker_external")
+        with _session_kafka(request, kafka):
+            yield kafka
     elif request.config.getoption("kbroker_shared"):
-        from .local import ExternalKafka
         from .shared import shared_broker
 
         with shared_broker(_folder_of_run(request)) as bootstrap:
-            kafka = ExternalKafka(bootstrap, kbroker_thread)
-            yield kafka
+            kafka = _external(request, bootstrap, kbroker_thread)
+            with _session_kafka(request, kafka):
+                yield kafka
             kafka.close()
     else:
         from .session_broker import SessionBroker
@@ -158,6 +180,15 @@ def kbroker_session(
         yield broker
         del request.session.__dict__[SESSION_BROKER]
         broker.close()
+
+
+@contextlib.contextmanager
+def _session_kafka(request: pytest.FixtureRequest, kafka: ExternalKafka) -> Iterator[None]:
+    """Inside, each test begins with this one as it is then."""
+    kafka.begin_test()
+    request.session.__dict__[SESSION_KAFKA] = kafka
+    yield
+    del request.session.__dict__[SESSION_KAFKA]
 
 
 def _folder_of_run(request: pytest.FixtureRequest) -> Path:
@@ -175,19 +206,28 @@ def kbroker_external(
     bootstrap = request.config.getoption("kbroker_bootstrap")
     if not bootstrap:
         pytest.skip("there is no --kbroker-bootstrap HOST:PORT")
-    kafka = _connected(bootstrap, kbroker_thread)
+    kafka = _connected(request, bootstrap, kbroker_thread)
     yield kafka
     kafka.close()
 
 
-def _connected(bootstrap: str, thread: BrokerThread) -> ExternalKafka:
+def _external(
+    request: pytest.FixtureRequest, bootstrap: str, thread: BrokerThread
+) -> ExternalKafka:
+    from .external import ExternalKafka
+
+    quiet_seconds = request.config.getoption("kbroker_quiet")
+    return ExternalKafka(bootstrap, thread, quiet_seconds=quiet_seconds)
+
+
+def _connected(
+    request: pytest.FixtureRequest, bootstrap: str, thread: BrokerThread
+) -> ExternalKafka:
     """The Kafka at an address. Raises NoKafka when there is none: no test could do anything."""
     from kbroker.client.errors import CannotConnect, ClientError
 
-    from .local import ExternalKafka
-
     try:
-        kafka = ExternalKafka(bootstrap, thread)
+        kafka = _external(request, bootstrap, thread)
         kafka.topics()
     except (ValueError, ClientError) as error:
         reason = error.reasons if isinstance(error, CannotConnect) else error
@@ -238,9 +278,13 @@ def _check_marker(marker: pytest.Mark) -> None:
         )
 
 
-def _prepare_external(broker: ExternalKafka, wanted: dict[str, Any]) -> None:
+def _prepare_external(
+    broker: ExternalKafka, wanted: dict[str, Any], stack: contextlib.ExitStack
+) -> None:
+    """A test that began is ended by `stack`."""
     if any(wanted.get(name) for name in ("config", "persist", "disk", "nodes")):
         _skip_with_external()
+    stack.enter_context(broker.one_test())
     for name, partitions in wanted.get("topics", {}).items():
         broker.create_anew(name, partitions)
 
@@ -258,7 +302,7 @@ def _brokers_of(item: pytest.Item) -> list[LocalBroker]:
 
 def _session_broker_of(item: pytest.Item) -> SessionBroker | None:
     """The broker that all tests have in common, if this one uses it."""
-    uses_it = "kbroker_session" in getattr(item, "fixturenames", ())
+    uses_it = "kbroker_session" in _fixtures_of(item)
     broker: SessionBroker | None = item.session.__dict__.get(SESSION_BROKER) if uses_it else None
     return broker
 
@@ -286,6 +330,14 @@ def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
         shared = _session_broker_of(item)
         if shared is not None:
             shared.begin_anew()
+        kafka: ExternalKafka | None = item.session.__dict__.get(SESSION_KAFKA)
+        if kafka is not None and {"kbroker", "kbroker_session"} & set(_fixtures_of(item)):
+            kafka.begin_test()
+
+
+def _fixtures_of(item: pytest.Item) -> list[str]:
+    names: list[str] = getattr(item, "fixturenames", [])
+    return names
 
 
 @pytest.hookimpl(wrapper=True)

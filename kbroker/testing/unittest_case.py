@@ -6,17 +6,21 @@ import os
 import unittest
 from typing import Any, ClassVar
 
+from .external import ExternalKafka
 from .given import topics_of
 from .host import BrokerThread
-from .local import ExternalKafka, LocalBroker
+from .local import LocalBroker
+from .outside import QUIET_SECONDS
 
 
 class KafkaTestCase(unittest.TestCase):
     """A test case whose tests have a fresh, empty broker each: `self.kbroker`.
 
     `kbroker_settings` are the parameters of `LocalBroker`. Put this class before another base, such
-    as `unittest.IsolatedAsyncioTestCase`. With the address of a Kafka in KBROKER_TEST_BOOTSTRAP the
-    tests run against that one; those that need a broker of their own are skipped.
+    as `unittest.IsolatedAsyncioTestCase`. With the address of a Kafka in KBROKER_TEST_BOOTSTRAP, or
+    in pytest's option --kbroker-bootstrap, the tests run against that one; those that need a broker
+    of their own are skipped. KBROKER_TEST_QUIET, or --kbroker-quiet, says for how many seconds
+    nothing may change in it before it counts as settled.
     """
 
     kbroker_settings: ClassVar[dict[str, Any]] = {}
@@ -30,8 +34,10 @@ class KafkaTestCase(unittest.TestCase):
         cls._thread = BrokerThread()
         cls.addClassCleanup(cls._thread.close)
         bootstrap = os.environ.get("KBROKER_TEST_BOOTSTRAP")
-        cls._external = ExternalKafka(bootstrap, cls._thread) if bootstrap else None
-        if cls._external is not None:
+        quiet_seconds = float(os.environ.get("KBROKER_TEST_QUIET", QUIET_SECONDS))
+        cls._external = None
+        if bootstrap:
+            cls._external = ExternalKafka(bootstrap, cls._thread, quiet_seconds=quiet_seconds)
             cls.addClassCleanup(cls._external.close)
             cls._external.topics()  # if nobody answers there, no test has to find out
 
@@ -44,12 +50,12 @@ class KafkaTestCase(unittest.TestCase):
             self.kbroker = self._prepared(self._external)
 
     def _prepared(self, kafka: ExternalKafka) -> ExternalKafka:
-        """It has the topics of the settings, empty; what a test creates is deleted at its end."""
+        """It has the topics of the settings, empty; what a test makes is deleted at its end."""
         settings = dict(self.kbroker_settings)
         topics = topics_of(settings.pop("topics", None) or {})
         if any(settings.values()):
-            self.skipTest("it needs a broker of its own, and KBROKER_TEST_BOOTSTRAP names another")
-        self.addCleanup(kafka.delete_created)
+            self.skipTest(f"it needs a broker of its own, and {kafka.bootstrap_servers} is not one")
+        self.enterContext(kafka.one_test())
         for name, partitions in topics.items():
             kafka.create_anew(name, partitions)
         return kafka

@@ -381,10 +381,10 @@ def test_a_topic_that_a_client_brought_back_is_made_anew(
 ) -> None:
     broker.produce("orders", "of a client that is still there")
     kafka = ExternalKafka(broker.bootstrap_servers, thread)
-    kafka.create_anew("orders", 3)
-    assert broker.topics() == {"orders": 3}
-    assert broker.records("orders") == []
-    kafka.delete_created()
+    with kafka.one_test():
+        kafka.create_anew("orders", 3)
+        assert broker.topics() == {"orders": 3}
+        assert broker.records("orders") == []
     assert broker.topics() == {}
     kafka.close()
 

@@ -345,6 +345,71 @@ def test_topics_of_a_test_are_deleted_from_another_kafka(run: Run) -> None:
     result.assert_outcomes(passed=2, failed=1)
 
 
+def test_rest_is_waited_for_in_another_kafka(run: Run) -> None:
+    """By both ways in, and nothing is left of groups either."""
+    text = """
+        import os
+
+        import pytest
+        from confluent_kafka import Consumer, TopicPartition
+        from kbroker.testing import KafkaTestCase
+
+        def commit(kbroker):
+            servers = {"bootstrap.servers": kbroker.bootstrap_servers, "group.id": "g"}
+            client = Consumer(servers)
+            client.commit(offsets=[TopicPartition("orders", 0, 1)], asynchronous=False)
+            client.close()
+
+        @pytest.mark.kbroker(topics=["orders"])
+        def test_it(kbroker):
+            kbroker.produce("orders", "x")
+            commit(kbroker)
+            kbroker.wait_for_lag("g", 0)
+            kbroker.settled()
+            kbroker.expect_nothing("orders")
+            assert kbroker._quiet_seconds == 0.1
+
+        class OrdersTest(KafkaTestCase):
+            kbroker_settings = {"topics": {"orders": 1}}
+
+            def test_it_too(self):
+                assert self.kbroker.bootstrap_servers == os.environ["ELSEWHERE"]
+                assert self.kbroker.group("g") is None
+                self.kbroker.produce("orders", "x")
+                commit(self.kbroker)
+                self.kbroker.expect_nothing("orders")
+                assert self.kbroker._quiet_seconds == 0.1
+    """
+    with LocalBroker() as elsewhere, pytest.MonkeyPatch.context() as environment:
+        environment.setenv("ELSEWHERE", elsewhere.bootstrap_servers)
+        options = ["--kbroker-bootstrap", elsewhere.bootstrap_servers, "--kbroker-quiet", "0.1"]
+        result = run(text, *options)
+        assert elsewhere.group("g") is None
+        assert elsewhere.topics() == {}
+    result.assert_outcomes(passed=2)
+
+
+@pytest.mark.parametrize("options", [["--kbroker-shared"], ["--kbroker-bootstrap"]], ids=str)
+def test_what_an_earlier_test_left_is_known(run: Run, options: list[str]) -> None:
+    text = """
+        from kbroker.testing import ExternalKafka
+
+        def test_one(kbroker_session):
+            other = ExternalKafka(kbroker_session.bootstrap_servers)
+            other.produce("orders", "x")
+            other.close()
+
+        def test_two(kbroker_session):
+            assert len(kbroker_session.records("orders")) == 1
+            kbroker_session.expect_nothing("orders")
+    """
+    with LocalBroker() as elsewhere:
+        if "--kbroker-bootstrap" in options:
+            options = [*options, elsewhere.bootstrap_servers]
+        result = run(text, *options, "--kbroker-quiet", "0.1")
+    result.assert_outcomes(passed=2)
+
+
 def test_the_address_of_another_kafka_from_the_environment(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,91 @@
+"""A cluster that runs elsewhere, for programs that are not async."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+from unittest import SkipTest
+
+from kbroker.client.cluster import open_cluster
+from kbroker.clock import SystemClock
+from kbroker.endpoint import Endpoint
+
+from .host import BrokerThread, Held
+from .kit import CLIENT_ID, WAIT_SECONDS
+from .local import KafkaHandle, LocalBroker
+from .outside import QUIET_SECONDS, OutsideKit
+
+
+class ExternalKafka(KafkaHandle):
+    """A cluster that runs elsewhere.
+
+    What only a `LocalBroker` can do, faults and clocks for instance, skips the test that asks for it.
+
+    Parameters: `bootstrap` is HOST:PORT, with commas between several; `quiet_seconds` is how long
+    nothing may change in it before it counts as settled.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        thread: BrokerThread | None = None,
+        *,
+        quiet_seconds: float = QUIET_SECONDS,
+    ) -> None:
+        super().__init__()
+        self._bootstrap = bootstrap
+        self._quiet_seconds = quiet_seconds
+        self._own_thread = thread is None
+        self._thread = thread or BrokerThread()
+        self._held: Held[OutsideKit] = self._thread.hold(self._open)
+
+    @property
+    def _kit(self) -> OutsideKit:
+        return self._held.value
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return self._bootstrap
+
+    def __getattr__(self, name: str) -> Any:
+        if hasattr(LocalBroker, name) or name in LocalBroker.__annotations__:
+            raise SkipTest(f"`{name}` needs a broker of its own, and {self._bootstrap} is not one")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    @contextlib.asynccontextmanager
+    async def _open(self) -> AsyncIterator[OutsideKit]:
+        endpoints = [Endpoint.parse(text) for text in self._bootstrap.split(",")]
+        async with open_cluster(endpoints, CLIENT_ID) as cluster:
+            yield OutsideKit(cluster, SystemClock().log_ms, self._quiet_seconds)
+
+    def begin_test(self) -> None:
+        """What is there now is not the next test's own. Raises KafkaError, ClientError."""
+        self._do(self._kit.begin_test)
+        self._unspoken.clear()
+        self._begin()
+
+    @contextlib.contextmanager
+    def one_test(self) -> Iterator[None]:
+        """Inside is one test, which leaves nothing behind; see `OutsideKit.end_test`."""
+        self.begin_test()
+        try:
+            yield
+        finally:
+            self._do(self._kit.end_test)
+
+    def create_anew(self, name: str, partitions: int) -> None:
+        """Create a topic that is empty, whatever there was of that name. Raises KafkaError."""
+        self._do(self._kit.create_anew, name, partitions)
+        self._known.forget(name)
+
+    def expect_nothing(self, topic: str, timeout: float = WAIT_SECONDS) -> None:
+        """As in `KafkaHandle`, with a weaker `settled`."""
+        self._kit.name_topic(topic)
+        super().expect_nothing(topic, timeout)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._thread.let_go(self._held)
+        if self._own_thread:
+            self._thread.close()

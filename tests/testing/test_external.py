@@ -1,0 +1,198 @@
+"""A Kafka that runs elsewhere: rest as far as it can be seen, and nothing left behind.
+
+The broker that plays it is one of this process, so that a test can hold up what goes on in it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from kbroker.testing import ExternalKafka, LocalBroker, WaitTimeout
+
+from .test_clock import member
+from .test_local import soon
+
+QUIET_SECONDS = 0.2
+
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+@pytest.fixture
+def broker() -> Iterator[LocalBroker]:
+    with LocalBroker(topics={"orders": 2}) as broker:
+        yield broker
+
+
+@pytest.fixture
+def kafka(broker: LocalBroker) -> Iterator[ExternalKafka]:
+    kafka = ExternalKafka(broker.bootstrap_servers, quiet_seconds=QUIET_SECONDS)
+    kafka.begin_test()
+    yield kafka
+    kafka.close()
+
+
+def commit(broker: LocalBroker, group: str, topic: str = "orders") -> None:
+    """Let there be a group that has committed, and has no members."""
+    settings = {"bootstrap.servers": broker.bootstrap_servers, "group.id": group, "log_level": 0}
+    client = Consumer(settings)
+    client.commit(offsets=[TopicPartition(topic, 0, 0)], asynchronous=False)
+    client.close()
+
+
+def producer_in(broker: LocalBroker, transactional_id: str, topic: str) -> Producer:
+    """A producer with an open transaction, in which it has written."""
+    settings = {"bootstrap.servers": broker.bootstrap_servers, "log_level": 0}
+    producer = Producer(settings | {"transactional.id": transactional_id})
+    producer.init_transactions(10)
+    producer.begin_transaction()
+    producer.produce(topic, b"x")
+    producer.flush(10)
+    return producer
+
+
+# -- rest
+
+
+def test_it_settles_when_all_was_read_and_nothing_has_changed_for_a_while(
+    broker: LocalBroker, kafka: ExternalKafka
+) -> None:
+    with member(broker):
+        for number in range(20):
+            kafka.produce("orders", f"{number}", key=f"{number}")
+        began = time.monotonic()
+        kafka.settled(timeout=20)
+        assert time.monotonic() - began >= QUIET_SECONDS
+        assert kafka.lag("g") == 0
+
+
+def test_a_change_begins_the_quiet_time_anew(broker: LocalBroker) -> None:
+    kafka = ExternalKafka(broker.bootstrap_servers, quiet_seconds=1)
+    kafka.begin_test()
+    kafka.produce("orders", "first")
+    written_at: list[float] = []
+
+    def write() -> None:
+        written_at.append(time.monotonic())
+        broker.produce("orders", "second")
+
+    with soon(write):
+        kafka.settled(timeout=20)
+        settled_at = time.monotonic()
+    assert settled_at - written_at[0] >= 1
+    kafka.close()
+
+
+def test_what_keeps_it_from_rest_is_said(broker: LocalBroker, kafka: ExternalKafka) -> None:
+    with member(broker):
+        fault = broker.fault("OffsetCommit", error="COORDINATOR_LOAD_IN_PROGRESS").every_time()
+        kafka.produce("orders", "x", partition=1)
+        seen = r"for 0\.2 s; seen last: group g: has committed None of 1 in orders-1"
+        with pytest.raises(WaitTimeout, match=seen):
+            kafka.settled(timeout=0.3)
+        with pytest.raises(WaitTimeout, match=seen):
+            kafka.settled("g", timeout=0.3)
+        fault.disarm()
+        kafka.settled(timeout=20)
+
+
+def test_an_open_transaction_in_its_topics_keeps_it_from_rest(
+    broker: LocalBroker, kafka: ExternalKafka
+) -> None:
+    broker.create_topic("of-others")
+    others = producer_in(broker, "another", "of-others")
+    kafka.produce("orders", "x")
+    kafka.settled(timeout=20)
+    mine = producer_in(broker, "tx", "orders")
+    with pytest.raises(WaitTimeout, match="seen last: the transaction of tx is Ongoing"):
+        kafka.settled(timeout=0.3)
+    mine.commit_transaction(10)
+    kafka.settled(timeout=20)
+    others.abort_transaction(10)
+
+
+def test_a_changelog_is_read_and_never_committed(broker: LocalBroker, kafka: ExternalKafka) -> None:
+    broker.create_topic("changelog", configs={"cleanup.policy": "compact"})
+    for topic in ("orders", "changelog"):
+        kafka.produce(topic, "x", key="k", partition=0)
+    settings = {"bootstrap.servers": broker.bootstrap_servers, "group.id": "g", "log_level": 0}
+    client = Consumer(settings | {"enable.auto.commit": False})
+    client.subscribe(["orders", "changelog"])
+    while not client.assignment():
+        client.poll(0.05)
+    client.commit(offsets=[TopicPartition("orders", 0, 1)], asynchronous=False)
+    kafka.settled(timeout=20)
+    client.close()
+
+
+def test_nothing_is_expected_beside_what_the_test_knows(
+    broker: LocalBroker, kafka: ExternalKafka
+) -> None:
+    broker.produce("orders", "surprise", partition=0)
+    with pytest.raises(AssertionError, match=r"nothing was expected in 'orders'(?s:.*)surprise"):
+        kafka.expect_nothing("orders")
+    kafka.begin_test()
+    kafka.produce("orders", "mine")
+    kafka.expect_nothing("orders")
+    kafka.expect_nothing("a topic that is not there")
+
+
+def test_a_topic_that_was_made_anew_has_nothing_of_before(
+    broker: LocalBroker, kafka: ExternalKafka
+) -> None:
+    broker.produce("orders", "old", partition=0)
+    kafka.begin_test()
+    kafka.create_anew("orders", 1)
+    broker.produce("orders", "new", partition=0)
+    with pytest.raises(AssertionError, match="new"):
+        kafka.expect_nothing("orders")
+
+
+# -- nothing is left
+
+
+def test_groups_of_a_test_go_and_others_stay(broker: LocalBroker, kafka: ExternalKafka) -> None:
+    broker.create_topic("of-others")
+    commit(broker, "of before")
+    with kafka.one_test():
+        kafka.create_topic("made")
+        commit(broker, "of another test", "of-others")
+        commit(broker, "named", "of-others")
+        kafka.wait_for_commit("named", "of-others", 0, 0)
+        commit(broker, "reads what was made", "made")
+    left = [name for name in GROUPS if broker.group(name) is not None]
+    assert left == ["of before", "of another test"]
+    assert set(broker.topics()) == {"orders", "of-others"}
+
+
+GROUPS = ("of before", "of another test", "named", "reads what was made")
+
+
+def test_a_group_with_members_goes_when_a_later_test_ends(
+    broker: LocalBroker, kafka: ExternalKafka
+) -> None:
+    with kafka.one_test():
+        kafka.produce("orders", "x")
+        going_on = member(broker)
+        going_on.__enter__()
+    assert broker.group("g") is not None
+    going_on.__exit__(None, None, None)
+    with kafka.one_test():
+        pass
+    assert broker.group("g") is None
+
+
+def test_transactions_of_a_test_are_aborted(broker: LocalBroker, kafka: ExternalKafka) -> None:
+    broker.create_topic("of-others")
+    others = producer_in(broker, "another", "of-others")
+    with kafka.one_test():
+        kafka.produce("orders", "x")
+        producer_in(broker, "tx", "orders")
+    told = str(broker.explain.transaction("tx"))
+    assert "CompleteAbort" in told
+    assert "has no transaction open" in told
+    assert "is Ongoing" in str(broker.explain.transaction("another"))
+    others.abort_transaction(10)

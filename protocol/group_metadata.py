@@ -9,11 +9,12 @@ nothing that it does not know: offsets in value version 4 (topic id as tagged fi
 older readers skip it), groups in value version 3.
 
 Subscriptions and assignments are written by clients (and their assignors) for each other. They are
-opaque to a broker; the readers here serve descriptions and tests.
+opaque to a broker; the readers here serve descriptions, tests and our own client.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TypeAlias, TypeVar
 
 from .compile import decode
@@ -145,6 +146,8 @@ def decode_group_metadata(buffer: Buffer) -> GroupMetadataValue:
 
 # --- what consumers tell each other -----------------------------------------------------------
 
+_FORM_FOR_ALL = 0
+
 
 @nested
 class TopicPartitions:
@@ -172,6 +175,21 @@ class Assignment:
 
     assigned_partitions: list[TopicPartitions]
     user_data: bytes | None
+
+
+def write_subscription(topics: Iterable[str]) -> bytes:
+    """The metadata of a member that owns nothing yet, in the form that every client reads."""
+    return encode_versioned(Subscription(topics=list(topics), user_data=None), _FORM_FOR_ALL)
+
+
+def write_assignment(partitions: Iterable[tuple[str, int]]) -> bytes:
+    """What a leader gives to a member, in the form that every client reads."""
+    indexes: dict[str, list[int]] = {}
+    for topic, index in partitions:
+        indexes.setdefault(topic, []).append(index)
+    rows = [TopicPartitions(topic=name, partitions=found) for name, found in indexes.items()]
+    assignment = Assignment(assigned_partitions=rows, user_data=None)
+    return encode_versioned(assignment, _FORM_FOR_ALL)
 
 
 def read_subscription(metadata: Buffer) -> Subscription | None:

@@ -14,7 +14,7 @@ import click
 from .completion import complete_groups, complete_topics
 from .filters import chosen_filter, filter_options
 from .output import Progress
-from .target import TIMED_OUT, Target, fail, run, target_options
+from .target import SIGNALLED, TIMED_OUT, Target, fail, run, target_options
 from .units import DURATION
 
 if TYPE_CHECKING:
@@ -48,7 +48,8 @@ PLACES are start, end, 47, +3, -2, @TIME, or two of them with a colon: :end, 47:
     "-g",
     "--group",
     shell_complete=complete_groups,
-    help="Begin where this group stopped, and commit what was printed; it must have no members.",
+    help="Read as a member of this group, and commit what was printed. PLACES count where the group "
+    "has committed nothing.",
 )
 @click.option("-f", "--format", "template", default="json", show_default=True, metavar="FORMAT")
 @click.option("--json", "as_json", is_flag=True, help="The same as -f json.")
@@ -70,6 +71,8 @@ def consume(target: Target, **asked: Any) -> None:
         run(target, job.run)
     finally:
         job.progress.clear()
+    if job.ended_by:
+        sys.exit(SIGNALLED + job.ended_by)
     if job.timed_out:
         fail(f"{job.count} records came in time, not more", TIMED_OUT)
 
@@ -99,6 +102,10 @@ def _choices(**asked: Any) -> Choices:
     places, from_beginning = asked["places"], asked["from_beginning"]
     if places is not None and from_beginning:
         raise click.UsageError("--from-beginning and --offset exclude each other")
+    if asked["group"] is not None and asked["partitions"]:
+        raise click.UsageError(
+            "--group and --partition exclude each other: a group shares the partitions itself"
+        )
     try:
         text = "start" if from_beginning else places or "end"
         first, last = parse_range(text, time.time_ns() // 1_000_000)
@@ -135,6 +142,8 @@ class _Job:
         self._total: int | None = None
         self.count = 0
         self.timed_out = False
+        self.ended_by = 0
+        """The signal that ended a member of a group."""
         self.progress = Progress("records read", seen=not sys.stdout.isatty())
 
     async def run(self, cluster: ClusterClient) -> None:
@@ -142,7 +151,10 @@ class _Job:
 
         seconds = float("inf") if self._choices.timeout is None else self._choices.timeout
         with trio.move_on_after(seconds) as scope:
-            await self._read(cluster)
+            if self._choices.group is None:
+                await self._read(cluster)
+            else:
+                await self._read_as_member(cluster, self._choices.group)
         self.timed_out = scope.cancelled_caught
 
     async def _read(self, cluster: ClusterClient) -> None:
@@ -154,12 +166,44 @@ class _Job:
             cluster, ranges, committed=choices.committed, control=choices.control
         ) as channel:
             async for found in channel:
-                printed = self._print(found)
-                if choices.group is not None:
-                    await _commit(cluster, choices.group, printed)
-                self.progress.show(self.count, self._total, time.monotonic())
-                if self.count == choices.count:
+                self._print(found)
+                if self._is_enough():
                     return
+
+    async def _read_as_member(self, cluster: ClusterClient, group: str) -> None:
+        import trio
+
+        from kbroker.client.member import open_member
+        from kbroker.client.places import find
+
+        from .consume_member import MemberReader, end_on_signal
+
+        choices = self._choices
+        partitions = await self._partitions(cluster)
+        last = None
+        if choices.last is not None:
+            last = await find(cluster, partitions, choices.last, committed=choices.committed)
+
+        def ended(number: int) -> None:
+            self.ended_by = number
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(end_on_signal, nursery.cancel_scope, ended)
+            topics = sorted({topic for topic, _ in partitions})
+            async with open_member(cluster, group, topics) as member:
+                reader = MemberReader(
+                    cluster,
+                    group,
+                    member,
+                    self._print,
+                    self._is_enough,
+                    choices.first,
+                    last,
+                    committed=choices.committed,
+                    control=choices.control,
+                )
+                await reader.run()
+            nursery.cancel_scope.cancel()
 
     async def _ranges(self, cluster: ClusterClient) -> dict[Partition, tuple[int, int]]:
         from kbroker.client.consumer import FOREVER
@@ -168,8 +212,6 @@ class _Job:
         choices = self._choices
         partitions = await self._partitions(cluster)
         first = await find(cluster, partitions, choices.first, committed=choices.committed)
-        if choices.group is not None:
-            first |= await _stopped_at(cluster, choices.group, partitions)
         if choices.last is None:
             return {one: (first[one], FOREVER) for one in partitions}
         last = await find(cluster, partitions, choices.last, committed=choices.committed)
@@ -188,6 +230,9 @@ class _Job:
         ]
         return [one for part in chosen for one in part]
 
+    def _is_enough(self) -> bool:
+        return self.count == self._choices.count
+
     def _print(self, found: Sequence[Read]) -> Sequence[Read]:
         """Print what is wanted, not more than asked for; returns the records that are done with."""
         choices, out = self._choices, sys.stdout.buffer
@@ -195,36 +240,12 @@ class _Job:
             if choices.wanted is None or choices.wanted(read.record):
                 out.write(choices.printer(read, self.count))
                 self.count += 1
-                if self.count == choices.count:
+                if self._is_enough():
                     found = found[: at + 1]
                     break
         out.flush()
+        self.progress.show(self.count, self._total, time.monotonic())
         return found
-
-
-async def _stopped_at(
-    cluster: ClusterClient, group: str, partitions: Sequence[Partition]
-) -> dict[Partition, int]:
-    """The offsets that a group committed, as far as their records are still there."""
-    from kbroker.client.groups import committed_offsets
-    from kbroker.client.places import START, find
-
-    committed = await committed_offsets(cluster, group)
-    starts = await find(cluster, partitions, START)
-    return {one: max(committed[one], starts[one]) for one in partitions if one in committed}
-
-
-async def _commit(cluster: ClusterClient, group: str, printed: Sequence[Read]) -> None:
-    from kbroker.client.errors import ClientError
-    from kbroker.client.groups import commit_offsets
-
-    offsets = {read.partition: read.record.offset + 1 for read in printed}
-    for code in (await commit_offsets(cluster, group, offsets)).values():
-        if code:
-            raise ClientError(
-                f"group {group!r} did not take the offsets ({code.name}): stop its members, "
-                f"`kbroker group describe {group}` shows who they are"
-            )
 
 
 async def _matching(cluster: ClusterClient, patterns: list[str]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ Result = TypeVar("Result")
 
 FAILED, TIMED_OUT = 1, 4
 """Exit codes; 2 is click's own for what cannot be understood."""
+SIGNALLED = 128
+"""The number of the signal comes on top."""
 
 BROKERS, CLIENT_ID = "brokers", "client.id"
 SETTINGS = {
@@ -148,7 +151,7 @@ def _end(error: BaseException, failed: int) -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     if isinstance(error, KeyboardInterrupt):
-        sys.exit(130)
+        sys.exit(SIGNALLED + signal.SIGINT)
     if not isinstance(error, (ClientError, KafkaError, DecodeError, OSError)):
         raise error
     message = str(error)

@@ -109,17 +109,25 @@ class Connection:
         answer = await self.request(ApiKey.API_VERSIONS, 3, hello)
         self.versions = {row.api_key: (row.min_version, row.max_version) for row in answer.api_keys}
 
-    async def ask(self, message: Any, *, oldest: int = 0, newest: int | None = None) -> Any:
+    async def ask(
+        self,
+        message: Any,
+        *,
+        oldest: int = 0,
+        newest: int | None = None,
+        seconds: float = ANSWER_SECONDS,
+    ) -> Any:
         """Send a request in the newest version that both sides speak, and return its response.
 
-        Parameters: `oldest` and `newest` are the versions that `message` is made for. Raises what
-        `request` raises, KafkaError UNSUPPORTED_VERSION when there is no such version, and TimedOut.
+        Parameters: `oldest` and `newest` are the versions that `message` is made for; `seconds` is
+        how long the answer may take. Raises what `request` raises, KafkaError UNSUPPORTED_VERSION
+        when there is no such version, and TimedOut.
         """
         key, version = self._choose(message, oldest, newest)
-        with trio.move_on_after(ANSWER_SECONDS):
+        with trio.move_on_after(seconds):
             return await self.request(key, version, message)
         raise TimedOut(
-            f"no answer to {key.api_name} within {ANSWER_SECONDS} s; "
+            f"no answer to {key.api_name} within {seconds:g} s; "
             "`kbroker cluster health` tells which broker does not answer"
         )
 

@@ -15,6 +15,7 @@ from kbroker.pipelines.lake import reading
 from kbroker.pipelines.lake.archiver import Conf
 from kbroker.pipelines.lake.checking import check
 from kbroker.pipelines.lake.running import Runner
+from kbroker.spark.source.stream import HAS_LIMITS
 from kbroker.testing import LocalBroker
 
 from .lakes import archive, conf_of, payloads, produce
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 WAIT_SECONDS = 180
+SOURCES = ["kafka", "kbroker"] if HAS_LIMITS else ["kafka"]
 
 Events = list[tuple[str, dict[str, Any]]]
 
@@ -61,7 +63,7 @@ def wait_until(is_so: Callable[[], bool], told: Events) -> None:
         time.sleep(0.1)
 
 
-@pytest.mark.parametrize("source", ["kafka", "kbroker"])
+@pytest.mark.parametrize("source", SOURCES)
 def test_a_broker_that_is_away_in_mid_run_is_waited_for(
     spark: SparkSession, broker: LocalBroker, tmp_path: Path, source: str
 ) -> None:
@@ -96,7 +98,7 @@ def test_a_lake_goes_from_one_source_to_the_other_and_back(
     spark: SparkSession, broker: LocalBroker, tmp_path: Path
 ) -> None:
     broker.create_topic("t")
-    for number, source in enumerate(["kafka", "kbroker", "kafka"]):
+    for number, source in enumerate([*SOURCES, "kafka"]):
         produce(broker, "t", [{"n": number}])
         archive(spark, conf_of(broker, tmp_path, "t", source=source))
     assert payloads(tmp_path, "t") == [{"n": number} for number in range(3)]

@@ -1,0 +1,140 @@
+"""`kbroker topic consume --group` as a process of its own, beside others of its group."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from kbroker.testing import LocalBroker
+
+SECONDS = 60
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def broker() -> Iterator[LocalBroker]:
+    with LocalBroker(topics={"t": 2}) as broker:
+        yield broker
+
+
+@pytest.fixture
+def start(broker: LocalBroker) -> Iterator[Start]:
+    """Starts a member of group g that reads topic t."""
+    started: list[subprocess.Popen[str]] = []
+
+    def run(*options: str) -> subprocess.Popen[str]:
+        command = [
+            sys.executable,
+            "-m",
+            "kbroker",
+            "topic",
+            "consume",
+            "t",
+            "-g",
+            "g",
+            "-f",
+            r"%v\n",
+        ]
+        process = subprocess.Popen(
+            [*command, "-b", broker.bootstrap_servers, *options],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    yield run
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def read(process: subprocess.Popen[str], count: int) -> list[str]:
+    assert process.stdout is not None
+    return [process.stdout.readline().strip() for _ in range(count)]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_commits_and_leaves_when_it_is_told_to_end(
+    number: signal.Signals, broker: LocalBroker, start: Start
+) -> None:
+    for value in "abc":
+        broker.produce("t", value, partition=0)
+    process = start("--from-beginning")
+    assert read(process, 3) == ["a", "b", "c"]
+    (member,) = broker.wait_for_group("g", members=1, timeout=SECONDS).members
+    assert member.partitions == [("t", 0), ("t", 1)]
+    process.send_signal(number)
+    assert process.communicate(timeout=SECONDS) == ("", "")
+    assert process.returncode == 128 + number
+    group = broker.group("g")
+    assert group is not None
+    assert group.state == "Empty"
+    assert broker.committed("g") == {("t", 0): 3, ("t", 1): 0}
+
+
+def test_two_share_the_partitions_and_every_record_is_printed_once(
+    broker: LocalBroker, start: Start
+) -> None:
+    broker.produce("t", "first", partition=0)
+    one = start("--from-beginning")
+    assert read(one, 1) == ["first"]
+    other = start("--from-beginning")
+    broker.wait_for_group("g", members=2, timeout=SECONDS)
+    for partition in (0, 1):
+        broker.produce("t", f"of {partition}", partition=partition)
+    assert sorted(read(one, 1) + read(other, 1)) == ["of 0", "of 1"]
+    one.send_signal(signal.SIGTERM)
+    assert one.wait(SECONDS) == 128 + signal.SIGTERM
+    for partition in (0, 1):
+        broker.produce("t", f"more of {partition}", partition=partition)
+    assert sorted(read(other, 2)) == ["more of 0", "more of 1"]
+    other.send_signal(signal.SIGTERM)
+    assert (one.communicate(), other.communicate(timeout=SECONDS)) == (("", ""), ("", ""))
+    assert broker.committed("g") == {("t", 0): 3, ("t", 1): 2}
+
+
+def test_places_count_where_nothing_is_committed(broker: LocalBroker, start: Start) -> None:
+    for partition in (0, 1):
+        broker.produce("t", f"of {partition}", partition=partition)
+    assert start("-o", "start", "-n", "2").communicate(timeout=SECONDS)[0].count("of") == 2
+    broker.produce("t", "new", partition=1)
+    done = start("-o", ":end").communicate(timeout=SECONDS)
+    assert done == ("new\n", "")
+    assert broker.committed("g") == {("t", 0): 1, ("t", 1): 2}
+
+
+def test_what_comes_before_the_first_record_is_read_is_not_left_out(
+    broker: LocalBroker, start: Start
+) -> None:
+    """Where it began is committed, so the next one begins there and not at a later end."""
+    process = start("--timeout", "60s")
+    broker.wait_for_group("g", members=1, timeout=SECONDS)
+    broker.wait_for_commit("g", "t", 0, 0, timeout=SECONDS)
+    process.send_signal(signal.SIGTERM)
+    process.wait(SECONDS)
+    broker.produce("t", "meanwhile", partition=0)
+    assert start("-n", "1").communicate(timeout=SECONDS)[0] == "meanwhile\n"
+
+
+def test_a_member_that_was_expired_goes_on(broker: LocalBroker, start: Start) -> None:
+    broker.produce("t", "first", partition=0)
+    process = start("--from-beginning")
+    assert read(process, 1) == ["first"]
+    broker.wait_for_commit("g", "t", 0, 1, timeout=SECONDS)
+    (member,) = broker.wait_for_group("g", members=1, timeout=SECONDS).members
+    broker.expire_member("g", member.id)
+    broker.wait_for_group("g", members=1, timeout=SECONDS)
+    broker.produce("t", "second", partition=0)
+    assert read(process, 1) == ["second"]
+
+
+def test_a_group_shares_partitions_itself(start: Start) -> None:
+    process = start("-p", "0")
+    assert "--group and --partition exclude each other" in process.communicate(timeout=SECONDS)[1]
+    assert process.returncode == 2

@@ -1,0 +1,145 @@
+"""A member of a group: it shares partitions with others, and tells when they are shared anew."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+import trio
+from confluent_kafka import Consumer
+
+from kbroker.client import member as member_module
+from kbroker.client.cluster import ClusterClient, open_cluster
+from kbroker.client.errors import ClientError
+from kbroker.client.groups import committed_offsets
+from kbroker.client.member import Member, open_member
+from kbroker.endpoint import Endpoint
+from kbroker.testing import LocalBroker
+
+T = [("t", 0), ("t", 1), ("t", 2)]
+
+
+@pytest.fixture(autouse=True)
+def beats_are_quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(member_module, "HEARTBEAT_SECONDS", 0.05)
+
+
+@pytest.fixture
+def kafka() -> Iterator[LocalBroker]:
+    with LocalBroker(topics={"t": 3}) as broker:
+        yield broker
+
+
+@pytest.fixture
+async def cluster(kafka: LocalBroker) -> AsyncIterator[ClusterClient]:
+    async with open_cluster([Endpoint.parse(kafka.bootstrap_servers)]) as cluster:
+        yield cluster
+
+
+async def test_it_reads_all_when_alone_and_leaves_at_the_end(
+    kafka: LocalBroker, cluster: ClusterClient
+) -> None:
+    async with open_member(cluster, "g", ["t"]) as member:
+        assert await member.join() == T
+        assert await member.commit({("t", 0): 0})
+    group = await trio.to_thread.run_sync(kafka.group, "g")
+    assert group is not None
+    assert (group.state, group.members) == ("Empty", [])
+    assert await committed_offsets(cluster, "g") == {("t", 0): 0}
+
+
+async def test_two_share_and_share_anew(cluster: ClusterClient) -> None:
+    async with open_member(cluster, "g", ["t"]) as one:
+        assert await one.join() == T
+        async with open_member(cluster, "g", ["t"]) as other:
+            shares: dict[Member, list[tuple[str, int]]] = {}
+
+            async def join(member: Member) -> None:
+                if member is one:
+                    await one.wait_for_rebalance()
+                shares[member] = await member.join()
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(join, one)
+                nursery.start_soon(join, other)
+            assert sorted(shares[one] + shares[other]) == T
+            assert shares[one]
+            assert shares[other]
+            with one.until_rebalance() as waiting:
+                nothing = trio.Event()
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(other.leave)
+                    await nothing.wait()
+            assert waiting.cancelled_caught
+        assert await one.join() == T
+
+
+async def test_one_that_was_expired_joins_again(kafka: LocalBroker, cluster: ClusterClient) -> None:
+    async with open_member(cluster, "g", ["t"]) as member:
+        await member.join()
+        (first,) = await trio.to_thread.run_sync(members_of, kafka)
+        await trio.to_thread.run_sync(kafka.expire_member, "g", first)
+        assert not await member.commit({("t", 0): 0})
+        await member.wait_for_rebalance()
+        assert await member.join() == T
+        (second,) = await trio.to_thread.run_sync(members_of, kafka)
+        assert second != first
+
+
+def members_of(kafka: LocalBroker) -> list[str]:
+    return [each.id for each in kafka.wait_for_group("g", members=1).members]
+
+
+@pytest.mark.parametrize("strategy", ["range", "roundrobin"])
+async def test_it_gets_on_with_librdkafka(
+    strategy: str, kafka: LocalBroker, cluster: ClusterClient
+) -> None:
+    """Whichever of the two leads."""
+    settings = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "g", "log_level": 0}
+    other = Consumer(settings | {"partition.assignment.strategy": strategy})
+    other.subscribe(["t"])
+    mine: list[tuple[str, int]] = []
+    theirs: list[tuple[str, int]] = []
+
+    async def poll() -> None:
+        while True:
+            await trio.to_thread.run_sync(other.poll, 0.05)
+            theirs[:] = [(each.topic, each.partition) for each in other.assignment()]
+
+    async with trio.open_nursery() as nursery, open_member(cluster, "g", ["t"]) as member:
+        mine = await member.join()
+        nursery.start_soon(poll)
+        with trio.fail_after(60):
+            while not theirs or sorted(mine + theirs) != T:
+                if member.is_rebalancing:
+                    mine = await member.join()
+                await trio.sleep(0.01)
+        nursery.cancel_scope.cancel()
+    await trio.to_thread.run_sync(other.close)
+
+
+async def test_a_group_that_shares_in_another_way_is_told_of(
+    kafka: LocalBroker, cluster: ClusterClient
+) -> None:
+    settings = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "g", "log_level": 0}
+    other = Consumer(settings | {"partition.assignment.strategy": "cooperative-sticky"})
+    other.subscribe(["t"])
+    while not other.assignment():
+        await trio.to_thread.run_sync(other.poll, 0.05)
+    async with open_member(cluster, "g", ["t"]) as member:
+        with pytest.raises(ClientError, match=r"in none of the ways .* \(range, roundrobin\)"):
+            await member.join()
+    await trio.to_thread.run_sync(other.close)
+
+
+async def test_a_leader_shares_anew_when_a_topic_grows(
+    kafka: LocalBroker, cluster: ClusterClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kbroker.client.topics import grow_topic
+
+    monkeypatch.setattr(member_module, "TOPICS_SECONDS", 0)
+    async with open_member(cluster, "g", ["t"]) as member:
+        assert await member.join() == T
+        await grow_topic(cluster, "t", 4)
+        await member.wait_for_rebalance()
+        assert await member.join() == [*T, ("t", 3)]

@@ -114,7 +114,7 @@ async def _the_one(files: Files, paths: Sequence[str], ids: Sequence[int]) -> in
             said = "; ".join(f"node {i} has {len(homes[i])}" for i in sorted(homes))
             raise StorageError(
                 f"partitions are on several nodes ({said}); start the cluster, move all to one node "
-                "with `kbroker cluster drain` and try again"
+                "with `kbroker cluster drain --fewer-replicas` and try again"
             )
         stays = next(iter(homes), ids[0])
         for node_id in cluster.node_ids:

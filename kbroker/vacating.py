@@ -64,7 +64,9 @@ async def _move(cluster: Cluster, node_id: int) -> None:
         for partition in topic.partitions
     }
     racks = {each.node_id: each.rack for each in cluster.nodes.values() if each.ready}
-    for (name, index), nodes in drain(placed, node_id, racks).items():
+    # To nodes that were drained only when there are no others: this one goes for good.
+    takers = {each: rack for each, rack in racks.items() if each in cluster.open_ids} or racks
+    for (name, index), nodes in drain(placed, node_id, takers).items():
         try:
             await cluster.reassign(
                 name, index, nodes, factor_may_change=True, cause=f"node {node_id} is to go"

@@ -40,7 +40,7 @@ def shrink(folders: tuple[str, ...]) -> None:
     """Let a stopped server have one node again: the one that has all partitions.
 
     DIR are all folders of log.dirs. Move the partitions to one node before, with `kbroker cluster
-    drain` for each of the others.
+    drain --fewer-replicas` for each of the others.
     """
     import trio
 

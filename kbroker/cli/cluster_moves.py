@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import click
 
 from .output import Column, format_options, say, show, table
-from .target import Target, run, target_options
+from .target import Target, fail, run, target_options
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
@@ -28,17 +28,28 @@ no_wait_option = click.option("--no-wait", is_flag=True, help="Begin, and do not
 @click.command()
 @click.argument("broker", type=click.IntRange(min=0))
 @click.option("--undo", is_flag=True, help="Let the broker take new partitions again.")
+@click.option(
+    "--fewer-replicas",
+    is_flag=True,
+    help="Let partitions have fewer copies when there are too few other brokers for all.",
+)
 @dry_run_option
 @no_wait_option
 @format_options
 @target_options
 def drain(
-    target: Target, broker: int, undo: bool, dry_run: bool, no_wait: bool, output: str
+    target: Target,
+    broker: int,
+    undo: bool,
+    fewer_replicas: bool,
+    dry_run: bool,
+    no_wait: bool,
+    output: str,
 ) -> None:
     """Move all partitions away from a BROKER, which may be down, and give it no new ones.
 
-    Without --undo it stays empty, over restarts too. `kbroker cluster forget` then removes one that
-    is gone for good.
+    Without --undo it stays empty, over restarts and `kbroker cluster rebalance` too. `kbroker
+    cluster forget` then removes one that is gone for good.
     """
     if undo:
         run(target, lambda cluster: _cordon(cluster, broker, cordoned=False))
@@ -49,6 +60,8 @@ def drain(
 
         return plan_drain(found.replicas, broker, found.racks)
 
+    placed, moves = run(target, lambda cluster: _begin(cluster, plan, dry_run=True))
+    _check_drain(placed.replicas, moves, broker, may_lose_copies=fewer_replicas or dry_run)
     if not dry_run:
         run(target, lambda cluster: _cordon(cluster, broker, cordoned=True))
     _move(target, plan, dry_run=dry_run, no_wait=no_wait, output=output)
@@ -69,7 +82,8 @@ def rebalance(target: Target, replicas: int, dry_run: bool, no_wait: bool, outpu
     """Let all brokers hold and lead about as many partitions: after one was added, for example.
 
     As few partitions as possible move; copies stay in different racks. Internal topics get as many
-    copies as the brokers' settings say, as soon as there are brokers for them.
+    copies as the brokers' settings say, as soon as there are brokers for them. Brokers that were
+    drained get nothing until `kbroker cluster drain BROKER --undo`.
     """
     from kbroker.client.moves import internal_factors
 
@@ -81,7 +95,13 @@ def rebalance(target: Target, replicas: int, dry_run: bool, no_wait: bool, outpu
         at_least = {each: internal.get(each[0], replicas) for each in found.replicas}
         return plan_rebalance(found.replicas, found.racks, at_least)
 
-    _move(target, plan, dry_run=dry_run, no_wait=no_wait, output=output)
+    drained = _move(target, plan, dry_run=dry_run, no_wait=no_wait, output=output).drained
+    for broker in sorted(drained):
+        say(
+            f"broker {broker} was drained and gets nothing; `kbroker cluster drain {broker} --undo` "
+            "changes that",
+            err=True,
+        )
 
 
 @click.command()
@@ -92,6 +112,30 @@ def forget(target: Target, broker: int) -> None:
     from kbroker.client.moves import forget_broker
 
     run(target, lambda cluster: forget_broker(cluster, broker))
+
+
+def _check_drain(
+    replicas: Mapping[Partition, list[int]], moves: Moves, broker: int, *, may_lose_copies: bool
+) -> None:
+    """End the command when partitions cannot go, or lose copies that nobody has given up."""
+    stuck = [one for one, nodes in replicas.items() if broker in nodes and one not in moves]
+    if stuck:
+        fail(
+            f"no other broker takes the partitions of {_topics(stuck)}; start one, or let one that "
+            "was drained take them with `kbroker cluster drain BROKER --undo`"
+        )
+    fewer = [one for one, nodes in moves.items() if len(nodes) < len(replicas[one])]
+    if fewer and not may_lose_copies:
+        fail(
+            f"there are too few other brokers for all copies of {_topics(fewer)}; start one more, "
+            "or give the copies up with --fewer-replicas"
+        )
+    if fewer:
+        say(f"one copy fewer of {len(fewer)} partitions: {_topics(fewer)}", err=True)
+
+
+def _topics(partitions: Iterable[Partition]) -> str:
+    return ", ".join(sorted({name for name, _ in partitions}))
 
 
 async def _cordon(cluster: ClusterClient, broker: int, *, cordoned: bool) -> None:
@@ -111,12 +155,13 @@ def _move(
     dry_run: bool,
     no_wait: bool,
     output: str,
-) -> None:
-    before, moves = run(target, lambda cluster: _begin(cluster, plan, dry_run=dry_run))
+) -> Placement:
+    """Begin the moves of a plan and show them; returns where partitions were."""
+    placed, moves = run(target, lambda cluster: _begin(cluster, plan, dry_run=dry_run))
     rows = [
         {
             "partition": f"{name}-{index}",
-            "from": _listed(before[name, index]),
+            "from": _listed(placed.replicas[name, index]),
             "to": _listed(nodes),
         }
         for (name, index), nodes in sorted(moves.items())
@@ -125,18 +170,19 @@ def _move(
         run(target, lambda cluster: _finish(cluster, moves))
     columns = [Column("partition"), Column("from"), Column("to")]
     show(output, rows, lambda wide: table(columns, rows, wide=wide) if rows else ["nothing moves"])
+    return placed
 
 
 async def _begin(
     cluster: ClusterClient, plan: Callable[[Placement], Moves], *, dry_run: bool
-) -> tuple[Mapping[Partition, list[int]], Moves]:
+) -> tuple[Placement, Moves]:
     from kbroker.client.moves import begin_moves, placement
 
     found = await placement(cluster)
     moves = plan(found)
     if not dry_run:
         await begin_moves(cluster, moves)
-    return found.replicas, moves
+    return found, moves
 
 
 async def _finish(cluster: ClusterClient, moves: Moves) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from kbroker.protocol.messages.cluster import (
@@ -11,6 +11,7 @@ from kbroker.protocol.messages.cluster import (
     ListPartitionReassignmentsRequest,
     UnregisterBrokerRequest,
 )
+from kbroker.protocol.messages.log_dirs import DescribeLogDirsRequest
 from kbroker.protocol.messages.metadata import MetadataResponse
 
 from .cluster import ClusterClient
@@ -28,10 +29,12 @@ FACTORS_OF_INTERNAL_TOPICS = {
 
 
 class Placement(NamedTuple):
-    """Where all partitions are, and the racks of the brokers that run."""
+    """Where all partitions are, the racks of the brokers that run and take partitions, and the
+    brokers that run and were drained: they take none."""
 
     replicas: dict[Partition, list[int]]
     racks: dict[int, str | None]
+    drained: set[int]
 
 
 async def placement(cluster: ClusterClient) -> Placement:
@@ -45,7 +48,19 @@ async def placement(cluster: ClusterClient) -> Placement:
     }
     for partition, leaving in removing.items():
         replicas[partition] = [each for each in replicas[partition] if each not in leaving]
-    return Placement(replicas, {row.node_id: row.rack for row in metadata.brokers})
+    drained = await _drained(cluster, [row.node_id for row in metadata.brokers])
+    racks = {row.node_id: row.rack for row in metadata.brokers if row.node_id not in drained}
+    return Placement(replicas, racks, drained)
+
+
+async def _drained(cluster: ClusterClient, node_ids: Iterable[int]) -> set[int]:
+    """The brokers of which all folders are cordoned (KIP-1066). Raises KafkaError."""
+    drained = set()
+    for node_id in node_ids:
+        answer = await (await cluster.node(node_id)).ask(DescribeLogDirsRequest(topics=[]))
+        if answer.results and all(row.is_cordoned for row in answer.results):
+            drained.add(node_id)
+    return drained
 
 
 async def internal_factors(cluster: ClusterClient) -> dict[str, int]:

@@ -59,6 +59,47 @@ async def test_a_node_is_emptied_filled_again_and_forgotten(cli: Cli) -> None:
         assert broker.running().cluster.node_ids == [1, 2]
 
 
+async def test_a_drained_node_stays_empty(cli: Cli) -> None:
+    async with started(nodes=4) as broker:
+        where = ("-b", broker.bootstrap_servers)
+        await make(broker, "orders", 6, 2)
+        await make(broker, "alone", 3, 1)
+        await cli("cluster", "drain", "4", *where)
+        said = await cli("cluster", "rebalance", "--replicas", "2", *where)
+        assert "broker 4 was drained and gets nothing" in said.stderr
+        assert "`kbroker cluster drain 4 --undo`" in said.stderr
+        assert not any(4 in nodes for nodes in placed(broker))
+        await cli("cluster", "drain", "3", *where)
+        assert all(sorted(nodes) == [1, 2] for nodes in placed(broker)), "nothing went to 4"
+        await cli("cluster", "drain", "4", "--undo", *where)
+        await cli("cluster", "rebalance", *where)
+        assert {each for nodes in placed(broker) for each in nodes} == {1, 2, 4}
+        await broker.remove_node(1)
+        assert {each for nodes in placed(broker) for each in nodes} == {2, 4}
+
+
+async def test_draining_gives_up_no_copies_that_nobody_gave_up(cli: Cli) -> None:
+    async with started(nodes=3) as broker:
+        where = ("-b", broker.bootstrap_servers)
+        await make(broker, "orders", 2, 3)
+        await make(broker, "users", 3, 2)
+        before = list(placed(broker))
+        said = await cli("cluster", "drain", "3", *where, status=1)
+        assert "too few other brokers for all copies of orders; start one more, or" in said.stderr
+        assert list(placed(broker)) == before
+        await make(broker, "later", 3, 1)
+        assert any(nodes == [3] for nodes in placed(broker)), "it takes partitions as before"
+        shown = await cli("cluster", "drain", "3", "--dry-run", *where)
+        assert "one copy fewer of 2 partitions: orders" in shown.stderr
+        said = await cli("cluster", "drain", "3", "--fewer-replicas", *where)
+        assert "one copy fewer of 2 partitions: orders\n" in said.stderr
+        assert {each for nodes in placed(broker) for each in nodes} == {1, 2}
+        await cli("cluster", "drain", "2", "--fewer-replicas", *where)
+        said = await cli("cluster", "drain", "1", "--fewer-replicas", *where, status=1)
+        assert "no other broker takes the partitions of later, orders, users" in said.stderr
+        assert list(placed(broker)) == [[1]] * 8
+
+
 async def test_after_nodes_were_added_all_partitions_get_copies_there(cli: Cli) -> None:
     async with started(nodes=1) as broker:
         where = ("-b", broker.bootstrap_servers)

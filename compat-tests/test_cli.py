@@ -198,6 +198,21 @@ COMMANDS: list[tuple[int, tuple[str, ...], str | None]] = [
     (1, ("group", "offset-delete", "g", "-t", "orders"), None),
     (0, ("group", "delete", "g"), None),
     (1, ("group", "delete", "g"), None),
+    (0, ("topic", "consume", "users", "-g", "m", "-o", "start:end", "-f", ""), None),
+    (0, ("topic", "consume", "users", "-g", "m", "-o", ":end"), None),
+    (0, ("group", "describe", "m", *JSON), None),
+    (0, ("group", "delete", "m"), None),
+    (
+        0,
+        ("config", "set", "log.retention.ms=700000", "log.segment.bytes=2000000", "--default"),
+        None,
+    ),
+    (0, ("config", "set", "log.retention.ms=800000", "--node", "1"), None),
+    (1, ("config", "set", "log.retention.ms=never", "--node", "1", "--dry-run"), None),
+    (1, ("config", "set", "node.id=4", "--node", "1"), None),
+    (1, ("config", "set", "log.retention.m=4", "--default"), None),
+    (0, ("config", "unset", "log.retention.ms", "--node", "1"), None),
+    (0, ("config", "unset", "log.retention.ms", "log.segment.bytes", "--default"), None),
     (0, ("cluster", "health"), None),
     (0, ("cluster", "info", *JSON), None),
     (0, ("topic", "delete", "users"), None),
@@ -263,6 +278,50 @@ def test_a_group_with_a_member(apache: Broker, ours: Broker, confluent: Start) -
         assert ask(broker, "group", "seek", "live", "--to", "end", "-t", "read").status == 1
         assert "it has members" in ask(broker, "group", "delete", "live").err
         member("leave", member="me")
+
+
+CHANGES = [
+    (("set", "log.roll.ms=7000000", "--default"), ("7000000", "all brokers")),
+    (("set", "log.roll.ms=8000000", "--node", "1"), ("8000000", "this broker")),
+    (("unset", "log.roll.ms", "--node", "1"), ("7000000", "all brokers")),
+    (("unset", "log.roll.ms", "--default"), (None, "default")),
+]
+
+
+def test_settings_of_brokers(apache: Broker, ours: Broker) -> None:
+    """They are seen as they are set: those of one broker before those of all."""
+    for broker in (apache, ours):
+        for change, seen in CHANGES:
+            assert ask(broker, "config", *change).status == 0
+            eventually(partial(roll_of, broker), seen.__eq__, f"{change} on {broker.name}")
+
+
+def roll_of(broker: Broker) -> tuple[str | None, str]:
+    """The setting as a broker shows it, and where it is from."""
+    shown = ask(broker, "config", "show", "--node", "1", "--json").out.splitlines()
+    rows = {row["name"]: row for row in map(json.loads, shown)}
+    return rows["log.roll.ms"]["value"], rows["log.roll.ms"]["source"]
+
+
+def test_a_member_beside_one_of_librdkafka(apache: Broker, ours: Broker, confluent: Start) -> None:
+    """`consume --group` shares partitions with it, and gives them back when it leaves."""
+    for broker in (apache, ours):
+        ask(broker, "topic", "create", "shared", "-p", "4")
+        for index in range(4):
+            ask(broker, "topic", "produce", "shared", "-p", str(index), f"of {index}")
+        other = confluent(broker, "shares")
+        other("join", member="other", topics=["shared"], group="sharing", session_ms=30_000)
+        wait = ("group", "wait", "sharing", "--state", "Stable", "--members", "1")
+        assert ask(broker, *wait, "--timeout", "30s").status == 0
+        said = ask(broker, "topic", "consume", "shared", "-g", "sharing", "-o", "start", "-n", "2")
+        assert (said.status, said.err) == (0, "")
+        mine = [json.loads(line)["partition"] for line in said.out.splitlines()]
+        assert ask(broker, *wait, "--timeout", "30s").status == 0
+        (row,) = json.loads(ask(broker, "group", "describe", "sharing", *JSON).out)
+        committed = {each["partition"]: each["current_offset"] for each in row["partitions"]}
+        assert len(committed) == 4, "the other one has all of them again"
+        assert [committed[index] for index in mine] == [1, 1]
+        other("leave", member="other")
 
 
 def test_a_group_of_the_newer_protocol(apache: Broker) -> None:

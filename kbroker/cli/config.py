@@ -9,23 +9,26 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .config_broker import HIDDEN, broker_options, named, show_running
 from .lazy import LazyGroup
 from .output import Column, format_options, paragraphs, say, show, table
 from .settings import setting_options, split_overrides
+from .target import Target, target_options
 
 if TYPE_CHECKING:
     from kbroker.config import BrokerConfig
 
 COMMANDS = {
     "explain": ("kbroker.cli.config:explain", "Say what settings mean."),
-    "show": ("kbroker.cli.config:show_", "Show the settings that a server would have."),
+    "set": ("kbroker.cli.config_broker:set_", "Set settings of brokers that run."),
+    "show": ("kbroker.cli.config:show_", "Show the settings that a server would have, or has."),
+    "unset": ("kbroker.cli.config_broker:unset", "Take settings of brokers that run back."),
 }
-HIDDEN = "(hidden)"
 
 
 @click.group(cls=LazyGroup, lazy=COMMANDS)
 def config() -> None:
-    """Explain settings, and show those of a server."""
+    """Explain settings; show and change those of servers."""
 
 
 @click.command()
@@ -56,13 +59,26 @@ def _paragraph(facts: Mapping[str, Any]) -> list[str]:
 @click.command("show")
 @click.option("--diff", is_flag=True, help="Only settings that differ from their default.")
 @setting_options
+@broker_options
+@target_options
 @partial(format_options, short=False)
-def show_(diff: bool, output: str, **flags: Any) -> None:
+def show_(
+    target: Target, diff: bool, output: str, node: int | None, default: bool, **flags: Any
+) -> None:
     """Show the settings that `kbroker serve` with the same flags and environment would have.
 
     SOURCE is the flag, environment or file that a value comes from; - is the default. No server is
-    asked: `kbroker topic describe` and Kafka's own tools show the settings of one that runs.
+    asked. With --node or --default a running one is, any Kafka, for what it has: SOURCE is then
+    "this broker" or "all brokers" for what was set while it runs, and "static" for what it was
+    started with.
     """
+    if default or node is not None:
+        show_running(target, named(node, default), output, diff=diff)
+        return
+    _show_what_would_be(diff, output, flags)
+
+
+def _show_what_would_be(diff: bool, output: str, flags: dict[str, Any]) -> None:
     from kbroker.config import ConfigError
     from kbroker.settings import SettingFlags, load_settings
 

@@ -43,6 +43,9 @@ class Setting(NamedTuple):
     name: str
     value: str | None
     source: int
+    read_only: bool
+    """Whether only a start of the broker can change it."""
+    sensitive: bool
 
     @property
     def is_own(self) -> bool:
@@ -63,7 +66,8 @@ async def describe_configs(
     for result in answer.results:
         check(result.error_code, result.error_message)
         described[result.resource_name] = [
-            Setting(row.name, row.value, row.config_source) for row in result.configs
+            Setting(row.name, row.value, row.config_source, row.read_only, row.is_sensitive)
+            for row in result.configs
         ]
     return described
 

@@ -1,0 +1,68 @@
+"""`kbroker config set`, `unset` and `show --node`: settings of brokers that run."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from .conftest import Cli
+
+NODE = ("--node", "1")
+
+
+async def settings(cli: Cli, *whose: str) -> dict[str, Any]:
+    """Those that are set, with where they come from."""
+    said = (await cli("config", "show", *whose, "--diff", "--json")).stdout
+    rows = [json.loads(line) for line in said.splitlines()]
+    return {row["name"]: (row["value"], row["source"]) for row in rows if row["source"] != "static"}
+
+
+async def test_a_setting_of_one_broker_wins_over_that_of_all(cli: Cli) -> None:
+    said = await cli("config", "set", "log.retention.ms=5000", "num.io.threads=9", "--default")
+    assert said.stdout == "all brokers: changed\n"
+    said = await cli("config", "set", "log.retention.ms=7000", *NODE)
+    assert said.stdout == "broker 1: changed\n"
+    of_all = {"log.retention.ms": ("5000", "all brokers"), "num.io.threads": ("9", "all brokers")}
+    assert await settings(cli, "--default") == of_all
+    own = {"log.retention.ms": ("7000", "this broker"), "num.io.threads": ("9", "all brokers")}
+    assert await settings(cli, *NODE) == own
+    await cli("config", "unset", "log.retention.ms", *NODE)
+    assert await settings(cli, *NODE) == of_all
+    await cli("config", "unset", "log.retention.ms", "num.io.threads", "--default")
+    assert await settings(cli, *NODE) == {}
+
+
+async def test_a_dry_run_changes_nothing(cli: Cli) -> None:
+    said = await cli("config", "set", "log.retention.ms=5000", *NODE, "--dry-run")
+    assert said.stdout == "broker 1: these settings can be used\n"
+    assert await settings(cli, *NODE) == {}
+    bad = await cli("config", "set", "log.retention.ms=soon", *NODE, "--dry-run", status=1)
+    assert "soon" in bad.stderr
+
+
+@pytest.mark.parametrize("whose", [NODE, ("--default",)])
+@pytest.mark.parametrize("change", [("set", "node.id=4"), ("unset", "node.id")])
+async def test_what_only_a_start_can_change(
+    cli: Cli, whose: tuple[str, ...], change: tuple[str, ...]
+) -> None:
+    said = await cli("config", *change, *whose, status=1)
+    assert "node.id is read-only: a broker takes it when it starts" in said.stderr
+    assert "`kbroker config explain node.id` says how" in said.stderr
+
+
+async def test_names_that_brokers_do_not_know(cli: Cli) -> None:
+    said = await cli("config", "set", "log.retention.m=5", *NODE, status=1)
+    assert "did you mean 'log.retention.ms'?" in said.stderr
+
+
+@pytest.mark.parametrize("whose", [(), ("--node", "1", "--default")])
+async def test_whose_settings_must_be_said(cli: Cli, whose: tuple[str, ...]) -> None:
+    said = await cli("config", "set", "log.retention.ms=5", *whose, status=2)
+    assert "--node ID, or --default" in said.stderr
+
+
+async def test_a_broker_that_is_not_there(cli: Cli) -> None:
+    said = await cli("config", "set", "log.retention.ms=5", "--node", "7", status=1)
+    assert "there is no broker 7 now; there are: 1" in said.stderr

@@ -1,0 +1,65 @@
+"""How long the broker keeps the event loop at a stretch.
+
+Measured in the processor time of the loop's thread: what else the machine does is not counted, so a
+test may hold it against a bound also beside heavy load. The steps of tasks that belong to tests are
+left out, because the clients of a test share the loop with its broker.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import trio
+
+OF_BROKER = ("kbroker.", "trio._highlevel_serve_listeners.")
+"""How the names of its tasks begin; the second ones read from connections."""
+
+TURN_SECONDS_MAX = 0.1
+"""The longest that others may wait for one step of a task; much more than a turn is meant to be."""
+
+
+class LongestStep(trio.abc.Instrument):
+    """The longest step of any task of the broker, from one wait to the next.
+
+    `seconds` is how long it took, `task` whose it was, `steps` how many there were.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.task = ""
+        self.steps = 0
+        self._began = 0.0
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self._began = time.thread_time()
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        if not task.name.startswith(OF_BROKER):
+            return
+        self.steps += 1
+        took = time.thread_time() - self._began
+        if took > self.seconds:
+            self.seconds, self.task = took, task.name
+
+    def __str__(self) -> str:
+        return f"{self.seconds * 1000:.0f} ms at a stretch in {self.task} ({self.steps} steps)"
+
+
+@contextmanager
+def longest_step() -> Iterator[LongestStep]:
+    """Measure the steps of the broker's tasks while the block runs.
+
+    The garbage of the tests before is not collected meanwhile: a server freezes what it starts with.
+    """
+    measured = LongestStep()
+    gc.collect()
+    gc.freeze()
+    trio.lowlevel.add_instrument(measured)
+    try:
+        yield measured
+    finally:
+        trio.lowlevel.remove_instrument(measured)
+        gc.unfreeze()

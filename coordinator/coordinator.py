@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -116,10 +116,11 @@ class GroupCoordinator:
 
     def fetch_offsets(
         self, request: OffsetFetchRequest.Group, version: int, *, require_stable: bool = False
-    ) -> OffsetFetchResponse.Group:
+    ) -> Generator[None, None, OffsetFetchResponse.Group]:
         """OffsetFetch 0-10, one group of it (`shapes.groups_to_fetch` makes them, 0 acts as 1).
 
-        With `require_stable` a partition with a pending offset has none yet (KIP-447). Release the
+        There may be many rows, so it comes in pieces; others may commit between two of them. With
+        `require_stable` a partition with a pending offset has none yet (KIP-447). Release the
         answer like that of a `Result` without records; then it is stable, too.
         """
         return self._offsets.fetch(request, version, require_stable=require_stable)
@@ -145,8 +146,11 @@ class GroupCoordinator:
 
     def list_groups(
         self, states: Collection[str] = (), types: Collection[str] = ()
-    ) -> list[ListGroupsResponse.Group]:
-        """ListGroups 0-5: the rows of this shard, filtered by state and type if any are named."""
+    ) -> Iterator[ListGroupsResponse.Group]:
+        """ListGroups 0-5: the rows of this shard, filtered by state and type if any are named.
+
+        There may be many: take them in pieces.
+        """
         return list_groups(self._state, states, types)
 
     def describe_group(self, group_id: str, version: int) -> DescribeGroupsResponse.Group:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.groups import (
@@ -23,21 +23,22 @@ GROUP_TYPE = "classic"
 
 def list_groups(
     state: ShardState, states: Collection[str], types: Collection[str]
-) -> list[ListGroupsResponse.Group]:
-    """The groups in one of `states` and of one of `types`; empty stands for all, case for nothing."""
+) -> Iterator[ListGroupsResponse.Group]:
+    """The groups in one of `states` and of one of `types`; empty stands for all, case for nothing.
+
+    Others may change the groups between two rows: each row is as its group is when it is taken.
+    """
     states = {name.strip().lower() for name in states}
     if types and GROUP_TYPE not in {name.lower() for name in types}:
-        return []
-    return [
-        ListGroupsResponse.Group(
-            group_id=group.id,
-            protocol_type=group.protocol_type or "",
-            group_state=group.state.value,
-            group_type=GROUP_TYPE,
-        )
-        for group in state.groups.values()
-        if not states or group.state.value.lower() in states
-    ]
+        return
+    for group in tuple(state.groups.values()):
+        if not states or group.state.value.lower() in states:
+            yield ListGroupsResponse.Group(
+                group_id=group.id,
+                protocol_type=group.protocol_type or "",
+                group_state=group.state.value,
+                group_type=GROUP_TYPE,
+            )
 
 
 def describe_group(state: ShardState, group_id: str, version: int) -> DescribeGroupsResponse.Group:

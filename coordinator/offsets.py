@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Generator, Iterator
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
@@ -217,7 +217,7 @@ class Offsets:
 
     def fetch(
         self, request: OffsetFetchRequest.Group, version: int, *, require_stable: bool
-    ) -> OffsetFetchResponse.Group:
+    ) -> Generator[None, None, OffsetFetchResponse.Group]:
         """Committed offsets of one group; what is not there is no error."""
         offsets = self._state.offsets.get(request.group_id, {})
         unstable: Collection[Place] = ()
@@ -225,7 +225,7 @@ class Offsets:
             unstable = self._state.pending_offsets.places(request.group_id)
         answer = OffsetFetchResponse.Group(group_id=request.group_id)
         if request.topics is None:
-            answer.topics = self._fetch_all(offsets, unstable, version)
+            answer.topics = yield from self._fetch_all(offsets, unstable, version)
             return answer
         for topic in request.topics:
             name: str | None = topic.name
@@ -243,13 +243,16 @@ class Offsets:
                     rows.partitions.append(no_offset(index, ErrorCode.UNSTABLE_OFFSET_COMMIT))
                 else:
                     rows.partitions.append(_row(index, offsets.get((name, index)), topic_id))
+                yield
+            yield
         return answer
 
     def _fetch_all(
         self, offsets: GroupOffsets, unstable: Collection[Place], version: int
-    ) -> list[OffsetFetchResponse.Topic]:
+    ) -> Generator[None, None, list[OffsetFetchResponse.Topic]]:
         topics: dict[str, OffsetFetchResponse.Topic] = {}
-        for (name, index), value in offsets.items():
+        for (name, index), value in tuple(offsets.items()):
+            yield
             topic_id = self._topics.id_of(name)
             if version >= FIRST_VERSION_OF_IDS and topic_id is None:
                 continue  # without an id it cannot be said in this version
@@ -279,8 +282,9 @@ class Offsets:
         result = Result(OffsetDeleteResponse())
         response = OffsetDeleteResponse()
         result.response = response
+        places = self._state.places(group.id)
         for topic in request.topics:
-            rows = self._delete_topic(group, topic, result.records)
+            rows = self._delete_topic(group, topic, places, result.records)
             if not rows:
                 continue
             response.topics.append(OffsetDeleteResponse.Topic(name=topic.name, partitions=rows))
@@ -291,10 +295,13 @@ class Offsets:
         return result
 
     def _delete_topic(
-        self, group: Group, topic: OffsetDeleteRequest.Topic, records: list[CoordinatorRecord]
+        self,
+        group: Group,
+        topic: OffsetDeleteRequest.Topic,
+        places: Collection[Place],
+        records: list[CoordinatorRecord],
     ) -> list[OffsetDeleteResponse.Partition]:
         subscribed = group.subscribes(topic.name)
-        places = self._state.places(group.id)
         rows = []
         for partition in topic.partitions:
             index = partition.partition_index

@@ -225,6 +225,10 @@ class Shards(ABC, Generic[C]):
         """All coordinators that have something to keep."""
         return list(self._shards.values())
 
+    def serves(self, shard: Shard[C]) -> bool:
+        """Whether a coordinator is still the one of its partition."""
+        return self._shards.get(shard.replica.index) is shard
+
     @property
     def is_loading(self) -> bool:
         """Whether there is a coordinator that cannot be asked yet."""

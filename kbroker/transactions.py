@@ -229,11 +229,8 @@ class TransactionService(Shards[TransactionCoordinator]):
             self._lose(shard)
             return
         transaction = shard.coordinator.transactions.get(transactional_id)
-        if self._is_led(shard) and transaction is not None and transaction.state.is_prepared:
+        if self.serves(shard) and transaction is not None and transaction.state.is_prepared:
             self._write_markers(_Ending(shard, transactional_id, transaction))
-
-    def _is_led(self, shard: TransactionShard) -> bool:
-        return self._shards.get(shard.replica.index) is shard
 
     def _write_markers(self, ending: _Ending) -> None:
         """Have what is left of the markers written where their partitions are led now."""
@@ -311,7 +308,7 @@ class TransactionService(Shards[TransactionCoordinator]):
         return replica
 
     def _go_on(self, ending: _Ending) -> None:
-        if ending.waits or not self._is_led(ending.shard):
+        if ending.waits or not self.serves(ending.shard):
             return
         if ending.unwritten:
             self._retry_later(ending)
@@ -347,7 +344,7 @@ class TransactionService(Shards[TransactionCoordinator]):
             self._stuck_changed = trio.Event()
             stuck, self._stuck = self._stuck, []
             for ending in stuck:
-                if self._is_led(ending.shard):
+                if self.serves(ending.shard):
                     self._write_markers(ending)
 
     def _answer_ends(self, transactional_id: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 from functools import partial
 
 from kbroker.cluster import Partition
@@ -28,6 +28,7 @@ from kbroker.protocol.messages.cluster import (
 from kbroker.registry import handles
 
 from .metadata import CLUSTER_OPERATIONS, NOT_ASKED
+from .named import named_once
 
 BROKERS, CONTROLLERS = 1, 2
 PREFERRED, UNCLEAN = 0, 1
@@ -76,66 +77,77 @@ async def elect_leaders(ctx: Context, request: ElectLeadersRequest) -> ElectLead
     out partitions that need no election.
 
     Versions: 0 knows preferred elections only, 1 unclean ones too (KIP-460).
+
+    Differs from Kafka: one row for a partition that is named several times.
     """
+    topics = await _to_elect(ctx, request)
     if request.election_type not in (PREFERRED, UNCLEAN):
-        return _refuse_elections(request)
-    asked = request.topic_partitions
-    if asked is None:
-        topics = ctx.node.cluster.topics.values()
-        every = {topic.name: list(range(len(topic.partitions))) for topic in topics}
-        rows = [await _elect(ctx, request, *one) for one in every.items()]
-        for row in rows:
-            row.partition_result = [
-                each
-                for each in row.partition_result
-                if each.error_code != ErrorCode.ELECTION_NOT_NEEDED
-            ]
-        return ElectLeadersResponse(replica_election_results=rows)
+        return await _refuse_elections(ctx, request, topics)
     return ElectLeadersResponse(
         replica_election_results=[
-            await _elect(ctx, request, row.topic, row.partitions) for row in asked
+            ElectLeadersResponse.Topic(
+                topic=name,
+                partition_result=[
+                    row
+                    async for index in ctx.turn.each(indexes)
+                    if (row := await _elect(ctx, request, name, index)) is not None
+                ],
+            )
+            for name, indexes in topics.items()
         ]
     )
 
 
-def _refuse_elections(request: ElectLeadersRequest) -> ElectLeadersResponse:
+async def _to_elect(ctx: Context, request: ElectLeadersRequest) -> Mapping[str, Iterable[int]]:
+    asked = request.topic_partitions
+    if asked is None:
+        topics = ctx.node.cluster.topics.values()
+        return {topic.name: range(len(topic.partitions)) for topic in topics}
+    return await named_once(ctx.turn, ((row.topic, row.partitions) for row in asked))
+
+
+async def _refuse_elections(
+    ctx: Context, request: ElectLeadersRequest, topics: Mapping[str, Iterable[int]]
+) -> ElectLeadersResponse:
     """An election type that does not exist is an error of the whole and of each partition."""
     code = ErrorCode.INVALID_REQUEST
     message = f"there is no election type {request.election_type}; 0 is preferred, 1 unclean"
+    if request.topic_partitions is None:
+        return ElectLeadersResponse(error_code=code)
     return ElectLeadersResponse(
         error_code=code,
         replica_election_results=[
             ElectLeadersResponse.Topic(
-                topic=topic.topic,
+                topic=name,
                 partition_result=[
                     ElectLeadersResponse.Partition(
                         partition_id=index, error_code=code, error_message=message
                     )
-                    for index in topic.partitions
+                    async for index in ctx.turn.each(indexes)
                 ],
             )
-            for topic in request.topic_partitions or ()
+            for name, indexes in topics.items()
         ],
     )
 
 
 async def _elect(
-    ctx: Context, request: ElectLeadersRequest, name: str, indexes: list[int]
-) -> ElectLeadersResponse.Topic:
-    answer = ElectLeadersResponse.Topic(topic=name)
-    for index in indexes:
-        row = ElectLeadersResponse.Partition(partition_id=index)
-        answer.partition_result.append(row)
-        try:
-            await ctx.node.cluster.elect_leader(
-                name,
-                index,
-                unclean=request.election_type == UNCLEAN,
-                cause=f"ElectLeaders by {ctx.client_id}",
-            )
-        except KafkaError as error:
-            row.error_code, row.error_message = error.code, error.message
-    return answer
+    ctx: Context, request: ElectLeadersRequest, name: str, index: int
+) -> ElectLeadersResponse.Partition | None:
+    """The row of a partition; None for one of all that needs no election."""
+    row = ElectLeadersResponse.Partition(partition_id=index)
+    try:
+        await ctx.node.cluster.elect_leader(
+            name,
+            index,
+            unclean=request.election_type == UNCLEAN,
+            cause=f"ElectLeaders by {ctx.client_id}",
+        )
+    except KafkaError as error:
+        if error.code == ErrorCode.ELECTION_NOT_NEEDED and request.topic_partitions is None:
+            return None
+        row.error_code, row.error_message = error.code, error.message
+    return row
 
 
 @handles(ApiKey.ALTER_PARTITION_REASSIGNMENTS, versions="0-1")
@@ -146,23 +158,27 @@ async def alter_partition_reassignments(
     others are dropped (KIP-455). Null instead of nodes cancels a move that is under way.
 
     Versions: 1 can forbid that the number of replicas changes.
+
+    Differs from Kafka: of a partition that is named several times, only the last row counts.
     """
-    response = AlterPartitionReassignmentsResponse(
-        allow_replication_factor_change=request.allow_replication_factor_change
-    )
+    topics: dict[str, dict[int, AlterPartitionReassignmentsRequest.Partition]] = {}
     for topic in request.topics:
-        answer = AlterPartitionReassignmentsResponse.Topic(name=topic.name)
-        response.responses.append(answer)
-        for partition in topic.partitions:
-            row = AlterPartitionReassignmentsResponse.Partition(
-                partition_index=partition.partition_index
+        rows = topics.setdefault(topic.name, {})
+        async for row in ctx.turn.each(topic.partitions):
+            rows[row.partition_index] = row
+    return AlterPartitionReassignmentsResponse(
+        allow_replication_factor_change=request.allow_replication_factor_change,
+        responses=[
+            AlterPartitionReassignmentsResponse.Topic(
+                name=name,
+                partitions=[
+                    await _reassign(ctx, request, name, row)
+                    async for row in ctx.turn.each(rows.values())
+                ],
             )
-            answer.partitions.append(row)
-            try:
-                await _reassign(ctx, request, topic.name, partition)
-            except KafkaError as error:
-                row.error_code, row.error_message = error.code, error.message
-    return response
+            for name, rows in topics.items()
+        ],
+    )
 
 
 async def _reassign(
@@ -170,37 +186,42 @@ async def _reassign(
     request: AlterPartitionReassignmentsRequest,
     name: str,
     asked: AlterPartitionReassignmentsRequest.Partition,
-) -> None:
+) -> AlterPartitionReassignmentsResponse.Partition:
     cluster, index = ctx.node.cluster, asked.partition_index
     cause = f"AlterPartitionReassignments by {ctx.client_id}"
-    if asked.replicas is None:
-        await cluster.cancel_reassignment(name, index, cause=cause)
-        return
-    await cluster.reassign(
-        name,
-        index,
-        asked.replicas,
-        factor_may_change=request.allow_replication_factor_change,
-        cause=cause,
-    )
+    answer = AlterPartitionReassignmentsResponse.Partition(partition_index=index)
+    try:
+        if asked.replicas is None:
+            await cluster.cancel_reassignment(name, index, cause=cause)
+        else:
+            may_change = request.allow_replication_factor_change
+            await cluster.reassign(
+                name, index, asked.replicas, factor_may_change=may_change, cause=cause
+            )
+    except KafkaError as error:
+        answer.error_code, answer.error_message = error.code, error.message
+    return answer
 
 
 @handles(ApiKey.LIST_PARTITION_REASSIGNMENTS, versions="0")
-def list_partition_reassignments(
+async def list_partition_reassignments(
     ctx: Context, request: ListPartitionReassignmentsRequest
 ) -> ListPartitionReassignmentsResponse:
     """Behaviour: what moves now; null asks for all topics, others are left out of the answer."""
     cluster = ctx.node.cluster
     rows = request.topics
-    asked: dict[str, Sequence[int]]
+    asked: Mapping[str, Iterable[int]]
     if rows is None:
         asked = {topic.name: range(len(topic.partitions)) for topic in cluster.topics.values()}
     else:
-        asked = {row.name: row.partition_indexes for row in rows}
+        asked = await named_once(ctx.turn, ((row.name, row.partition_indexes) for row in rows))
     response = ListPartitionReassignmentsResponse()
     for name, indexes in asked.items():
-        moving = [each for each in map(partial(cluster.partition, name), indexes) if each]
-        partitions = [_moving_row(each) for each in moving if is_moving(each)]
+        partitions = [
+            _moving_row(found)
+            async for found in ctx.turn.each(map(partial(cluster.partition, name), indexes))
+            if found is not None and is_moving(found)
+        ]
         if partitions:
             response.topics.append(
                 ListPartitionReassignmentsResponse.Topic(name=name, partitions=partitions)
@@ -225,7 +246,7 @@ async def update_features(ctx: Context, request: UpdateFeaturesRequest) -> Updat
     """
     cluster = ctx.node.cluster
     levels = dict(cluster.features)
-    for update in request.feature_updates:
+    async for update in ctx.turn.each(request.feature_updates):
         try:
             check_update(
                 cluster.features,
@@ -238,11 +259,9 @@ async def update_features(ctx: Context, request: UpdateFeaturesRequest) -> Updat
         levels[update.feature] = update.max_version_level
     if not request.validate_only and levels != cluster.features:
         await cluster.finalize_features(levels, cause=f"UpdateFeatures by {ctx.client_id}")
+    named = dict.fromkeys(update.feature for update in request.feature_updates)
     return UpdateFeaturesResponse(
-        results=[
-            UpdateFeaturesResponse.Feature(feature=update.feature)
-            for update in request.feature_updates
-        ]
+        results=[UpdateFeaturesResponse.Feature(feature=feature) for feature in named]
     )
 
 

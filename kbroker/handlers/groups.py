@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
 from typing import Any, TypeAlias, TypeVar
 
 from kbroker.context import Context
@@ -28,6 +29,7 @@ from kbroker.protocol.messages.groups import (
 )
 from kbroker.registry import handles
 from kbroker.shards import ShardPending, Shards, outcome_of
+from kbroker.slices import Turn
 
 R = TypeVar("R")
 
@@ -37,6 +39,10 @@ Part: TypeAlias = tuple[list[R] | ShardPending | None, list[R]]
 GROUP, TRANSACTION, SHARE = 0, 1, 2
 GROUP_OPERATIONS = 0xD48
 """READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS as bits: all of groups (KIP-430)."""
+PROTOCOLS_MAX = 1000
+"""That one member may offer; clients offer two or three."""
+MEMBERS_AT_ONCE = 500
+"""That leave in one step; others get their turn between the steps of a longer request."""
 
 
 @handles(ApiKey.FIND_COORDINATOR, versions="0-6")
@@ -50,7 +56,9 @@ async def find_coordinator(
     """
     batched = ctx.version >= 4
     keys = request.coordinator_keys if batched else [request.key]
-    rows = [await _find(ctx, request.key_type, key) for key in dict.fromkeys(keys)]
+    rows = [
+        await _find(ctx, request.key_type, key) async for key in ctx.turn.each(dict.fromkeys(keys))
+    ]
     if batched:
         return FindCoordinatorResponse(coordinators=rows)
     row = rows[0]
@@ -93,9 +101,14 @@ async def _find(ctx: Context, key_type: int, key: str) -> FindCoordinatorRespons
 
 @handles(ApiKey.JOIN_GROUP, versions="0-9")
 def join_group(ctx: Context, request: JoinGroupRequest) -> JoinGroupResponse | ShardPending | None:
-    """Behaviour: answers when all members have joined; see `kbroker.coordinator.classic`."""
+    """Behaviour: answers when all members have joined; see `kbroker.coordinator.classic`.
+
+    Differs from Kafka: INVALID_REQUEST for more than a thousand protocols.
+    """
     groups = ctx.node.groups
     try:
+        if len(request.protocols) > PROTOCOLS_MAX:
+            raise KafkaError(ErrorCode.INVALID_REQUEST)
         shard = groups.shard(request.group_id)
     except KafkaError as error:
         return JoinGroupResponse(error_code=error.code, member_id=request.member_id)
@@ -129,11 +142,30 @@ def heartbeat(ctx: Context, request: HeartbeatRequest) -> HeartbeatResponse | Sh
 @handles(ApiKey.LEAVE_GROUP, versions="0-5")
 def leave_group(
     ctx: Context, request: LeaveGroupRequest
-) -> LeaveGroupResponse | ShardPending | None:
+) -> LeaveGroupResponse | ShardPending | Coroutine[Any, Any, LeaveGroupResponse] | None:
     """Behaviour: the others take over at once.
 
     Versions: 3 takes several members out, by id or by instance id.
     """
+    if len(request.members) > MEMBERS_AT_ONCE:
+        return _leave_in_steps(ctx, request)
+    return _leave(ctx, request)
+
+
+async def _leave_in_steps(ctx: Context, request: LeaveGroupRequest) -> LeaveGroupResponse:
+    whole = LeaveGroupResponse()
+    for first in range(0, len(request.members), MEMBERS_AT_ONCE):
+        await ctx.turn.pause()
+        members = request.members[first : first + MEMBERS_AT_ONCE]
+        some = LeaveGroupRequest(group_id=request.group_id, members=members)
+        answer: LeaveGroupResponse | None = await outcome_of(_leave(ctx, some))
+        if answer is None or answer.error_code:
+            return answer or LeaveGroupResponse(error_code=ErrorCode.NOT_COORDINATOR)
+        whole.members += answer.members
+    return whole
+
+
+def _leave(ctx: Context, request: LeaveGroupRequest) -> LeaveGroupResponse | ShardPending | None:
     groups = ctx.node.groups
     try:
         shard = groups.shard(request.group_id)
@@ -152,24 +184,24 @@ async def list_groups(ctx: Context, request: ListGroupsRequest) -> ListGroupsRes
     if groups.is_loading:
         return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     gone: list[ListGroupsResponse.Group] = []  # they are listed where their coordinator is now
-    parts = [
-        (
-            groups.release(
-                shard, shard.coordinator.list_groups(request.states_filter, request.types_filter)
-            ),
-            gone,
-        )
-        for shard in groups.shards()
-    ]
-    return ListGroupsResponse(groups=await _together(parts))
+    parts: list[Part[ListGroupsResponse.Group]] = []
+    for shard in groups.shards():
+        found = shard.coordinator.list_groups(request.states_filter, request.types_filter)
+        rows = [row async for row in ctx.turn.each(found)]
+        if groups.serves(shard):
+            parts.append((groups.release(shard, rows), gone))
+    return ListGroupsResponse(groups=await _together(ctx.turn, parts))
 
 
 @handles(ApiKey.DESCRIBE_GROUPS, versions="0-6")
 async def describe_groups(ctx: Context, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
-    """Behaviour: state, protocol and members of each group, once they are committed."""
+    """Behaviour: state, protocol and members of each group, once they are committed.
+
+    Differs from Kafka: one row for a group that is named several times.
+    """
     groups = ctx.node.groups
     parts: list[Part[DescribeGroupsResponse.Group]] = []
-    for group_id in request.groups:
+    async for group_id in ctx.turn.each(dict.fromkeys(request.groups)):
         lost = DescribeGroupsResponse.Group(group_id=group_id, error_code=ErrorCode.NOT_COORDINATOR)
         try:
             shard = groups.shard(group_id)
@@ -181,7 +213,7 @@ async def describe_groups(ctx: Context, request: DescribeGroupsRequest) -> Descr
         if request.include_authorized_operations and not row.error_code:
             row.authorized_operations = GROUP_OPERATIONS
         parts.append((groups.release(shard, [row]), [lost]))
-    return DescribeGroupsResponse(groups=await _together(parts))
+    return DescribeGroupsResponse(groups=await _together(ctx.turn, parts))
 
 
 @handles(ApiKey.DELETE_GROUPS, versions="0-2")
@@ -189,7 +221,7 @@ async def delete_groups(ctx: Context, request: DeleteGroupsRequest) -> DeleteGro
     """Behaviour: groups without members go, with their offsets."""
     groups = ctx.node.groups
     parts: list[Part[DeleteGroupsResponse.Group]] = []
-    for group_id in dict.fromkeys(request.groups_names):
+    async for group_id in ctx.turn.each(dict.fromkeys(request.groups_names)):
         lost = DeleteGroupsResponse.Group(group_id=group_id, error_code=ErrorCode.NOT_COORDINATOR)
         try:
             shard = groups.shard(group_id)
@@ -199,13 +231,13 @@ async def delete_groups(ctx: Context, request: DeleteGroupsRequest) -> DeleteGro
             continue
         deleted = groups.run(shard, shard.coordinator.delete_groups([group_id], groups.now()))
         parts.append((deleted, [lost]))
-    return DeleteGroupsResponse(results=await _together(parts))
+    return DeleteGroupsResponse(results=await _together(ctx.turn, parts))
 
 
-async def _together(parts: list[Part[R]]) -> list[R]:
+async def _together(turn: Turn, parts: list[Part[R]]) -> list[R]:
     """The rows of several coordinators, in order, those that have to wait included."""
     rows: list[R] = []
-    for outcome, lost in parts:
+    async for outcome, lost in turn.each(parts):
         found = await outcome_of(outcome)
         rows += lost if found is None else found
     return rows

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from typing import NamedTuple
+from collections.abc import Coroutine, Generator
+from typing import Any, NamedTuple
 
 from kbroker.context import Context
 from kbroker.protocol.api_keys import ApiKey
@@ -31,6 +31,13 @@ FIRST_VERSION = {
 FIRST_VERSION_OF_NOT_AVAILABLE = 5
 
 
+class _Asked(NamedTuple):
+    """What is asked of a partition, and whether it is named more than once."""
+
+    row: ListOffsetsRequest.Partition
+    twice: bool
+
+
 class _Found(NamedTuple):
     """A place in a log; the default is Kafka's "none"."""
 
@@ -40,7 +47,9 @@ class _Found(NamedTuple):
 
 
 @handles(ApiKey.LIST_OFFSETS, versions="0-11")
-def list_offsets(ctx: Context, request: ListOffsetsRequest) -> ListOffsetsResponse:
+def list_offsets(
+    ctx: Context, request: ListOffsetsRequest
+) -> ListOffsetsResponse | Coroutine[Any, Any, ListOffsetsResponse]:
     """Behaviour: offsets of a log's ends, or of the first record at or after a time.
 
     A new leader does not say where the log ends before it knows that of its predecessors:
@@ -50,18 +59,28 @@ def list_offsets(ctx: Context, request: ListOffsetsRequest) -> ListOffsetsRespon
     stable one; 4 checks and answers leader epochs. A special timestamp that is newer than the
     version is UNSUPPORTED_VERSION for its partition.
     """
-    names = Counter((t.name, p.partition_index) for t in request.topics for p in t.partitions)
-    topics: dict[str, ListOffsetsResponse.Topic] = {}
+    return ctx.turn.run(_list_all(ctx, request))
+
+
+def _list_all(
+    ctx: Context, request: ListOffsetsRequest
+) -> Generator[None, None, ListOffsetsResponse]:
+    asked: dict[str, dict[int, _Asked]] = {}
     for topic in request.topics:
-        answer = topics.setdefault(topic.name, ListOffsetsResponse.Topic(name=topic.name))
-        for partition in topic.partitions:
-            key = (topic.name, partition.partition_index)
-            if names[key] == 0:
-                continue
-            row = _list_one(ctx, request, topic.name, partition, twice=names[key] > 1)
-            names[key] = 0
-            answer.partitions.append(row)
-    return ListOffsetsResponse(topics=list(topics.values()))
+        rows = asked.setdefault(topic.name, {})
+        for row in topic.partitions:
+            index = row.partition_index
+            rows[index] = _Asked(row, twice=index in rows)
+            yield
+    response = ListOffsetsResponse()
+    for name, rows in asked.items():
+        answer = ListOffsetsResponse.Topic(name=name)
+        response.topics.append(answer)
+        yield
+        for row, twice in rows.values():
+            answer.partitions.append(_list_one(ctx, request, name, row, twice=twice))
+            yield
+    return response
 
 
 def _list_one(
@@ -141,7 +160,7 @@ def _old_style(
 
 
 @handles(ApiKey.OFFSET_FOR_LEADER_EPOCH, versions="0-4")
-def offset_for_leader_epoch(
+async def offset_for_leader_epoch(
     ctx: Context, request: OffsetForLeaderEpochRequest
 ) -> OffsetForLeaderEpochResponse:
     """Behaviour: where the largest epoch up to the one asked for ended (KIP-101, KIP-320)."""
@@ -149,9 +168,12 @@ def offset_for_leader_epoch(
         topics=[
             OffsetForLeaderEpochResponse.Topic(
                 topic=topic.topic,
-                partitions=[_epoch_end(ctx, topic.topic, row) for row in topic.partitions],
+                partitions=[
+                    _epoch_end(ctx, topic.topic, row)
+                    async for row in ctx.turn.each(topic.partitions)
+                ],
             )
-            for topic in request.topics
+            async for topic in ctx.turn.each(request.topics)
         ]
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from kbroker.context import Context
 from kbroker.protocol.api_keys import ApiKey
@@ -14,8 +14,9 @@ from kbroker.protocol.messages.log_dirs import (
     DescribeLogDirsResponse,
 )
 from kbroker.registry import handles
-from kbroker.slices import Slices
 from kbroker.storage.manager import LogManager
+
+from .named import named_once
 
 Row = DescribeLogDirsResponse.Partition
 
@@ -31,29 +32,27 @@ async def describe_log_dirs(
     new partitions (KIP-1066).
     """
     rows: dict[str, dict[str, list[Row]]] = {each.data_dir: {} for each in ctx.node.logs.managers}
-    slices = Slices()
-    for name, index in _asked(ctx, request):
-        await slices.pause()
-        for path, row in _places(ctx, name, index):
-            rows[path].setdefault(name, []).append(row)
+    for name, indexes in (await _asked(ctx, request)).items():
+        async for index in ctx.turn.each(indexes):
+            for path, row in _places(ctx, name, index):
+                rows[path].setdefault(name, []).append(row)
     return DescribeLogDirsResponse(
         results=[_folder(ctx, each, rows[each.data_dir]) for each in ctx.node.logs.managers]
     )
 
 
-def _asked(ctx: Context, request: DescribeLogDirsRequest) -> Iterable[tuple[str, int]]:
-    cluster = ctx.node.cluster
+async def _asked(ctx: Context, request: DescribeLogDirsRequest) -> Mapping[str, Iterable[int]]:
     if request.topics is None:
-        every = [(topic.name, range(len(topic.partitions))) for topic in cluster.topics.values()]
-        asked = [(name, index) for name, indexes in every for index in indexes]
-    else:
-        asked = [(row.topic, index) for row in request.topics for index in row.partitions]
-    return [key for key in dict.fromkeys(asked) if cluster.partition(*key) is not None]
+        topics = ctx.node.cluster.topics.values()
+        return {topic.name: range(len(topic.partitions)) for topic in topics}
+    return await named_once(ctx.turn, ((row.topic, row.partitions) for row in request.topics))
 
 
 def _places(ctx: Context, name: str, index: int) -> Iterable[tuple[str, Row]]:
     """Where a partition lies, and where it is on its way to."""
     logs = ctx.node.logs
+    if ctx.node.cluster.partition(name, index) is None:
+        return
     try:
         folder = logs.where(name, index)
         size = folder.size_of(name, index)
@@ -91,25 +90,31 @@ def _folder(
 
 
 @handles(ApiKey.ALTER_REPLICA_LOG_DIRS, versions="0-2")
-def alter_replica_log_dirs(
+async def alter_replica_log_dirs(
     ctx: Context, request: AlterReplicaLogDirsRequest
 ) -> AlterReplicaLogDirsResponse:
     """Behaviour: begins to move replicas to the folders named; DescribeLogDirs shows how far they
-    are. The folder where a replica is ends its move.
+    are. The folder where a replica is ends its move. Of several folders for one replica the last
+    one counts, as in Kafka.
     """
-    topics: dict[str, AlterReplicaLogDirsResponse.Topic] = {}
+    topics: dict[str, dict[int, str]] = {}
     for folder in request.dirs:
-        for topic in folder.topics:
-            answer = topics.setdefault(
-                topic.name, AlterReplicaLogDirsResponse.Topic(topic_name=topic.name)
+        async for topic in ctx.turn.each(folder.topics):
+            topics.setdefault(topic.name, {}).update(dict.fromkeys(topic.partitions, folder.path))
+    return AlterReplicaLogDirsResponse(
+        results=[
+            AlterReplicaLogDirsResponse.Topic(
+                topic_name=name,
+                partitions=[
+                    AlterReplicaLogDirsResponse.Partition(
+                        partition_index=index, error_code=_begin(ctx, name, index, path)
+                    )
+                    async for index, path in ctx.turn.each(paths.items())
+                ],
             )
-            answer.partitions += [
-                AlterReplicaLogDirsResponse.Partition(
-                    partition_index=index, error_code=_begin(ctx, topic.name, index, folder.path)
-                )
-                for index in topic.partitions
-            ]
-    return AlterReplicaLogDirsResponse(results=list(topics.values()))
+            for name, paths in topics.items()
+        ]
+    )
 
 
 def _begin(ctx: Context, name: str, index: int, path: str) -> ErrorCode:

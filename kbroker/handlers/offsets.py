@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
-from typing import Any, TypeAlias
+from collections.abc import Callable, Coroutine, Generator, Iterable
+from functools import partial
+from types import CoroutineType
+from typing import Any, TypeAlias, TypeVar
 
 from kbroker.admission import Writer
 from kbroker.context import Context
@@ -26,32 +28,97 @@ from kbroker.protocol.messages.offsets import (
     OffsetFetchResponse,
 )
 from kbroker.protocol.messages.transactions import TxnOffsetCommitRequest, TxnOffsetCommitResponse
+from kbroker.protocol.schema import ZERO_UUID
 from kbroker.registry import handles
 from kbroker.replica import Replica
-from kbroker.shards import ShardPending
+from kbroker.shards import ShardPending, outcome_of
 
+from .steps import is_long, join, last_rows, steps_of
 from .transactional_batches import RETRY_ELSEWHERE, Standing
 
+INVALID_SIZE = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
 FIRST_VERSION_THAT_KNOWS_ABORTABLE, FIRST_VERSION_THAT_JOINS = 4, 5
 """Of TxnOffsetCommit (KIP-890)."""
 
+ROW_BYTES = 50
+"""What the record of an offset has at least, beside its names and its metadata."""
+
+C = TypeVar("C", OffsetCommitRequest, TxnOffsetCommitRequest)
 TransactionalAnswer: TypeAlias = TxnOffsetCommitResponse | ShardPending | None
 
 
 @handles(ApiKey.OFFSET_COMMIT, versions="0-10")
 def offset_commit(
     ctx: Context, request: OffsetCommitRequest
-) -> OffsetCommitResponse | ShardPending | None:
+) -> OffsetCommitResponse | ShardPending | Coroutine[Any, Any, OffsetCommitResponse] | None:
     """Behaviour: answers when the offsets are as durable as any acknowledged record.
 
     Versions: 10 names topics by id.
+
+    Differs from Kafka: more than 200 offsets are stored in several batches, and then a partition
+    that is named several times has one row. What would not fit one batch of Kafka's is
+    INVALID_COMMIT_OFFSET_SIZE here as well.
     """
+    return _commit_long(ctx, request) if is_long(request) else _commit(ctx, request)
+
+
+async def _commit_long(ctx: Context, request: OffsetCommitRequest) -> OffsetCommitResponse:
+    rows = await _commit_in_steps(ctx, request, partial(_commit, ctx), commit_refused)
+    return OffsetCommitResponse(topics=rows)
+
+
+def _commit(
+    ctx: Context, request: OffsetCommitRequest
+) -> OffsetCommitResponse | ShardPending | None:
     groups = ctx.node.groups
     try:
         shard = groups.shard(request.group_id)
     except KafkaError as error:
         return commit_refused(request, error.code)
     return groups.run(shard, shard.coordinator.commit_offsets(request, groups.now(), ctx.version))
+
+
+async def _commit_in_steps(
+    ctx: Context,
+    request: C,
+    commit: Callable[[C], Any],
+    refuse: Callable[[C, ErrorCode], Any],
+) -> list[Any]:
+    """Store the offsets of a long request one batch after the other; returns the rows of the answer.
+
+    Parameters: `commit` stores those of a short one, `refuse` says that none of them is.
+    """
+    topics = await last_rows(ctx.turn, request.topics)
+    fits = await _fits_a_batch(ctx, request.group_id, topics)
+    outcomes: list[Any] = []
+    for step in steps_of(request, topics):
+        await ctx.turn.pause()
+        outcome = commit(step) if fits else refuse(step, INVALID_SIZE)
+        outcomes.append(await outcome if type(outcome) is CoroutineType else outcome)
+    rows: list[Any] = []
+    async for outcome in ctx.turn.each(outcomes):
+        answer = await outcome_of(outcome)
+        assert answer is not None  # an answer that is lost says so in its rows
+        join(rows, answer.topics)
+    return rows
+
+
+async def _fits_a_batch(ctx: Context, group_id: str, topics: Iterable[Any]) -> bool:
+    """Whether one batch of the group's partition could have all that is to be stored."""
+    cluster = ctx.node.cluster
+    try:
+        rules = ctx.node.groups.shard(group_id).replica.log.config.produce_rules
+    except KafkaError:
+        return True  # nothing is stored here
+    size = 0
+    for topic in topics:
+        topic_id = getattr(topic, "topic_id", ZERO_UUID)
+        known = cluster.topics.get(topic.name) or cluster.topics_by_id.get(topic_id)
+        async for row in ctx.turn.each(topic.partitions):
+            if known is not None and 0 <= row.partition_index < len(known.partitions):
+                metadata = row.committed_metadata or ""
+                size += ROW_BYTES + len(group_id) + len(known.name) + len(metadata)
+    return size <= rules.max_message_bytes
 
 
 @handles(ApiKey.TXN_OFFSET_COMMIT, versions="0-5")
@@ -63,8 +130,25 @@ def txn_offset_commit(
     Versions: 3 names the member of the group that commits, which fences members (KIP-447). 5 makes
     the offsets a part of the transaction; before, AddOffsetsToTxn has to be sent first (KIP-890).
 
-    Differs from Kafka: the id of the topic is stored with the offset, as OffsetCommit does.
+    Differs from Kafka: the id of the topic is stored with the offset, and long requests are treated,
+    as OffsetCommit does.
     """
+    if is_long(request):
+        return _commit_long_in_transaction(ctx, request)
+    return _admit_and_commit(ctx, request)
+
+
+async def _commit_long_in_transaction(
+    ctx: Context, request: TxnOffsetCommitRequest
+) -> TxnOffsetCommitResponse:
+    commit = partial(_admit_and_commit, ctx)
+    rows = await _commit_in_steps(ctx, request, commit, transaction_refused)
+    return TxnOffsetCommitResponse(topics=rows)
+
+
+def _admit_and_commit(
+    ctx: Context, request: TxnOffsetCommitRequest
+) -> TransactionalAnswer | Coroutine[Any, Any, TransactionalAnswer]:
     if not request.group_id:
         return _commit_in_transaction(ctx, request, ErrorCode.INVALID_GROUP_ID)
     try:
@@ -129,52 +213,105 @@ def offset_fetch(
 
     Versions: 7 may insist on stable offsets: UNSTABLE_OFFSET_COMMIT while a transaction may still
     commit another one (KIP-447). 8 asks for several groups, 10 names topics by id.
+
+    Differs from Kafka: one row, with all that is asked of it, for a group that is named several
+    times.
     """
-    rows: list[OffsetFetchResponse.Group] = []
-    waits: dict[int, tuple[ShardPending, OffsetFetchRequest.Group]] = {}
-    groups = ctx.node.groups
-    for group in groups_to_fetch(request, ctx.version):
+    work = _FetchedOffsets(ctx, request)
+    unfinished = ctx.turn.run(work.read())
+    if unfinished is not None or work.waits:
+        return work.finish(unfinished)
+    return work.response()
+
+
+class _FetchedOffsets:
+    """The rows of one OffsetFetch, and those that wait for commits which are not durable yet."""
+
+    __slots__ = ("_ctx", "_request", "_rows", "waits")
+
+    def __init__(self, ctx: Context, request: OffsetFetchRequest) -> None:
+        self._ctx = ctx
+        self._request = request
+        self._rows: list[OffsetFetchResponse.Group] = []
+        self.waits: dict[int, tuple[ShardPending, OffsetFetchRequest.Group]] = {}
+
+    def response(self) -> OffsetFetchResponse:
+        return fetch_response(self._rows, self._ctx.version)
+
+    def read(self) -> Generator[None, None, None]:
+        """Read the offsets of all groups, in pieces."""
+        asked: dict[str, OffsetFetchRequest.Group] = {}
+        for group in groups_to_fetch(self._request, self._ctx.version):
+            known = asked.setdefault(group.group_id, group)
+            if known is not group:
+                _ask_for_both(known, group)
+            yield
+        for group in asked.values():
+            yield from self._read_group(group)
+
+    def _read_group(self, group: OffsetFetchRequest.Group) -> Generator[None, None, None]:
+        groups, version = self._ctx.node.groups, self._ctx.version
         try:
             shard = groups.shard(group.group_id)
+            found = yield from shard.coordinator.fetch_offsets(
+                group, version, require_stable=self._request.require_stable
+            )
+            if not groups.serves(shard):
+                raise KafkaError(ErrorCode.NOT_COORDINATOR)
         except KafkaError as error:
-            rows.append(fetch_refused(group, error.code, ctx.version))
-            continue
-        found = shard.coordinator.fetch_offsets(
-            group, ctx.version, require_stable=request.require_stable
-        )
+            self._rows.append(fetch_refused(group, error.code, version))
+            return
         row = groups.release(shard, found)
         if isinstance(row, ShardPending):
-            waits[len(rows)] = row, group
+            self.waits[len(self._rows)] = row, group
             row = OffsetFetchResponse.Group(group_id=group.group_id)
         assert row is not None
-        rows.append(row)
-    if waits:
-        return _when_all_committed(rows, waits, ctx.version)
-    return fetch_response(rows, ctx.version)
+        self._rows.append(row)
+
+    async def finish(self, reading: Coroutine[Any, Any, None] | None) -> OffsetFetchResponse:
+        """Read what is not read yet, and fill in the groups whose latest commits were not durable."""
+        if reading is not None:
+            await reading
+        for position, (pending, group) in self.waits.items():
+            row = await pending.wait()
+            if row is None or row.error_code:
+                row = fetch_refused(group, ErrorCode.NOT_COORDINATOR, self._ctx.version)
+            self._rows[position] = row
+        return self.response()
 
 
-async def _when_all_committed(
-    rows: list[OffsetFetchResponse.Group],
-    waits: dict[int, tuple[ShardPending, OffsetFetchRequest.Group]],
-    version: int,
-) -> OffsetFetchResponse:
-    """Fill in the groups whose latest commits were not durable yet."""
-    for position, (pending, group) in waits.items():
-        row = await pending.wait()
-        if row is None or row.error_code:
-            row = fetch_refused(group, ErrorCode.NOT_COORDINATOR, version)
-        rows[position] = row
-    return fetch_response(rows, version)
+def _ask_for_both(known: OffsetFetchRequest.Group, more: OffsetFetchRequest.Group) -> None:
+    if known.topics is None or more.topics is None:
+        known.topics = None
+    else:
+        known.topics += more.topics
 
 
 @handles(ApiKey.OFFSET_DELETE, versions="0")
 def offset_delete(
     ctx: Context, request: OffsetDeleteRequest
-) -> OffsetDeleteResponse | ShardPending | None:
+) -> OffsetDeleteResponse | ShardPending | Coroutine[Any, Any, OffsetDeleteResponse] | None:
     """Behaviour: offsets of topics that no member is subscribed to go (KIP-496)."""
+    return _delete_long(ctx, request) if is_long(request) else _delete(ctx, request)
+
+
+def _delete(
+    ctx: Context, request: OffsetDeleteRequest
+) -> OffsetDeleteResponse | ShardPending | None:
     groups = ctx.node.groups
     try:
         shard = groups.shard(request.group_id)
     except KafkaError as error:
         return OffsetDeleteResponse(error_code=error.code)
     return groups.run(shard, shard.coordinator.delete_offsets(request))
+
+
+async def _delete_long(ctx: Context, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
+    whole = OffsetDeleteResponse()
+    for step in steps_of(request, await last_rows(ctx.turn, request.topics)):
+        await ctx.turn.pause()
+        answer: OffsetDeleteResponse | None = await outcome_of(_delete(ctx, step))
+        if answer is None or answer.error_code:
+            return answer or OffsetDeleteResponse(error_code=ErrorCode.NOT_COORDINATOR)
+        join(whole.topics, answer.topics)
+    return whole

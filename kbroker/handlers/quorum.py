@@ -23,7 +23,7 @@ NOT_DYNAMIC = (
 
 
 @handles(ApiKey.DESCRIBE_QUORUM, versions="0-2")
-def describe_quorum(ctx: Context, request: DescribeQuorumRequest) -> DescribeQuorumResponse:
+async def describe_quorum(ctx: Context, request: DescribeQuorumRequest) -> DescribeQuorumResponse:
     """Behaviour: the controller is the leader and the only voter, the other nodes that are ready
     observe. Offsets count changes of the metadata, the epoch rises with each controller.
 
@@ -31,11 +31,8 @@ def describe_quorum(ctx: Context, request: DescribeQuorumRequest) -> DescribeQuo
 
     Differs from Kafka: the address is that of this listener; there is none for controllers.
     """
-    asked = [
-        (row.topic_name, [p.partition_index for p in row.partitions]) for row in request.topics
-    ]
-    if asked != [(METADATA_TOPIC, [0])]:
-        return _unknown(request)
+    if not _asks_for_the_quorum(request):
+        return await _unknown(ctx, request)
     cluster = ctx.node.cluster
     endpoints = {node.node_id: endpoint for node, endpoint in ctx.brokers()}
     leader = cluster.controller_id
@@ -64,6 +61,14 @@ def describe_quorum(ctx: Context, request: DescribeQuorumRequest) -> DescribeQuo
     )
 
 
+def _asks_for_the_quorum(request: DescribeQuorumRequest) -> bool:
+    """Whether it names the one partition that there is."""
+    if len(request.topics) != 1 or len(request.topics[0].partitions) != 1:
+        return False
+    (topic,) = request.topics
+    return topic.topic_name == METADATA_TOPIC and topic.partitions[0].partition_index == 0
+
+
 def _replica(ctx: Context, node_id: int) -> DescribeQuorumResponse.Replica:
     """A node whose metadata is as new as ours, as far as we know."""
     now_ms = ctx.node.clock.log_ms()
@@ -75,7 +80,7 @@ def _replica(ctx: Context, node_id: int) -> DescribeQuorumResponse.Replica:
     )
 
 
-def _unknown(request: DescribeQuorumRequest) -> DescribeQuorumResponse:
+async def _unknown(ctx: Context, request: DescribeQuorumRequest) -> DescribeQuorumResponse:
     """Kafka refuses everything but the one partition that there is."""
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     message = f"ask for {METADATA_TOPIC}-0 alone"
@@ -89,10 +94,10 @@ def _unknown(request: DescribeQuorumRequest) -> DescribeQuorumResponse:
                         error_code=code,
                         error_message=message,
                     )
-                    for row in topic.partitions
+                    async for row in ctx.turn.each(topic.partitions)
                 ],
             )
-            for topic in request.topics
+            async for topic in ctx.turn.each(request.topics)
         ]
     )
 

@@ -23,18 +23,24 @@ from kbroker.protocol.messages.transactions import (
 from kbroker.registry import handles
 from kbroker.storage.producer_state import Producer
 
+from .named import named_once
+
 STATES = {state.label for state in TransactionState}
 PATTERN_BYTES_MAX = 1 << 20
 """Memory that a compiled pattern may take."""
 
 
 @handles(ApiKey.DESCRIBE_TRANSACTIONS, versions="0")
-def describe_transactions(
+async def describe_transactions(
     ctx: Context, request: DescribeTransactionsRequest
 ) -> DescribeTransactionsResponse:
-    """Behaviour: how transactional ids stand."""
+    """Behaviour: how transactional ids stand.
+
+    Differs from Kafka: one row for an id that is named several times.
+    """
+    ids = dict.fromkeys(request.transactional_ids)
     return DescribeTransactionsResponse(
-        transaction_states=[_description(ctx, each) for each in request.transactional_ids]
+        transaction_states=[_description(ctx, each) async for each in ctx.turn.each(ids)]
     )
 
 
@@ -64,7 +70,9 @@ def _description(ctx: Context, transactional_id: str) -> DescribeTransactionsRes
 
 
 @handles(ApiKey.LIST_TRANSACTIONS, versions="0-2")
-def list_transactions(ctx: Context, request: ListTransactionsRequest) -> ListTransactionsResponse:
+async def list_transactions(
+    ctx: Context, request: ListTransactionsRequest
+) -> ListTransactionsResponse:
     """Behaviour: the transactional ids of this node that pass all filters.
 
     Versions: 1 filters by age, 2 by a regular expression that fits the whole id (KIP-1152).
@@ -91,7 +99,7 @@ def list_transactions(ctx: Context, request: ListTransactionsRequest) -> ListTra
             producer_id=known.producer_id,
             transaction_state=known.state.label,
         )
-        for _, transactional_id, known in ctx.node.transactions.known()
+        async for _, transactional_id, known in ctx.turn.each(ctx.node.transactions.known())
         if wanted.has(known) and pattern.fullmatch(transactional_id)
     ]
     return response
@@ -126,24 +134,29 @@ class _Wanted(NamedTuple):
 
 
 @handles(ApiKey.DESCRIBE_PRODUCERS, versions="0")
-def describe_producers(
+async def describe_producers(
     ctx: Context, request: DescribeProducersRequest
 ) -> DescribeProducersResponse:
-    """Behaviour: the producers that partitions remember, by id (KIP-664)."""
+    """Behaviour: the producers that partitions remember, by id (KIP-664).
+
+    Differs from Kafka: one row for a partition that is named several times.
+    """
+    asked = ((topic.name, topic.partition_indexes) for topic in request.topics)
+    topics = await named_once(ctx.turn, asked)
     return DescribeProducersResponse(
         topics=[
             DescribeProducersResponse.Topic(
-                name=topic.name,
+                name=name,
                 partitions=[
-                    _producers_of(ctx, topic.name, index) for index in topic.partition_indexes
+                    await _producers_of(ctx, name, index) async for index in ctx.turn.each(indexes)
                 ],
             )
-            for topic in request.topics
+            for name, indexes in topics.items()
         ]
     )
 
 
-def _producers_of(ctx: Context, name: str, index: int) -> DescribeProducersResponse.Partition:
+async def _producers_of(ctx: Context, name: str, index: int) -> DescribeProducersResponse.Partition:
     row = DescribeProducersResponse.Partition(partition_index=index)
     try:
         check_topic_name(name)
@@ -152,7 +165,7 @@ def _producers_of(ctx: Context, name: str, index: int) -> DescribeProducersRespo
     except KafkaError as error:
         row.error_code, row.error_message = error.code, error.message
         return row
-    row.active_producers = [_producer(*each) for each in producers]
+    row.active_producers = [_producer(*each) async for each in ctx.turn.each(producers)]
     return row
 
 

@@ -7,7 +7,7 @@ version does not have cannot be used by accident.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 from uuid import UUID
 
@@ -59,6 +59,15 @@ LEAVE_VERSIONS = range(6)
 COMMIT_VERSIONS = range(11)
 FETCH_VERSIONS = range(11)
 TRANSACTIONAL_VERSIONS = range(6)
+
+
+def done(work: Generator[None, None, M]) -> M:
+    """What comes of work that comes in pieces."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
 
 
 def subscription(*topics: str) -> bytes:
@@ -470,7 +479,9 @@ class Harness:
             request.groups = [OffsetFetchRequest.Group(group_id=group, topics=topics)]
         request = travel(request, version)
         rows = [
-            self.coordinator.fetch_offsets(row, version, require_stable=request.require_stable)
+            done(
+                self.coordinator.fetch_offsets(row, version, require_stable=request.require_stable)
+            )
             for row in groups_to_fetch(request, version)
         ]
         return travel(fetch_response(rows, version), version)

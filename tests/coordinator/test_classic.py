@@ -249,7 +249,7 @@ def test_an_empty_group_needs_a_type_and_a_protocol(
     h = Harness()
     call = h.join(protocol_type=protocol_type, protocols=protocols, version=0)
     assert call.response.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    assert h.coordinator.list_groups() == []
+    assert list(h.coordinator.list_groups()) == []
 
 
 def test_an_empty_group_may_change_its_protocol_type() -> None:
@@ -733,7 +733,7 @@ def test_a_given_id_may_leave_without_a_rebalance() -> None:
     assert h.join(newcomer).response.error_code == ErrorCode.UNKNOWN_MEMBER_ID
     alone = Harness()
     alone.leave((alone.new_id(), None))
-    assert alone.coordinator.list_groups() == []
+    assert list(alone.coordinator.list_groups()) == []
 
 
 # -- connections

@@ -48,7 +48,7 @@ def test_shards_do_not_know_of_each_other() -> None:
     one, other = Harness(), Harness()
     (member,) = one.stable(1)
     assert other.heartbeat(member, 1) == ErrorCode.UNKNOWN_MEMBER_ID
-    assert other.coordinator.list_groups() == []
+    assert list(other.coordinator.list_groups()) == []
 
 
 def test_the_next_deadline_is_that_of_the_earliest_session() -> None:

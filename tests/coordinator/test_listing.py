@@ -52,7 +52,7 @@ def test_listed_fields_by_version(version: int) -> None:
     h = Harness()
     h.stable(1)
     h.commit({("orders", 0): 1}, group="simple")
-    response = travel(ListGroupsResponse(groups=h.coordinator.list_groups()), version)
+    response = travel(ListGroupsResponse(groups=list(h.coordinator.list_groups())), version)
     rows = [(g.group_id, g.protocol_type, g.group_state, g.group_type) for g in response.groups]
     state, empty = ("Stable", "Empty") if version >= 4 else ("", "")
     kind = "classic" if version >= 5 else ""

@@ -92,7 +92,7 @@ def test_metadata_comes_back(version: int) -> None:
 def test_too_large_metadata_stops_nobody_else() -> None:
     h = Harness(GroupSettings(offset_metadata_length_max=0))
     assert h.commit({ORDERS: 1}, metadata="x") == [12]
-    assert h.coordinator.list_groups() == []
+    assert list(h.coordinator.list_groups()) == []
 
 
 @pytest.mark.parametrize("version", COMMIT_VERSIONS)

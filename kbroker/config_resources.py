@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from kbroker.cluster import EVERY_NODE, ConfigResource, ResourceType
@@ -58,6 +58,10 @@ class Resource:
         """Every setting as DescribeConfigs shows it."""
         raise NotImplementedError
 
+    def alike(self) -> Hashable:
+        """What resources of this kind have in common when their entries are the same."""
+        return self.name
+
     def own(self) -> Mapping[str, str]:
         """The settings that were given to this very resource."""
         raise NotImplementedError
@@ -107,6 +111,9 @@ class TopicResource(Resource):
 
     def entries(self) -> list[ConfigEntry]:
         return describe_topic(self._topic.configs, self.node.config)
+
+    def alike(self) -> Hashable:
+        return frozenset(self._topic.configs.items())
 
     def own(self) -> Mapping[str, str]:
         return self.node.topic_config(self._topic).overrides
@@ -234,6 +241,9 @@ class GroupResource(NamedResource):
     def entries(self) -> list[ConfigEntry]:
         return describe_group(self.own(), self.node.config)
 
+    def alike(self) -> Hashable:
+        return frozenset(self.own().items())
+
     def check(self, values: Mapping[str, str]) -> None:
         super().check(values)
         validate_group_configs(values, self.node.config)
@@ -253,6 +263,9 @@ class ClientMetricsResource(NamedResource):
 
     def entries(self) -> list[ConfigEntry]:
         return describe_client_metrics(self.own(), self.node.config)
+
+    def alike(self) -> Hashable:
+        return frozenset(self.own().items())
 
     def check(self, values: Mapping[str, str]) -> None:
         super().check(values)
@@ -286,12 +299,13 @@ _LISTED = (
 """In the order of Kafka's answers."""
 
 
-def list_resources(node: Node, types: Collection[int]) -> list[ConfigResource]:
+def list_resources(node: Node, types: Iterable[int]) -> Iterator[ConfigResource]:
     """The resources of some types (none given: of all) that can have settings, or do.
 
     Raises KafkaError: UNSUPPORTED_VERSION for a type that does not exist.
     """
-    if not set(types) <= set(_LISTED):
+    types = set(types)
+    if not types <= set(_LISTED):
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "there is no such type of resource")
     cluster = node.cluster
     nodes = [str(each) for each in cluster.node_ids]
@@ -305,7 +319,7 @@ def list_resources(node: Node, types: Collection[int]) -> list[ConfigResource]:
         ResourceType.TOPIC: sorted(cluster.topics),
     }
     wanted = [each for each in _LISTED if not types or each in types]
-    return [ConfigResource(each, name) for each in wanted for name in names[each]]
+    return (ConfigResource(each, name) for each in wanted for name in names[each])
 
 
 def find_resource(node: Node, resource_type: int, name: str) -> Resource:

@@ -44,7 +44,7 @@ def altered(
                 items = _items(name, values, properties, operation)
                 values[name] = ",".join(dict.fromkeys([*items, *value.split(",")]))
             case Operation.SUBTRACT:
-                gone = value.split(",")
+                gone = frozenset(value.split(","))
                 items = _items(name, values, properties, operation)
                 values[name] = ",".join(each for each in items if each not in gone)
     return values

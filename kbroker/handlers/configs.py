@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from typing import TypeVar
-
-import trio
 
 from kbroker.cluster import ResourceType
 from kbroker.config import Change, ConfigEntry, Operation
 from kbroker.config_resources import (
+    SETTINGS_MAX,
+    Resource,
     change_settings,
     find_resource,
     list_resources,
@@ -31,26 +30,41 @@ from kbroker.protocol.messages.configs import (
 )
 from kbroker.registry import handles
 
+FREE_NAMES = (ResourceType.GROUP, ResourceType.CLIENT_METRICS)
+"""What has settings under any name."""
+FREE_NAMES_MAX = 10_000
+"""Of one request."""
+
 
 @handles(ApiKey.DESCRIBE_CONFIGS, versions="0-4")
-def describe_configs(ctx: Context, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
+async def describe_configs(
+    ctx: Context, request: DescribeConfigsRequest
+) -> DescribeConfigsResponse:
     """Behaviour: full entries of topics, this broker, its log levels, groups and metrics
     subscriptions; unknown keys are left out.
 
     Versions: 1 has sources and synonyms, 3 types and texts.
 
     A resource type that does not exist fails the whole request.
+
+    Differs from Kafka: one request gets the settings of 10,000 groups and metrics subscriptions at
+    most, which need not exist; for more there is POLICY_VIOLATION.
     """
-    resources = {(row.resource_type, row.resource_name): row for row in request.resources}
+    resources: dict[tuple[int, str], DescribeConfigsRequest.Resource] = {}
+    async for row in ctx.turn.each(request.resources):
+        resources[row.resource_type, row.resource_name] = row
     unknown = {kind for kind, _ in resources} - set(ResourceType)
     if unknown:
-        return _refuse_all(resources, f"there is no resource type {min(unknown)}")
+        return await _refuse_all(ctx, resources, f"there is no resource type {min(unknown)}")
+    described = _Described(ctx, request)
     return DescribeConfigsResponse(
-        results=[_describe(ctx, request, row) for row in resources.values()]
+        results=[described.result(each) async for each in ctx.turn.each(resources.values())]
     )
 
 
-def _refuse_all(resources: Iterable[tuple[int, str]], message: str) -> DescribeConfigsResponse:
+async def _refuse_all(
+    ctx: Context, resources: Iterable[tuple[int, str]], message: str
+) -> DescribeConfigsResponse:
     return DescribeConfigsResponse(
         results=[
             DescribeConfigsResponse.Resource(
@@ -59,30 +73,57 @@ def _refuse_all(resources: Iterable[tuple[int, str]], message: str) -> DescribeC
                 resource_type=kind,
                 resource_name=name,
             )
-            for kind, name in resources
+            async for kind, name in ctx.turn.each(resources)
         ]
     )
 
 
-def _describe(
-    ctx: Context, request: DescribeConfigsRequest, resource: DescribeConfigsRequest.Resource
-) -> DescribeConfigsResponse.Resource:
-    answer = DescribeConfigsResponse.Resource(
-        error_message="",  # never null in Kafka's answers
-        resource_type=resource.resource_type,
-        resource_name=resource.resource_name,
-    )
-    try:
-        found = find_resource(ctx.node, resource.resource_type, resource.resource_name)
-        entries = found.entries()
-    except KafkaError as error:
-        answer.error_code, answer.error_message = error.code, error.message or ""
+class _Described:
+    """What one DescribeConfigs is told. Resources that have the same settings share their rows."""
+
+    __slots__ = ("_free", "_node", "_request", "_rows")
+
+    def __init__(self, ctx: Context, request: DescribeConfigsRequest) -> None:
+        self._node = ctx.node
+        self._request = request
+        self._free = 0
+        """How many resources were described that need not exist."""
+        self._rows: dict[Hashable, list[DescribeConfigsResponse.Config]] = {}
+
+    def result(self, asked: DescribeConfigsRequest.Resource) -> DescribeConfigsResponse.Resource:
+        """The row of one resource."""
+        answer = DescribeConfigsResponse.Resource(
+            error_message="",  # never null in Kafka's answers
+            resource_type=asked.resource_type,
+            resource_name=asked.resource_name,
+        )
+        try:
+            self._count(asked)
+            rows = self._rows_of(
+                find_resource(self._node, asked.resource_type, asked.resource_name)
+            )
+        except KafkaError as error:
+            answer.error_code, answer.error_message = error.code, error.message or ""
+            return answer
+        wanted = frozenset(asked.configuration_keys or ())
+        answer.configs = [row for row in rows if row.name in wanted] if wanted else rows
         return answer
-    wanted = resource.configuration_keys
-    answer.configs = [
-        _row(request, entry) for entry in entries if not wanted or entry.name in wanted
-    ]
-    return answer
+
+    def _count(self, asked: DescribeConfigsRequest.Resource) -> None:
+        if asked.resource_type in FREE_NAMES:
+            self._free += 1
+        if self._free > FREE_NAMES_MAX:
+            raise KafkaError(
+                ErrorCode.POLICY_VIOLATION,
+                f"ask for {FREE_NAMES_MAX} groups and metrics subscriptions at once, then for more",
+            )
+
+    def _rows_of(self, resource: Resource) -> list[DescribeConfigsResponse.Config]:
+        same = type(resource), resource.alike()
+        rows = self._rows.get(same)
+        if rows is None:
+            rows = self._rows[same] = [_row(self._request, each) for each in resource.entries()]
+        return rows
 
 
 def _row(request: DescribeConfigsRequest, entry: ConfigEntry) -> DescribeConfigsResponse.Config:
@@ -125,7 +166,7 @@ async def incremental_alter_configs(
                 resource_type=row.resource_type,
                 resource_name=row.resource_name,
             )
-            for row, code, message in await _alter_each(request.resources, alter)
+            for row, code, message in await _alter_each(ctx, request.resources, alter)
         ]
     )
 
@@ -135,11 +176,13 @@ def _changes(row: IncrementalAlterConfigsRequest.Resource) -> list[Change]:
 
 
 def _change(row: IncrementalAlterConfigsRequest.Config) -> Change:
-    if row.config_operation not in tuple(Operation):
+    try:
+        operation = Operation(row.config_operation)
+    except ValueError:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST, f"Unknown operation type {row.config_operation}"
-        )
-    return Change(row.name, Operation(row.config_operation), row.value or "")
+        ) from None
+    return Change(row.name, operation, row.value or "")
 
 
 @handles(ApiKey.ALTER_CONFIGS, versions="0-2")
@@ -161,7 +204,7 @@ async def alter_configs(ctx: Context, request: AlterConfigsRequest) -> AlterConf
                 resource_type=row.resource_type,
                 resource_name=row.resource_name,
             )
-            for row, code, message in await _alter_each(request.resources, alter)
+            for row, code, message in await _alter_each(ctx, request.resources, alter)
         ]
     )
 
@@ -174,15 +217,18 @@ Altered = TypeVar("Altered", AlterConfigsRequest.Resource, IncrementalAlterConfi
 
 
 async def _alter_each(
-    rows: Sequence[Altered], alter: Callable[[Altered], Awaitable[None]]
+    ctx: Context, rows: Sequence[Altered], alter: Callable[[Altered], Awaitable[None]]
 ) -> list[tuple[Altered, int, str | None]]:
     """Alter each resource by itself; returns its row, error code and message."""
-    times = Counter((row.resource_type, row.resource_name) for row in rows)
+    named: set[tuple[int, str]] = set()
+    twice: set[tuple[int, str]] = set()
+    async for row in ctx.turn.each(rows):
+        resource = row.resource_type, row.resource_name
+        (twice if resource in named else named).add(resource)
     outcomes: list[tuple[Altered, int, str | None]] = []
-    for row in rows:
-        await trio.lowlevel.checkpoint()  # each is a sync; others get their turn
+    async for row in ctx.turn.each(rows):
         try:
-            if times[row.resource_type, row.resource_name] > 1:
+            if (row.resource_type, row.resource_name) in twice:
                 raise KafkaError(
                     ErrorCode.INVALID_REQUEST, "Each resource must appear at most once."
                 )
@@ -200,6 +246,10 @@ def _check_row(
 ) -> None:
     if row.resource_type == ResourceType.TOPIC and not row.resource_name:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
+    if len(row.configs) > SETTINGS_MAX:
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG, f"A resource has at most {SETTINGS_MAX} settings"
+        )
     names = [each.name for each in row.configs]
     if len(set(names)) < len(names):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
@@ -216,7 +266,7 @@ def _deletes(row: AlterConfigsRequest.Config | IncrementalAlterConfigsRequest.Co
 
 
 @handles(ApiKey.LIST_CONFIG_RESOURCES, versions="0-1")
-def list_config_resources(
+async def list_config_resources(
     ctx: Context, request: ListConfigResourcesRequest
 ) -> ListConfigResourcesResponse:
     """Behaviour: all topics and brokers, and the groups and metrics subscriptions with settings.
@@ -231,6 +281,6 @@ def list_config_resources(
     return ListConfigResourcesResponse(
         config_resources=[
             ListConfigResourcesResponse.Resource(resource_type=each.type, resource_name=each.name)
-            for each in found
+            async for each in ctx.turn.each(found)
         ]
     )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Generator, Iterable
 from typing import Any
+from uuid import UUID
 
 from kbroker.cluster import NO_LEADER, Partition, Topic
 from kbroker.cluster.model import check_topic_name
@@ -23,6 +24,9 @@ TOPIC_OPERATIONS = 0xDF8
 CLUSTER_OPERATIONS = 0x1FA0
 """All operations that exist, as bits: what Kafka answers without an authorizer (KIP-430)."""
 NOT_ASKED = -(2**31)
+FIRST_VERSION_BY_ID = 12
+PARTITIONS_AT_ONCE = 64
+"""Between two looks whether the turn is over."""
 FIRST_VERSION_WITH_LISTENERS = 6
 """Older ones take a leader without the listener that the client came in by for one that is away."""
 
@@ -39,168 +43,209 @@ def metadata(
     Differs from Kafka: the request that creates a topic answers with the topic, not with
     UNKNOWN_TOPIC_OR_PARTITION.
     """
-    if ctx.version < 12 and any(_is_by_id(row) for row in request.topics or ()):
-        return _refuse_ids(request)
-    missing = _topics_to_create(ctx, request)
-    if missing:
-        return _create_and_answer(ctx, request, missing)
-    return _answer(ctx, request)
+    work = _Answer(ctx, request)
+    unfinished = ctx.turn.run(work.read())
+    if unfinished is not None or work.missing:
+        return work.finish(unfinished)
+    return work.response
+
+
+class _Answer:
+    """What one request is told, and what it makes."""
+
+    __slots__ = ("_asked", "_ctx", "_failures", "_nodes", "_request", "missing", "response")
+
+    def __init__(self, ctx: Context, request: MetadataRequest) -> None:
+        self._ctx = ctx
+        self._request = request
+        self._nodes = _Nodes(ctx)
+        self._asked: dict[tuple[str | None, UUID], None] = {}
+        self._failures: dict[str, ErrorCode] = {}
+        self.missing: list[str] = []
+        """Topics to make first."""
+        self.response = MetadataResponse()
+
+    @property
+    def _asks_for_all(self) -> bool:
+        return self._request.topics is None or (self._ctx.version == 0 and not self._request.topics)
+
+    def read(self) -> Generator[None, None, None]:
+        """Look at what is asked for, and answer unless topics have to be made first."""
+        may_create = (
+            self._request.allow_auto_topic_creation
+            and self._ctx.node.config.allow_auto_create_topics
+        )
+        for row in self._request.topics or ():
+            if self._ctx.version < FIRST_VERSION_BY_ID and _is_by_id(row):
+                yield from self._refuse_ids()
+                return
+            key = row.name, row.topic_id
+            if key not in self._asked:
+                self._asked[key] = None
+                if may_create and self._must_be_created(row):
+                    self.missing.append(row.name or "")
+            yield
+        if not self.missing:
+            yield from self._tell()
+
+    def _must_be_created(self, row: MetadataRequest.Topic) -> bool:
+        """Whether a topic is asked for by a legal name that there is not."""
+        name = row.name
+        if name is None or name in self._ctx.node.cluster.topics or row.topic_id != ZERO_UUID:
+            return False
+        try:
+            check_topic_name(name)
+        except KafkaError:
+            return False
+        return True
+
+    def _refuse_ids(self) -> Generator[None, None, None]:
+        """Versions 10 and 11 carry ids but cannot use them: the whole request is refused."""
+        self.missing.clear()
+        self.response = MetadataResponse(cluster_id=None, controller_id=-1)
+        for row in self._request.topics or ():
+            self.response.topics.append(
+                MetadataResponse.Topic(
+                    error_code=ErrorCode.INVALID_REQUEST, name=row.name or "", topic_id=row.topic_id
+                )
+            )
+            yield
+
+    async def finish(self, reading: Coroutine[Any, Any, None] | None) -> MetadataResponse:
+        """Read what is not read yet, and make the topics that are missing."""
+        ctx = self._ctx
+        if reading is not None:
+            await reading
+        if self.missing:
+            async for name in ctx.turn.each(self.missing):
+                try:
+                    await ctx.node.auto_create_topic(name)
+                except KafkaError as error:
+                    if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
+                        self._failures[name] = error.code
+            await ctx.turn.finish(self._tell())
+        return self.response
+
+    def _tell(self) -> Generator[None, None, None]:
+        ctx, cluster = self._ctx, self._ctx.node.cluster
+        response = self.response = MetadataResponse(
+            brokers=[
+                MetadataResponse.Broker(
+                    node_id=node.node_id, host=endpoint.host, port=endpoint.port, rack=node.rack
+                )
+                for node, endpoint in ctx.brokers()
+            ],
+            cluster_id=cluster.id,
+            controller_id=cluster.controller_id,
+            cluster_authorized_operations=(
+                CLUSTER_OPERATIONS
+                if self._request.include_cluster_authorized_operations
+                else NOT_ASKED
+            ),
+        )
+        if self._asks_for_all:
+            for topic in tuple(cluster.topics.values()):
+                response.topics.append((yield from self._topic_row(topic)))
+                yield
+        else:
+            for name, topic_id in self._asked:
+                response.topics.append((yield from self._asked_row(name, topic_id)))
+                yield
+
+    def _asked_row(
+        self, name: str | None, topic_id: UUID
+    ) -> Generator[None, None, MetadataResponse.Topic]:
+        cluster = self._ctx.node.cluster
+        if name is None or topic_id != ZERO_UUID:
+            topic = cluster.topics_by_id.get(topic_id)
+            if topic is None:
+                return MetadataResponse.Topic(
+                    error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id
+                )
+            return (yield from self._topic_row(topic))
+        topic = cluster.topics.get(name)
+        if topic is not None:
+            return (yield from self._topic_row(topic))
+        code = self._failures.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        try:
+            check_topic_name(name)
+        except KafkaError as error:
+            code = error.code
+        return MetadataResponse.Topic(error_code=code, name=name)
+
+    def _topic_row(self, topic: Topic) -> Generator[None, None, MetadataResponse.Topic]:
+        asks = self._request.include_topic_authorized_operations
+        row = MetadataResponse.Topic(
+            name=topic.name,
+            topic_id=topic.id,
+            is_internal=topic.is_internal,
+            topic_authorized_operations=TOPIC_OPERATIONS if asks else NOT_ASKED,
+        )
+        for partition in topic.partitions:
+            row.partitions.append(self._partition_row(partition))
+            if not len(row.partitions) % PARTITIONS_AT_ONCE:
+                yield
+        return row
+
+    def _partition_row(self, partition: Partition) -> MetadataResponse.Partition:
+        code = self._nodes.leader_error(partition.leader)
+        if (
+            code == ErrorCode.LISTENER_NOT_FOUND
+            and self._ctx.version < FIRST_VERSION_WITH_LISTENERS
+        ):
+            code = ErrorCode.LEADER_NOT_AVAILABLE
+        return MetadataResponse.Partition(
+            error_code=code,
+            partition_index=partition.index,
+            leader_id=partition.leader if code == ErrorCode.NONE else NO_LEADER,
+            leader_epoch=partition.leader_epoch,
+            replica_nodes=partition.replicas,
+            isr_nodes=partition.isr,
+            offline_replicas=self._nodes.offline(partition.replicas),
+        )
 
 
 def _is_by_id(row: MetadataRequest.Topic) -> bool:
     return row.name is None or row.topic_id != ZERO_UUID
 
 
-def _refuse_ids(request: MetadataRequest) -> MetadataResponse:
-    """Versions 10 and 11 carry ids but cannot use them: the whole request is refused."""
-    return MetadataResponse(
-        cluster_id=None,
-        controller_id=-1,
-        topics=[
-            MetadataResponse.Topic(
-                error_code=ErrorCode.INVALID_REQUEST, name=row.name or "", topic_id=row.topic_id
-            )
-            for row in request.topics or ()
-        ],
-    )
+class _Nodes:
+    """What one client is told of nodes, found out once for each in an answer."""
 
+    __slots__ = ("_ctx", "_errors")
 
-def _asks_for_all(ctx: Context, request: MetadataRequest) -> bool:
-    return request.topics is None or (ctx.version == 0 and not request.topics)
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+        self._errors: dict[int, ErrorCode] = {}
 
+    def leader_error(self, leader: int) -> ErrorCode:
+        """Why a client cannot turn to the leader of a partition.
 
-def _topics_to_create(ctx: Context, request: MetadataRequest) -> list[str]:
-    """Names to create: asked for by name, allowed by the request and the broker, and legal."""
-    if not request.topics or _asks_for_all(ctx, request):
-        return []
-    if not (request.allow_auto_topic_creation and ctx.node.config.allow_auto_create_topics):
-        return []
-    missing = []
-    for row in request.topics:
-        name = row.name
-        if name is None or name in ctx.node.cluster.topics or row.topic_id != ZERO_UUID:
-            continue
-        try:
-            check_topic_name(name)
-        except KafkaError:
-            continue
-        missing.append(name)
-    return missing
+        Differs from Kafka: a leader whose process is gone is not named in the time until the cluster
+        misses it either. A client that is told of it once more does not ask again for seconds
+        (librdkafka looks at its partitions once a second); one that is told of none asks soon.
+        """
+        code = self._errors.get(leader)
+        if code is None:
+            code = self._errors[leader] = self._find_error(leader)
+        return code
 
+    def _find_error(self, leader: int) -> ErrorCode:
+        node = self._ctx.node
+        if not node.cluster.is_ready(leader) or node.following.finds_nobody(leader):
+            return ErrorCode.LEADER_NOT_AVAILABLE
+        if self._ctx.endpoint_of(leader) is None:
+            return ErrorCode.LISTENER_NOT_FOUND
+        return ErrorCode.NONE
 
-async def _create_and_answer(
-    ctx: Context, request: MetadataRequest, missing: list[str]
-) -> MetadataResponse:
-    failures: dict[str, ErrorCode] = {}
-    for name in missing:
-        try:
-            await ctx.node.auto_create_topic(name)
-        except KafkaError as error:
-            if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
-                failures[name] = error.code
-    return _answer(ctx, request, failures)
-
-
-def _answer(
-    ctx: Context, request: MetadataRequest, failures: dict[str, ErrorCode] | None = None
-) -> MetadataResponse:
-    cluster = ctx.node.cluster
-    if _asks_for_all(ctx, request):
-        topics = [_topic_row(ctx, request, topic) for topic in cluster.topics.values()]
-    else:
-        rows = {(row.name, row.topic_id): row for row in request.topics or ()}
-        topics = [_asked_row(ctx, request, row, failures or {}) for row in rows.values()]
-    return MetadataResponse(
-        brokers=[
-            MetadataResponse.Broker(
-                node_id=node.node_id, host=endpoint.host, port=endpoint.port, rack=node.rack
-            )
-            for node, endpoint in ctx.brokers()
-        ],
-        cluster_id=cluster.id,
-        controller_id=cluster.controller_id,
-        topics=topics,
-        cluster_authorized_operations=(
-            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
-        ),
-    )
-
-
-def _asked_row(
-    ctx: Context,
-    request: MetadataRequest,
-    row: MetadataRequest.Topic,
-    failures: dict[str, ErrorCode],
-) -> MetadataResponse.Topic:
-    cluster = ctx.node.cluster
-    if row.name is None or row.topic_id != ZERO_UUID:
-        topic = cluster.topics_by_id.get(row.topic_id)
-        if topic is None:
-            return MetadataResponse.Topic(
-                error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=row.topic_id
-            )
-        return _topic_row(ctx, request, topic)
-    topic = cluster.topics.get(row.name)
-    if topic is not None:
-        return _topic_row(ctx, request, topic)
-    code = failures.get(row.name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    try:
-        check_topic_name(row.name)
-    except KafkaError as error:
-        code = error.code
-    return MetadataResponse.Topic(error_code=code, name=row.name)
-
-
-def _topic_row(ctx: Context, request: MetadataRequest, topic: Topic) -> MetadataResponse.Topic:
-    return MetadataResponse.Topic(
-        name=topic.name,
-        topic_id=topic.id,
-        is_internal=topic.is_internal,
-        partitions=[_partition_row(ctx, partition) for partition in topic.partitions],
-        topic_authorized_operations=(
-            TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED
-        ),
-    )
-
-
-def _partition_row(ctx: Context, partition: Partition) -> MetadataResponse.Partition:
-    code = _leader_error(ctx, partition)
-    if code == ErrorCode.LISTENER_NOT_FOUND and ctx.version < FIRST_VERSION_WITH_LISTENERS:
-        code = ErrorCode.LEADER_NOT_AVAILABLE
-    return MetadataResponse.Partition(
-        error_code=code,
-        partition_index=partition.index,
-        leader_id=partition.leader if code == ErrorCode.NONE else NO_LEADER,
-        leader_epoch=partition.leader_epoch,
-        replica_nodes=partition.replicas,
-        isr_nodes=partition.isr,
-        offline_replicas=_offline(ctx, partition),
-    )
-
-
-def _leader_error(ctx: Context, partition: Partition) -> ErrorCode:
-    """Why a client cannot turn to the leader of a partition.
-
-    Differs from Kafka: a leader whose process is gone is not named in the time until the cluster
-    misses it either. A client that is told of it once more does not ask again for seconds
-    (librdkafka looks at its partitions once a second); one that is told of none asks soon.
-    """
-    node = ctx.node
-    if not node.cluster.is_ready(partition.leader) or node.following.finds_nobody(partition.leader):
-        return ErrorCode.LEADER_NOT_AVAILABLE
-    if ctx.endpoint_of(partition.leader) is None:
-        return ErrorCode.LISTENER_NOT_FOUND
-    return ErrorCode.NONE
-
-
-def _offline(ctx: Context, partition: Partition) -> list[int]:
-    """The replicas on nodes that do not run, or not ready yet."""
-    is_ready = ctx.node.cluster.is_ready
-    return [node_id for node_id in partition.replicas if not is_ready(node_id)]
+    def offline(self, replicas: Iterable[int]) -> list[int]:
+        """The replicas on nodes that do not run, or not ready yet."""
+        is_ready = self._ctx.node.cluster.is_ready
+        return [node_id for node_id in replicas if not is_ready(node_id)]
 
 
 @handles(ApiKey.DESCRIBE_TOPIC_PARTITIONS, versions="0")
-def describe_topic_partitions(
+async def describe_topic_partitions(
     ctx: Context, request: DescribeTopicPartitionsRequest
 ) -> DescribeTopicPartitionsResponse:
     """Behaviour: topics in order of name, page by page (KIP-966).
@@ -211,26 +256,27 @@ def describe_topic_partitions(
     """
     cluster = ctx.node.cluster
     cursor = request.cursor
-    names = sorted({row.name for row in request.topics} or set(cluster.topics))
+    asked = {row.name async for row in ctx.turn.each(request.topics)} or set(cluster.topics)
     if cursor is not None:
-        if cursor.partition_index < 0 or (request.topics and cursor.topic_name not in names):
+        if cursor.partition_index < 0 or (request.topics and cursor.topic_name not in asked):
             return DescribeTopicPartitionsResponse(
                 topics=[
                     DescribeTopicPartitionsResponse.Topic(
                         error_code=ErrorCode.INVALID_REQUEST, name=row.name
                     )
-                    for row in request.topics
+                    async for row in ctx.turn.each(request.topics)
                 ]
             )
-        names = [name for name in names if name >= cursor.topic_name]
+        asked = {name for name in asked if name >= cursor.topic_name}
     limit = max(1, min(request.response_partition_limit, ctx.node.config.request_max_partitions))
+    nodes = _Nodes(ctx)
     response = DescribeTopicPartitionsResponse()
-    for name in names:
+    async for name in ctx.turn.each(sorted(asked)):
         if limit <= 0:
             response.next_cursor = DescribeTopicPartitionsResponse.Cursor(topic_name=name)
             break
         first = cursor.partition_index if cursor and cursor.topic_name == name else 0
-        row = _described_topic(ctx, name, first, limit)
+        row = _described_topic(ctx, nodes, name, first, limit)
         response.topics.append(row)
         limit -= len(row.partitions)
         topic = cluster.topics.get(name)
@@ -244,7 +290,7 @@ def describe_topic_partitions(
 
 
 def _described_topic(
-    ctx: Context, name: str, first: int, limit: int
+    ctx: Context, nodes: _Nodes, name: str, first: int, limit: int
 ) -> DescribeTopicPartitionsResponse.Topic:
     topic = ctx.node.cluster.topics.get(name)
     if topic is None:
@@ -261,16 +307,16 @@ def _described_topic(
         topic_id=topic.id,
         is_internal=topic.is_internal,
         partitions=[
-            _described_partition(ctx, each) for each in topic.partitions[first : first + limit]
+            _described_partition(nodes, each) for each in topic.partitions[first : first + limit]
         ],
         topic_authorized_operations=TOPIC_OPERATIONS,
     )
 
 
 def _described_partition(
-    ctx: Context, partition: Partition
+    nodes: _Nodes, partition: Partition
 ) -> DescribeTopicPartitionsResponse.Partition:
-    code = _leader_error(ctx, partition)
+    code = nodes.leader_error(partition.leader)
     return DescribeTopicPartitionsResponse.Partition(
         error_code=code,
         partition_index=partition.index,
@@ -280,5 +326,5 @@ def _described_partition(
         isr_nodes=partition.isr,
         eligible_leader_replicas=list(partition.elr),
         last_known_elr=[],
-        offline_replicas=_offline(ctx, partition),
+        offline_replicas=nodes.offline(partition.replicas),
     )

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import trio
@@ -37,6 +36,8 @@ from kbroker.topics import (
     plan_topic,
 )
 
+from .steps import last_rows
+
 HIGH_WATERMARK = -1
 """The offset of a DeleteRecords request that means "all"."""
 
@@ -49,15 +50,20 @@ async def create_topics(ctx: Context, request: CreateTopicsRequest) -> CreateTop
     Versions: 1 has validate_only, 5 answers counts and settings, 7 the topic id. -1 partitions or
     replicas mean the broker's default (also before version 4, as in Kafka).
     """
-    times = Counter(topic.name for topic in request.topics)
     default = ctx.node.config.num_partitions
-    wanted = sum(_count_of(topic, default) for topic in request.topics)
+    asked: dict[str, CreateTopicsRequest.Topic] = {}
+    twice: set[str] = set()
+    wanted = 0
+    async for topic in ctx.turn.each(request.topics):
+        if topic.name in asked:
+            twice.add(topic.name)
+        asked[topic.name] = topic
+        wanted += _count_of(topic, default)
     rows = []
-    for name, new in {topic.name: topic for topic in request.topics}.items():
-        await trio.lowlevel.checkpoint()  # each topic is a sync; others get their turn
+    async for name, new in ctx.turn.each(asked.items()):
         try:
             check_new_partitions(wanted)
-            if times[name] > 1:
+            if name in twice:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"topic '{name}' stands there twice")
             rows.append(await _create_one(ctx, new, validate_only=request.validate_only))
         except KafkaError as error:
@@ -124,17 +130,18 @@ async def delete_topics(ctx: Context, request: DeleteTopicsRequest) -> DeleteTop
 
     Versions: 6 deletes by name or by id.
     """
-    asked = request.topics
+    asked: Iterable[DeleteTopicsRequest.Topic] = request.topics
     if ctx.version < 6:
-        asked = [DeleteTopicsRequest.Topic(name=name) for name in request.topic_names]
-    times = Counter((row.name, row.topic_id) for row in asked)
+        asked = (DeleteTopicsRequest.Topic(name=name) for name in request.topic_names)
+    times: dict[tuple[str | None, uuid.UUID], int] = {}
+    async for row in ctx.turn.each(asked):
+        times[row.name, row.topic_id] = times.get((row.name, row.topic_id), 0) + 1
     rows = []
-    for name, topic_id in times:
-        await trio.lowlevel.checkpoint()
+    async for (name, topic_id), count in ctx.turn.each(times.items()):
         answer = DeleteTopicsResponse.Topic(name=name, topic_id=topic_id)
         rows.append(answer)
         try:
-            topic = _topic_to_delete(ctx, name, topic_id, twice=times[name, topic_id] > 1)
+            topic = _topic_to_delete(ctx, name, topic_id, twice=count > 1)
             answer.name, answer.topic_id = topic.name, topic.id
             await ctx.node.cluster.delete_topic(
                 topic.name, cause=f"DeleteTopics by {ctx.client_id}"
@@ -159,17 +166,23 @@ async def create_partitions(
 ) -> CreatePartitionsResponse:
     """Behaviour: a topic grows to `count` partitions, never shrinks. A request for more new
     partitions than one may ask for makes none."""
-    times = Counter(topic.name for topic in request.topics)
-    wanted = sum(_missing(ctx, topic) for topic in request.topics)
+    asked: dict[str, CreatePartitionsRequest.Topic] = {}
+    twice: set[str] = set()
+    wanted = 0
+    async for topic in ctx.turn.each(request.topics):
+        if topic.name in asked:
+            twice.add(topic.name)
+        asked[topic.name] = topic
+        wanted += _missing(ctx, topic)
     rows = []
-    for name, asked in {topic.name: topic for topic in request.topics}.items():
+    async for name, topic in ctx.turn.each(asked.items()):
         answer = CreatePartitionsResponse.Topic(name=name)
         rows.append(answer)
         try:
             check_new_partitions(wanted)
-            if times[name] > 1:
+            if name in twice:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"topic '{name}' stands there twice")
-            added = _added_partitions(ctx, asked)
+            added = _added_partitions(ctx, topic)
             if not request.validate_only:
                 await ctx.node.cluster.add_partitions(
                     name, added, cause=f"CreatePartitions by {ctx.client_id}"
@@ -210,7 +223,8 @@ def _added_partitions(ctx: Context, asked: CreatePartitionsRequest.Topic) -> lis
 @handles(ApiKey.DELETE_RECORDS, versions="0-2")
 async def delete_records(ctx: Context, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
     """Behaviour: the log then starts at the offset given (-1: at the high watermark), on all replicas
-    that run, or it is REQUEST_TIMED_OUT (KIP-107).
+    that run, or it is REQUEST_TIMED_OUT (KIP-107). Of several offsets for one partition the last one
+    counts, as in Kafka.
 
     Differs from Kafka: the new start is durable when the answer arrives; Kafka writes it down
     within a minute, and a crash before that brings the records back.
@@ -222,14 +236,15 @@ async def delete_records(ctx: Context, request: DeleteRecordsRequest) -> DeleteR
             DeleteRecordsResponse.Topic(
                 name=topic.name,
                 partitions=[
-                    _delete_before(ctx, topic.name, row, waiting) for row in topic.partitions
+                    _delete_before(ctx, topic.name, row, waiting)
+                    async for row in ctx.turn.each(topic.partitions)
                 ],
             )
-            for topic in request.topics
+            for topic in await last_rows(ctx.turn, request.topics)
         ]
     )
     await ctx.node.checkpoint()
-    for deletion in waiting:
+    async for deletion in ctx.turn.each(waiting):
         await _finish(ctx, deletion, deadline)
     return response
 

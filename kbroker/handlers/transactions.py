@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Coroutine, Iterator
+from collections.abc import Coroutine, Iterable, Iterator
 from typing import Any
 
 from kbroker.cluster import INTERNAL_TOPICS, OFFSETS_TOPIC
@@ -27,6 +27,8 @@ from kbroker.protocol.records import Marker
 from kbroker.registry import handles
 from kbroker.shards import ShardPending, outcome_of
 from kbroker.waiters import Pending
+
+from .named import named_once
 
 LAST_OF_CLIENTS = 3
 """Newer versions of AddPartitionsToTxn are sent by brokers (KIP-890)."""
@@ -81,9 +83,9 @@ async def _init_transactional(
 
 
 @handles(ApiKey.ADD_PARTITIONS_TO_TXN, versions="0-5")
-def add_partitions_to_txn(
+async def add_partitions_to_txn(
     ctx: Context, request: AddPartitionsToTxnRequest
-) -> Coroutine[Any, Any, AddPartitionsToTxnResponse]:
+) -> AddPartitionsToTxnResponse:
     """Behaviour: adds partitions to a transaction: all of them or, when one is unknown, none.
 
     Versions: 2 knows PRODUCER_FENCED; 4 is for brokers, which name several transactions and may
@@ -96,72 +98,90 @@ def add_partitions_to_txn(
             producer_epoch=request.v3_and_below_producer_epoch,
             topics=request.v3_and_below_topics,
         )
-        return _added_for_client(ctx, _Addition(ctx, asked))
-    return _added_for_broker([_Addition(ctx, each) for each in request.transactions])
-
-
-async def _added_for_client(ctx: Context, addition: _Addition) -> AddPartitionsToTxnResponse:
-    topics = await addition.rows(knows_fenced=ctx.version >= 2)
-    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=topics)
-
-
-async def _added_for_broker(additions: list[_Addition]) -> AddPartitionsToTxnResponse:
+        addition = await _begun(ctx, asked)
+        return AddPartitionsToTxnResponse(
+            results_by_topic_v3_and_below=await addition.rows(knows_fenced=ctx.version >= 2)
+        )
+    additions = [await _begun(ctx, each) async for each in ctx.turn.each(request.transactions)]
     return AddPartitionsToTxnResponse(
         results_by_transaction=[
             AddPartitionsToTxnResponse.Transaction(
                 transactional_id=addition.asked.transactional_id,
                 topic_results=await addition.rows(knows_fenced=True),
             )
-            for addition in additions
+            async for addition in ctx.turn.each(additions)
         ]
     )
 
 
+async def _begun(ctx: Context, asked: AddPartitionsToTxnRequest.Transaction) -> _Addition:
+    addition = _Addition(ctx, asked)
+    await addition.begin()
+    return addition
+
+
 class _Addition:
-    """What is asked of one transaction: its work is done at once, its answer may take longer."""
+    """What is asked of one transaction."""
 
     def __init__(self, ctx: Context, asked: AddPartitionsToTxnRequest.Transaction) -> None:
         self.asked = asked
-        self._refused = dict(_unfit(ctx, asked.topics))
+        self._ctx = ctx
+        self._topics: dict[str, dict[int, None]] = {}
+        self._refused: dict[TopicPartition, ErrorCode] = {}
         self._code: ErrorCode | ShardPending | None = ErrorCode.NONE
         self._missing: set[TopicPartition] = set()
+
+    async def begin(self) -> None:
+        """Do what is asked; its outcome may not be durable yet."""
+        turn, asked = self._ctx.turn, self.asked
+        named = ((topic.name, topic.partitions) for topic in asked.topics)
+        self._topics = await named_once(turn, named)
+        async for partition in turn.each(self._partitions()):
+            code = _unfit(self._ctx, partition)
+            if code:
+                self._refused[partition] = code
         if self._refused:
             return
+        partitions = [each async for each in turn.each(self._partitions())]
+        service = self._ctx.node.transactions
         try:
-            shard = ctx.node.transactions.shard(asked.transactional_id)
+            shard = service.shard(asked.transactional_id)
         except KafkaError as error:
             self._code = error.code
             return
         who = asked.transactional_id, asked.producer_id, asked.producer_epoch
         if asked.verify_only:
-            for partition in _named(asked.topics):
+            async for partition in turn.each(partitions):
                 code = shard.coordinator.verify(*who, partition)
                 if code == ErrorCode.TRANSACTION_ABORTABLE:
                     self._missing.add(partition)
                 else:
                     self._code = code
             return
-        service = ctx.node.transactions
-        second = ctx.version >= SECOND_ADD
-        partitions = set(_named(asked.topics))
+        second = self._ctx.version >= SECOND_ADD
         result = shard.coordinator.add(*who, partitions, service.now(), second_protocol=second)
         self._code = service.run(shard, result)
+
+    def _partitions(self) -> Iterator[TopicPartition]:
+        for name, indexes in self._topics.items():
+            for index in indexes:
+                yield name, index
 
     async def rows(self, *, knows_fenced: bool) -> list[AddPartitionsToTxnResponse.Topic]:
         """The outcome of each partition."""
         code = _fenced(await outcome_of(self._code), knows_fenced)
         return [
             AddPartitionsToTxnResponse.Topic(
-                name=topic.name,
+                name=name,
                 results_by_partition=[
                     AddPartitionsToTxnResponse.Partition(
                         partition_index=index,
-                        partition_error_code=self._outcome((topic.name, index), code),
+                        partition_error_code=self._outcome((name, index), code),
                     )
-                    for index in topic.partitions
+                    async for index in self._ctx.turn.each(indexes)
                 ],
             )
-            for topic in self.asked.topics
+            for name, indexes in self._topics.items()
         ]
 
     def _outcome(self, partition: TopicPartition, code: ErrorCode) -> ErrorCode:
@@ -174,21 +194,14 @@ class _Addition:
         return code
 
 
-def _named(topics: Collection[AddPartitionsToTxnRequest.Topic]) -> Iterator[TopicPartition]:
-    for topic in topics:
-        for index in topic.partitions:
-            yield topic.name, index
-
-
-def _unfit(
-    ctx: Context, topics: Collection[AddPartitionsToTxnRequest.Topic]
-) -> Iterator[tuple[TopicPartition, ErrorCode]]:
-    """Partitions that cannot be part of a transaction, and why."""
-    for name, index in _named(topics):
-        if ctx.version <= LAST_OF_CLIENTS and name in INTERNAL_TOPICS:
-            yield (name, index), ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        elif ctx.node.cluster.partition(name, index) is None:
-            yield (name, index), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+def _unfit(ctx: Context, partition: TopicPartition) -> ErrorCode:
+    """Why a partition cannot be part of a transaction; NONE when it can."""
+    name, index = partition
+    if ctx.version <= LAST_OF_CLIENTS and name in INTERNAL_TOPICS:
+        return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    if ctx.node.cluster.partition(name, index) is None:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return ErrorCode.NONE
 
 
 @handles(ApiKey.ADD_OFFSETS_TO_TXN, versions="0-4")
@@ -256,24 +269,48 @@ async def write_txn_markers(
     ctx: Context, request: WriteTxnMarkersRequest
 ) -> WriteTxnMarkersResponse:
     """Behaviour: appends the ends of transactions to partitions that this node leads; operators
-    end hanging transactions in this way (KIP-664).
+    end hanging transactions in this way (KIP-664). A partition gets a marker once, however often it
+    is named for it.
 
     Versions: 2 says the protocol of the transaction (KIP-1228).
     """
     rows: list[WriteTxnMarkersResponse.Marker] = []
     waits: list[tuple[Pending[bool], WriteTxnMarkersResponse.Partition]] = []
-    for each in request.markers:
+    for each, topics in await _markers_once(ctx, request):
         row = WriteTxnMarkersResponse.Marker(producer_id=each.producer_id)
         rows.append(row)
-        for topic in each.topics:
+        for name, indexes in topics.items():
             partitions = [
-                _marked(ctx, each, topic.name, at, waits) for at in topic.partition_indexes
+                _marked(ctx, each, name, index, waits) async for index in ctx.turn.each(indexes)
             ]
-            row.topics.append(WriteTxnMarkersResponse.Topic(name=topic.name, partitions=partitions))
-    for pending, partition in waits:
+            row.topics.append(WriteTxnMarkersResponse.Topic(name=name, partitions=partitions))
+    async for pending, partition in ctx.turn.each(waits):
         if not await pending.wait():
             partition.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
     return WriteTxnMarkersResponse(markers=rows)
+
+
+async def _markers_once(
+    ctx: Context, request: WriteTxnMarkersRequest
+) -> Iterable[tuple[WriteTxnMarkersRequest.Marker, dict[str, dict[int, None]]]]:
+    """The markers that are asked for, each once, with the partitions that are to get it."""
+    markers: dict[Any, tuple[WriteTxnMarkersRequest.Marker, list[Any]]] = {}
+    async for each in ctx.turn.each(request.markers):
+        same = (
+            each.producer_id,
+            each.producer_epoch,
+            each.transaction_result,
+            each.coordinator_epoch,
+            each.transaction_version,
+        )
+        markers.setdefault(same, (each, []))[1].extend(each.topics)
+    return [
+        (
+            each,
+            await named_once(ctx.turn, ((topic.name, topic.partition_indexes) for topic in topics)),
+        )
+        for each, topics in markers.values()
+    ]
 
 
 def _marked(

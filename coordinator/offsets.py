@@ -32,6 +32,8 @@ from .state import GroupOffsets, ShardState
 FOR_EVER_MS = 2**63 - 1
 FIRST_VERSION_OF_IDS = 10
 """Of OffsetCommit and OffsetFetch: topics come by id instead of by name."""
+ROWS_AT_ONCE = 16
+"""Of a fetch, in one piece."""
 
 
 class TopicNames(Protocol):
@@ -243,16 +245,19 @@ class Offsets:
                     rows.partitions.append(no_offset(index, ErrorCode.UNSTABLE_OFFSET_COMMIT))
                 else:
                     rows.partitions.append(_row(index, offsets.get((name, index)), topic_id))
+                if not len(rows.partitions) % ROWS_AT_ONCE:
+                    yield
+            if not len(answer.topics) % ROWS_AT_ONCE:
                 yield
-            yield
         return answer
 
     def _fetch_all(
         self, offsets: GroupOffsets, unstable: Collection[Place], version: int
     ) -> Generator[None, None, list[OffsetFetchResponse.Topic]]:
         topics: dict[str, OffsetFetchResponse.Topic] = {}
-        for (name, index), value in tuple(offsets.items()):
-            yield
+        for count, ((name, index), value) in enumerate(tuple(offsets.items()), 1):
+            if not count % ROWS_AT_ONCE:
+                yield
             topic_id = self._topics.id_of(name)
             if version >= FIRST_VERSION_OF_IDS and topic_id is None:
                 continue  # without an id it cannot be said in this version

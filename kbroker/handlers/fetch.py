@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from itertools import groupby
-from typing import NamedTuple
+from collections.abc import Coroutine, Generator
+from typing import Any, NamedTuple, TypeAlias
+from uuid import UUID
 
 import trio
 
@@ -23,7 +24,7 @@ from kbroker.storage.log import Slice
 from kbroker.topics import find_topic
 from kbroker.waiters import FetchWait, Waiting
 
-from .current_leader import tell_leaders
+from .current_leader import TELLING, tell_leaders
 from .followers import fetching_follower
 
 FIRST_VERSION_OF_BATCHES = 4
@@ -36,10 +37,16 @@ READ_COMMITTED = 1
 NO_REPLICA = -1
 """The replica id of a client."""
 NOTHING = Slice(b"", -1, -1, 0)
+ROWS_AT_ONCE = 64
+"""Partitions, of which most are idle, between two looks whether the turn is over."""
+READS_AT_ONCE = 8
+"""As `ROWS_AT_ONCE`, of those that are read."""
+
+Answer: TypeAlias = FetchResponse | Waiting[FetchResponse]
 
 
 @handles(ApiKey.FETCH, versions="0-18")
-def fetch(ctx: Context, request: FetchRequest) -> FetchResponse | Waiting[FetchResponse]:
+def fetch(ctx: Context, request: FetchRequest) -> Answer | Coroutine[Any, Any, Answer]:
     """Behaviour: whole batches from the one that holds the fetch offset, up to the high watermark
     (read_committed: the last stable offset); waits for `min_bytes` until `max_wait_ms`.
 
@@ -57,17 +64,7 @@ def fetch(ctx: Context, request: FetchRequest) -> FetchResponse | Waiting[FetchR
     Kafka sent a part of it, which clients report as an error. A follower that has less than its
     reader answers OFFSET_NOT_AVAILABLE, not OFFSET_OUT_OF_RANGE, which makes readers start over.
     """
-    work = _FetchWork(ctx, request)
-    try:
-        work.open_plan()
-    except KafkaError as error:
-        return FetchResponse(error_code=error.code)
-    if ctx.version < FIRST_VERSION_OF_BATCHES:
-        return Waiting(work.park_converting)
-    rows = work.read_all()
-    if work.is_enough(rows):
-        return work.respond(rows)
-    return Waiting(work.park)
+    return ctx.turn.run(_FetchWork(ctx, request).begin())
 
 
 class _Row(NamedTuple):
@@ -78,6 +75,8 @@ class _Row(NamedTuple):
     response: FetchResponse.Partition
     found: Slice
     replica: Replica | None
+    log_end: int = -1
+    """Where the log ended when it was read."""
 
     @property
     def size(self) -> int:
@@ -95,6 +94,21 @@ class _Row(NamedTuple):
             and log.log_start_offset == answer.log_start_offset
             and self.target.was_read_as(replica)
             and (not to_log_end or log.log_end_offset == self.target.fetch_offset)
+        )
+
+    def has_changed(self, *, to_log_end: bool) -> bool:
+        """Whether somebody who waits for a change would have heard of one since it was read."""
+        replica, answer = self.replica, self.response
+        if replica is None:
+            return False
+        log = replica.log
+        return (
+            replica.closed
+            or not self.target.was_read_as(replica)
+            or log.high_watermark != answer.high_watermark
+            or log.last_stable_offset != answer.last_stable_offset
+            or log.log_start_offset != answer.log_start_offset
+            or (to_log_end and log.log_end_offset != self.log_end)
         )
 
     def must_not_wait(self) -> bool:
@@ -159,24 +173,41 @@ class _FetchWork:
         self.follower = fetching_follower(request)
         self._arrived = False
         """What the request says of a follower was taken note of: it says nothing new later."""
-        self._idle: list[Replica] = []
+        self._idle: list[tuple[Target, Replica]] = []
         self._empty: dict[TargetKey, _Row] = {}
 
-    def open_plan(self) -> None:
+    def begin(self) -> Generator[None, None, Answer]:
+        """Read, and answer unless there is something to wait for."""
+        try:
+            yield from self._open_plan()
+        except KafkaError as error:
+            return FetchResponse(error_code=error.code)
+        if self.version < FIRST_VERSION_OF_BATCHES:
+            return Waiting(self.park_converting)
+        rows = yield from self._read_all()
+        if self._is_enough(rows):
+            return (yield from self._respond(rows))
+        return Waiting(self.park)
+
+    def _open_plan(self) -> Generator[None, None, None]:
+        """Of a partition that is named several times, the last row counts, as in Kafka."""
         request = self.request
-        targets = [
-            Target(
-                (topic.topic_id if self.by_id else topic.topic, row.partition),
-                row.fetch_offset,
-                row.partition_max_bytes,
-                row.current_leader_epoch,
-                row.last_fetched_epoch,
-                row.log_start_offset,
-                row.high_watermark,
-            )
-            for topic in request.topics
-            for row in topic.partitions
-        ]
+        targets: dict[TargetKey, Target] = {}
+        for topic in request.topics:
+            topic_key = topic.topic_id if self.by_id else topic.topic
+            for row in topic.partitions:
+                key = topic_key, row.partition
+                targets[key] = Target(
+                    key,
+                    row.fetch_offset,
+                    row.partition_max_bytes,
+                    row.current_leader_epoch,
+                    row.last_fetched_epoch,
+                    row.log_start_offset,
+                    row.high_watermark,
+                )
+                if not len(targets) % ROWS_AT_ONCE:
+                    yield
         forgotten: list[TargetKey] = [
             (topic.topic_id if self.by_id else topic.topic, index)
             for topic in request.forgotten_topics_data
@@ -185,7 +216,7 @@ class _FetchWork:
         self.plan = self.node.fetch_sessions.plan(
             request.session_id,
             request.session_epoch,
-            targets,
+            list(targets.values()),
             forgotten,
             by_topic_id=self.by_id,
             of_follower=self.follower is not None,
@@ -195,7 +226,7 @@ class _FetchWork:
 
     # -- reading
 
-    def read_all(self) -> list[_Row]:
+    def _read_all(self) -> Generator[None, None, list[_Row]]:
         """Read every partition of the plan within the byte limits (KIP-74).
 
         The first partition that has records gives at least one batch, whatever its size; clients
@@ -208,10 +239,12 @@ class _FetchWork:
         rows = []
         to_log_end = self.follower is not None
         self._idle.clear()
-        for target in self.plan.targets:
+        for count, target in enumerate(self.plan.targets, 1):
+            if not count % ROWS_AT_ONCE:
+                yield
             idle = target.idle_replica(to_log_end=to_log_end) if self.plan.incremental else None
             if idle is not None and self._is_idle(target, idle):
-                self._idle.append(idle)
+                self._idle.append((target, idle))
                 continue
             row = self._empty.get(target.key)
             if row is None or not row.is_still_true(to_log_end=to_log_end):
@@ -222,6 +255,8 @@ class _FetchWork:
             left -= row.size
             anything = anything or row.size > 0
             rows.append(row)
+            if not len(rows) % READS_AT_ONCE:
+                yield
         self._arrived = True
         return rows
 
@@ -317,7 +352,7 @@ class _FetchWork:
                     found.first_offset, found.next_offset
                 )
             ]
-        return _Row(target, name, response, found, replica)
+        return _Row(target, name, response, found, replica, replica.log.log_end_offset)
 
     def _marks(self, replica: Replica) -> FetchResponse.Partition:
         """The row of a partition, without records."""
@@ -351,7 +386,7 @@ class _FetchWork:
             target.fetch_offset, max(max_bytes, 0), limit=limit, at_least_one=at_least_one
         )
 
-    def is_enough(self, rows: list[_Row]) -> bool:
+    def _is_enough(self, rows: list[_Row]) -> bool:
         """True when the answer need not wait: enough bytes, an error, or nothing to wait for."""
         if self.request.max_wait_ms <= 0 or not self.plan.targets or self.node.stopping:
             return True
@@ -372,10 +407,24 @@ class _FetchWork:
         """Wait for more bytes, a change of the answer, or the deadline; then read again."""
         while True:
             # The first time as well: earlier answers may have kept this one waiting for its turn.
-            rows = self.read_all()
-            if self.is_enough(rows) or trio.current_time() >= self.deadline:
-                return self.respond(rows)
-            await self._wait_for_change(rows)
+            rows, paused = await self._read_in_turns()
+            if self._is_enough(rows) or trio.current_time() >= self.deadline:
+                return await self.ctx.turn.finish(self._respond(rows))
+            await self._wait_for_change(rows, paused=paused)
+
+    async def _read_in_turns(self) -> tuple[list[_Row], bool]:
+        """Read all; returns also whether others had their turn meanwhile, and may have written."""
+        turn, reading = self.ctx.turn, self._read_all()
+        turn.begin()  # what was waited for is not counted
+        paused = False
+        while True:
+            try:
+                next(reading)
+            except StopIteration as end:
+                return end.value, paused
+            if turn.is_over:
+                paused = True
+                await turn.pause()
 
     async def park_converting(self) -> FetchResponse:
         """As `park`, for a client that reads message sets.
@@ -383,21 +432,22 @@ class _FetchWork:
         What is there may come to nothing for it (control batches); then it waits for more.
         """
         while True:
-            rows = self.read_all()
+            rows, paused = await self._read_in_turns()
             over = trio.current_time() >= self.deadline
-            if over or self.is_enough(rows):
+            if over or self._is_enough(rows):
                 converted = await self._down_convert(rows)
                 came_to_nothing = _size_of(rows) and not _size_of(converted)
-                if over or not came_to_nothing or self.is_enough(converted):
-                    return self.respond(converted)
-                if not all(row.is_still_true(to_log_end=False) for row in rows):
-                    continue
-            await self._wait_for_change(rows)
+                if over or not came_to_nothing or self._is_enough(converted):
+                    return await self.ctx.turn.finish(self._respond(converted))
+                paused = True
+            await self._wait_for_change(rows, paused=paused)
 
     async def _down_convert(self, rows: list[_Row]) -> list[_Row]:
         magic = 0 if self.version < FIRST_VERSION_OF_MAGIC_1 else 1
         conversion = DownConversion(self.node.heavy_work, magic, self.max_bytes)
-        return [await self._down_convert_row(conversion, row) for row in rows]
+        return [
+            await self._down_convert_row(conversion, row) async for row in self.ctx.turn.each(rows)
+        ]
 
     async def _down_convert_row(self, conversion: DownConversion, row: _Row) -> _Row:
         target, found, replica = row.target, row.found, row.replica
@@ -412,39 +462,63 @@ class _FetchWork:
         row.response.records = data
         return row._replace(found=found._replace(records=data, size=len(data)))
 
-    async def _wait_for_change(self, rows: list[_Row]) -> None:
+    async def _wait_for_change(self, rows: list[_Row], *, paused: bool) -> None:
+        """Wait until reading again may find something else.
+
+        Parameters: `paused` says that some of that may have happened since `rows` were read.
+        """
         wait = FetchWait(self.request.min_bytes - _size_of(rows), self.deadline)
         if self._has_news(rows):
             wait.hurry()
         replicas = [row.replica for row in rows if row.replica is not None]
-        replicas += self._idle
+        replicas += [replica for _, replica in self._idle]
         of_follower = self.follower is not None
         for replica in replicas:
             replica.park(wait, of_follower=of_follower)
         try:
-            await wait.wait()
+            if not paused or not await self._anything_changed(rows):
+                await wait.wait()
         finally:
             self.deadline = wait.deadline
             for replica in replicas:
                 replica.unpark(wait)
 
+    async def _anything_changed(self, rows: list[_Row]) -> bool:
+        """Whether something happened between the reading of a partition and the waiting for it."""
+        to_log_end = self.follower is not None
+        async for row in self.ctx.turn.each(rows):
+            if row.has_changed(to_log_end=to_log_end):
+                return True
+        async for target, _ in self.ctx.turn.each(self._idle):
+            if target.idle_replica(to_log_end=to_log_end) is None:
+                return True
+        return False
+
     # -- answering
 
-    def respond(self, rows: list[_Row]) -> FetchResponse:
+    def _respond(self, rows: list[_Row]) -> Generator[None, None, FetchResponse]:
         session = self.plan.session
-        if session is not None:
-            rows = [row for row in rows if self._must_tell(row)]
-            for row in rows:
+        response = FetchResponse(session_id=self.plan.session_id)
+        refused: list[tuple[str | UUID, int, FetchResponse.Partition]] = []
+        last: tuple[str | UUID, str] | None = None
+        for count, row in enumerate(rows, 1):
+            if not count % ROWS_AT_ONCE:
+                yield
+            if session is not None:
+                if not self._must_tell(row):
+                    continue
                 if row.size:
                     session.move_back(row.target.key)
-        topics = []
-        for (key, name), group in groupby(rows, key=lambda row: (row.target.key[0], row.name)):
-            topic = FetchResponse.Topic(topic=name, partitions=[row.response for row in group])
-            if not isinstance(key, str):
-                topic.topic_id = key
-            topics.append(topic)
-        response = FetchResponse(session_id=self.plan.session_id, responses=topics)
-        refused = [(*row.target.key, row.response) for row in rows if row.response.error_code]
+            key, index = row.target.key
+            if last != (key, row.name):
+                last = key, row.name
+                topic = FetchResponse.Topic(topic=row.name)
+                if not isinstance(key, str):
+                    topic.topic_id = key
+                response.responses.append(topic)
+            topic.partitions.append(row.response)
+            if row.response.error_code in TELLING:
+                refused.append((key, index, row.response))
         if refused and self.version >= FIRST_VERSION_WITH_LEADERS:
             tell_leaders(self.ctx, response, refused)
         return response

@@ -25,7 +25,7 @@ CLUSTER_OPERATIONS = 0x1FA0
 """All operations that exist, as bits: what Kafka answers without an authorizer (KIP-430)."""
 NOT_ASKED = -(2**31)
 FIRST_VERSION_BY_ID = 12
-PARTITIONS_AT_ONCE = 64
+TOPICS_AT_ONCE, PARTITIONS_AT_ONCE = 16, 64
 """Between two looks whether the turn is over."""
 FIRST_VERSION_WITH_LISTENERS = 6
 """Older ones take a leader without the listener that the client came in by for one that is away."""
@@ -84,7 +84,8 @@ class _Answer:
                 self._asked[key] = None
                 if may_create and self._must_be_created(row):
                     self.missing.append(row.name or "")
-            yield
+                if not len(self._asked) % TOPICS_AT_ONCE:
+                    yield
         if not self.missing:
             yield from self._tell()
 
@@ -144,28 +145,30 @@ class _Answer:
             ),
         )
         if self._asks_for_all:
-            for topic in tuple(cluster.topics.values()):
-                response.topics.append((yield from self._topic_row(topic)))
-                yield
+            found: Iterable[Topic | MetadataResponse.Topic] = tuple(cluster.topics.values())
         else:
-            for name, topic_id in self._asked:
-                response.topics.append((yield from self._asked_row(name, topic_id)))
+            found = (self._find(name, topic_id) for name, topic_id in self._asked)
+        for topic in found:
+            if isinstance(topic, Topic):
+                row = self._topic_row(topic)
+                if len(row.partitions) < len(topic.partitions):
+                    yield from self._add_partitions(row, topic)
+            else:
+                row = topic
+            response.topics.append(row)
+            if not len(response.topics) % TOPICS_AT_ONCE:
                 yield
 
-    def _asked_row(
-        self, name: str | None, topic_id: UUID
-    ) -> Generator[None, None, MetadataResponse.Topic]:
+    def _find(self, name: str | None, topic_id: UUID) -> Topic | MetadataResponse.Topic:
+        """A topic that is asked for, or its row when there is none."""
         cluster = self._ctx.node.cluster
         if name is None or topic_id != ZERO_UUID:
-            topic = cluster.topics_by_id.get(topic_id)
-            if topic is None:
-                return MetadataResponse.Topic(
-                    error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id
-                )
-            return (yield from self._topic_row(topic))
+            return cluster.topics_by_id.get(topic_id) or MetadataResponse.Topic(
+                error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id
+            )
         topic = cluster.topics.get(name)
         if topic is not None:
-            return (yield from self._topic_row(topic))
+            return topic
         code = self._failures.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         try:
             check_topic_name(name)
@@ -173,19 +176,25 @@ class _Answer:
             code = error.code
         return MetadataResponse.Topic(error_code=code, name=name)
 
-    def _topic_row(self, topic: Topic) -> Generator[None, None, MetadataResponse.Topic]:
+    def _topic_row(self, topic: Topic) -> MetadataResponse.Topic:
+        """The row of a topic with its first partitions, which mostly are all that it has."""
         asks = self._request.include_topic_authorized_operations
-        row = MetadataResponse.Topic(
+        first = topic.partitions[:PARTITIONS_AT_ONCE]
+        return MetadataResponse.Topic(
             name=topic.name,
             topic_id=topic.id,
             is_internal=topic.is_internal,
+            partitions=[self._partition_row(partition) for partition in first],
             topic_authorized_operations=TOPIC_OPERATIONS if asks else NOT_ASKED,
         )
-        for partition in topic.partitions:
-            row.partitions.append(self._partition_row(partition))
+
+    def _add_partitions(
+        self, row: MetadataResponse.Topic, topic: Topic
+    ) -> Generator[None, None, None]:
+        for partition in topic.partitions[len(row.partitions) :]:
             if not len(row.partitions) % PARTITIONS_AT_ONCE:
                 yield
-        return row
+            row.partitions.append(self._partition_row(partition))
 
     def _partition_row(self, partition: Partition) -> MetadataResponse.Partition:
         code = self._nodes.leader_error(partition.leader)

@@ -40,6 +40,8 @@ INVALID_SIZE = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
 FIRST_VERSION_THAT_KNOWS_ABORTABLE, FIRST_VERSION_THAT_JOINS = 4, 5
 """Of TxnOffsetCommit (KIP-890)."""
 
+GROUPS_AT_ONCE = 16
+"""Of an OffsetFetch, between two looks whether the turn is over."""
 ROW_BYTES = 50
 """What the record of an offset has at least, beside its names and its metadata."""
 
@@ -240,13 +242,12 @@ class _FetchedOffsets:
 
     def read(self) -> Generator[None, None, None]:
         """Read the offsets of all groups, in pieces."""
-        asked: dict[str, OffsetFetchRequest.Group] = {}
-        for group in groups_to_fetch(self._request, self._ctx.version):
-            known = asked.setdefault(group.group_id, group)
-            if known is not group:
-                _ask_for_both(known, group)
-            yield
-        for group in asked.values():
+        groups = groups_to_fetch(self._request, self._ctx.version)
+        if len(groups) > 1:
+            groups = yield from _each_once(groups)
+        for count, group in enumerate(groups, 1):
+            if not count % GROUPS_AT_ONCE:
+                yield
             yield from self._read_group(group)
 
     def _read_group(self, group: OffsetFetchRequest.Group) -> Generator[None, None, None]:
@@ -280,11 +281,20 @@ class _FetchedOffsets:
         return self.response()
 
 
-def _ask_for_both(known: OffsetFetchRequest.Group, more: OffsetFetchRequest.Group) -> None:
-    if known.topics is None or more.topics is None:
-        known.topics = None
-    else:
-        known.topics += more.topics
+def _each_once(
+    groups: Iterable[OffsetFetchRequest.Group],
+) -> Generator[None, None, list[OffsetFetchRequest.Group]]:
+    """Each group with all that is asked of it; without topics that is all that it has."""
+    asked: dict[str, OffsetFetchRequest.Group] = {}
+    for group in groups:
+        known = asked.setdefault(group.group_id, group)
+        if known is not group:
+            if known.topics is None or group.topics is None:
+                known.topics = None
+            else:
+                known.topics += group.topics
+        yield
+    return list(asked.values())
 
 
 @handles(ApiKey.OFFSET_DELETE, versions="0")

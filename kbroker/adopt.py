@@ -19,6 +19,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from uuid import UUID
 
@@ -62,9 +63,11 @@ from kbroker.storage.naming import (
     parse_folder_name,
 )
 from kbroker.storage.producer_state import ProducerStates
+from kbroker.storage.sync import sync_file
 
 from .config import BrokerConfig, ConfigError, validate_topic_configs
 from .data_folders import METADATA_JOURNAL
+from .threads import at_once
 
 logger = logging.getLogger(__name__)
 
@@ -443,7 +446,7 @@ async def adopt(
     if transfer == Transfer.LINK and not what.is_clean:
         # The first start may cut a segment, and a link would cut Kafka's file too.
         raise AdoptError("--link needs a Kafka that was stopped properly; copy the files instead")
-    files = OsFiles()
+    files = OsFiles(at_once=at_once)
     _make_folder(data_dir)
     lock = files.lock(str(data_dir / LOCK))
     try:
@@ -460,14 +463,10 @@ async def adopt(
 
 
 def _make_durable(what: Plan, data_dir: Path, files: OsFiles) -> None:
-    if files.sync_everything(str(data_dir)):
-        return
-    for key in what.folders:
-        folder = data_dir / folder_name(*key)
-        for path in folder.iterdir():
-            file = files.open(str(path))
-            file.sync()
-            file.close()
+    folders = [data_dir / folder_name(*key) for key in what.folders]
+    paths = [path.as_posix() for folder in folders for path in folder.iterdir()]
+    files.at_once([partial(sync_file, files, path) for path in paths])
+    for folder in folders:
         files.sync_dir(str(folder))
     files.sync_dir(str(data_dir))
 

@@ -25,6 +25,7 @@ from .local_node import LocalNode, NodeMaker, Shared
 from .node import Node
 from .registry import load_apis
 from .server import CannotListen, ConnectionClass, Listener, Server
+from .threads import at_once
 from .topics import DEFAULT, NewTopic, create_topic
 from .vacating import LOOK_SECONDS, vacate
 
@@ -202,7 +203,7 @@ def _data_folders(
     if data_dir is None:
         there = files or MemFiles(limit=config.memory_limit_bytes)
         return find_data_folders(there, [MEMORY_FOLDER], nodes, first=config.node_id)
-    there, paths = files or OsFiles(), absolute_paths(data_dir)
+    there, paths = files or OsFiles(at_once=at_once), absolute_paths(data_dir)
     finish(there, paths)
     return find_data_folders(there, paths, nodes, first=config.node_id)
 

@@ -223,9 +223,13 @@ class Node:
     async def _recover(self) -> None:
         """Look at every log soon after a crash."""
         began = trio.current_time()
-        # Where it fails each log is synced when it is opened.
-        with contextlib.suppress(StorageError), self.flusher.beside_another():
-            await self.in_thread(self.logs.settle)
+        try:
+            with self.flusher.beside_another():
+                await self.in_thread(self.logs.settle)
+        except StorageError as error:
+            logger.error(
+                "what the crash left is not all durable: %s; check the disk", error.message
+            )
         await self.open_all()
         logger.info(
             "opened all %d partitions after the crash in %.1f s",

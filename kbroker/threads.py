@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
+import trio
+
+from kbroker.storage.files import Calls
+
 Result = TypeVar("Result")
+
+HELP_AFTER_SECONDS = 0.001
+"""What takes less is not worth waking threads for, least of all beside other work."""
+HELPERS_MAX = 15
+"""With twice as many 200 syncs took as long; with a quarter a third longer on a busy disk."""
 
 
 class InThread(Protocol):
@@ -14,3 +26,39 @@ class InThread(Protocol):
     def __call__(self, work: Callable[[], Result], /) -> Awaitable[Result]:
         """Return what `work` returns, or raise what it raises."""
         ...
+
+
+def at_once(calls: Calls) -> None:
+    """Make calls that block, several of them at once when they take long; any thread may ask.
+
+    The caller's thread begins alone: a fast disk has synced a few files before another thread is
+    awake. Returns when all calls are done. Raises what the first one raised that failed; those that
+    had not begun by then are left out.
+    """
+    left = deque(calls)
+    alone_until = time.perf_counter() + HELP_AFTER_SECONDS
+    while left and time.perf_counter() < alone_until:
+        left.popleft()()
+    failed: list[Exception] = []
+    helpers = max(min(len(left) - 1, HELPERS_MAX), 0)
+    ended = threading.Semaphore(0)
+    for _ in range(helpers):
+        trio.lowlevel.start_thread_soon(lambda: _make(left, failed), lambda _: ended.release())
+    _make(left, failed)
+    for _ in range(helpers):
+        ended.acquire()
+    if failed:
+        raise failed[0]
+
+
+def _make(left: deque[Callable[[], None]], failed: list[Exception]) -> None:
+    """Make the calls that nobody has taken yet, until one fails."""
+    while left and not failed:
+        try:
+            call = left.popleft()
+        except IndexError:  # another thread was faster
+            return
+        try:
+            call()
+        except Exception as error:  # noqa: BLE001 - whoever waits for the calls is told
+            failed.append(error)

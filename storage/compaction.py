@@ -48,6 +48,7 @@ from .files import Buffer, Files
 from .index import AbortedTransaction
 from .naming import CLEANED, LOG, file_name
 from .segment import RELATIVE_OFFSET_MAX, Segment, SegmentRules
+from .sync import write_ahead
 
 KEY_BYTES = 160
 """Memory for one key of the map: digest, offset and their place in a dict, rounded up."""
@@ -230,7 +231,6 @@ class _Output:
 
     def __init__(self, files: Files, task: CompactionTask, base_offset: int) -> None:
         self.segment = Segment.create(files, task.folder, base_offset, task.rules, suffix=CLEANED)
-        self.segment.dirty = True
         self.sources: list[Source] = []
         self.changed = False
         self._segment_bytes = task.segment_bytes
@@ -255,6 +255,7 @@ class _Output:
     def _append(self, batch: Buffer, header: BatchHeader) -> None:
         segment = self.segment
         segment.append([batch], header.size, header.last_offset, header.max_timestamp)
+        segment.dirty = True
         if segment.size - self._synced_bytes >= SYNC_EVERY_BYTES:
             self._synced_bytes = segment.size
             segment.sync()
@@ -266,9 +267,7 @@ class _Output:
             self._append(*(without_records(header) if header.record_count else self._gone))
             self.changed = self.changed or header.record_count > 0
         self.changed = self.changed or len(self.sources) > 1
-        for write in self.segment.seal():
-            write.prepare()
-        self.segment.prepare()
+        write_ahead(self.segment.seal())
         self.segment.sync()
 
     def describe(self) -> CleanedSegment:

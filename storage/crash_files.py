@@ -24,7 +24,7 @@ from copy import deepcopy
 from typing import Literal, NamedTuple
 
 from .errors import StorageError
-from .files import Buffer, FileRange, Lock
+from .files import Buffer, Calls, FileRange, Lock, one_by_one
 
 SECTOR = 512
 NO_LIMIT = 1 << 40
@@ -35,8 +35,7 @@ MODES: tuple[Mode, ...] = ("drop", "torn", "lost-name", "mixed")
 
 
 class Operation(NamedTuple):
-    """What is about to happen: write, truncate, create, rename, remove, mkdir, sync, syncdir or
-    syncfs."""
+    """What is about to happen: write, truncate, create, rename, remove, mkdir, sync or syncdir."""
 
     kind: str
     path: str
@@ -311,10 +310,9 @@ class CrashFiles:
         self.announce("syncdir", path)
         folder.sync()
 
-    def sync_everything(self, path: str) -> bool:
-        self.announce("syncfs", path)
-        _sync_tree(self._root)
-        return True
+    def at_once(self, calls: Calls) -> None:
+        # What may happen at the same time may happen in any order.
+        one_by_one(random.Random(self.operations).sample(calls, len(calls)))
 
     def lock(self, path: str) -> Lock:
         return _NoLock()
@@ -382,12 +380,3 @@ def _collect(folder: _Folder, path: str, found: dict[str, bytes]) -> None:
             _collect(node, f"{path}{name}/", found)
         else:
             found[f"{path}{name}"] = bytes(node.data)
-
-
-def _sync_tree(folder: _Folder) -> None:
-    folder.sync()
-    for node in folder.names.values():
-        if isinstance(node, _Folder):
-            _sync_tree(node)
-        else:
-            node.stable = bytes(node.data)

@@ -2,9 +2,13 @@
 
 Everything that differs by platform is here, each with a plain fallback: vectored writes (absent on
 Windows), the call that makes bytes durable (fdatasync; F_FULLFSYNC on macOS, where fsync stops at
-the drive's cache), directory sync (impossible on Windows, where names are durable by other means),
-one sync for a whole file system (Linux). The rest of the store sees two small interfaces, `Files`
-and `File`, and works unchanged on a disk (`OsFiles`) and in memory (`MemFiles`).
+the drive's cache), directory sync (impossible on Windows, where names are durable by other means).
+The rest of the store sees two small interfaces, `Files` and `File`, and works unchanged on a disk
+(`OsFiles`) and in memory (`MemFiles`).
+
+What counts as durable was synced by itself, file by file. Linux has one sync for a whole file system
+(syncfs), but not every file system keeps its promise: on FUSE it may not reach the server at all,
+and before Linux 5.8 it does not tell of writes that failed.
 
 Paths are strings with forward slashes on every platform.
 """
@@ -12,7 +16,6 @@ Paths are strings with forward slashes on every platform.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import os
 import shutil
@@ -26,6 +29,7 @@ import filelock
 from .errors import StorageError
 
 Buffer = bytes | bytearray | memoryview
+Calls = Sequence[Callable[[], None]]
 
 
 class Lock(Protocol):
@@ -154,8 +158,11 @@ class Files(Protocol):
     def sync_dir(self, path: str) -> None:
         """Make the names in a folder survive a power cut. Blocks."""
 
-    def sync_everything(self, path: str) -> bool:
-        """One sync of the whole file system that holds `path`; False where that does not exist."""
+    def at_once(self, calls: Calls) -> None:
+        """Make calls that sync, in any order and perhaps several at a time; blocks.
+
+        Raises what one of them raised; calls that had not begun by then are left out.
+        """
 
     def lock(self, path: str) -> Lock:
         """Claim a lock file. Raises StorageError when someone else holds it."""
@@ -176,19 +183,6 @@ def _fsync_call() -> Callable[[int], None]:
     return getattr(os, "fdatasync", os.fsync)
 
 
-def _syncfs_call() -> Callable[[int], int] | None:
-    """Linux's syncfs, which os does not offer; None elsewhere."""
-    if not sys.platform.startswith("linux"):
-        return None
-    try:
-        call = ctypes.CDLL(None, use_errno=True).syncfs
-    except (OSError, AttributeError):
-        return None
-    call.argtypes = [ctypes.c_int]
-    call.restype = ctypes.c_int
-    return call
-
-
 def _joined_write(fd: int, parts: Sequence[Buffer]) -> int:
     return os.write(fd, b"".join(parts))
 
@@ -200,7 +194,6 @@ def _seek_read(fd: int, size: int, position: int) -> bytes:
 
 
 _fsync = _fsync_call()
-_syncfs = _syncfs_call()
 _writev: Callable[[int, Sequence[Buffer]], int] = getattr(os, "writev", _joined_write)
 _pread: Callable[[int, int, int], bytes] = getattr(os, "pread", _seek_read)
 _APPEND = (
@@ -220,6 +213,12 @@ def _reported(action: str, path: str) -> Iterator[None]:
         raise
     except OSError as error:
         raise StorageError(f"cannot {action} {path}: {error.strerror or error}") from error
+
+
+def one_by_one(calls: Calls) -> None:
+    """Make calls in their order; raises what one of them raises."""
+    for call in calls:
+        call()
 
 
 class _Handle:
@@ -342,13 +341,17 @@ class _FileLock:
 class OsFiles:
     """Files of the operating system.
 
-    `read_only`: they belong to another process, and `open` gives files that only can be read.
+    `read_only`: they belong to another process, and `open` gives files that only can be read;
+    `at_once` makes calls that block, returns when all are done, and raises what one of them raised.
     """
 
     durable = True
 
-    def __init__(self, *, read_only: bool = False) -> None:
+    def __init__(
+        self, *, read_only: bool = False, at_once: Callable[[Calls], None] = one_by_one
+    ) -> None:
         self._read_only = read_only
+        self._at_once = at_once
 
     def open(self, path: str, *, create: bool = False) -> OsFile:
         return OsFile(path, create=create, read_only=self._read_only)
@@ -427,18 +430,8 @@ class OsFiles:
             finally:
                 os.close(fd)
 
-    def sync_everything(self, path: str) -> bool:
-        if _syncfs is None:
-            return False
-        with _reported("sync the file system of", path):
-            fd = os.open(path, os.O_RDONLY)
-            try:
-                if _syncfs(fd) != 0:
-                    code = ctypes.get_errno()
-                    raise OSError(code, os.strerror(code))
-            finally:
-                os.close(fd)
-        return True
+    def at_once(self, calls: Calls) -> None:
+        self._at_once(calls)
 
     def lock(self, path: str) -> Lock:
         lock = filelock.FileLock(path)
@@ -703,8 +696,8 @@ class MemFiles:
     def sync_dir(self, path: str) -> None:
         pass
 
-    def sync_everything(self, path: str) -> bool:
-        return True
+    def at_once(self, calls: Calls) -> None:
+        one_by_one(calls)
 
     def lock(self, path: str) -> Lock:
         if path in self._locks:

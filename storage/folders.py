@@ -238,7 +238,7 @@ class LogFolders:
             by_folder.setdefault(log.folder.rpartition("/")[0], []).append(log)
         ends = []
         for path, some in by_folder.items():
-            synced = sync_logs(self.files, path, some)
+            synced = sync_logs(self.files, some)
             if not synced:
                 self._by_path[path].fail(some[0].offline or f"{path}: a sync failed")
             ends += synced

@@ -610,7 +610,7 @@ class Log:
         """
         offset = self.log_end_offset
         try:
-            sync_together(self._files, self._data_dir, self.take_dirty())
+            sync_together(self._files, self.take_dirty())
         except StorageError as error:
             self.fail(str(error))
             raise

@@ -14,7 +14,8 @@ The owner calls, from its event loop:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
+from functools import partial
 from itertools import count
 from typing import NamedTuple
 from uuid import UUID
@@ -39,22 +40,23 @@ from .naming import (
     META_PROPERTIES,
     PARTITION_METADATA,
     deleted_folder_name,
+    file_name,
     folder_name,
     parse_folder_name,
     parse_future_folder_name,
+    segments_from,
     stray_folder_name,
 )
 from .open_segments import OpenSegments
 from .recovery import Cut, load_log
 from .segment import Segment
-from .sync import SyncItem, sync_in_order, sync_together
+from .sync import SyncItem, sync_together
 
 CHECKPOINT_EVERY_MS = 5_000
 _ROLLED_EVERY_MS = 1_000
 CHECKPOINT_EVERY_BYTES = 16 * 1024 * 1024
-TOGETHER_ABOVE = 100
-"""Items of one checkpoint above which the whole file system is synced, once before they get their
-names and once after; below, that may have to write much that is no business of ours."""
+LOGS_AT_ONCE = 16
+"""How many logs a checkpoint makes durable at the same time."""
 
 _NO_ID = UUID(int=0)
 
@@ -83,12 +85,10 @@ class CheckpointJob:
     def __init__(
         self,
         files: Files,
-        data_dir: str,
         checkpoints: OffsetCheckpoints,
         logs: list[_Collected],
     ) -> None:
         self._files = files
-        self._data_dir = data_dir
         self._checkpoints = checkpoints
         self._logs = logs
 
@@ -104,34 +104,15 @@ class CheckpointJob:
         self._remove(one_by_one=False)
 
     def _settle(self) -> None:
-        if sum(len(each.before) for each in self._logs) > TOGETHER_ABOVE:
-            self._settle_together()
-        for log, _, before, _ in self._logs:
-            while before:
-                with self._checkpoints.guard:
-                    if not log.deleted:
-                        sync_in_order(before[:1])
-                del before[0]
+        """Settle what each log needs, in its order, and several logs at once.
 
-    def _settle_together(self) -> None:
-        """Settle everything with two syncs, where the system has one for everything."""
-        for item in self._guarded():
-            item.prepare()
-        if not self._files.sync_everything(self._data_dir):
-            return
-        for item in self._guarded():
-            item.settle()
-        self._files.sync_everything(self._data_dir)
-        for each in self._logs:
-            each.before.clear()
-
-    def _guarded(self) -> Iterator[SyncItem]:
-        """What is to be settled, each item with the guard held."""
-        for log, _, before, _ in self._logs:
-            for item in before:
+        So many that the guard is held for a moment only.
+        """
+        for start in range(0, len(self._logs), LOGS_AT_ONCE):
+            waiting = self._logs[start : start + LOGS_AT_ONCE]
+            while waiting := [each for each in waiting if each.before]:
                 with self._checkpoints.guard:
-                    if not log.deleted:
-                        yield item
+                    self._files.at_once([partial(_settle_first, each) for each in waiting])
 
     def _remove(self, *, one_by_one: bool) -> None:
         """Remove segments, the oldest first.
@@ -159,6 +140,13 @@ class CheckpointJob:
         """Give the logs again what was not done."""
         for log, _, before, after in self._logs:
             log.put_back(before, after)
+
+
+def _settle_first(collected: _Collected) -> None:
+    """Do the first thing that a log's offsets rely on."""
+    if not collected.log.deleted:
+        collected.before[0].sync()
+    del collected.before[0]
 
 
 def _key(log: Log) -> Partition:
@@ -299,7 +287,7 @@ class LogManager:
     def fail(self, reason: str) -> None:
         """Take the folder offline for good: nothing in it is served or taken any more."""
         self.failed = self.failed or reason
-        for log in self._logs.values():
+        for log in self:
             log.fail(reason)
 
     def usage(self) -> tuple[int, int]:
@@ -329,12 +317,31 @@ class LogManager:
         return [(*partition, self._topic_id(partition)) for partition in self.folders()]
 
     def settle(self) -> None:
-        """Make durable what an owner that crashed had written, in one step for all logs.
+        """Make durable what an owner that crashed had written, several logs at once.
 
-        Without it each log is synced when it is opened. Blocks; a worker thread may call it. Raises
-        StorageError.
+        Without it each log is synced when it is opened. Blocks; a worker thread may call it, while
+        the owner opens logs. Raises StorageError.
         """
-        self._durable = self._files.sync_everything(self.data_dir)
+        self._files.at_once([partial(self._settle_log, key) for key in tuple(self._unopened)])
+        self._files.sync_dir(self.data_dir)
+        self._durable = True
+
+    def _settle_log(self, key: Partition) -> None:
+        """Make durable what a log holds from its recovery point on, and its names."""
+        folder = f"{self.data_dir}/{folder_name(*key)}"
+        point = self._checkpoints.get(key).recovery_point
+        with suppress(FileNotFoundError):  # it may have been deleted since
+            for base in segments_from(self._files.listdir(folder), point):
+                file = self._files.open(f"{folder}/{file_name(base, LOG)}")
+                try:
+                    file.sync()
+                except StorageError as error:
+                    # Another sync would not tell of what this one could not write.
+                    self.fail(str(error))
+                    raise
+                finally:
+                    file.close()
+            self._files.sync_dir(folder)
 
     def _topic_id(self, partition: Partition) -> UUID | None:
         log = self._logs.get(partition)
@@ -566,7 +573,7 @@ class LogManager:
         # In place, because the logs share it. What is not synced yet will change again.
         for log in [log for log in self._changed if not log.dirty]:
             del self._changed[log]
-        self._job = CheckpointJob(self._files, self.data_dir, self._checkpoints, collected)
+        self._job = CheckpointJob(self._files, self._checkpoints, collected)
         return self._job
 
     def _lower_recovery_point(self, log: Log) -> None:
@@ -613,7 +620,7 @@ class LogManager:
     def _sync_all(self) -> None:
         """Sync all logs in one pass, which leaves little for each."""
         dirty = [log for log in self._logs.values() if log.dirty and log.offline is None]
-        for log, end in sync_logs(self._files, self.data_dir, dirty):
+        for log, end in sync_logs(self._files, dirty):
             log.synced(end)
 
 
@@ -627,8 +634,8 @@ def _make_folder(files: Files, path: str) -> None:
     files.sync_dir(parent or ("/" if path.startswith("/") else "."))
 
 
-def sync_logs(files: Files, data_dir: str, logs: Iterable[Log]) -> list[tuple[Log, int]]:
-    """One sync pass over many logs, whichever way is cheapest; blocks.
+def sync_logs(files: Files, logs: Iterable[Log]) -> list[tuple[Log, int]]:
+    """One sync pass over many logs, several at a time where that is faster; blocks.
 
     A worker thread may call it while the owner appends, one pass at a time. Returns each log with
     its end offset from before the pass began, for `Log.synced`; logs whose sync failed are offline
@@ -637,7 +644,7 @@ def sync_logs(files: Files, data_dir: str, logs: Iterable[Log]) -> list[tuple[Lo
     passes = [(log, log.log_end_offset) for log in logs]
     items = [item for log, _ in passes for item in log.take_dirty()]
     try:
-        sync_together(files, data_dir, items)
+        sync_together(files, items)
     except StorageError as error:
         # One failure of the disk under all logs of the folder: none of them can be trusted.
         for log, _ in passes:

@@ -15,7 +15,7 @@ from .files import Files
 from .log import Log
 from .manager import LogManager
 from .naming import CLEAN_SHUTDOWN, LEADER_EPOCHS, SNAPSHOT, file_name, folder_name
-from .sync import FileWrite
+from .sync import write_ahead
 
 
 def seal(log: Log) -> None:
@@ -27,9 +27,7 @@ def seal(log: Log) -> None:
         return
     log.roll()
     items, doomed = log.unsettled()
-    for item in items:
-        if isinstance(item, FileWrite) and not item.is_prepared:
-            item.prepare()
+    write_ahead(items)
     log.put_back(items, doomed)  # the next checkpoint makes them durable
 
 

@@ -20,6 +20,8 @@ data/                                       one broker
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
+from collections.abc import Iterable
 from uuid import UUID
 
 from .errors import StorageError
@@ -62,6 +64,13 @@ def parse_file_name(name: str) -> tuple[int, str] | None:
     """The offset and suffix of a numbered file; None for any other name."""
     match = _NUMBERED.fullmatch(name)
     return (int(match[1]), match[2]) if match else None
+
+
+def segments_from(names: Iterable[str], offset: int) -> list[int]:
+    """Where the segments begin that hold `offset` and what comes after it, rising."""
+    parsed = filter(None, map(parse_file_name, names))
+    bases = sorted(base for base, suffix in parsed if suffix == LOG)
+    return bases[max(bisect_right(bases, offset) - 1, 0) :]
 
 
 def folder_name(topic: str, partition: int) -> str:

@@ -133,7 +133,7 @@ class Segment:
         self._file: File | None = None
         self._open_segments: OpenSegments | None = None
         self._used = False  # since somebody last asked for its descriptor
-        self._syncing = False  # between `prepare` and the end of `sync`
+        self._syncing = False  # in another thread, perhaps
         self._lost: StorageError | None = None  # why bytes may be lost that no sync has told of
         self._sealed = True
         self._offsets: OffsetIndex | None = None
@@ -321,27 +321,19 @@ class Segment:
         # The name of a new file must be durable before something relies on it.
         return [write, FolderSync(self._files, self._path.rpartition("/")[0])]
 
-    def prepare(self) -> None:
-        """Part of a sync pass: what is appended from now on needs another one."""
+    def sync(self) -> None:
+        """Make durable what was appended until now. Any thread may call it. Raises StorageError."""
         # In this order: a segment that is not dirty is durable, or says that it is being synced.
         self._syncing = self._used = True
         self.dirty = False
-
-    def sync(self) -> None:
-        """Make the bytes of this segment durable. Any thread may call it."""
         file = self._file
         if file is not None:
             file.sync()
-        self.settle()
-
-    def settle(self) -> bool:
-        """Part of a sync pass: what was there when it began is durable. Raises StorageError."""
         if self._lost is not None:
             raise self._lost
         self._syncing = False
         if self._sealed:
             self._close_file()
-        return False
 
     def _is_durable(self) -> bool:
         """Whether nothing waits for a sync, not even for one that runs in another thread."""

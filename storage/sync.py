@@ -13,53 +13,20 @@ from typing import Protocol
 
 from .files import File, Files
 
-WHOLE_ABOVE = 8
-"""Above this many items one sync of the file system is cheaper than one for each.
-
-Measured with 200 dirty files: 0.9 ms against 22 ms.
-"""
-
 
 class SyncItem(Protocol):
-    """Something that is not durable yet.
-
-    `prepare` comes first; then either `sync`, or a sync of the whole file system and `settle`.
-    """
+    """Something that is not durable yet."""
 
     __slots__ = ()
-
-    def prepare(self) -> None:
-        """Write the bytes, or say that the sync begins."""
 
     def sync(self) -> None:
-        """Block until the item is durable, and settle it. Raises StorageError."""
+        """Do what is left to do, and block until it is durable; any thread may call it.
 
-    def settle(self) -> bool:
-        """Do what may happen only after the sync; returns whether that changed names."""
-
-
-class _Settled:
-    """An item that is done when it is durable."""
-
-    __slots__ = ()
-
-    def settle(self) -> bool:
-        return False
+        Raises StorageError.
+        """
 
 
-class _Late(SyncItem):
-    """An item that has nothing to write: what it does comes after what was synced before it."""
-
-    __slots__ = ()
-
-    def prepare(self) -> None:
-        pass
-
-    def sync(self) -> None:
-        self.settle()
-
-
-class FolderSync(_Settled):
+class FolderSync:
     """The names in one folder."""
 
     __slots__ = ("_files", "_path")
@@ -68,16 +35,13 @@ class FolderSync(_Settled):
         self._files = files
         self._path = path
 
-    def prepare(self) -> None:
-        pass
-
     def sync(self) -> None:
         # A folder may have been deleted since; then its names matter to nobody.
         with suppress(FileNotFoundError):
             self._files.sync_dir(self._path)
 
 
-class FileSync(_Settled):
+class FileSync:
     """Bytes that were written to a file."""
 
     __slots__ = ("_files", "_path")
@@ -86,32 +50,31 @@ class FileSync(_Settled):
         self._files = files
         self._path = path
 
-    def prepare(self) -> None:
-        pass
-
     def sync(self) -> None:
         with suppress(FileNotFoundError):  # it may have been deleted since
             sync_file(self._files, self._path)
 
 
-class FileWrite(_Settled):
-    """Bytes that belong at `position` of a file, and end it. `is_prepared`: they are there."""
+class FileWrite:
+    """Bytes that belong at `position` of a file, and end it. `is_written`: they are there."""
 
-    __slots__ = ("_data", "_files", "_path", "_position", "is_prepared")
+    __slots__ = ("_data", "_files", "_path", "_position", "is_written")
 
     def __init__(self, files: Files, path: str, position: int, data: bytes) -> None:
         self._files = files
         self._path = path
         self._position = position
         self._data = data
-        self.is_prepared = False
+        self.is_written = False
 
-    def prepare(self) -> None:
+    def write(self) -> None:
+        """Put the bytes there, not durably. Raises StorageError."""
         # A file that is too short was cut by a crash; it reads as damaged and is rebuilt.
         _write(self._files, self._path, self._position, self._data)
-        self.is_prepared = True
+        self.is_written = True
 
     def sync(self) -> None:
+        self.write()
         sync_file(self._files, self._path)
 
 
@@ -125,24 +88,15 @@ class AtomicWrite:
         self._path = path
         self._data = data
 
-    def prepare(self) -> None:
-        _write(self._files, self._temporary, 0, self._data)
-
     def sync(self) -> None:
-        sync_file(self._files, self._temporary)
-        self.settle()
+        temporary = self._path + ".tmp"
+        _write(self._files, temporary, 0, self._data)
+        sync_file(self._files, temporary)
+        self._files.rename(temporary, self._path)
         self._files.sync_dir(self._path.rpartition("/")[0])
 
-    def settle(self) -> bool:
-        self._files.rename(self._temporary, self._path)
-        return True
 
-    @property
-    def _temporary(self) -> str:
-        return self._path + ".tmp"
-
-
-class Removal(_Late):
+class Removal:
     """A file that what was synced before it has replaced."""
 
     __slots__ = ("_files", "_path")
@@ -151,12 +105,11 @@ class Removal(_Late):
         self._files = files
         self._path = path
 
-    def settle(self) -> bool:
+    def sync(self) -> None:
         self._files.remove(self._path)
-        return True
 
 
-class Closing(_Late):
+class Closing:
     """A file that is needed no more."""
 
     __slots__ = ("_file",)
@@ -164,9 +117,8 @@ class Closing(_Late):
     def __init__(self, file: File) -> None:
         self._file = file
 
-    def settle(self) -> bool:
+    def sync(self) -> None:
         self._file.close()
-        return False
 
 
 def _write(files: Files, path: str, position: int, data: bytes) -> None:
@@ -196,7 +148,7 @@ class SegmentFiles(Protocol):
     def remove(self) -> None: ...
 
 
-class SegmentRemoval(_Late):
+class SegmentRemoval:
     """All files of a segment that what was synced before it has replaced."""
 
     __slots__ = ("_segment",)
@@ -204,9 +156,8 @@ class SegmentRemoval(_Late):
     def __init__(self, segment: SegmentFiles) -> None:
         self._segment = segment
 
-    def settle(self) -> bool:
+    def sync(self) -> None:
         self._segment.remove()
-        return True
 
 
 class InOrder:
@@ -217,38 +168,29 @@ class InOrder:
     def __init__(self, items: Sequence[SyncItem]) -> None:
         self._items = items
 
-    def prepare(self) -> None:
-        pass
-
     def sync(self) -> None:
         sync_in_order(self._items)
 
-    def settle(self) -> bool:
-        self.sync()
-        return True
+
+def write_ahead(items: Iterable[SyncItem]) -> None:
+    """Write what is to stand in files, without making it durable. Raises StorageError."""
+    for item in items:
+        if isinstance(item, FileWrite) and not item.is_written:
+            item.write()
 
 
 def sync_in_order(items: Iterable[SyncItem]) -> None:
     """Make items durable one after the other, for items that build on each other."""
     for item in items:
-        item.prepare()
         item.sync()
 
 
-def sync_together(files: Files, folder: str, items: Sequence[SyncItem]) -> None:
-    """Make segments, folders and file writes durable, whichever way is cheapest.
+def sync_together(files: Files, items: Sequence[SyncItem]) -> None:
+    """Make items durable that do not build on each other, several at a time where that is faster.
 
     Blocks; any thread may call it, one at a time per log.
 
     Raises StorageError. What is durable by then is unknown, and trying again would tell nothing:
     after a failed sync the system forgets which bytes are not on the disk.
     """
-    for item in items:
-        item.prepare()
-    if len(items) > WHOLE_ABOVE and files.sync_everything(folder):
-        renamed = [item for item in items if item.settle()]
-        if renamed:
-            files.sync_everything(folder)
-        return
-    for item in items:
-        item.sync()
+    files.at_once([item.sync for item in items])

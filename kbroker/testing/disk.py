@@ -56,8 +56,8 @@ POINTS: dict[str, Matcher] = {
     COMPLETED: lambda kind, _path: kind == COMPLETED,
 }
 """Where a crash can be put: each lies between one step and the next."""
-FAILING = {"fsync": ("sync", "syncfs"), "write": ("write",)}
-"""What of a disk can fail, and the operations that it stands for."""
+FAILING = {"fsync": "sync", "write": "write"}
+"""What of a disk can fail, and the operation that it stands for."""
 
 
 def _matcher(point: str) -> Matcher:
@@ -243,16 +243,15 @@ class Disk(CrashFiles):
         super().announce(kind, path)
         self._look(kind, path)
         orders = self.orders
-        if kind in FAILING["fsync"] and orders.pause_ms:
+        if kind == FAILING["fsync"] and orders.pause_ms:
             orders.paused = True
             time.sleep(orders.pause_ms / 1000)
         folder = path.rpartition("/")[0]
         if kind == "write" and folder in orders.full:
             orders.unrefused.pop(folder, None)
             raise StorageError(f"cannot append to {path}: {os.strerror(errors.ENOSPC)}")
-        concerned = any(map(_is_log, self._unsynced if kind == "syncfs" else (path,)))
         for index, (operation, number) in enumerate(orders.failures):
-            if concerned and kind in FAILING[operation]:
+            if _is_log(path) and kind == FAILING[operation]:
                 del orders.failures[index]
                 raise StorageError(f"{operation} of {path}: {os.strerror(number)}")
 
@@ -286,13 +285,6 @@ class Disk(CrashFiles):
         elif step.name == MARKER:
             self._markers[step.producer_id] += 1
             self._look(f"{MARKER}({self._markers[step.producer_id]})", path)
-
-    def sync_everything(self, path: str) -> bool:
-        unsynced = list(self._unsynced)
-        super().sync_everything(path)
-        for each in unsynced:
-            self.synced(each)
-        return True
 
     def _look(self, kind: str, path: str) -> None:
         if self.after_cut is not None:

@@ -27,6 +27,7 @@ from kbroker.storage.naming import (
     OFFSET_INDEX,
     TIME_INDEX,
 )
+from kbroker.threads import at_once
 
 from .disk import FOLDER, Disk
 
@@ -152,7 +153,7 @@ class FolderStore:
     """
 
     def __init__(self, folders: Sequence[str], *, is_temporary: bool = False) -> None:
-        self.files: Files = OsFiles()
+        self.files: Files = OsFiles(at_once=at_once)
         self.folders = tuple(Path(folder).absolute().as_posix() for folder in folders)
         self._is_temporary = is_temporary
         self._remove = weakref.finalize(self, _remove_all, self.folders if is_temporary else ())

@@ -20,6 +20,7 @@ from kbroker.protocol.messages.log_dirs import AlterReplicaLogDirsRequest, Descr
 from kbroker.protocol.messages.topics import CreateTopicsRequest
 from kbroker.storage.checkpoints import MetaProperties
 from kbroker.storage.errors import StorageError
+from kbroker.storage.files import OsFile
 
 from ..brokers import started
 from ..wire import (
@@ -203,11 +204,11 @@ async def test_a_disk_that_fails_takes_its_own_partitions(
         await produce(client, topic, batch([b"safe"]), partition=index)
     where = {index: name for (_, index), (name, _) in (await places(client)).items()}
 
-    def sync_together(files: Any, path: str, items: Any) -> None:
-        if path == str(folders[1]):
+    def sync(file: OsFile) -> None:
+        if file.path.startswith(f"{folders[1]}/"):
             raise StorageError("the disk is gone")
 
-    monkeypatch.setattr("kbroker.storage.manager.sync_together", sync_together)
+    monkeypatch.setattr(OsFile, "sync", sync)
     codes = {}
     for _ in range(2):
         for index in range(3):

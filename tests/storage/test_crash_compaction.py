@@ -76,7 +76,7 @@ class Script:
         log.append(memoryview(data), read_header(data), leader_epoch=number // 25, now_ms=NOW)
 
     def ack(self) -> None:
-        for log, end in sync_logs(self.files, "data", [self.log]):
+        for log, end in sync_logs(self.files, [self.log]):
             log.synced(end)
             log.advance_high_watermark(end)
         self.truth.acked |= {record.key: record for record in self.waiting}
@@ -200,15 +200,6 @@ def cut_everywhere(
 
 def test_no_cut_loses_the_last_value_of_a_key(capsys: pytest.CaptureFixture[str]) -> None:
     cut_everywhere(Script, find_faults, capsys)
-
-
-def test_with_one_sync_for_all_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kbroker.storage.sync.WHOLE_ABOVE", 1)
-    monkeypatch.setattr("kbroker.storage.manager.TOGETHER_ABOVE", 0)
-    enumeration = Enumeration(find_faults, deep=False)
-    enumeration.run(Script)
-    assert not enumeration.faults, enumeration.summary()
-    assert enumeration.kinds["syncfs"] > 5
 
 
 def test_the_enumeration_sees_segments_that_come_back(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,13 +79,6 @@ def test_mixed_applies_a_rename_whole_or_not_at_all(files: CrashFiles) -> None:
     assert {tuple(image) for image in left(files, "mixed")} == {("d/", "d/a"), ("d/", "d/b")}
 
 
-def test_one_sync_for_everything(files: CrashFiles) -> None:
-    files.mkdir("d/sub")
-    files.open("d/sub/b", create=True).append([b"x"])
-    files.sync_everything("d")
-    assert left(files, "lost-name")[0]["d/sub/b"] == b"x"
-
-
 def test_a_cut_leaves_the_running_disk_alone(files: CrashFiles) -> None:
     file = files.open("d/a")
     copy = files.crashed("drop", 0)

@@ -6,6 +6,7 @@ import gc
 import os
 import resource
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -118,7 +119,9 @@ class TestFiles:
         files.rmtree(f"{folder}/moved")
         assert files.listdir(folder) == ["d"]
         files.sync_dir(folder)
-        files.sync_everything(folder)
+        synced: list[str] = []
+        files.at_once([partial(synced.append, "a"), partial(synced.append, "b")])
+        assert sorted(synced) == ["a", "b"]
 
     def test_write_atomic_replaces(self, place: Place) -> None:
         files, folder = place
@@ -294,19 +297,16 @@ class TestDisk:
         file.close()
         file.sync()
         assert len(synced) == 1
-        assert OsFiles().sync_everything(tmp_path.as_posix())
 
     def test_plain_fallbacks(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(files_module, "_writev", files_module._joined_write)
         monkeypatch.setattr(files_module, "_pread", files_module._seek_read)
-        monkeypatch.setattr(files_module, "_syncfs", None)
         files = OsFiles()
         file = files.open((tmp_path / "a").as_posix(), create=True)
         file.append([b"abc", b"def"])
         assert file.read(1, 3) == b"bcd"
         assert file.append([b"g"]) == 6
         assert file.read(0, 10) == b"abcdefg"
-        assert not files.sync_everything(tmp_path.as_posix())
 
 
 @contextlib.contextmanager

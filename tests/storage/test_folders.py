@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from kbroker.protocol.records import placed
-from kbroker.storage.crash_files import CrashFiles
+from kbroker.storage.crash_files import CrashFiles, Operation
 from kbroker.storage.errors import StorageError
 from kbroker.storage.files import Files
 from kbroker.storage.folders import LogFolders
@@ -94,18 +94,19 @@ def test_a_partition_in_two_folders_is_refused() -> None:
 # -- a disk that fails
 
 
-def test_a_failed_sync_takes_its_own_folder_offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    folders = open_folders(CrashFiles())
+def test_a_failed_sync_takes_its_own_folder_offline() -> None:
+    files = CrashFiles()
+    folders = open_folders(files)
     bad, good, idle = (open_log(folders, index=index) for index in range(3))
     assert idle.folder.startswith(ONE)
     append(idle, b"x")
     commit(idle)
 
-    def sync_together(files: Files, path: str, items: object) -> None:
-        if path == ONE:
+    def refuse(operation: Operation) -> None:
+        if operation.kind == "sync" and operation.path.startswith(ONE):
             raise StorageError("the disk is gone")
 
-    monkeypatch.setattr("kbroker.storage.manager.sync_together", sync_together)
+    files.hook = refuse
     append(bad, b"x")
     append(good, b"y")
     assert folders.sync([bad, good]) == [(good, 1)]

@@ -8,6 +8,7 @@ from kbroker.storage.crash_files import CrashFile, CrashFiles, Operation
 from kbroker.storage.errors import StorageError
 from kbroker.storage.log import Log
 from kbroker.storage.manager import LogManager, sync_logs
+from kbroker.storage.sync import sync_in_order
 
 from .helpers import META, NOW, SMALL, TOPIC_ID, append, values
 
@@ -29,11 +30,11 @@ def test_the_one_that_was_used_longest_ago_is_closed() -> None:
     logs = logs_of(files, 4, open_files_max=3)
     for log in logs[:3]:
         append(log, b"x")
-        sync_logs(files, "data", logs)
+        sync_logs(files, logs)
     assert [is_open(log) for log in logs[:3]] == [True] * 3
     append(logs[3], b"x")
     assert [is_open(log) for log in logs].count(True) == 3
-    sync_logs(files, "data", logs)
+    sync_logs(files, logs)
     closed = next(log for log in logs if not is_open(log))
     append(closed, b"y")
     assert is_open(closed)
@@ -48,7 +49,7 @@ def test_bytes_are_synced_before_their_file_is_closed() -> None:
     for log in logs:
         append(log, b"x")
     assert [is_open(log) for log in logs] == [False, True]
-    assert sync_logs(files, "data", logs) == [(log, 1) for log in logs]
+    assert sync_logs(files, logs) == [(log, 1) for log in logs]
     assert [values(log) for log in logs_of(files.crashed("drop", 0), 2)] == [[b"x"]] * 2
 
 
@@ -76,28 +77,27 @@ def test_a_file_stays_open_while_it_is_synced() -> None:
     files = CrashFiles()
     first, second = logs_of(files, 2)
     append(first, b"x")
-    items = first.take_dirty()
-    for item in items:
-        item.prepare()
-    append(second, b"x")
-    assert is_open(first)
-    for item in items:
-        item.sync()
-    append(second, b"y")
+    opened: list[bool] = []
+
+    def go_on(_: Operation) -> None:
+        files.hook = None
+        append(second, b"x")
+        opened.append(is_open(first))
+
+    files.hook = go_on
+    sync_logs(files, [first])
+    assert opened == [True]
     again = logs_of(files.crashed("drop", 0), 1)[0]
     assert values(again) == [b"x"]
 
 
-def test_a_segment_that_is_sealed_during_a_sync_is_synced() -> None:
+def test_a_segment_that_is_sealed_during_a_pass_is_synced() -> None:
     files = CrashFiles()
     (log,) = logs_of(files, 1)
     append(log, b"x")
     items = log.take_dirty()
-    for item in items:
-        item.prepare()
     log.roll()
-    for item in items:
-        item.sync()
+    sync_in_order(items)
     (again,) = logs_of(files.crashed("drop", 0), 1)
     assert values(again) == [b"x"]
 
@@ -108,7 +108,7 @@ def test_removed_segments_are_let_go() -> None:
     log = manager.open_log("orders", TOPIC_ID, 0, SMALL, now_ms=NOW)
     for number in range(100):
         append(log, b"value %d" % number)
-        sync_logs(files, "data", [log])
+        sync_logs(files, [log])
     assert log.active is not None
     assert log.active.base_offset > 20, "it has rolled"
     assert manager._open_segments is not None
@@ -122,7 +122,7 @@ def test_without_a_descriptor_for_the_sync_the_file_stays_open(
     logs = logs_of(files, 2)
     for log in logs:
         append(log, b"x")
-    sync_logs(files, "data", logs)
+    sync_logs(files, logs)
     append(logs[0], b"y")
     open_file = files.open
 
@@ -135,4 +135,4 @@ def test_without_a_descriptor_for_the_sync_the_file_stays_open(
     append(logs[1], b"y")
     assert (is_open(logs[0]), is_open(logs[1])) == (True, True)
     monkeypatch.undo()
-    assert sync_logs(files, "data", logs) == [(log, 2) for log in logs]
+    assert sync_logs(files, logs) == [(log, 2) for log in logs]

@@ -80,7 +80,6 @@ class TestAppend:
         segment.dirty = True
         segment.seal()
         assert len(os.listdir("/proc/self/fd")) == before + 1, "the sync still needs it"
-        segment.prepare()
         segment.sync()
         assert len(os.listdir("/proc/self/fd")) == before
         found = segment.range(0, SIZE, LeaderEpochs())

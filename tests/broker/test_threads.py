@@ -1,0 +1,62 @@
+"""Calls that block, several at once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+from kbroker import threads
+from kbroker.threads import HELPERS_MAX, at_once
+
+WAIT_SECONDS = 20
+
+
+def test_calls_that_take_long_are_made_at_once() -> None:
+    """As many as there may be meet; one more would wait for ever."""
+    meeting = threading.Barrier(HELPERS_MAX + 1, timeout=WAIT_SECONDS)
+    first = threading.Event()
+    met: list[int] = []
+
+    def begin() -> None:
+        first.wait(2 * threads.HELP_AFTER_SECONDS)
+
+    calls: list[Callable[[], object]] = [begin, *[meeting.wait] * (HELPERS_MAX + 1)]
+    at_once([lambda call=call: met.append(call() is None) for call in calls])  # type: ignore[misc]
+    assert len(met) == len(calls)
+
+
+def test_calls_that_are_quick_are_made_by_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "HELP_AFTER_SECONDS", WAIT_SECONDS)
+    made: list[tuple[int, int]] = []
+    at_once([lambda n=n: made.append((n, threading.get_ident())) for n in range(100)])  # type: ignore[misc]
+    assert made == [(number, threading.get_ident()) for number in range(100)]
+
+
+def test_each_call_is_made_once_whoever_makes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "HELP_AFTER_SECONDS", 0)
+    made: list[int] = []
+    for count in (0, 1, 2, 1000):
+        at_once([partial(made.append, number) for number in range(count)])
+        assert sorted(made) == list(range(count))
+        made.clear()
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_what_fails_is_told_and_nothing_is_begun_after_it(
+    monkeypatch: pytest.MonkeyPatch, alone: bool
+) -> None:
+    monkeypatch.setattr(threads, "HELP_AFTER_SECONDS", WAIT_SECONDS if alone else 0)
+    made: list[int] = []
+
+    def fail() -> None:
+        raise OSError("the disk is gone")
+
+    # Each thread that had one in hand fails; the rest is left.
+    calls: list[Callable[[], None]] = [fail] * (HELPERS_MAX + 1)
+    calls += [partial(made.append, number) for number in range(10)]
+    with pytest.raises(OSError, match="the disk is gone"):
+        at_once(calls)
+    assert made == []

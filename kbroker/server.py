@@ -100,8 +100,13 @@ async def _open(host: str, port: int, backlog: int) -> list[trio.SocketListener]
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             reason = (
-                f"port {port} on {host} is in use; stop its owner, choose another one with "
-                "--port, or let the system choose with --port 0"
+                f"port {port} on {host} is in use; stop its owner, or choose another one: --port 0 "
+                "lets the system choose"
+            )
+        elif error.errno == errno.EACCES:
+            reason = (
+                f"port {port} on {host} is not for everybody ({error.strerror}); name one above "
+                "1023 with --port, or start with the right to it"
             )
         else:
             reason = (

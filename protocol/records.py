@@ -44,8 +44,9 @@ MIN_RECORD_SIZE = 7
 """Bytes of the shortest record: length, attributes, two deltas, null key, null value, no headers."""
 
 NO_TIMESTAMP = -1
-_INT64_MAX = (1 << 63) - 1
-NO_LIMIT = _INT64_MAX
+TIMESTAMP_MAX = (1 << 63) - 1
+TIMESTAMP_MIN = -TIMESTAMP_MAX - 1
+NO_LIMIT = TIMESTAMP_MAX
 """A timestamp limit (ms) that every timestamp keeps."""
 RECORD_ERRORS_MAX = 10_000
 """How many offending records one refusal names."""
@@ -561,8 +562,10 @@ def _parse(data: bytes, header: BatchHeader) -> Iterator[Record]:
             if raw > 0x7F:
                 raw, position = long_varint(data, position, raw)
             delta = raw >> 1
-            if raw & 1 or delta > last_offset_delta or not -_INT64_MAX <= timestamp <= _INT64_MAX:
-                raise MalformedError(f"offset delta {delta}, timestamp {timestamp}")
+            if raw & 1 or delta > last_offset_delta:
+                raise MalformedError(f"offset delta {delta}")
+            if not TIMESTAMP_MIN <= timestamp <= TIMESTAMP_MAX:
+                timestamp = _long_sum(base_timestamp, timestamp)
             raw = data[position]
             position += 1
             if raw > 0x7F:
@@ -643,6 +646,18 @@ def long_varint(data: bytes, position: int, raw: int) -> tuple[int, int]:
     raise MalformedError("a varint of more than ten bytes")
 
 
+def wrapped(number: int) -> int:
+    """A sum or difference of times as Java's `long` has it: it goes round at 64 bits."""
+    return (number - TIMESTAMP_MIN) % (1 << 64) + TIMESTAMP_MIN
+
+
+def _long_sum(base: int, total: int) -> int:
+    """A timestamp from one that is not of 64 bits; the delta that led there must be."""
+    if not TIMESTAMP_MIN <= total - base <= TIMESTAMP_MAX:
+        raise MalformedError(f"timestamp {total}")
+    return wrapped(total)
+
+
 def _bad_length(raw: int) -> NoReturn:
     """Only -1 stands for null."""
     raise MalformedError(f"length {(raw >> 1) ^ -1}")
@@ -690,7 +705,7 @@ def encode_batch(
             raise ValueError("offsets do not rise")
         if not count:
             first = latest = record.timestamp
-        payload += _encode_record(record, delta, record.timestamp - first)
+        payload += _encode_record(record, delta, wrapped(record.timestamp - first))
         count, last_delta, latest = count + 1, delta, max(latest, record.timestamp)
     if not count:
         raise ValueError("a batch without records")

@@ -31,6 +31,7 @@ from .records import (
     long_varint,
     validate_produced,
     with_payload,
+    wrapped,
 )
 
 _MAGIC_AT, _CODEC_AT = 16, 22
@@ -153,7 +154,7 @@ def with_records(
         count += 1
     latest = header.max_timestamp
     if not header.is_log_append_time:
-        latest = header.base_timestamp + latest_delta
+        latest = wrapped(header.base_timestamp + latest_delta)
     attributes = header.attributes
     if delete_horizon is not None:
         attributes |= DELETE_HORIZON_BIT
@@ -167,7 +168,7 @@ def _moved(data: bytes, record: RawRecord, by: int) -> bytes:
     """The bytes of a record whose timestamp is counted from another base."""
     body = (
         data[record.body : record.body + 1]
-        + write_varint(record.timestamp_delta + by)
+        + write_varint(wrapped(record.timestamp_delta + by))
         + data[record.offset_start : record.end]
     )
     return write_varint(len(body)) + body

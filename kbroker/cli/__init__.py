@@ -58,9 +58,17 @@ class Kbroker(LazyGroup):
     """The whole command line."""
 
     def invoke(self, context: click.Context) -> object:
-        """Run a command; what it ends with may name things that clients have named."""
+        """Run a command; what it ends with may name things that clients have named.
+
+        A file or folder that the system refuses is no reason for a traceback.
+        """
         try:
             return super().invoke(context)
+        except OSError as error:
+            if error.filename is None:
+                raise
+            said = f"{error.filename}: {error.strerror}"
+            raise click.ClickException(printable(said)) from None
         except click.ClickException as error:
             error.message = printable(error.message, keep="\n\t")  # type: ignore[misc]
             raise

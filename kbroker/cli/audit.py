@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from kbroker.times import iso_time
 
 from .completion import complete_topics
 from .output import Column, format_options, paragraphs, show, table
@@ -277,8 +278,8 @@ def _facts(facts: PartitionFacts) -> dict[str, Any]:
         "last_offset": facts.last_offset,
         "log_start": facts.log_start,
         "end": facts.end,
-        "first_time": _time(facts.first_timestamp),
-        "last_time": _time(facts.last_timestamp),
+        "first_time": iso_time(facts.first_timestamp),
+        "last_time": iso_time(facts.last_timestamp),
         "times_back": facts.times_back,
         "bytes": facts.bytes,
         "batches": facts.batches,
@@ -299,14 +300,3 @@ def _compared(one: Compared) -> dict[str, Any]:
         "lost": {str(reason): count for reason, count in one.excused.items()},
         "pending": one.pending or None,
     }
-
-
-def _time(timestamp: int | None) -> str | None:
-    """A time in ms as people write it; the number where there is no such date."""
-    if timestamp is None:
-        return None
-    try:
-        when = datetime.fromtimestamp(timestamp / 1000, UTC)
-    except (ValueError, OverflowError, OSError):
-        return str(timestamp)
-    return when.isoformat(timespec="milliseconds").replace("+00:00", "Z")

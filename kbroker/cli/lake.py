@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import signal
 import sys
 import time
@@ -117,14 +118,20 @@ def _archive(conf: Any, topics: tuple[str, ...], memory: str, told: _Told) -> No
     def make_session() -> tuple[SparkSession, str]:
         made, source = _session_with(conf.source, {"spark.driver.memory": memory}, told)
         made.sparkContext.setLogLevel("OFF")  # what fails is told by the runner
-        stack.callback(made.stop)
+        stack.callback(end, made)
         stop_on_signals()  # Spark has taken Ctrl+C for itself
         return made, source
+
+    def end(made: SparkSession) -> None:
+        # A signal to all processes of a service has ended the JVM already.
+        with contextlib.suppress(Exception):
+            made.stop()
 
     def stop_on_signals() -> None:
         for name in (signal.SIGINT, signal.SIGTERM):
             signal.signal(name, lambda *_: runner.stop())
 
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # what fails is told by the runner
     runner = Runner(make_session, conf, topics, told.event)
     stop_on_signals()
     with contextlib.ExitStack() as stack:

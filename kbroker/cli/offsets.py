@@ -10,6 +10,7 @@ import re
 from datetime import UTC, datetime
 
 from kbroker.client.places import END, START, Kind, Place
+from kbroker.protocol.records import TIMESTAMP_MAX, TIMESTAMP_MIN
 
 from .units import parse_duration
 
@@ -35,7 +36,14 @@ def parse_place(text: str, now_ms: int) -> Place:
 
 
 def parse_time(text: str, now_ms: int) -> int:
-    """Read a TIME as ms since the epoch. Raises BadPlace."""
+    """Read a TIME as ms since the epoch, of 64 bits. Raises BadPlace."""
+    ms = _parse_time(text, now_ms)
+    if not TIMESTAMP_MIN <= ms <= TIMESTAMP_MAX:
+        raise BadPlace(f"{text!r} is {ms} ms from 1970, and times have 64 bits")
+    return ms
+
+
+def _parse_time(text: str, now_ms: int) -> int:
     if re.fullmatch(r"\d{13}", text):
         return int(text)
     if re.fullmatch(r"\d{9,10}", text):

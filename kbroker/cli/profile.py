@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -29,18 +30,18 @@ def current_settings() -> dict[str, str]:
 
 def read_profiles() -> tuple[str, dict[str, dict[str, str]]]:
     """The name of the profile in use, empty for none, and all profiles."""
-    path = profiles_path()
-    if not path.exists():
-        return "", {}
     from kbroker.documents import read_toml
 
+    path = profiles_path()
     try:
         data: dict[str, Any] = read_toml(path.read_text())
         profiles = {
             str(name): {str(key): str(value) for key, value in settings.items()}
             for name, settings in data.get("profiles", {}).items()
         }
-    except (ValueError, AttributeError) as error:
+    except FileNotFoundError:
+        return "", {}
+    except (OSError, ValueError, AttributeError) as error:
         say(f"kbroker: {path} cannot be read ({error}); correct or remove it", err=True)
         sys.exit(2)
     return str(data.get("current", "")), profiles
@@ -52,10 +53,20 @@ def _write(current: str, profiles: dict[str, dict[str, str]]) -> None:
         lines += ["", f"[profiles.{json.dumps(name)}]"]
         lines += [f"{json.dumps(key)} = {json.dumps(value)}" for key, value in settings.items()]
     path = profiles_path()
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    temporary.write_text("\n".join(lines) + "\n")
-    temporary.replace(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text("\n".join(lines) + "\n")
+        temporary.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        say(
+            f"kbroker: {path} cannot be written ({error.strerror}); name another file with "
+            f"{FILE_VARIABLE}",
+            err=True,
+        )
+        sys.exit(1)
 
 
 @click.group()

@@ -15,11 +15,11 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from kbroker.client.ndjson import bytes_field, headers_field
 from kbroker.protocol.compression import Codec
+from kbroker.times import date_of
 
 from .output import to_json
 
@@ -198,9 +198,13 @@ def _time_field(modifier: str) -> Printer:
     if match is None:
         raise BadFormat(f"unknown form of a time {{{modifier}}}; there is strftime[%F %T]")
     pattern = match[1]
-    return lambda read, _: (
-        datetime.fromtimestamp(read.record.timestamp / 1000, UTC).strftime(pattern).encode()
-    )
+
+    def time(read: Read, _count: int) -> bytes:
+        when = date_of(read.record.timestamp)
+        text = str(read.record.timestamp) if when is None else when.strftime(pattern)
+        return text.encode(errors="surrogateescape")
+
+    return time
 
 
 def _header_printer(template: str) -> HeaderPrinter:

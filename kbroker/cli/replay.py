@@ -8,12 +8,13 @@ import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from kbroker.times import iso_time
 
 from .completion import complete_topics
 from .filters import chosen_filter, filter_options
@@ -359,8 +360,8 @@ def _rows(replay: Replay) -> list[dict[str, Any]]:
             "partition": index,
             "records": tally.records,
             "bytes": tally.size,
-            "first_time": _time(tally.first_ms),
-            "last_time": _time(tally.latest_ms),
+            "first_time": iso_time(tally.first_ms),
+            "last_time": iso_time(tally.latest_ms),
         }
         for index, tally in sorted(replay.tallies.items())
     ]
@@ -368,13 +369,6 @@ def _rows(replay: Replay) -> list[dict[str, Any]]:
 
 def _text(rows: list[dict[str, Any]], wide: bool) -> list[str]:
     return table(COLUMNS, rows, wide=wide) if rows else []
-
-
-def _time(ms: int | None) -> str | None:
-    if ms is None:
-        return None
-    when = datetime.fromtimestamp(ms / 1000, UTC)
-    return when.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _total(replay: Replay) -> str:

@@ -171,6 +171,9 @@ def refusal(code: ErrorCode, message: str | None) -> str:
 
 
 def fail(message: str, status: int = FAILED) -> NoReturn:
-    """Print a message on the error stream and exit."""
-    say(f"kbroker: {message}", err=True)
+    """Print a message on the error stream and exit.
+
+    Its further lines are indented: those of what it quotes cannot pass for lines of ours.
+    """
+    say(*f"kbroker: {message}".replace("\n", "\n  ").split("\n"), err=True)
     sys.exit(status)

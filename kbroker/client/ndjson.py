@@ -8,7 +8,7 @@ A line is an object::
 
 Bytes that are not UTF-8 stand in `key_base64` and `value_base64` instead, in headers too. Null is
 `null`. When a line is read every field may be missing; a time that is missing is the present one,
-an offset that is missing -1.
+and -1 says that the record has none; an offset that is missing is -1.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import json
 from typing import Any, NamedTuple
 
 from kbroker.documents import read_json
-from kbroker.protocol.records import Record
+from kbroker.protocol.records import TIMESTAMP_MIN, Record
 
 FIELDS = frozenset(
     {
@@ -82,7 +82,7 @@ def parse_line(text: bytes | str, now_ms: int) -> Line:
     record = Record(
         _bytes(fields, "key"),
         _bytes(fields, "value"),
-        _number(fields, "timestamp", now_ms),
+        _number(fields, "timestamp", now_ms, least=TIMESTAMP_MIN),
         _headers(fields.get("headers") or []),
         _number(fields, "offset", -1),
     )
@@ -110,11 +110,11 @@ def _bytes(fields: dict[str, Any], name: str) -> bytes | None:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def _number(fields: dict[str, Any], name: str, default: int) -> int:
+def _number(fields: dict[str, Any], name: str, default: int, *, least: int = -1) -> int:
     value = fields.get(name)
     if value is None:
         return default
-    if not isinstance(value, int) or isinstance(value, bool) or not -1 <= value <= _INT64_MAX:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= _INT64_MAX:
         raise BadLine(f"{name} must be a whole number, not {value!r}")
     return value
 

@@ -39,13 +39,16 @@ async def find(
 ) -> dict[Partition, int]:
     """The offset of a place in each partition, between its start and its end.
 
-    A time after the last record is the end. Raises ClientError.
+    A time after the last record is the end, and one before 1970 the start, because brokers do not
+    look for those: negative times stand for other things in their requests. Raises ClientError.
     """
     listed = list(partitions)
     starts = await offsets_at(cluster, listed, EARLIEST)
     ends = await offsets_at(cluster, listed, LATEST, committed=committed)
     if place.kind == Kind.OFFSET:
         return dict.fromkeys(listed, place.value)
+    if place.kind == Kind.TIME and place.value < 0:
+        return starts
     if place.kind == Kind.TIME:
         timed = await offsets_at(cluster, listed, place.value, committed=committed)
         return {one: ends[one] if timed[one] < 0 else timed[one] for one in listed}

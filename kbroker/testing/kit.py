@@ -28,7 +28,7 @@ from kbroker.client.topics import (
     wait_until_ready,
 )
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.records import Record
+from kbroker.protocol.records import TIMESTAMP_MAX, TIMESTAMP_MIN, Record
 
 from .given import AT_REST, Config, Partitions, check_number, group_state, partitions_of, properties
 from .presence import Presence
@@ -241,6 +241,8 @@ class Kit:
         """
         if partition is not None:
             check_number("partition", partition, 0)
+        if timestamp is not None:
+            check_number("timestamp", timestamp, TIMESTAMP_MIN, TIMESTAMP_MAX)
         record = Record(
             to_bytes(key),
             to_bytes(value),

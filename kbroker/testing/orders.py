@@ -19,6 +19,7 @@ from kbroker.client.errors import ClientError
 from kbroker.client.groups import Group
 from kbroker.documents import read_json
 from kbroker.protocol.errors import KafkaError
+from kbroker.server import CannotListen
 
 from .fault_words import rule_of
 from .host import BrokerThread
@@ -33,7 +34,10 @@ Order = dict[str, Any]
 Answer = dict[str, Any]
 Opened = Callable[[LocalBroker], Answer]
 """Makes a new broker reachable for orders; its answer says where."""
-EXPECTED = (ValueError, TypeError, AssertionError, RuntimeError, OSError, KafkaError, ClientError)
+EXPECTED = (
+    *(ValueError, TypeError, AssertionError, RuntimeError, OSError),
+    *(KafkaError, ClientError, CannotListen),
+)
 """What an order can end with whose words make no sense, or whose broker has no such thing."""
 T = TypeVar("T")
 

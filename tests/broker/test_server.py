@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -85,6 +86,20 @@ async def test_a_port_that_is_taken_is_named_with_what_to_do() -> None:
         port = taken.getsockname()[1]
         with pytest.raises(CannotListen, match=rf"port {port} .* --port 0"):
             await bind_all([Listener("PLAINTEXT", "127.0.0.1", port)], 50)
+
+
+async def test_a_port_that_needs_rights_is_no_matter_of_the_host(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Root, who runs tests, has them."""
+
+    async def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(trio, "open_tcp_listeners", refuse)
+    with pytest.raises(CannotListen, match=r"port 80 .* above 1023 with --port") as caught:
+        await bind_all([Listener("PLAINTEXT", "127.0.0.1", 80)], 50)
+    assert "--host" not in str(caught.value)
 
 
 async def test_a_broker_that_cannot_listen_leaves_no_data_folder_behind(tmp_path: Path) -> None:

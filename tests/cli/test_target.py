@@ -10,6 +10,7 @@ import pytest
 import trio
 
 from kbroker.broker import Broker, open_broker
+from kbroker.cli.profile import FILE_VARIABLE
 from kbroker.config import BrokerConfig
 from kbroker.endpoint import Endpoint
 from kbroker.protocol.api_keys import ApiKey
@@ -157,6 +158,34 @@ def test_profiles() -> None:
     assert "did you mean 'a b'?" in invoke("profile", "use", "ab", status=2).stderr
     invoke("profile", "use", "-")
     assert "*" not in invoke("profile", "list").stdout
+
+
+@pytest.mark.parametrize("place", ["file/profiles.toml", "folder"])
+def test_profiles_that_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """As in a folder that is not ours: root, who runs tests, may write to those."""
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
+    monkeypatch.setenv(FILE_VARIABLE, str(tmp_path / place))
+    monkeypatch.setattr("kbroker.cli.profile.read_profiles", lambda: ("", {}))
+    said = invoke("profile", "create", "p", "-X", "brokers=h:1", status=1).stderr
+    assert f"{tmp_path / place} cannot be written" in said
+    assert f"name another file with {FILE_VARIABLE}" in said
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "folder"]
+    monkeypatch.undo()
+    monkeypatch.setenv(FILE_VARIABLE, str(tmp_path / place))
+    assert "cannot be read" in invoke("profile", "list", status=2).stderr
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No command has a traceback for it."""
+    (tmp_path / "my_jobs").touch()
+    monkeypatch.setattr(Path, "exists", lambda _: False)
+    monkeypatch.chdir(tmp_path)
+    said = invoke("new", "pipeline", "aggregate", "my_jobs", status=1).stderr
+    assert "File exists" in said
+    assert "Traceback" not in said
 
 
 def test_a_profile_file_that_cannot_be_read(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from kafka import KafkaConsumer, KafkaProducer
 
 from kbroker.cli import main
 from kbroker.cli.fault import arm
+from kbroker.endpoint import Endpoint
 from kbroker.testing import ExternalKafka, LocalBroker
 from kbroker.testing.control import LOGIN_SECONDS, _Sockets
 from kbroker.testing.control_token import ControlToken
@@ -467,6 +468,23 @@ def test_a_disk_to_break_needs_somebody_who_breaks_it(words: list[str]) -> None:
     done = CliRunner().invoke(main, words)
     assert done.exit_code == 2
     assert "--disk goes with" in done.output
+
+
+def test_a_node_whose_port_is_taken_meanwhile(
+    server: Orders, capfd: pytest.CaptureFixture[str]
+) -> None:
+    ready = server("open", nodes=2)
+    order = Orders(ready)
+    address = order("nodes")["nodes"][1]["address"]
+    assert order("stop_node", node=2)["ok"]
+    with socket.create_server(Endpoint.parse(address)):
+        answer = order("start_node", node=2)
+    assert not answer["ok"]
+    assert answer["error"].startswith(f"port {address.rpartition(':')[2]} on 127.0.0.1 is in use")
+    assert "Traceback" not in capfd.readouterr().err
+    assert order("start_node", node=2)["ok"]
+    assert order("close")["ok"]
+    order.close()
 
 
 def test_a_port_for_orders_that_is_taken() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import le
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from kbroker.pipelines.lake.layout import (
 )
 from kbroker.pipelines.lake.reading import common_schema, merged
 from kbroker.pipelines.lake.settings import Settings
+from kbroker.spark.source.arrow import MILLISECONDS_MAX
 
 from .compare import Compared, Comparison, Rules
 from .findings import LISTED, Finding, Findings, Kind
@@ -73,7 +74,7 @@ async def compare_lake(
         async with reader.pieces(facts) as pieces:
             try:
                 await Comparison(one, rules, findings).run(
-                    pieces, _pieces(files, archive, findings)
+                    _in_lake_times(pieces), _pieces(files, archive, findings)
                 )
             except (OSError, pa.ArrowException) as error:
                 raise _unreadable(error) from error
@@ -173,7 +174,10 @@ class _Footer:
         found = [group.column(number).statistics for group in self._groups]
         if not all(one is not None and one.has_min_max for one in found):
             return None
-        return min(one.min for one in found), max(one.max for one in found)
+        try:
+            return min(one.min for one in found), max(one.max for one in found)
+        except (OverflowError, ValueError):
+            return None  # times that have no date; poison may have such ones
 
 
 def _checked(file: LakeFile, topic: str, footer: _Footer, findings: Findings) -> LakeFile:
@@ -208,6 +212,16 @@ def _is_in_hour(path: Path, *times: datetime.datetime) -> bool:
 
 
 # --- records ----------------------------------------------------------------------------------
+
+
+async def _in_lake_times(pieces: AsyncIterator[Piece]) -> AsyncIterator[Piece]:
+    """The records of the topic, with times that a lake has room for: it counts microseconds."""
+    async for piece in pieces:
+        times = piece.rows.timestamps
+        if times and max(max(times), -min(times)) > MILLISECONDS_MAX:
+            limited = [min(max(each, -MILLISECONDS_MAX), MILLISECONDS_MAX) for each in times]
+            piece = replace(piece, rows=piece.rows._replace(timestamps=limited))
+        yield piece
 
 
 async def _pieces(

@@ -12,7 +12,15 @@ from operator import lt
 from kbroker.client.consumer import Fetched, is_aborted_batch
 from kbroker.protocol.compression import Codec
 from kbroker.protocol.errors import KafkaError
-from kbroker.protocol.records import BatchHeader, Record, check_crc, iter_headers, read_records
+from kbroker.protocol.records import (
+    NO_TIMESTAMP,
+    TIMESTAMP_MIN,
+    BatchHeader,
+    Record,
+    check_crc,
+    iter_headers,
+    read_records,
+)
 
 from .findings import Finding, Findings, Kind
 from .rows import Gap, Piece, Reason, Rows
@@ -78,7 +86,7 @@ class PartitionAudit:
         self._batch_end = 0
         self._known: deque[Gap] = deque()
         """Offsets from `_next` on that have no record, and why."""
-        self._latest = -1
+        self._latest = TIMESTAMP_MIN
 
     def read(self, fetched: Fetched) -> Iterator[Piece]:
         """What an answer to a fetch holds, in pieces of bounded size."""
@@ -188,6 +196,10 @@ class PartitionAudit:
 
     def _note_times(self, timestamps: list[int]) -> None:
         facts = self.facts
+        if NO_TIMESTAMP in timestamps:
+            timestamps = [each for each in timestamps if each != NO_TIMESTAMP]
+            if not timestamps:
+                return
         earliest, latest = min(timestamps), max(timestamps)
         if facts.first_timestamp is None or earliest < facts.first_timestamp:
             facts.first_timestamp = earliest

@@ -87,6 +87,17 @@ class Runner:
             LakeError: a topic cannot be archived; says what helps.
         """
         try:
+            self._archive_all()
+        except LakeError:
+            raise
+        except Exception:
+            # The signal to stop has ended the JVM too: what fails without it is no news.
+            if not self._stop.is_set():
+                raise
+        return self._done
+
+    def _archive_all(self) -> None:
+        try:
             if self._conf.once:
                 for name in self._find_topics():
                     self._archive_one(name)
@@ -94,7 +105,6 @@ class Runner:
                 self._archive_on()
         finally:
             self._end_all()
-        return self._done
 
     def _archive_one(self, name: str) -> None:
         while not self._stop.is_set() and name not in self._over:
@@ -160,6 +170,8 @@ class Runner:
         if self._spark is None:
             self._spark, source = self._make_session()
             self._conf = replace(self._conf, source=source)
+        if self._stop.is_set():
+            return  # while Spark started
         try:
             archiver = Archiver(replace(self._conf, topic=name))
         except BrokerAwayError:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from kbroker.protocol.records import NO_TIMESTAMP, Record
+from kbroker.protocol.records import NO_TIMESTAMP, TIMESTAMP_MIN, Record
 
 LATE_SECONDS = 1.0
 """What was lost when the target stalled for longer is not made up for by a burst."""
@@ -91,7 +91,7 @@ class Speed:
         self._factor = factor
         self._start: float | None = None
         self._first_ms: int | None = None
-        self._latest_ms = NO_TIMESTAMP
+        self._latest_ms = TIMESTAMP_MIN
 
     def due(self, records: Sequence[Record], now: float) -> int:
         if not records:
@@ -105,9 +105,10 @@ class Speed:
         for record in records:
             if self.next_at(record) > now:
                 break
-            if self._first_ms is None and record.timestamp != NO_TIMESTAMP:
-                self._first_ms, self._start = record.timestamp, now
-            self._latest_ms = max(self._latest_ms, record.timestamp)
+            if record.timestamp != NO_TIMESTAMP:
+                if self._first_ms is None:
+                    self._first_ms, self._start = record.timestamp, now
+                self._latest_ms = max(self._latest_ms, record.timestamp)
             count += 1
         return count
 
@@ -115,7 +116,11 @@ class Speed:
         assert self._start is not None, "`due` comes first"
         if self._first_ms is None:
             return self._start
-        passed_ms = max(record.timestamp, self._latest_ms) - self._first_ms
+        if record.timestamp == NO_TIMESTAMP:
+            reached_ms = self._latest_ms
+        else:
+            reached_ms = max(record.timestamp, self._latest_ms)
+        passed_ms = reached_ms - self._first_ms
         return self._start + passed_ms / 1000 / self._factor
 
     def seconds(self, records: int, first_ms: int, latest_ms: int) -> float:

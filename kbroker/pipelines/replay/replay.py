@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 import trio
 
-from kbroker.client.errors import first_error
+from kbroker.client.errors import ClientError, first_error
 from kbroker.client.record_filter import Wanted
-from kbroker.protocol.records import NO_TIMESTAMP, Record
+from kbroker.protocol.records import NO_TIMESTAMP, TIMESTAMP_MAX, TIMESTAMP_MIN, Record
 
 from .pace import Pace
 from .placing import Place, Placed
@@ -73,17 +73,32 @@ class Shift:
     found: Callable[[int], None] = lambda ms: None
 
     def apply(self, records: list[Record]) -> list[Record]:
-        """The records with their new timestamps; one that has none gets none."""
+        """The records with their new timestamps; one that has none gets none.
+
+        Raises ClientError for a timestamp that leaves the 64 bits.
+        """
         if self.ms is None:
-            self.ms = self.now_ms() - records[0].timestamp
+            first = next((each for each in records if each.timestamp != NO_TIMESTAMP), None)
+            if first is None:
+                return records
+            self.ms = self.now_ms() - first.timestamp
             self.found(self.ms)
         by = self.ms
         if not by:
             return records
         return [
-            Record(key, value, at + by if at != NO_TIMESTAMP else at, headers, offset)
+            Record(key, value, _shifted(at, by), headers, offset)
             for key, value, at, headers, offset in records
         ]
+
+
+def _shifted(at: int, by: int) -> int:
+    if at == NO_TIMESTAMP:
+        return at
+    moved = at + by
+    if not TIMESTAMP_MIN <= moved <= TIMESTAMP_MAX:
+        raise ClientError(f"the timestamp {at} cannot be moved by {by} ms: it has 64 bits")
+    return 0 if moved == NO_TIMESTAMP else moved  # a millisecond later: it has a time
 
 
 @dataclass(slots=True)

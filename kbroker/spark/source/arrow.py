@@ -7,12 +7,16 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from .schema import HEADERS
 
 BATCH_BYTES = 16 * 1024 * 1024
 BATCH_ROWS = 50_000
 """An Arrow batch has no more than that; a record that is longer has a batch of its own."""
+
+MILLISECONDS_MAX = (2**63 - 1) // 1000
+"""The last time that Spark's microseconds have room for, and with a minus the first."""
 
 ARROW_BYTES_MAX = 2**31 - 1
 """What a column of bytes can hold."""
@@ -42,7 +46,7 @@ class Records:
     values: Sequence[bytes | None] | pa.Array
     offsets: Sequence[int] | pa.Array
     timestamps: Sequence[int] | pa.Array
-    """Milliseconds."""
+    """Milliseconds, of any 64 bits."""
     timestamp_types: Sequence[int] | pa.Array
     """0 when the producer set it, 1 when the broker did, -1 when there is none."""
     headers: Sequence[list[tuple[str, bytes | None]] | None] | pa.Array | None = None
@@ -51,7 +55,11 @@ class Records:
     def batch(self) -> pa.RecordBatch:
         """All of them as one record batch in the order of the schema."""
         rows = len(self.offsets)
-        milliseconds = _array(self.timestamps, pa.int64())
+        # Spark counts microseconds: what they have no room for becomes the first or last of them.
+        milliseconds = pc.min_element_wise(
+            pc.max_element_wise(_array(self.timestamps, pa.int64()), -MILLISECONDS_MAX),
+            MILLISECONDS_MAX,
+        )
         columns = [
             _binary(self.keys),
             _binary(self.values),

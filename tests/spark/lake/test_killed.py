@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from kbroker.pipelines.lake import reading
 from kbroker.pipelines.lake.checking import check
@@ -63,3 +67,33 @@ def test_kill_9_under_load_loses_and_doubles_nothing(broker: LocalBroker, tmp_pa
             for row in batch.to_pylist()
         ]
         assert len(set(offsets)) == len(offsets) == end - 21
+
+
+def java_of(pid: int) -> int | None:
+    """The JVM that a process has started, once it runs."""
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            name, _, fields = path.read_text().rpartition(")")
+            if name.endswith("(java") and int(fields.split()[1]) == pid:
+                return int(path.parent.name)
+    return None
+
+
+@pytest.mark.parametrize("kill", [os.kill, os.killpg], ids=["alone", "with its JVM"])
+def test_a_signal_while_spark_starts_ends_it(
+    broker: LocalBroker, tmp_path: Path, kill: Callable[[int, int], None]
+) -> None:
+    """Nothing is archived any more, and nothing is said about what Java was doing."""
+    broker.create_topic("t")
+    archiving = start(broker, tmp_path)
+    give_up_at = time.monotonic() + WAIT_SECONDS
+    while (java := java_of(archiving.pid)) is None:
+        assert archiving.poll() is None, archiving.stderr and archiving.stderr.read()
+        assert time.monotonic() < give_up_at
+        time.sleep(0.01)
+    kill(archiving.pid, signal.SIGTERM)
+    said, complained = archiving.communicate(timeout=WAIT_SECONDS)
+    assert (archiving.returncode, said, complained) == (0, "", "")
+    while Path(f"/proc/{java}").exists():
+        assert time.monotonic() < give_up_at
+        time.sleep(0.05)

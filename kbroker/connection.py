@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Awaitable, Coroutine, Iterator, Mapping
+from collections.abc import Awaitable, Coroutine, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from types import CoroutineType
 from typing import Any, NamedTuple, TypeAlias, TypeVar
@@ -238,10 +238,19 @@ class Connection:
 
     async def _decode_slowly(self, api: Api, frame: Any, version: int, offset: int) -> Any:
         rows_max = self._node.config.request_max_rows
-        request, _ = await self._turn.finish(
+        request, _ = await self._in_turns(
             decode_in_slices(api.request_class, frame, version, offset, objects_max=rows_max)
         )
         return request
+
+    async def _in_turns(self, slices: Generator[None, None, Value]) -> Value:
+        """Do work that comes in slices, and let others have their turns between them."""
+        while True:
+            try:
+                next(slices)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            await self._turn.pause()
 
     def _trace(self, header: RequestHeader, request: Any) -> None:
         """Log a request, for those who want to see all of them."""
@@ -441,7 +450,7 @@ class Connection:
         self._trace_response(asked, response)
         key, version = asked.api_key, asked.api_version
         slices = encode_response_in_slices(asked.correlation_id, key, version, response)
-        parts = await self._turn.finish(slices)
+        parts = await self._in_turns(slices)
         return Encoded(parts, sum(map(len, parts)))
 
     def _trace_response(self, asked: RequestHeader, response: Any) -> None:

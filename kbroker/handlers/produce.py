@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Generator, Iterator
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeAlias
@@ -30,12 +30,14 @@ from kbroker.storage.log import Appended
 from kbroker.topics import find_topic
 from kbroker.waiters import Pending
 
-from .current_leader import tell_leaders
+from .current_leader import TELLING, tell_leaders
 from .transactional_batches import Missing, ProduceTransaction, new_in_transaction
 
 NO_ANSWER, LEADER_ONLY, ALL_IN_SYNC = 0, 1, -1
 FIRST_VERSION_OF_BATCHES = 3
 """Older versions may carry message sets."""
+ROWS_AT_ONCE = 200
+"""Topics and partitions that are appended to without looking whether the turn is over."""
 FIRST_VERSION_WITH_LEADERS = 10
 """Whose answers say who leads instead (KIP-951)."""
 LIGHT_BYTES_MAX = 4096
@@ -65,13 +67,14 @@ def produce(ctx: Context, request: ProduceRequest) -> Answer | Later:
     too few replicas are in sync after the append, that and not the timeout is the error.
     """
     work = _ProduceWork(ctx, request)
+    if _is_long(request):
+        return work.do_in_turns()
     if request.transactional_id is not None:
         missing = work.missing_in_transaction()
         if missing:
             return work.ask_and_append(missing)
     elif _claims_transaction(request):
-        code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        return work.refuse_all(KafkaError(code, "a transactional batch needs a transactional id"))
+        work.refuse_all()
     if ctx.version < FIRST_VERSION_OF_BATCHES:
         return work.prepare_and_append()
     return work.append_all()
@@ -86,6 +89,7 @@ class _ProduceWork:
         "failed",
         "node",
         "now_ms",
+        "refusal",
         "request",
         "response",
         "transaction",
@@ -100,24 +104,35 @@ class _ProduceWork:
         self.request = request
         self.acks = request.acks
         self.now_ms = ctx.node.clock.log_ms()
+        self.refusal: KafkaError | None = None
+        """Why nothing at all is appended."""
         self.transaction: ProduceTransaction | None = None
         if request.transactional_id is not None:
             self.transaction = ProduceTransaction(ctx, request.transactional_id)
         self.failed = False
         self.waiting: list[tuple[Replica, int, ProduceResponse.Partition]] = []
-        self.response = ProduceResponse(
-            responses=[
-                ProduceResponse.Topic(name=topic.name, topic_id=topic.topic_id)
-                for topic in request.topic_data
-            ]
+        self.response = ProduceResponse()
+
+    def refuse_all(self) -> None:
+        """As in Kafka, one batch of a transaction without an id fails the whole request."""
+        self.refusal = KafkaError(
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+            "a transactional batch needs a transactional id",
         )
 
-    def refuse_all(self, error: KafkaError) -> Answer:
-        """As in Kafka, one batch of a transaction without an id fails the whole request."""
-        for topic, answer in self._topics():
-            for partition in topic.partition_data:
-                answer.partition_responses.append(self._refuse(partition.index, error))
-        return self._answer()
+    async def do_in_turns(self) -> Answer:
+        """Append many batches, in turns with other clients."""
+        turn = self.ctx.turn
+        missing: Missing = {}
+        async for topic in turn.each(self.request.topic_data):
+            async for partition in turn.each(topic.partition_data):
+                if self.transaction is None and claims_transaction(partition.records):
+                    self.refuse_all()
+                elif self.transaction is not None and self.transaction.asks:
+                    self._note_missing(topic, partition, missing)
+        if self.transaction is not None:
+            await self.transaction.ask(missing)
+        return await self.prepare_and_append()
 
     def missing_in_transaction(self) -> Missing:
         """Partitions about which the transaction is asked before they are written."""
@@ -155,30 +170,33 @@ class _ProduceWork:
                 if row is None:
                     return self.prepare_and_append()
                 answer.partition_responses.append(row)
-        return self._answer()
+        return self.ctx.turn.run(self._answer())
 
     async def prepare_and_append(self) -> Answer:
         """Append what is not appended yet, with the heavy work that it takes before."""
-        for topic, answer in self._topics():
+        turn = self.ctx.turn
+        async for topic, answer in turn.each(self._topics()):
             rows = answer.partition_responses
-            for partition in topic.partition_data[len(rows) :]:
+            async for partition in turn.each(topic.partition_data[len(rows) :]):
                 rows.append(await self._prepare_and_append(topic, partition))
-        return self._answer()
+        return await turn.finish(self._answer())
 
     def _topics(self) -> Iterator[tuple[ProduceRequest.Topic, ProduceResponse.Topic]]:
         """What was sent for each topic, and the answer to it as far as there is one."""
-        return zip(self.request.topic_data, self.response.responses, strict=True)
+        answers = self.response.responses
+        for position, topic in enumerate(self.request.topic_data):
+            if position == len(answers):
+                answers.append(ProduceResponse.Topic(name=topic.name, topic_id=topic.topic_id))
+            yield topic, answers[position]
 
-    def _answer(self) -> Answer:
+    def _answer(self) -> Generator[None, None, Answer]:
         if self.acks == NO_ANSWER:
             if self.failed:
                 # The only way to tell a client that does not read answers.
                 raise Refused("a batch sent with acks=0 was refused")
             return None
-        # Part of it may have been committed while another batch was recompressed.
-        self.waiting = [each for each in self.waiting if self._reached(each[0]) < each[1]]
         if self.waiting:
-            return self._wait()
+            return (yield from self._wait())
         return self._finished() if self.failed else self.response
 
     def _finished(self) -> ProduceResponse:
@@ -191,6 +209,7 @@ class _ProduceWork:
                     (topic.topic_id if self.version >= 13 else topic.name, row.index, row)
                     for topic in self.response.responses
                     for row in topic.partition_responses
+                    if row.error_code in TELLING
                 ],
             )
         return self.response
@@ -261,6 +280,8 @@ class _ProduceWork:
 
     def _admit(self, topic: ProduceRequest.Topic, index: int) -> Replica:
         """The replica that the request may append to."""
+        if self.refusal is not None:
+            raise self.refusal
         if self.acks not in (NO_ANSWER, LEADER_ONLY, ALL_IN_SYNC):
             raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS)
         found = find_topic(self.node.cluster, topic.name, topic.topic_id, by_id=self.version >= 13)
@@ -284,14 +305,16 @@ class _ProduceWork:
             self.node.report_storage_error(replica.topic, replica.index, error)
             raise
 
-    def _wait(self) -> Pending[ProduceResponse]:
+    def _wait(self) -> Generator[None, None, Pending[ProduceResponse]]:
         """Answer when every append is committed, or at the request's timeout."""
         left = len(self.waiting)
         timeout_seconds = max(self.request.timeout_ms, 0) / 1000
         pending = Pending[ProduceResponse](
             deadline=trio.current_time() + timeout_seconds, on_timeout=self._expire
         )
-        for replica, end_offset, row in self.waiting:
+        for count, (replica, end_offset, row) in enumerate(self.waiting, 1):
+            if not count % ROWS_AT_ONCE:
+                yield
 
             def done(
                 committed: bool, replica: Replica = replica, row: ProduceResponse.Partition = row
@@ -304,8 +327,11 @@ class _ProduceWork:
                 if not left:
                     pending.resolve(self._finished())
 
-            waits = replica.commits if self.acks == ALL_IN_SYNC else replica.writes
-            waits.add(end_offset, done)
+            if self._reached(replica) >= end_offset:
+                done(True)  # it was committed while others had their turn
+            else:
+                waits = replica.commits if self.acks == ALL_IN_SYNC else replica.writes
+                waits.add(end_offset, done)
         return pending
 
     def _expire(self) -> ProduceResponse:
@@ -314,6 +340,13 @@ class _ProduceWork:
                 all_in_sync = self.acks == ALL_IN_SYNC
                 _fail(row, replica.why_late() if all_in_sync else ErrorCode.REQUEST_TIMED_OUT)
         return self._finished()
+
+
+def _is_long(request: ProduceRequest) -> bool:
+    rows = len(request.topic_data)
+    for topic in request.topic_data:
+        rows += len(topic.partition_data)
+    return rows > ROWS_AT_ONCE
 
 
 def _claims_transaction(request: ProduceRequest) -> bool:

@@ -206,6 +206,7 @@ class Node:
             nursery.start_soon(self.transactions.run_timers)
             nursery.start_soon(self.transactions.send_markers)
             nursery.start_soon(self.transactions.retry_markers)
+            nursery.start_soon(self.transactions.end_wide_transactions)
             nursery.start_soon(self.transactions.expire_regularly)
             nursery.start_soon(self._checkpoint_regularly)
             nursery.start_soon(self.moves.run)

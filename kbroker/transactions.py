@@ -35,6 +35,7 @@ from .history import History
 from .markers import DueMarker, MarkerSender, TransactionEnd
 from .replica import Replica
 from .shards import Shard, ShardPending, Shards, outcome_of
+from .slices import Turn
 from .topics import NewTopic
 from .waiters import Pending
 
@@ -47,6 +48,8 @@ END_SECONDS_MAX = 5
 """How long the answer to EndTxn waits for markers. The transaction is decided all the same."""
 RETRY_SECONDS = 0.2
 """How long the end of a transaction waits that could not be written."""
+MARKERS_AT_ONCE = 100
+"""Of one transaction; one with more is ended in turns with clients."""
 TRIES_BEFORE_WARNING = 5
 """While leaders move, some are of no use."""
 
@@ -67,6 +70,8 @@ class TransactionService(Shards[TransactionCoordinator]):
         self._markers = MarkerSender(node)
         self._stuck: list[_Ending] = []
         self._stuck_changed = trio.Event()
+        self._wide: list[_Ending] = []
+        self._wide_changed = trio.Event()
 
     def _new_topic(self) -> NewTopic:
         config = self._node.config
@@ -234,17 +239,42 @@ class TransactionService(Shards[TransactionCoordinator]):
 
     def _write_markers(self, ending: _Ending) -> None:
         """Have what is left of the markers written where their partitions are led now."""
-        node = self._node
+        if len(ending.unwritten) > MARKERS_AT_ONCE:
+            self._wide.append(ending)
+            self._wide_changed.set()
+            return
         for partition in sorted(ending.unwritten):
-            known = node.cluster.partition(*partition)
-            if known is None:
-                ending.unwritten.discard(partition)  # it is deleted
-            elif known.leader == node.id:
-                self._write_own(ending, partition)
-            elif known.leader != NO_LEADER:
-                ending.waits += 1
-                done = partial(self._marker_done, ending, partition)
-                self._markers.send(known.leader, DueMarker(partition, ending.end, done))
+            self._write_marker(ending, partition)
+        self._go_on(ending)
+
+    def _write_marker(self, ending: _Ending, partition: tuple[str, int]) -> None:
+        node = self._node
+        known = node.cluster.partition(*partition)
+        if known is None:
+            ending.unwritten.discard(partition)  # it is deleted
+        elif known.leader == node.id:
+            self._write_own(ending, partition)
+        elif known.leader != NO_LEADER:
+            ending.waits += 1
+            done = partial(self._marker_done, ending, partition)
+            self._markers.send(known.leader, DueMarker(partition, ending.end, done))
+
+    async def end_wide_transactions(self) -> None:
+        """Have the markers written of transactions with many partitions, until cancelled."""
+        while True:
+            await self._wide_changed.wait()
+            self._wide_changed = trio.Event()
+            wide, self._wide = self._wide, []
+            for ending in wide:
+                await self._write_in_turns(ending)
+
+    async def _write_in_turns(self, ending: _Ending) -> None:
+        turn = Turn()
+        ending.waits += 1  # for the markers that are not written yet
+        async for partition in turn.each(sorted(ending.unwritten)):
+            if self.serves(ending.shard):
+                self._write_marker(ending, partition)
+        ending.waits -= 1
         self._go_on(ending)
 
     def _write_own(self, ending: _Ending, partition: tuple[str, int]) -> None:

@@ -19,7 +19,7 @@ from kbroker.protocol.transaction_log import NO_PRODUCER_ID
 
 from .explain import cause_of
 from .history import History
-from .shards import Shard, Shards
+from .shards import Load, Shard, Shards
 from .topics import NewTopic
 
 if TYPE_CHECKING:
@@ -103,10 +103,11 @@ class GroupService(Shards[GroupCoordinator]):
             for shard in self.shards():
                 self.run_all(shard, shard.coordinator.forget_topics(names))
 
-    def _on_loaded(self, shard: GroupShard) -> None:
+    def _on_loaded(self, load: Load[GroupCoordinator]) -> None:
         """Topics may have been deleted while no node had the coordinator."""
-        if len(self._node.cluster.node_ids) > 1:  # else this one heard of all that were
-            self.run_all(shard, shard.coordinator.forget_missing_topics())
+        # Else this one heard of all that were.
+        if load.missed_topics or len(self._node.cluster.node_ids) > 1:
+            self.run_all(load.shard, load.shard.coordinator.forget_missing_topics())
 
     def renew_sessions(self) -> None:
         """All members count as just heard of."""

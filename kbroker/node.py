@@ -66,8 +66,8 @@ NOT_REGISTERED = -1
 class Node:
     """What one node owns. Handlers reach everything through it.
 
-    Resource handling: `join` makes it one of the cluster, `lead` takes leadership and loads the
-    coordinators, `run` does the background work until cancelled; `membership.leave`, `release_waits`
+    Resource handling: `join` makes it one of the cluster, `lead` takes leadership and begins to load
+    the coordinators, `run` does the background work until cancelled; `membership.leave`, `release_waits`
     and `close` are the steps of a stop.
     """
 
@@ -152,7 +152,10 @@ class Node:
         await self.lead()
 
     async def lead(self) -> None:
-        """After `join`: take leadership, set aside what belongs to no topic, load the coordinators."""
+        """After `join`: take leadership, set aside what belongs to no topic, load the coordinators.
+
+        Of those that have much to load, `run` does the rest.
+        """
         await self.controller.settle()
         # A folder that belongs to an earlier topic of the same name is put aside when it is opened.
         for folder in self.logs.set_aside(
@@ -168,6 +171,11 @@ class Node:
         await self.groups.load()
         await self.transactions.load()
         self.moves.resume()
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether a coordinator of this node cannot be asked yet."""
+        return self.groups.is_loading or self.transactions.is_loading
 
     def cordoned_folders(self, config: BrokerConfig) -> set[str]:
         """The folders that `config` lets take no new partitions. Raises ConfigError."""

@@ -5,8 +5,9 @@ high watermark, and its deadlines are waited for. The contract is that of
 `kbroker.coordinator.result`.
 
 A coordinator lives where its partition is led. When leadership comes it is rebuilt from the log, as
-soon as everything that the log held then is committed; when leadership goes its state is dropped,
-and those who wait for it are told to look for another one.
+soon as everything that the log held then is committed. A large log takes a while, in which others
+are served and those who ask for the coordinator are told to come again. When leadership goes its
+state is dropped, and those who wait for it are told to look for another one.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 
 import trio
@@ -38,6 +40,7 @@ from kbroker.protocol.records import (
 from kbroker.storage.log import Log
 
 from .replica import Replica
+from .slices import Slices
 from .topics import NewTopic, create_topic
 from .waiters import Pending
 
@@ -48,8 +51,15 @@ logger = logging.getLogger(__name__)
 
 MEMORY_PARTITIONS = 1
 """Partitions of an internal topic when all is in memory."""
-LOAD_BYTES = 1 << 20
-"""How much of a log is replayed at once when a coordinator is loaded."""
+LOAD_BYTES = 1 << 16
+"""How much of a log is read at once when a coordinator is loaded."""
+RECORDS_PER_STEP = 10
+STEPS_AT_ONCE = 100
+"""So much is replayed while others wait: some milliseconds of it."""
+TURNS_AT_START = 100
+"""So often that many steps, before a node serves; what is left then goes on behind."""
+REST = 1
+"""While coordinators are loaded, others have as much of the event loop as that."""
 
 NO_NEWS = logging.DEBUG
 """Level of what has been said before."""
@@ -88,12 +98,21 @@ class Shard(Generic[C]):
 
 
 @dataclass(slots=True, eq=False)
-class _Load(Generic[C]):
-    """A coordinator that is being rebuilt. `offset` is the next one to replay."""
+class Load(Generic[C]):
+    """A coordinator that is being rebuilt: each of `steps` replays a few records more.
+
+    `missed_topics` says that topics were deleted meanwhile.
+    """
 
     shard: Shard[C]
-    offset: int
+    steps: Iterator[None]
     waits_for_commit: bool = False
+    missed_topics: bool = False
+
+    @property
+    def bytes(self) -> int:
+        """How much there is to replay."""
+        return self.shard.replica.log.size
 
 
 class ShardPending(Pending[Any]):
@@ -133,7 +152,7 @@ class Shards(ABC, Generic[C]):
         self._node = node
         self._topic = topic
         self._shards: dict[int, Shard[C]] = {}
-        self._loads: dict[int, _Load[C]] = {}
+        self._loads: dict[int, Load[C]] = {}
         self._more_loads = trio.Event()
         self._armed_ms: float = math.inf
         self._rearm = trio.Event()
@@ -251,6 +270,8 @@ class Shards(ABC, Generic[C]):
 
     def topics_changed(self, event: TopicsChanged) -> None:
         """Follow the leaders of the internal topic; the replicas of this node have done so."""
+        for load in self._loads.values():
+            load.missed_topics = load.missed_topics or bool(event.deleted)
         if any(topic.name == self._topic for topic in (*event.deleted, *event.changed)):
             self.settle()
 
@@ -262,8 +283,8 @@ class Shards(ABC, Generic[C]):
                 self._lose(shard)
         if topic is None or self._node.stopping:
             return
-        for name, index in self._node.logs.folders():
-            if name == self._topic and index < len(topic.partitions):
+        for index in range(len(topic.partitions)):
+            if (self._topic, index) in self._node.logs:
                 self._begin_if_led(topic, index)
 
     def _leads(self, shard: Shard[C]) -> bool:
@@ -284,14 +305,14 @@ class Shards(ABC, Generic[C]):
         if self._node.is_news(text):
             logger.error("%s", text)
 
-    def _begin_load(self, topic: Topic, index: int) -> _Load[C]:
+    def _begin_load(self, topic: Topic, index: int) -> Load[C]:
         """Raises KafkaError: NOT_COORDINATOR when this node does not lead the partition."""
         try:
             replica = self._node.replica(topic, index)
         except KafkaError as error:
             raise KafkaError(ErrorCode.NOT_COORDINATOR, error.message) from error
         shard = Shard(replica, self._new_coordinator(index))
-        load = self._loads[index] = _Load(shard, replica.log.log_start_offset)
+        load = self._loads[index] = Load(shard, self._steps(shard))
         end_offset = replica.log.log_end_offset
         # What is in the log of the only replica is not taken back.
         if replica.log.high_watermark < end_offset and len(topic.partitions[index].isr) > 1:
@@ -300,7 +321,7 @@ class Shards(ABC, Generic[C]):
         self._more_loads.set()
         return load
 
-    def _may_go_on(self, load: _Load[C], committed: bool) -> None:
+    def _may_go_on(self, load: Load[C], committed: bool) -> None:
         """What the log held when leadership came is committed, or leadership is gone again."""
         load.waits_for_commit = False
         if not committed:
@@ -308,52 +329,73 @@ class Shards(ABC, Generic[C]):
         self._more_loads.set()
 
     def _load_now(self, topic: Topic, index: int) -> Shard[C]:
-        """Return a coordinator that can be rebuilt at once, as nearly all can. Raises KafkaError."""
+        """Return a coordinator that can be rebuilt at once, as small ones can. Raises KafkaError."""
         load = self._loads.get(index) or self._begin_load(topic, index)
-        if load.waits_for_commit or not self._replay_some(load):
+        if load.waits_for_commit or not self._replay_some(load, STEPS_AT_ONCE):
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return load.shard
 
-    def _replay_some(self, load: _Load[C]) -> bool:
+    def _steps(self, shard: Shard[C]) -> Iterator[None]:
+        """Replay the log of a coordinator, a few records at a time, until nothing is left of it."""
+        log = shard.replica.log
+        offset = log.log_start_offset
+        while offset < log.log_end_offset:
+            offset, batches = _stored_batches(log, offset)
+            for header, records in batches:
+                while some := list(islice(records, RECORDS_PER_STEP)):
+                    self._replay(shard.coordinator, header, some)
+                    yield
+
+    def _replay_some(self, load: Load[C], steps: int) -> bool:
         """Go on with a load; whether that was all. Raises KafkaError when the log is damaged."""
         shard = load.shard
-        log = shard.replica.log
         index = shard.replica.index
         try:
-            if load.offset < log.log_end_offset:
-                load.offset, batches = _stored_batches(log, load.offset)
-                for header, records in batches:
-                    self._replay(shard.coordinator, header, records)
+            for _ in range(steps):
+                next(load.steps)
+        except StopIteration:
+            del self._loads[index]
+            self._shards[index] = shard
+            self.run(shard, shard.coordinator.on_loaded(self.now()))
+            self._on_loaded(load)
+            return True
         except (KafkaError, DecodeError) as error:
             del self._loads[index]
             message = error.message if isinstance(error, KafkaError) else str(error)
             raise KafkaError(ErrorCode.NOT_COORDINATOR, message) from error
-        if load.offset < log.log_end_offset:
-            return False
-        del self._loads[index]
-        self._shards[index] = shard
-        self.run(shard, shard.coordinator.on_loaded(self.now()))
-        self._on_loaded(shard)
-        return True
+        return False
 
-    def _on_loaded(self, shard: Shard[C]) -> None:
+    def _on_loaded(self, load: Load[C]) -> None:
         """A coordinator begins to serve."""
 
     async def load(self) -> None:
-        """Rebuild every coordinator from its partition; without one that is damaged, others serve."""
+        """Rebuild the coordinators from their partitions, the smallest first, for a moment.
+
+        What is left is rebuilt by `run_loads`. Where a partition is damaged, the others serve.
+        """
         self.settle()
-        await self._finish_loads()
+        turns = TURNS_AT_START
+        for load in sorted(self._loads.values(), key=lambda load: load.bytes):
+            while turns and self._is_ready(load):
+                self._try_to_go_on(load, STEPS_AT_ONCE)
+                turns -= 1
+                await trio.lowlevel.checkpoint()  # clients of other nodes get their turn
 
     async def _finish_loads(self) -> None:
-        while ready := [load for load in self._loads.values() if not load.waits_for_commit]:
-            for load in ready:
-                if self._loads.get(load.shard.replica.index) is load:
-                    self._try_to_go_on(load)
-                await trio.lowlevel.checkpoint()  # clients of the others get their turn
+        """Rebuild one coordinator after the other, beside clients of the others."""
+        slices = Slices(rest=REST)
+        while load := next(filter(self._is_ready, self._loads.values()), None):
+            while self._is_ready(load):
+                self._try_to_go_on(load, 1)
+                await slices.pause()
 
-    def _try_to_go_on(self, load: _Load[C]) -> None:
+    def _is_ready(self, load: Load[C]) -> bool:
+        """Whether a load can go on: it is not done, its leadership holds and its log is committed."""
+        return self._loads.get(load.shard.replica.index) is load and not load.waits_for_commit
+
+    def _try_to_go_on(self, load: Load[C], steps: int) -> None:
         try:
-            self._replay_some(load)
+            self._replay_some(load, steps)
         except KafkaError as error:
             self._cannot_load(load.shard.replica.index, error)
 

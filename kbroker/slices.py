@@ -18,16 +18,20 @@ TURN_SECONDS = 0.005
 
 
 class Slices:
-    """Divides long work in the event loop into slices with rests between them."""
+    """Divides long work in the event loop into slices with rests between them.
 
-    def __init__(self) -> None:
+    Parameters: `rest` is how many times as long as a slice the rest after it is.
+    """
+
+    def __init__(self, *, rest: float = REST) -> None:
         self._began = trio.current_time()
+        self._rest = rest
 
     async def pause(self) -> None:
         """Rest, if the work since the last rest was worth one."""
         worked = trio.current_time() - self._began
         if worked > SLICE_SECONDS:
-            await trio.sleep(worked * REST)
+            await trio.sleep(worked * self._rest)
             self._began = trio.current_time()
 
 

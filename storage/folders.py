@@ -175,6 +175,10 @@ class LogFolders:
         """The folder at `path`; None when it is not one of this node's."""
         return self._by_path.get(path)
 
+    def __contains__(self, partition: Partition) -> bool:
+        """Whether a partition is on disk, open or not."""
+        return self._holder(partition) is not None
+
     def folders(self) -> list[Partition]:
         """Topic and partition of everything on disk, open or not."""
         return sorted(key for manager in self.managers for key in manager.folders())

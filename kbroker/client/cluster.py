@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import trio
 
@@ -163,6 +164,24 @@ class ClusterClient:
             f"topic {name!r} does not exist at {self.address}{did_you_mean(name, known)} "
             f"`kbroker topic list` shows what there is, `kbroker topic create {name}` makes it"
         )
+
+    async def ask_coordinators(
+        self, request: Any, *, oldest: int = 0
+    ) -> AsyncIterator[tuple[int, Any]]:
+        """Ask every broker about all that it coordinates; yields broker ids and answers.
+
+        A broker that loads it is asked again and again. Raises KafkaError when that takes long.
+        """
+        for node_id in sorted(row.node_id for row in (await self.metadata([])).brokers):
+            deadline = trio.current_time() + COORDINATOR_SECONDS
+            while True:
+                answer = await (await self.node(node_id)).ask(request, oldest=oldest)
+                is_loading = answer.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+                if not is_loading or trio.current_time() > deadline:
+                    break
+                await trio.sleep(RETRY_SECONDS)
+            check(answer.error_code)
+            yield node_id, answer
 
     async def coordinator(self, key: str, key_type: int = GROUP) -> Connection:
         """The broker that looks after a group. Raises as `coordinator_id`."""

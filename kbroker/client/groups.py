@@ -101,14 +101,11 @@ async def _ask(
 
 async def list_groups(cluster: ClusterClient) -> list[ListedGroup]:
     """All groups of all brokers, by name. Raises KafkaError."""
-    found = []
-    for node_id in sorted(row.node_id for row in (await cluster.metadata([])).brokers):
-        answer = await (await cluster.node(node_id)).ask(ListGroupsRequest())
-        check(answer.error_code)
-        found += [
-            ListedGroup(row.group_id, row.protocol_type, row.group_state, row.group_type, node_id)
-            for row in answer.groups
-        ]
+    found = [
+        ListedGroup(row.group_id, row.protocol_type, row.group_state, row.group_type, node_id)
+        async for node_id, answer in cluster.ask_coordinators(ListGroupsRequest())
+        for row in answer.groups
+    ]
     return sorted(found, key=lambda group: group.name)
 
 

@@ -86,15 +86,12 @@ async def list_transactions(
         producer_id_filters=list(producer_ids),
         duration_filter=longer_than_ms,
     )
-    found = []
-    for node_id in sorted(row.node_id for row in (await cluster.metadata([])).brokers):
-        connection = await cluster.node(node_id)
-        answer = await connection.ask(request, oldest=1 if longer_than_ms >= 0 else 0)
-        check(answer.error_code)
-        found += [
-            ListedTransaction(row.transactional_id, row.producer_id, row.transaction_state, node_id)
-            for row in answer.transaction_states
-        ]
+    oldest = 1 if longer_than_ms >= 0 else 0
+    found = [
+        ListedTransaction(row.transactional_id, row.producer_id, row.transaction_state, node_id)
+        async for node_id, answer in cluster.ask_coordinators(request, oldest=oldest)
+        for row in answer.transaction_states
+    ]
     return sorted(found, key=lambda one: one.id)
 
 

@@ -98,6 +98,8 @@ def after_isr_change(
     if len(isr) < min(min_in_sync, len(partition.replicas)):
         had_all = {*before.isr, *before.elr} - set(isr)
         elr = tuple(each for each in partition.replicas if each in had_all)
+    if list(isr) == partition.isr and elr == tuple(partition.elr):
+        return partition  # at a start this is so for every partition, of which there may be many
     return replace(partition, isr=list(isr), elr=elr)
 
 

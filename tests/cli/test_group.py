@@ -16,6 +16,7 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.compile import encode_bytes
 from kbroker.protocol.group_metadata import Assignment, TopicPartitions
 from kbroker.protocol.messages.groups import JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest
+from kbroker.shards import Shards
 
 from ..wire import connected
 from .conftest import Cli, ReadJson
@@ -193,3 +194,15 @@ async def test_a_deleted_topic_under_a_group(cli: Cli, topic: str) -> None:
     await cli("topic", "delete", topic)
     rows = json.loads((await cli("group", "describe", "g", "-o", "json")).stdout)
     assert rows[0]["partitions"] == []
+
+
+async def test_a_list_waits_for_a_broker_that_loads_its_groups(
+    broker: Broker, cli: Cli, read_json: ReadJson, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it does for a moment after a start with many groups."""
+    await cli("topic", "create", "t")
+    await cli("group", "seek", "g", "--to", "end", "-t", "t")
+    answers = iter([True, True])
+    monkeypatch.setattr(Shards, "is_loading", property(lambda _: next(answers, False)))
+    assert [row["group"] for row in await read_json("group", "list")] == ["g"]
+    assert list(answers) == []

@@ -208,7 +208,8 @@ def _is_in_hour(path: Path, *times: datetime.datetime) -> bool:
     if DATE not in folders or HOUR not in folders:
         return True
     named = folders[DATE], folders[HOUR]
-    return all((time.strftime("%Y-%m-%d"), time.strftime("%H")) == named for time in times)
+    # strftime does not fill up years before 1000.
+    return all((time.date().isoformat(), f"{time.hour:02}") == named for time in times)
 
 
 # --- records ----------------------------------------------------------------------------------

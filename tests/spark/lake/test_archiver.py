@@ -7,8 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
 
+from kbroker.cli import main
+from kbroker.pipelines.audit import check_lake
 from kbroker.pipelines.lake import layout, reading
+from kbroker.pipelines.lake.checking import check
 from kbroker.pipelines.lake.commits import Counts
 from kbroker.testing import LocalBroker
 
@@ -123,3 +128,42 @@ def test_new_fields_in_mid_stream_become_columns(
         {"a": 5},
         {"a": 5, "c": 1.5},
     ]
+
+
+YEAR_1, YEAR_10000 = -62_135_596_800_000, 253_402_300_800_000
+FAR = (-1, 0, YEAR_10000 - 1, YEAR_10000, 2**63 // 1000)
+"""What Spark's connector takes: not what has no room in microseconds, and times before 1582 it moves."""
+FARTHEST = (-(2**63), -(2**63 // 1000), YEAR_1 - 1, YEAR_1, *FAR, 2**63 - 1)
+
+
+@pytest.mark.parametrize(("source", "times"), [("kafka", FAR), ("kbroker", FARTHEST)])
+def test_records_of_any_time(
+    spark: SparkSession, broker: LocalBroker, tmp_path: Path, source: str, times: tuple[int, ...]
+) -> None:
+    """Those of a year that has no dates are put aside, and nothing trips over them."""
+    limits = {"message.timestamp.after.max.ms": str(2**63 - 1), "retention.ms": "-1"}
+    broker.create_topic("t", configs=limits)
+    for each in times:
+        broker.produce("t", {"n": each}, timestamp=each)
+    archiver = archive(spark, conf_of(broker, tmp_path, "t", source=source))
+    dated = [each for each in times if YEAR_1 <= each < YEAR_10000]
+    assert archiver.counts.poison == len(times) - len(dated)
+    assert [row["n"] for row in rows(tmp_path, "t")] == dated
+    check_lake(broker.bootstrap_servers, "t", tmp_path)
+    assert check(tmp_path, "t").problems == []
+    table = pq.read_table(tmp_path / layout.POISON / "t").flatten()
+    offsets = [at for at, each in enumerate(times) if each not in dated]
+    assert sorted(table.column("record.offset").to_pylist()) == offsets
+    said = CliRunner().invoke(
+        main,
+        [*("audit", "t", "-b", broker.bootstrap_servers), "--against-lake", str(tmp_path)],
+        catch_exceptions=False,
+    )
+    assert (said.exit_code, said.stdout.splitlines()[-1]) == (0, "clean"), said.output
+    words = ["replay", "t", "--lake", str(tmp_path), "--to-topic", "again"]
+    broker.create_topic("again", configs=limits)
+    replayed = CliRunner().invoke(
+        main, [*words, "-b", broker.bootstrap_servers], catch_exceptions=False
+    )
+    assert replayed.exit_code == 0, replayed.output
+    assert [record.timestamp for record in broker.records("again")] == dated

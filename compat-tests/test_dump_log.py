@@ -16,13 +16,17 @@ from harness.clients import LIBRARIES, ClientProcess, eventually
 from harness.codecs import topic_of
 from harness.tools import Tools
 
+from kbroker.storage.producer_state import ProducerStates
+
 CLIENT = "dump log"
 FILES_AT_ONCE = 50  # what the tool writes has to fit in its memory
 TOOL = "kafka-dump-log"
 ROLLED = "dump-rolled"
+ROW = "dump-many-batches-of-one-producer"
 TRANSACTIONAL = "dump-transactional"
 VALUE = "x" * 10_000
 BATCHES, PER_BATCH = 12, 25
+LARGEST_BATCH = 1_000_000
 COMPLAINTS = (
     "Found",
     "Mismatches",
@@ -46,6 +50,9 @@ def data_dir(
         ]
         answers = worker("produce", topic=ROLLED, records=records, idempotent=True)
         assert all("offset" in answer for answer in answers)
+    worker.admin("create_topic", name=ROW)
+    records = [{"value": VALUE, "partition": 0} for _ in range(3 * LARGEST_BATCH // len(VALUE))]
+    worker("produce", topic=ROW, records=records, idempotent=True)
     worker("join", member="dump", topics=[ROLLED], group="dump-group")
     eventually(lambda: worker("state", member="dump")["count"], bool, "records")
     worker("commit", member="dump")
@@ -150,6 +157,21 @@ def test_producers_are_in_the_snapshot(dumped: dict[str, str]) -> None:
     assert sorted(int(offset) for offset in rows) == [
         PER_BATCH * (batch + 1) - 1 for batch in range(BATCHES)
     ]
+
+
+def test_earlier_batches_in_the_snapshot_are_passed_over(
+    data_dir: Path, dumped: dict[str, str], pytestconfig: pytest.Config
+) -> None:
+    """They stand behind what Kafka reads; its checksum covers them. Kafka writes none."""
+    snapshots = of_topic(dumped, ROW, ".snapshot")
+    name = max(snapshots)
+    rows = re.findall(r"producerId: \d+ .* lastOffset: (\d+)", snapshots[name])
+    states = ProducerStates.from_bytes((data_dir / name).read_bytes(), 0)
+    assert states is not None
+    ((_, producer),) = states
+    by_kafka = pytestconfig.getoption("--broker") == "apache"
+    assert (len(producer.batches) == 1) if by_kafka else (len(producer.batches) >= 3)
+    assert rows == [str(producer.batches[-1].last_offset)]
 
 
 @pytest.mark.parametrize("check", ["--index-sanity-check", "--verify-index-only"])

@@ -16,7 +16,7 @@ Nothing exists on disk before the first append; an idle partition costs no file 
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -78,6 +78,10 @@ from .sync import (
 
 SAVE_EVERY_BYTES = 16 * 1024 * 1024
 """After how many appended bytes indexes and producer state are saved within a segment."""
+
+RECALL_BYTES = 4 * 1024 * 1024
+"""How far back the log is asked which batches a producer wrote, where a snapshot does not say: much
+more than producers have in flight."""
 
 FOREVER_MS = (1 << 63) - 1
 """A time that does not pass."""
@@ -555,6 +559,10 @@ class Log:
         start, self.producers = self._snapshots.newest(
             self.log_start_offset, self.log_end_offset, now_ms
         )
+        if self.producers.is_brief:
+            self.producers.recall(self._headers_before(start))
+            self._changed[self] = None
+            self._unsettled.append(self._snapshots.rewrite(self.producers, start))
         unsure: list[Segment] = []
         if start < self.log_end_offset or not self._intact:
             unsure = self._segments[max(bisect_right(self._bases, start) - 1, 0) :]
@@ -578,6 +586,25 @@ class Log:
             start, _ = segment.find(offset) if offset > segment.base_offset else (0, 0)
             for position, header in segment.headers(start):
                 yield segment, position, header
+
+    def _headers_before(self, offset: int) -> Iterator[BatchHeader]:
+        """Of the batches that end within the last `RECALL_BYTES` before an offset."""
+        places: list[tuple[Segment, int]] = []
+        left = RECALL_BYTES
+        for segment in reversed(self._segments[: bisect_left(self._bases, offset)]):
+            stop, _ = segment.find(offset)
+            start, _ = segment.cut(0, max(stop - left, 0), at_least_one=False)
+            places.append((segment, start))
+            left -= stop - start
+            if segment is not self.active:
+                self._keep_indexes(segment)
+            if left <= 0:
+                break
+        for segment, start in reversed(places):
+            for _, header in segment.headers(start):
+                if header.base_offset >= offset:
+                    return
+                yield header
 
     def _save_producers(self) -> None:
         """Queue a snapshot of the producers at the log end."""

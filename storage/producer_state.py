@@ -16,15 +16,21 @@ it is saved in `<offset>.snapshot`, which says what the state was before that of
 
 Without a sequence the last offset is that of the last marker, and the sequence -1.
 
-A snapshot holds one batch per producer, so after a restart only the newest one is recognised when
-it is sent again. Kafka does the same.
+So far it is Kafka's format, which holds one batch per producer: after a restart of Kafka the others
+are out of order when they are sent again. Behind that stand the earlier batches, each producer's
+from the oldest on. The checksum covers them, and Kafka passes over them::
+
+    version int16 (1)   and for each batch
+    producer id int64, last sequence int32, last offset int64, offset delta int32, timestamp int64
+
+Where a snapshot lacks this part, the log has to say which the earlier batches are (`recall`).
 """
 
 from __future__ import annotations
 
 import struct
-from collections import deque
-from collections.abc import Iterator
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator
 from heapq import nsmallest
 from typing import NamedTuple
 
@@ -42,6 +48,8 @@ _SNAPSHOT_VERSION = 1
 _SNAPSHOT_HEAD = struct.Struct(">hIi")
 _SNAPSHOT_ENTRY = struct.Struct(">qhiqiqiq")
 _CRC_START = 6
+_EARLIER_HEAD = (1).to_bytes(2, "big")
+_EARLIER_BATCH = struct.Struct(">qiqiq")
 
 
 class Batch(NamedTuple):
@@ -52,6 +60,12 @@ class Batch(NamedTuple):
     base_offset: int
     last_offset: int
     timestamp: int
+
+    @classmethod
+    def ending(cls, last_sequence: int, last_offset: int, delta: int, timestamp: int) -> Batch:
+        """A batch by its last record; `delta` is how much the offset of its first one is less."""
+        first_sequence = (last_sequence - delta) & _SEQUENCE_MASK
+        return cls(first_sequence, last_sequence, last_offset - delta, last_offset, timestamp)
 
 
 class CompletedTransaction(NamedTuple):
@@ -106,13 +120,15 @@ class Producer:
 class ProducerStates:
     """All producers of one partition."""
 
-    __slots__ = ("_producers", "_transactions", "ended")
+    __slots__ = ("_producers", "_transactions", "ended", "is_brief")
 
     def __init__(self) -> None:
         self._producers: dict[int, Producer] = {}
         self._transactions: dict[int, int] = {}  # producer id -> first offset, oldest first
         self.ended: dict[int, int] = {}
         """Transactions whose marker readers cannot see yet: first offset -> marker's offset."""
+        self.is_brief = False
+        """They are from a snapshot that names only the newest batch of each."""
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -227,6 +243,34 @@ class ProducerStates:
             producer.transaction_start = base_offset
             self._transactions[producer_id] = base_offset
 
+    def recall(self, headers: Iterable[BatchHeader]) -> None:
+        """Remember batches that came before the newest one of each producer.
+
+        Args:
+            headers: of batches in the log, in their order.
+        """
+        earlier: dict[int, deque[Batch]] = defaultdict(lambda: deque(maxlen=BATCHES_KEPT - 1))
+        for header in headers:
+            producer = self._producers.get(header.producer_id)
+            if (
+                producer is not None
+                and header.producer_epoch == producer.epoch
+                and header.base_sequence >= 0
+                and producer.batches
+                and header.base_offset < producer.batches[0].base_offset
+            ):
+                earlier[header.producer_id].append(
+                    Batch.ending(
+                        header.last_sequence,
+                        header.last_offset,
+                        header.last_offset_delta,
+                        header.max_timestamp,
+                    )
+                )
+        for producer_id, batches in earlier.items():
+            self._producers[producer_id].batches.extendleft(reversed(batches))
+        self.is_brief = False
+
     def fence(self, producer_id: int) -> None:
         """Refuse what a producer writes from now on, as if another one had its id and a new epoch.
 
@@ -325,9 +369,9 @@ class ProducerStates:
 
     def to_bytes(self) -> bytes:
         """The content of a snapshot file."""
-        entries = bytearray()
+        entries, earlier = bytearray(), bytearray(_EARLIER_HEAD)
         for producer_id, producer in self._producers.items():
-            last = producer.batches[-1] if producer.batches else None
+            *before, last = producer.batches or (None,)
             entries += _SNAPSHOT_ENTRY.pack(
                 producer_id,
                 producer.epoch,
@@ -338,6 +382,15 @@ class ProducerStates:
                 producer.coordinator_epoch,
                 producer.transaction_start,
             )
+            for batch in before:
+                earlier += _EARLIER_BATCH.pack(
+                    producer_id,
+                    batch.last_sequence,
+                    batch.last_offset,
+                    batch.last_offset - batch.base_offset,
+                    batch.timestamp,
+                )
+        entries += earlier
         count = len(self._producers)
         crc = crc32c(entries, crc32c(count.to_bytes(4, "big")))
         return _SNAPSHOT_HEAD.pack(_SNAPSHOT_VERSION, crc, count) + entries
@@ -348,15 +401,20 @@ class ProducerStates:
         if len(data) < _SNAPSHOT_HEAD.size:
             return None
         version, crc, count = _SNAPSHOT_HEAD.unpack_from(data)
-        entries = data[_SNAPSHOT_HEAD.size :]
+        end = _SNAPSHOT_HEAD.size + count * _SNAPSHOT_ENTRY.size
         if version != _SNAPSHOT_VERSION or crc32c(data[_CRC_START:]) != crc:
             return None
-        if len(entries) != count * _SNAPSHOT_ENTRY.size:
+        entries, rest = data[_SNAPSHOT_HEAD.size : end], data[end:]
+        if len(entries) != end - _SNAPSHOT_HEAD.size:
             return None
         states = cls()
         for fields in _SNAPSHOT_ENTRY.iter_unpack(entries):
             states._restore(fields, now_ms)
         states._transactions = dict(sorted(states._transactions.items(), key=lambda open: open[1]))
+        if rest.startswith(_EARLIER_HEAD):
+            states._restore_earlier(rest[len(_EARLIER_HEAD) :])
+        else:
+            states.is_brief = count > 0
         return states
 
     def _restore(self, fields: tuple[int, ...], now_ms: int) -> None:
@@ -365,14 +423,18 @@ class ProducerStates:
         producer.timestamp = timestamp
         producer.coordinator_epoch = coordinator_epoch
         if offset >= 0 and sequence >= 0:
-            first = (sequence - delta) & _SEQUENCE_MASK
             producer.next_sequence = (sequence + 1) & _SEQUENCE_MASK
-            producer.batches.append(Batch(first, sequence, offset - delta, offset, timestamp))
+            producer.batches.append(Batch.ending(sequence, offset, delta, timestamp))
         else:
             producer.marker_offset = offset
         if start >= 0:
             producer.transaction_start = start
             self._transactions[producer_id] = start
+
+    def _restore_earlier(self, rows: bytes) -> None:
+        for producer_id, *fields in _EARLIER_BATCH.iter_unpack(rows):
+            batches = self._producers[producer_id].batches
+            batches.insert(len(batches) - 1, Batch.ending(*fields))
 
 
 def _out_of_order(header: BatchHeader, expected: int) -> KafkaError:

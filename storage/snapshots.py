@@ -63,6 +63,10 @@ class Snapshots:
         self.offsets.append(offset)
         return items
 
+    def rewrite(self, states: ProducerStates, offset: int) -> SyncItem:
+        """What saves a state that is there already with more in it."""
+        return AtomicWrite(self._files, self._path(offset), states.to_bytes())
+
     def drop(self, offset: int) -> list[SyncItem]:
         """What removes the one at `offset`, if there is one."""
         if offset not in self.offsets:

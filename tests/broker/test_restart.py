@@ -231,8 +231,9 @@ async def test_producer_ids_are_never_given_twice(tmp_path: Path) -> None:
     assert len(set(given)) == len(given) == 12
 
 
-async def test_a_producer_goes_on_after_a_crash(tmp_path: Path) -> None:
-    """The five-batch window is rebuilt; a batch that is sent again is not stored twice."""
+@pytest.mark.parametrize("clean", [True, False])
+async def test_a_producer_goes_on_after_a_restart(tmp_path: Path, clean: bool) -> None:
+    """The last five batches are known; one that is sent again is not stored twice."""
     data = tmp_path / "data"
     async with started(data) as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
@@ -242,7 +243,8 @@ async def test_a_producer_goes_on_after_a_crash(tmp_path: Path) -> None:
         for each in batches[:8]:
             assert (await produce(wire, topic, each)).error_code == 0
         copy = crash(data, tmp_path / "copy")
-    async with started(copy) as broker, connected(broker.endpoint) as wire:
+    async with started(data if clean else copy) as broker, connected(broker.endpoint) as wire:
+        assert broker.node.logs.clean == clean
         for i in range(3, 8):
             row = await produce(wire, topic, batches[i])
             assert (row.error_code, row.base_offset) == (0, i)

@@ -50,16 +50,22 @@ async def part(
 async def test_a_new_leader_knows_the_sequences_of_producers(tmp_path: Path) -> None:
     async with started(tmp_path, nodes=3) as broker:
         topic = await place_topic(broker, "t", 1, 2, 3)
-        for sequence in (0, 2, 4):
+        for sequence in range(0, 14, 2):
             assert (await part(broker, 1, topic, sequence)).base_offset == sequence
+        # One of the next leaders has been stopped meanwhile, the other one has not.
+        await broker.local_node(2).stop()
+        await broker.local_node(2).start()
+        await until(lambda: set(broker.node.cluster.topics["t"].partitions[0].isr) == {1, 2, 3})
         await broker.local_node(1).crash()
         leader = await until_leader(broker, "t", {2, 3})
-        again = await part(broker, leader, topic, 4)
-        assert (again.error_code, again.base_offset) == (0, 4)
-        assert log_on(broker, leader, "t").log_end_offset == 6
-        skipped = await part(broker, leader, topic, 8)
-        assert skipped.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-        assert (await part(broker, leader, topic, 6)).base_offset == 6
+        for sequence in range(4, 14, 2):
+            again = await part(broker, leader, topic, sequence)
+            assert (again.error_code, again.base_offset) == (0, sequence)
+        assert log_on(broker, leader, "t").log_end_offset == 14
+        for sequence in (2, 16):
+            skipped = await part(broker, leader, topic, sequence)
+            assert skipped.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert (await part(broker, leader, topic, 14)).base_offset == 14
 
 
 async def end_transaction(broker: Broker, topic: Topic, *, commit: bool) -> None:

@@ -113,6 +113,7 @@ class Transactions:
         self.ended: dict[int, tuple[int, int]] = {}  # abort marker -> producer id, first record
         self.stable: dict[int, int] = {}  # abort marker -> last stable offset after it
         self.next_sequences: dict[int, int] = {}  # producer id -> sequence that is due
+        self.batches: dict[int, list[int]] = {}  # producer id -> base offsets of its epoch
         self._epochs: dict[int, int] = {}
         offset = log.log_start_offset
         while offset < log.log_end_offset:
@@ -128,10 +129,12 @@ class Transactions:
         if self._epochs.get(producer_id) != header.producer_epoch:
             self._epochs[producer_id] = header.producer_epoch
             self.next_sequences[producer_id] = 0
+            self.batches[producer_id] = []
         if not header.is_control:
             if header.is_transactional:
                 self.open.setdefault(producer_id, max(header.base_offset, log.log_start_offset))
             self.next_sequences[producer_id] = header.last_sequence + 1
+            self.batches[producer_id].append(header.base_offset)
             return
         first, at = self.open.pop(producer_id, -1), header.base_offset
         marker = read_marker(next(read_records(data)))

@@ -23,7 +23,7 @@ from kbroker.storage.files import Files
 from kbroker.storage.log import Log, LogConfig
 from kbroker.storage.manager import LogManager, sync_logs
 from kbroker.storage.marks import seal
-from kbroker.storage.producer_state import ProducerStates
+from kbroker.storage.producer_state import Producer, ProducerStates
 from kbroker.storage.segment import Segment
 from kbroker.storage.sync import FolderSync
 
@@ -239,15 +239,24 @@ def _faults_of(log: Log, topic: str, truth: Truth) -> list[str]:
 
 
 def _producer_faults(log: Log) -> list[str]:
-    """The next sequence of each producer follows its last batch."""
+    """The next sequence of each producer follows its last batch; the last five are known."""
     faults = []
-    for producer_id, due in Transactions(log).next_sequences.items():
+    seen = Transactions(log)
+    for producer_id, due in seen.next_sequences.items():
         producer = log.producers.get(producer_id)
         if producer is None:
             faults.append(f"producer {producer_id} is unknown")
         elif producer.next_sequence != due:
             faults.append(f"next sequence {producer.next_sequence} of {producer_id}, not {due}")
+        elif (there := seen.batches[producer_id][-5:]) != known_of(producer, len(there)):
+            faults.append(f"batches {known_of(producer, 5)} of {producer_id}, not {there}")
     return faults
+
+
+def known_of(producer: Producer, count: int) -> list[int]:
+    """Where the last batches begin that are known of a producer."""
+    batches = list(producer.batches)
+    return [batch.base_offset for batch in batches[len(batches) - count :]]
 
 
 def _lookup_faults(log: Log) -> list[str]:

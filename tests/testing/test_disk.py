@@ -567,6 +567,39 @@ def test_a_torn_write_is_cut_away(broker: LocalBroker) -> None:
     assert seen == [b"whole", b"another"]
 
 
+@pytest.mark.parametrize("stop", ["restart", "power_cut"])
+def test_five_batches_without_an_answer_are_written_once(broker: LocalBroker, stop: str) -> None:
+    """librdkafka sends them again to the broker that comes back, and gets their offsets."""
+    offsets: list[int] = []
+    errors: list[Any] = []
+
+    def answered(error: Any, message: Any) -> None:
+        errors.append(error)
+        offsets.append(message.offset())
+
+    unanswered = broker.fault("Produce", at="after").blackhole().times(5)
+    client = Producer(
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "reconnect.backoff.ms": 10,
+            "reconnect.backoff.max.ms": 50,
+            "retry.backoff.ms": 10,
+            "enable.idempotence": True,
+            "batch.num.messages": 1,
+            "log_level": 0,
+        }
+    )
+    for number in range(5):
+        client.produce("orders", b"%d" % number, on_delivery=answered)
+    client.poll(0)
+    unanswered.wait(5)
+    getattr(broker, stop)()
+    assert client.flush(20) == 0
+    assert errors == [None] * 5
+    assert offsets == [0, 1, 2, 3, 4]
+    assert [record.value for record in broker.records("orders")] == [b"%d" % n for n in range(5)]
+
+
 def test_a_slow_disk_delays_the_ack(broker: LocalBroker) -> None:
     broker.disk.slow(100)
     began = time.monotonic()

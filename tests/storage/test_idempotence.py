@@ -1,0 +1,219 @@
+"""The last five batches of a producer are known, whatever happens to a log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from crc32c import crc32c
+
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.records import BatchHeader
+from kbroker.storage.crash_files import MODES, CrashFiles, Mode
+from kbroker.storage.files import Files
+from kbroker.storage.log import Log, LogConfig
+from kbroker.storage.manager import LogManager
+from kbroker.storage.producer_state import ProducerStates
+
+from .helpers import NOW, append, batch, commit, content, open_log, open_manager
+from .test_compaction import KEYED, compact
+
+PRODUCER = 77
+Sent = dict[int, tuple[memoryview, BatchHeader]]
+"""Batches by the offset that they got."""
+
+
+def send(log: Log, first: int = 0, count: int = 7) -> Sent:
+    """Batches of two records each, from sequence `first` on, and those of others between them."""
+    sent: Sent = {}
+    for sequence in range(first, first + 2 * count, 2):
+        each = batch(b"x" * 50, b"y", producer_id=PRODUCER, epoch=0, sequence=sequence)
+        sent[log.append(*each, leader_epoch=0, now_ms=NOW).base_offset] = each
+        append(log, b"of another producer")
+    commit(log)
+    return sent
+
+
+def check(log: Log, sent: Sent) -> None:
+    """The last five are known by their offsets, the one before is not, and the next is taken."""
+    end = log.log_end_offset
+    too_old = list(sent.values())[-6]
+    with pytest.raises(KafkaError) as error:
+        log.append(*too_old, leader_epoch=0, now_ms=NOW)
+    assert error.value.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    for offset, each in list(sent.items())[-5:]:
+        found = log.append(*each, leader_epoch=0, now_ms=NOW)
+        assert found == (offset, offset + 1, NOW, True)
+    assert log.log_end_offset == end
+    due = list(sent.values())[-1][1].last_sequence + 1
+    following = batch(b"z", producer_id=PRODUCER, epoch=0, sequence=due)
+    assert not log.append(*following, leader_epoch=0, now_ms=NOW).duplicate
+
+
+def stopped(manager: LogManager) -> LogManager:
+    """The next owner of the folder, after a clean stop."""
+    manager.close(now_ms=NOW)
+    return open_manager(manager.files, manager.data_dir)
+
+
+@pytest.fixture
+def manager(place: tuple[Files, str]) -> LogManager:
+    return open_manager(*place)
+
+
+def test_after_clean_stops(manager: LogManager) -> None:
+    """Each snapshot hands on what it was told."""
+    sent = send(open_log(manager))
+    for sequence in (14, 16):
+        manager = stopped(stopped(manager))
+        sent |= send(open_log(manager), sequence, 1)
+    check(open_log(stopped(manager)), sent)
+
+
+@pytest.mark.parametrize("mode", [None, *MODES])
+@pytest.mark.parametrize("snapshots", [True, False])
+def test_after_a_crash(mode: Mode | None, snapshots: bool) -> None:
+    files = CrashFiles()
+    manager = open_manager(files)
+    log = open_log(manager)
+    sent = send(log)
+    if snapshots:
+        log.save()
+        manager.checkpoint(NOW).run()
+    sent |= send(log, 14, 2)
+    left = files.killed() if mode is None else files.crashed(mode, 0)
+    check(open_log(open_manager(left)), sent)
+
+
+def test_after_a_cut(manager: LogManager) -> None:
+    log = open_log(manager)
+    sent = send(log)
+    manager.checkpoint(NOW).run()
+    end = log.log_end_offset
+    send(log, 14)
+    log.save()
+    manager.checkpoint(NOW).run()
+    log.truncate_to(end, now_ms=NOW)
+    check(log, sent)
+
+
+def test_after_a_cut_and_a_stop(manager: LogManager) -> None:
+    log = open_log(manager)
+    sent = send(log)
+    end = log.log_end_offset
+    send(log, 14)
+    log.truncate_to(end, now_ms=NOW)
+    check(open_log(stopped(manager)), sent)
+
+
+def test_when_retention_took_their_records(manager: LogManager) -> None:
+    log = open_log(manager)
+    sent = send(log)
+    log.delete_records_before(log.log_end_offset)
+    check(open_log(stopped(manager)), sent)
+
+
+def test_when_compaction_took_their_records(manager: LogManager) -> None:
+    log = open_log(manager, config=KEYED)
+    sent = send(log)
+    before = log.size
+    assert compact(manager.files, manager, log)
+    assert log.size < before
+    check(open_log(stopped(manager), config=KEYED), sent)
+
+
+def test_on_a_follower(manager: LogManager) -> None:
+    """It takes over as leader, before and after a stop."""
+    leader = open_log(manager)
+    sent = send(leader)
+    names = ("at once", "after a stop")
+    for name in names:
+        follower = open_log(manager, name)
+        for part in parts_of(leader):
+            follower.append_replicated(memoryview(part), now_ms=NOW)
+        commit(follower)
+    check(open_log(manager, names[0]), sent)
+    check(open_log(stopped(manager), names[1]), sent)
+
+
+def parts_of(log: Log) -> Iterator[bytes]:
+    offset = 0
+    while offset < log.log_end_offset:
+        part = log.read(offset, 300, limit=log.log_end_offset)
+        yield content(part)
+        offset = part.next_offset
+
+
+# -- snapshots that name one batch of each producer
+
+
+def name_one_batch(files: Files, folder: str) -> None:
+    """Let the snapshots of a folder be as Kafka, or kbroker in its youth, would have written them."""
+    for name in files.listdir(folder):
+        if name.endswith(".snapshot"):
+            data = files.read_bytes(f"{folder}/{name}")
+            body = data[6 : 10 + 46 * int.from_bytes(data[6:10], "big")]
+            crc = crc32c(body).to_bytes(4, "big")
+            files.write_atomic(f"{folder}/{name}", data[:2] + crc + body)
+
+
+@pytest.mark.parametrize("segment_bytes", [300, 100_000])
+@pytest.mark.parametrize("more", [0, 2])
+def test_the_log_tells_what_a_snapshot_does_not(
+    manager: LogManager, segment_bytes: int, more: int
+) -> None:
+    """The batches are in several segments, or in one; some came after the snapshot, or none."""
+    config = LogConfig(segment_bytes=segment_bytes, index_interval_bytes=200)
+    log = open_log(manager, config=config)
+    sent = send(log)
+    log.save()
+    manager.checkpoint(NOW).run()
+    sent |= send(log, 14, more)
+    files = manager.files
+    if more:  # as after a crash
+        manager.close(clean=False)
+        manager = open_manager(files, manager.data_dir)
+    else:
+        manager = stopped(manager)
+    name_one_batch(files, log.folder)
+    check(open_log(manager, config=config), sent)
+
+
+def test_what_the_log_told_is_kept(manager: LogManager, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is asked once: the next snapshot has it."""
+    log = open_log(manager)
+    sent = send(log)
+    manager = stopped(manager)
+    name_one_batch(manager.files, log.folder)
+    open_log(manager)
+    manager = stopped(manager)
+    monkeypatch.setattr(ProducerStates, "recall", None)
+    check(open_log(manager), sent)
+
+
+def test_a_long_log_is_asked_for_its_end_only(
+    manager: LogManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kbroker.storage.log.RECALL_BYTES", 500)
+    log = open_log(manager)
+    send(log)
+    manager = stopped(manager)
+    name_one_batch(manager.files, log.folder)
+    producer = open_log(manager).producers.get(PRODUCER)
+    assert producer is not None
+    assert 1 < len(producer.batches) < 5
+    assert [each.last_sequence for each in producer.batches][-2:] == [11, 13]
+
+
+def test_batches_of_an_earlier_epoch_are_not_asked_for(manager: LogManager) -> None:
+    log = open_log(manager)
+    old = send(log)
+    new = batch(b"x", producer_id=PRODUCER, epoch=1, sequence=0)
+    log.append(*new, leader_epoch=0, now_ms=NOW)
+    manager = stopped(manager)
+    name_one_batch(manager.files, log.folder)
+    log = open_log(manager)
+    assert log.append(*new, leader_epoch=0, now_ms=NOW).duplicate
+    with pytest.raises(KafkaError) as error:
+        log.append(*list(old.values())[-1], leader_epoch=0, now_ms=NOW)
+    assert error.value.code == ErrorCode.INVALID_PRODUCER_EPOCH

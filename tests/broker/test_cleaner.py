@@ -24,6 +24,7 @@ from kbroker.storage.log import Log
 from kbroker.storage.segment import SegmentRules
 
 from ..brokers import Start, started
+from ..limits import PROCESS_SECONDS
 from ..wire import (
     Topic,
     Wire,
@@ -300,7 +301,7 @@ class TestTheProcess:
         assert process.stdout is not None
         process.stdout.close()
         process.stdin.write(_LENGTH.pack(len(task)) + task)
-        _, printed = process.communicate(timeout=60)
+        _, printed = process.communicate(timeout=PROCESS_SECONDS)
         assert printed == b""
         assert process.returncode == 1
 

@@ -15,6 +15,8 @@ from click.testing import CliRunner
 
 from kbroker.cli.health import health
 
+from ..limits import PROCESS_SECONDS
+
 HEALTH = [sys.executable, "-m", "kbroker", "health"]
 
 
@@ -95,13 +97,13 @@ def test_wait_sees_a_server_that_comes_later() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     waiting = subprocess.Popen(
-        [*HEALTH, "--bootstrap", f"localhost:{port}", "--wait", "30s"], stdout=subprocess.DEVNULL
+        [*HEALTH, "--bootstrap", f"localhost:{port}", "--wait", "300s"], stdout=subprocess.DEVNULL
     )
     time.sleep(0.5)
     serve = [sys.executable, "-m", "kbroker", "serve", "--memory", "--port", str(port)]
     server_process = subprocess.Popen(serve, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        assert waiting.wait(30) == 0
+        assert waiting.wait(PROCESS_SECONDS) == 0
     finally:
         server_process.kill()
         server_process.wait()

@@ -33,6 +33,7 @@ from kbroker.protocol.records import Record, encode_batch
 from kbroker.storage.checkpoints import partition_metadata_from_bytes
 
 from ..brokers import started
+from ..limits import PROCESS_SECONDS
 from ..wire import Topic, batch, connected, fetch, metadata, produce, request, values_of
 from .conftest import Cli, ReadJson, invoke
 
@@ -313,7 +314,7 @@ def test_a_pipe_is_not_waited_for(kafka: Path, tmp_path: Path, name: str) -> Non
         [sys.executable, "-m", "kbroker", *command],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PROCESS_SECONDS,
         check=False,
     )
     assert done.returncode == 1

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from ..brokers import started
+from ..limits import PROCESS_SECONDS
 from ..wire import Topic, connected, fetch, values_of
 
 RUN = [sys.executable, "-m", "kbroker", "run"]
@@ -20,7 +21,9 @@ KBROKER = f"{sys.executable} -m kbroker"
 
 
 def ran(*args: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*RUN, *args], capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(
+        [*RUN, *args], capture_output=True, text=True, check=False, timeout=PROCESS_SECONDS
+    )
 
 
 def test_the_command_finds_its_broker_with_topics_and_records(tmp_path: Path) -> None:
@@ -99,7 +102,7 @@ async def test_a_restart_does_not_seed_twice(tmp_path: Path) -> None:
         "nowhere.invalid:1",
     ]
     for _ in range(2):
-        subprocess.run(command, check=True, capture_output=True, timeout=30)  # noqa: ASYNC221
+        subprocess.run(command, check=True, capture_output=True, timeout=PROCESS_SECONDS)  # noqa: ASYNC221
     async with started(data) as broker, connected(broker.endpoint) as wire:
         assert values_of(await fetch(wire, Topic("t"))) == [b"a", b"b"]
 
@@ -117,7 +120,9 @@ def test_a_bad_seed_stops_the_start(tmp_path: Path, line: str, words: str) -> No
     seed = tmp_path / "seed.ndjson"
     seed.write_text(f'{{"topic": "t"}}\n{line}\n')
     command = [*SERVE, "--memory", "--seed", str(seed)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=PROCESS_SECONDS
+    )
     assert done.returncode == 3
     assert words in done.stderr
     assert "ready" not in done.stdout

@@ -15,6 +15,8 @@ import pytest
 from kbroker.demo import StartError
 from kbroker.demo.processes import Event, OwnBroker, Worker
 
+from ..limits import PROCESS_SECONDS
+
 CHILD = """\
 import subprocess, sys
 from kbroker.demo.child import Parent
@@ -60,14 +62,14 @@ def ends(pid: int) -> bool:
 def test_a_worker_reports_and_obeys(
     worker: Worker, events: SimpleQueue[Event], tmp_path: Path
 ) -> None:
-    hello = events.get(timeout=10)
+    hello = events.get(timeout=PROCESS_SECONDS)
     assert hello.sender is worker
     assert (hello.name, hello.fields["arguments"]) == ("hello", ["-x", "1"])
     worker.tell("other")
     worker.tell("go")
     worker.tell("more")
-    assert events.get(timeout=10).name == "gone"
-    assert events.get(timeout=10) == Event(worker, "exit", {"code": 0})
+    assert events.get(timeout=PROCESS_SECONDS).name == "gone"
+    assert events.get(timeout=PROCESS_SECONDS) == Event(worker, "exit", {"code": 0})
     assert "a library prints" in (tmp_path / "talker.log").read_text()
     worker.tell("too late")
 
@@ -76,12 +78,12 @@ def test_a_worker_reports_and_obeys(
 def test_a_kill_takes_what_the_worker_has_started(
     worker: Worker, events: SimpleQueue[Event]
 ) -> None:
-    grandchild = events.get(timeout=10).fields["grandchild"]
+    grandchild = events.get(timeout=PROCESS_SECONDS).fields["grandchild"]
     assert alive(grandchild)
     worker.kill()
     assert worker.killed
     assert ends(grandchild)
-    assert events.get(timeout=10).fields == {"code": -9}
+    assert events.get(timeout=PROCESS_SECONDS).fields == {"code": -9}
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks into /proc")
@@ -95,7 +97,7 @@ def test_a_child_ends_when_its_parent_has_gone(tmp_path: Path) -> None:
         assert child.stdout is not None
         child.stdout.readline()
         child.stdin.close()
-        assert child.wait(10) == 1
+        assert child.wait(PROCESS_SECONDS) == 1
         os.killpg(child.pid, 9)  # the sleeping grandchild
 
 

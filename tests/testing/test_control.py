@@ -35,6 +35,8 @@ from kbroker.testing.control import LOGIN_SECONDS, _Sockets
 from kbroker.testing.control_token import ControlToken
 from kbroker.testing.fault_words import EFFECTS, WORDS
 
+from ..limits import PROCESS_SECONDS
+
 KBROKER = [sys.executable, "-m", "kbroker"]
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
@@ -55,7 +57,7 @@ def served(*flags: str) -> Iterator[dict[str, Any]]:
             yield event
         finally:
             process.terminate()
-            process.communicate(timeout=30)
+            process.communicate(timeout=PROCESS_SECONDS)
 
 
 def connect(ready: dict[str, Any]) -> socket.socket:
@@ -491,7 +493,9 @@ def test_a_port_for_orders_that_is_taken() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         command = [*KBROKER, "serve", "--memory", "--port", "0", "--control-port", port]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=PROCESS_SECONDS, check=False
+        )
     assert done.returncode == 3
     assert f"--control-port {port}" in done.stderr
     assert "0 is a free one" in done.stderr
@@ -508,7 +512,7 @@ def test_the_command_line_has_every_word_of_a_fault() -> None:
 def test_the_command_line(ready: dict[str, Any], order: Orders) -> None:
     def kbroker(*words: str, status: int = 0) -> str:
         done = subprocess.run(
-            [*KBROKER, *words], capture_output=True, text=True, timeout=30, check=False
+            [*KBROKER, *words], capture_output=True, text=True, timeout=PROCESS_SECONDS, check=False
         )
         assert done.returncode == status, done.stderr
         return done.stdout + done.stderr
@@ -537,7 +541,9 @@ def test_the_command_line(ready: dict[str, Any], order: Orders) -> None:
 def test_run_gives_the_address_to_its_command() -> None:
     script = "import json, os; print(json.dumps(dict(os.environ)))"
     command = [*KBROKER, "run", "--control", "--", sys.executable, "-c", script]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=PROCESS_SECONDS, check=True
+    )
     found = json.loads(done.stdout)
     assert found["KBROKER_CONTROL"] != found["KBROKER_BOOTSTRAP"]
     assert not Path(found["KBROKER_CONTROL_TOKEN_FILE"]).exists()  # gone with its server
@@ -666,7 +672,9 @@ def test_a_token_file_that_cannot_be_used(
         path.chmod(mode)
     flags = ["--control-port", "0", "--control-token-file", str(path)]
     command = [*KBROKER, "serve", "--memory", "--port", "0", *flags]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=PROCESS_SECONDS, check=False
+    )
     assert done.returncode == 3
     assert f"--control-token-file {path}" in done.stderr
     assert error in done.stderr

@@ -13,6 +13,8 @@ from kafka.errors import KafkaError
 
 from kbroker.testing import BrokerThread, LocalBroker
 
+from ..limits import PROCESS_SECONDS
+
 ROOT = Path(__file__).parents[2]
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -63,6 +65,6 @@ def test_a_hundred_tests_with_the_same_names(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=PROCESS_SECONDS,
     )
     assert "100 passed" in run.stdout, run.stdout[-3000:]

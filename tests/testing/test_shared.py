@@ -12,6 +12,8 @@ from kbroker.client.errors import ClientError
 from kbroker.testing import ExternalKafka
 from kbroker.testing.shared import shared_broker
 
+from ..limits import PROCESS_SECONDS
+
 USER = """
 import sys
 from pathlib import Path
@@ -37,7 +39,7 @@ class User:
         self.bootstrap = self.process.stdout.readline().strip()
 
     def leave(self) -> int:
-        self.process.communicate("\n", timeout=30)
+        self.process.communicate("\n", timeout=PROCESS_SECONDS)
         return self.process.returncode
 
     def is_there(self) -> bool:

@@ -21,6 +21,7 @@ from kbroker.storage.files import MemFiles
 from kbroker.testing import LocalBroker, RunningBroker, Snapshot
 
 from ..broker.test_transactions import NAME, Writer, begun
+from ..limits import PROCESS_SECONDS
 from ..wire import Topic, Wire, connected
 from .test_transactions import confluent, topic_of
 
@@ -458,7 +459,7 @@ def test_a_saved_snapshot_can_be_served(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=30,
+        timeout=PROCESS_SECONDS,
     )
     assert '"event": "ready"' in dump.stdout
 

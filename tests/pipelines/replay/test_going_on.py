@@ -23,6 +23,8 @@ from kbroker.pipelines.replay.journal import ends_of
 from kbroker.testing import LocalBroker
 from kbroker.testing.kit import KafkaRecord
 
+from ...limits import PROCESS_SECONDS
+
 KILLS = int(os.environ.get("KBROKER_REPLAY_KILLS", "2"))
 COUNT = 3_000 * KILLS
 RATE = 4_000
@@ -74,7 +76,7 @@ class Command:
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
-    _, said = process.communicate(timeout=120)
+    _, said = process.communicate(timeout=PROCESS_SECONDS)
     return process.returncode, said
 
 

@@ -11,6 +11,8 @@ from confluent_kafka import Producer
 
 from kbroker.testing import LocalBroker
 
+from ...limits import PROCESS_SECONDS
+
 
 @pytest.fixture
 def broker() -> Iterator[LocalBroker]:
@@ -44,7 +46,10 @@ def write_transactions(bootstrap: str) -> None:
 def replay(bootstrap: str, *options: str) -> None:
     words = ["replay", "orders", "--to-topic", "copy", "-b", bootstrap, *options]
     subprocess.run(
-        [sys.executable, "-m", "kbroker", *words], check=True, capture_output=True, timeout=30
+        [sys.executable, "-m", "kbroker", *words],
+        check=True,
+        capture_output=True,
+        timeout=PROCESS_SECONDS,
     )
 
 

@@ -66,7 +66,7 @@ from kbroker.storage.producer_state import ProducerStates
 from kbroker.storage.sync import sync_file
 
 from .config import BrokerConfig, ConfigError, validate_topic_configs
-from .data_folders import METADATA_JOURNAL
+from .found_folders import METADATA_JOURNAL
 from .threads import at_once
 
 logger = logging.getLogger(__name__)

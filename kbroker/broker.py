@@ -211,18 +211,28 @@ def _data_folders(
 async def _open_all(
     local: Sequence[LocalNode], folders: DataFolders, cluster_id: str | None
 ) -> MetadataStore:
-    """Take the ports and the folders of all nodes, and open what they share."""
+    """Take the ports and the folders of all nodes, and open what they share.
+
+    A start that is refused leaves no trace: what is there is looked at first, then the ports are
+    taken, and only then something is written. Nobody can connect before all of that is good.
+    """
     store = None
     try:
-        # First of all: a port that is taken must not leave a data folder behind.
         _check_ports(local)
-        for each in local:
-            await each.bind()
-        paths = [path for each in local for path in folders.of_node(each.id)]
+        found = {node.id: node.look() for node in local}
+        store = folders.open_store(each for some in found.values() for each in some)
+        for node in local:
+            await node.check(store, found[node.id])
+        for node in local:
+            await node.bind()
+        paths = [path for node in local for path in folders.of_node(node.id)]
         cluster_id = known_cluster(folders.files, paths) or cluster_id or random_cluster_id()
-        store = folders.open_store([each.open_logs(cluster_id) for each in local])
-        for each in local:
-            await each.make(store)
+        for node in local:
+            node.open_logs(cluster_id)
+        for node in local:
+            await node.make(store)
+        for node in local:
+            node.listen()
         return store
     except BaseException:
         with trio.CancelScope(shield=True):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,14 +13,20 @@ from kbroker.cluster.model import random_cluster_id
 from kbroker.storage.checkpoints import MetaProperties
 from kbroker.storage.errors import StorageError
 from kbroker.storage.files import Files
-from kbroker.storage.folders import LogFolders
+from kbroker.storage.folders import LogFolders, check_together
 from kbroker.storage.manager import LogManager
-from kbroker.storage.naming import META_PROPERTIES
+from kbroker.storage.naming import META_PROPERTIES, RESERVE
 
 from .descriptors import shares
+from .found_folders import (
+    METADATA_JOURNAL,
+    NODE_FOLDER,
+    FoundFolder,
+    check_is_ours,
+    found_folder,
+)
 
-METADATA_JOURNAL = "cluster.journal"
-_NODE_FOLDER = re.compile(r"node-(\d+)")
+JOURNAL_RESERVE = METADATA_JOURNAL + RESERVE
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +79,19 @@ class DataFolders:
         free = (each for each in count(first) if each not in self.known)
         return sorted([*ids, *islice(free, max((nodes or 0) - len(ids), 0))])
 
+    def look(self, node_id: int) -> list[FoundFolder]:
+        """What is in a node's folders, without those that are new; nothing is written.
+
+        Raises StorageError: the node cannot be started on them.
+        """
+        for path in self.paths:
+            check_is_ours(self.files, path)
+        each_one = [found_folder(self.files, path, node_id) for path in self.of_node(node_id)]
+        found = [each for each in each_one if each is not None]
+        if found:
+            check_together(found)
+        return found
+
     def open_logs(self, node_id: int, cluster_id: str | None, nodes: int) -> LogFolders:
         """Open a node's folders; new ones become part of the cluster that the others belong to.
 
@@ -100,14 +118,16 @@ class DataFolders:
             return LogFolders(self.files, managers)
         except BaseException:
             for manager in managers:
-                manager.close(clean=False)
+                manager.close(clean=manager.clean)  # it stays as it was found
             raise
 
-    def open_store(self, logs: Iterable[LogFolders]) -> LocalStore:
-        """Open the journal of the folder that has one, whatever their order; else in the first one.
+    def open_store(self, found: Iterable[FoundFolder]) -> LocalStore:
+        """The journal of the folder that has one, whatever their order; else in the first one.
 
-        Parameters: `logs` are those of all nodes. Raises StorageError: it is damaged, there are
-        two, or there is none but partitions. Those would belong to no topic then, and a node
+        Nothing is written before somebody changes something.
+
+        Parameters: `found` are the folders of all nodes. Raises StorageError: it is damaged, there
+        are two, or there is none but partitions. Those would belong to no topic then, and a node
         removes what belongs to none.
         """
         journals = [f"{path}/{METADATA_JOURNAL}" for path in self.paths]
@@ -116,7 +136,7 @@ class DataFolders:
             raise StorageError(
                 f"metadata is in {' and in '.join(there)}; move all but one of them away"
             )
-        partitions = sum(len(each.folders()) for each in logs)
+        partitions = sum(len(each.partitions) for each in found)
         if not there and partitions:
             raise StorageError(
                 f"{' and '.join(self.paths)}: there are {partitions} partitions, but no "
@@ -161,9 +181,12 @@ def find_data_folders(
     """Look how nodes have their data in `paths`, to start `nodes` of them there.
 
     Parameters: `nodes` None is as many as there are; `first` is the id of a node that is alone, or
-    of the first one of a new cluster. Raises StorageError: one node is there that was alone, and
-    several are wanted.
+    of the first one of a new cluster. Raises StorageError: a path is that of a file, or one node is
+    there that was alone, and several are wanted.
     """
+    for path in paths:
+        if files.exists(path) and not files.is_folder(path):
+            raise StorageError(f"{path} is a file; name a folder with --data-dir")
     known = node_folders(files, paths)
     wanted = nodes or 1
     alone = known_cluster(files, paths) is not None
@@ -193,6 +216,6 @@ def node_folders(files: Files, paths: Iterable[str]) -> frozenset[int]:
     return frozenset(
         int(match[1])
         for path in paths
-        for match in map(_NODE_FOLDER.fullmatch, files.listdir(path))
+        for match in map(NODE_FOLDER.fullmatch, files.listdir(path))
         if match and files.exists(f"{path}/{match[0]}/{META_PROPERTIES}")
     )

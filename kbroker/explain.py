@@ -148,6 +148,9 @@ def _partition_now(node: Node, topic: str, index: int) -> str:
     reason = node.why_offline(topic, index)
     if reason is not None:
         return f"{name} is offline on node {node.id}: {reason}"
+    refusal = node.logs.refusal(topic, index)
+    if refusal is not None:
+        return f"{name} can be read, but takes no records on node {node.id}: {refusal}"
     log = node.logs.get(topic, index)
     now = f"{name} is online: {_placing(partition)}"
     if log is not None and holds_back_readers(log):

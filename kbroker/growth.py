@@ -21,12 +21,13 @@ from kbroker.storage.files import Files
 from kbroker.storage.naming import CLEAN_SHUTDOWN, LOCK, META_PROPERTIES
 
 from .data_folders import (
-    METADATA_JOURNAL,
+    JOURNAL_RESERVE,
     known_cluster,
     lone_node,
     node_folder,
     node_folders,
 )
+from .found_folders import METADATA_JOURNAL
 
 NOTE = ".moving"
 """The file that says what is to be moved, in the first folder."""
@@ -189,7 +190,7 @@ def _move_out(files: Files, path: str, node_id: int) -> None:
 
 def _move_all(files: Files, source: str, target: str) -> None:
     for name in files.listdir(source):
-        if name not in (METADATA_JOURNAL, NOTE, f"{NOTE}.tmp", HALFWAY, LOCK):
+        if name not in (METADATA_JOURNAL, JOURNAL_RESERVE, NOTE, f"{NOTE}.tmp", HALFWAY, LOCK):
             files.rename(f"{source}/{name}", f"{target}/{name}")
     # What is in neither after a power cut would be lost: it is in the new one first.
     files.sync_dir(target)

@@ -13,6 +13,8 @@ from functools import partial
 import trio
 
 from kbroker.cluster import Cluster, MetadataStore
+from kbroker.cluster.cluster import check_cluster_id, known_node
+from kbroker.cluster.registrations import KnownNode
 from kbroker.storage.errors import StorageError
 from kbroker.storage.folders import LogFolders
 
@@ -22,11 +24,21 @@ from .config import BrokerConfig
 from .data_folders import DataFolders
 from .endpoint import PORT_MAX, Endpoint
 from .flusher import Flusher
+from .found_folders import FoundFolder
 from .links import Links
 from .logs import logged_as
 from .node import Node
 from .registry import Api
-from .server import Bound, CannotListen, ConnectionClass, Listener, Server, bind_all, close_all
+from .server import (
+    Bound,
+    CannotListen,
+    ConnectionClass,
+    Listener,
+    Server,
+    bind_all,
+    close_all,
+    listen_all,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -68,8 +80,9 @@ class LocalNode:
 
     Resource handling: the first run is taken apart, so that all nodes of a process have their ports
     and folders before the first one does anything, and all are there before leaders are elected:
-    `bind`, `open_logs`, `make`, `join`, `begin`. `start` does the
-    same for the next one; `stop` and `crash` end a run. `close` lets go of everything.
+    `look`, `check`, `bind`, `open_logs`, `make`, `listen`, `join`, `begin`. Nothing is written before
+    `open_logs`, and nobody can connect before `listen`. `start` does the same for the next one; `stop`
+    and `crash` end a run. `close` lets go of everything.
     """
 
     node: Node
@@ -124,15 +137,26 @@ class LocalNode:
 
     # -- a run
 
+    def look(self) -> list[FoundFolder]:
+        """What is in the folders that are not new. Raises StorageError: this node cannot use them."""
+        return self._shared.folders.look(self.id)
+
+    async def check(self, store: MetadataStore, found: Sequence[FoundFolder]) -> None:
+        """Refuse folders that do not go with the metadata. Raises StorageError or ValueError."""
+        if found:
+            await check_cluster_id(store, found[0].meta.cluster_id)
+        known = await known_node(store, self.id)
+        _check_none_missing([each.meta.directory_id for each in found], known, self._config)
+
     async def bind(self) -> None:
         """Take the ports; those that the system chooses are kept for later runs.
 
         Raises CannotListen.
         """
-        self._bound = await bind_all(self.listeners, self._config.listen_backlog)
+        self._bound = await bind_all(self.listeners)
         addresses: dict[str, Endpoint] = {}
         for listener, each in self._bound:
-            addresses.setdefault(listener.name, Endpoint(*each.socket.getsockname()[:2]))
+            addresses.setdefault(listener.name, Endpoint(*each.getsockname()[:2]))
         self.listeners = [replace(each, port=addresses[each.name].port) for each in self.listeners]
 
     def open_logs(self, cluster_id: str | None) -> LogFolders:
@@ -141,6 +165,10 @@ class LocalNode:
         with self._marked:
             self._logs = shared.folders.open_logs(self.id, cluster_id, shared.nodes)
         return self._logs
+
+    def listen(self) -> None:
+        """Let clients connect. Raises CannotListen."""
+        listen_all(self._bound, self._config.listen_backlog)
 
     async def begin(self, nursery: trio.Nursery) -> None:
         """Take part in the cluster, in a nursery; returns when this node serves.
@@ -165,7 +193,6 @@ class LocalNode:
         assert logs is not None
         cluster = await Cluster.open(store, cluster_id=logs.meta.cluster_id)
         self._cluster = cluster
-        _check_none_missing(logs, cluster, config)
         flusher = Flusher(
             "os" if shared.in_memory else config.flush_policy,
             logs.sync,
@@ -226,9 +253,11 @@ class LocalNode:
         self, store: MetadataStore, nursery: trio.Nursery, cluster_id: str | None
     ) -> None:
         try:
+            await self.check(store, self.look())
             await self.bind()
             self.open_logs(cluster_id)
             await self.make(store)
+            self.listen()
             await self.join()
             await self.begin(nursery)
         except BaseException:
@@ -390,10 +419,9 @@ def _port_behind(port: int, distance: int) -> int:
     return port + distance
 
 
-def _check_none_missing(logs: LogFolders, cluster: Cluster, config: BrokerConfig) -> None:
+def _check_none_missing(there: Sequence[str], known: KnownNode, config: BrokerConfig) -> None:
     """Refuse to start when partitions would silently begin empty. Raises StorageError."""
-    there = [manager.meta.directory_id for manager in logs.managers]
-    for directory_id, path in cluster.directories(config.node_id).items():
+    for directory_id, path in known.directories.items():
         if directory_id not in there and directory_id not in config.lost_log_dirs:
             raise StorageError(
                 f"the data folder {path} (id {directory_id}) is missing; its partitions would "

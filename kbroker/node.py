@@ -22,7 +22,7 @@ from kbroker.cluster import (
     TopicsChanged,
 )
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.storage.errors import StorageError
+from kbroker.storage.errors import StorageError, WriteRefusedError
 from kbroker.storage.folders import EVERY_FOLDER, LogFolders
 from kbroker.storage.log import Log
 
@@ -34,6 +34,7 @@ from .endpoint import Endpoint
 from .explain import Line, change_of
 from .fetch_sessions import FetchSessions
 from .flusher import Flusher
+from .folder_watch import FolderWatch
 from .groups import GroupService
 from .heavy_work import HeavyWork
 from .history import History
@@ -118,6 +119,7 @@ class Node:
         self.transactions = TransactionService(self)
         self.peers = Peers(self, dial)
         self.following = Following(self)
+        self.folder_watch = FolderWatch(self)
         self.leader_quota = Quota(self, Side.LEADER)
         self.producer_ids = ProducerIds(cluster)
         self.fetch_sessions = FetchSessions(config.fetch_sessions_max, cluster.count_partitions)
@@ -207,6 +209,7 @@ class Node:
                 nursery.start_soon(self.controller.balance_regularly)
             nursery.start_soon(self.following.run)
             nursery.start_soon(self.in_sync.run)
+            nursery.start_soon(self.folder_watch.run)
             nursery.start_soon(self.groups.run_loads)
             nursery.start_soon(self.groups.run_timers)
             nursery.start_soon(self.groups.expire_regularly)
@@ -297,7 +300,9 @@ class Node:
                 with self.flusher.beside_another():
                     await self.in_thread(job.run)
             except StorageError as error:
-                logger.error("checkpoint failed: %s", error.message)
+                text = f"checkpoint failed: {error.message}"
+                is_known = self.logs.refuses or not self.is_news(text)
+                logger.log(logging.DEBUG if is_known else logging.ERROR, "%s", text)
 
     async def _empty_trash(self) -> None:
         """Remove the files of deleted partitions, off the event loop."""
@@ -357,7 +362,7 @@ class Node:
         replica = self._replicas.get((topic.id.int, index))
         if replica is not None and replica.leading is not None:
             if replica.log.offline is not None:
-                self.in_sync.is_offline(topic, index)
+                self.in_sync.give_away(topic, index, eligible=False)
                 raise StorageError(replica.log.offline)
             return replica
         if not 0 <= index < len(topic.partitions):
@@ -371,7 +376,7 @@ class Node:
         replica = self._replicas.get((topic.id.int, index))
         if replica is not None:
             if replica.log.offline is not None:
-                self.in_sync.is_offline(topic, index)
+                self.in_sync.give_away(topic, index, eligible=False)
                 raise StorageError(replica.log.offline)
             return replica
         if not 0 <= index < len(topic.partitions):
@@ -431,7 +436,9 @@ class Node:
             self.report_storage_error(topic, index, error)
             raise
         self.note_when_offline(log)
-        replica = Replica(topic, topic.partitions[index], log, config, self.flusher)
+        replica = Replica(
+            topic, topic.partitions[index], log, config, self.flusher, self.folder_watch.refused
+        )
         self._replicas[topic.id.int, index] = replica
         if self.leads(replica.partition):
             self._lead(replica, replica.partition)
@@ -489,6 +496,9 @@ class Node:
 
     def report_storage_error(self, topic: Topic, index: int, error: StorageError) -> None:
         """Say once why a partition can be neither opened, read nor appended to."""
+        is_refusal = isinstance(error, WriteRefusedError)
+        if is_refusal and self.logs.refusal(topic.name, index) is not None:
+            return  # that was said of the whole folder
         if self.is_news(str(error)):
             logger.error("partition %s-%d: %s", topic.name, index, error.message)
             known = self.history.of((topic.name, index))
@@ -496,10 +506,10 @@ class Node:
                 self.note(topic.name, index, f"refused because {error.message}")
         log = self.logs.get(topic.name, index)
         if log is None or log.offline is not None:
-            self.in_sync.is_offline(topic, index)
+            self.in_sync.give_away(topic, index, eligible=False)
 
     def _give_up(self, replica: Replica) -> None:
-        self.in_sync.is_offline(replica.topic, replica.index)
+        self.in_sync.give_away(replica.topic, replica.index, eligible=False)
 
     def note_when_offline(self, log: Log) -> None:
         """Remember when and why a log of this node goes offline."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
 import trio
 
 from kbroker.cluster import Partition, Topic
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.records import BatchHeader, validate_produced
 from kbroker.replication.leading import Leading
+from kbroker.storage.errors import StorageError, WriteRefusedError
 from kbroker.storage.log import Appended, Log
 
 from .config import TopicConfig
@@ -38,6 +42,7 @@ class Replica:
         "_in_sync_min",
         "_segment",
         "_unread_bytes",
+        "_when_refused",
         "closed",
         "commits",
         "config",
@@ -61,7 +66,9 @@ class Replica:
         log: Log,
         config: TopicConfig,
         flusher: Flusher,
+        when_refused: Callable[[Replica, StorageError], None],
     ) -> None:
+        """`when_refused` is told when the system refuses an append."""
         self.topic = topic
         self.index = partition.index
         self.log = log
@@ -82,6 +89,7 @@ class Replica:
         self._deleted = False
         self._segment = log.active
         self._flusher = flusher
+        self._when_refused = when_refused
         self._fetches: dict[FetchWait, None] = {}  # in order of their arrival
         self._follower_fetches: dict[FetchWait, None] = {}
         self._unread_bytes = 0
@@ -208,7 +216,11 @@ class Replica:
 
     def append(self, batch: memoryview, header: BatchHeader, now_ms: int) -> Appended:
         """Append one checked batch as the leader; see `Log.append` for what it raises."""
-        appended = self.log.append(batch, header, leader_epoch=self.leader_epoch, now_ms=now_ms)
+        try:
+            appended = self.log.append(batch, header, leader_epoch=self.leader_epoch, now_ms=now_ms)
+        except WriteRefusedError as error:
+            self._when_refused(self, error)
+            raise
         if not appended.duplicate:
             self._unread_bytes += header.size
             if self._follower_fetches:
@@ -222,10 +234,23 @@ class Replica:
 
         Raises what `Log.append_replicated` raises.
         """
-        end = self.log.append_replicated(batches, now_ms=now_ms)
-        self._unread_bytes += len(batches)
-        self._flusher.appended(self)
-        return end
+        before = self.log.log_end_offset
+        try:
+            with self._refusals_told():
+                return self.log.append_replicated(batches, now_ms=now_ms)
+        finally:
+            if self.log.log_end_offset > before:  # also when a later batch was refused
+                self._unread_bytes += len(batches)
+                self._flusher.appended(self)
+
+    @contextmanager
+    def _refusals_told(self) -> Iterator[None]:
+        """Tell the node when the system refuses a write."""
+        try:
+            yield
+        except WriteRefusedError as error:
+            self._when_refused(self, error)
+            raise
 
     def has_rolled(self) -> bool:
         """True once after each roll of the log."""
@@ -243,7 +268,8 @@ class Replica:
 
         Raises StorageError.
         """
-        self.log.truncate_to(offset, now_ms=now_ms)
+        with self._refusals_told():
+            self.log.truncate_to(offset, now_ms=now_ms)
         self._was_cut()
 
     def restart_at(self, offset: int, now_ms: int) -> None:
@@ -251,7 +277,8 @@ class Replica:
 
         Raises StorageError.
         """
-        self.log.restart_at(offset, now_ms=now_ms)
+        with self._refusals_told():
+            self.log.restart_at(offset, now_ms=now_ms)
         self._was_cut()
 
     def _was_cut(self) -> None:

@@ -28,6 +28,9 @@ LOOPBACK_NAMES = ("localhost", *LOOPBACK)
 BIND_TRIES = 20
 REAP_SECONDS = 0.5
 DRAIN_SECONDS = 0.005
+_SHARING = getattr(socket, "SO_EXCLUSIVEADDRUSE", socket.SO_REUSEADDR)
+"""An address can be taken again while connections of an earlier run come to their ends; Windows
+allows that anyway, and has another option so that nobody else takes it as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,43 +48,55 @@ class CannotListen(Exception):
 
 
 ConnectionClass = Callable[..., Connection]
-Bound = list[tuple[Listener, trio.SocketListener]]
+Bound = list[tuple[Listener, trio.socket.SocketType]]
 
 
-async def bind_all(listeners: Sequence[Listener], backlog: int) -> Bound:
-    """Open the sockets of all listeners, or none. Raises CannotListen."""
+async def bind_all(listeners: Sequence[Listener]) -> Bound:
+    """Take the addresses of all listeners, or none; nobody can connect before `listen_all`.
+
+    Raises CannotListen.
+    """
     bound: Bound = []
     try:
         for listener in listeners:
-            bound += [(listener, each) for each in await _bind(listener, backlog)]
+            bound += [(listener, each) for each in await _bind(listener)]
     except BaseException:
         close_all(bound)
         raise
     return bound
 
 
+def listen_all(bound: Bound, backlog: int) -> None:
+    """Let clients connect; they wait until somebody accepts them. Raises CannotListen."""
+    for listener, each in bound:
+        try:
+            each.listen(backlog)
+        except OSError as error:  # somebody else took the same address, and was faster
+            raise _cannot_listen(listener.host, each.getsockname()[1], error) from None
+
+
 def close_all(bound: Bound) -> None:
     """Close the sockets of listeners."""
     for _, each in bound:
-        each.socket.close()
+        each.close()
 
 
-async def _bind(listener: Listener, backlog: int) -> list[trio.SocketListener]:
-    """Open the listener's sockets: both loopback families for a loopback host, else one.
+async def _bind(listener: Listener) -> list[trio.socket.SocketType]:
+    """The listener's sockets: of both loopback families for a loopback host, else of one.
 
     Raises CannotListen.
     """
     if listener.host not in LOOPBACK_NAMES:
-        return await _open(listener.host, listener.port, backlog)
+        return await _open(listener.host, listener.port)
     for _ in range(BIND_TRIES):
-        first = await _open(LOOPBACK[0], listener.port, backlog)
-        port = first[0].socket.getsockname()[1]
+        first = await _open(LOOPBACK[0], listener.port)
+        port = first[0].getsockname()[1]
         try:
-            return first + await _open(LOOPBACK[1], port, backlog)
+            return first + await _open(LOOPBACK[1], port)
         except CannotListen:
             if listener.port or not _has_ipv6():
                 return first
-            await first[0].aclose()  # the kernel's choice is free in one family only: again
+            first[0].close()  # the kernel's choice is free in one family only: again
     raise CannotListen("found no port that is free on 127.0.0.1 and ::1; name one with --port")
 
 
@@ -94,32 +109,46 @@ def _has_ipv6() -> bool:
     return True
 
 
-async def _open(host: str, port: int, backlog: int) -> list[trio.SocketListener]:
+async def _open(host: str, port: int) -> list[trio.socket.SocketType]:
+    """Sockets that are bound to an address, one for each family that it has here."""
+    opened: list[trio.socket.SocketType] = []
     try:
-        return await trio.open_tcp_listeners(port, host=host, backlog=backlog)
+        for family, kind, protocol, _, address in await trio.socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        ):
+            each = trio.socket.socket(family, kind, protocol)
+            opened.append(each)
+            each.setsockopt(socket.SOL_SOCKET, _SHARING, 1)
+            if family == socket.AF_INET6:
+                each.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            await each.bind(address)
     except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            reason = (
-                f"port {port} on {host} is in use; stop its owner, or choose another one: --port 0 "
-                "lets the system choose"
-            )
-        elif error.errno == errno.EACCES:
-            reason = (
-                f"port {port} on {host} is not for everybody ({error.strerror}); name one above "
-                "1023 with --port, or start with the right to it"
-            )
-        else:
-            reason = (
-                f"cannot listen on {host} ({error.strerror}); name an address of this machine "
-                "with --host"
-            )
-        raise CannotListen(reason) from None
+        for each in opened:
+            each.close()
+        raise _cannot_listen(host, port, error) from None
+    return opened
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> CannotListen:
+    if error.errno == errno.EADDRINUSE:
+        return CannotListen(
+            f"port {port} on {host} is in use; stop its owner, or choose another one: --port 0 "
+            "lets the system choose"
+        )
+    if error.errno == errno.EACCES:
+        return CannotListen(
+            f"port {port} on {host} is not for everybody ({error.strerror}); name one above 1023 "
+            "with --port, or start with the right to it"
+        )
+    return CannotListen(
+        f"cannot listen on {host} ({error.strerror}); name an address of this machine with --host"
+    )
 
 
 class Server:
     """Accepts clients of one node on its listeners, within the limits of the configuration.
 
-    Nothing is accepted from the sockets of `bound` before `run`. `connection_class` serves each
+    `bound` are sockets that listen when it is `run`. `connection_class` serves each
     client; the test kit has one of its own; `nodes` is how many share the descriptors of this process.
     """
 
@@ -147,7 +176,7 @@ class Server:
         """Each listener's address, with the port that the kernel chose."""
         addresses: dict[Listener, Endpoint] = {}
         for listener, each in self._sockets:
-            addresses.setdefault(listener, Endpoint(*each.socket.getsockname()[:2]))
+            addresses.setdefault(listener, Endpoint(*each.getsockname()[:2]))
         return list(addresses.items())
 
     def advertised(self) -> dict[str, Endpoint]:
@@ -173,7 +202,7 @@ class Server:
                             partial(
                                 trio.serve_listeners,
                                 partial(self._serve, listener),
-                                [each],
+                                [trio.SocketListener(each)],
                                 handler_nursery=nursery,
                             )
                         )

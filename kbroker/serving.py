@@ -21,10 +21,10 @@ from . import __version__
 from .broker import Broker, open_broker
 from .client import check_round_trip
 from .config import BrokerConfig, ConfigError
-from .data_folders import METADATA_JOURNAL
 from .declared import StartFailed, declare
 from .descriptors import raise_limit
 from .endpoint import Endpoint
+from .found_folders import METADATA_JOURNAL
 from .listeners import configured_listeners
 from .logs import set_up_logging
 from .memory_errors import NEXT_ACTION, OutOfMemory, is_shortage

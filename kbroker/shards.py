@@ -436,6 +436,8 @@ class Shards(ABC, Generic[C]):
         level = logging.ERROR
         if error.code == ErrorCode.INVALID_PRODUCER_EPOCH:
             level = logging.INFO  # it is the producer that is at fault, not the log
+        elif error.code == ErrorCode.KAFKA_STORAGE_ERROR:
+            level = logging.ERROR if self._node.is_news(f"{self._topic}: {error}") else NO_NEWS
         elif error.code == ErrorCode.NOT_ENOUGH_REPLICAS:
             level = logging.WARNING if self._node.is_news(f"{self._topic}: {error}") else NO_NEWS
         logger.log(level, "records for %s were not stored: %s", self._topic, str(error))

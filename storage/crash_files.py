@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from copy import deepcopy
 from typing import Literal, NamedTuple
 
-from .errors import StorageError
+from .errors import StorageError, WriteRefusedError
 from .files import Buffer, Calls, FileRange, Lock, one_by_one
 
 SECTOR = 512
@@ -42,13 +42,14 @@ class Operation(NamedTuple):
 
 
 class _Inode:
-    """A file's bytes: as written, and as a power cut leaves them."""
+    """A file's bytes: as written, and as a power cut leaves them; `held` are taken up by nothing."""
 
-    __slots__ = ("data", "stable")
+    __slots__ = ("data", "held", "stable")
 
-    def __init__(self, stable: bytes = b"") -> None:
+    def __init__(self, stable: bytes = b"", held: int = 0) -> None:
         self.data = bytearray(stable)
         self.stable = stable
+        self.held = held
 
     def torn(self, random_: random.Random) -> bytes:
         """The stable bytes with a random part of the changed sectors over them."""
@@ -124,9 +125,7 @@ class CrashFile:
         position = self.size
         data = b"".join(parts)
         self._files.announce("write", self.path)
-        capacity = self._files.capacity
-        if capacity < NO_LIMIT and self._files.used() + len(data) > capacity:
-            raise StorageError(f"cannot append to {self.path}: no space left")
+        self._files.claim(self.path, len(data))
         self._inode.data += data
         return position
 
@@ -207,7 +206,12 @@ class CrashFiles:
         inode.stable = data
 
     def used(self) -> int:
-        return sum(map(len, self.image().values()))
+        return _taken_up(self._root)
+
+    def claim(self, path: str, size: int) -> None:
+        """Raise WriteRefusedError when there is no room for `size` more bytes."""
+        if self.capacity < NO_LIMIT and self.used() + size > self.capacity:
+            raise WriteRefusedError(f"cannot append to {path}: no space left")
 
     # --- the Files interface --------------------------------------------------------------------
 
@@ -303,7 +307,15 @@ class CrashFiles:
         return len(self._file(path).data)
 
     def usage(self, path: str) -> tuple[int, int]:
-        return 1 << 40, 1 << 39
+        if self.capacity == NO_LIMIT:
+            return NO_LIMIT, NO_LIMIT // 2
+        return NO_LIMIT, max(self.capacity - self.used(), 0)
+
+    def allocate(self, path: str, size: int) -> None:
+        folder, name = self._place(path)
+        self.announce("create", path)
+        self.claim(path, size)
+        folder.change(**{name: _Inode(held=size)})
 
     def sync_dir(self, path: str) -> None:
         folder = self._folder(path)
@@ -355,7 +367,7 @@ def _after_cut(
             continue
         if node not in seen:
             torn = mode in ("torn", "mixed")
-            seen[node] = _Inode(node.torn(random_) if torn else node.stable)
+            seen[node] = _Inode(node.torn(random_) if torn else node.stable, node.held)
         copy.stable[name] = seen[node]
     copy.names = dict(copy.stable)
     return copy
@@ -368,9 +380,16 @@ def stable_copy(folder: _Folder) -> _Folder:
         if isinstance(node, _Folder):
             copy.stable[name] = stable_copy(node)
         else:
-            copy.stable[name] = _Inode(bytes(node.data))
+            copy.stable[name] = _Inode(bytes(node.data), node.held)
     copy.names = dict(copy.stable)
     return copy
+
+
+def _taken_up(folder: _Folder) -> int:
+    return sum(
+        _taken_up(node) if isinstance(node, _Folder) else len(node.data) + node.held
+        for node in folder.names.values()
+    )
 
 
 def _collect(folder: _Folder, path: str, found: dict[str, bytes]) -> None:

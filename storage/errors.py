@@ -12,6 +12,13 @@ class StorageError(KafkaError):
         super().__init__(ErrorCode.KAFKA_STORAGE_ERROR, message)
 
 
+class WriteRefusedError(StorageError):
+    """The system takes nothing more in a folder: no room, read-only, broken.
+
+    What else is written there will meet it too; it may be over later.
+    """
+
+
 class CorruptLogError(StorageError):
     """Bytes that were safely on disk are not what was written: the partition goes offline.
 

@@ -26,7 +26,7 @@ from typing import Protocol
 
 import filelock
 
-from .errors import StorageError
+from .errors import StorageError, WriteRefusedError
 
 Buffer = bytes | bytearray | memoryview
 Calls = Sequence[Callable[[], None]]
@@ -91,7 +91,7 @@ class File(Protocol):
     def append(self, parts: Sequence[Buffer]) -> int:
         """Write all parts (a thousand at most) at the end; returns the position of the first byte.
 
-        Raises StorageError after cutting away whatever part of them had been written.
+        Raises WriteRefusedError after cutting away whatever part of them had been written.
         """
 
     def read(self, position: int, size: int) -> bytes:
@@ -112,7 +112,8 @@ class Files(Protocol):
     """A file system, reduced to what a log store asks of it.
 
     All methods raise StorageError for what the system refuses and FileNotFoundError for a name
-    that does not exist.
+    that does not exist. Where a write is refused that is a WriteRefusedError. What is made is for
+    its owner alone, where the system knows modes.
     """
 
     @property
@@ -155,6 +156,9 @@ class Files(Protocol):
     def usage(self, path: str) -> tuple[int, int]:
         """All bytes of the file system that holds `path`, and those that are free for us."""
 
+    def allocate(self, path: str, size: int) -> None:
+        """Make a file that takes up so many bytes; whatever is in them. It must not exist."""
+
     def sync_dir(self, path: str) -> None:
         """Make the names in a folder survive a power cut. Blocks."""
 
@@ -183,6 +187,25 @@ def _fsync_call() -> Callable[[int], None]:
     return getattr(os, "fdatasync", os.fsync)
 
 
+def _write_zeros(fd: int, size: int) -> None:
+    while size:
+        size -= os.write(fd, bytes(min(size, _ZEROS)))
+
+
+def _posix_allocate(fd: int, size: int) -> None:
+    try:
+        os.posix_fallocate(fd, 0, size)
+    except OSError as error:
+        if error.errno not in _NOT_KNOWN_THERE:
+            raise
+        _write_zeros(fd, size)
+
+
+def _own(path: str, flags: int) -> int:
+    """Opens for `open`, as `OsFile` does."""
+    return os.open(path, flags, _OWN_FILE)
+
+
 def _joined_write(fd: int, parts: Sequence[Buffer]) -> int:
     return os.write(fd, b"".join(parts))
 
@@ -195,6 +218,9 @@ def _seek_read(fd: int, size: int, position: int) -> bytes:
 
 _fsync = _fsync_call()
 _writev: Callable[[int, Sequence[Buffer]], int] = getattr(os, "writev", _joined_write)
+_take_up: Callable[[int, int], None] = (
+    _posix_allocate if hasattr(os, "posix_fallocate") else _write_zeros
+)
 _pread: Callable[[int, int, int], bytes] = getattr(os, "pread", _seek_read)
 _APPEND = (
     os.O_RDWR | os.O_APPEND | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
@@ -202,7 +228,15 @@ _APPEND = (
 
 
 _READ = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
 _READ_SIZE = 64 * 1024
+_ZEROS = 1024 * 1024
+
+
+_OWN_FILE, _OWN_FOLDER = 0o600, 0o700
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_NOT_KNOWN_THERE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
+_NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 
 
 @contextlib.contextmanager
@@ -219,6 +253,23 @@ def one_by_one(calls: Calls) -> None:
     """Make calls in their order; raises what one of them raises."""
     for call in calls:
         call()
+
+
+@contextlib.contextmanager
+def _reported_write(action: str, path: str) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise _write_error(action, path, error) from error
+
+
+def _write_error(action: str, path: str, error: OSError) -> StorageError:
+    advice = "; free some space there" if error.errno in _NO_ROOM else ""
+    text = f"cannot {action} {path}: {error.strerror or error}{advice}"
+    # Without a descriptor it is the process that is at its end, not the folder.
+    return StorageError(text) if error.errno in _NO_DESCRIPTORS else WriteRefusedError(text)
 
 
 class _Handle:
@@ -252,15 +303,16 @@ class _Handle:
 class OsFile:
     """One file of the operating system: for reading, and in append mode if it may be written."""
 
-    __slots__ = ("_fd", "_handle", "path", "size")
+    __slots__ = ("_fd", "_handle", "_is_torn", "path", "size")
 
     def __init__(self, path: str, *, create: bool, read_only: bool = False) -> None:
         mode = _READ if read_only else _APPEND | (os.O_CREAT if create else 0)
-        with _reported("open", path):
-            self._fd = os.open(path, mode, 0o644)
+        with _reported("open", path) if read_only else _reported_write("open", path):
+            self._fd = os.open(path, mode, _OWN_FILE)
             self._handle: _Handle | None = _Handle(self._fd, path)
             self.path = path
             self.size = os.fstat(self._fd).st_size
+            self._is_torn = False  # bytes of a failed append may lie behind `size`
 
     def append(self, parts: Sequence[Buffer]) -> int:
         position = self.size
@@ -268,14 +320,13 @@ class OsFile:
         for part in parts:
             total += len(part)
         try:
+            if self._is_torn:
+                self._cut(position)
             if _writev(self._fd, parts) != total:
                 self._write_rest(b"".join(parts))
         except OSError as error:
             self._cut_back(position)
-            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-            advice = "; free some space there" if full else ""
-            text = f"cannot append to {self.path}: {error.strerror}{advice}"
-            raise StorageError(text) from error
+            raise _write_error("append to", self.path, error) from error
         self.size = position + total
         return position
 
@@ -287,11 +338,15 @@ class OsFile:
             done += os.write(self._fd, view[done:])
 
     def _cut_back(self, position: int) -> None:
-        """Take back the bytes of a failed append; a file that refuses takes no more appends."""
-        try:
-            os.ftruncate(self._fd, position)
-        except OSError:
-            self._fd = -1
+        """Take back the bytes of a failed append; where that fails, the next one has to."""
+        self._is_torn = True
+        with contextlib.suppress(OSError):
+            self._cut(position)
+
+    def _cut(self, position: int) -> None:
+        """End the file at `position`. Raises OSError."""
+        os.ftruncate(self._fd, position)
+        self._is_torn = False
 
     def read(self, position: int, size: int) -> bytes:
         return self._open_handle().read(position, size)
@@ -305,8 +360,8 @@ class OsFile:
         return self._handle
 
     def truncate(self, size: int) -> None:
-        with _reported("truncate", self.path):
-            os.ftruncate(self._fd, size)
+        with _reported_write("truncate", self.path):
+            self._cut(size)
         self.size = size
 
     def sync(self) -> None:
@@ -367,8 +422,8 @@ class OsFiles:
 
     def write_atomic(self, path: str, data: bytes) -> None:
         temporary = path + ".tmp"
-        with _reported("write", path):
-            with open(temporary, "wb") as file:
+        with _reported_write("write", path):
+            with open(temporary, "wb", opener=_own) as file:
                 file.write(data)
                 file.flush()
                 _fsync(file.fileno())
@@ -376,11 +431,11 @@ class OsFiles:
         self.sync_dir(path.rpartition("/")[0] or ".")
 
     def rename(self, old: str, new: str) -> None:
-        with _reported("rename", old):
+        with _reported_write("rename", old):
             os.replace(old, new)
 
     def remove(self, path: str) -> None:
-        with _reported("remove", path), contextlib.suppress(FileNotFoundError):
+        with _reported_write("remove", path), contextlib.suppress(FileNotFoundError):
             try:
                 os.unlink(path)
             except PermissionError:
@@ -396,13 +451,11 @@ class OsFiles:
                 return []
 
     def mkdir(self, path: str) -> None:
-        try:
-            os.makedirs(path, exist_ok=True)
-        except OSError as error:
-            raise StorageError(f"cannot create {path}: {error.strerror}") from error
+        with _reported_write("create", path):
+            os.makedirs(path, _OWN_FOLDER, exist_ok=True)
 
     def rmtree(self, path: str) -> None:
-        with _reported("remove", path), contextlib.suppress(FileNotFoundError):
+        with _reported_write("remove", path), contextlib.suppress(FileNotFoundError):
             shutil.rmtree(path)
 
     def exists(self, path: str) -> bool:
@@ -420,6 +473,17 @@ class OsFiles:
             found = shutil.disk_usage(path)
         return found.total, found.free
 
+    def allocate(self, path: str, size: int) -> None:
+        with _reported_write("make", path):
+            fd = os.open(path, _NEW, _OWN_FILE)
+            try:
+                _take_up(fd, size)
+            except OSError:
+                os.unlink(path)
+                raise
+            finally:
+                os.close(fd)
+
     def sync_dir(self, path: str) -> None:
         if os.name == "nt":  # no handle on a folder can be flushed there
             return
@@ -434,7 +498,7 @@ class OsFiles:
         self._at_once(calls)
 
     def lock(self, path: str) -> Lock:
-        lock = filelock.FileLock(path)
+        lock = filelock.FileLock(path, mode=_OWN_FILE)
         try:
             lock.acquire(timeout=0)
         except filelock.Timeout:
@@ -692,6 +756,9 @@ class MemFiles:
 
     def usage(self, path: str) -> tuple[int, int]:
         return self.limit, max(self.limit - self.used, 0)
+
+    def allocate(self, path: str, size: int) -> None:
+        self.open(path, create=True).append([bytes(size)])
 
     def sync_dir(self, path: str) -> None:
         pass

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from typing import Protocol
 from uuid import UUID
 
 from .checkpoints import MetaProperties, Partition
@@ -53,6 +54,47 @@ def _call_each(calls: Iterable[Callable[[], None]]) -> None:
         raise failed
 
 
+class Folder(Protocol):
+    """A data folder, whether it is open or was only looked at."""
+
+    @property
+    def data_dir(self) -> str: ...
+
+    @property
+    def meta(self) -> MetaProperties: ...
+
+    def folders(self) -> list[Partition]: ...
+
+
+def check_together(folders: Sequence[Folder]) -> None:
+    """Raise StorageError for folders that cannot be those of one node.
+
+    They are not of one cluster, or one is a copy of another, or a partition is in two of them.
+    """
+    first = folders[0]
+    seen: dict[str, Folder] = {}
+    where: dict[Partition, str] = {}
+    for folder in folders:
+        if folder.meta.cluster_id != first.meta.cluster_id:
+            raise StorageError(
+                f"{folder.data_dir} belongs to cluster {folder.meta.cluster_id}, "
+                f"{first.data_dir} to {first.meta.cluster_id}; take one of them out of log.dirs"
+            )
+        other = seen.setdefault(folder.meta.directory_id, folder)
+        if other is not folder:
+            raise StorageError(
+                f"{folder.data_dir} is a copy of {other.data_dir}; take it out of log.dirs"
+            )
+    for folder in folders:
+        for key in folder.folders():
+            known = where.setdefault(key, folder.data_dir)
+            if known != folder.data_dir:
+                raise StorageError(
+                    f"{key[0]}-{key[1]} is in {known} and in {folder.data_dir}; move one of the "
+                    "two away"
+                )
+
+
 class LogFolders:
     """The logs of a node, wherever they lie; used like a `LogManager`.
 
@@ -63,8 +105,7 @@ class LogFolders:
     def __init__(self, files: Files, managers: Sequence[LogManager]) -> None:
         """Take over opened folders, and clear up what a crash left between them.
 
-        Raises StorageError: they are not of one cluster, or one is a copy of another, or a
-        partition is in two of them.
+        Raises StorageError, as `check_together`.
         """
         self.files = files
         self.managers = list(managers)
@@ -75,34 +116,9 @@ class LogFolders:
         self.cordoned: set[str] = set()
         """Folders that take no new partitions as long as others do."""
         self.interrupted: list[tuple[Partition, str]] = []
-        self._check_owners()
-        self._check_twice()
+        check_together(self.managers)
         for manager in self.managers:
             self._clear_up(manager)
-
-    def _check_owners(self) -> None:
-        seen: dict[str, LogManager] = {}
-        for manager in self.managers:
-            if manager.meta.cluster_id != self.meta.cluster_id:
-                raise StorageError(
-                    f"{manager.data_dir} belongs to cluster {manager.meta.cluster_id}, "
-                    f"{self.managers[0].data_dir} to {self.meta.cluster_id}; take one of them out "
-                    "of log.dirs"
-                )
-            other = seen.setdefault(manager.meta.directory_id, manager)
-            if other is not manager:
-                raise StorageError(
-                    f"{manager.data_dir} is a copy of {other.data_dir}; take it out of log.dirs"
-                )
-
-    def _check_twice(self) -> None:
-        counts = Counter(key for manager in self.managers for key in manager.folders())
-        for key, count in counts.items():
-            if count > 1:
-                paths = [m.data_dir for m in self.managers if key in m]
-                raise StorageError(
-                    f"{key[0]}-{key[1]} is in {' and in '.join(paths)}; move one of the two away"
-                )
 
     def _clear_up(self, manager: LogManager) -> None:
         """Give copies that are the log now its name; put the others aside."""
@@ -145,6 +161,23 @@ class LogFolders:
             self._placed_in[manager.data_dir] += 1
         return manager
 
+    @property
+    def refuses(self) -> bool:
+        """Whether a folder takes no records for now."""
+        return any(manager.refusal is not None for manager in self.managers)
+
+    def refusal(self, topic: str, partition: int) -> str | None:
+        """Why nothing is appended to a partition for now; None when it can be.
+
+        One that has no folder yet gets one that takes records, while there is any.
+        """
+        key = (topic, partition)
+        manager = self._holder(key) or self._placed.get(key)
+        if manager is not None:
+            return manager.refusal
+        refusals = [each.refusal for each in self.managers]
+        return None if None in refusals else refusals[0]
+
     def _forget_place(self, key: Partition) -> None:
         manager = self._placed.pop(key, None)
         if manager is not None:
@@ -165,10 +198,12 @@ class LogFolders:
         working = [manager for manager in self.managers if manager.failed is None]
         if not working:
             raise StorageError(self.managers[0].failed or "all data folders are offline")
-        open_ones = [each for each in working if each.data_dir not in self.cordoned]
+        accepting = [each for each in working if each.refusal is None]
+        open_ones = [each for each in accepting if each.data_dir not in self.cordoned]
         # A partition that exists has to go somewhere.
         return min(
-            open_ones or working, key=lambda each: len(each) + self._placed_in[each.data_dir]
+            open_ones or accepting or working,
+            key=lambda each: len(each) + self._placed_in[each.data_dir],
         )
 
     def manager_at(self, path: str) -> LogManager | None:

@@ -44,7 +44,7 @@ from kbroker.protocol.records import (
 
 from .checkpoints import partition_metadata_to_bytes
 from .epochs import LeaderEpochs
-from .errors import CorruptLogError, StorageError
+from .errors import CorruptLogError, StorageError, WriteRefusedError
 from .files import FileRange, Files
 from .index import AbortedTransaction
 from .naming import (
@@ -195,6 +195,7 @@ class Log:
         "offline",
         "partition",
         "producers",
+        "refusal",
         "synced_offset",
         "topic",
         "topic_id",
@@ -232,6 +233,8 @@ class Log:
         self.producers = ProducerStates()
         self.active: Segment | None = None
         self.offline: str | None = None
+        self.refusal: str | None = None
+        """Why nothing is appended for now; what is there can be read."""
         self.when_offline: Callable[[Log], None] | None = None
         """Called when it goes offline, perhaps from a worker thread."""
         self.deleted = False
@@ -343,14 +346,15 @@ class Log:
             or header.max_timestamp > segment.roll_at_ms
             or last - segment.base_offset > RELATIVE_OFFSET_MAX
             or self.offline is not None
+            or self.refusal is not None
         ):
             self._check_fits(length)
             segment = self._next_segment(header.max_timestamp)
-        if leader_epoch != self.epochs.latest:
-            self.epochs.assign(leader_epoch, base)
         segment.append(
             placed(batch, header, base, leader_epoch), length, last, header.max_timestamp
         )
+        if leader_epoch != self.epochs.latest:
+            self.epochs.assign(leader_epoch, base)
         # The order of these three lines lets a sync run in another thread: the bytes are written
         # before they are announced, and announced before they are counted.
         if not segment.dirty:
@@ -415,11 +419,12 @@ class Log:
             or header.max_timestamp > segment.roll_at_ms
             or last - segment.base_offset > RELATIVE_OFFSET_MAX
             or self.offline is not None
+            or self.refusal is not None
         ):
             segment = self._next_segment(header.max_timestamp)
+        segment.append([batch], length, last, header.max_timestamp)
         if header.leader_epoch > self.epochs.latest:
             self.epochs.assign(header.leader_epoch, header.base_offset)
-        segment.append([batch], length, last, header.max_timestamp)
         if not segment.dirty:
             self._announce(segment)
         self.log_end_offset = last + 1
@@ -429,7 +434,7 @@ class Log:
         self._replay(segment, batch, header, now_ms)
 
     def _check_fits(self, length: int) -> None:
-        self._check_online()
+        self._check_accepting()
         if length > self.config.segment_bytes:
             raise KafkaError(
                 ErrorCode.RECORD_LIST_TOO_LARGE,
@@ -438,7 +443,7 @@ class Log:
 
     def _next_segment(self, max_timestamp: int) -> Segment:
         """An empty segment for a batch that does not belong into the active one."""
-        self._check_online()
+        self._check_accepting()
         segment = self.active
         if segment is None or segment.size:
             segment = self.roll()
@@ -504,6 +509,11 @@ class Log:
     def _check_online(self) -> None:
         if self.offline is not None:
             raise StorageError(self.offline)
+
+    def _check_accepting(self) -> None:
+        self._check_online()
+        if self.refusal is not None:
+            raise WriteRefusedError(self.refusal)
 
     def fail(self, reason: str) -> None:
         """Take the log offline for good: it neither appends nor serves any more."""
@@ -1051,7 +1061,8 @@ class Log:
         An offset within a batch cuts the whole batch. Not while a sync or checkpoint of this log
         runs. Durable on return.
 
-        Raises StorageError.
+        Raises StorageError: the disk takes nothing, and the log is as it was; or the cut broke off,
+        and the log is offline.
         """
         self._check_online()
         if offset >= self.log_end_offset:
@@ -1060,43 +1071,65 @@ class Log:
         index = max(bisect_right(self._bases, offset) - 1, 0)
         position, base = self._segments[index].find(offset)
         self._forget_from(min(base, offset))
-        for segment in self._segments[index + 1 :]:
-            segment.remove()
-        del self._segments[index + 1 :], self._bases[index + 1 :]
-        segment = self._segments[index]
-        if segment is not self.active:
-            self._activate(segment)
-        segment.truncate(position)
-        self._finish_cut(segment, now_ms)
+        with self._all_or_offline():
+            self._snapshots.drop_after(self.log_end_offset)
+            for segment in self._segments[index + 1 :]:
+                segment.remove()
+            del self._segments[index + 1 :], self._bases[index + 1 :]
+            segment = self._segments[index]
+            if segment is not self.active:
+                self._activate(segment)
+            segment.truncate(position)
+            self._finish_cut(segment, now_ms)
 
     def restart_at(self, offset: int, *, now_ms: int) -> None:
         """Drop all records; the next one has `offset`. For a follower that is too far behind.
 
-        Raises StorageError.
+        Raises StorageError, as `truncate_to`.
         """
         self._check_online()
-        self.log_end_offset = offset
         self._forget_from(min(offset, self.log_start_offset))
-        self.log_end_offset = self.log_start_offset = offset
-        for segment in self._segments:
-            segment.remove()
-        self._segments, self._bases, self.active = [], [], None
-        self._finish_cut(self.roll(), now_ms)
-        self.high_watermark = offset
+        with self._all_or_offline():
+            self._snapshots.drop_after(self.log_end_offset)
+            self.log_end_offset = self.log_start_offset = offset
+            for segment in self._segments:
+                segment.remove()
+            self._segments, self._bases, self.active = [], [], None
+            self._finish_cut(self.roll(), now_ms)
+            self.high_watermark = offset
 
     def _forget_from(self, offset: int) -> None:
-        """First step of a cut: nothing may go on claiming what is about to go."""
-        unsettled, self._unsettled = self._unsettled, []
-        sync_in_order(unsettled)  # part of it is about what stays
+        """First step of a cut: nothing may go on claiming what is about to go.
+
+        Raises StorageError, and the log is as it was: a disk that takes nothing shows here.
+        """
+        while self._unsettled:  # part of it is about what stays
+            sync_in_order(self._unsettled[:1])
+            del self._unsettled[0]
+        before = self.log_end_offset, self.synced_offset, self.high_watermark
+        first_dirty_offset = self.first_dirty_offset
         self.log_end_offset = offset
         self.synced_offset = min(self.synced_offset, offset)
         self.high_watermark = min(self.high_watermark, offset)
-        self.first_dirty_offset = min(self.first_dirty_offset, offset)
+        self.first_dirty_offset = min(first_dirty_offset, offset)
         # Before the bytes go: a checkpoint that names more than there is means damage.
         if self._lower_recovery_point is not None:
-            self._lower_recovery_point(self)
+            try:
+                self._lower_recovery_point(self)
+            except StorageError:
+                self.log_end_offset, self.synced_offset, self.high_watermark = before
+                self.first_dirty_offset = first_dirty_offset
+                raise
         self.epochs.truncate_end(offset)
-        self._snapshots.drop_after(offset)
+
+    @contextmanager
+    def _all_or_offline(self) -> Iterator[None]:
+        """The files are being cut: where that breaks off, they are not what the log takes them for."""
+        try:
+            yield
+        except StorageError as error:
+            self.fail(f"{error.message}; restart the server when the disk is writable")
+            raise
 
     def _finish_cut(self, segment: Segment, now_ms: int) -> None:
         """Last step of a cut: make it durable, so that no old name comes back."""

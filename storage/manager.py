@@ -39,6 +39,8 @@ from .naming import (
     LOG,
     META_PROPERTIES,
     PARTITION_METADATA,
+    PROBE,
+    RESERVE,
     deleted_folder_name,
     file_name,
     folder_name,
@@ -49,6 +51,7 @@ from .naming import (
 )
 from .open_segments import OpenSegments
 from .recovery import Cut, load_log
+from .reserve import Reserve
 from .segment import Segment
 from .sync import SyncItem, sync_together
 
@@ -208,6 +211,8 @@ class LogManager:
         """Whether nobody has used the folder before."""
         self.failed: str | None = None
         """Why the folder is offline, with all its logs."""
+        self.refusal: str | None = None
+        """Why nothing is appended to the logs of the folder for now."""
         _make_folder(files, data_dir)
         self._lock: Lock = files.lock(f"{data_dir}/{LOCK}")
         try:
@@ -221,6 +226,9 @@ class LogManager:
             self._checkpointed_ms = 0
             self._checkpointed_bytes: dict[Log, int] = {}
             self._find_folders()
+            self._reserve = Reserve(files, f"{data_dir}/{RESERVE}")
+            if files.durable:
+                self._keep_room()
             self.clean = self._take_clean_marker()
         except BaseException:
             self._lock.release()
@@ -236,21 +244,13 @@ class LogManager:
             self._files.write_atomic(path, fresh.to_bytes())
             self.is_new = True
             return fresh
-        if meta.node_id != fresh.node_id:
-            raise StorageError(
-                f"{self.data_dir} belongs to node {meta.node_id}, this is node {fresh.node_id}; "
-                f"start with node.id={meta.node_id}, or choose another folder"
-            )
+        check_owner(self.data_dir, meta, fresh.node_id)
         return meta
 
     def _find_folders(self) -> None:
-        self._folders: set[Partition] = set()  # partitions that are on disk
-        self._trash: list[str] = []
-        for name in self._files.listdir(self.data_dir):
-            if name.endswith(DELETED_FOLDER):
-                self._trash.append(f"{self.data_dir}/{name}")
-            elif parsed := parse_folder_name(name):
-                self._folders.add(parsed)
+        names = self._files.listdir(self.data_dir)
+        self._trash = [f"{self.data_dir}/{name}" for name in names if name.endswith(DELETED_FOLDER)]
+        self._folders = set(partitions_among(names))  # partitions that are on disk
         self._unopened = set(self._folders)
 
     def _take_clean_marker(self) -> bool:
@@ -261,6 +261,46 @@ class LogManager:
             self._files.remove(path)
             self._files.sync_dir(self.data_dir)
         return clean
+
+    # --- a disk that takes nothing ----------------------------------------------------------------
+
+    def _keep_room(self) -> None:
+        """Begin without appends on a disk on which no room can be kept back."""
+        try:
+            self._reserve.make()
+        except StorageError as error:
+            self.refuse(error.message or str(error))
+
+    def refuse(self, reason: str) -> None:
+        """Append nothing to the logs of this folder until `accept`; they can be read.
+
+        What was kept back is for what wins room back.
+        """
+        self.refusal = reason
+        for log in self._logs.values():
+            log.refusal = reason
+        with suppress(StorageError):  # where nothing can be removed, nothing is won
+            self._reserve.release()
+
+    def probe(self) -> None:
+        """Find out whether the disk takes bytes, and has room again. Blocks; any thread may do it.
+
+        Raises StorageError.
+        """
+        self._reserve.make()
+        path = f"{self.data_dir}/{PROBE}"
+        try:
+            self._files.write_atomic(path, b"probe")
+            self._files.remove(path)
+        except StorageError:
+            self._reserve.release()
+            raise
+
+    def accept(self) -> None:
+        """Append to the logs of this folder again."""
+        self.refusal = None
+        for log in self._logs.values():
+            log.refusal = None
 
     # --- logs -----------------------------------------------------------------------------------
 
@@ -399,6 +439,7 @@ class LogManager:
         return Repaired(log, known_end, cut.records, cut.paths)
 
     def _keep(self, key: Partition, log: Log) -> Log:
+        log.refusal = self.refusal
         self._logs[key] = log
         self._folders.add(key)
         self._unopened.discard(key)
@@ -622,6 +663,22 @@ class LogManager:
         dirty = [log for log in self._logs.values() if log.dirty and log.offline is None]
         for log, end in sync_logs(self._files, dirty):
             log.synced(end)
+
+
+def check_owner(data_dir: str, meta: MetaProperties, node_id: int) -> None:
+    """Raise StorageError for the folder of another node."""
+    if meta.node_id != node_id:
+        raise StorageError(
+            f"{data_dir} belongs to node {meta.node_id}, this is node {node_id}; start with "
+            f"node.id={meta.node_id}, or choose another folder"
+        )
+
+
+def partitions_among(names: Iterable[str]) -> Iterator[Partition]:
+    """The partitions whose folders are among what lies in a data folder."""
+    for name in names:
+        if not name.endswith(DELETED_FOLDER) and (parsed := parse_folder_name(name)):
+            yield parsed
 
 
 def _make_folder(files: Files, path: str) -> None:

@@ -2,6 +2,7 @@
 
 data/                                       one broker
     meta.properties  .lock  .kafka_cleanshutdown
+    .reserve                                room for what wins room back on a full disk
     recovery-point-offset-checkpoint  log-start-offset-checkpoint
     replication-offset-checkpoint  cleaner-offset-checkpoint
     orders-0/                               partition 0 of topic "orders"
@@ -41,6 +42,8 @@ FUTURE_FOLDER = "-future"
 
 META_PROPERTIES = "meta.properties"
 LOCK = ".lock"
+RESERVE = ".reserve"
+PROBE = ".probe"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"

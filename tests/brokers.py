@@ -10,6 +10,7 @@ from typing import TypeAlias
 from kbroker.broker import Broker, open_broker
 from kbroker.config import BrokerConfig
 from kbroker.server import Listener
+from kbroker.storage.files import Files
 
 LOOPBACK = Listener("PLAINTEXT", "127.0.0.1", 0)
 
@@ -33,6 +34,23 @@ async def started(
         data_dir=_paths(data_dir),
         listeners=[LOOPBACK],
         nodes=nodes,
+    ) as broker:
+        yield broker
+        assert [each.node.unhandled_errors for each in broker.nodes] == [0] * len(broker.nodes)
+
+
+@asynccontextmanager
+async def started_on(
+    files: Files, data_dir: str, *, nodes: int = 1, **properties: str
+) -> AsyncIterator[Broker]:
+    """As `started`, with the data folder on a disk that a test has made."""
+    options = {name.replace("_", "."): value for name, value in properties.items()}
+    async with open_broker(
+        BrokerConfig.load(options=options),
+        data_dir=data_dir,
+        listeners=[LOOPBACK],
+        nodes=nodes,
+        files=files,
     ) as broker:
         yield broker
         assert [each.node.unhandled_errors for each in broker.nodes] == [0] * len(broker.nodes)

@@ -14,8 +14,16 @@ from .target import FAILED, Target, run, target_options
 from .transactions import txn
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from kbroker.client.cluster import ClusterClient
     from kbroker.protocol.messages.metadata import MetadataResponse
+
+NEARLY_FULL = 0.9
+_MAKE_ROOM = (
+    "make room (`kbroker topic trim`, shorter retention, a larger disk) or make the disk writable; "
+    "the log of the broker names the cause"
+)
 
 
 @click.group()
@@ -74,9 +82,10 @@ def _led_by(metadata: MetadataResponse, node_id: int) -> int:
 @format_options
 @target_options
 def health(target: Target, output: str) -> None:
-    """Look for brokers and partitions that do not work. Exit status 1 when there are any.
+    """Look for brokers, folders and partitions that do not work. Exit status 1 when there are any.
 
-    Every broker is asked at the address that it advertises, and every partition for its end.
+    Every broker is asked at the address that it advertises, and every partition for its end. A
+    folder is a problem when it takes no records, or when its disk is 90 % full.
     """
     problems = run(target, _problems)
     columns = [Column("what"), Column("where"), Column("problem"), Column("action")]
@@ -117,7 +126,37 @@ async def _problems(cluster: ClusterClient) -> list[dict[str, Any]]:
                         said += "; too few are in sync, acks=all is refused"
                     action = "start these brokers, or look into their logs"
                     problems.append(_problem("partition", where, said, action))
+    alive = {broker.node_id for broker in metadata.brokers} - dead
+    problems += await _folder_problems(cluster, metadata, alive)
     return problems + offline + await _unreadable(cluster, readable)
+
+
+async def _folder_problems(
+    cluster: ClusterClient, metadata: MetadataResponse, alive: Iterable[int]
+) -> list[dict[str, Any]]:
+    """Disks that are full or nearly so, and the partitions that refuse records because of that."""
+    from kbroker.client.log_dirs import describe_log_dirs
+
+    led = {
+        (topic.name, part.partition_index): part.leader_id
+        for topic in metadata.topics
+        for part in topic.partitions
+    }
+    problems = []
+    for found in await describe_log_dirs(cluster, alive):
+        where = f"{found.node_id}:{found.path}"
+        full = f"{found.used:.0%} of its disk are used"
+        if found.error:
+            said = f"takes no records; {full}" if found.sizes else f"offline: {found.error.name}"
+            problems.append(_problem("folder", where, said, _MAKE_ROOM))
+            refused = [place for place in sorted(found.sizes) if led.get(place) == found.node_id]
+            problems += [
+                _problem("partition", f"{name}-{index}", f"refuses records: {where}", _MAKE_ROOM)
+                for name, index in refused
+            ]
+        elif found.used >= NEARLY_FULL:
+            problems.append(_problem("folder", where, f"nearly full: {full}", _MAKE_ROOM))
+    return problems
 
 
 async def _required_in_sync(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from kbroker.protocol.errors import ErrorCode
@@ -23,11 +24,20 @@ class LogDir:
     usable_bytes: int
     sizes: dict[Partition, int]
 
+    @property
+    def used(self) -> float:
+        """The part of the disk that cannot be used any more; 0 where the broker does not say."""
+        return 1 - self.usable_bytes / self.total_bytes if self.total_bytes > 0 else 0.0
 
-async def describe_log_dirs(cluster: ClusterClient) -> list[LogDir]:
-    """All folders of all brokers. Raises KafkaError."""
+
+async def describe_log_dirs(
+    cluster: ClusterClient, node_ids: Iterable[int] | None = None
+) -> list[LogDir]:
+    """All folders of these brokers, None for all of them. Raises KafkaError, NotReachable."""
+    if node_ids is None:
+        node_ids = [row.node_id for row in (await cluster.metadata([])).brokers]
     found = []
-    for node_id in sorted(row.node_id for row in (await cluster.metadata([])).brokers):
+    for node_id in sorted(node_ids):
         answer = await (await cluster.node(node_id)).ask(DescribeLogDirsRequest(topics=None))
         check(answer.error_code)
         found += [

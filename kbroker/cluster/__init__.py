@@ -1,6 +1,6 @@
 """What is true for all nodes of a cluster, whatever machine they run on."""
 
-from .cluster import Cluster, NodesChanged, PartitionChange, TopicsChanged
+from .cluster import Cluster, Leaving, NodesChanged, PartitionChange, TopicsChanged
 from .local_store import LocalStore
 from .model import (
     EVERY_NODE,
@@ -24,6 +24,7 @@ __all__ = [
     "TRANSACTIONS_TOPIC",
     "Cluster",
     "ConfigResource",
+    "Leaving",
     "LocalStore",
     "MetadataStore",
     "NodesChanged",

@@ -11,6 +11,7 @@ import logging
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import NamedTuple
 
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -51,7 +52,7 @@ from .model import (
 )
 from .placement import Load, place
 from .reassignment import begin, cancel, is_moving, target
-from .registrations import NO_EPOCH, Registration, Registrations
+from .registrations import NO_EPOCH, KnownNode, Registration, Registrations
 from .store import ABSENT, Change, Compacted, Document, Entry, Lease, MetadataStore
 
 logger = logging.getLogger(__name__)
@@ -60,12 +61,42 @@ MAX_NEW_PARTITIONS = 10_000
 """Of one request, as Kafka; bounds what it can make us allocate."""
 
 
+async def check_cluster_id(store: MetadataStore, cluster_id: str) -> None:
+    """Raise ValueError when a store belongs to another cluster; an empty one does to none."""
+    meta = (await store.range(META)).entries.get(META)
+    if meta is not None:
+        _check_same(str(meta.value["cluster_id"]), cluster_id)
+
+
+def _check_same(stored: str, cluster_id: str | None) -> None:
+    if cluster_id is not None and cluster_id != stored:
+        raise ValueError(
+            f"the metadata belongs to cluster {stored}, the data folder to {cluster_id}; "
+            "start the server on the folder that belongs to it"
+        )
+
+
+async def known_node(store: MetadataStore, node_id: int) -> KnownNode:
+    """What a store remembers of a node, before anybody is a part of the cluster."""
+    key = node_key(node_id)
+    entry = (await store.range(key)).entries.get(key)
+    return KnownNode() if entry is None else KnownNode.from_entry(entry)
+
+
 class PartitionChange(NamedTuple):
     """A partition that one store change gave another leader, or other nodes."""
 
     topic: Topic
     before: Partition
     after: Partition
+
+
+class Leaving(NamedTuple):
+    """A partition that a node can append nothing to; `eligible` when it has all that is committed."""
+
+    topic: Topic
+    partition: int
+    eligible: bool
 
 
 class TopicsChanged(NamedTuple):
@@ -133,11 +164,7 @@ class Cluster:
             )
             meta = (await store.range(META)).entries[META]
         stored = str(meta.value["cluster_id"])
-        if cluster_id is not None and cluster_id != stored:
-            raise ValueError(
-                f"the metadata belongs to cluster {stored}, the data folder to {cluster_id}; "
-                "start the server on the folder that belongs to it"
-            )
+        _check_same(stored, cluster_id)
         while True:
             cluster = cls(store, stored)
             try:
@@ -640,25 +667,37 @@ class Cluster:
         return await self.put_partitions([change], fences=fences, cause=cause)
 
     async def resign(
-        self, topic: Topic, index: int, node_id: int, *, epoch: int, cause: str
-    ) -> bool:
-        """Let others lead and be in sync in place of a node whose log is offline.
+        self, leavings: Sequence[Leaving], node_id: int, *, epoch: int, cause: str
+    ) -> Sequence[Leaving]:
+        """Let others lead and be in sync in place of a node that can append nothing.
 
-        `epoch` is the node's broker epoch. Returns whether that is settled: stored, or there is
-        nobody else; False when something changed in between. Raises OutcomeUnknown.
+        All in one transaction, or, where something has changed, each in one of its own. `epoch` is
+        the node's broker epoch. Returns those that are not settled because something changed in
+        between; where there is nobody else nothing is to be done. Raises OutcomeUnknown.
         """
-        before = topic.partitions[index]
-        after = resign(
-            before,
-            node_id,
-            ready=self.registrations.ready,
-            live=self.registrations.live_epochs,
-            min_in_sync=self.min_in_sync(topic),
-        )
-        if after is None:
-            return True
-        change, fences = PartitionChange(topic, before, after), {live_key(node_id): epoch}
-        return await self.put_partitions([change], fences=fences, cause=cause) is not None
+        registrations = self.registrations
+        changes = []
+        for topic, index, eligible in leavings:
+            before = topic.partitions[index]
+            after = resign(
+                before,
+                node_id,
+                ready=registrations.ready,
+                live=registrations.live_epochs,
+                min_in_sync=self.min_in_sync(topic),
+                eligible=eligible,
+            )
+            if after is not None:
+                changes.append(PartitionChange(topic, before, after))
+        fences = {live_key(node_id): epoch}
+        if not changes:
+            return []
+        if await self.put_partitions(changes, fences=fences, cause=cause) is not None:
+            return []
+        if len(leavings) == 1:
+            return leavings
+        alone = [await self.resign([each], node_id, epoch=epoch, cause=cause) for each in leavings]
+        return [*chain.from_iterable(alone)]
 
     async def finalize_features(self, levels: dict[str, int], *, cause: str) -> None:
         """Let the cluster run these features at these levels, all others not at all."""

@@ -120,18 +120,25 @@ def withdraw(partition: Partition, node_id: int, *, lost_disk: bool) -> Partitio
 
 
 def resign(
-    partition: Partition, node_id: int, *, ready: Epochs, live: Epochs, min_in_sync: int
+    partition: Partition,
+    node_id: int,
+    *,
+    ready: Epochs,
+    live: Epochs,
+    min_in_sync: int,
+    eligible: bool,
 ) -> Partition | None:
-    """Let others lead and be in sync where a node's log can be neither read nor written.
+    """Let others lead and be in sync in place of a node that cannot append to its log.
 
-    None when nobody else can, or when the node has no part in it.
+    `eligible`: its log can be read, so it may lead again when nobody else can. None when nobody else
+    can now, or when the node has no part in it.
     """
     others = {each: epoch for each, epoch in ready.items() if each != node_id}
     if node_id not in partition.isr or not _ready_of(partition, partition.isr, others):
         return None
     after = elect(partition, ready=others, live=live, min_in_sync=min_in_sync)
-    if after is None:
-        return None
+    if after is None or eligible:
+        return after
     return replace(after, elr=tuple(each for each in after.elr if each != node_id))
 
 

@@ -7,14 +7,17 @@ import logging
 import math
 import zlib
 from collections import deque
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from functools import partial
 from typing import Any
 
 import trio
 
-from kbroker.storage.errors import StorageError
+from kbroker.storage.errors import StorageError, WriteRefusedError
 from kbroker.storage.files import File, Files
+from kbroker.storage.naming import RESERVE
+from kbroker.storage.reserve import Reserve
 
 from .store import ABSENT, Change, Compacted, Document, Entry, Lease, Snapshot, Watcher
 
@@ -29,7 +32,9 @@ class LocalStore:
     transaction that was never answered, so it is cut. A bad line that sound ones follow is damage:
     StorageError, and the file is left as it is. Entries that hang on a lease are in the journal
     with its id, and are dropped when it is opened: the process that held it is gone.
-    At open, a journal that is mostly history is rewritten without it (temporary file, rename).
+    Before the first write, a journal that is mostly history is rewritten without it (temporary file,
+    rename), and so is one that was torn.
+    A reserve beside the journal lets metadata change on a full disk: topics can be deleted there.
 
     Watchers are called within `transact`: when it returns, all nodes have heard of the change.
     """
@@ -52,10 +57,16 @@ class LocalStore:
         self._last_lease = 0
         self._expiring = trio.Event()
         self._failed: str | None = None
-        self._journal: File = self._load()
+        self._reserve = Reserve(files, path + RESERVE)
+        self._keeps_room = not files.durable
+        self._journal: File | None = None
+        """Opened by the first write: who only looks leaves no trace."""
+        self._is_history = False
+        self._read_bytes = self._torn_bytes = 0
+        self._load()
         self._forgotten = self._revision
 
-    def _load(self) -> File:
+    def _load(self) -> None:
         text = self._files.read_bytes(self._path) if self._files.exists(self._path) else b""
         good = replayed = 0
         leased: set[str] = set()
@@ -74,16 +85,41 @@ class LocalStore:
             replayed += len(entries)
         for key in leased:
             self._entries.pop(key, None)
-        if good < len(text):
-            logger.warning("%s: cut %d bytes of a torn last line", self._path, len(text) - good)
-        is_history = good > self.REWRITE_BYTES and replayed > 2 * len(self._entries)
-        if is_history or good < len(text):
-            self._files.write_atomic(self._path, self._snapshot_lines())
+        self._is_history = good > self.REWRITE_BYTES and replayed > 2 * len(self._entries)
+        self._read_bytes, self._torn_bytes = len(text), len(text) - good
+
+    def _open_journal(self) -> File:
+        """Open the journal for the first line that is written. Raises StorageError."""
         created = not self._files.exists(self._path)
+        if self._read_bytes != (0 if created else self._files.size(self._path)):
+            raise StorageError(f"{self._path} was written by somebody else; start the server again")
+        if self._torn_bytes:
+            logger.warning("%s: cut %d bytes of a torn last line", self._path, self._torn_bytes)
+        if self._torn_bytes or self._is_history:
+            rewrite = partial(self._files.write_atomic, self._path, self._snapshot_lines())
+            self._with_reserve(rewrite)
         journal = self._files.open(self._path, create=True)
         if created:
             self._files.sync_dir(_parent(self._path))
+        self._keep_room()
         return journal
+
+    def _with_reserve(self, write: Callable[[], object]) -> None:
+        """Do a write, on a full disk with the room that was kept back for it."""
+        try:
+            write()
+        except WriteRefusedError:
+            self._keeps_room = False
+            if not self._reserve.release():
+                raise
+            write()
+
+    def _keep_room(self) -> None:
+        """Keep room back for later writes, if there is enough of it."""
+        if not self._keeps_room:
+            with suppress(StorageError):
+                self._reserve.make()
+                self._keeps_room = True
 
     def _check_torn(self, number: int, behind: list[bytes]) -> None:
         """Raise StorageError when a crash cannot have left a bad line `number`."""
@@ -166,16 +202,18 @@ class LocalStore:
         if self._failed is not None:
             raise StorageError(self._failed)
         try:
-            self._journal.append([line])
+            journal = self._journal = self._journal or self._open_journal()
+            self._with_reserve(lambda: journal.append([line]))
         except StorageError as error:
             logger.error("metadata could not be written: %s", error.message)
             raise
         try:
-            self._journal.sync()
+            journal.sync()
         except StorageError as error:
             self._failed = f"{self._path} cannot be written ({error.message}); restart the server"
             logger.error("%s", self._failed)
             raise
+        self._keep_room()
 
     # -- watchers
 
@@ -263,7 +301,8 @@ class LocalStore:
             lease.seconds_left = lease.ttl_seconds
 
     async def aclose(self) -> None:
-        self._journal.close()
+        if self._journal is not None:
+            self._journal.close()
 
 
 class LocalLease:

@@ -28,6 +28,9 @@ async def describe_log_dirs(
     """Behaviour: each data folder with the partitions in it; null asks for all, unknown ones are
     left out. A replica that moves stands in both folders, as a future one where it goes.
 
+    Differs from Kafka: a folder that takes no records for now has KAFKA_STORAGE_ERROR, and its
+    partitions all the same, because they can be read. In Kafka it is offline with all of them.
+
     Versions: 3 has an error code, 4 the room on the disk (KIP-827), 5 says which folders take no
     new partitions (KIP-1066).
     """
@@ -83,6 +86,8 @@ def _folder(
     except KafkaError as error:
         answer.error_code = error.code
         return answer
+    if folder.refusal is not None:
+        answer.error_code = ErrorCode.KAFKA_STORAGE_ERROR
     answer.topics = [
         DescribeLogDirsResponse.Topic(name=name, partitions=parts) for name, parts in rows.items()
     ]

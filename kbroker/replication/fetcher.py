@@ -99,6 +99,11 @@ class Followed:
         log = self.replica.log
         return log.offline is None and self.replica.durable_end >= log.log_end_offset
 
+    @property
+    def may_go_on(self) -> bool:
+        """Whether what comes next can be appended: a fetch says that this replica keeps up."""
+        return self.is_durable and self.replica.log.refusal is None
+
     def apply_marks(self) -> None:
         """Let readers see what the leader calls committed, and forget what it has given up."""
         self.replica.committed_by_leader(self.high_watermark)
@@ -170,6 +175,13 @@ class Fetcher:
         self._wake.set()
         if self._held_back is not None and self._held_back.deadline == math.inf:
             self._held_back.deadline = trio.current_time() + self._patience.next()
+
+    def leave_out_refused(self) -> None:
+        """Ask for nothing that could not be appended."""
+        for key, followed in self._followed.items():
+            if not followed.may_go_on:
+                self._changed.add(key)
+        self.look_again()
 
     @property
     def finds_nobody(self) -> bool:
@@ -254,13 +266,13 @@ class Fetcher:
         )
 
     def _positions(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, Position]:
-        """Where we stand in those that are copied now. A log that could not be synced pauses."""
+        """Where we stand in those that are copied now. A log that cannot go on pauses."""
         positions, now = {}, trio.current_time()
         for key in keys:
             followed = self._followed.get(key)
             if followed is None or key in self._paused:
                 continue
-            if not followed.is_durable:
+            if not followed.may_go_on:
                 self._pause(followed)
                 continue
             followed.apply_marks()

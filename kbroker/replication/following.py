@@ -77,6 +77,11 @@ class Following:
         fetcher = self._fetchers.get(node_id)
         return fetcher is not None and fetcher.finds_nobody
 
+    def leave_out_refused(self) -> None:
+        """Copy no log that nothing can be appended to; leaders hear of it at once."""
+        for fetcher in self._fetchers.values():
+            fetcher.leave_out_refused()
+
     # -- what has changed
 
     def _on_topics_changed(self, event: TopicsChanged) -> None:

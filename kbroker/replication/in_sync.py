@@ -1,5 +1,5 @@
 """Keeps the stored in-sync sets of what a node leads true (KIP-497): who fell behind leaves, who
-caught up joins. And this node gives up what it cannot serve because the log is offline.
+caught up joins. And this node gives up what it can append nothing to.
 
 Each change is one transaction that compares what it rests on. Where its outcome is unknown the
 leader counts on both (see `leading`), and another change makes an end of that.
@@ -8,12 +8,13 @@ leader counts on both (see `leading`), and another change makes an end of that.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 import trio
 
-from kbroker.cluster import Topic
+from kbroker.cluster import Leaving, Topic
 from kbroker.cluster.store import OutcomeUnknown
 from kbroker.replica import Replica
 from kbroker.storage.errors import StorageError
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+BATCH_MAX = 100
+"""Partitions of one transaction: every store takes that many."""
 RETRY_SECONDS = 0.1
 """The wait after a change that was refused, or that may not have come about."""
 
@@ -36,8 +39,9 @@ class InSync:
         self._node = node
         self._waiting: dict[Replica, None] = {}
         self._changing: dict[Replica, None] = {}
-        self._offline: dict[tuple[UUID, int], None] = {}
-        self._resigning: dict[tuple[UUID, int], None] = {}
+        self._leaving: dict[tuple[UUID, int], bool] = {}
+        """What this node can append nothing to, and whether it is eligible all the same."""
+        self._leaves = trio.Event()
         self._more = trio.Event()
 
     def look_at(self, replica: Replica) -> None:
@@ -46,21 +50,22 @@ class InSync:
             self._waiting[replica] = None
             self._more.set()
 
-    def is_offline(self, topic: Topic, index: int) -> None:
-        """The log of this node's replica can be neither read nor written: others must do."""
-        partition, key = topic.partitions[index], (topic.id, index)
-        is_held = self._node.id in partition.isr and len(partition.isr) > 1
-        if is_held and key not in self._resigning:
-            self._offline[key] = None
-            self._more.set()
+    def give_away(self, topic: Topic, index: int, *, eligible: bool) -> None:
+        """This node can append nothing to its log: others must lead it and be in sync, if there are
+        any. `eligible`: the log can be read, so it may lead when nobody else can."""
+        partition = topic.partitions[index]
+        if self._node.id in partition.isr and len(partition.isr) > 1:
+            self._leaving[topic.id, index] = eligible
+            self._leaves.set()
 
     def look_at_all(self) -> None:
         """Nodes came or went, or time passed: look at everything that this node leads."""
+        self._node.folder_watch.give_away()
         for replica in self._node.open_replicas():
             if replica.closed:  # its node stops in order, and keeps its place in sync
                 continue
             if replica.log.offline is not None:
-                self.is_offline(replica.topic, replica.index)
+                self.give_away(replica.topic, replica.index, eligible=False)
             if replica.leading is not None and not replica.leading.alone:
                 replica.commit()  # it may have waited for one that went
                 if replica.isr_proposal() is not None:
@@ -70,6 +75,7 @@ class InSync:
         """Change what has to be, until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._look_regularly)
+            nursery.start_soon(self._leave)
             while True:
                 await self._more.wait()
                 self._more = trio.Event()
@@ -77,10 +83,6 @@ class InSync:
                 for replica in waiting:
                     self._changing[replica] = None
                     nursery.start_soon(self._settle, replica)
-                offline, self._offline = self._offline, {}
-                for key in offline:
-                    self._resigning[key] = None
-                    nursery.start_soon(self._resign, *key)
 
     async def _look_regularly(self) -> None:
         while True:
@@ -126,26 +128,34 @@ class InSync:
             replica.commit()
         return revision is not None
 
-    async def _resign(self, topic_id: UUID, index: int) -> None:
-        """Let others lead and be in sync where this node's log is offline."""
-        try:
-            while True:
-                if await self._has_resigned(topic_id, index):
-                    return
+    async def _leave(self) -> None:
+        """Let others lead and be in sync with what is to be given away, for ever."""
+        while True:
+            await self._leaves.wait()
+            self._leaves = trio.Event()
+            topics = self._node.cluster.topics_by_id
+            leavings = [
+                Leaving(topics[topic_id], index, eligible)
+                for (topic_id, index), eligible in self._leaving.items()
+                if topic_id in topics
+            ]
+            self._leaving.clear()
+            for first in range(0, len(leavings), BATCH_MAX):
+                await self._resign(leavings[first : first + BATCH_MAX])
+            if self._leaving:
                 await trio.sleep(RETRY_SECONDS)
-        finally:
-            del self._resigning[topic_id, index]
 
-    async def _has_resigned(self, topic_id: UUID, index: int) -> bool:
+    async def _resign(self, leavings: Sequence[Leaving]) -> None:
+        """Give partitions away; those with which something else happened meanwhile are left."""
         node = self._node
-        topic = node.cluster.topics_by_id.get(topic_id)
-        if topic is None:
-            return True
-        cause = f"the log of node {node.id} is offline"
+        cause = f"node {node.id} cannot append to its log"
         try:
-            return await node.cluster.resign(topic, index, node.id, epoch=node.epoch, cause=cause)
+            left = await node.cluster.resign(leavings, node.id, epoch=node.epoch, cause=cause)
         except (OutcomeUnknown, StorageError):
-            return False
+            left = leavings
+        for topic, index, eligible in left:
+            if topic.id in node.cluster.topics_by_id:
+                self.give_away(topic, index, eligible=eligible)
 
 
 def _cause(before: frozenset[int], after: frozenset[int]) -> str:

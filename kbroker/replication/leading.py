@@ -55,6 +55,11 @@ class Follower:
             self.caught_up_at = max(self.caught_up_at, self.fetched_at)
         self.end, self.leader_end, self.fetched_at = offset, log_end, now
 
+    def left(self) -> None:
+        """It left the in-sync set: only what it fetches from now on says that it goes on."""
+        self.caught_up_at = -math.inf
+        self.end = self.leader_end = UNKNOWN
+
     def is_caught_up(self, log_end: int, now: float, lag_max: float) -> bool:
         return self.end >= log_end or now - self.caught_up_at <= lag_max
 
@@ -121,7 +126,7 @@ class Leading:
             return
         for node_id in self._isr.difference(partition.isr):
             if node_id in self.followers:
-                self.followers[node_id].caught_up_at = -math.inf
+                self.followers[node_id].left()
         self._proposed.clear()
         self._take_over(partition)
 

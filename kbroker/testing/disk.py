@@ -25,6 +25,8 @@ FOLDER = "disk"
 """The data folder of a broker on such a disk."""
 ANYWHERE = "/"
 """The folder that is full when there is no room for anything."""
+SHOWN_BYTES = 128 * 1024
+"""The size that the disk claims to have: a small one, of which a broker keeps little back."""
 OFFSET_COMMIT_KEYS = (0, 1)
 """Versions of the keys of committed offsets; those of groups are others."""
 Matcher = Callable[[str, str], bool]
@@ -180,8 +182,9 @@ class Disk(CrashFiles):
     def full(self, topic: str | None = None, partition: int = 0, *, free: int = 0) -> None:
         """Leave no room: for a partition, or with `topic` None for anything above `free` bytes.
 
-        A write must meet that before `make_room`, or the test fails. Raises ValueError for a
-        partition that does not exist.
+        A write must meet that before `make_room`, or the test fails. Where there is no room for
+        anything the broker takes records again when it has found out that there is. Raises
+        ValueError for a partition that does not exist.
         """
         check_number("free", free, 0)
         if topic is None:
@@ -238,6 +241,10 @@ class Disk(CrashFiles):
         if is_new:
             self._look("created", path)
         return _DiskFile(self, file)
+
+    def usage(self, path: str) -> tuple[int, int]:
+        _, free = super().usage(path)
+        return SHOWN_BYTES, min(free, SHOWN_BYTES // 2)
 
     def announce(self, kind: str, path: str) -> None:
         super().announce(kind, path)

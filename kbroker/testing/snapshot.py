@@ -17,7 +17,7 @@ from kbroker.cluster.keys import META
 from kbroker.cluster.model import random_cluster_id
 from kbroker.config import BrokerConfig
 from kbroker.coordinator.transaction import LAST_EPOCH_GIVEN
-from kbroker.data_folders import METADATA_JOURNAL
+from kbroker.found_folders import METADATA_JOURNAL
 from kbroker.groups import GroupService
 from kbroker.node import Node
 from kbroker.protocol.errors import KafkaError

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from kbroker.broker import Broker
 from kbroker.cli import main
-from kbroker.data_folders import METADATA_JOURNAL
+from kbroker.found_folders import METADATA_JOURNAL
 from kbroker.growth import grow, shrink
 from kbroker.protocol.errors import ErrorCode
 from kbroker.storage.errors import StorageError

@@ -31,7 +31,8 @@ async def test_each_node_has_its_port_and_its_folder(tmp_path: Path) -> None:
         assert broker.bootstrap_servers == ",".join(str(each.endpoint) for each in broker.nodes)
         for each in broker.nodes:
             await (await trio.open_tcp_stream(*each.endpoint)).aclose()
-    assert set(os.listdir(tmp_path)) == {"cluster.journal", "node-1", "node-2", "node-3"}
+    there = {"cluster.journal", "cluster.journal.reserve", "node-1", "node-2", "node-3"}
+    assert set(os.listdir(tmp_path)) == there
 
 
 def _free_ports(count: int) -> int:

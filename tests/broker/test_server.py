@@ -85,7 +85,7 @@ async def test_a_port_that_is_taken_is_named_with_what_to_do() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(CannotListen, match=rf"port {port} .* --port 0"):
-            await bind_all([Listener("PLAINTEXT", "127.0.0.1", port)], 50)
+            await bind_all([Listener("PLAINTEXT", "127.0.0.1", port)])
 
 
 async def test_a_port_that_needs_rights_is_no_matter_of_the_host(
@@ -96,9 +96,9 @@ async def test_a_port_that_needs_rights_is_no_matter_of_the_host(
     async def refuse(*_: object, **__: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr(trio, "open_tcp_listeners", refuse)
+    monkeypatch.setattr(trio.socket, "getaddrinfo", refuse)
     with pytest.raises(CannotListen, match=r"port 80 .* above 1023 with --port") as caught:
-        await bind_all([Listener("PLAINTEXT", "127.0.0.1", 80)], 50)
+        await bind_all([Listener("PLAINTEXT", "127.0.0.1", 80)])
     assert "--host" not in str(caught.value)
 
 

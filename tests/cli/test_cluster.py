@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kbroker.broker import Broker
+import pytest
 
-from ..brokers import started
+from kbroker import folder_watch
+from kbroker.broker import Broker
+from kbroker.storage.crash_files import CrashFiles
+
+from ..brokers import started, started_on
+from ..refusing_files import DATA, RefusingFiles
+from ..replication.harness import place_topic, try_send, until_leader
+from ..wire import until
 from .conftest import Cli, ReadJson
 
 
@@ -55,3 +62,61 @@ async def test_logdirs(cli: Cli, read_json: ReadJson, tmp_path: Path) -> None:
         assert [each["partition"] for each in only["partitions"]] == ["u-0"]
         wide = (await cli("cluster", "logdirs", "-o", "wide", *address)).stdout
         assert wide.count("t-0") == 1
+
+
+async def test_health_names_what_refuses_records(cli: Cli) -> None:
+    files = RefusingFiles()
+    async with started_on(files, DATA, nodes=3) as broker:
+        address = ("-b", broker.bootstrap_servers)
+        alone = await place_topic(broker, "alone", 2)
+        await place_topic(broker, "shared", 2, 1, 3)
+        files.refuse(f"{DATA}/node-2")
+        await try_send(broker, 2, alone, b"x")
+        await until_leader(broker, "shared", {1, 3})
+        said = (await cli("cluster", "health", *address, "-o", "wide", status=1)).stdout
+        rows = {" ".join(line.split()[:2]): line for line in said.splitlines()}
+        assert "takes no records" in rows["folder 2:/data/node-2"]
+        assert "refuses records: 2:/data/node-2" in rows["partition alone-0"]
+        assert "kbroker topic trim" in rows["partition alone-0"]
+        assert "copies on 2 are behind" in rows["partition shared-0"]
+        files.heal()
+        await until(lambda: not broker.local_node(2).node.logs.refuses)
+        await until(lambda: len(broker.node.cluster.topics["shared"].partitions[0].isr) == 3)
+        assert (await cli("cluster", "health", *address)).stdout == "healthy\n"
+
+
+async def test_health_and_log_say_that_a_disk_is_nearly_full(
+    cli: Cli, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once when it crosses 90 %, and again when it had been below for a while."""
+    monkeypatch.setattr(folder_watch, "LOOK_SECONDS", 0.001)
+    files = FillingFiles()
+    async with started_on(files, DATA) as broker:
+        address = ("-b", broker.bootstrap_servers)
+        for used, lines in (
+            (0.89, 0),
+            (0.91, 1),
+            (0.95, 1),
+            (0.89, 1),
+            (0.91, 1),
+            (0.5, 1),
+            (0.93, 2),
+        ):
+            files.used_part = used
+            looks = files.looks
+            await until(lambda looks=looks: files.looks > looks + 1)  # type: ignore[misc]
+            assert caplog.text.count("is nearly full") == lines, used
+        assert "/data is nearly full: 93 % are used" in caplog.text
+        said = (await cli("cluster", "health", *address, "-o", "wide", status=1)).stdout
+        assert "nearly full: 93% of its disk are used" in said
+
+
+class FillingFiles(CrashFiles):
+    """A disk of which a part is used, as it says."""
+
+    used_part = 0.5
+    looks = 0
+
+    def usage(self, path: str) -> tuple[int, int]:
+        self.looks += 1
+        return 1 << 40, int((1 - self.used_part) * (1 << 40))

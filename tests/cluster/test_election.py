@@ -164,6 +164,12 @@ def test_a_log_that_is_offline_is_given_up(
     after: tuple[int, int, list[int], tuple[int, ...]] | None,
 ) -> None:
     epochs = {each: EPOCHS[each] for each in ready}
-    found = resign(before, node_id, ready=epochs, live=epochs, min_in_sync=2)
+    found = resign(before, node_id, ready=epochs, live=epochs, min_in_sync=2, eligible=False)
     got = None if found is None else (found.leader, found.leader_epoch, found.isr, found.elr)
     assert got == after
+
+
+def test_a_log_that_can_be_read_stays_eligible() -> None:
+    found = resign(partition(1, [1, 2]), 1, ready=EPOCHS, live=EPOCHS, min_in_sync=2, eligible=True)
+    assert found is not None
+    assert (found.leader, found.isr, found.elr) == (2, [2], (1,))

@@ -8,6 +8,7 @@ from trio.testing import MockClock
 
 from kbroker.cluster.local_store import LocalStore
 from kbroker.cluster.store import ABSENT, Change, Compacted, Document, Entry, Lease
+from kbroker.storage.crash_files import NO_LIMIT, CrashFiles
 from kbroker.storage.errors import StorageError
 from kbroker.storage.files import MemFiles
 
@@ -102,8 +103,11 @@ async def test_a_long_history_is_rewritten_without_losing_anything(
     await store.aclose()
     before = files.size(PATH)
     again = LocalStore(files, PATH)
-    assert files.size(PATH) < before / 10
+    assert files.size(PATH) == before, "it was only looked at"
     assert (await again.range("a")).entries["a"] == ({"n": 99}, revision)
+    await put(again, "b", 1)
+    assert files.size(PATH) < before / 10
+    assert (await LocalStore(files, PATH).range("a")).entries["a"] == ({"n": 99}, revision)
 
 
 async def test_a_long_journal_of_what_is_still_there_is_left_alone(
@@ -116,7 +120,34 @@ async def test_a_long_journal_of_what_is_still_there_is_left_alone(
         await put(store, str(number), number)
     await store.aclose()
     monkeypatch.setattr(files, "write_atomic", None)
-    assert len(await keys(LocalStore(files, PATH))) == 100
+    again = LocalStore(files, PATH)
+    await put(again, "one more", 1)
+    assert len(await keys(LocalStore(files, PATH))) == 101
+
+
+async def test_who_only_looks_writes_nothing_and_nobody_else_meanwhile(files: MemFiles) -> None:
+    store = LocalStore(files, PATH)
+    assert not files.exists(PATH)
+    await put(LocalStore(files, PATH), "a", 1)
+    with pytest.raises(StorageError, match="written by somebody else; start the server again"):
+        await put(store, "b", 1)
+    assert await keys(LocalStore(files, PATH)) == {"a"}
+
+
+async def test_a_full_disk_takes_metadata_as_long_as_the_reserve_lasts() -> None:
+    files = CrashFiles()
+    files.mkdir("data")
+    store = LocalStore(files, PATH)
+    await put(store, "a", 1)
+    files.capacity = files.used()
+    await put(store, "b", 1)
+    again = LocalStore(files, PATH)
+    await put(again, "c", 1)
+    assert await keys(LocalStore(files, PATH)) == {"a", "b", "c"}
+    assert not files.exists(PATH + ".reserve")
+    files.capacity = NO_LIMIT
+    await put(again, "d", 1)
+    assert files.exists(PATH + ".reserve")
 
 
 async def test_watchers_see_each_change_once(files: MemFiles) -> None:
@@ -215,9 +246,9 @@ async def test_leased_entries_are_not_in_a_journal_that_is_rewritten(
         await put(store, "a", number, revision + number)
     await put_leased(store, "live")
     await store.aclose()
-    LocalStore(files, PATH)
+    await put(LocalStore(files, PATH), "b", 1)
     assert b"live" not in files.read_bytes(PATH)
-    assert LocalStore(files, PATH).revision == 7
+    assert LocalStore(files, PATH).revision == 8
 
 
 async def next_timer() -> float:

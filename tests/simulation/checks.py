@@ -78,6 +78,7 @@ class Checks:
         for key, entry in change.entries.items():
             if key.startswith(PARTITIONS):
                 self._on_partition(key, entry)
+                self.counts["given away"] += "cannot append" in change.cause
         self.check_all()
 
     def _on_partition(self, key: str, entry: Entry | None) -> None:

@@ -20,8 +20,8 @@ from kbroker.node import Node
 from kbroker.registry import load_apis
 from kbroker.server import Server
 from kbroker.storage.checkpoints import MetaProperties
-from kbroker.storage.crash_files import CrashFiles, Mode, Operation
-from kbroker.storage.errors import StorageError
+from kbroker.storage.crash_files import NO_LIMIT, CrashFiles, Mode, Operation
+from kbroker.storage.errors import StorageError, WriteRefusedError
 from kbroker.storage.folders import LogFolders
 from kbroker.storage.manager import LogManager
 
@@ -47,13 +47,17 @@ class Truth(Protocol):
         ...
 
 
+SYNCS = ("sync", "syncdir", "syncfs")
+
+
 class Disk:
-    """Files that lose what was not synced, and how long a sync takes."""
+    """Files that lose what was not synced, whether they take more, and how long a sync takes."""
 
     def __init__(self, hook: Callable[[Operation], None]) -> None:
         self.files = CrashFiles(hook)
         self.number = 1
         self.sync_seconds = 0.0
+        self.is_read_only = False
         self._clock = 0.0
 
     def lose(self, mode: Mode | None, seed: int) -> None:
@@ -64,6 +68,15 @@ class Disk:
         before = self.files
         self.files = before.crashed(mode, seed) if mode else before.killed()
         self.files.hook, before.hook = before.hook, None
+
+    def fill(self, free: int) -> None:
+        """Leave room for so many bytes."""
+        self.files.capacity = self.files.used() + free
+
+    def heal(self) -> None:
+        """Take everything again."""
+        self.files.capacity = NO_LIMIT
+        self.is_read_only = False
 
     def replace(self) -> None:
         """Go on with an empty disk."""
@@ -113,6 +126,8 @@ class Machine:
 
     def _note_operation(self, operation: Operation) -> None:
         self._events.note(f"disk {self.id} {operation.kind} {operation.path}")
+        if self.disk.is_read_only and operation.kind not in SYNCS:
+            raise WriteRefusedError(f"cannot {operation.kind} {operation.path}: it is read-only")
         if operation.kind == "truncate" and operation.path.endswith(".log"):
             self.truncations += self.node is not None
 

@@ -60,6 +60,7 @@ class Nemesis:
             (self.stop, 2),
             (self.cut_off_store, 3),
             (self.slow_disk, 2),
+            (self.refusing_disk, 3),
             (self.bad_store, 3),
             (self.come_and_go, 1),
         ]
@@ -164,6 +165,16 @@ class Nemesis:
         disk.sync_seconds = self._chance.choice((0.005, 0.05, 0.3))
         await self._hold(0.3, 2)
         disk.sync_seconds = 0.0
+
+    async def refusing_disk(self) -> None:
+        """A disk takes nothing more: it is full, or read-only."""
+        disk = self._some_machine().disk
+        if self._chance.random() < 0.5:
+            disk.is_read_only = True
+        else:
+            disk.fill(self._chance.choice((0, 100, 1000, 5000)))
+        await self._hold(0.3, 3)
+        disk.heal()
 
     # -- the network
 

@@ -63,7 +63,7 @@ def test_nothing_is_lost(group: int, runs: list[Future[list[Outcome]]]) -> None:
         work.update(outcome.work)
     print(", ".join(f"{number} {what}" for what, number in sorted(work.items())))
     assert work["worthless seeds"] <= WORTHLESS_MAX
-    for what in ("elections", "ISR changes", "truncations", "acked", "read"):
+    for what in ("elections", "ISR changes", "truncations", "given away", "acked", "read"):
         assert work[what], f"these seeds are worth nothing: {work}"
 
 

@@ -163,6 +163,7 @@ class World:
         self.network.heal_all()
         for machine in self.machines:
             self.truth.heal(machine.name)
+            machine.disk.heal()
 
     async def _whole_again(self) -> None:
         """Wait until all replicas are in sync, and until every producer gets an answer."""

@@ -34,11 +34,11 @@ def expected(count: int) -> list[bytes]:
 
 
 def run(capacity: int) -> int:
-    """One life with a disk of `capacity` bytes; returns how many refusals there were."""
+    """One life on a disk with room for `capacity` bytes; returns how many refusals there were."""
     files, refusals = CrashFiles(), 0
     manager = open_manager(files)
     log = open_log(manager)
-    files.capacity = capacity
+    files.capacity = files.used() + capacity
     done = 0
     while done < RECORDS:
         try:

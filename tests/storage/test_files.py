@@ -13,7 +13,7 @@ import pytest
 
 from kbroker.storage import files as files_module
 from kbroker.storage.crash_files import CrashFiles
-from kbroker.storage.errors import StorageError
+from kbroker.storage.errors import StorageError, WriteRefusedError
 from kbroker.storage.files import Files, MemFiles, OsFiles
 
 Place = tuple[Files, str]
@@ -239,22 +239,59 @@ class TestDisk:
         with pytest.raises(StorageError, match="No space left on device; free some space"):
             file.append([b"x"])
 
-    def test_a_file_that_cannot_be_cut_takes_no_more(
+    def test_a_file_takes_no_more_until_it_is_cut(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        """What a disk wrote before it became read-only is never in the midst of records."""
+
         def refuse(*_: object) -> int:
-            raise OSError(5, "broken")
+            raise OSError(errno.EROFS, "read-only")
+
+        def write_some(fd: int, parts: list[bytes]) -> int:
+            os.write(fd, parts[0][:2])
+            raise OSError(errno.EIO, "broken")
 
         file = OsFiles().open((tmp_path / "a").as_posix(), create=True)
         file.append([b"before"])
-        monkeypatch.setattr(files_module, "_writev", refuse)
         monkeypatch.setattr(os, "ftruncate", refuse)
-        with pytest.raises(StorageError, match="broken"):
+        with monkeypatch.context() as patch:
+            patch.setattr(files_module, "_writev", write_some)
+            with pytest.raises(WriteRefusedError, match="broken"):
+                file.append([b"torn"])
+        with pytest.raises(WriteRefusedError, match="read-only"):
             file.append([b"x"])
         monkeypatch.undo()
-        with pytest.raises(StorageError, match="cannot append"):
-            file.append([b"y"])
-        assert file.read(0, 10) == b"before"
+        assert file.append([b"after"]) == 6
+        assert (tmp_path / "a").read_bytes() == b"beforeafter"
+
+    def test_what_is_made_is_for_its_owner_alone(self, tmp_path: Path) -> None:
+        files, folder = OsFiles(), f"{tmp_path.as_posix()}/folder"
+        files.mkdir(folder)
+        files.open(f"{folder}/log", create=True)
+        files.write_atomic(f"{folder}/checkpoint", b"x")
+        files.allocate(f"{folder}/reserve", 1000)
+        lock = files.lock(f"{folder}/lock")
+        modes = {each.name: each.stat().st_mode & 0o777 for each in Path(folder).iterdir()}
+        lock.release()
+        assert modes == dict.fromkeys(["log", "checkpoint", "reserve", "lock"], 0o600)
+        assert Path(folder).stat().st_mode & 0o777 == 0o700
+
+    @pytest.mark.parametrize("is_known", [True, False])
+    def test_room_is_taken_up(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_known: bool
+    ) -> None:
+        def refuse(*_: object) -> None:
+            raise OSError(errno.EOPNOTSUPP, "not here")
+
+        if not is_known:
+            monkeypatch.setattr(os, "posix_fallocate", refuse)
+        path = tmp_path / "a"
+        OsFiles().allocate(path.as_posix(), 3_000_000)
+        assert path.stat().st_size == 3_000_000
+        assert path.stat().st_blocks * 512 >= 3_000_000
+        with _file_size_limit(1000), pytest.raises(WriteRefusedError):
+            OsFiles().allocate((tmp_path / "b").as_posix(), 3_000_000)
+        assert not (tmp_path / "b").exists()
 
     def test_a_failing_sync_is_reported(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

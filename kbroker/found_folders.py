@@ -1,0 +1,93 @@
+"""What is in data folders before anything is written there: a start that is refused leaves no trace."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from kbroker.storage.checkpoints import MetaProperties, Partition
+from kbroker.storage.errors import StorageError
+from kbroker.storage.files import Files
+from kbroker.storage.manager import check_owner, partitions_among
+from kbroker.storage.naming import (
+    LOCK,
+    LOG,
+    META_PROPERTIES,
+    PARTITION_METADATA,
+    folder_name,
+    parse_file_name,
+)
+
+METADATA_JOURNAL = "cluster.journal"
+NODE_FOLDER = re.compile(r"node-(\d+)")
+NOTHING = frozenset({LOCK, f"{META_PROPERTIES}.tmp", "lost+found"})
+"""What may lie in a folder that is new: of a start that a crash broke off, and of a file system."""
+
+
+class FoundFolder(NamedTuple):
+    """A data folder that was in use before."""
+
+    data_dir: str
+    meta: MetaProperties
+    partitions: Sequence[Partition]
+
+    def folders(self) -> list[Partition]:
+        """As `LogManager.folders`."""
+        return [*self.partitions]
+
+
+def found_folder(files: Files, data_dir: str, node_id: int) -> FoundFolder | None:
+    """What is in the data folder of a node; None when it is new.
+
+    Raises StorageError: it is somebody else's.
+    """
+    check_is_ours(files, data_dir)
+    path = f"{data_dir}/{META_PROPERTIES}"
+    if not files.exists(path):
+        return None
+    meta = MetaProperties.from_bytes(files.read_bytes(path), path)
+    check_owner(data_dir, meta, node_id)
+    return FoundFolder(data_dir, meta, list(partitions_among(files.listdir(data_dir))))
+
+
+def check_is_ours(files: Files, path: str) -> None:
+    """Raise StorageError for a folder that holds what is neither kbroker's nor Apache Kafka's.
+
+    A name that could be a partition's is not enough: many folders end in a number.
+    """
+    if not _is_new(files, path) and not _is_in_use(files, path):
+        names = [each for each in files.listdir(path) if each not in NOTHING]
+        raise StorageError(
+            f"{path} is no data folder: it has {names[0]!r} in it, and nothing of kbroker; name an "
+            "empty folder with --data-dir, one that does not exist yet, or that of an earlier run"
+        )
+
+
+def _is_new(files: Files, path: str) -> bool:
+    return all(
+        name in NOTHING or (NODE_FOLDER.fullmatch(name) and _is_new(files, f"{path}/{name}"))
+        for name in files.listdir(path)
+    )
+
+
+def _is_in_use(files: Files, path: str) -> bool:
+    names = files.listdir(path)
+    if META_PROPERTIES in names or METADATA_JOURNAL in names:
+        return True
+    nodes = [name for name in names if NODE_FOLDER.fullmatch(name)]
+    if any(files.exists(f"{path}/{name}/{META_PROPERTIES}") for name in nodes):
+        return True
+    return any(
+        _holds_records(files, f"{path}/{folder_name(*key)}") for key in partitions_among(names)
+    )
+
+
+def _holds_records(files: Files, folder: str) -> bool:
+    if files.exists(f"{folder}/{PARTITION_METADATA}"):
+        return True
+    if not files.is_folder(folder):
+        return False
+    return any(
+        (found := parse_file_name(name)) and found[1] == LOG for name in files.listdir(folder)
+    )

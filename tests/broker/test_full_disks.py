@@ -1,0 +1,196 @@
+"""Real disks that take nothing more: files that may not grow, a small disk, one that is read-only."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.topics import DeleteRecordsRequest
+
+from ..kill.server import HOST, Server
+from ..replication.cluster import NODES, Cluster, wait_until
+from ..wire import (
+    Topic,
+    Wire,
+    batch,
+    connected,
+    create_topic,
+    delete_topic,
+    fetch,
+    produce,
+    values_of,
+)
+from .test_server import commit, committed
+
+DISK_BYTES = 30_000_000
+FILE_BYTES_MAX = 300_000
+VALUE = bytes(100_000)
+Work = Callable[[Wire], Awaitable[Any]]
+
+
+@contextmanager
+def mounted(folder: Path, *options: str) -> Iterator[None]:
+    """Something is mounted on a folder; skips the test where that is not allowed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    done = subprocess.run(["mount", *options, folder], capture_output=True, check=False)
+    if done.returncode:
+        pytest.skip("nothing can be mounted here")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+@contextmanager
+def closing(server: Server) -> Iterator[Server]:
+    try:
+        server.start()
+        yield server
+    finally:
+        server.close()
+
+
+def ask(port: int, work: Work) -> Any:
+    async def main() -> Any:
+        with trio.fail_after(60):
+            async with connected((HOST, port)) as wire:
+                return await work(wire)
+
+    return trio.run(main)
+
+
+async def fill(wire: Wire) -> list[bytes | None]:
+    """Produce until that is refused; returns what was taken."""
+    taken: list[bytes | None] = []
+    while True:
+        value = b"%d" % len(taken) + VALUE
+        row = await produce(wire, Topic("t"), batch([value]), timeout_ms=20_000)
+        if row.error_code:
+            assert row.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+            return taken
+        taken.append(value)
+
+
+def take_the_rest(path: Path) -> None:
+    """Every last byte of a disk."""
+    with suppress(OSError), path.open("wb", buffering=0) as file:
+        while file.write(VALUE):
+            pass
+
+
+async def code_of_produce(wire: Wire) -> int:
+    return int((await produce(wire, Topic("t"), batch([b"more"]))).error_code)
+
+
+async def read_all(wire: Wire, count: int) -> list[bytes | None]:
+    found: list[bytes | None] = []
+    while len(found) < count:
+        found += values_of(await fetch(wire, Topic("t"), len(found)))
+    return found
+
+
+async def trim(wire: Wire, before: int) -> None:
+    rows = [DeleteRecordsRequest.Partition(partition_index=0, offset=before)]
+    topics = [DeleteRecordsRequest.Topic(name="t", partitions=rows)]
+    answer = await wire.ask(ApiKey.DELETE_RECORDS, 2, DeleteRecordsRequest(topics=topics))
+    assert answer.topics[0].partitions[0].error_code == 0
+
+
+def await_produce(server: Server) -> None:
+    wait_until(lambda: ask(server.port, code_of_produce) == 0, lambda: server.log_path.read_text())
+
+
+def test_files_that_may_not_grow(tmp_path: Path) -> None:
+    """As a quota has it, and without rights of an administrator."""
+    topics = ("t:1:internal.segment.bytes=1000000",)
+    with closing(Server(tmp_path, (), topics)) as server:
+        assert server.process is not None
+        ask(server.port, lambda wire: commit(wire, "readers", "t", 1))
+        before = resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (FILE_BYTES_MAX, before[1]))
+        taken = ask(server.port, fill)
+        assert len(taken) == 2
+        assert ask(server.port, code_of_produce) == ErrorCode.KAFKA_STORAGE_ERROR
+        assert ask(server.port, lambda wire: read_all(wire, len(taken))) == taken
+        assert ask(server.port, lambda wire: committed(wire, "readers", "t")) == 1
+        ask(server.port, lambda wire: trim(wire, 1))
+        resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, before)
+        await_produce(server)
+        said = server.log_path.read_text()
+        assert said.count("takes no records") == said.count("takes records again") == 1
+        assert "File too large" in said
+
+
+def test_a_disk_of_30_megabytes(tmp_path: Path) -> None:
+    """Full, killed, started and won back; filled by somebody else while it is down, and won back."""
+    server = Server(tmp_path, (), ("t:1:internal.segment.bytes=1000000",))
+    options = ("-t", "tmpfs", "-o", f"size={DISK_BYTES}", "none")
+    with mounted(server.data, *options), closing(server):
+        taken = ask(server.port, fill)
+        assert len(taken) > DISK_BYTES * 0.8 / len(VALUE)
+        server.kill()
+        start_on_full_disk(server)
+        assert ask(server.port, lambda wire: read_all(wire, len(taken))) == taken
+        ask(server.port, lambda wire: trim(wire, len(taken) // 2))
+        await_produce(server)
+        server.kill()
+        take_the_rest(server.data / "of somebody else")
+        start_on_full_disk(server)
+        ask(server.port, lambda wire: delete_topic(wire, "t"))
+        ask(server.port, lambda wire: create_topic(wire, "t"))
+        await_produce(server)
+
+
+def start_on_full_disk(server: Server) -> None:
+    """It starts, and takes no records; one line says why."""
+    server.start()
+    assert ask(server.port, code_of_produce) == ErrorCode.KAFKA_STORAGE_ERROR
+    told = [line for line in server.log_path.read_text().splitlines() if " ERROR " in line]
+    assert len(told) == 1, told
+    assert "takes no records: the disk of" in told[0]
+    assert "kbroker topic trim" in told[0]
+
+
+@pytest.mark.parametrize("kind", ["full", "read-only"])
+def test_one_of_three_disks(tmp_path: Path, kind: str) -> None:
+    """Only the node on that disk gives up what it has, and it takes it back."""
+    cluster = Cluster(tmp_path, topics=("t:1:internal.segment.bytes=500000",), names=("t",))
+    node = cluster.data / "node-2"
+    options = ("-t", "tmpfs", "-o", f"size={DISK_BYTES}", "none")
+    with mounted(node, *options), closing(cluster):
+        cluster.await_in_sync([("t", 0)])
+        rest = node / "of somebody else"
+        if kind == "full":
+            take_the_rest(rest)
+            _go_on_without(cluster, 2)
+            rest.unlink()
+        else:
+            with mounted(node, "--bind", "-o", "ro", node.as_posix()):
+                _go_on_without(cluster, 2)
+        cluster.await_in_sync([("t", 0)])
+
+
+def _go_on_without(cluster: Cluster, node: int) -> None:
+    """Batches with acks=all are acknowledged, at most a moment late, and the node is out of sync."""
+
+    def is_out() -> bool:
+        port = cluster.await_leader(("t", 0))
+        with_all = ask(
+            port, lambda wire: produce(wire, Topic("t"), batch([VALUE]), timeout_ms=5000)
+        )
+        assert with_all.error_code in (0, *_ELSEWHERE), cluster.log_path.read_text()
+        return cluster.look()["t", 0].in_sync == set(NODES) - {node}
+
+    wait_until(is_out, lambda: cluster.log_path.read_text())
+
+
+_ELSEWHERE = (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_LEADER_OR_FOLLOWER)

@@ -1,0 +1,195 @@
+"""A start that is refused leaves no trace, and nobody can connect to it."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+import pytest
+import trio
+
+from kbroker.broker import Broker, open_broker
+from kbroker.config import BrokerConfig
+from kbroker.data_folders import DataFolders
+from kbroker.local_node import LocalNode
+from kbroker.server import CannotListen, Listener
+from kbroker.storage.errors import StorageError
+
+from ..brokers import started
+from ..wire import batch, connected, create_topic, produce
+
+Image = dict[str, bytes | None]
+
+
+def image(folder: Path) -> Image:
+    """All that is below a folder."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
+        for path in sorted(folder.rglob("*"))
+    }
+
+
+async def is_refused(root: Path, reason: str, start: AbstractAsyncContextManager[Broker]) -> None:
+    """A start is refused with a reason, and all files are as they were."""
+    before = image(root)
+    with pytest.raises((StorageError, ValueError, CannotListen), match=reason):
+        await start.__aenter__()
+    assert image(root) == before
+
+
+def source_tree(folder: Path) -> Path:
+    (folder / "src").mkdir(parents=True)
+    (folder / "src" / "main.py").write_text("print()")
+    return folder
+
+
+def folder_with_a_number(folder: Path) -> Path:
+    (folder / "x-1").mkdir(parents=True)
+    (folder / "x-1" / "notes.txt").write_text("mine")
+    return folder
+
+
+def home_with_nodes(folder: Path) -> Path:
+    (folder / "node-20").mkdir(parents=True)
+    (folder / "node-20" / "package.json").write_text("{}")
+    return folder
+
+
+@pytest.mark.parametrize("make", [source_tree, folder_with_a_number, home_with_nodes])
+@pytest.mark.parametrize("nodes", [1, 3])
+async def test_a_folder_of_somebody_else(tmp_path: Path, make: object, nodes: int) -> None:
+    assert callable(make)
+    folder = make(tmp_path / "work")
+    await is_refused(
+        tmp_path, "is no data folder: it has .* name an empty folder", started(folder, nodes=nodes)
+    )
+    await is_refused(tmp_path, "is no data folder", started([tmp_path / "new", folder]))
+
+
+async def test_a_file_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("mine")
+    await is_refused(tmp_path, "is a file; name a folder", started(tmp_path / "data"))
+
+
+async def test_what_a_file_system_or_a_crash_leaves_is_nothing(tmp_path: Path) -> None:
+    for name in ("lost+found", "node-1"):
+        (tmp_path / name).mkdir()
+    for name in (".lock", "meta.properties.tmp", "node-1/.lock"):
+        (tmp_path / name).touch()
+    async with started(tmp_path, nodes=2):
+        pass
+
+
+async def test_folders_that_do_not_go_together(tmp_path: Path) -> None:
+    one, two, new = (tmp_path / name for name in ("one", "two", "new"))
+    for each in (one, two):
+        async with started(each) as broker, connected(broker.endpoint) as wire:
+            await produce(wire, await create_topic(wire, "t"), batch())
+    shutil.copytree(one, tmp_path / "copy")
+    cases = [
+        ([one, two, new], 1, "belongs to cluster"),
+        ([one, tmp_path / "copy", new], 1, "is a copy of"),
+        ([one, new], 2, "start with node.id=1"),
+    ]
+    for folders, node_id, reason in cases:
+        await is_refused(tmp_path, reason, started(folders, node_id=node_id))
+
+
+async def test_a_folder_that_is_missing(tmp_path: Path) -> None:
+    async with started([tmp_path / "one", tmp_path / "two"]):
+        pass
+    shutil.rmtree(tmp_path / "two")
+    await is_refused(
+        tmp_path,
+        "is missing; its partitions would begin empty",
+        started([tmp_path / "one", tmp_path / "new"]),
+    )
+
+
+async def test_metadata_that_is_gone_or_damaged(tmp_path: Path) -> None:
+    one, new = tmp_path / "one", tmp_path / "new"
+    async with started(one) as broker, connected(broker.endpoint) as wire:
+        await produce(wire, await create_topic(wire, "t"), batch())
+    journal = one / "cluster.journal"
+    sound = journal.read_bytes()
+    journal.write_bytes(sound[:40] + b"X" + sound[41:])
+    await is_refused(tmp_path, "line 1 is damaged", started([one, new]))
+    journal.unlink()
+    await is_refused(tmp_path, r"no cluster\.journal", started([one, new]))
+    journal.write_bytes(sound)
+    async with started([one, new]) as broker:
+        assert not broker.node.logs.managers[1].clean  # it is new
+        assert broker.node.logs.managers[0].clean, "the refusals were no crashes"
+
+
+async def test_a_port_that_is_taken(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        listener = Listener("PLAINTEXT", "127.0.0.1", taken.getsockname()[1])
+        data = str(tmp_path / "data")
+        start = open_broker(BrokerConfig.load(), data_dir=data, listeners=[listener])
+        await is_refused(tmp_path, "is in use", start)
+
+
+@pytest.mark.parametrize("step", ["open_logs", "make"])
+async def test_nobody_can_connect_before_the_folders_are_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Whoever connects then is refused, and not left waiting for a broker that will not be."""
+    refused = []
+    owner = DataFolders if step == "open_logs" else LocalNode
+    does = getattr(owner, step)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+
+    def look() -> None:
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port))
+        refused.append(port)
+
+    if step == "open_logs":
+
+        def opens(*args: object) -> object:
+            look()
+            return does(*args)
+
+        monkeypatch.setattr(owner, step, opens)
+    else:
+
+        async def makes(*args: object) -> object:
+            look()
+            return await does(*args)
+
+        monkeypatch.setattr(owner, step, makes)
+    async with open_broker(
+        BrokerConfig.load(),
+        data_dir=str(tmp_path / "data"),
+        listeners=[Listener("PLAINTEXT", "127.0.0.1", port)],
+    ) as broker:
+        assert refused == [port]
+        async with connected(broker.endpoint) as wire:
+            await create_topic(wire, "t")
+        with trio.fail_after(10):
+            await broker.nodes[0].stop()
+            await broker.nodes[0].start()
+        assert refused == [port, port]
+
+
+async def test_what_kbroker_makes_is_for_its_owner_alone(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    (tmp_path / "given").mkdir(mode=0o755)
+    async with (
+        started([data, tmp_path / "given"]) as broker,
+        connected(broker.endpoint) as wire,
+    ):
+        topic = await create_topic(wire, "t", 4)
+        for index in range(4):
+            await produce(wire, topic, batch(), partition=index)
+        await broker.node.checkpoint()
+    paths = [data, *data.rglob("*"), *(tmp_path / "given").rglob("*")]
+    assert len(paths) > 20
+    for path in paths:
+        wanted = 0o700 if path.is_dir() else 0o600
+        assert path.stat().st_mode & 0o777 == wanted, path
+    assert (tmp_path / "given").stat().st_mode & 0o777 == 0o755, "it was not made here"

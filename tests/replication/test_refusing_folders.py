@@ -1,0 +1,199 @@
+"""A node whose data folder is full or read-only gives away what it has, and takes it back later."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+
+import pytest
+import trio
+
+from kbroker.broker import Broker
+from kbroker.explain import explain_partition
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.log_dirs import DescribeLogDirsRequest
+from tests.brokers import started_on
+from tests.refusing_files import DATA, RefusingFiles
+from tests.wire import fetch, until, values_of
+
+from .harness import (
+    Links,
+    leader_of,
+    links,
+    log_on,
+    place_topic,
+    replica_on,
+    send,
+    try_send,
+    until_equal,
+    until_leader,
+    values_in,
+    wire_to,
+)
+
+__all__ = ["links"]
+
+SICK = f"{DATA}/node-2"
+FREEZES_SECONDS = 10
+"""Less than replica.lag.time.max.ms, after which a follower that is silent is given up anyway."""
+
+
+@pytest.fixture
+def files() -> RefusingFiles:
+    return RefusingFiles()
+
+
+@pytest.fixture
+async def broker(files: RefusingFiles, links: Links) -> AsyncIterator[Broker]:
+    async with started_on(files, DATA, nodes=3) as opened:
+        yield opened
+
+
+def in_sync(broker: Broker, name: str) -> list[int]:
+    return sorted(broker.node.cluster.topics[name].partitions[0].isr)
+
+
+async def until_healed(broker: Broker, *names: str) -> None:
+    for name in names:
+        await until(lambda name=name: in_sync(broker, name) == [1, 2, 3])  # type: ignore[misc]
+        await until_equal(broker, name, 1, 2, 3)
+
+
+async def test_a_leader_gives_all_away_at_its_first_refused_append(
+    broker: Broker, files: RefusingFiles, caplog: pytest.LogCaptureFixture
+) -> None:
+    used = await place_topic(broker, "used", 2, 1, 3)
+    idle = await place_topic(broker, "idle", 2, 1, 3)
+    for topic in (used, idle):
+        await send(broker, 2, topic, b"before")
+    files.refuse(SICK)
+    row = await try_send(broker, 2, used, b"refused")
+    assert row.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    for topic in (used, idle):
+        leader = await until_leader(broker, topic.name, {1, 3})
+        assert in_sync(broker, topic.name) == [1, 3]
+        with trio.fail_after(FREEZES_SECONDS):
+            await send(broker, leader, topic, b"after")
+    told = [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR]
+    assert len(told) == 1, told
+    assert f"{SICK} takes no records" in told[0]
+    assert "kbroker topic trim" in told[0]
+    past = str(explain_partition(broker.local_node(2).node, "idle", 0))
+    assert "refused because cannot write /data/node-2/used-0/" in past
+    assert "node 2 cannot append to its log" in past
+    files.heal()
+    await until_healed(broker, "used", "idle")
+    assert values_in(log_on(broker, 2, "used")) == [b"before", b"after"]
+    assert f"{SICK} takes records again" in caplog.text
+
+
+async def test_a_follower_holds_nobody_up(broker: Broker, files: RefusingFiles) -> None:
+    used = await place_topic(broker, "used", 1, 2, 3)
+    idle = await place_topic(broker, "idle", 1, 2, 3)
+    await send(broker, 1, idle, b"before")
+    files.refuse(SICK)
+    with trio.fail_after(FREEZES_SECONDS):
+        await send(broker, 1, used, b"x")
+    await until(lambda: in_sync(broker, "used") == in_sync(broker, "idle") == [1, 3])
+    # It has all that there is in the idle one, but nobody knows whether it keeps up.
+    assert replica_on(broker, 1, "idle").isr_proposal() is None
+    revision = broker.node.cluster.topics["idle"].partitions[0].revision
+    await until(lambda: files.probes_refused >= 3)
+    assert broker.node.cluster.topics["idle"].partitions[0].revision == revision, "it came back"
+    with trio.fail_after(FREEZES_SECONDS):
+        await send(broker, 1, idle, b"y")
+    assert in_sync(broker, "idle") == [1, 3]
+    files.heal()
+    await until_healed(broker, "used", "idle")
+
+
+async def test_what_came_before_a_refused_batch_is_kept(
+    broker: Broker, files: RefusingFiles, links: Links
+) -> None:
+    """One answer brings two batches, and there is room for the first one."""
+    topic = await place_topic(broker, "t", 1, 2, 3)
+    await send(broker, 1, topic, b"a")
+    await until_equal(broker, "t", 1, 2, 3)
+    with links.held(2):
+        for value in (b"b", b"c"):
+            await send(broker, 1, topic, value, acks=1)
+        await until(lambda: log_on(broker, 3, "t").log_end_offset == 3)
+        files.takes = 1
+    await until(lambda: in_sync(broker, "t") == [1, 3])
+    assert values_in(log_on(broker, 2, "t")) == [b"a", b"b"]
+    files.heal()
+    await until_healed(broker, "t")
+
+
+async def test_what_nobody_else_has_can_be_read_and_goes_on_later(
+    broker: Broker, files: RefusingFiles
+) -> None:
+    topic = await place_topic(broker, "t", 2)
+    await send(broker, 2, topic, b"before")
+    files.refuse(SICK)
+    for _ in range(3):
+        row = await try_send(broker, 2, topic, b"refused")
+        assert row.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert leader_of(broker, "t") == 2
+    async with wire_to(broker.local_node(2)) as wire:
+        assert values_of(await fetch(wire, topic)) == [b"before"]
+        answer = await wire.ask(ApiKey.DESCRIBE_LOG_DIRS, 4, DescribeLogDirsRequest(topics=None))
+    (folder,) = answer.results
+    assert folder.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert [row.name for row in folder.topics] == ["t"]
+    now = explain_partition(broker.local_node(2).node, "t", 0).now
+    assert now.startswith("partition t-0 can be read, but takes no records on node 2: cannot write")
+    files.heal()
+    watch = broker.local_node(2).node.logs
+    await until(lambda: watch.refusal("t", 0) is None)
+    assert await send(broker, 2, topic, b"after") == 1
+
+
+async def test_the_last_one_in_sync_gives_away_when_another_one_has_caught_up(
+    files: RefusingFiles, links: Links
+) -> None:
+    async with started_on(files, DATA, nodes=3, replica_lag_time_max_ms="500") as broker:
+        topic = await place_topic(broker, "t", 2, 1, 3)
+        with links.held(1, 3):
+            await send(broker, 2, topic, b"a", acks=1)
+            await until(lambda: in_sync(broker, "t") == [2])
+            files.refuse(SICK)
+            await try_send(broker, 2, topic, b"refused")
+            assert leader_of(broker, "t") == 2
+        await until_leader(broker, "t", {1, 3})
+        await until(lambda: in_sync(broker, "t") == [1, 3])
+        files.heal()
+        await until_healed(broker, "t")
+        assert values_in(log_on(broker, 1, "t")) == [b"a"]
+
+
+async def test_a_new_topic_is_led_elsewhere(broker: Broker, files: RefusingFiles) -> None:
+    first = await place_topic(broker, "first", 2)
+    files.refuse(SICK)
+    await try_send(broker, 2, first, b"refused")
+    topic = await place_topic(broker, "t", 2, 1, 3)
+    leader = await until_leader(broker, "t", {1, 3})
+    with trio.fail_after(FREEZES_SECONDS):
+        await send(broker, leader, topic, b"a")
+    files.heal()
+    await until_healed(broker, "t")
+
+
+async def test_a_folder_that_refuses_again_and_again_is_tried_less_often(
+    broker: Broker, files: RefusingFiles
+) -> None:
+    """A file that is broken refuses what the probe of its folder gets through."""
+    topic = await place_topic(broker, "t", 2)
+    logs = broker.local_node(2).node.logs
+    lasted = []
+    for _ in range(3):
+        files.takes = 0
+        row = await try_send(broker, 2, topic, b"refused")
+        assert row.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        began = trio.current_time()
+        files.heal()
+        await until(lambda: logs.refusal("t", 0) is None)
+        lasted.append(trio.current_time() - began)
+    assert lasted[1] >= 1
+    assert lasted[2] >= 2

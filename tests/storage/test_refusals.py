@@ -1,0 +1,123 @@
+"""A disk that takes nothing for a while: logs stay as they are, and go on later."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbroker.protocol.records import placed
+from kbroker.storage.crash_files import CrashFiles
+from kbroker.storage.errors import StorageError, WriteRefusedError
+from kbroker.storage.reserve import RESERVE_BYTES_MAX
+
+from ..refusing_files import DATA, RefusingFiles
+from .helpers import NOW, append, batch, commit, open_log, open_manager, values
+
+
+def test_a_refused_batch_begins_no_leader_epoch() -> None:
+    """A follower with an epoch of which nobody has a record would never find its leader."""
+    files = CrashFiles()
+    log = open_log(open_manager(files))
+    append(log, b"a", leader_epoch=1)
+    files.capacity = files.used()
+    with pytest.raises(WriteRefusedError):
+        append(log, b"b", leader_epoch=2)
+    assert log.epochs.entries == [(1, 0)]
+
+
+def test_a_cut_that_a_disk_does_not_take_can_be_tried_again() -> None:
+    files = RefusingFiles()
+    log = open_log(open_manager(files, DATA))
+    for value in (b"a", b"b", b"c"):
+        append(log, value)
+    commit(log)
+    files.refuse(DATA)
+    for cut in (log.truncate_to, log.restart_at):
+        with pytest.raises(WriteRefusedError):
+            cut(1, now_ms=NOW)
+        assert (log.offline, log.log_end_offset, log.high_watermark) == (None, 3, 3)
+        assert values(log) == [b"a", b"b", b"c"]
+    files.heal()
+    log.truncate_to(1, now_ms=NOW)
+    append(log, b"d")
+    commit(log)
+    assert values(log) == [b"a", b"d"]
+
+
+def test_a_cut_that_breaks_off_takes_the_log_offline() -> None:
+    """Its files are not what it takes them for, and nobody may read them."""
+    files = RefusingFiles()
+    manager = open_manager(files, DATA)
+    log = open_log(manager)
+    for value in (b"a", b"b", b"c"):
+        append(log, value)
+    commit(log)
+    files.refuse(log.folder)
+    with pytest.raises(WriteRefusedError):
+        log.truncate_to(1, now_ms=NOW)
+    assert "restart the server" in (log.offline or "")
+    manager.close(clean=False)
+    files.heal()
+    log = open_log(open_manager(files, DATA))
+    assert values(log, 0)[0] == b"a"
+
+
+def test_a_folder_refuses_until_a_probe_gets_through() -> None:
+    files = RefusingFiles()
+    manager = open_manager(files, DATA)
+    log = open_log(manager)
+    append(log, b"a")
+    assert files.exists(f"{DATA}/.reserve")
+    manager.refuse("read-only")
+    assert not files.exists(f"{DATA}/.reserve")
+    other = open_log(manager, "other")
+    for each in (log, other):
+        with pytest.raises(WriteRefusedError, match="read-only"):
+            append(each, b"x")
+        with pytest.raises(WriteRefusedError, match="read-only"):
+            each.append_replicated(memoryview(as_a_leader_has_it(each.log_end_offset)), now_ms=NOW)
+    files.refuse(DATA)
+    with pytest.raises(StorageError):
+        manager.probe()
+    files.heal()
+    manager.probe()
+    assert files.listdir(DATA).count(".reserve") == 1
+    assert ".probe" not in files.listdir(DATA)
+    manager.accept()
+    append(log, b"b")
+    append(other, b"b")
+
+
+def as_a_leader_has_it(offset: int) -> bytes:
+    """A batch that has its offset already."""
+    data, header = batch(b"x")
+    return b"".join(placed(data, header, offset, 0))
+
+
+def test_room_is_kept_back_only_while_there_is_as_much_again() -> None:
+    files = CrashFiles()
+    manager = open_manager(files)
+    manager.refuse("full")
+    files.capacity = files.used() + 2 * RESERVE_BYTES_MAX - 1
+    with pytest.raises(StorageError, match="is full"):
+        manager.probe()
+    files.capacity += 100
+    manager.probe()
+
+
+def test_a_start_on_a_full_disk_begins_with_refusals_and_room() -> None:
+    files = CrashFiles()
+    manager = open_manager(files)
+    log = open_log(manager)
+    append(log, b"a")
+    commit(log)
+    manager.close(now_ms=NOW)
+    files.capacity = files.used()
+    manager = open_manager(files)
+    assert "is full: 0 bytes" in (manager.refusal or "")
+    log = open_log(manager)
+    with pytest.raises(WriteRefusedError, match="is full"):
+        append(log, b"b")
+    assert values(log) == [b"a"]
+    log.delete_records_before(1)
+    manager.checkpoint(NOW).run()
+    manager.delete_logs([("orders", 0)])

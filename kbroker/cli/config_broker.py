@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from .output import Column, show, table
+from .output import Column, say, show, table
 from .target import Target, run, target_options
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def _change(
 
     run(target, work)
     whose = f"broker {broker}" if broker else "all brokers"
-    click.echo(f"{whose}: {'these settings can be used' if dry_run else 'changed'}")
+    say(f"{whose}: {'these settings can be used' if dry_run else 'changed'}")
 
 
 def _refuse(name: str, known: dict[str, Setting], operation: Operation) -> None:

@@ -3,6 +3,7 @@
 from .coordinator import GroupCoordinator
 from .offsets import TopicNames
 from .placement import hash_partition
+from .rebalance import some_of
 from .result import (
     Answer,
     ClientInfo,
@@ -37,4 +38,5 @@ __all__ = [
     "append_error",
     "hash_partition",
     "names_whole_producer",
+    "some_of",
 ]

@@ -327,7 +327,7 @@ def printable(text: str) -> str:
 def some_of(names: Sequence[str]) -> str:
     """Names for a cause: the first ones, and how many there are."""
     more = len(names) - NAMES_MAX
-    return ", ".join(names[:NAMES_MAX]) + (f" and {more} more" if more > 0 else "")
+    return ", ".join(names[:NAMES_MAX]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def _names(members: Iterable[Member]) -> str:

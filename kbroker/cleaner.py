@@ -143,7 +143,7 @@ def _report_success(log: Log, task: CompactionTask, result: Compacted, seconds: 
         logger.warning(
             "%s: %d batches could not be opened and stay whole", log.folder, result.unreadable
         )
-    logger.info(
+    logger.debug(
         "%s: compacted up to offset %d in %.1f s; %d of %d records and %.1f of %.1f MB are left",
         log.folder,
         result.end_offset,

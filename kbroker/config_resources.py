@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from kbroker.cluster import EVERY_NODE, ConfigResource, ResourceType
 from kbroker.cluster.model import check_topic_name
+from kbroker.coordinator import some_of
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.primitives import MAX_STRING_BYTES
 
@@ -393,5 +394,5 @@ async def _alter(
             return
         changed = sorted(name for name, _ in dict(own).items() ^ values.items())
         if await resource.store(values, cause):
-            logger.info("%s of %r: %s", cause, resource.name, ", ".join(dict.fromkeys(changed)))
+            logger.info("%s of %r: %s", cause, resource.name, some_of([*dict.fromkeys(changed)]))
             return

@@ -22,6 +22,7 @@ from kbroker.cluster.keys import CONTROLLER, CONTROLLER_ALIVE, live_key
 from kbroker.cluster.reassignment import complete, is_moving
 from kbroker.cluster.registrations import NO_NODE
 from kbroker.cluster.store import ABSENT
+from kbroker.coordinator import some_of
 from kbroker.storage.errors import StorageError
 
 from .changes import Changes
@@ -38,13 +39,24 @@ RETRY_SECONDS = 0.5
 Place = tuple[Topic, int]
 
 
+class Cause(NamedTuple):
+    """Why partitions change; a node that goes because somebody stopped it is nothing wrong."""
+
+    text: str
+    is_ordered: bool = False
+
+
 class Step(NamedTuple):
     """A partition's next state."""
 
     topic: Topic
     before: Partition
     after: Partition
-    cause: str
+    cause: Cause
+
+
+Moved = dict[Cause, Counter[int]]
+"""How many partitions have which leader now, by cause."""
 
 
 class Controller:
@@ -138,7 +150,7 @@ class Controller:
             for before in tuple(topic.partitions):
                 after = elect_preferred(before, ready=ready, live=live)
                 if after is not None:
-                    cause = f"node {after.leader} is the preferred leader"
+                    cause = Cause(f"node {after.leader} is the preferred leader")
                     yield Step(topic, before, after, cause)
 
     async def _stand_for_it(self) -> None:
@@ -190,62 +202,79 @@ class Controller:
             required = self._cluster.min_in_sync(topic)
             after = elect(before, ready=ready, live=live, min_in_sync=required)
             if after is not None:
-                yield Step(topic, before, after, _cause(before, after, live))
+                yield Step(topic, before, after, self._cause(before, after, live))
             elif is_moving(before):
                 after = complete(before, ready=ready, min_in_sync=required)
                 if after is not None:
-                    yield Step(topic, before, after, "the move to other nodes is done")
+                    yield Step(topic, before, after, Cause("the move to other nodes is done"))
 
     async def _apply(self, steps: Iterable[Step]) -> None:
         """Write steps in batches of one cause each; a batch that fails is written one by one."""
-        batches: dict[str, list[Step]] = {}
-        for step in steps:
-            batch = batches.setdefault(step.cause, [])
-            batch.append(step)
-            if len(batch) == BATCH_MAX and not self._membership.is_alone:
-                await self._write(batches.pop(step.cause))
-        for batch in batches.values():
-            await self._write(batch)
+        batches: dict[Cause, list[Step]] = {}
+        moved: Moved = {}
+        try:
+            for step in steps:
+                batch = batches.setdefault(step.cause, [])
+                batch.append(step)
+                if len(batch) == BATCH_MAX and not self._membership.is_alone:
+                    await self._write(batches.pop(step.cause), moved)
+            for batch in batches.values():
+                await self._write(batch, moved)
+        finally:
+            _tell(moved)
 
-    async def _write(self, batch: list[Step]) -> None:
+    async def _write(self, batch: list[Step], moved: Moved) -> None:
         await trio.lowlevel.checkpoint()  # a store of this process never waits
-        if await self._written(batch) or len(batch) == 1:
+        if await self._written(batch, moved) or len(batch) == 1:
             return
         for step in batch:
-            await self._written([step])
+            await self._written([step], moved)
 
-    async def _written(self, batch: list[Step]) -> bool:
+    async def _written(self, batch: list[Step], moved: Moved) -> bool:
         """False when a partition, or the controller, is another one now: there is news then."""
         revision = await self._cluster.put_partitions(
             [PartitionChange(step.topic, step.before, step.after) for step in batch],
             fences={CONTROLLER: self._term},
-            cause=batch[0].cause,
+            cause=batch[0].cause.text,
         )
         if revision is not None:
-            _log(batch)
+            # A leader that begins a new epoch is no news.
+            leaders = (
+                each.after.leader for each in batch if each.after.leader != each.before.leader
+            )
+            moved.setdefault(batch[0].cause, Counter()).update(leaders)
         return revision is not None
 
+    def _cause(self, before: Partition, after: Partition, live: Mapping[int, int]) -> Cause:
+        """Why a partition changes, for its history."""
+        if before.leader not in live and before.leader != NO_NODE:
+            known = self._cluster.registrations.known.get(before.leader)
+            if known is not None and known.clean_epoch == before.leader_registration:
+                return Cause(f"node {before.leader} was stopped", is_ordered=True)
+            return Cause(f"node {before.leader} is down")
+        if not leads_soundly(before, live):
+            return Cause(f"node {after.leader} started")
+        if after.leader != before.leader:
+            return Cause(f"node {before.leader} is leaving", is_ordered=True)
+        gone = sorted(set(before.isr) - set(after.isr))
+        return Cause(f"{', '.join(f'node {each}' for each in gone)} is down or leaving")
 
-def _log(batch: list[Step]) -> None:
-    """Say where leaders went; a leader that begins a new epoch is no news."""
-    moved = Counter(step.after.leader for step in batch if step.after.leader != step.before.leader)
-    for leader, count in sorted(moved.items()):
-        partitions = "1 partition has" if count == 1 else f"{count} partitions have"
-        if leader == NO_NODE:
-            logger.error(
-                "%s: %s no leader until a node that was in sync is back", batch[0].cause, partitions
+
+def _tell(moved: Moved) -> None:
+    """Say where leaders went, in a line for each cause, however many partitions there are."""
+    for cause, leaders in moved.items():
+        without = leaders.pop(NO_NODE, 0)
+        if leaders:
+            where = some_of([f"node {each}: {count:,}" for each, count in sorted(leaders.items())])
+            logger.info("%s: %s another leader now (%s)", cause.text, _have(leaders.total()), where)
+        if without:
+            logger.log(
+                logging.WARNING if cause.is_ordered else logging.ERROR,
+                "%s: %s no leader until a node that was in sync is back",
+                cause.text,
+                _have(without),
             )
-        else:
-            logger.info("%s: %s node %d as the leader", batch[0].cause, partitions, leader)
 
 
-def _cause(before: Partition, after: Partition, live: Mapping[int, int]) -> str:
-    """Why a partition changes, for its history."""
-    if before.leader not in live and before.leader != NO_NODE:
-        return f"node {before.leader} is down"
-    if not leads_soundly(before, live):
-        return f"node {after.leader} started"
-    if after.leader != before.leader:
-        return f"node {before.leader} is leaving"
-    gone = sorted(set(before.isr) - set(after.isr))
-    return f"{', '.join(f'node {each}' for each in gone)} is down or leaving"
+def _have(partitions: int) -> str:
+    return "1 partition has" if partitions == 1 else f"{partitions:,} partitions have"

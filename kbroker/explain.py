@@ -7,8 +7,9 @@ Coordinators report their changes to `Shards.run`, partitions to the `Node`; bot
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.cluster import NO_LEADER, TRANSACTIONS_TOPIC, Partition, PartitionChange
@@ -18,6 +19,7 @@ from kbroker.coordinator import (
     TransactionCoordinator,
     TransactionEvent,
     TransactionState,
+    some_of,
 )
 from kbroker.protocol.errors import KafkaError
 from kbroker.storage.log import Log
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from .node import Node
 
 PREPARING = "PreparingRebalance"
+REBALANCING = (PREPARING, "CompletingRebalance")
 
 
 class Line(NamedTuple):
@@ -77,6 +80,14 @@ def group_lines(events: Iterable[Event]) -> Iterator[Line]:
         yield Line(event.at_ms, text)
 
 
+def rebalance_ended_by(past: Sequence[Event], event: Event) -> str | None:
+    """Why the rebalance began that ends with this event of a group; None when it ends none."""
+    if event.state in REBALANCING:
+        return None
+    steps = list(itertools.takewhile(lambda each: each.state in REBALANCING, reversed(past)))
+    return cause_of(steps[-1]) if steps else None
+
+
 def cause_of(event: Event) -> str:
     """The cause of a group's change, with the time that it took."""
     if event.since_ms is None:
@@ -102,7 +113,7 @@ def _transaction_now(node: Node, coordinator: TransactionCoordinator, transactio
     if known is None:
         return f"there is no transactional id {transactional_id}"
     who = f"producer {known.producer_id}, epoch {known.epoch},"
-    where = ", ".join(f"{topic}-{index}" for topic, index in sorted(known.partitions))
+    where = some_of([f"{topic}-{index}" for topic, index in sorted(known.partitions)])
     if known.state is TransactionState.ONGOING:
         does = f"has a transaction {_open_since(node, known)} in {where}"
         deadline_ms = coordinator.deadline(transactional_id)

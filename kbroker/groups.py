@@ -17,7 +17,7 @@ from kbroker.coordinator import (
 from kbroker.protocol.records import BatchHeader, Record, read_marker
 from kbroker.protocol.transaction_log import NO_PRODUCER_ID
 
-from .explain import cause_of
+from .explain import cause_of, rebalance_ended_by
 from .history import History
 from .shards import Load, Shard, Shards
 from .topics import NewTopic
@@ -67,10 +67,13 @@ class GroupService(Shards[GroupCoordinator]):
         return self._node.config.offsets_retention_check_interval_ms
 
     def _note(self, event: Event) -> None:
+        reason = rebalance_ended_by(self.history.of(event.group_id), event)
         self.history.note(event.group_id, event)
-        logger.info(
-            "group %s: %s; now %s, generation %d",
+        logger.log(
+            logging.DEBUG if reason is None else logging.INFO,
+            "group %s: %s%s; now %s, generation %d",
             event.group_id,
+            "" if reason is None else f"rebalanced because {reason}: ",
             cause_of(event),
             event.state,
             event.generation,

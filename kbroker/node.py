@@ -21,6 +21,7 @@ from kbroker.cluster import (
     Topic,
     TopicsChanged,
 )
+from kbroker.coordinator import some_of
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.storage.errors import StorageError, WriteRefusedError
 from kbroker.storage.folders import EVERY_FOLDER, LogFolders
@@ -160,15 +161,16 @@ class Node:
         """
         await self.controller.settle()
         # A folder that belongs to an earlier topic of the same name is put aside when it is opened.
-        for folder in self.logs.set_aside(
+        strangers = self.logs.set_aside(
             (name, index)
             for name, index in self.logs.folders()
             if self.cluster.partition(name, index) is None
-        ):
+        )
+        if strangers:
             logger.warning(
-                "the partition in %s belongs to no topic of this cluster: it is kept there and not "
-                "served; remove the folder when you do not miss its records",
-                folder,
+                "folders of partitions that belong to no topic of this cluster: %s. They are kept "
+                "and not served; remove them when you do not miss their records",
+                some_of(strangers),
             )
         await self.groups.load()
         await self.transactions.load()
@@ -334,11 +336,13 @@ class Node:
         """Give up what each topic's limits let go; returns whether anything went."""
         now_ms = self.clock.log_ms()
         slices = Slices()
-        moved = False
+        moved = 0
         for replica in self.open_replicas():
-            moved = _retain(replica, now_ms) or moved
+            moved += _retain(replica, now_ms)
             await slices.pause()
-        return moved
+        if moved:
+            logger.info("retention moved the start of %d partitions", moved)
+        return moved > 0
 
     def is_news(self, message: str) -> bool:
         """True for a message that was not logged before; remembers a bounded number of them."""
@@ -548,10 +552,10 @@ class Node:
             if self.id in change.before.replicas and self.id not in change.after.replicas:
                 self._drop_partitions(change.topic, [change.after.index], deleted=False)
         if self.controller.in_charge:  # one of the nodes says it
-            for topic in event.created:
-                logger.info("topic %s created: %s", topic.name, event.cause)
-            for topic in event.deleted:
-                logger.info("topic %s deleted: %s", topic.name, event.cause)
+            for what, topics in (("created", event.created), ("deleted", event.deleted)):
+                if topics:
+                    names = some_of([topic.name for topic in topics])
+                    logger.info("topic %s %s: %s", names, what, event.cause)
         self.groups.topics_changed(event)
         self.transactions.topics_changed(event)
 
@@ -653,7 +657,7 @@ def _retain(replica: Replica, now_ms: int) -> bool:
     except StorageError:
         return False
     if moved:
-        logger.info(
+        logger.debug(
             "%s-%d: retention moved the start to %d",
             replica.topic.name,
             replica.index,

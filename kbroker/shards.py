@@ -435,7 +435,7 @@ class Shards(ABC, Generic[C]):
     def _log_failure(self, error: KafkaError) -> None:
         level = logging.ERROR
         if error.code == ErrorCode.INVALID_PRODUCER_EPOCH:
-            level = logging.INFO  # it is the producer that is at fault, not the log
+            level = logging.DEBUG  # it is the producer that is at fault, not the log
         elif error.code == ErrorCode.KAFKA_STORAGE_ERROR:
             level = logging.ERROR if self._node.is_news(f"{self._topic}: {error}") else NO_NEWS
         elif error.code == ErrorCode.NOT_ENOUGH_REPLICAS:

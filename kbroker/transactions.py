@@ -23,6 +23,7 @@ from kbroker.coordinator import (
     TransactionEvent,
     TransactionSettings,
     TransactionState,
+    some_of,
 )
 from kbroker.coordinator.transaction import SECOND_PROTOCOL
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -352,7 +353,7 @@ class TransactionService(Shards[TransactionCoordinator]):
     def _retry_later(self, ending: _Ending) -> None:
         ending.tries += 1
         if ending.unwritten and ending.tries == TRIES_BEFORE_WARNING:
-            where = ", ".join(f"{topic}-{index}" for topic, index in sorted(ending.unwritten))
+            where = some_of([f"{topic}-{index}" for topic, index in sorted(ending.unwritten)])
             logger.warning(
                 "transactional id %s: no marker can be written to %s; it is tried again until "
                 "their leaders take it",

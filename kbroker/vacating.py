@@ -9,6 +9,7 @@ import trio
 from kbroker.cluster import Cluster
 from kbroker.cluster.placement import Placing, drain
 from kbroker.cluster.reassignment import target
+from kbroker.coordinator import some_of
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
 from .local_node import LocalNode
@@ -52,7 +53,7 @@ def _check_movable(cluster: Cluster, placed: Iterable[Placing], local: LocalNode
     ]
     if stuck:
         raise ValueError(
-            f"only node {local.id}, which is down, has all records of {', '.join(stuck)}; start it"
+            f"only node {local.id}, which is down, has all records of {some_of(stuck)}; start it"
         )
 
 

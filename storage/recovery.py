@@ -523,7 +523,9 @@ class _Recovery:
                 self._log.folder,
                 end,
                 cut.records,
-                ", ".join(cut.paths),
+                f"{cut.paths[0]} and {len(cut.paths) - 1:,} more files"
+                if len(cut.paths) > 1
+                else cut.paths[0],
             )
         elif tail:
             logger.info("%s: %d torn bytes cut at offset %d", self._log.folder, len(tail), end)

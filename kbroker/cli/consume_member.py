@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 COMMIT_SECONDS = 5
 """Kafka's default for consumers that commit by themselves."""
+PRINT_SECONDS = 1
 GOODBYE_SECONDS = 5
 
 Print = Callable[[Sequence[Read]], Sequence[Read]]
@@ -95,12 +96,31 @@ class MemberReader:
             self._cluster, ranges, committed=self._committed, control=self._control
         ) as channel:
             while (found := await self._next(channel)) is not None:
-                # In a thread: a pipe that nobody reads from must not keep the member from its beats.
-                printed = await trio.to_thread.run_sync(self._print, found, abandon_on_cancel=True)
-                self._note({read.partition: read.record.offset + 1 for read in printed})
+                await self._print_some(found)
                 if self._is_enough():
                     return True
         return not self._member.is_rebalancing
+
+    async def _print_some(self, found: Sequence[Read]) -> None:
+        """Print in a thread: a pipe that nobody reads from must not keep the member from its beats.
+
+        What is being printed when it is told to end is finished, if that is soon, so that it is
+        committed.
+        """
+        printing = trio.CancelScope(shield=True)
+
+        async def work() -> None:
+            with printing:
+                printed = await trio.to_thread.run_sync(self._print, found, abandon_on_cancel=True)
+                self._note({read.partition: read.record.offset + 1 for read in printed})
+                nursery.cancel_scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(work)
+            try:
+                await trio.sleep_forever()
+            finally:
+                printing.deadline = trio.current_time() + PRINT_SECONDS
 
     async def _next(self, channel: trio.MemoryReceiveChannel[list[Read]]) -> list[Read] | None:
         """The next records; None at the end, or when a rebalance begins."""

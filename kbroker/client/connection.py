@@ -115,15 +115,16 @@ class Connection:
         *,
         oldest: int = 0,
         newest: int | None = None,
-        seconds: float = ANSWER_SECONDS,
+        seconds: float | None = None,
     ) -> Any:
         """Send a request in the newest version that both sides speak, and return its response.
 
         Parameters: `oldest` and `newest` are the versions that `message` is made for; `seconds` is
-        how long the answer may take. Raises what `request` raises, KafkaError UNSUPPORTED_VERSION
+        how long the answer may take (None: `ANSWER_SECONDS`). Raises what `request` raises, KafkaError UNSUPPORTED_VERSION
         when there is no such version, and TimedOut.
         """
         key, version = self._choose(message, oldest, newest)
+        seconds = ANSWER_SECONDS if seconds is None else seconds
         with trio.move_on_after(seconds):
             return await self.request(key, version, message)
         raise TimedOut(

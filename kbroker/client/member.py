@@ -27,7 +27,7 @@ from kbroker.protocol.messages.offsets import OffsetCommitRequest
 
 from .assignors import ASSIGNORS
 from .cluster import ClusterClient
-from .connection import ANSWER_SECONDS, Connection
+from .connection import Connection
 from .errors import CannotConnect, ClientError, NotReachable, check, error_code, first_error
 from .groups import OFFSETS_BY_NAME
 from .topics import Partition
@@ -272,7 +272,7 @@ class Member:
         *,
         oldest: int = 0,
         newest: int | None = None,
-        seconds: float = ANSWER_SECONDS,
+        seconds: float | None = None,
     ) -> Any:
         if self._coordinator is None or self._coordinator.broken:
             node_id = await self._cluster.coordinator_id(self._group)

@@ -108,7 +108,7 @@ class CatchingUp:
 
     def _tell(self, replica: Replica, what: str) -> None:
         self._node.note(replica.topic.name, replica.index, what)
-        logger.info("%s-%d: %s", replica.topic.name, replica.index, what)
+        logger.debug("%s-%d: %s", replica.topic.name, replica.index, what)
 
     def _restart(self, replica: Replica, offset: int) -> None:
         replica.restart_at(offset, self._node.clock.log_ms())

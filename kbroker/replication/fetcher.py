@@ -143,6 +143,8 @@ class Fetcher:
         self._wake = trio.Event()
         self._held_back: trio.CancelScope | None = None
         self._lost_at: float | None = None
+        self._has_told = False
+        """Whether it was said that the leader cannot be reached."""
         self._gone_since: float | None = None
         """When the leader ended the connection; until it takes another one."""
         self._catching_up = CatchingUp(node)
@@ -425,7 +427,7 @@ class Fetcher:
 
     async def _disconnect_when_idle(self) -> None:
         if not self._followed:
-            self._lost_at = self._gone_since = None
+            self._lost_at, self._gone_since, self._has_told = None, None, False
             await self._disconnect()
 
     async def _note_lost(self, error: Unreachable) -> None:
@@ -435,18 +437,23 @@ class Fetcher:
             self._gone_since = None
         elif self._gone_since is None:
             self._gone_since = now
-        if self._lost_at is None and self._node.cluster.registration(self._leader_id) is not None:
+        is_registered = self._node.cluster.registration(self._leader_id) is not None
+        is_first = self._lost_at is None and is_registered
+        if is_first:
             self._lost_at = now
+        # Of a process that is gone the controller speaks, as soon as it is missed.
+        if is_registered and not self._has_told and not self.finds_nobody:
+            self._has_told = True
             logger.warning(
                 "%s; what it leads (partitions copied here: %d) is not copied until it answers",
                 error,
                 len(self._followed),
             )
-            return
-        await self._sleep_until(now + self._backoff.next())
+        if not is_first:
+            await self._sleep_until(now + self._backoff.next())
 
     def _note_reached(self) -> None:
-        if self._lost_at is not None:
+        if self._lost_at is not None and self._has_told:
             seconds = trio.current_time() - self._lost_at
             logger.info("node %d answers again after %.1f s", self._leader_id, seconds)
-            self._lost_at = None
+        self._lost_at, self._has_told = None, False

@@ -317,7 +317,7 @@ class TestTheProcess:
 
 
 async def test_the_dirtiest_log_comes_first(start: Start, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", "kbroker.cleaner")
+    caplog.set_level("DEBUG", "kbroker.cleaner")
     async with start() as broker, connected(broker.endpoint) as wire:
         half = await create_topic(wire, "half", configs=COMPACTED)
         for number in range(60):

@@ -7,7 +7,7 @@ from trio.testing import MockClock
 
 from kbroker.cluster.election import without_leader
 from kbroker.cluster.reassignment import is_moving
-from kbroker.controller import Step
+from kbroker.controller import Cause, Step
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
 from .members import DIRECTORIES, lease_ends, make_topic, members, settled
@@ -37,13 +37,13 @@ async def test_what_an_earlier_controller_writes_is_refused(autojump_clock: Mock
         assert two.cluster.controller_epoch == 2
         before = two.partition()
         assert one.partition() == before
-        late = Step(one.cluster.topics["orders"], before, without_leader(before), "late")
+        late = Step(one.cluster.topics["orders"], before, without_leader(before), Cause("late"))
         for as_of, accepted in (
             (term, False),
             (one.cluster.registrations.controller_revision, True),
         ):
             one.controller._term = as_of
-            assert await one.controller._written([late]) == accepted
+            assert await one.controller._written([late], {}) == accepted
 
 
 @pytest.mark.parametrize("crashes", [True, False])

@@ -90,7 +90,7 @@ async def test_a_new_topic_does_not_wait_for_idle_ones() -> None:
 async def test_a_follower_that_was_away_for_long_begins_at_the_leaders_start(
     links: Links, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.DEBUG)
     async with started(nodes=2, replica_lag_time_max_ms=300) as broker:
         topic = await place_topic(broker, "t", 1, 2, configs={"internal.segment.bytes": "1000"})
         await send(broker, 1, topic, b"x" * 300)

@@ -1,0 +1,80 @@
+"""What a log says of ordinary things: a line for each, however many partitions it is about."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+import pytest
+
+from kbroker.coordinator import some_of
+from kbroker.testing import LocalBroker
+
+from ..testing.test_clock import member
+
+PARTITIONS = 130
+"""More than the controller writes at once."""
+SECONDS = 60
+
+
+@pytest.fixture(autouse=True)
+def level(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "kbroker")
+
+
+def said(caplog: pytest.LogCaptureFixture, logger: str) -> list[tuple[str, str]]:
+    """Level and text of what a module has logged."""
+    records = [each for each in caplog.records if each.name == logger]
+    return [(each.levelname, each.getMessage()) for each in records]
+
+
+def wait_until_leaders_are_told(caplog: pytest.LogCaptureFixture, count: int) -> None:
+    deadline = time.monotonic() + SECONDS
+    while len(said(caplog, "kbroker.controller")) < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_rebalance_is_one_line_with_its_cause(caplog: pytest.LogCaptureFixture) -> None:
+    with LocalBroker(topics={"orders": 2}) as broker, member(broker):
+        broker.wait_for_group("g", members=1, timeout=SECONDS)
+        with member(broker):
+            broker.wait_for_group("g", members=2, timeout=SECONDS)
+            texts = [text for _, text in said(caplog, "kbroker.groups")]
+    assert len(texts) == 2
+    assert "group g: rebalanced because member " in texts[1]
+    assert texts[1].endswith("assigned 2 members; now Stable, generation 2")
+
+
+def test_a_node_that_crashes_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    settings = {"default.replication.factor": 3}
+    with LocalBroker(nodes=3, config=settings, topics={"t": PARTITIONS}) as broker:
+        (led,) = [node.leads for node in broker.nodes() if node.id == 3]
+        caplog.clear()
+        broker.crash_node(3)
+        wait_until_leaders_are_told(caplog, 1)
+        (line,) = said(caplog, "kbroker.controller")
+        assert said(caplog, "kbroker.replication.fetcher") == []
+    assert line[0] == "INFO"
+    assert line[1].startswith(f"node 3 is down: {led} partitions have another leader now (node 1:")
+
+
+def test_a_stop_that_was_ordered_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    """Not even where nobody else has the records."""
+    with LocalBroker(nodes=2, topics={"t": PARTITIONS}) as broker:
+        (led,) = [node.leads for node in broker.nodes() if node.id == 2]
+        caplog.clear()
+        broker.stop_node(2)
+        wait_until_leaders_are_told(caplog, 1)
+        text = f"node 2 was stopped: {led} partitions have no leader until a node that was in sync"
+        ((level, line),) = said(caplog, "kbroker.controller")
+        assert line.startswith(text)
+        assert level == "WARNING"
+        broker.start_node(2)
+    assert "ERROR" not in {each.levelname for each in caplog.records}
+
+
+def test_of_thousands_of_names_there_are_a_few() -> None:
+    names = [f"t{number}" for number in range(4320)]
+    assert some_of(names) == "t0, t1, t2, t3, t4, t5, t6, t7 and 4,312 more"
+    assert some_of(names[:2]) == "t0, t1"

@@ -54,10 +54,10 @@ MEMORY_PARTITIONS = 1
 LOAD_BYTES = 1 << 16
 """How much of a log is read at once when a coordinator is loaded."""
 RECORDS_PER_STEP = 10
-STEPS_AT_ONCE = 100
-"""So much is replayed while others wait: some milliseconds of it."""
+RECORDS_AT_ONCE = 100
+"""So many are replayed while others wait: some milliseconds of it."""
 TURNS_AT_START = 100
-"""So often that many steps, before a node serves; what is left then goes on behind."""
+"""So often that many, before a node serves; what is left then goes on behind."""
 REST = 1
 """While coordinators are loaded, others have as much of the event loop as that."""
 
@@ -99,13 +99,13 @@ class Shard(Generic[C]):
 
 @dataclass(slots=True, eq=False)
 class Load(Generic[C]):
-    """A coordinator that is being rebuilt: each of `steps` replays a few records more.
+    """A coordinator that is being rebuilt: each of `steps` replays a few records, and counts them.
 
     `missed_topics` says that topics were deleted meanwhile.
     """
 
     shard: Shard[C]
-    steps: Iterator[None]
+    steps: Iterator[int]
     waits_for_commit: bool = False
     missed_topics: bool = False
 
@@ -331,12 +331,13 @@ class Shards(ABC, Generic[C]):
     def _load_now(self, topic: Topic, index: int) -> Shard[C]:
         """Return a coordinator that can be rebuilt at once, as small ones can. Raises KafkaError."""
         load = self._loads.get(index) or self._begin_load(topic, index)
-        if load.waits_for_commit or not self._replay_some(load, STEPS_AT_ONCE):
+        if load.waits_for_commit or not self._replay_some(load, RECORDS_AT_ONCE):
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return load.shard
 
-    def _steps(self, shard: Shard[C]) -> Iterator[None]:
-        """Replay the log of a coordinator, a few records at a time, until nothing is left of it."""
+    def _steps(self, shard: Shard[C]) -> Iterator[int]:
+        """Replay the log of a coordinator until nothing is left of it; yields after a few records,
+        how many those were."""
         log = shard.replica.log
         offset = log.log_start_offset
         while offset < log.log_end_offset:
@@ -344,15 +345,18 @@ class Shards(ABC, Generic[C]):
             for header, records in batches:
                 while some := list(islice(records, RECORDS_PER_STEP)):
                     self._replay(shard.coordinator, header, some)
-                    yield
+                    yield len(some)
 
-    def _replay_some(self, load: Load[C], steps: int) -> bool:
-        """Go on with a load; whether that was all. Raises KafkaError when the log is damaged."""
+    def _replay_some(self, load: Load[C], records: int) -> bool:
+        """Go on with a load for about so many records; whether that was all.
+
+        Raises KafkaError when the log is damaged.
+        """
         shard = load.shard
         index = shard.replica.index
         try:
-            for _ in range(steps):
-                next(load.steps)
+            while records > 0:
+                records -= next(load.steps)
         except StopIteration:
             del self._loads[index]
             self._shards[index] = shard
@@ -377,7 +381,7 @@ class Shards(ABC, Generic[C]):
         turns = TURNS_AT_START
         for load in sorted(self._loads.values(), key=lambda load: load.bytes):
             while turns and self._is_ready(load):
-                self._try_to_go_on(load, STEPS_AT_ONCE)
+                self._try_to_go_on(load, RECORDS_AT_ONCE)
                 turns -= 1
                 await trio.lowlevel.checkpoint()  # clients of other nodes get their turn
 
@@ -386,16 +390,16 @@ class Shards(ABC, Generic[C]):
         slices = Slices(rest=REST)
         while load := next(filter(self._is_ready, self._loads.values()), None):
             while self._is_ready(load):
-                self._try_to_go_on(load, 1)
+                self._try_to_go_on(load, RECORDS_PER_STEP)
                 await slices.pause()
 
     def _is_ready(self, load: Load[C]) -> bool:
         """Whether a load can go on: it is not done, its leadership holds and its log is committed."""
         return self._loads.get(load.shard.replica.index) is load and not load.waits_for_commit
 
-    def _try_to_go_on(self, load: Load[C], steps: int) -> None:
+    def _try_to_go_on(self, load: Load[C], records: int) -> None:
         try:
-            self._replay_some(load, steps)
+            self._replay_some(load, records)
         except KafkaError as error:
             self._cannot_load(load.shard.replica.index, error)
 

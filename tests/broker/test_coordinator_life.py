@@ -20,6 +20,7 @@ from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRe
 from kbroker.replica import Replica
 
 from ..brokers import started
+from ..turns import TURN_SECONDS_MAX, longest_step
 from ..wire import (
     Topic,
     Wire,
@@ -192,12 +193,12 @@ async def test_a_large_log_is_loaded_by_and_by(
 def slow_loads(monkeypatch: pytest.MonkeyPatch) -> None:
     """A coordinator is loaded when it is asked for, again and again, and hardly behind."""
     monkeypatch.setattr("kbroker.shards.TURNS_AT_START", 1)
-    monkeypatch.setattr("kbroker.shards.STEPS_AT_ONCE", 1)
+    monkeypatch.setattr("kbroker.shards.RECORDS_AT_ONCE", 10)
     monkeypatch.setattr("kbroker.shards.REST", 1e9)
 
 
-async def fill(folder: Path) -> None:
-    """Some thousand records for one coordinator."""
+async def fill(folder: Path, commits: int = 20) -> None:
+    """Some thousand records for one coordinator, 200 a commit."""
     async with (
         started(folder, offsets_topic_num_partitions=1) as broker,
         connected(broker.endpoint) as wire,
@@ -205,7 +206,7 @@ async def fill(folder: Path) -> None:
         for name in ("t", "u"):
             await create_topic(wire, name, 200)
         await find(wire, 4, "g")
-        for offset in range(20):
+        for offset in range(commits):
             assert await commit(wire, offset, partitions=200) == 0
 
 
@@ -234,6 +235,16 @@ async def test_a_node_serves_before_its_coordinators_are_loaded(tmp_path: Path) 
         assert await commit(wire, 20) == 0
 
 
+async def test_a_load_leaves_the_loop_to_others(tmp_path: Path) -> None:
+    await fill(tmp_path, commits=100)
+    async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
+        assert broker.node.is_loading
+        with longest_step() as longest:
+            await fetch_when_loaded(wire)
+        assert longest.steps > 10
+        assert longest.seconds < TURN_SECONDS_MAX, str(longest)
+
+
 @pytest.mark.usefixtures("slow_loads")
 async def test_offsets_of_topics_that_are_deleted_during_a_load_go(tmp_path: Path) -> None:
     await fill(tmp_path)
@@ -257,7 +268,7 @@ async def test_small_coordinators_are_loaded_before_a_node_serves(
         for offset in range(20):
             assert await commit(wire, offset, partitions=200) == 0
     monkeypatch.setattr("kbroker.shards.TURNS_AT_START", 50)
-    monkeypatch.setattr("kbroker.shards.STEPS_AT_ONCE", 5)
+    monkeypatch.setattr("kbroker.shards.RECORDS_AT_ONCE", 20)
     monkeypatch.setattr("kbroker.shards.REST", 1e9)
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         service = broker.node.groups

@@ -19,6 +19,7 @@ import trio
 from kbroker.growth import grow
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages.configs import DescribeConfigsRequest
+from kbroker.serving import SIZED_MAX
 from kbroker.storage.files import OsFiles
 
 from ..wire import (
@@ -75,6 +76,15 @@ def test_the_banner_tells_how_the_folder_was_left(tmp_path: Path) -> None:
     assert "1 topic," in said
     assert "recovered after a crash" in said_at_start(tmp_path)
     assert "clean shutdown" in said_at_start(tmp_path)
+
+
+def test_the_banner_does_not_look_at_the_files_of_many_partitions(tmp_path: Path) -> None:
+    assert "1 topic, 0.0 MB, new" in said_at_start(tmp_path, "--topic", f"t:{SIZED_MAX + 1}")
+    (tmp_path / "data" / "t-0").mkdir()
+    assert "1 topic, 0.0 MB, clean shutdown" in said_at_start(tmp_path)
+    for index in range(SIZED_MAX + 1):
+        (tmp_path / "data" / f"t-{index}").mkdir(exist_ok=True)
+    assert "1 topic, clean shutdown" in said_at_start(tmp_path)
 
 
 def test_a_folder_that_is_new_has_not_crashed(tmp_path: Path) -> None:

@@ -6,16 +6,22 @@ import sys
 from typing import NamedTuple
 
 LOGS_MAX = 4096
-RESERVE = 64
+RESERVE = 128
 """For what is open for a moment: checkpoints, indexes, segments that are read; and the few files that
 always are."""
+ALWAYS_OPEN = 16
+"""Of the reserve: the output, the journal, locks, what clients connect to."""
+PER_HELPER = 7
+"""Of what is left of the reserve; 15 helpers when there is no lack."""
 
 
 class Shares(NamedTuple):
-    """How many logs may keep a file open, and how many clients may be connected."""
+    """How many logs may keep a file open, how many clients may be connected, and how many threads
+    may help with files that are open for a moment."""
 
     logs: int
     connections: int
+    helpers: int
 
 
 def raise_limit() -> None:
@@ -38,7 +44,7 @@ def raise_limit() -> None:
 def shares() -> Shares:
     """Divide the descriptors that this process may have."""
     if sys.platform == "win32":
-        return Shares(LOGS_MAX, sys.maxsize)
+        return Shares(LOGS_MAX, sys.maxsize, _helpers(RESERVE))
     import resource
 
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -49,4 +55,8 @@ def divided(limit: int) -> Shares:
     """Divide `limit` descriptors: a quarter for logs, and a reserve; connections get the rest."""
     logs = min(LOGS_MAX, max(limit // 4, 1))
     reserve = min(RESERVE, limit // 4)
-    return Shares(logs, max(limit - logs - reserve, 1))
+    return Shares(logs, max(limit - logs - reserve, 1), _helpers(reserve))
+
+
+def _helpers(reserve: int) -> int:
+    return max(reserve - ALWAYS_OPEN, 0) // PER_HELPER

@@ -12,6 +12,8 @@ import trio
 
 from kbroker.storage.files import Calls
 
+from .descriptors import shares
+
 Result = TypeVar("Result")
 
 HELP_AFTER_SECONDS = 0.001
@@ -40,7 +42,7 @@ def at_once(calls: Calls) -> None:
     while left and time.perf_counter() < alone_until:
         left.popleft()()
     failed: list[Exception] = []
-    helpers = max(min(len(left) - 1, HELPERS_MAX), 0)
+    helpers = max(min(len(left) - 1, HELPERS_MAX, shares().helpers), 0)
     ended = threading.Semaphore(0)
     for _ in range(helpers):
         trio.lowlevel.start_thread_soon(lambda: _make(left, failed), lambda _: ended.release())

@@ -8,23 +8,25 @@ import sys
 
 import pytest
 
-from kbroker.descriptors import LOGS_MAX, divided
+from kbroker.descriptors import LOGS_MAX, RESERVE, divided
 
 RAISE = """
 import resource
 from kbroker.descriptors import raise_limit, shares
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 256))
 raise_limit()
-print(resource.getrlimit(resource.RLIMIT_NOFILE), shares() == (64, 128))
+print(resource.getrlimit(resource.RLIMIT_NOFILE), shares() == (64, 128, 6))
 """
 
 
 @pytest.mark.parametrize("limit", [4, 16, 64, 256, 1024, 20_000, 1 << 20, sys.maxsize])
 def test_all_get_some_and_a_reserve_is_left(limit: int) -> None:
-    logs, connections = divided(limit)
+    logs, connections, helpers = divided(limit)
+    reserve = min(limit // 4, RESERVE)
     assert 0 < logs <= LOGS_MAX
     assert connections > 0
-    assert logs + connections <= limit - min(limit // 4, 64)
+    assert logs + connections <= limit - reserve
+    assert 0 <= helpers * 2 < max(reserve, 1)
 
 
 @pytest.mark.skipif(resource.getrlimit(resource.RLIMIT_NOFILE)[1] < 256, reason="a low hard limit")

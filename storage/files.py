@@ -451,8 +451,10 @@ class OsFiles:
                 return []
 
     def mkdir(self, path: str) -> None:
-        with _reported_write("create", path):
+        try:
             os.makedirs(path, _OWN_FOLDER, exist_ok=True)
+        except OSError as error:
+            raise _write_error("create", path, error) from error
 
     def rmtree(self, path: str) -> None:
         with _reported_write("remove", path), contextlib.suppress(FileNotFoundError):

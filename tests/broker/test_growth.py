@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from kbroker.broker import Broker
 from kbroker.cli import main
+from kbroker.data_folders import JOURNAL_RESERVE
 from kbroker.found_folders import METADATA_JOURNAL
 from kbroker.growth import grow, shrink
 from kbroker.protocol.errors import ErrorCode
@@ -88,7 +89,8 @@ async def _check(broker: Broker) -> None:
 
 async def test_one_node_becomes_three_and_one_again(alone: Path) -> None:
     assert grow(OsFiles(), [str(alone)], 3) == [1, 2, 3]
-    assert set(os.listdir(alone)) == {METADATA_JOURNAL, ".lock", "node-1", "node-2", "node-3"}
+    there = {METADATA_JOURNAL, JOURNAL_RESERVE, ".lock", "node-1", "node-2", "node-3"}
+    assert set(os.listdir(alone)) == there
     async with started(alone) as broker:
         assert [each.id for each in broker.nodes] == [1, 2, 3]
         assert all(each.node.logs.clean for each in broker.nodes)

@@ -35,8 +35,6 @@ TOOLS = Path(__file__).resolve().parent.parent / ".work" / "tools"
 """What was unpacked lies here in `root`, what starts it in `bin`."""
 SYSTEM_CERTIFICATES = "etc/ssl/certs/ca-certificates.crt"
 LIBRARIES = ("lib", "usr/lib")
-APT_SECONDS = 1200.0
-"""How long apt may take to answer; it waits for another apt that holds its lock."""
 ASK_SECONDS = 30.0
 
 
@@ -69,12 +67,23 @@ def main(arguments: Sequence[str], tools: Path = TOOLS) -> int:
     wanted = [need for need in NEEDS if not arguments or set(need.commands) & set(arguments)]
     os.environ["PATH"] = os.pathsep.join([str(tools / "bin"), os.environ["PATH"]])
     missing = [need for need in wanted if not there(need, tools)]
-    if missing:
+    if missing and not any(map(is_chosen, problems(missing, tools))):
         bring(missing, tools)
-    lacking = [(need, problem) for need in missing if (problem := need.problem(tools))]
-    for need, problem in lacking:
-        print(f"{problem}: apt-get install {need.installed[0]} (Debian; as root) brings it.")
+    lacking = problems(missing, tools)
+    for problem, need in lacking.items():
+        command = f"apt-get install {need.installed[0]} (Debian; as root) brings it"
+        print(f"{problem}{'' if is_chosen(problem) else f': {command}'}.")
     return 1 if lacking else 0
+
+
+def problems(needs: Iterable[Need], tools: Path) -> dict[str, Need]:
+    """What is wrong, each sentence once."""
+    return {problem: need for need in needs if (problem := need.problem(tools))}
+
+
+def is_chosen(problem: str) -> bool:
+    """Whether somebody chose what does not suit: no package changes that."""
+    return problem.startswith("JAVA_HOME=")
 
 
 def there(need: Need, tools: Path) -> bool:
@@ -89,7 +98,7 @@ def bring(missing: Sequence[Need], tools: Path) -> None:
     if shutil.which("apt-get") is None:
         return
     is_root = os.geteuid() == 0
-    for problem in dict.fromkeys(need.problem(tools) for need in missing):
+    for problem in problems(missing, tools):
         print(f"{problem}.")
     began = time.monotonic()
     try:
@@ -152,7 +161,7 @@ def _first_known(names: tuple[str, ...], options: tuple[str, ...] = ()) -> str:
 
 
 def _apt(*command: str, at: Path | None = None) -> str:
-    lock = ("-o", "DPkg::Lock::Timeout=300")
+    lock = ("-o", "DPkg::Lock::Timeout=300")  # another apt may be at work
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"}
     done = subprocess.run(
         [command[0], *lock, *command[1:]],
@@ -162,7 +171,6 @@ def _apt(*command: str, at: Path | None = None) -> str:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=APT_SECONDS,
         check=False,
     )
     if done.returncode != 0:
@@ -258,19 +266,18 @@ def problem_of_java(_tools: Path, *, newest: int | None, compiler: bool) -> str:
     """Java is that of JAVA_HOME, or the first on the path, as Spark chooses it."""
     home = os.environ.get("JAVA_HOME")
     program = str(Path(home, "bin", "java")) if home else shutil.which("java")
-    where = f"JAVA_HOME={home} (unset it, or name another one)" if home else program
     if program is None:
         return "Java is missing"
-    said = _say(program, "-version")
-    found = re.search(r'version "(\d+)', said)
+    where = f"JAVA_HOME={home}: unset it, or name another one; its Java" if home else program
+    found = re.search(r'version "(\d+)', _say(program, "-version"))
     if found is None:
-        return f"{where} starts no Java"
+        return f"{where} does not start"
     version = int(found[1])
     if version < OLDEST_JAVA or (newest and version > newest):
         wanted = f"{OLDEST_JAVA} to {newest}" if newest else f"{OLDEST_JAVA} or newer"
-        return f"Java {version} of {where} does not suit: wanted is {wanted}"
+        return f"{where} is of version {version}, wanted is {wanted}"
     if compiler and "jdk.compiler" not in _say(program, "--list-modules"):
-        return f"Java of {where} has no compiler"
+        return f"{where} has no compiler"
     return ""
 
 

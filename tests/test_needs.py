@@ -153,10 +153,10 @@ def test_a_machine_without_apt_is_told_what_is_missing(
         ("17.0.15", "jdk.compiler@17", 21, ""),
         ("21", "jdk.compiler@21", None, ""),
         ("25.0.1", "jdk.compiler@25", None, ""),
-        ("25.0.1", "jdk.compiler@25", 21, "does not suit: wanted is 17 to 21"),
-        ("11.0.2", "jdk.compiler@11", None, "does not suit: wanted is 17 or newer"),
+        ("25.0.1", "jdk.compiler@25", 21, "is of version 25, wanted is 17 to 21"),
+        ("11.0.2", "jdk.compiler@11", None, "is of version 11, wanted is 17 or newer"),
         ("17.0.15", "java.base@17", 21, "has no compiler"),
-        ("none", "", 21, "starts no Java"),
+        ("none", "", 21, "does not start"),
     ],
 )
 def test_java_suits_or_not(
@@ -176,9 +176,27 @@ def test_java_suits_or_not(
     said = needs.problem_of_java(tools, newest=newest, compiler=True)
     assert bool(said) is bool(problem)
     assert problem in said
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "elsewhere"))
-    said = needs.problem_of_java(tools, newest=newest, compiler=True)
-    assert said == f"JAVA_HOME={tmp_path}/elsewhere (unset it, or name another one) starts no Java"
+
+
+def test_a_java_that_was_chosen_and_does_not_suit_is_told(
+    machine: Machine,
+    tools: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """What is on the path does not count then, and no package helps."""
+    machine.has_apt(user=0)
+    write_program(machine.system.parent / "path/java", JAVA.format(version="17.0.1", modules=""))
+    check = partial(needs.problem_of_java, newest=None, compiler=False)
+    java = sample(machine.system)._replace(problem=check, programs={})
+    monkeypatch.setattr(needs, "NEEDS", (java,))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    assert needs.main(["demo"], tools) == 0
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    assert needs.main(["demo"], tools) == 1
+    said = "JAVA_HOME=/nowhere: unset it, or name another one; its Java does not start.\n"
+    assert capsys.readouterr().out == said
+    assert not machine.calls.exists()
 
 
 def test_links_to_the_system_lead_into_what_was_unpacked(tmp_path: Path) -> None:

@@ -95,7 +95,11 @@ def run_server(options: ServeOptions) -> None:
         raise StartFailed(str(error)) from None
     raise_limit()
     gc.set_threshold(GC_THRESHOLD, *gc.get_threshold()[1:])
-    trio.run(_Serving(options).run, strict_exception_groups=True)
+    gc.disable()  # until it is ready: what a start makes stays
+    try:
+        trio.run(_Serving(options).run, strict_exception_groups=True)
+    finally:
+        gc.enable()
 
 
 class _Serving:
@@ -375,6 +379,7 @@ async def _spare_collector(broker: Broker) -> None:
     """Spare the garbage collector what lives as long as the process: what there is at the start,
     and what is loaded behind."""
     gc.freeze()
+    gc.enable()
     while any(node.is_loading for node in broker.running_nodes):
         await trio.sleep(SPARE_SECONDS)
         gc.freeze()

@@ -8,13 +8,14 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import click
 import trio
 
 from kbroker.client.consumer import FOREVER, Read, reading
 from kbroker.client.groups import committed_offsets
 from kbroker.client.member import Member
 from kbroker.client.places import START, Place, find
+
+from .output import say
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
@@ -156,7 +157,7 @@ class MemberReader:
     async def _commit(self) -> None:
         positions, self._positions, self._commit_at = self._positions, {}, math.inf
         if positions and not await self._member.commit(positions):
-            click.echo(
+            say(
                 f"kbroker: group {self._group!r} went on without this member: its last records are "
                 "read once more",
                 err=True,

@@ -3,9 +3,11 @@
 Two tasks own a connection. The reader does the ordered work of each request as it arrives and puts
 what came of it into the reply queue; the writer resolves the queue from its left. A parked answer
 therefore delays later answers of its own connection, never a later append, and no task is made for a
-request. While the writer has nothing to do, the reader sends answers that are ready itself, which
-saves waking the writer for each. No lock is needed: the writer is idle only while it waits for the
-reader to hand over, and between two waits a task is alone.
+request. Only a Produce request follows another one at once; any other one is looked at when the
+records that came before it are in place, so that it sees them. While the writer has nothing to do,
+the reader sends answers that are ready itself, which saves waking the writer for each. No lock is
+needed: the writer is idle only while it waits for the reader to hand over, and between two waits a
+task is alone.
 
 What was read is finished: when the client goes, the requests that are here already are still carried
 out, in order, and their answers dropped. One client does not hold up the others: the reader lets them
@@ -17,15 +19,14 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Awaitable, Coroutine, Generator, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Coroutine, Generator, Mapping
 from types import CoroutineType
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeGuard, TypeVar
 
 import trio
 
 from kbroker.protocol.api_keys import ApiKey
-from kbroker.protocol.compile import DecodeError, decode, decode_in_slices
+from kbroker.protocol.compile import DecodeError, decode_counted, decode_in_slices
 from kbroker.protocol.framing import FrameError, FrameReader
 from kbroker.protocol.headers import (
     RequestHeader,
@@ -53,6 +54,12 @@ SEND_BYTES = 1 << 20
 """Answers that are ready are sent together up to this size."""
 SMALL_BYTES = 32 * 1024
 """A request of this size is decoded at once, in less than a turn."""
+SMALL_ROWS = 1000
+"""The answer to a request that names so many is encoded at once, in less than a turn."""
+ROW_BYTES = 128
+"""What each row of an answer takes that is still to come, or is not encoded yet, about."""
+
+_PRODUCE = int(ApiKey.PRODUCE)  # a plain number: every request asks
 
 Value = TypeVar("Value")
 
@@ -64,8 +71,10 @@ class Encoded(NamedTuple):
     size: int
 
 
-Reply: TypeAlias = tuple[RequestHeader, Encoded | Pending[Any] | Waiting[Any]]
-"""An answer's place in the queue: whose it is, and the bytes or what resolves to a response."""
+Unencoded: TypeAlias = Pending[Any] | Waiting[Any]
+Reply: TypeAlias = tuple[RequestHeader, Encoded | Unencoded, int]
+"""An answer's place in the queue: whose it is, the bytes or what resolves to a response, and its
+size, which is a guess until it is encoded."""
 
 
 class Connection:
@@ -91,8 +100,8 @@ class Connection:
         self._turn = Turn()
         self._replies: deque[Reply] = deque()
         self._unsent: list[Any] = []
-        self._encoded_bytes = 0
-        """Of answers that stand in the queue."""
+        self._queued_bytes = 0
+        """Of the answers that stand in the queue."""
         self._unsent_bytes_max = node.config.connection_unsent_bytes_max
         self._writer_idle = False
         self._more_replies = trio.Event()
@@ -100,8 +109,13 @@ class Connection:
         self._reading = True
         self._gone = False
         """Nobody is there to be answered any more."""
+        self._aborted = False
+        """Nothing more is done."""
         self._parked = False
+        self._appending = False
+        """There may be an answer in the queue that waits for records to be in place."""
         self._working = False
+        """Requests that were read are being handled."""
         self._traced = wire_logger.isEnabledFor(logging.DEBUG)
         self._scope = trio.CancelScope()
         self._work = trio.CancelScope()
@@ -136,7 +150,8 @@ class Connection:
         self._scope.cancel()
 
     def abort(self) -> None:
-        """End the connection at once, whatever it does."""
+        """End the connection at once, whatever it does; what was read and not begun never is."""
+        self._aborted = True
         self._scope.cancel()
         self._work.cancel()
 
@@ -164,16 +179,21 @@ class Connection:
         """True while a request is not answered yet, but for a fetch that waits for new records."""
         return bool(self._working or self._unsent) or any(
             asked.api_key != ApiKey.FETCH or not _is_parked(result)
-            for asked, result in self._replies
+            for asked, result, _ in self._replies
         )
 
     def is_overdue(self, now: float, first_request_seconds: float, idle_seconds: float) -> bool:
-        """True when the client owes its first request, or has been idle, for too long."""
+        """True when the client owes its first request, or has been idle, for too long.
+
+        Who neither takes its answers nor lets them become fewer is idle as well: whether somebody is
+        still there is not seen while nothing is read.
+        """
         if self._claim.is_waiting:
             return False  # it is not the client's fault
         if not self.requests:
             return now - self.opened_at > first_request_seconds
-        return not self.owes_answers and now - self.active_at > idle_seconds
+        is_idle = self._owes_too_much or not self.owes_answers
+        return is_idle and now - self.active_at > idle_seconds
 
     # -- reader
 
@@ -181,11 +201,15 @@ class Connection:
         try:
             while await self._read_some():
                 self._turn.begin()
+                self._working = True
                 await self._handle_frames()
+                self._working = False
                 self._send_or_hand_over()
                 await self._wait_until_answers_are_taken()
         except (Refused, FrameError, DecodeError) as error:
             self._log_refusal(error)
+        finally:
+            self._working = False
 
     async def _read_some(self) -> bool:
         """Receive once; False when the peer has closed."""
@@ -194,54 +218,71 @@ class Connection:
         buffer = self._frames.next_buffer()
         try:
             if buffer is not None:
-                size = await self._transport.receive_into(buffer[:RECEIVE_BYTES])
-                self._frames.received(size)
+                size = await self._read_large(buffer)
             else:
                 data = await self._transport.receive(RECEIVE_BYTES)
                 size = len(data)
                 self._frames.feed(data)
         except trio.ClosedResourceError:  # by the writer, which has found nobody there
             return False
-        if buffer is not None:
-            await self._claim_memory(size)
         self.active_at = trio.current_time()
         return size > 0
 
-    async def _claim_memory(self, size: int) -> None:
-        """Count what has come of a large request, and wait when there is too much of such."""
-        buffer = self._frames.next_buffer()
-        left = 0 if buffer is None else len(buffer)
-        if not self._claim.take(size, left):
+    async def _read_large(self, buffer: memoryview) -> int:
+        """Receive a part of a large request, once there is room for more of such."""
+        self._claim.count(self._frames.held, len(buffer))
+        if not self._claim.may_go_on:
             await self._claim.wait()
             self.opened_at = trio.current_time()
+        size = await self._transport.receive_into(buffer[:RECEIVE_BYTES])
+        self._frames.received(size)
+        self._claim.count(self._frames.held, len(buffer) - size)
+        return size
 
     async def _handle_frames(self) -> None:
         for frame in self._frames:
             header, offset = decode_request_header(frame)
             self.requests += 1
+            if header.api_key == _PRODUCE:
+                self._appending = True
+            elif self._appending:
+                await self._finish(self._until_appended())
+                if self._aborted:
+                    return
             api = self._apis.get(header.api_key)
+            unfinished: Awaitable[None] | None
             if api is None or header.api_version not in api.versions:
                 self._refuse_or_answer(header)
+                unfinished = None
+            elif len(frame) > SMALL_BYTES:
+                unfinished = self._handle_large(api, header, frame, offset)
             else:
-                if len(frame) <= SMALL_BYTES:
-                    request, _ = decode(api.request_class, frame, header.api_version, offset)
-                else:
-                    request = await self._decode_slowly(api, frame, header.api_version, offset)
+                request, rows = decode_counted(api.request_class, frame, header.api_version, offset)
                 if self._traced:
                     self._trace(header, request)
-                unfinished = self._handle(api, header, request)
-                if unfinished is not None:
-                    await unfinished
+                unfinished = self._handle(api, header, request, rows)
+            if unfinished is not None:
+                await self._finish(unfinished)
             self._claim.release()
             if self._turn.is_over or self._owes_too_much:
                 await self._let_others()
+            if self._aborted:
+                return
 
-    async def _decode_slowly(self, api: Api, frame: Any, version: int, offset: int) -> Any:
+    async def _handle_large(
+        self, api: Api, header: RequestHeader, frame: memoryview, offset: int
+    ) -> None:
+        """Decode a large request in turns with other clients, and handle it."""
         rows_max = self._node.config.request_max_rows
-        request, _ = await self._in_turns(
+        version = header.api_version
+        request, rows = await self._in_turns(
             decode_in_slices(api.request_class, frame, version, offset, objects_max=rows_max)
         )
-        return request
+        if self._traced:
+            self._trace(header, request)
+        unfinished = self._handle(api, header, request, rows)
+        if unfinished is not None:
+            await unfinished
 
     async def _in_turns(self, slices: Generator[None, None, Value]) -> Value:
         """Do work that comes in slices, and let others have their turns between them."""
@@ -256,15 +297,21 @@ class Connection:
         """Log a request, for those who want to see all of them."""
         wire_logger.debug("%s > %s %s", self.peer.host, header, request)
 
-    def _handle(self, api: Api, header: RequestHeader, request: Any) -> Awaitable[None] | None:
+    def _handle(
+        self, api: Api, header: RequestHeader, request: Any, rows: int = 0
+    ) -> Awaitable[None] | None:
         """Do the ordered work of one request, and give its answer a place in the queue.
+
+        Parameters: `rows` is how many array elements the request has.
 
         Returns None when that is done, as it mostly is, or what is to be awaited for it.
         """
         result = api.handler(self._context(header), request)
         if type(result) is CoroutineType:
-            return self._finish_and_reply(header, result)
-        self._reply(header, result)
+            return self._work_and_reply(header, result, rows)
+        if rows > SMALL_ROWS:
+            return self._reply_slowly(header, result, rows)
+        self._reply(header, result, rows)
         return None
 
     def _context(self, header: RequestHeader) -> Context:
@@ -272,40 +319,31 @@ class Connection:
             self._node, self._apis, self.peer, header.client_id, header.api_version, self._turn
         )
 
-    async def _finish_and_reply(
-        self, header: RequestHeader, work: Coroutine[Any, Any, Any]
+    async def _work_and_reply(
+        self, header: RequestHeader, work: Coroutine[Any, Any, Any], rows: int
     ) -> None:
-        result = await self._finish(work)
-        if self._gone or result is None or _is_parked(result):
-            self._reply(header, result)
-        else:
-            # Who could not answer at once may have much to say.
-            response = result.response if isinstance(result, Pending) else result
-            self._queue(header, await self._encode_slowly(header, response))
+        await self._reply_slowly(header, await work, rows)
 
-    async def _finish(self, work: Coroutine[Any, Any, Value]) -> Value:
-        """Finish a request's ordered work before the next request is looked at.
+    async def _finish(self, work: Awaitable[None]) -> None:
+        """Finish what is to be done for a request before the next one is looked at.
 
-        Once it is begun it comes to its end, whether or not anybody waits for the answer.
+        Once it is begun it comes to its end, whether or not anybody waits for the answer; only
+        `abort` ends it.
         """
-        with self._held():
-            with trio.CancelScope(shield=True) as self._work:
-                return await work
-            await trio.sleep_forever()  # the connection was aborted, and here its reader ends
-
-    @contextmanager
-    def _held(self) -> Iterator[None]:
-        """The reader waits for a while: what is ready goes out before."""
         self._send_or_hand_over()
-        self._working = True
-        try:
-            yield
-        finally:
-            self._working = False
+        with trio.CancelScope(shield=True) as self._work:
+            await work
+
+    async def _until_appended(self) -> None:
+        """Wait until what was produced before is in place, or its time is over."""
+        for reply in [each for asked, each, _ in self._replies if asked.api_key == _PRODUCE]:
+            if isinstance(reply, Pending):
+                await reply.until_ready()
+        self._appending = False
 
     @property
     def _owes_too_much(self) -> bool:
-        size = self._encoded_bytes + sum(map(len, self._unsent))
+        size = self._queued_bytes + sum(map(len, self._unsent))
         return size > self._unsent_bytes_max or len(self._replies) > REPLIES_MAX
 
     async def _let_others(self) -> None:
@@ -319,6 +357,7 @@ class Connection:
         while self._owes_too_much and not self._gone:
             self._fewer_replies = trio.Event()
             await self._fewer_replies.wait()
+            self.active_at = trio.current_time()
 
     def _send_or_hand_over(self) -> None:
         """Send what is ready if nothing is before it; leave the rest to the writer."""
@@ -327,7 +366,7 @@ class Connection:
                 self._unsent = self._transport.send_now(self._take_ready())
             except OSError as error:
                 self._peer_has_gone(error)
-            if self.owes_answers or self._gone:
+            if self._replies or self._unsent or self._gone:
                 self._writer_idle = False
                 self._more_replies.set()
 
@@ -338,20 +377,28 @@ class Connection:
         if self._parked:
             self._scope.cancel()
 
-    def _reply(self, header: RequestHeader, result: Any) -> None:
+    def _reply(self, header: RequestHeader, result: Any, rows: int = 0) -> None:
         """Give what came of a request its place in the queue; None is no answer."""
         if isinstance(result, (Pending, Waiting)):
-            self._queue(header, result)
+            self._queue(header, result, rows * ROW_BYTES)
         elif result is not None:
-            self._queue(header, self._encode(header, result))
+            encoded = self._encode(header, result)
+            self._queue(header, encoded, encoded.size)
 
-    def _queue(self, header: RequestHeader, reply: Encoded | Pending[Any] | Waiting[Any]) -> None:
+    async def _reply_slowly(self, header: RequestHeader, result: Any, rows: int) -> None:
+        """As `_reply`, for who may have much to say."""
+        if self._gone or result is None or isinstance(result, (Pending, Waiting)):
+            self._reply(header, result, rows)
+        else:
+            encoded = await self._encode_slowly(header, result)
+            self._queue(header, encoded, encoded.size)
+
+    def _queue(self, header: RequestHeader, reply: Encoded | Unencoded, size: int) -> None:
         if self._gone:
             abandon(reply)
             return
-        if isinstance(reply, Encoded):
-            self._encoded_bytes += reply.size
-        self._replies.append((header, reply))
+        self._queued_bytes += size
+        self._replies.append((header, reply, size))
 
     def _refuse_or_answer(self, header: RequestHeader) -> None:
         """Only an unknown version of ApiVersions has an answer (KIP-511); all others close."""
@@ -397,47 +444,53 @@ class Connection:
             self._scope.cancel()
 
     async def _resolve_first(self) -> None:
-        """Wait until the first answer is ready.
+        """Wait until the first answer is ready, and encode what takes longer than a turn.
 
         Raises OSError when nobody is there any more to be answered.
         """
-        asked, parked = self._replies[0]
-        if isinstance(parked, Encoded) or not _is_parked(parked):
+        asked, reply, size = self._replies[0]
+        if _is_ready(reply, size):
             await trio.lowlevel.checkpoint()  # who has much to send takes turns with the others
             return
-        if not self._reading:
-            raise OSError("the client closed before its answer was ready")
-        self._parked = True
-        response = await (parked.wait() if isinstance(parked, Pending) else parked.begin())
+        assert not isinstance(reply, Encoded)
+        response = await self._response_of(reply)
+        if isinstance(reply, Waiting) or _is_long(size):
+            encoded = await self._encode_slowly(asked, response)
+        else:
+            encoded = self._encode(asked, response)
+        self._queued_bytes += encoded.size - size
+        self._replies[0] = asked, encoded, encoded.size
+
+    async def _response_of(self, reply: Unencoded) -> Any:
+        """The response that a reply stands for, when it is there. Raises OSError if none will be."""
+        if isinstance(reply, Waiting) or not reply.ready:
+            if not self._reading:
+                raise OSError("the client closed before its answer was ready")
+            self._parked = True
+        response = await (reply.wait() if isinstance(reply, Pending) else reply.begin())
         # The client may have gone in the same moment; half an answer would be worse than none.
         await trio.lowlevel.checkpoint_if_cancelled()
         self._parked = False
         if response is None:
             raise OSError("the answer was given up")
-        if isinstance(parked, Waiting):
-            encoded = await self._encode_slowly(asked, response)
-        else:
-            encoded = self._encode(asked, response)
-        self._encoded_bytes += encoded.size
-        self._replies[0] = (asked, encoded)
+        return response
 
     def _take_ready(self) -> list[Any]:
         """The answers that are ready, in order, up to about `SEND_BYTES`."""
         parts: list[Any] = []
-        size = 0
-        while self._replies and size < SEND_BYTES:
-            asked, encoded = self._replies[0]
-            if isinstance(encoded, Encoded):
-                self._encoded_bytes -= encoded.size
-            elif isinstance(encoded, Waiting) or not encoded.ready:
+        taken = 0
+        while self._replies and taken < SEND_BYTES:
+            asked, reply, size = self._replies[0]
+            if not _is_ready(reply, size):
                 break
-            elif encoded.response is None:
-                raise OSError("the answer was given up")
-            else:
-                encoded = self._encode(asked, encoded.response)
+            if not isinstance(reply, Encoded):
+                if reply.response is None:
+                    raise OSError("the answer was given up")
+                reply = self._encode(asked, reply.response)
             self._replies.popleft()
-            size += encoded.size
-            parts += encoded.parts
+            self._queued_bytes -= size
+            taken += reply.size
+            parts += reply.parts
         return parts
 
     def _encode(self, asked: RequestHeader, response: Any) -> Encoded:
@@ -466,18 +519,26 @@ class Connection:
         self._transport.close()
 
     def _abandon_replies(self) -> None:
-        for _, reply in self._replies:
+        for _, reply, _ in self._replies:
             abandon(reply)
         self._replies.clear()
         self._unsent.clear()
-        self._encoded_bytes = 0
+        self._queued_bytes = 0
 
 
-def _is_parked(reply: Any) -> bool:
+def _is_parked(reply: Encoded | Unencoded) -> bool:
     """Whether an answer has to be waited for."""
-    if isinstance(reply, Pending):
-        return not reply.ready
-    return isinstance(reply, Waiting)
+    return not isinstance(reply, Encoded) and (isinstance(reply, Waiting) or not reply.ready)
+
+
+def _is_ready(reply: Encoded | Unencoded, size: int) -> TypeGuard[Encoded | Pending[Any]]:
+    """Whether an answer can go out at once."""
+    return isinstance(reply, Encoded) or not (_is_parked(reply) or _is_long(size))
+
+
+def _is_long(size: int) -> bool:
+    """Whether it takes long to encode an answer."""
+    return size > SMALL_ROWS * ROW_BYTES
 
 
 def abandon(reply: Any) -> None:

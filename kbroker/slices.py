@@ -55,9 +55,9 @@ class Turn:
         return trio.current_time() >= self._ends_at
 
     async def pause(self) -> None:
-        """Let the others have their turn, if this one is over. Work that was begun is not cancelled."""
+        """Let the others have their turn, if this one is over."""
         if self.is_over:
-            await trio.lowlevel.cancel_shielded_checkpoint()
+            await trio.lowlevel.checkpoint()
             self.begin()
 
     def begin(self) -> None:

@@ -56,14 +56,19 @@ class Pending(Generic[Response]):
         if self._event is not None:
             self._event.set()
 
-    async def wait(self) -> Response | None:
-        """Wait for the answer, at most until the deadline."""
+    async def until_ready(self) -> None:
+        """Wait until the answer is there, at most until the deadline. Several may."""
         if not self.ready:
-            self._event = trio.Event()
+            if self._event is None:
+                self._event = trio.Event()
             with trio.move_on_at(self.deadline):
                 await self._event.wait()
-            if not self.ready and self._on_timeout is not None:
-                self.resolve(self._on_timeout())
+
+    async def wait(self) -> Response | None:
+        """Wait for the answer; at the deadline it is made."""
+        await self.until_ready()
+        if not self.ready and self._on_timeout is not None:
+            self.resolve(self._on_timeout())
         return self.response
 
     def abandon(self) -> None:

@@ -27,6 +27,7 @@ __all__ = [
     "EncodeError",
     "Part",
     "decode",
+    "decode_counted",
     "decode_in_slices",
     "encode",
     "encode_bytes",
@@ -135,29 +136,39 @@ def decode(cls: type[M], buffer: Buffer, version: int, offset: int = 0) -> tuple
     Raises:
       DecodeError: for whatever is wrong with the bytes, or the version is not declared.
     """
+    message, end, _ = _decode(cls, buffer, version, offset)
+    return message, end
+
+
+def decode_counted(cls: type[M], buffer: Buffer, version: int, offset: int = 0) -> tuple[M, int]:
+    """Like `decode`, but returns the message and how many elements all its arrays have."""
+    message, _, left = _decode(cls, buffer, version, offset)
+    return message, OBJECTS_MAX - left
+
+
+def _decode(cls: type[M], buffer: Buffer, version: int, offset: int) -> tuple[M, int, int]:
     assert issubclass(cls, Message)
     function = cls.DECODERS.get(version) or _compile(_Decoder, cls, version)
     try:
-        message, end = function(buffer, offset, len(buffer), OBJECTS_MAX)
+        return function(buffer, offset, len(buffer), OBJECTS_MAX)  # type: ignore[no-any-return]
     except _NOT_DECODED as error:
         raise DecodeError(f"{cls.__name__} version {version}: {error}") from error
-    return message, end
 
 
 def decode_in_slices(
     cls: type[M], buffer: Buffer, version: int, offset: int = 0, *, objects_max: int = OBJECTS_MAX
 ) -> Generator[None, None, tuple[M, int]]:
-    """Like `decode`, as a generator that pauses now and then and returns what `decode` does.
+    """Like `decode_counted`, as a generator that pauses now and then and returns what that does.
 
     Parameters: `objects_max` is how many array elements the message may hold, over all its arrays.
     """
     assert issubclass(cls, Message)
     function = cls.SLICED_DECODERS.get(version) or _compile(_Decoder, cls, version, sliced=True)
     try:
-        message, end = yield from function(buffer, offset, len(buffer), objects_max)
+        message, _, left = yield from function(buffer, offset, len(buffer), objects_max)
     except _NOT_DECODED as error:
         raise DecodeError(f"{cls.__name__} version {version}: {error}") from error
-    return message, end
+    return message, objects_max - left
 
 
 _NOT_ENCODED = (struct.error, UnicodeEncodeError, AttributeError, TypeError)
@@ -252,7 +263,7 @@ class _Writer:
 
 
 class _Decoder(_Writer):
-    """Writes `codec(buf, pos, end, left) -> (message, position after it)`.
+    """Writes `codec(buf, pos, end, left) -> (message, position after it, left)`.
 
     `left` is the number of array elements that the message may still have.
     """
@@ -278,7 +289,7 @@ class _Decoder(_Writer):
         self.flush()
         self.line("if pos > end:")
         self.line("    raise DecodeError('message ends too early')")
-        self.line(f"return {message}, pos")
+        self.line(f"return {message}, pos, left")
 
     # -- runs -------------------------------------------------------------------------------
 

@@ -51,6 +51,11 @@ class FrameReader:
             return None
         return self._large[self._filled :]
 
+    @property
+    def held(self) -> int:
+        """How many bytes of a large frame have come."""
+        return 0 if self._large is None else self._filled
+
     def received(self, size: int) -> None:
         """Say that `size` bytes were written to the front of `next_buffer`."""
         self._filled += size

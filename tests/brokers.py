@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from kbroker.broker import Broker, open_broker
 from kbroker.config import BrokerConfig
+from kbroker.context import Context
+from kbroker.protocol.api_keys import ApiKey
 from kbroker.server import Listener
 from kbroker.storage.files import Files
 
@@ -54,6 +57,12 @@ async def started_on(
     ) as broker:
         yield broker
         assert [each.node.unhandled_errors for each in broker.nodes] == [0] * len(broker.nodes)
+
+
+def hand_to(broker: Broker, key: ApiKey, handler: Callable[[Context, Any], Any]) -> None:
+    """Let `handler` handle an API on the first node, for connections that are opened from here on."""
+    apis = broker.server._apis
+    broker.server._apis = {**apis, key: replace(apis[key], handler=handler)}
 
 
 def _paths(data_dir: str | Path | list[Path] | None) -> str | list[str] | None:

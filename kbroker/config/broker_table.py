@@ -966,8 +966,8 @@ _LIMITS = (
         "connection.max.unsent.bytes",
         Type.INT,
         "1048576",
-        "Bytes of answers that a client has not taken yet; beyond it no more of its requests are "
-        "looked at until it does.",
+        "Bytes of answers that a client has not taken yet, and of rows that are still to be answered; "
+        "beyond it no more of its requests are looked at until it does.",
         unit="bytes",
         minimum=1,
         dynamic=False,
@@ -978,9 +978,10 @@ _LIMITS = (
         Type.LONG,
         "268435456",
         "Bytes of large requests (above 64 KiB) that have come, on all connections; beyond it no more "
-        "of them is read until some are answered, but for one that is nearly complete. Of this, one "
-        "address gets at most half while others want some, and a request of which less than 64 KiB "
-        "come in a second is given up. -1 or 0 is unlimited.",
+        "of them is read until some are answered, but for one at a time, and for an eighth of the limit "
+        "those of which the least is missing. Of this, one address gets at most half "
+        "while others want some, and a request of which less than 64 KiB come in a second is given "
+        "up. -1 or 0 is unlimited.",
         unit="bytes",
         minimum=1,
         also=(-1, 0),

@@ -92,7 +92,7 @@ class FaultyConnection(Connection):
 
     # -- requests
 
-    async def _handle(self, api: Api, header: RequestHeader, request: Any) -> None:
+    async def _handle(self, api: Api, header: RequestHeader, request: Any, rows: int = 0) -> None:
         self._get_to_know(header)
         if self.is_spared:
             if self.is_of_kit:
@@ -129,7 +129,7 @@ class FaultyConnection(Connection):
     async def _ordered_work(self, api: Api, header: RequestHeader, request: Any) -> Any:
         """Call the handler; what it returns is the answer, or stands for it."""
         result = api.handler(self._context(header), request)
-        return await self._finish(result) if isinstance(result, CoroutineType) else result
+        return await result if isinstance(result, CoroutineType) else result
 
     def _names_too_little(self, header: RequestHeader, request: FetchRequest) -> bool:
         """A fetch of a session does not name its partitions (KIP-227), and a rule has to know them.
@@ -158,14 +158,10 @@ class FaultyConnection(Connection):
         elif effect is Effect.BLACKHOLE:
             self._reply(header, Waiting(trio.sleep_forever))
         elif effect is Effect.DELAY:
-            await self._pause(rule)
+            await trio.sleep(rule.milliseconds / 1000)
             await self._serve_plainly(api, header, request)
         else:
             await self._answer(rule, asking)
-
-    async def _pause(self, rule: Rule) -> None:
-        with self._held():
-            await trio.sleep(rule.milliseconds / 1000)
 
     async def _refuse(self, rule: Rule, asking: Asking) -> None:
         """Answer with the error; rows about what is not meant are served as they should be."""
@@ -185,8 +181,7 @@ class FaultyConnection(Connection):
         """Let a hook answer, or another rule do what it does, or serve the request."""
         _, header, request, asked = asking
         try:
-            with self._held():
-                answer = await self._ask_hook(rule, request, asked)
+            answer = await self._ask_hook(rule, request, asked)
         except OSError as error:
             raise Refused(str(error)) from error
         if answer is not None:
@@ -280,7 +275,9 @@ class FaultyConnection(Connection):
             return Encoded(parts + parts, size + size)
         self._finish_reading()
         while len(self._replies) > 1:
-            abandon(self._replies.pop()[1])
+            _, reply, size = self._replies.pop()
+            self._queued_bytes -= size
+            abandon(reply)
         return Encoded(_half(parts), size // 2)
 
 
@@ -300,6 +297,10 @@ class _Changed(Pending[Any]):
         super().__init__()
         self._original = original
         self._change = change
+
+    async def until_ready(self) -> None:
+        if isinstance(self._original, Pending):
+            await self._original.until_ready()
 
     async def wait(self) -> Any:
         response = await _resolve(self._original)

@@ -12,15 +12,17 @@ from typing import Any
 import pytest
 import trio
 import trio.lowlevel
+import trio.testing
 
 from kbroker.broker import Broker
 from kbroker.connection import RECEIVE_BYTES, REPLIES_MAX
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.groups import JoinGroupRequest
-from kbroker.request_memory import Claim
+from kbroker.protocol.messages.metadata import MetadataResponse
+from kbroker.request_memory import SHARE_BEYOND, Claim, RequestMemory
 
-from ..brokers import Start, started
+from ..brokers import Start, hand_to, started
 from ..wire import (
     NEVER,
     Topic,
@@ -366,10 +368,10 @@ LARGE = 900_000
 """Bytes of a request; of more than one of them there is no room in `small_memory`."""
 
 
-def large_request() -> bytes:
+def large_request(size: int = LARGE) -> bytes:
     """A Metadata request that is long because of what stands behind it."""
-    head = struct.pack(">ihhih", LARGE, ApiKey.METADATA, 1, 1, -1) + bytes(4)
-    return head + bytes(LARGE + 4 - len(head))
+    head = struct.pack(">ihhih", size, ApiKey.METADATA, 1, 1, -1) + bytes(4)
+    return head + bytes(size + 4 - len(head))
 
 
 @asynccontextmanager
@@ -417,19 +419,25 @@ async def test_what_is_announced_costs_nothing() -> None:
         assert await wire.receive_frame()
 
 
-async def test_a_request_that_does_not_come_on_gives_its_memory_to_others(
+async def test_requests_that_do_not_come_on_give_their_memory_to_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with small_memory() as broker, AsyncExitStack() as stack:
-        slow = [await stack.enter_async_context(connected(broker.endpoint)) for _ in range(3)]
+    """Also where there are many: who wants little does not wait for each of them in turn."""
+    async with (
+        small_memory() as broker,
+        AsyncExitStack() as stack,
+        trio.open_nursery() as nursery,
+    ):
+        slow = [await stack.enter_async_context(connected(broker.endpoint)) for _ in range(30)]
         for each in slow:
-            await each.send_bytes(large_request()[:-1])
+            nursery.start_soon(each.send_bytes, large_request()[:-1])
+        await until(lambda: broker.node.request_memory.used > 1_000_000)
         wire = await stack.enter_async_context(connected(broker.endpoint))
-        await wire.send_bytes(large_request())
-        assert await wire.receive_frame()
-        for each in slow:
-            await each.wait_closed()
-    assert "comes too slowly" in caplog.text
+        with trio.fail_after(10):
+            await wire.send_bytes(large_request(150_000))
+            assert await wire.receive_frame()
+        await until(lambda: "comes too slowly" in caplog.text)
+        nursery.cancel_scope.cancel()
 
 
 async def test_waiting_for_memory_is_not_the_fault_of_a_client() -> None:
@@ -437,17 +445,62 @@ async def test_waiting_for_memory_is_not_the_fault_of_a_client() -> None:
     async with small_memory(first_request_timeout_ms=100) as broker:
         memory = broker.node.request_memory
         other = Claim(memory, "elsewhere", lambda: None)
-        other.take(600_000, 100)
-        beyond = Claim(memory, "elsewhere", lambda: None)
-        assert not beyond.take(500_000, 1)
+        other.count(600_000, 400_000)
+        first = Claim(memory, "elsewhere", lambda: None)
+        first.count(500_000, 400_000)
+        assert not first.may_go_on
         async with trio.open_nursery() as nursery, connected(broker.endpoint) as wire:
-            nursery.start_soon(beyond.wait)
-            await until(lambda: memory.may_exceed(beyond))
+            nursery.start_soon(first.wait)
+            await until(lambda: first.may_go_on)
             nursery.start_soon(wire.send_bytes, large_request())
             assert await wire.is_silent(1)
             other.release()
-            beyond.release()
+            first.release()
             assert await wire.receive_frame()
+
+
+async def test_who_works_for_long_is_not_too_slow() -> None:
+    """A large request that is complete holds its memory until its work is done."""
+    async with small_memory() as broker:
+        let_go = trio.Event()
+
+        async def handle(ctx: Any, asked: Any) -> MetadataResponse:
+            await let_go.wait()
+            return MetadataResponse()
+
+        hand_to(broker, ApiKey.METADATA, handle)
+        async with (
+            connected(broker.endpoint) as working,
+            connected(broker.endpoint) as slow,
+            connected(broker.endpoint) as other,
+        ):
+            await working.send_bytes(large_request())
+            await until(lambda: broker.node.request_memory.used > LARGE - RECEIVE_BYTES)
+            await slow.send_bytes(large_request()[:-1])
+            await other.send_bytes(large_request()[:-1])
+            await slow.wait_closed()  # it is not that nobody is given up
+            let_go.set()
+            assert await working.receive_frame()
+
+
+async def test_who_sends_one_large_request_after_the_other_is_not_too_slow() -> None:
+    """What came of the one before does not count against the next."""
+    async with small_memory() as broker, AsyncExitStack() as stack:
+        for _ in range(3):
+            slow = await stack.enter_async_context(connected(broker.endpoint))
+            await slow.send_bytes(large_request()[:-1])
+        wire = await stack.enter_async_context(connected(broker.endpoint))
+        until_seconds = trio.current_time() + 3
+        while trio.current_time() < until_seconds:
+            await wire.send_bytes(large_request())
+            assert await wire.receive_frame()
+
+
+async def test_the_first_bytes_of_a_large_request_count_too() -> None:
+    """Those that came in one read with what was before it."""
+    async with small_memory() as broker, connected(broker.endpoint) as wire:
+        await wire.send_bytes(large_request()[:100_000])
+        await until(lambda: broker.node.request_memory.used == 100_000 - 4)
 
 
 async def test_room_is_given_back_when_a_large_request_breaks_off() -> None:
@@ -456,6 +509,85 @@ async def test_room_is_given_back_when_a_large_request_breaks_off() -> None:
             await wire.send_bytes(large_request()[: LARGE // 2])
             await until(lambda: broker.node.request_memory.used > 0)
         await until(lambda: broker.node.request_memory.used == 0)
+
+
+class Claims:
+    """Requests that are received, without connections around them."""
+
+    def __init__(self, limit: int = 1000) -> None:
+        self.memory = RequestMemory(limit)
+        self.given_up: list[str] = []
+
+    def new(self, held: int, left: int, host: str = "a") -> Claim:
+        claim = Claim(self.memory, host, lambda: self.given_up.append(host))
+        claim.count(held, left)
+        return claim
+
+
+async def test_those_who_wait_go_on_one_after_the_other(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Who comes from an address that holds less goes first, else who has waited longer."""
+    claims = Claims()
+    holder = claims.new(1200, 500)
+    waiting = [claims.new(100, left, host) for left, host in ((900, "a"), (500, "a"), (900, "b"))]
+    for each in waiting[:2]:
+        assert not each.may_go_on
+        nursery.start_soon(each.wait)
+        await trio.testing.wait_all_tasks_blocked()
+    nursery.start_soon(waiting[2].wait)
+    await trio.testing.wait_all_tasks_blocked()
+    assert [each.may_go_on for each in waiting] == [True, False, False]
+    waiting[0].release()
+    assert [each.may_go_on for each in waiting[1:]] == [False, True]
+    holder.release()
+    assert waiting[1].may_go_on
+
+
+async def test_those_of_whom_little_is_missing_go_on(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Up to a share of the limit; the one that goes on in any case does not count."""
+    claims = Claims()
+    claims.new(1200, 500)
+    few = int(1000 * SHARE_BEYOND) // 2
+    waiting = [claims.new(100, left) for left in (900, few, 900, few, few)]
+    for each in waiting:
+        nursery.start_soon(each.wait)
+        await trio.testing.wait_all_tasks_blocked()
+    assert [each.may_go_on for each in waiting] == [True, True, False, True, False]
+    nursery.cancel_scope.cancel()
+
+
+async def test_one_address_gets_a_share_while_others_want_some(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    claims = Claims()
+    assert claims.new(900, 500).may_go_on  # it is alone
+    assert claims.new(50, 500, "b").may_go_on
+    assert not claims.new(10, 500).may_go_on
+    assert claims.new(10, 500, "c").may_go_on
+
+
+async def test_only_those_are_given_up_that_could_have_come_on(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    limit = 1 << 20
+    claims = Claims(limit)
+    claims.new(limit, 1, "slow")
+    claims.new(100, 0, "complete")
+    quick = claims.new(100, limit, "quick")
+    for host in ("first", "second"):
+        nursery.start_soon(claims.new(100, limit, host).wait)
+        await trio.testing.wait_all_tasks_blocked()
+    for i in range(1, 22):
+        await trio.sleep(0.1)
+        quick.count(100 + i * 10_000, limit)
+    # The first one was let go without room, and then it is its own fault.
+    assert claims.given_up == ["slow", "first"]
+    await trio.sleep(2)
+    assert set(claims.given_up) == {"slow", "first", "quick"}  # which came to a stop
+    nursery.cancel_scope.cancel()
 
 
 async def test_an_error_in_a_handler_ends_its_connection_only(

@@ -515,10 +515,10 @@ def test_a_planted_defect_is_found_by_the_mutations() -> None:
     decode(HeartbeatRequest, encode_bytes(HeartbeatRequest(), 3), 3)
     good = request.DECODERS[3]
 
-    def careless(buf: bytes, pos: int, end: int) -> Any:
+    def careless(buf: bytes, pos: int, end: int, left: int) -> Any:
         if len(buf) == 13:
             raise KeyError("careless")
-        return good(buf, pos, end)
+        return good(buf, pos, end, left)
 
     request.DECODERS[3] = careless
     try:
@@ -530,7 +530,7 @@ def test_a_planted_defect_is_found_by_the_mutations() -> None:
 
 
 def test_the_generated_text_can_be_read() -> None:
-    assert "def codec(buf, pos, end):" in source(FetchRequest, 12, "decode")
+    assert "def codec(buf, pos, end, left):" in source(FetchRequest, 12, "decode")
     text = source(FetchRequest, 12, "encode")
     assert "def codec(m, out, parts):" in text
     assert "pack_iiqiqix(" in text  # a partition is one call, with its empty tags

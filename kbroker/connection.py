@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeGuard, TypeVar
 import trio
 
 from kbroker.protocol.api_keys import ApiKey
-from kbroker.protocol.compile import DecodeError, decode_counted, decode_in_slices
+from kbroker.protocol.compile import DecodeError, TooManyElements, decode_counted, decode_in_slices
 from kbroker.protocol.framing import FrameError, FrameReader
 from kbroker.protocol.headers import (
     RequestHeader,
@@ -52,6 +52,8 @@ REPLIES_MAX = 1024
 """Unanswered requests of one connection; above it the reader stops reading (back-pressure)."""
 SEND_BYTES = 1 << 20
 """Answers that are ready are sent together up to this size."""
+TOO_MANY = " that one request may have (request.max.rows)"
+"""What follows after a message that says so."""
 SMALL_BYTES = 32 * 1024
 """A request of this size is decoded at once, in less than a turn."""
 SMALL_ROWS = 1000
@@ -419,7 +421,7 @@ class Connection:
             "closing the connection from %s: %s%s",
             self.peer.host,
             str(error),  # not itself: it knows its frames, and who keeps log records keeps them
-            self._frames.hint(),
+            TOO_MANY if isinstance(error, TooManyElements) else self._frames.hint(),
         )
 
     # -- writer

@@ -26,6 +26,7 @@ __all__ = [
     "DecodeError",
     "EncodeError",
     "Part",
+    "TooManyElements",
     "decode",
     "decode_counted",
     "decode_in_slices",
@@ -169,6 +170,10 @@ def decode_in_slices(
     except _NOT_DECODED as error:
         raise DecodeError(f"{cls.__name__} version {version}: {error}") from error
     return message, objects_max - left
+
+
+class TooManyElements(DecodeError):
+    """All arrays of a message together have more elements than they may."""
 
 
 _NOT_ENCODED = (struct.error, UnicodeEncodeError, AttributeError, TypeError)
@@ -424,7 +429,7 @@ class _Decoder(_Writer):
             self.indent += 1
         self.line(f"left -= {n}")
         self.line(f"if {n} < 0 or left < 0 or {n} * {smallest} > end - pos:")
-        self.line(f"    reject_count({field.name!r}, {n})")
+        self.line(f"    reject_count({field.name!r}, {n}, left)")
         if isinstance(field.kind, str) and len(field.kind) == 1:
             self.line(f"{target} = list(unpack_from(f'>{{{n}}}{field.kind}', buf, pos))")
             self.line(f"pos += {n} * {smallest}")
@@ -733,8 +738,10 @@ def _reject(what: str, n: int) -> None:
     raise DecodeError(f"{what}: length {n}")
 
 
-def _reject_count(what: str, n: int) -> None:
-    raise DecodeError(f"{what}: {n} elements are more than the frame or the limit can hold")
+def _reject_count(what: str, n: int, left: int) -> None:
+    if left < 0:
+        raise TooManyElements(f"{what}: with these {n} elements there are more than the limit")
+    raise DecodeError(f"{what}: {n} elements are more than the frame can hold")
 
 
 def _cut_message(text: bytes) -> bytes:

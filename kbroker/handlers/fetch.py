@@ -193,6 +193,7 @@ class _FetchWork:
         """Of a partition that is named several times, the last row counts, as in Kafka."""
         request = self.request
         targets: dict[TargetKey, Target] = {}
+        rows = 0
         for topic in request.topics:
             topic_key = topic.topic_id if self.by_id else topic.topic
             for row in topic.partitions:
@@ -206,7 +207,8 @@ class _FetchWork:
                     row.log_start_offset,
                     row.high_watermark,
                 )
-                if not len(targets) % ROWS_AT_ONCE:
+                rows += 1
+                if not rows % ROWS_AT_ONCE:
                     yield
         forgotten: list[TargetKey] = [
             (topic.topic_id if self.by_id else topic.topic, index)

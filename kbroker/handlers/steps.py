@@ -30,7 +30,7 @@ async def last_rows(turn: Turn, topics: Iterable[Any]) -> list[Any]:
         _, rows = found.setdefault(_key(topic), (topic, {}))
         async for row in turn.each(topic.partitions):
             rows[row.partition_index] = row
-    return [_with(topic, list(rows.values())) for topic, rows in found.values()]
+    return [_with(topic, list(rows.values())) async for topic, rows in turn.each(found.values())]
 
 
 def steps_of(request: Any, topics: Iterable[Any]) -> Iterator[Any]:

@@ -1,0 +1,373 @@
+"""Requests with arrays that are far too long, to a broker with much in it."""
+
+from __future__ import annotations
+
+import random
+import struct
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import trio
+
+from kbroker.broker import Broker
+from kbroker.connection import Connection
+from kbroker.context import Peer
+from kbroker.endpoint import Endpoint
+from kbroker.node import Node
+from kbroker.protocol import messages
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.headers import encode_request
+from kbroker.protocol.messages.offsets import OffsetCommitRequest
+from kbroker.protocol.messages.transactions import AddPartitionsToTxnRequest
+from kbroker.protocol.schema import MISSING, Field, Struct, fields
+from kbroker.registry import Api
+from kbroker.transport import PlainTransport
+
+from ..fuzz.harness import SENTINEL_ID, correlation, sentinel
+from ..fuzz.tokens import tokens, uvarint
+from ..fuzz.world import TRANSACTIONAL_ID, VALID, World, make_world
+from ..wire import ConnectionClosed, Topic, Wire, batch, connected, create_topic, produce, request
+
+ITEMS = 4000
+"""How long arrays are made: many turns of work for any API, and less than `request.max.rows`."""
+PARTITIONS = 3000
+"""Of the topic that has many."""
+MANY = 300
+"""Topics, groups and transactional ids beside it, and how many producers a partition knows."""
+SEEDS = range(2)
+"""Of the valid requests that are stretched."""
+ANSWER_SECONDS = 25
+
+TOPIC_FIELDS = ("name", "topic", "topic_name", "topic_names", "resource_name")
+GROUP_FIELDS = ("group_id", "groups", "groups_names", "coordinator_keys")
+
+Path = tuple[Field, ...]
+"""From a request to one of its arrays."""
+
+
+# -- a broker with much in it
+
+
+@dataclass(slots=True)
+class Crowd:
+    """What there is many of. `world` is what valid requests refer to."""
+
+    world: World
+    wide: Topic
+    topics: list[Topic]
+    groups: list[str]
+    transactional_ids: list[str]
+    producer_id: int
+    """Of the last transactional id, whose transaction is open in all partitions of `wide`."""
+
+
+async def make_crowd(broker: Broker, partitions: int = PARTITIONS, many: int = MANY) -> Crowd:
+    """Fill a broker."""
+    async with connected(broker.endpoint) as wire:
+        world = await make_world(wire)
+        wide = await create_topic(wire, "wide", partitions)
+        topics = [await create_topic(wire, f"many-{index}") for index in range(many)]
+        groups = [f"group-{index}" for index in range(many)]
+        ids = [f"transactional-{index}" for index in range(many)]
+        await _commit(wire, groups[0], wide, partitions)
+        for group in groups[1:]:
+            await _commit(wire, group, wide, 1)
+        for each in ids:
+            ask = request(
+                ApiKey.INIT_PRODUCER_ID, transactional_id=each, transaction_timeout_ms=600_000
+            )
+            answer = await wire.ask(ApiKey.INIT_PRODUCER_ID, 4, ask)
+        await _begin_wide_transaction(wire, ids[-1], answer.producer_id, wide, partitions)
+        for index in range(partitions):
+            await produce(wire, wide, batch(), partition=index)
+        for producer_id in range(many):
+            mine = batch(producer_id=10**6 + producer_id, producer_epoch=0, base_sequence=0)
+            await produce(wire, wide, mine)
+    return Crowd(world, wide, topics, groups, ids, answer.producer_id)
+
+
+async def _commit(wire: Wire, group: str, topic: Topic, partitions: int) -> None:
+    """Commit an offset in each of the first partitions."""
+    rows = [
+        OffsetCommitRequest.Partition(partition_index=index, committed_offset=1)
+        for index in range(partitions)
+    ]
+    ask = OffsetCommitRequest(
+        group_id=group,
+        generation_id_or_member_epoch=-1,
+        topics=[OffsetCommitRequest.Topic(name=topic.name, partitions=rows)],
+    )
+    answer = await wire.ask(ApiKey.OFFSET_COMMIT, 7, ask)
+    assert not any(row.error_code for row in answer.topics[0].partitions)
+
+
+async def _begin_wide_transaction(
+    wire: Wire, transactional_id: str, producer_id: int, topic: Topic, partitions: int
+) -> None:
+    """Begin a transaction in all partitions of a topic."""
+    cls = AddPartitionsToTxnRequest
+    ask = cls(
+        v3_and_below_transactional_id=transactional_id,
+        v3_and_below_producer_id=producer_id,
+        v3_and_below_producer_epoch=0,
+        v3_and_below_topics=[cls.Topic(name=topic.name, partitions=list(range(partitions)))],
+    )
+    answer = await wire.ask(ApiKey.ADD_PARTITIONS_TO_TXN, 3, ask)
+    rows = answer.results_by_topic_v3_and_below[0].results_by_partition
+    assert not any(row.partition_error_code for row in rows)
+
+
+# -- arrays
+
+
+def array_paths(cls: Any, before: Path = ()) -> Iterator[Path]:
+    """All arrays of a message, those inside of others too."""
+    for field in fields(cls):
+        path = (*before, field)
+        if field.array:
+            yield path
+        if not isinstance(field.kind, str):
+            yield from array_paths(field.kind, path)
+
+
+def name_of(path: Path) -> str:
+    """The names of the fields, with dots between them."""
+    return ".".join(field.name for field in path)
+
+
+class Array(NamedTuple):
+    """One array of one API, and the newest version that has it."""
+
+    api: Api
+    path: Path
+    version: int
+
+    def __str__(self) -> str:
+        return f"{self.api.key.name} {self.version} {name_of(self.path)}"
+
+
+def arrays(apis: Mapping[int, Api]) -> list[Array]:
+    """Each array of each API: first of those that only look, last of those that remove."""
+    found = []
+    for api in apis.values():
+        for path in array_paths(messages.request_class(api.key)):
+            versions = (v for v in api.versions if all(field.present(v) for field in path))
+            version = max(versions, default=None)
+            if version is not None:
+                found.append(Array(api, path, version))
+    return sorted(found, key=lambda each: _harm(each.api.key))
+
+
+def _harm(key: ApiKey) -> int:
+    """How much an API takes from those that are looked at after it."""
+    if key.name.startswith(("LIST", "FIND", "FETCH", "DESCRIBE", "METADATA", "OFFSET_F")):
+        return 0
+    return 2 if key.name.startswith(("CREATE", "DELETE", "ALTER", "INCREMENTAL")) else 1
+
+
+# -- requests
+
+
+class Stretch(NamedTuple):
+    """One way to fill an array: `item` makes one from a valid one and its place."""
+
+    name: str
+    item: Callable[[Crowd, Field, Any, int], Any]
+
+
+def _the_same(crowd: Crowd, field: Field, valid: Any, index: int) -> Any:
+    return _known(crowd, field, valid, 0)
+
+
+def _as_valid(crowd: Crowd, field: Field, valid: Any, index: int) -> Any:
+    return valid
+
+
+def _unknown(crowd: Crowd, field: Field, valid: Any, index: int) -> Any:
+    return _varied(field, valid, lambda each: _new_value(each, index))
+
+
+def _known(crowd: Crowd, field: Field, valid: Any, index: int) -> Any:
+    return _varied(field, valid, lambda each: _known_value(crowd, each, index))
+
+
+STRETCHES = (
+    Stretch("as valid", _as_valid),
+    Stretch("the same", _the_same),
+    Stretch("unknown", _unknown),
+    Stretch("known", _known),
+)
+
+
+def valid_requests(key: ApiKey, crowd: Crowd) -> list[Any]:
+    """A few valid requests that are not the same."""
+    found: list[Any] = []
+    for seed in SEEDS:
+        message = VALID[key](crowd.world, random.Random(seed))
+        if message not in found:
+            found.append(message)
+    return found
+
+
+def stretched(message: Any, crowd: Crowd, path: Path, stretch: Stretch, count: int) -> Any:
+    """A copy of a request in which one array has `count` items."""
+    message = place = _copy(message)
+    for field in path[:-1]:
+        place = _descend(place, field)
+        if stretch.item in (_known, _the_same):
+            _name_wide(crowd, place)
+    field = path[-1]
+    valid = next(iter(getattr(place, field.name) or ()), None)
+    if valid is None:
+        valid = _zero(field)
+    items = [stretch.item(crowd, field, valid, index) for index in range(count)]
+    setattr(place, field.name, items)
+    return message
+
+
+def _copy(message: Any) -> Any:
+    if isinstance(message, list):
+        return [_copy(each) for each in message]
+    if not isinstance(message, Struct):
+        return message
+    cls = type(message)
+    return cls(**{each.name: _copy(getattr(message, each.name)) for each in fields(cls)})
+
+
+def _descend(place: Any, field: Field) -> Any:
+    """The first row of an array that has arrays."""
+    assert not isinstance(field.kind, str)
+    value = getattr(place, field.name)
+    if not value:
+        value = [field.kind()] if field.array else field.kind()
+        setattr(place, field.name, value)
+    return value[0] if field.array else value
+
+
+def _zero(field: Field) -> Any:
+    if not isinstance(field.kind, str):
+        return field.kind()
+    return field._replace(array=False, optional=False, default=MISSING).zero()
+
+
+def _name_wide(crowd: Crowd, place: Struct) -> None:
+    """Let a row that has rows be about the topic with many partitions, or the largest group."""
+    for field in fields(type(place)):
+        if field.name in TOPIC_FIELDS and field.kind == "string":
+            setattr(place, field.name, crowd.wide.name)
+        elif field.name in GROUP_FIELDS and field.kind == "string":
+            setattr(place, field.name, crowd.groups[0])
+        elif field.name == "topic_id":
+            setattr(place, field.name, crowd.wide.id)
+
+
+def _varied(field: Field, valid: Any, value_of: Callable[[Field], Any]) -> Any:
+    """Another value, or a copy of a row with other values in what identifies it."""
+    if isinstance(field.kind, str):
+        value = value_of(field)
+        return valid if value is None else value
+    row = _copy(valid)
+    is_varied = False
+    for each in fields(field.kind):
+        if each.array or not isinstance(each.kind, str) or (is_varied and each.kind != "uuid"):
+            continue
+        value = value_of(each)
+        if value is not None:
+            setattr(row, each.name, value)
+            is_varied = True
+    return row
+
+
+def _new_value(field: Field, index: int) -> Any:
+    if field.kind == "string":
+        return f"new-{index}"
+    if field.kind == "uuid":
+        return uuid.UUID(int=1 + index)
+    if field.kind in ("b", "h"):
+        return index % 100
+    return index if field.kind in ("i", "q") else None
+
+
+def _known_value(crowd: Crowd, field: Field, index: int) -> Any:
+    topic = (crowd.wide, *crowd.topics)[index % (len(crowd.topics) + 1)]
+    if field.name in TOPIC_FIELDS:
+        return topic.name
+    if field.name in GROUP_FIELDS:
+        return crowd.groups[index % len(crowd.groups)]
+    if field.name.startswith("transactional_id"):
+        ids = (TRANSACTIONAL_ID, *crowd.transactional_ids)
+        return ids[index % len(ids)]
+    return topic.id if field.kind == "uuid" else _new_value(field, index)
+
+
+def repeated(array: Array, crowd: Crowd, count: int) -> bytes:
+    """The frame of a request with `count` times the shortest item in one array.
+
+    It is put together from bytes: to encode so many rows would take long.
+    """
+    api, path, version = array
+    message = _copy(valid_requests(api.key, crowd)[0])
+    place = message
+    for field in path[:-1]:
+        place = _descend(place, field)
+    bodies = []
+    for items in (2, 3):
+        setattr(place, path[-1].name, [_zero(path[-1])] * items)
+        bodies.append(b"".join(token.data for token in tokens(message, version)))
+    two, three = bodies
+    size = len(three) - len(two)
+    at = next(i for i, (a, b) in enumerate(zip(two, three, strict=False)) if a != b)
+    flexible = type(message).is_flexible(version)
+    first = at + 1
+    before = two[:at] if flexible else two[: at - 3]
+    number = uvarint(count + 1) if flexible else struct.pack(">i", count)
+    body = before + number + two[first : first + size] * count + two[first + 2 * size :]
+    head = struct.pack(">hhih", api.key, version, 1, 4) + b"test" + (b"\0" if flexible else b"")
+    return struct.pack(">i", len(head + body)) + head + body
+
+
+# -- asking
+
+
+@asynccontextmanager
+async def serving(node: Node, apis: Mapping[int, Api]) -> AsyncIterator[Wire]:
+    """A connection to a node, served by `apis`."""
+    client, server = trio.socket.socketpair()
+    peer = Peer("127.0.0.1", Endpoint("127.0.0.1", 9092), "PLAINTEXT", None)
+    limit = node.config.request_max_bytes
+    connection = Connection(node, apis, PlainTransport(server), peer, frame_bytes_max=limit)
+    async with trio.open_nursery() as nursery, trio.SocketStream(client) as stream:
+        nursery.start_soon(connection.serve)
+        yield Wire(stream)
+        nursery.cancel_scope.cancel()
+
+
+class Outcome(NamedTuple):
+    """What came of a request: how, and the bytes of its answer."""
+
+    how: str
+    size: int = 0
+
+
+async def exchange(node: Node, apis: Mapping[int, Api], frame: bytes) -> Outcome:
+    """Send one frame, and a request that shows that the connection works; says what came."""
+    size = 0
+    async with serving(node, apis) as wire:
+        with trio.move_on_after(ANSWER_SECONDS):
+            await wire.send_bytes(frame + sentinel())
+            try:
+                while correlation(answer := await wire.receive_frame()) != SENTINEL_ID:
+                    size += len(answer)
+            except ConnectionClosed:
+                return Outcome("closed")
+            return Outcome("answered", size)  # or, as Produce with acks=0, none was owed
+    return Outcome("no answer")
+
+
+def framed(array: Array, message: Any) -> bytes:
+    """The bytes of a request."""
+    parts: list[Any] = list(encode_request(array.api.key, array.version, 1, "test", message))
+    return b"".join(parts)

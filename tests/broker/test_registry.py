@@ -1,0 +1,74 @@
+"""What handlers are: which answers they give, and how."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Coroutine, Iterator
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+import pytest
+
+from kbroker.context import Context
+from kbroker.protocol import messages
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
+from kbroker.protocol.messages.groups import HeartbeatRequest, HeartbeatResponse
+from kbroker.registry import load_apis
+from kbroker.waiters import Pending, Waiting
+
+
+def alternatives(annotation: Any) -> Iterator[Any]:
+    """The members of a union, or the type itself."""
+    if get_origin(annotation) in (Union, UnionType):
+        for each in get_args(annotation):
+            yield from alternatives(each)
+    else:
+        yield annotation
+
+
+def complaint(key: ApiKey, handler: Callable[..., Any]) -> str:
+    """What is wrong with what a handler says that it returns; see `kbroker.waiters`."""
+    returned = get_type_hints(handler)["return"]
+    for each in alternatives(returned):
+        outcomes = [each]
+        if get_origin(each) is Coroutine:
+            if inspect.iscoroutinefunction(handler):
+                return "awaiting it gives something to be awaited"
+            outcomes = list(alternatives(get_args(each)[2]))
+        for outcome in outcomes:
+            if not is_outcome(key, outcome):
+                return f"it returns {outcome}"
+    return ""
+
+
+def is_outcome(key: ApiKey, found: Any) -> bool:
+    """Whether this may come of a request: an answer, or what becomes one."""
+    kind = get_origin(found) or found
+    if kind is Waiting and key != ApiKey.FETCH:
+        return False  # the answer to anything else is not looked for again and again
+    if kind in (Pending, Waiting):
+        (found,) = get_args(found)
+    elif isinstance(kind, type) and issubclass(kind, Pending):
+        return True  # of a coordinator, whose answers are of many types
+    return found is NoneType or found is messages.response_class(key)
+
+
+@pytest.mark.parametrize("key", load_apis())
+def test_a_handler_says_what_comes_of_a_request(key: ApiKey) -> None:
+    assert complaint(ApiKey(key), load_apis()[key].handler) == ""
+
+
+def test_what_is_not_an_outcome_is_found() -> None:
+    def parks(ctx: Context, request: HeartbeatRequest) -> Waiting[HeartbeatResponse]:
+        raise NotImplementedError
+
+    def answers_another(ctx: Context, request: HeartbeatRequest) -> FetchResponse:
+        raise NotImplementedError
+
+    async def twice(ctx: Context, request: FetchRequest) -> Coroutine[Any, Any, FetchResponse]:
+        raise NotImplementedError
+
+    assert "Waiting" in complaint(ApiKey.HEARTBEAT, parks)
+    assert "FetchResponse" in complaint(ApiKey.HEARTBEAT, answers_another)
+    assert "awaited" in complaint(ApiKey.FETCH, twice)

@@ -1,0 +1,177 @@
+"""Arrays of thousands in every request: nobody else waits for them, and answers do not multiply."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kbroker.broker import Broker
+from kbroker.context import Context
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.messages.transactions import DescribeProducersRequest
+from kbroker.registry import Api, load_apis
+
+from ..brokers import started
+from ..turns import longest_step
+from ..wire import connected, request
+from .stretching import (
+    ITEMS,
+    STRETCHES,
+    Array,
+    Crowd,
+    array_paths,
+    arrays,
+    exchange,
+    framed,
+    make_crowd,
+    name_of,
+    repeated,
+    stretched,
+    valid_requests,
+)
+
+STEP_SECONDS_MAX = 0.04
+"""Of a processor: several times what a turn takes, for one that is shared with others."""
+ANSWER_BYTES_MAX = 16_000_000
+"""Of one answer: for what exists, each once, and a row for each item that was asked for."""
+NEW_ITEMS = 1000
+"""Where each of them is made."""
+ROWS = 1_000_000
+
+
+def requests(array: Array, crowd: Crowd) -> Iterator[tuple[str, bytes]]:
+    """Requests with one array stretched, and what each of them is."""
+    count = NEW_ITEMS if array.api.key.name.startswith("CREATE") else ITEMS
+    for message in valid_requests(array.api.key, crowd):
+        for stretch in STRETCHES:
+            ask = stretched(message, crowd, array.path, stretch, count)
+            yield f"{array}, {stretch.name}", framed(array, ask)
+
+
+@contextmanager
+def no_collections() -> Iterator[None]:
+    """What tests hold is not looked through within a step of the broker's."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+async def complaints(
+    broker: Broker, crowd: Crowd, apis: Mapping[int, Api], outcomes: Counter[str]
+) -> list[str]:
+    """Stretch each array of each API; returns what is wrong with what came of it."""
+    found = []
+    with longest_step() as step, no_collections():
+        for array in arrays(apis):
+            gc.collect()
+            for what, frame in requests(array, crowd):
+                step.seconds = 0
+                how, size = await exchange(broker.node, apis, frame)
+                outcomes[how] += 1
+                if step.seconds > STEP_SECONDS_MAX:
+                    found.append(f"{what}: {step}")
+                if how == "no answer" or size > ANSWER_BYTES_MAX:
+                    found.append(f"{what}: {how}, {size} bytes")
+            async with connected(broker.endpoint) as bystander:
+                assert await bystander.works()
+    return found
+
+
+async def test_others_have_their_turn_whatever_is_stretched() -> None:
+    outcomes: Counter[str] = Counter()
+    async with started() as broker:
+        crowd = await make_crowd(broker)
+        found = await complaints(broker, crowd, load_apis(), outcomes)
+    print(f"\n{len(arrays(load_apis()))} arrays: {dict(outcomes)}")
+    assert not found, "\n".join(found)
+    assert outcomes["answered"] > 0.9 * outcomes.total()
+
+
+async def test_a_million_rows_are_refused(caplog: pytest.LogCaptureFixture) -> None:
+    """The connection is closed, and one line in the log names the setting."""
+    apis = load_apis()
+    caplog.set_level(logging.DEBUG, logger="kbroker.connection")
+    async with started() as broker:
+        crowd = await make_crowd(broker, partitions=1, many=1)
+        with longest_step() as step, no_collections():
+            for array in arrays(apis):
+                gc.collect()
+                caplog.clear()
+                outcome = await exchange(broker.node, apis, repeated(array, crowd, ROWS))
+                assert outcome.how == "closed", array
+                lines = [each.getMessage() for each in caplog.records]
+                closing = [line for line in lines if line.startswith("closing the connection")]
+                assert len(closing) == 1, (array, lines)
+                assert "(request.max.rows)" in closing[0] or "larger than" in closing[0], closing
+    assert step.seconds < STEP_SECONDS_MAX, step
+
+
+async def test_the_end_of_a_transaction_in_many_partitions_goes_in_turns() -> None:
+    async with started() as broker:
+        crowd = await make_crowd(broker)
+        async with connected(broker.endpoint) as wire:
+            ask = request(
+                ApiKey.END_TXN,
+                transactional_id=crowd.transactional_ids[-1],
+                producer_id=crowd.producer_id,
+                producer_epoch=0,
+                committed=True,
+            )
+            with longest_step() as step, no_collections():
+                answer = await wire.ask(ApiKey.END_TXN, 3, ask)
+            assert answer.error_code == 0
+    assert step.seconds < STEP_SECONDS_MAX, step
+
+
+# -- the test itself
+
+
+def test_every_array_is_found() -> None:
+    paths = {name_of(path) for path in array_paths(DescribeProducersRequest)}
+    assert paths == {"topics", "topics.partition_indexes"}
+    found = Counter(array.api.key for array in arrays(load_apis()))
+    assert found[ApiKey.FETCH] == 4
+    assert len(found) > 30
+
+
+async def test_a_handler_that_keeps_the_loop_is_found() -> None:
+    """One that works on all rows at once, and one whose answer multiplies."""
+    apis = load_apis()
+
+    def slow(ctx: Context, asked: Any) -> Any:
+        began = time.thread_time()
+        if len(asked.transactional_ids) > 1000:
+            while time.thread_time() - began < 2 * STEP_SECONDS_MAX:
+                pass
+        return apis[ApiKey.DESCRIBE_TRANSACTIONS].handler(ctx, asked)
+
+    async def multiplying(ctx: Context, asked: Any) -> Any:
+        answer = await apis[ApiKey.DESCRIBE_PRODUCERS].handler(ctx, asked)
+        for topic in answer.topics:
+            for row in topic.partitions:
+                row.active_producers *= max(len(asked.topics), 1)
+        return answer
+
+    planted: dict[int, Api] = {
+        key: replace(apis[key], handler=handler)
+        for key, handler in (
+            (ApiKey.DESCRIBE_TRANSACTIONS, slow),
+            (ApiKey.DESCRIBE_PRODUCERS, multiplying),
+            (ApiKey.API_VERSIONS, apis[ApiKey.API_VERSIONS].handler),
+        )
+    }
+    async with started() as broker:
+        crowd = await make_crowd(broker, partitions=1)
+        found = await complaints(broker, crowd, planted, Counter())
+    assert any("DESCRIBE_TRANSACTIONS" in each and "at a stretch" in each for each in found)
+    assert any("DESCRIBE_PRODUCERS" in each and "bytes" in each for each in found)

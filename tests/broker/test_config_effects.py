@@ -480,6 +480,19 @@ async def some_addresses_have_other_limits(trial: Trial) -> None:
         assert await trial.admits() is admitted
 
 
+@effect_of("request.max.rows")
+async def requests_are_refused_by_their_rows(trial: Trial) -> None:
+    ask = request(ApiKey.DESCRIBE_GROUPS, groups=[f"a group of {i:30}" for i in range(2000)])
+    for value, served in ((None, True), ("1000", False), ("2000", True)):
+        await trial.set_broker("request.max.rows", value)
+        async with connected(trial.broker.endpoint) as wire:
+            await wire.send(ApiKey.DESCRIBE_GROUPS, 5, ask)
+            if served:
+                assert len((await wire.receive()).groups) == 2000
+            else:
+                assert await wire.wait_closed() == b""
+
+
 @effect_of("producer.id.expiration.ms")
 async def a_producer_that_is_forgotten_is_a_new_one(trial: Trial) -> None:
     ask = request(ApiKey.INIT_PRODUCER_ID, transaction_timeout_ms=1000)

@@ -29,8 +29,10 @@ async def started(
 ) -> AsyncIterator[Broker]:
     """A broker on a free port; settings as keywords with `_` for the dots of their names.
 
-    At the end nothing unexpected may have happened in it.
+    A test may open a connection long before it asks for something, on a machine that does other
+    work too. At the end nothing unexpected may have happened in the broker.
     """
+    properties = {"first_request_timeout_ms": 3_600_000, **properties}
     options = {name.replace("_", "."): _text(value) for name, value in properties.items()}
     async with open_broker(
         BrokerConfig.load(options=options),

@@ -424,7 +424,7 @@ async def test_requests_that_do_not_come_on_give_their_memory_to_others(
 ) -> None:
     """Also where there are many: who wants little does not wait for each of them in turn."""
     async with (
-        small_memory() as broker,
+        small_memory(first_request_timeout_ms=10_000) as broker,
         AsyncExitStack() as stack,
         trio.open_nursery() as nursery,
     ):

@@ -19,9 +19,9 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Awaitable, Coroutine, Generator, Mapping
+from collections.abc import Awaitable, Coroutine, Mapping
 from types import CoroutineType
-from typing import Any, NamedTuple, TypeAlias, TypeGuard, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeGuard
 
 import trio
 
@@ -62,8 +62,6 @@ ROW_BYTES = 128
 """What each row of an answer takes that is still to come, or is not encoded yet, about."""
 
 _PRODUCE = int(ApiKey.PRODUCE)  # a plain number: every request asks
-
-Value = TypeVar("Value")
 
 
 class Encoded(NamedTuple):
@@ -277,7 +275,7 @@ class Connection:
         """Decode a large request in turns with other clients, and handle it."""
         rows_max = self._node.config.request_max_rows
         version = header.api_version
-        request, rows = await self._in_turns(
+        request, rows = await self._turn.finish(
             decode_in_slices(api.request_class, frame, version, offset, objects_max=rows_max)
         )
         if self._traced:
@@ -285,15 +283,6 @@ class Connection:
         unfinished = self._handle(api, header, request, rows)
         if unfinished is not None:
             await unfinished
-
-    async def _in_turns(self, slices: Generator[None, None, Value]) -> Value:
-        """Do work that comes in slices, and let others have their turns between them."""
-        while True:
-            try:
-                next(slices)
-            except StopIteration as end:
-                return end.value  # type: ignore[no-any-return]
-            await self._turn.pause()
 
     def _trace(self, header: RequestHeader, request: Any) -> None:
         """Log a request, for those who want to see all of them."""
@@ -505,7 +494,7 @@ class Connection:
         self._trace_response(asked, response)
         key, version = asked.api_key, asked.api_version
         slices = encode_response_in_slices(asked.correlation_id, key, version, response)
-        parts = await self._in_turns(slices)
+        parts = await self._turn.finish(slices)
         return Encoded(parts, sum(map(len, parts)))
 
     def _trace_response(self, asked: RequestHeader, response: Any) -> None:

@@ -1064,7 +1064,7 @@ class Log:
         Raises StorageError: the disk takes nothing, and the log is as it was; or the cut broke off,
         and the log is offline.
         """
-        self._check_online()
+        self._check_accepting()
         if offset >= self.log_end_offset:
             return
         offset = max(offset, self.log_start_offset)
@@ -1087,7 +1087,7 @@ class Log:
 
         Raises StorageError, as `truncate_to`.
         """
-        self._check_online()
+        self._check_accepting()
         self._forget_from(min(offset, self.log_start_offset))
         with self._all_or_offline():
             self._snapshots.drop_after(self.log_end_offset)

@@ -43,6 +43,26 @@ def test_a_cut_that_a_disk_does_not_take_can_be_tried_again() -> None:
     assert values(log) == [b"a", b"d"]
 
 
+def test_nothing_is_cut_in_a_folder_that_is_known_to_refuse() -> None:
+    """What is begun there breaks off, and then the log is offline until a restart."""
+    files = RefusingFiles()
+    manager = open_manager(files, DATA)
+    log = open_log(manager)
+    for value in (b"a", b"b", b"c"):
+        append(log, value)
+    commit(log)
+    files.refuse(log.folder)
+    manager.refuse("read-only")
+    for cut in (log.truncate_to, log.restart_at):
+        with pytest.raises(WriteRefusedError):
+            cut(1, now_ms=NOW)
+        assert (log.offline, values(log)) == (None, [b"a", b"b", b"c"])
+    files.heal()
+    manager.accept()
+    log.truncate_to(1, now_ms=NOW)
+    assert values(log) == [b"a"]
+
+
 def test_a_cut_that_breaks_off_takes_the_log_offline() -> None:
     """Its files are not what it takes them for, and nobody may read them."""
     files = RefusingFiles()

@@ -21,7 +21,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Coroutine, Mapping
 from types import CoroutineType
-from typing import Any, NamedTuple, TypeAlias, TypeGuard
+from typing import Any, TypeAlias, TypeGuard
 
 import trio
 
@@ -61,19 +61,19 @@ SMALL_ROWS = 1000
 ROW_BYTES = 128
 """What each row of an answer takes that is still to come, or is not encoded yet, about."""
 
+LIGHT_BYTES = 1024
+"""A Produce request of this size costs little."""
+LIGHT_MAX = 16
+"""How many such are handled before it is looked whether the turn is over."""
+
 _PRODUCE = int(ApiKey.PRODUCE)  # a plain number: every request asks
 
 
-class Encoded(NamedTuple):
-    """An answer as it goes out."""
-
-    parts: list[Any]
-    size: int
-
-
+Parts: TypeAlias = list[Any]
+"""An answer as it goes out."""
 Unencoded: TypeAlias = Pending[Any] | Waiting[Any]
-Reply: TypeAlias = tuple[RequestHeader, Encoded | Unencoded, int]
-"""An answer's place in the queue: whose it is, the bytes or what resolves to a response, and its
+Reply: TypeAlias = tuple[RequestHeader, Parts | Unencoded, int]
+"""An answer's place in the queue: whose it is, its parts or what resolves to a response, and its
 size, which is a guess until it is encoded."""
 
 
@@ -240,6 +240,7 @@ class Connection:
         return size
 
     async def _handle_frames(self) -> None:
+        light = 0
         for frame in self._frames:
             header, offset = decode_request_header(frame)
             self.requests += 1
@@ -257,12 +258,18 @@ class Connection:
             elif len(frame) > SMALL_BYTES:
                 unfinished = self._handle_large(api, header, frame, offset)
             else:
-                request, rows = decode_counted(api.request_class, frame, header.api_version, offset)
+                request, _, rows = decode_counted(
+                    api.request_class, frame, header.api_version, offset
+                )
                 if self._traced:
                     self._trace(header, request)
                 unfinished = self._handle(api, header, request, rows)
             if unfinished is not None:
                 await self._finish(unfinished)
+            elif header.api_key == _PRODUCE and len(frame) <= LIGHT_BYTES and light < LIGHT_MAX:
+                light += 1
+                continue
+            light = 0
             self._claim.release()
             if self._turn.is_over or self._owes_too_much:
                 await self._let_others()
@@ -275,7 +282,7 @@ class Connection:
         """Decode a large request in turns with other clients, and handle it."""
         rows_max = self._node.config.request_max_rows
         version = header.api_version
-        request, rows = await self._turn.finish(
+        request, _, rows = await self._turn.finish(
             decode_in_slices(api.request_class, frame, version, offset, objects_max=rows_max)
         )
         if self._traced:
@@ -373,18 +380,18 @@ class Connection:
         if isinstance(result, (Pending, Waiting)):
             self._queue(header, result, rows * ROW_BYTES)
         elif result is not None:
-            encoded = self._encode(header, result)
-            self._queue(header, encoded, encoded.size)
+            parts = self._encode(header, result)
+            self._queue(header, parts, _size_of(parts))
 
     async def _reply_slowly(self, header: RequestHeader, result: Any, rows: int) -> None:
         """As `_reply`, for who may have much to say."""
         if self._gone or result is None or isinstance(result, (Pending, Waiting)):
             self._reply(header, result, rows)
         else:
-            encoded = await self._encode_slowly(header, result)
-            self._queue(header, encoded, encoded.size)
+            parts = await self._encode_slowly(header, result)
+            self._queue(header, parts, _size_of(parts))
 
-    def _queue(self, header: RequestHeader, reply: Encoded | Unencoded, size: int) -> None:
+    def _queue(self, header: RequestHeader, reply: Parts | Unencoded, size: int) -> None:
         if self._gone:
             abandon(reply)
             return
@@ -440,17 +447,17 @@ class Connection:
         Raises OSError when nobody is there any more to be answered.
         """
         asked, reply, size = self._replies[0]
-        if _is_ready(reply, size):
+        if isinstance(reply, list) or _is_quick(reply, size):
             await trio.lowlevel.checkpoint()  # who has much to send takes turns with the others
             return
-        assert not isinstance(reply, Encoded)
         response = await self._response_of(reply)
         if isinstance(reply, Waiting) or _is_long(size):
-            encoded = await self._encode_slowly(asked, response)
+            parts = await self._encode_slowly(asked, response)
         else:
-            encoded = self._encode(asked, response)
-        self._queued_bytes += encoded.size - size
-        self._replies[0] = asked, encoded, encoded.size
+            parts = self._encode(asked, response)
+        encoded_size = _size_of(parts)
+        self._queued_bytes += encoded_size - size
+        self._replies[0] = asked, parts, encoded_size
 
     async def _response_of(self, reply: Unencoded) -> Any:
         """The response that a reply stands for, when it is there. Raises OSError if none will be."""
@@ -466,40 +473,42 @@ class Connection:
             raise OSError("the answer was given up")
         return response
 
-    def _take_ready(self) -> list[Any]:
+    def _take_ready(self) -> Parts:
         """The answers that are ready, in order, up to about `SEND_BYTES`."""
-        parts: list[Any] = []
+        ready: Parts = []
         taken = 0
         while self._replies and taken < SEND_BYTES:
             asked, reply, size = self._replies[0]
-            if not _is_ready(reply, size):
-                break
-            if not isinstance(reply, Encoded):
+            taken += size
+            if not isinstance(reply, list):
+                if not _is_quick(reply, size):
+                    break
                 if reply.response is None:
                     raise OSError("the answer was given up")
                 reply = self._encode(asked, reply.response)
+                taken += _size_of(reply) - size
             self._replies.popleft()
             self._queued_bytes -= size
-            taken += reply.size
-            parts += reply.parts
-        return parts
+            ready += reply
+        return ready
 
-    def _encode(self, asked: RequestHeader, response: Any) -> Encoded:
-        self._trace_response(asked, response)
-        parts = encode_response(asked.correlation_id, asked.api_key, asked.api_version, response)
-        return Encoded(parts, sum(map(len, parts)))
-
-    async def _encode_slowly(self, asked: RequestHeader, response: Any) -> Encoded:
-        """As `_encode`, in turns with other clients."""
-        self._trace_response(asked, response)
+    def _encode(self, asked: RequestHeader, response: Any) -> Parts:
         key, version = asked.api_key, asked.api_version
-        slices = encode_response_in_slices(asked.correlation_id, key, version, response)
-        parts = await self._turn.finish(slices)
-        return Encoded(parts, sum(map(len, parts)))
+        if self._traced:
+            self._trace_response(asked, response)
+        return encode_response(asked.correlation_id, key, version, response)
+
+    async def _encode_slowly(self, asked: RequestHeader, response: Any) -> Parts:
+        """As `_encode`, in turns with other clients."""
+        key, version = asked.api_key, asked.api_version
+        if self._traced:
+            self._trace_response(asked, response)
+        return await self._turn.finish(
+            encode_response_in_slices(asked.correlation_id, key, version, response)
+        )
 
     def _trace_response(self, asked: RequestHeader, response: Any) -> None:
-        if self._traced:
-            wire_logger.debug("%s < %d %s", self.peer.host, asked.correlation_id, response)
+        wire_logger.debug("%s < %d %s", self.peer.host, asked.correlation_id, response)
 
     def _peer_has_gone(self, error: OSError) -> None:
         """Nobody is there to be answered; what was read is finished all the same."""
@@ -517,19 +526,23 @@ class Connection:
         self._queued_bytes = 0
 
 
-def _is_parked(reply: Encoded | Unencoded) -> bool:
+def _is_parked(reply: Parts | Unencoded) -> bool:
     """Whether an answer has to be waited for."""
-    return not isinstance(reply, Encoded) and (isinstance(reply, Waiting) or not reply.ready)
+    return isinstance(reply, Waiting) or (isinstance(reply, Pending) and not reply.ready)
 
 
-def _is_ready(reply: Encoded | Unencoded, size: int) -> TypeGuard[Encoded | Pending[Any]]:
-    """Whether an answer can go out at once."""
-    return isinstance(reply, Encoded) or not (_is_parked(reply) or _is_long(size))
+def _is_quick(reply: Unencoded, size: int) -> TypeGuard[Pending[Any]]:
+    """Whether an answer that is not encoded yet can go out at once."""
+    return not (_is_parked(reply) or _is_long(size))
 
 
 def _is_long(size: int) -> bool:
     """Whether it takes long to encode an answer."""
     return size > SMALL_ROWS * ROW_BYTES
+
+
+def _size_of(parts: Parts) -> int:
+    return len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
 
 
 def abandon(reply: Any) -> None:

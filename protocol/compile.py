@@ -137,28 +137,26 @@ def decode(cls: type[M], buffer: Buffer, version: int, offset: int = 0) -> tuple
     Raises:
       DecodeError: for whatever is wrong with the bytes, or the version is not declared.
     """
-    message, end, _ = _decode(cls, buffer, version, offset)
+    message, end, _ = decode_counted(cls, buffer, version, offset)
     return message, end
 
 
-def decode_counted(cls: type[M], buffer: Buffer, version: int, offset: int = 0) -> tuple[M, int]:
-    """Like `decode`, but returns the message and how many elements all its arrays have."""
-    message, _, left = _decode(cls, buffer, version, offset)
-    return message, OBJECTS_MAX - left
-
-
-def _decode(cls: type[M], buffer: Buffer, version: int, offset: int) -> tuple[M, int, int]:
+def decode_counted(
+    cls: type[M], buffer: Buffer, version: int, offset: int = 0
+) -> tuple[M, int, int]:
+    """Like `decode`, and says as well how many elements all arrays of the message have."""
     assert issubclass(cls, Message)
     function = cls.DECODERS.get(version) or _compile(_Decoder, cls, version)
     try:
-        return function(buffer, offset, len(buffer), OBJECTS_MAX)  # type: ignore[no-any-return]
+        message, end, left = function(buffer, offset, len(buffer), OBJECTS_MAX)
     except _NOT_DECODED as error:
         raise DecodeError(f"{cls.__name__} version {version}: {error}") from error
+    return message, end, OBJECTS_MAX - left
 
 
 def decode_in_slices(
     cls: type[M], buffer: Buffer, version: int, offset: int = 0, *, objects_max: int = OBJECTS_MAX
-) -> Generator[None, None, tuple[M, int]]:
+) -> Generator[None, None, tuple[M, int, int]]:
     """Like `decode_counted`, as a generator that pauses now and then and returns what that does.
 
     Parameters: `objects_max` is how many array elements the message may hold, over all its arrays.
@@ -166,10 +164,10 @@ def decode_in_slices(
     assert issubclass(cls, Message)
     function = cls.SLICED_DECODERS.get(version) or _compile(_Decoder, cls, version, sliced=True)
     try:
-        message, _, left = yield from function(buffer, offset, len(buffer), objects_max)
+        message, end, left = yield from function(buffer, offset, len(buffer), objects_max)
     except _NOT_DECODED as error:
         raise DecodeError(f"{cls.__name__} version {version}: {error}") from error
-    return message, objects_max - left
+    return message, end, objects_max - left
 
 
 class TooManyElements(DecodeError):

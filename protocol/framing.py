@@ -87,7 +87,7 @@ class FrameReader:
         while self._large is None:
             start = self._position + _LENGTH.size
             if start > len(self._chunk):
-                return
+                break
             (size,) = _LENGTH.unpack_from(self._chunk, self._position)
             if not 0 < size <= self._limit:
                 self._bad_length = bytes(self._chunk[self._position : start])
@@ -95,9 +95,13 @@ class FrameReader:
             if start + size > len(self._chunk):
                 if size > GATHERED_SIZE:
                     self._begin_large(start, size)
-                return
+                break
             self._position = start + size
             yield self._chunk[start : start + size]
+        if self._position:
+            # What is left is little; the large chunk that it is a part of need not stay.
+            self._chunk = memoryview(bytes(self._chunk[self._position :]))
+            self._position = 0
 
     def hint(self) -> str:
         """After a `FrameError`: a guess at what the peer speaks, to append to a message, or ""."""

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import trio
 
-from kbroker.connection import Connection, Encoded, abandon
+from kbroker.connection import Connection, Parts, abandon
 from kbroker.context import Refused
 from kbroker.peers import client_id_of
 from kbroker.protocol import messages
@@ -267,18 +267,18 @@ class FaultyConnection(Connection):
             rows = covered_rows(response, rule.target, self._name_of_topic)
             set_errors(response, rule.code, rows)
 
-    def _encode(self, asked: RequestHeader, response: Any) -> Encoded:
+    def _encode(self, asked: RequestHeader, response: Any) -> Parts:
         if not isinstance(response, Mangled):
             return super()._encode(asked, response)
-        parts, size = super()._encode(asked, response.response)
+        parts = super()._encode(asked, response.response)
         if response.effect is Effect.ANSWER_TWICE:
-            return Encoded(parts + parts, size + size)
+            return parts + parts
         self._finish_reading()
         while len(self._replies) > 1:
             _, reply, size = self._replies.pop()
             self._queued_bytes -= size
             abandon(reply)
-        return Encoded(_half(parts), size // 2)
+        return _half(parts)
 
 
 async def _resolve(result: Any) -> Any:

@@ -113,12 +113,12 @@ def test_every_message_in_slices_is_the_same(style: Style) -> None:
             written = run(encode_in_slices(bytearray(), value, version))
             assert joined(written.value) == data, pair
             assert written.pauses == 1 + count.single // FEW, pair
-            (again, counted), pauses = run(decode_in_slices(cls, data, version))
+            (again, end, counted), pauses = run(decode_in_slices(cls, data, version))
             assert repr(plain(again, version)) == repr(
                 plain(decode(cls, data, version)[0], version)
             )
-            assert counted == count.all, pair
-            assert decode_counted(cls, data, version)[1] == count.all, pair
+            assert (end, counted) == (len(data), count.all), pair
+            assert decode_counted(cls, data, version)[1:] == (end, counted), pair
             assert pauses == 1 + count.single // FEW, pair
             paused += pauses
     assert (paused > len(PAIRS)) == (style is not Style.EMPTY)
@@ -143,7 +143,7 @@ def test_what_stands_before_and_behind_a_message() -> None:
     data = encode_bytes(value, 4)
     assert joined(run(encode_in_slices(bytearray(b"head"), value, 4)).value) == b"head" + data
     framed = b"head" + data + b"tail"
-    assert run(decode_in_slices(HeartbeatRequest, framed, 4, 4)).value == (value, 0)
+    assert run(decode_in_slices(HeartbeatRequest, framed, 4, 4)).value == (value, 4 + len(data), 0)
 
 
 def test_the_elements_of_all_arrays_count_against_the_limit() -> None:
@@ -161,7 +161,7 @@ def test_the_elements_of_all_arrays_count_against_the_limit() -> None:
         return run(decode_in_slices(MetadataResponse, data, 9, objects_max=objects_max)).value
 
     assert in_slices(count) == decode_counted(MetadataResponse, data, 9)
-    assert in_slices(count)[1] == count
+    assert in_slices(count)[1:] == (len(data), count)
     with pytest.raises(DecodeError, match="elements are more than"):
         in_slices(count - 1)
 
@@ -199,8 +199,8 @@ def test_bad_bytes_are_the_same_error(
     at = int(where * len(data))
     data = data[:at] + new + (b"" if cut else data[at + len(new) :])
 
-    def plainly(decoded: tuple[Any, int]) -> str:
-        return repr((plain(decoded[0], version), decoded[1]))
+    def plainly(decoded: tuple[Any, int, int]) -> str:
+        return repr((plain(decoded[0], version), *decoded[1:]))
 
     at_once = outcome(lambda: plainly(decode_counted(cls, data, version)))
     assert outcome(lambda: plainly(run(decode_in_slices(cls, data, version)).value)) == at_once

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import random
 import struct
+import sys
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,16 @@ def test_a_small_frame_asks_for_no_buffer() -> None:
     reader.feed(framed(bytes(GATHERED_SIZE))[:100])
     assert list(reader) == []
     assert reader.next_buffer() is None
+
+
+def test_a_chunk_is_not_kept_for_the_sake_of_its_last_bytes() -> None:
+    """What idle clients have sent takes no memory."""
+    reader = FrameReader(1000)
+    reader.feed(framed(b"x" * 500) * 500 + b"\0")
+    assert len(list(reader)) == 500
+    assert sys.getsizeof(reader._chunk.obj) < 100
+    reader.feed(framed(b"y")[1:])
+    assert [bytes(frame) for frame in reader] == [b"y"]
 
 
 def test_a_large_frame_can_be_fed_too() -> None:

@@ -273,12 +273,17 @@ class FaultyConnection(Connection):
         parts = super()._encode(asked, response.response)
         if response.effect is Effect.ANSWER_TWICE:
             return parts + parts
-        self._finish_reading()
         while len(self._replies) > 1:
             _, reply, size = self._replies.pop()
             self._queued_bytes -= size
             abandon(reply)
+        self._replies.append((asked, Waiting(_break_off), 0))
         return _half(parts)
+
+
+async def _break_off() -> None:
+    """Nothing more is answered."""
+    raise OSError("fault: an answer ends in the middle")
 
 
 async def _resolve(result: Any) -> Any:

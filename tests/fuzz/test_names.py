@@ -108,7 +108,7 @@ async def test_group_ids(broker: Broker, wire: Wire, group: str) -> None:
 
 async def test_names_cannot_forge_log_lines(wire: Wire, caplog: pytest.LogCaptureFixture) -> None:
     """A group id and a member's reason go into the log, as one line each."""
-    caplog.set_level("INFO")
+    caplog.set_level("DEBUG")
     group = "g\n2026-01-01 ERROR it is all gone"
     await wire.ask(ApiKey.FIND_COORDINATOR, 0, request(ApiKey.FIND_COORDINATOR, key=group))
     cls: Any = messages.request_class(ApiKey.JOIN_GROUP)

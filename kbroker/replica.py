@@ -9,7 +9,7 @@ import trio
 
 from kbroker.cluster import Partition, Topic
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.records import BatchHeader, validate_produced
+from kbroker.protocol.records import BatchHeader
 from kbroker.replication.leading import Leading
 from kbroker.storage.errors import StorageError, WriteRefusedError
 from kbroker.storage.log import Appended, Log
@@ -201,18 +201,16 @@ class Replica:
             raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
 
     def append_produced(
-        self, records: memoryview | None, version: int, now_ms: int, *, all_in_sync: bool
+        self, batch: memoryview, header: BatchHeader, now_ms: int, *, all_in_sync: bool
     ) -> Appended:
-        """Check what a client sent as Produce `version` and append it.
+        """Append what a client sent and was found good.
 
-        Raises KafkaError: what `validate_produced` and `Log.append` raise, and
-        NOT_ENOUGH_REPLICAS when `all_in_sync` and too few replicas are in sync.
+        Raises KafkaError: what `Log.append` raises, and NOT_ENOUGH_REPLICAS when `all_in_sync` and
+        too few replicas are in sync.
         """
-        header = validate_produced(records, version, now_ms, self.log.config.produce_rules)
         if all_in_sync and len(self.partition.isr) < self._in_sync_min:
             raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
-        assert records is not None
-        return self.append(records, header, now_ms)
+        return self.append(batch, header, now_ms)
 
     def append(self, batch: memoryview, header: BatchHeader, now_ms: int) -> Appended:
         """Append one checked batch as the leader; see `Log.append` for what it raises."""

@@ -11,9 +11,9 @@ A batch is one 61-byte header and its records, which may be compressed as a whol
                                                 57 record_count int32
 
 `batch_length` counts what follows it. Base offset and leader epoch lie before the CRC's range, so a
-leader sets both without touching anything else: the broker keeps a batch as the bytes that came in
-and reads its header only. Records are parsed where a rule asks for it (compacted topics, timestamp
-limits, a search by timestamp).
+leader sets both without touching anything else: the broker keeps a batch as the bytes that came in.
+Of a compressed one it makes sure that as many records come out as the header says. Records are parsed
+where a rule asks for it (compacted topics, timestamp limits, a search by timestamp).
 
 The format is KIP-98's; null is length -1, lengths and deltas are zigzag varints.
 """
@@ -42,6 +42,7 @@ MAGIC = 2
 MAX_DECOMPRESSED_BYTES = 64 * 1024 * 1024
 MIN_RECORD_SIZE = 7
 """Bytes of the shortest record: length, attributes, two deltas, null key, null value, no headers."""
+_MIN_LENGTH = 2 * (MIN_RECORD_SIZE - 1)  # as the varint of its length says it
 
 NO_TIMESTAMP = -1
 TIMESTAMP_MAX = (1 << 63) - 1
@@ -60,12 +61,14 @@ DELETE_HORIZON_BIT = 0x40
 
 _CRC_START = 21
 _MAGIC_AT = 16
+_CODEC_AT = 22  # the second byte of the attributes
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _UNCOVERED = struct.Struct(">qiibI")  # the header's part before the range of the CRC ...
 _COVERED = struct.Struct(">hiqqqhii")  # ... and the part in it
 _MARKER = struct.Struct(">hh")
 _MARKER_VALUE = struct.Struct(">hi")
-_ZSTD = int(Codec.ZSTD)  # a plain number: a look at an enum costs as much as a whole check
+_NO_CODEC, _ZSTD = int(Codec.NONE), int(Codec.ZSTD)
+# Plain numbers: a look at an enum costs as much as a whole check.
 
 
 class BatchHeader(NamedTuple):
@@ -167,6 +170,13 @@ class RecordsRefusedError(KafkaError):
         self.record_errors = record_errors
 
 
+class DecompressedTooLargeError(KafkaError):
+    """The records of a batch would take more bytes than they may."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ErrorCode.MESSAGE_TOO_LARGE, message)
+
+
 @dataclass(frozen=True, slots=True)
 class ProduceRules:
     """What a topic asks of a batch that a client sends; the defaults are Kafka's.
@@ -215,6 +225,17 @@ def claims_transaction(buffer: Buffer | None) -> bool:
     if buffer is None or len(buffer) < HEADER_SIZE or buffer[_MAGIC_AT] != MAGIC:
         return False
     return bool(buffer[_CRC_START + 1] & TRANSACTIONAL_BIT)
+
+
+def claimed_codec(buffer: Buffer | None) -> int:
+    """In which codec the first batch of what a client sent says that it is.
+
+    Nothing else of it is looked at: this decides who opens it, before what it is.
+    """
+    try:
+        return buffer[_CODEC_AT] & CODEC_MASK if buffer is not None else _NO_CODEC
+    except IndexError:
+        return _NO_CODEC
 
 
 def check_crc(buffer: Buffer, position: int, header: BatchHeader) -> bool:
@@ -295,47 +316,73 @@ def with_payload(header: BatchHeader, payload: Buffer) -> tuple[bytes, BatchHead
 
 
 def validate_produced(
-    buffer: Buffer | None, version: int, now_ms: int, rules: ProduceRules = DEFAULT_RULES
+    buffer: Buffer | None,
+    version: int,
+    now_ms: int,
+    rules: ProduceRules = DEFAULT_RULES,
+    *,
+    max_decompressed: int | None = None,
 ) -> BatchHeader:
     """Check the records of one partition in a Produce request against all rules of its topic.
 
     The answer is the header to append with (see `placed`): with LogAppendTime it is stamped with
-    `now_ms`; with CreateTime a stray LogAppendTime bit is cleared.
+    `now_ms`; with CreateTime a stray LogAppendTime bit is cleared. A batch in another codec than
+    its topic's is not opened: `rewriting.recompressed` looks at its records.
 
-    Differs from Kafka: Kafka parses every record of every batch. Here a batch is opened only when
-    its topic is compacted, has a `timestamp_before_max_ms`, or when the header speaks of a time
-    beyond `timestamp_after_max_ms` or of a maximum below its first timestamp; only then are
-    damaged records refused and `max_timestamp` is recomputed.
+    Differs from Kafka: Kafka parses every record of every batch. Here the records of a compressed
+    one are counted, the first and the last of them parsed; of one without compression the first
+    must be as long as a record can be. All are parsed only when the topic is compacted, has a
+    `timestamp_before_max_ms`, or when the header speaks of a time beyond `timestamp_after_max_ms`
+    or of a maximum below its first timestamp; only then is `max_timestamp` recomputed.
 
     Args:
         buffer: the whole field of the request, or None when it was null.
         version: version of the Produce request.
         now_ms: the broker's log clock.
         rules: what the topic asks.
+        max_decompressed: how many bytes the records may take uncompressed, where that is less than
+            the rules allow.
 
     Raises:
         RecordsRefusedError: INVALID_TIMESTAMP or INVALID_RECORD, naming records.
-        KafkaError: INVALID_RECORD (not one batch of format v2, or fields that contradict each
-            other), CORRUPT_MESSAGE (unknown format, impossible length, wrong CRC),
-            MESSAGE_TOO_LARGE, UNSUPPORTED_COMPRESSION_TYPE.
+        DecompressedTooLargeError: the records take more than `max_decompressed` bytes.
+        KafkaError: INVALID_RECORD (not one batch of format v2, fields that contradict each other,
+            records that cannot be read or are not as many as the header says), CORRUPT_MESSAGE
+            (unknown format, impossible length, wrong CRC), MESSAGE_TOO_LARGE,
+            UNSUPPORTED_COMPRESSION_TYPE.
     """
     if buffer is None:
         raise _invalid("no records")
     header = _single_batch(buffer)
-    size = len(buffer)
-    if size > rules.max_message_bytes:
-        raise KafkaError(
-            ErrorCode.MESSAGE_TOO_LARGE,
-            f"a batch of {size} bytes, the topic takes {rules.max_message_bytes}",
-        )
+    if len(buffer) > rules.max_message_bytes:
+        raise too_large(len(buffer), rules)
     if not check_crc(buffer, 0, header):
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "the batch does not match its CRC")
     _check_fields(header, version, rules)
+    attributes = header.attributes & ~LOG_APPEND_TIME_BIT
+    max_timestamp = header.max_timestamp
+    if max_decompressed is None:
+        max_decompressed = rules.max_decompressed
+    if _has_to_be_parsed(header, now_ms, rules):
+        created = header._replace(attributes=attributes)
+        max_timestamp = _inspect(buffer, created, now_ms, rules, max_decompressed)
+    elif not attributes & CODEC_MASK:
+        _check_first(buffer, header)
+    elif rules.codec is None or rules.codec == header.codec:
+        _check_compressed(buffer, header, max_decompressed)
     if rules.log_append_time:
-        if rules.compacted:
-            _inspect(buffer, header, now_ms, rules)
         return stamp_log_append_time(buffer, header, now_ms)
-    return _with_create_time(buffer, header, now_ms, rules)
+    if attributes == header.attributes and max_timestamp == header.max_timestamp:
+        return header
+    return _restamped(buffer, header, attributes, max_timestamp)
+
+
+def too_large(size: int, rules: ProduceRules) -> KafkaError:
+    """The refusal of a batch that has more bytes than its topic takes."""
+    return KafkaError(
+        ErrorCode.MESSAGE_TOO_LARGE,
+        f"a batch of {size} bytes, the topic takes {rules.max_message_bytes}",
+    )
 
 
 def _single_batch(buffer: Buffer) -> BatchHeader:
@@ -393,25 +440,76 @@ def _check_fields(header: BatchHeader, version: int, rules: ProduceRules) -> Non
         raise _invalid("a transactional batch without a producer id")
 
 
-def _with_create_time(
-    buffer: Buffer, header: BatchHeader, now_ms: int, rules: ProduceRules
-) -> BatchHeader:
-    attributes = header.attributes & ~LOG_APPEND_TIME_BIT
-    max_timestamp = header.max_timestamp
-    if (
-        rules.compacted
-        or max_timestamp > now_ms + rules.timestamp_after_max_ms
-        or max_timestamp < header.base_timestamp
+def _check_first(buffer: Buffer, header: BatchHeader) -> None:
+    """The first of uncompressed records must end with the batch, if it is alone, or before."""
+    raw, position = buffer[HEADER_SIZE], HEADER_SIZE + 1
+    if raw > 0x7F:
+        try:
+            raw, position = long_varint(buffer, position, raw)
+        except (MalformedError, IndexError):
+            raise _invalid("the first record has no length") from None
+    left = header.batch_length + LENGTH_END - position - (raw >> 1)
+    if raw & 1 or raw < _MIN_LENGTH or left < 0 or (left and header.record_count == 1):
+        raise _invalid(f"the first of {header.record_count} records leaves {left} bytes")
+
+
+def _check_compressed(buffer: Buffer, header: BatchHeader, max_decompressed: int) -> None:
+    """As many records must come out of a compressed batch as its header says."""
+    with errors_as(ErrorCode.INVALID_RECORD):
+        payload = memoryview(buffer)[HEADER_SIZE : header.size]
+        data = decompress(header.codec, payload, max_decompressed)
+        last = _last_record(data, header.record_count)
+        for index, start in {0: 0, header.record_count - 1: last}.items():
+            record = next(_parse(data[start:], header))
+            if record.offset != index:
+                raise MalformedError(f"record {index} has offset delta {record.offset}")
+
+
+def _last_record(data: bytes, count: int) -> int:
+    """Where the last of so many records begins; they must be all of `data`.
+
+    Records are stepped over by their lengths: what is in them is not looked at. Lengths of one and
+    of two bytes are read inline, because this is done for every record of every compressed batch.
+    """
+    start = position = 0
+    end, shortest = len(data), _MIN_LENGTH
+    try:
+        for _ in range(count):
+            start = position
+            raw = data[position]
+            if raw < 0x80:
+                position += 1
+            else:
+                byte = data[position + 1]
+                if byte < 0x80:
+                    raw = raw & 0x7F | byte << 7
+                    position += 2
+                else:
+                    raw, position = long_varint(data, position + 1, raw)
+            if raw < shortest or raw & 1:
+                raise MalformedError(f"a record of length {(raw >> 1) ^ -(raw & 1)}")
+            position += raw >> 1
+    except IndexError:
+        raise MalformedError(f"fewer than {count} records") from None
+    if position != end:
+        raise MalformedError(f"{count} records end at byte {position} of {end}")
+    return start
+
+
+def _has_to_be_parsed(header: BatchHeader, now_ms: int, rules: ProduceRules) -> bool:
+    """Whether each record has to be looked at: for its key, or for its timestamp."""
+    if rules.compacted or rules.log_append_time:
+        return rules.compacted
+    return (
+        header.max_timestamp > now_ms + rules.timestamp_after_max_ms
+        or header.max_timestamp < header.base_timestamp
         or rules.timestamp_before_max_ms != NO_LIMIT
-    ):
-        created = header._replace(attributes=attributes)
-        max_timestamp = _inspect(buffer, created, now_ms, rules)
-    if attributes == header.attributes and max_timestamp == header.max_timestamp:
-        return header
-    return _restamped(buffer, header, attributes, max_timestamp)
+    )
 
 
-def _inspect(buffer: Buffer, header: BatchHeader, now_ms: int, rules: ProduceRules) -> int:
+def _inspect(
+    buffer: Buffer, header: BatchHeader, now_ms: int, rules: ProduceRules, max_decompressed: int
+) -> int:
     """Parse all records and check each; returns the greatest timestamp."""
     earliest, latest = now_ms - rules.timestamp_before_max_ms, now_ms + rules.timestamp_after_max_ms
     if rules.log_append_time:
@@ -420,7 +518,7 @@ def _inspect(buffer: Buffer, header: BatchHeader, now_ms: int, rules: ProduceRul
     errors: list[RecordError] = []
     max_timestamp = NO_TIMESTAMP
     with errors_as(ErrorCode.INVALID_RECORD):
-        for index, record in enumerate(_records(buffer, 0, header, rules.max_decompressed)):
+        for index, record in enumerate(_records(buffer, 0, header, max_decompressed)):
             timestamp = record.timestamp
             if record.offset != index:
                 raise _invalid(f"record {index} has offset delta {record.offset}")
@@ -517,7 +615,7 @@ def errors_as(code: ErrorCode) -> Iterator[None]:
     try:
         yield
     except OutputLimitError as error:
-        raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, f"the batch {error}") from None
+        raise DecompressedTooLargeError(f"the batch {error}") from None
     except ValueError as error:
         raise KafkaError(code, str(error)) from None
 
@@ -631,7 +729,7 @@ def parse_headers(
     return position
 
 
-def long_varint(data: bytes, position: int, raw: int) -> tuple[int, int]:
+def long_varint(data: Buffer, position: int, raw: int) -> tuple[int, int]:
     """The rest of a varint whose first byte said that there is more; still in zigzag form."""
     byte = data[position]
     if byte < 0x80:  # two bytes are by far the most frequent case

@@ -22,19 +22,18 @@ from .records import (
     CODEC_MASK,
     DELETE_HORIZON_BIT,
     HEADER_SIZE,
-    MAGIC,
     NO_TIMESTAMP,
     BatchHeader,
     MalformedError,
     ProduceRules,
     errors_as,
     long_varint,
+    too_large,
     validate_produced,
     with_payload,
     wrapped,
 )
 
-_MAGIC_AT, _CODEC_AT = 16, 22
 _INT64_MAX = (1 << 63) - 1
 
 
@@ -184,26 +183,30 @@ def without_records(header: BatchHeader) -> tuple[bytes, BatchHeader]:
     return with_payload(changed, b"")
 
 
-def needs_recompression(buffer: Buffer | None, rules: ProduceRules) -> bool:
-    """Whether what a client sent is to be stored in another codec. Nothing else is looked at."""
-    if rules.codec is None or buffer is None or len(buffer) < HEADER_SIZE:
-        return False
-    return buffer[_MAGIC_AT] == MAGIC and buffer[_CODEC_AT] & CODEC_MASK != rules.codec
+def as_stored(
+    buffer: Buffer | None,
+    version: int,
+    now_ms: int,
+    rules: ProduceRules,
+    *,
+    max_decompressed: int | None = None,
+) -> tuple[memoryview, BatchHeader]:
+    """What a client sent, checked and in the codec of its topic; returns it and its header.
 
-
-def in_topic_codec(buffer: Buffer, version: int, now_ms: int, rules: ProduceRules) -> bytes:
-    """What a client sent, in the codec of its topic; for a batch that needs recompression.
-
-    Args: as for `validate_produced`, which has to see the result once more.
+    Args: as for `validate_produced`.
 
     Raises KafkaError: as `validate_produced` and `recompressed`.
     """
-    header = validate_produced(buffer, version, now_ms, rules)
-    assert rules.codec is not None
-    batch, _ = recompressed(
+    header = validate_produced(buffer, version, now_ms, rules, max_decompressed=max_decompressed)
+    assert buffer is not None
+    if rules.codec is None or rules.codec == header.codec:
+        return memoryview(buffer), header
+    batch, header = recompressed(
         buffer, header, rules.codec, rules.compression_level, rules.max_decompressed
     )
-    return batch
+    if len(batch) > rules.max_message_bytes:
+        raise too_large(len(batch), rules)
+    return memoryview(batch), header
 
 
 def recompressed(

@@ -992,7 +992,8 @@ _LIMITS = (
         "decompressed.batch.max.bytes",
         Type.LONG,
         "67108864",
-        "Largest record batch after decompression, where the broker has to look inside one.",
+        "Largest record batch after decompression. A larger one that a client sends is refused with "
+        "MESSAGE_TOO_LARGE.",
         unit="bytes",
         minimum=1,
         dynamic=False,

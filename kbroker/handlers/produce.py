@@ -17,12 +17,15 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.message_sets import is_message_set, to_batch
 from kbroker.protocol.messages.produce import ProduceRequest, ProduceResponse
 from kbroker.protocol.records import (
+    BatchHeader,
+    DecompressedTooLargeError,
     ProduceRules,
     RecordsRefusedError,
+    claimed_codec,
     claims_transaction,
-    read_header,
+    validate_produced,
 )
-from kbroker.protocol.rewriting import in_topic_codec, needs_recompression
+from kbroker.protocol.rewriting import as_stored
 from kbroker.registry import handles
 from kbroker.replica import Replica
 from kbroker.storage.errors import StorageError
@@ -42,6 +45,12 @@ FIRST_VERSION_WITH_LEADERS = 10
 """Whose answers say who leads instead (KIP-951)."""
 LIGHT_BYTES_MAX = 4096
 """A batch of this size is compressed in less time than another thread takes to begin with it."""
+LIGHT_COMPRESSED_BYTES_MAX = 16 * 1024
+"""A compressed batch of this size is opened at once, as long as no more bytes come out than ..."""
+LIGHT_DECOMPRESSED_BYTES_MAX = 64 * 1024
+"""... these, which take a quarter of a millisecond (gzip)."""
+COSTLY_AT_ONCE_MAX = 32
+"""So many batches of one request are opened, or recompressed, before others have a turn."""
 
 
 Answer: TypeAlias = ProduceResponse | Pending[ProduceResponse] | None
@@ -54,9 +63,10 @@ def produce(ctx: Context, request: ProduceRequest) -> Answer | Later:
     """Behaviour: appends in arrival order; answers acks=all when all batches are below the high
     watermark, acks=1 when they are durable on this node.
 
-    A batch in another codec than its topic's `compression.type` is recompressed before; the next
-    request of the connection waits for that. A transactional batch is appended only when the
-    transaction knows of its partition.
+    A compressed batch is opened before, to see that its records are there, and one in another codec
+    than its topic's `compression.type` is recompressed; where that takes long, the next request of
+    the connection waits for it. A transactional batch is appended only when the transaction knows
+    of its partition.
 
     Versions: 0 to 2 carry messages of the formats before record batches, which are converted as
     Kafka did before 4.0. librdkafka before 2.11.1 compresses only when it sees 0 (KAFKA-18659).
@@ -75,8 +85,6 @@ def produce(ctx: Context, request: ProduceRequest) -> Answer | Later:
             return work.ask_and_append(missing)
     elif _claims_transaction(request):
         work.refuse_all()
-    if ctx.version < FIRST_VERSION_OF_BATCHES:
-        return work.prepare_and_append()
     return work.append_all()
 
 
@@ -85,6 +93,7 @@ class _ProduceWork:
 
     __slots__ = (
         "acks",
+        "costly",
         "ctx",
         "failed",
         "node",
@@ -110,6 +119,7 @@ class _ProduceWork:
         if request.transactional_id is not None:
             self.transaction = ProduceTransaction(ctx, request.transactional_id)
         self.failed = False
+        self.costly = 0
         self.waiting: list[tuple[Replica, int, ProduceResponse.Partition]] = []
         self.response = ProduceResponse()
 
@@ -173,12 +183,17 @@ class _ProduceWork:
         return self.ctx.turn.run(self._answer())
 
     async def prepare_and_append(self) -> Answer:
-        """Append what is not appended yet, with the heavy work that it takes before."""
+        """Append what is not appended yet, from a batch on that takes heavy work before."""
         turn = self.ctx.turn
+        is_heavy = True
         async for topic, answer in turn.each(self._topics()):
             rows = answer.partition_responses
             async for partition in turn.each(topic.partition_data[len(rows) :]):
-                rows.append(await self._prepare_and_append(topic, partition))
+                row = None if is_heavy else self._append_unless_heavy(topic, partition)
+                if row is None:
+                    row = await self._prepare_and_append(topic, partition)
+                rows.append(row)
+                is_heavy, self.costly = False, 0
         return await turn.finish(self._answer())
 
     def _topics(self) -> Iterator[tuple[ProduceRequest.Topic, ProduceResponse.Topic]]:
@@ -220,19 +235,16 @@ class _ProduceWork:
         records = partition.records
         heavy = self.node.heavy_work
         try:
-            if self.version < FIRST_VERSION_OF_BATCHES and is_message_set(records):
-                rules = self._admit(topic, partition.index).log.config.produce_rules
-                batch = await heavy.run(partial(to_batch, records, rules))
-                if batch is None:
-                    return ProduceResponse.Partition(index=partition.index, base_offset=-1)
-                records = memoryview(batch)
             rules = self._admit(topic, partition.index).log.config.produce_rules
-            if records is not None and needs_recompression(records, rules):
-                batch = await heavy.run(
-                    partial(in_topic_codec, records, self.version, self.now_ms, rules)
-                )
-                records = memoryview(batch)
-            return self._append(self._admit(topic, partition.index), partition.index, records)
+            if self._is_old_format(records):
+                converted = await heavy.run(partial(to_batch, records, rules))
+                if converted is None:
+                    return ProduceResponse.Partition(index=partition.index, base_offset=-1)
+                records = memoryview(converted)
+            batch, header = await heavy.run(
+                partial(as_stored, records, self.version, self.now_ms, rules)
+            )
+            return self._append(self._admit(topic, partition.index), partition.index, batch, header)
         except KafkaError as error:
             return self._refuse(partition.index, error)
 
@@ -244,22 +256,46 @@ class _ProduceWork:
         try:
             replica = self._admit(topic, partition.index)
             rules = replica.log.config.produce_rules
-            if rules.codec is not None and records is not None:
-                if _is_heavy(records, rules):
+            codec = claimed_codec(records)
+            if codec or rules.codec is not None or self.version < FIRST_VERSION_OF_BATCHES:
+                if self._is_heavy(records, codec, rules):
                     return None
-                if needs_recompression(records, rules):
-                    batch = in_topic_codec(records, self.version, self.now_ms, rules)
-                    records = memoryview(batch)
-            return self._append(replica, partition.index, records)
+                self.costly += 1
+                records, header = as_stored(
+                    records,
+                    self.version,
+                    self.now_ms,
+                    rules,
+                    max_decompressed=min(LIGHT_DECOMPRESSED_BYTES_MAX, rules.max_decompressed),
+                )
+            else:
+                header = validate_produced(records, self.version, self.now_ms, rules)
+            return self._append(replica, partition.index, records, header)
+        except DecompressedTooLargeError:
+            return None
         except KafkaError as error:
             return self._refuse(partition.index, error)
 
+    def _is_heavy(self, records: memoryview | None, codec: int, rules: ProduceRules) -> bool:
+        """Whether a batch may take longer than the event loop should be kept."""
+        if records is None:
+            return False
+        if self._is_old_format(records) or self.costly == COSTLY_AT_ONCE_MAX:
+            return True
+        if rules.codec is None or rules.codec == codec:
+            return codec != Codec.NONE and len(records) > LIGHT_COMPRESSED_BYTES_MAX
+        return codec != Codec.NONE or len(records) > LIGHT_BYTES_MAX
+
+    def _is_old_format(self, records: memoryview | None) -> bool:
+        return self.version < FIRST_VERSION_OF_BATCHES and is_message_set(records)
+
     def _append(
-        self, replica: Replica, index: int, records: memoryview | None
+        self, replica: Replica, index: int, batch: memoryview | None, header: BatchHeader
     ) -> ProduceResponse.Partition:
+        assert batch is not None
         if self.transaction is not None:
-            self.transaction.check(replica, records)
-        appended = self._append_to(replica, records)
+            self.transaction.check(replica, batch)
+        appended = self._append_to(replica, batch, header)
         row = ProduceResponse.Partition(
             index=index,
             base_offset=appended.base_offset,
@@ -295,12 +331,10 @@ class _ProduceWork:
         self.failed = True
         return _refusal(index, error)
 
-    def _append_to(self, replica: Replica, records: memoryview | None) -> Appended:
+    def _append_to(self, replica: Replica, batch: memoryview, header: BatchHeader) -> Appended:
         all_in_sync = self.acks == ALL_IN_SYNC
         try:
-            return replica.append_produced(
-                records, self.version, self.now_ms, all_in_sync=all_in_sync
-            )
+            return replica.append_produced(batch, header, self.now_ms, all_in_sync=all_in_sync)
         except StorageError as error:
             self.node.report_storage_error(replica.topic, replica.index, error)
             raise
@@ -355,13 +389,6 @@ def _claims_transaction(request: ProduceRequest) -> bool:
             if claims_transaction(partition.records):
                 return True
     return False
-
-
-def _is_heavy(records: memoryview, rules: ProduceRules) -> bool:
-    """Whether a batch is to be recompressed elsewhere: one that is compressed may be large."""
-    if not needs_recompression(records, rules):
-        return False
-    return len(records) > LIGHT_BYTES_MAX or read_header(records).codec != Codec.NONE
 
 
 def _fail(row: ProduceResponse.Partition, code: ErrorCode) -> None:

@@ -23,6 +23,7 @@ from kbroker.protocol.messages.transactions import (
     DescribeProducersRequest,
     WriteTxnMarkersRequest,
 )
+from kbroker.protocol.records import read_header
 from kbroker.slices import Turn
 from kbroker.waiters import FetchWait
 
@@ -255,8 +256,8 @@ async def test_what_is_written_while_others_have_their_turn_is_not_missed(
         def write_first(wait: FetchWait, missing_bytes: int, deadline: float) -> None:
             if not written:
                 records = memoryview(batch([b"now"]))
-                now_ms = broker.node.clock.log_ms()
-                written.append(replica.append_produced(records, 9, now_ms, all_in_sync=True))
+                header, now_ms = read_header(records), broker.node.clock.log_ms()
+                written.append(replica.append_produced(records, header, now_ms, all_in_sync=True))
             begin_waiting(wait, missing_bytes, deadline)
 
         monkeypatch.setattr(FetchWait, "__init__", write_first)

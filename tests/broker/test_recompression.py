@@ -5,20 +5,21 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kbroker.broker import Broker
-from kbroker.handlers import produce as produce_handler
 from kbroker.handlers.produce import LIGHT_BYTES_MAX
 from kbroker.heavy_work import HeavyWork
+from kbroker.protocol import rewriting
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.compression import Codec
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.produce import ProduceRequest
 from kbroker.protocol.records import (
     HEADER_SIZE,
-    ProduceRules,
+    BatchHeader,
     Record,
     encode_batch,
     iter_headers,
@@ -26,7 +27,7 @@ from kbroker.protocol.records import (
     read_records,
     with_payload,
 )
-from kbroker.protocol.rewriting import in_topic_codec
+from kbroker.protocol.rewriting import recompressed
 
 from ..brokers import Start, started
 from ..wire import (
@@ -203,17 +204,17 @@ async def test_a_batch_that_grows_beyond_the_limit(wire: Wire) -> None:
 async def test_heavy_batches_leave_the_event_loop_alone(
     broker: Broker, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    threads: list[tuple[int, bool]] = []
+    in_loop: list[bool] = []
 
-    def noted(records: memoryview, version: int, now_ms: int, rules: ProduceRules) -> bytes:
-        threads.append((len(records), threading.current_thread() is threading.main_thread()))
-        return in_topic_codec(records, version, now_ms, rules)
+    def noted(*args: Any) -> tuple[bytes, BatchHeader]:
+        in_loop.append(threading.current_thread() is threading.main_thread())
+        return recompressed(*args)
 
-    monkeypatch.setattr(produce_handler, "in_topic_codec", noted)
+    monkeypatch.setattr(rewriting, "recompressed", noted)
     await create_topic(wire, "t", configs={"compression.type": "zstd"})
     for records in (batch([HEAVY]), batch([LIGHT], codec=Codec.GZIP), batch([LIGHT])):
         assert (await produce(wire, T, records)).error_code == 0
-    assert [in_loop for _, in_loop in threads] == [False, False, True]
+    assert in_loop == [False, False, True]
 
 
 async def test_without_an_answer(wire: Wire) -> None:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tracemalloc
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 
 import lz4.frame
@@ -36,6 +36,7 @@ from kbroker.protocol.records import (
     LOG_APPEND_TIME_BIT,
     TRANSACTIONAL_BIT,
     BatchHeader,
+    DecompressedTooLargeError,
     FoundRecord,
     Marker,
     ProduceRules,
@@ -54,6 +55,7 @@ from kbroker.protocol.records import (
     stamp_log_append_time,
     validate_produced,
 )
+from kbroker.protocol.rewriting import as_stored
 
 with warnings.catch_warnings():
     # kafka-python loads its schemas through a deprecated function of importlib.
@@ -809,10 +811,102 @@ def test_offset_deltas_count_up() -> None:
     assert refused(batch, COMPACTED) == ErrorCode.INVALID_RECORD
 
 
-def test_ordinary_topics_keep_batches_closed() -> None:
-    # The difference from Kafka that validate_produced states: nothing inside is looked at.
-    for codec in Codec:
-        batch = with_payload(b"these are no records", codec)
+TEN = [Record(b"k", b"value %d" % n, NOW + n) for n in range(10)]
+
+
+def frames(deltas: Iterable[int] = range(10)) -> bytes:
+    """Uncompressed records with these offset deltas."""
+    return b"".join(
+        encode_batch([Record(b"k", b"v", NOW, (), delta)], keep_offsets=True)[HEADER_SIZE:]
+        for delta in deltas
+    )
+
+
+def damaged_streams(codec: Codec) -> Iterator[bytes]:
+    stream = compress(codec, frames())
+    yield b"this is no stream of any codec"
+    yield b""
+    yield stream + b"x"
+    yield from (stream[:end] for end in range(len(stream)))
+
+
+@pytest.mark.parametrize("codec", list(Codec)[1:])
+def test_what_does_not_decompress_is_refused(codec: Codec) -> None:
+    for stream in damaged_streams(codec):
+        for count in (1, 10, 1000):
+            batch = with_payload(stream, codec, count)
+            assert refused(batch) == ErrorCode.INVALID_RECORD, (stream, count)
+
+
+WRONG_RECORDS = {
+    "fewer than it claims": (frames(), 11),
+    "far fewer than it claims": (frames(), 100_000),
+    "more than it claims": (frames(), 9),
+    "none": (b"", 1),
+    "empty ones": (bytes(9_000_000), 9_000_000),
+    "one that is too short": (b"\x02\x00" * 10, 10),
+    "one of a negative length": (frames(range(9)) + b"\x0f" + frames([9])[1:], 10),
+    "a length that does not end": (b"\xff" * 20, 2),
+    "a length beyond the end": (frames(range(9)) + b"\x7e" + frames([9])[1:], 10),
+    "bytes behind the last one": (frames() + b"x", 10),
+    "a first one that is not the first": (frames(range(1, 11)), 10),
+    "a last one that is not the last": (frames([*range(9), 3]), 10),
+    "a last one that cannot be read": (frames()[:-1] + b"\x05", 10),
+}
+
+
+@pytest.mark.parametrize("codec", list(Codec)[1:])
+@pytest.mark.parametrize("name", WRONG_RECORDS)
+def test_what_decompresses_to_other_records_is_refused(name: str, codec: Codec) -> None:
+    content, count = WRONG_RECORDS[name]
+    batch = with_payload(compress(codec, content), codec, count)
+    for rules in (ProduceRules(), ProduceRules(log_append_time=True), COMPACTED):
+        assert refused(batch, rules) == ErrorCode.INVALID_RECORD
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+@pytest.mark.parametrize("size", [1, 50, 60, 100, 10_000, 2_100_000])
+def test_records_of_any_length_are_stepped_over(codec: Codec, size: int) -> None:
+    rules = ProduceRules(max_message_bytes=10 * MIB)
+    batch = encode_batch([Record(b"k", bytes(size), NOW)] * 3, codec=codec)
+    assert validate_produced(batch, 9, NOW, rules) == read_header(batch)
+
+
+@pytest.mark.parametrize("codec", list(Codec)[1:])
+def test_records_that_are_recompressed_are_looked_at_then(codec: Codec) -> None:
+    rules = ProduceRules(codec=Codec.NONE)
+    batch = with_payload(compress(codec, frames()), codec, 11)
+    assert validate_produced(batch, 9, NOW, rules) == read_header(batch)
+    with pytest.raises(KafkaError, match="INVALID_RECORD"):
+        as_stored(batch, 9, NOW, rules)
+
+
+@pytest.mark.parametrize("codec", list(Codec)[1:])
+@pytest.mark.parametrize("compacted", [True, False])
+def test_a_batch_is_opened_up_to_a_limit_first(codec: Codec, compacted: bool) -> None:
+    rules = ProduceRules(compacted=compacted)
+    batch = encode_batch(TEN, codec=codec)
+    size = len(encode_batch(TEN)) - HEADER_SIZE
+    with pytest.raises(DecompressedTooLargeError):
+        validate_produced(batch, 9, NOW, rules, max_decompressed=size - 1)
+    assert validate_produced(batch, 9, NOW, rules, max_decompressed=size)
+
+
+def test_the_first_of_uncompressed_records_fits() -> None:
+    """The others are not looked at, which is a difference from Kafka."""
+    for payload, count in (
+        (b"this is no record", 1),
+        (b"this is no record", 2),
+        (b"\xff" * 17, 1),
+        (b"\xff" * 7, 1),
+        (frames([0]) + b"x", 1),
+        (frames([0])[:-1], 1),
+        (frames([0, 1]), 1),
+        (b"\x04" + bytes(20), 2),
+    ):
+        assert refused(with_payload(payload, count=count)) == ErrorCode.INVALID_RECORD
+    for payload, count in ((frames([0]), 1), (frames(), 10), (frames() + b"x" * 7, 11)):
+        batch = with_payload(payload, count=count)
         assert validate_produced(batch, 9, NOW) == read_header(batch)
 
 

@@ -92,6 +92,10 @@ class FaultyConnection(Connection):
 
     # -- requests
 
+    async def _handle_frames(self) -> None:
+        await super()._handle_frames()
+        self._node.changes.happened()  # who waits for rest looks again: less is being worked on
+
     async def _handle(self, api: Api, header: RequestHeader, request: Any, rows: int = 0) -> None:
         self._get_to_know(header)
         if self.is_spared:

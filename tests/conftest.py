@@ -5,9 +5,10 @@ Environment variables stand for the options in a soak run.
 
 from __future__ import annotations
 
+import logging
 import os
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
@@ -93,3 +94,16 @@ async def wire(broker: Broker) -> AsyncIterator[Wire]:
     """A connection to `broker`."""
     async with connected(broker.endpoint) as opened:
         yield opened
+
+
+@pytest.fixture
+def restored_logging() -> Iterator[None]:
+    """A command that serves sets up the logging of its process, which here is that of all tests."""
+    root = logging.getLogger()
+    kept = (root.handlers[:], root.level, logging.getLogger("kbroker").level)
+    yield
+    root.handlers[:] = kept[0]
+    root.setLevel(kept[1])
+    logging.getLogger("kbroker").setLevel(kept[2])
+    logging.getLogger("kbroker.protocol").setLevel(logging.NOTSET)
+    logging.getLogger("trio.serve_listeners").filters.clear()

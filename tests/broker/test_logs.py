@@ -3,7 +3,6 @@
 import json
 import logging
 import sys
-from collections.abc import Iterator
 from functools import partial
 
 import pytest
@@ -102,18 +101,6 @@ def test_what_is_told_all_the_time_is_logged_once_in_a_while() -> None:
     first.created, soon.created, later.created = 1000.0, 1059.9, 1060.0
     assert [bool(seldom.filter(each)) for each in (first, soon, later)] == [True, False, True]
     assert "OSError" not in JsonFormatter().format(first)
-
-
-@pytest.fixture
-def restored_logging() -> Iterator[None]:
-    root = logging.getLogger()
-    kept = (root.handlers[:], root.level, logging.getLogger("kbroker").level)
-    yield
-    root.handlers[:] = kept[0]
-    root.setLevel(kept[1])
-    logging.getLogger("kbroker").setLevel(kept[2])
-    logging.getLogger("kbroker.protocol").setLevel(logging.NOTSET)
-    logging.getLogger("trio.serve_listeners").filters.clear()
 
 
 @pytest.mark.usefixtures("restored_logging")

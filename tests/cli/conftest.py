@@ -27,7 +27,9 @@ class Cli(Protocol):
 
 
 @pytest.fixture(autouse=True)
-def no_settings_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def no_settings_of_this_machine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, restored_logging: None
+) -> None:
     monkeypatch.delenv(ENVIRONMENT, raising=False)
     monkeypatch.setenv(FILE_VARIABLE, str(tmp_path / "profiles.toml"))
 

@@ -72,23 +72,20 @@ def encode_response(correlation_id: int, key: int, version: int, message: object
     Raises:
       EncodeError: as `compile.encode`.
     """
-    header = _response_header(correlation_id, key, version)
-    return _framed(header, encode_after(header, message, version))
+    out = bytearray(_RESPONSE.pack(0, correlation_id))
+    if version in _flexible_versions(key) and key != _API_VERSIONS:
+        out.append(0)
+    return _framed(out, encode_after(out, message, version))
 
 
 def encode_response_in_slices(
     correlation_id: int, key: int, version: int, message: object
 ) -> Generator[None, None, list[Part]]:
     """Like `encode_response`, as a generator that pauses now and then and returns the parts."""
-    header = _response_header(correlation_id, key, version)
-    return _framed(header, (yield from encode_in_slices(header, message, version)))
-
-
-def _response_header(correlation_id: int, key: int, version: int) -> bytearray:
     out = bytearray(_RESPONSE.pack(0, correlation_id))
     if version in _flexible_versions(key) and key != _API_VERSIONS:
         out.append(0)
-    return out
+    return _framed(out, (yield from encode_in_slices(out, message, version)))
 
 
 def encode_request(

@@ -10,7 +10,7 @@ needed: the writer is idle only while it waits for the reader to hand over, and 
 task is alone.
 
 What was read is finished: when the client goes, the requests that are here already are still carried
-out, in order, and their answers dropped. One client does not hold up the others: the reader lets them
+out, in order, and their answers dropped; only what just asks for an answer is left out. One client does not hold up the others: the reader lets them
 have their turn after some milliseconds, in large requests and answers as well, and it stops while the
 client does not take the answers that it has.
 """
@@ -254,6 +254,8 @@ class Connection:
             unfinished: Awaitable[None] | None
             if api is None or header.api_version not in api.versions:
                 self._refuse_or_answer(header)
+                unfinished = None
+            elif self._gone and api.only_looks:
                 unfinished = None
             elif len(frame) > SMALL_BYTES:
                 unfinished = self._handle_large(api, header, frame, offset)

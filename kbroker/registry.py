@@ -32,6 +32,30 @@ HANDLER_MODULES = (
 )
 """Modules of kbroker.handlers; they are named like the messages that they answer."""
 
+ONLY_LOOK = frozenset(
+    {
+        ApiKey.FETCH,
+        ApiKey.LIST_OFFSETS,
+        ApiKey.METADATA,  # the topic that it may create is asked for again by who needs it
+        ApiKey.OFFSET_FETCH,
+        ApiKey.DESCRIBE_GROUPS,
+        ApiKey.LIST_GROUPS,
+        ApiKey.API_VERSIONS,
+        ApiKey.OFFSET_FOR_LEADER_EPOCH,
+        ApiKey.DESCRIBE_CONFIGS,
+        ApiKey.DESCRIBE_LOG_DIRS,
+        ApiKey.LIST_PARTITION_REASSIGNMENTS,
+        ApiKey.DESCRIBE_QUORUM,
+        ApiKey.DESCRIBE_CLUSTER,
+        ApiKey.DESCRIBE_PRODUCERS,
+        ApiKey.DESCRIBE_TRANSACTIONS,
+        ApiKey.LIST_TRANSACTIONS,
+        ApiKey.LIST_CONFIG_RESOURCES,
+        ApiKey.DESCRIBE_TOPIC_PARTITIONS,
+    }
+)
+"""What nobody does for the sake of its effect: it need not be done for a client that has gone."""
+
 
 @dataclass(frozen=True, slots=True)
 class Api:
@@ -41,6 +65,8 @@ class Api:
     versions: range
     handler: Callable[..., Any]
     request_class: type[Any]
+    only_looks: bool = False
+    """Whether it is of no use when nobody gets the answer."""
 
 
 def handles(key: ApiKey, *, versions: str) -> Callable[[Function], Function]:
@@ -74,5 +100,5 @@ def collect_apis(modules: Iterable[ModuleType]) -> dict[int, Api]:
             if key in apis:
                 raise ValueError(f"{key.name} has two handlers")
             request_class = messages.request_class(key)
-            apis[key] = Api(key, versions, function, request_class)
+            apis[key] = Api(key, versions, function, request_class, key in ONLY_LOOK)
     return dict(sorted(apis.items()))

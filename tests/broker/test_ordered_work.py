@@ -30,7 +30,7 @@ from kbroker.protocol.messages.configs import (
 )
 from kbroker.protocol.messages.groups import JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest
 from kbroker.protocol.messages.list_offsets import ListOffsetsRequest
-from kbroker.protocol.messages.metadata import MetadataRequest
+from kbroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from kbroker.protocol.messages.offsets import (
     OffsetCommitRequest,
     OffsetDeleteRequest,
@@ -48,7 +48,7 @@ from kbroker.protocol.messages.transactions import (
     TxnOffsetCommitRequest,
     WriteTxnMarkersRequest,
 )
-from kbroker.registry import load_apis
+from kbroker.registry import ONLY_LOOK, load_apis
 from kbroker.server import REAP_SECONDS
 from kbroker.waiters import Pending, Waiting
 
@@ -603,6 +603,7 @@ def test_every_api_is_looked_at() -> None:
     """Who adds one says what shows its effect."""
     assert not LOOKS & {*PAIRS, *PAIRS_OF_NODES, *NOT_SEEN}
     assert LOOKS | {*PAIRS, *PAIRS_OF_NODES, *NOT_SEEN} == set(load_apis())
+    assert {ApiKey.METADATA} == ONLY_LOOK - LOOKS
 
 
 def test_only_a_long_poll_is_begun_when_its_turn_comes() -> None:
@@ -721,6 +722,30 @@ async def test_many_requests_of_a_client_that_closes(start: Start, resets: bool)
                 await reset(wire)
         await is_left(broker)
         assert made(broker) == names(50)
+
+
+async def test_what_only_looks_is_not_done_for_a_client_that_has_gone() -> None:
+    """Or a few bytes of who takes no answers keep the broker at work for long."""
+    async with started() as broker:
+        looks = 0
+
+        def look(ctx: Any, asked: Any) -> MetadataResponse:
+            nonlocal looks
+            looks += 1
+            return MetadataResponse(cluster_id="x" * 20_000)
+
+        hand_to(broker, ApiKey.METADATA, look)
+        async with connected(broker.endpoint) as wire:
+            frame = wire.frame(*look_at_topics("t"), answered=False)
+            await wire.send_bytes(frame * 1000 + wire.frame(*creation("t")))
+            await until(lambda: broker.server.connections)
+            (connection,) = broker.server.connections
+            await until(lambda: connection._owes_too_much)
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            before = looks
+            await reset(wire)
+        await is_left(broker)
+        assert (looks, made(broker)) == (before, ["t"])
 
 
 async def test_a_client_that_half_closes_gets_all_its_answers(start: Start) -> None:

@@ -1,0 +1,385 @@
+"""What a client can do to a broker over the wire. Each function is one round of an attack.
+
+A round ends by itself; that the broker closes the connection is an end as well. Where a broker does
+what it must not do, the round raises `Spoilt`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Awaitable, Callable, Iterable
+from functools import cache
+from typing import Any, NamedTuple, TypeAlias
+
+import trio
+import trio.lowlevel
+from crc32c import crc32c
+
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.headers import encode_request
+from kbroker.protocol.messages.configs import DescribeConfigsRequest
+from kbroker.protocol.messages.fetch import FetchRequest
+from kbroker.protocol.messages.metadata import MetadataRequest
+from kbroker.protocol.messages.offsets import OffsetCommitRequest
+from kbroker.protocol.messages.produce import ProduceRequest
+from kbroker.protocol.messages.topics import CreateTopicsRequest
+from kbroker.protocol.messages.transactions import DescribeProducersRequest
+from kbroker.protocol.records import Record, encode_batch
+
+from ..wire import (
+    NEVER,
+    Topic,
+    Wire,
+    connected,
+    create_topic,
+    fetch_request,
+    produce_request,
+    request,
+)
+
+MANY = Topic("many")
+PARTITIONS = 3000
+SPOILT = Topic("spoilt")
+"""The topic that garbage is sent to."""
+FRAME_BYTES = 10 << 20
+"""A large request, below `socket.request.max.bytes`."""
+ROWS = 90_000
+"""Below `request.max.rows`."""
+TOO_MANY_ROWS = 700_000
+HOLD_SECONDS = 1.5
+GROUP, PARTITION = 32, 2
+GZIP = 1
+_CRC_AT, _ATTRIBUTES_AT, _LAST_DELTA_AT, _COUNT_AT, _RECORDS_AT = 17, 21, 23, 57, 61
+
+
+class Spoilt(Exception):
+    """The broker has done what it must not do."""
+
+
+class Target(NamedTuple):
+    """Where attacks go: the broker, and its port for orders if it has one."""
+
+    bootstrap: tuple[str, int]
+    control: tuple[str, int] | None = None
+
+
+Attack: TypeAlias = Callable[[Target], Awaitable[None]]
+
+
+async def prepare(target: Target) -> None:
+    """Make the topics that attacks ask for."""
+    async with connected(target.bootstrap) as wire:
+        known = await wire.ask(ApiKey.METADATA, 9, MetadataRequest(topics=None))
+        names = {each.name for each in known.topics}
+        if MANY.name not in names:
+            await create_topic(wire, MANY.name, PARTITIONS)
+        if SPOILT.name not in names:
+            await create_topic(wire, SPOILT.name)
+
+
+def frame(key: ApiKey, version: int, message: Any, client_id: str = "hostile") -> bytes:
+    parts: list[Any] = list(encode_request(key, version, 1, client_id, message))
+    return b"".join(parts)
+
+
+async def send_and_hold(wire: Wire, data: bytes, seconds: float = HOLD_SECONDS) -> None:
+    """Send as far as the broker takes it, and leave the answers where they are."""
+    with trio.move_on_after(seconds):
+        await wire.send_bytes(data)
+        await trio.sleep_forever()
+
+
+async def ask_all(target: Target, frames: Iterable[bytes]) -> None:
+    """Send requests one after the other, each on a connection of its own, and take the answers."""
+    for data in frames:
+        async with connected(target.bootstrap) as wire, trio.open_nursery() as nursery:
+            nursery.start_soon(wire.send_bytes, data)
+            await wire.stream.receive_some(4)
+            nursery.cancel_scope.cancel()
+
+
+# -- answers and turns
+
+
+@cache
+def all_metadata() -> bytes:
+    return frame(ApiKey.METADATA, 9, MetadataRequest(topics=None))
+
+
+async def answers_that_nobody_takes(target: Target) -> None:
+    async with connected(target.bootstrap) as wire:
+        await send_and_hold(wire, all_metadata() * 2000)
+
+
+async def answers_behind_a_long_poll(target: Target) -> None:
+    poll = frame(ApiKey.FETCH, 12, fetch_request(MANY, max_wait_ms=NEVER))
+    async with connected(target.bootstrap) as wire:
+        await send_and_hold(wire, poll + all_metadata() * 500)
+
+
+@cache
+def unknown_rows(count: int) -> bytes:
+    """A Produce request to partitions that do not exist."""
+    rows = [ProduceRequest.Partition(index=i + 10, records=b"") for i in range(count)]
+    topic = ProduceRequest.Topic(name=SPOILT.name, partition_data=rows)
+    return frame(ApiKey.PRODUCE, 9, ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[topic]))
+
+
+async def rows_behind_a_long_poll(target: Target) -> None:
+    poll = frame(ApiKey.FETCH, 12, fetch_request(MANY, max_wait_ms=NEVER))
+    async with connected(target.bootstrap) as wire:
+        await send_and_hold(wire, poll + unknown_rows(4000) * 100)
+
+
+async def many_requests_that_cost_little(target: Target) -> None:
+    asked = frame(ApiKey.API_VERSIONS, 0, request(ApiKey.API_VERSIONS))
+    async with connected(target.bootstrap) as wire, trio.open_nursery() as nursery:
+        nursery.start_soon(wire.send_bytes, asked * 5000)
+        for _ in range(5000):
+            await wire.receive_frame()
+
+
+# -- memory of requests
+
+
+def announced(size: int) -> bytes:
+    """The beginning of a request of so many bytes."""
+    return struct.pack(">ihhih", size, ApiKey.METADATA, 1, 1, -1) + bytes(4)
+
+
+async def announced_and_not_sent(target: Target) -> None:
+    async with connected(target.bootstrap) as wire:
+        await wire.send_bytes(announced(FRAME_BYTES))
+        for _ in range(8):
+            await trio.sleep(HOLD_SECONDS / 8)
+            await wire.send_bytes(b"\0")
+
+
+async def all_but_one_byte(target: Target) -> None:
+    data = announced(FRAME_BYTES)
+    async with connected(target.bootstrap) as wire:
+        await send_and_hold(wire, data + bytes(FRAME_BYTES + 3 - len(data)))
+
+
+async def one_byte_at_a_time(target: Target) -> None:
+    asked = frame(ApiKey.API_VERSIONS, 0, request(ApiKey.API_VERSIONS))
+    async with connected(target.bootstrap) as wire:
+        for i in range(len(asked)):
+            await wire.send_bytes(asked[i : i + 1])
+            await trio.lowlevel.checkpoint()
+        await wire.receive_frame()
+
+
+# -- one thing many times, and many things
+
+
+@cache
+def repetitions() -> tuple[bytes, ...]:
+    """Requests that name one thing again and again."""
+    producers = DescribeProducersRequest.Topic(name=MANY.name, partition_indexes=[0] * 20_000)
+    keys = ["retention.ms"] * ROWS
+    resource = DescribeConfigsRequest.Resource(
+        resource_type=PARTITION, resource_name=MANY.name, configuration_keys=keys
+    )
+    return (
+        frame(ApiKey.DESCRIBE_PRODUCERS, 0, DescribeProducersRequest(topics=[producers])),
+        frame(
+            ApiKey.DESCRIBE_GROUPS, 5, request(ApiKey.DESCRIBE_GROUPS, groups=["polite"] * 20_000)
+        ),
+        frame(
+            ApiKey.DESCRIBE_TRANSACTIONS,
+            0,
+            request(ApiKey.DESCRIBE_TRANSACTIONS, transactional_ids=["x"] * 20_000),
+        ),
+        frame(ApiKey.DESCRIBE_CONFIGS, 4, DescribeConfigsRequest(resources=[resource])),
+    )
+
+
+async def one_name_many_times(target: Target) -> None:
+    await ask_all(target, repetitions())
+
+
+@cache
+def settings_of_groups() -> bytes:
+    rows = [
+        DescribeConfigsRequest.Resource(resource_type=GROUP, resource_name=f"group-{i}")
+        for i in range(5000)
+    ]
+    return frame(ApiKey.DESCRIBE_CONFIGS, 4, DescribeConfigsRequest(resources=rows))
+
+
+async def settings_of_many_groups(target: Target) -> None:
+    await ask_all(target, [settings_of_groups()])
+
+
+def commit(count: int) -> bytes:
+    row = OffsetCommitRequest.Partition(partition_index=0, committed_offset=1)
+    topic = OffsetCommitRequest.Topic(name=MANY.name, partitions=[row] * count)
+    return frame(ApiKey.OFFSET_COMMIT, 7, OffsetCommitRequest(group_id="hostile", topics=[topic]))
+
+
+def poll_of(count: int) -> bytes:
+    row = FetchRequest.Partition(partition=0, fetch_offset=0, partition_max_bytes=1)
+    topic = FetchRequest.Topic(topic=MANY.name, partitions=[row] * count)
+    return frame(ApiKey.FETCH, 12, FetchRequest(max_wait_ms=0, topics=[topic]))
+
+
+def deletion(count: int) -> bytes:
+    names = [f"{i:x}" for i in range(count)]
+    return frame(ApiKey.DELETE_GROUPS, 2, request(ApiKey.DELETE_GROUPS, groups_names=names))
+
+
+@cache
+def long_requests(count: int) -> tuple[bytes, ...]:
+    return commit(count), poll_of(count), deletion(count), unknown_rows(count)
+
+
+async def many_rows(target: Target) -> None:
+    await ask_all(target, long_requests(ROWS))
+
+
+async def too_many_rows(target: Target) -> None:
+    await ask_all(target, long_requests(TOO_MANY_ROWS))
+
+
+@cache
+def session() -> bytes:
+    rows = [FetchRequest.Partition(partition=i) for i in range(40_000)]
+    topic = FetchRequest.Topic(topic="unknown", partitions=rows)
+    return frame(ApiKey.FETCH, 12, FetchRequest(max_wait_ms=0, session_epoch=0, topics=[topic]))
+
+
+async def sessions_of_unknown_partitions(target: Target) -> None:
+    await ask_all(target, [session()] * 5)
+
+
+# -- clients that do not wait
+
+
+def creation(names: Iterable[str], **fields: Any) -> bytes:
+    rows = [
+        CreateTopicsRequest.Topic(name=name, num_partitions=1, replication_factor=-1)
+        for name in names
+    ]
+    return frame(ApiKey.CREATE_TOPICS, 7, CreateTopicsRequest(topics=rows, **fields))
+
+
+async def asked_and_gone(target: Target) -> None:
+    """50 topics and away; they are there, and go in the same way."""
+    names = [f"gone-{i}" for i in range(50)]
+    async with connected(target.bootstrap) as wire:
+        await wire.send_bytes(creation(names))
+    asked = request(ApiKey.DELETE_TOPICS, topic_names=names)
+    async with connected(target.bootstrap) as wire:
+        await wire.send_bytes(frame(ApiKey.DELETE_TOPICS, 5, asked))
+
+
+# -- garbage
+
+
+def rewritten(data: bytes, *changes: tuple[int, bytes], records: bytes | None = None) -> bytes:
+    """A batch with other bytes at some places, and a good CRC."""
+    batch = bytearray(data if records is None else data[:_RECORDS_AT] + records)
+    for at, new in changes:
+        batch[at : at + len(new)] = new
+    struct.pack_into(">i", batch, 8, len(batch) - 12)
+    struct.pack_into(">I", batch, _CRC_AT, crc32c(bytes(batch[_ATTRIBUTES_AT:])))
+    return bytes(batch)
+
+
+@cache
+def garbage() -> dict[str, bytes]:
+    """Batches that are not what they say."""
+    one = encode_batch([Record(None, b"x", 1)])
+    gzip = (_ATTRIBUTES_AT, struct.pack(">h", GZIP))
+
+    def claims(count: int) -> list[tuple[int, bytes]]:
+        return [
+            (_LAST_DELTA_AT, struct.pack(">i", count - 1)),
+            (_COUNT_AT, struct.pack(">i", count)),
+        ]
+
+    return {
+        "what is no gzip": rewritten(one, gzip, *claims(1000), records=b"this is no gzip"),
+        "120 bytes of 9,000,000 records": rewritten(
+            one, gzip, *claims(9_000_000), records=bytes(59)
+        ),
+    }
+
+
+async def garbage_in_batches(target: Target) -> None:
+    async with connected(target.bootstrap) as wire:
+        for what, batch in garbage().items():
+            answer = await wire.ask(ApiKey.PRODUCE, 9, produce_request(SPOILT, batch))
+            row = answer.responses[0].partition_responses[0]
+            if not row.error_code:
+                raise Spoilt(f"{what} was acknowledged")
+
+
+async def names_for_terminals(target: Target) -> None:
+    """Escapes and ends of lines in every kind of name, and names that are too long for an error."""
+    escape = "\x1b]0;owned\x07\x9b31m\r\nERROR all is lost"
+    names = [escape, "\x1b" * 30_000, "é" * 16_000]
+    async with connected(target.bootstrap) as wire:
+        for name in names:
+            await wire.send(
+                ApiKey.FIND_COORDINATOR,
+                4,
+                request(ApiKey.FIND_COORDINATOR, coordinator_keys=[name]),
+            )
+            await wire.receive()
+            for key, version, message in (
+                (ApiKey.DESCRIBE_GROUPS, 5, request(ApiKey.DESCRIBE_GROUPS, groups=[name])),
+                (
+                    ApiKey.CREATE_TOPICS,
+                    7,
+                    CreateTopicsRequest(topics=[CreateTopicsRequest.Topic(name=name)]),
+                ),
+                (ApiKey.METADATA, 9, MetadataRequest(topics=[MetadataRequest.Topic(name=name)])),
+                (
+                    ApiKey.DESCRIBE_CONFIGS,
+                    4,
+                    DescribeConfigsRequest(
+                        resources=[
+                            DescribeConfigsRequest.Resource(resource_type=7, resource_name=name)
+                        ]
+                    ),
+                ),
+            ):
+                await wire.send(key, version, message, client_id=name[:1000])
+                await wire.receive()
+
+
+async def web_pages(target: Target) -> None:
+    """What a browser sends to a port of its own machine. Orders in it must not be obeyed."""
+    assert target.control is not None
+    order = b'{"order": "reset"}\r\n'
+    head = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(order)
+    stream = await trio.open_tcp_stream(*target.control)
+    async with stream:
+        await stream.send_all(head + order)
+        answer = b""
+        while more := await stream.receive_some(4096):
+            answer += more
+        if b'"ok": true' in answer:
+            raise Spoilt("the control port obeyed a web page")
+
+
+ATTACKS: dict[Attack, int] = {
+    answers_that_nobody_takes: 3,
+    answers_behind_a_long_poll: 3,
+    rows_behind_a_long_poll: 3,
+    many_requests_that_cost_little: 2,
+    announced_and_not_sent: 30,
+    all_but_one_byte: 15,
+    one_byte_at_a_time: 10,
+    one_name_many_times: 2,
+    settings_of_many_groups: 2,
+    many_rows: 2,
+    too_many_rows: 1,
+    sessions_of_unknown_partitions: 2,
+    asked_and_gone: 2,
+    garbage_in_batches: 1,
+    names_for_terminals: 2,
+}
+"""What is done, and on how many connections at the same time."""

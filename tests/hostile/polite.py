@@ -1,0 +1,135 @@
+"""The polite client: one request after the other, and how long the longest of each kind took.
+
+A process of its own, so that it waits for nobody but the broker. Prints a line of JSON for each line
+that it reads, about the time since the line before; ends at the end of its input.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import struct
+import sys
+import time
+from typing import Any
+
+from kbroker.protocol import messages
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.headers import decode_response, encode_request
+from kbroker.protocol.messages.groups import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
+from kbroker.protocol.messages.metadata import MetadataRequest
+
+from ..wire import Topic, batch, produce_request, request
+
+TOPIC = "polite"
+ANSWER_SECONDS = 60
+PAUSE_SECONDS = 0.002
+
+
+class Polite:
+    """One connection, and the waits on it."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._address = host, port
+        self.requests = 0
+        self.failures: list[str] = []
+        self.worst: dict[str, float] = {}
+        self._connect()
+
+    def _connect(self) -> None:
+        self._socket = socket.create_connection(self._address, timeout=ANSWER_SECONDS)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        row = MetadataRequest.Topic(name=TOPIC)
+        self._ask(ApiKey.METADATA, 9, MetadataRequest(topics=[row], allow_auto_topic_creation=True))
+        self._ask(
+            ApiKey.FIND_COORDINATOR,
+            4,
+            request(ApiKey.FIND_COORDINATOR, coordinator_keys=["polite"]),
+        )
+        self._join()
+
+    def _join(self) -> None:
+        protocol = JoinGroupRequest.Protocol(name="range", metadata=b"")
+        joined = self._ask(
+            ApiKey.JOIN_GROUP,
+            1,
+            JoinGroupRequest(
+                group_id="polite",
+                session_timeout_ms=60_000,
+                rebalance_timeout_ms=60_000,
+                protocol_type="consumer",
+                protocols=[protocol],
+            ),
+        )
+        self._member = {
+            "group_id": "polite",
+            "generation_id": joined.generation_id,
+            "member_id": joined.member_id,
+        }
+        self._ask(ApiKey.SYNC_GROUP, 1, SyncGroupRequest(**self._member))
+
+    def _ask(self, key: ApiKey, version: int, message: Any) -> Any:
+        parts: list[Any] = list(encode_request(key, version, 1, "polite", message))
+        self._socket.sendall(b"".join(parts))
+        (size,) = struct.unpack(">i", self._receive(4))
+        return decode_response(messages.response_class(key), self._receive(size), version)[1]
+
+    def _receive(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            more = self._socket.recv(size - len(data))
+            if not more:
+                raise ConnectionError("the broker closed the connection")
+            data += more
+        return data
+
+    def go_round(self) -> None:
+        """Ask each kind of request once. A failure is noted, and the client connects again."""
+        kinds = (
+            (ApiKey.PRODUCE, 9, produce_request(Topic(TOPIC), batch())),
+            (ApiKey.METADATA, 9, MetadataRequest(topics=[MetadataRequest.Topic(name=TOPIC)])),
+            (ApiKey.HEARTBEAT, 1, HeartbeatRequest(**self._member)),
+        )
+        try:
+            for key, version, message in kinds:
+                began = time.perf_counter()
+                answer = self._ask(key, version, message)
+                self._note(key, time.perf_counter() - began, _error_in(key, answer))
+        except OSError as error:
+            self.failures.append(str(error))
+            self._connect()
+
+    def _note(self, key: ApiKey, seconds: float, error: int) -> None:
+        self.requests += 1
+        self.worst[key.api_name] = max(self.worst.get(key.api_name, 0.0), seconds)
+        if error:
+            self.failures.append(f"{key.api_name}: error {error}")
+
+    def report(self) -> dict[str, Any]:
+        """What was seen since the last report."""
+        seen = {"requests": self.requests, "worst": self.worst, "failures": self.failures[:20]}
+        self.requests, self.worst, self.failures = 0, {}, []
+        return seen
+
+
+def _error_in(key: ApiKey, answer: Any) -> int:
+    if key == ApiKey.PRODUCE:
+        return int(answer.responses[0].partition_responses[0].error_code)
+    return int(answer.topics[0].error_code if key == ApiKey.METADATA else answer.error_code)
+
+
+def main() -> None:
+    host, port = sys.argv[1].rsplit(":", 1)
+    client = Polite(host, int(port))
+    while True:
+        client.go_round()
+        if select.select([0], [], [], PAUSE_SECONDS)[0]:
+            if not os.read(0, 1):
+                return
+            print(json.dumps(client.report()), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -11,7 +11,7 @@ import pytest
 from .attacks import FRAME_BYTES, Target
 from .run import Run, told_by
 
-SECONDS = 1.5
+SECONDS = 1
 REQUEST_BYTES = 64 << 20
 SETTINGS = {
     "queued.max.request.bytes": str(REQUEST_BYTES),
@@ -35,7 +35,7 @@ async def test_nobody_holds_up_a_polite_client(
             run = Run(Target(("127.0.0.1", port)), pid=server.pid, loop=ask)
             await run.attack(SECONDS)
     idle = run.phases[0]
-    wrongs = run.wrongs()
+    wrongs = run.wrongs(waits=False)
     for each in run.phases:
         if each.loop["pass"] > PASS_SECONDS_MAX:
             wrongs.append(f"{each.name}: the loop was busy for {each.loop['pass']:.3f} s")

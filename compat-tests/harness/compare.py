@@ -105,6 +105,12 @@ def any_order(comparison: Comparison, ours: Any, theirs: Any) -> bool:
     return Counter(ours) == Counter(theirs)
 
 
+def named_once(comparison: Comparison, ours: Any, theirs: Any) -> bool:
+    """A row for each thing, and theirs as often as the request names it; in whatever order."""
+    once = [each for each in theirs if " again " not in each]
+    return len(once) < len(theirs) and Counter(ours) == Counter(once)
+
+
 def same_batches(comparison: Comparison, ours: Any, theirs: Any) -> bool:
     """The same batches, of producers that stand for each other; transactions end when they do."""
     mine, other = _batches(ours), _batches(theirs)

@@ -244,7 +244,10 @@ class _ProduceWork:
             batch, header = await heavy.run(
                 partial(as_stored, records, self.version, self.now_ms, rules)
             )
-            return self._append(self._admit(topic, partition.index), partition.index, batch, header)
+            replica = self._admit(topic, partition.index)
+            if self.transaction is not None:
+                self.transaction.check(replica, batch)
+            return self._append(replica, partition.index, batch, header)
         except KafkaError as error:
             return self._refuse(partition.index, error)
 
@@ -255,6 +258,8 @@ class _ProduceWork:
         records = partition.records
         try:
             replica = self._admit(topic, partition.index)
+            if self.transaction is not None:
+                self.transaction.check(replica, records)  # before its records, as in Kafka
             rules = replica.log.config.produce_rules
             codec = claimed_codec(records)
             if codec or rules.codec is not None or self.version < FIRST_VERSION_OF_BATCHES:
@@ -293,8 +298,6 @@ class _ProduceWork:
         self, replica: Replica, index: int, batch: memoryview | None, header: BatchHeader
     ) -> ProduceResponse.Partition:
         assert batch is not None
-        if self.transaction is not None:
-            self.transaction.check(replica, batch)
         appended = self._append_to(replica, batch, header)
         row = ProduceResponse.Partition(
             index=index,

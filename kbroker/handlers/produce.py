@@ -192,8 +192,8 @@ class _ProduceWork:
                 row = None if is_heavy else self._append_unless_heavy(topic, partition)
                 if row is None:
                     row = await self._prepare_and_append(topic, partition)
+                    is_heavy, self.costly = False, 0
                 rows.append(row)
-                is_heavy, self.costly = False, 0
         return await turn.finish(self._answer())
 
     def _topics(self) -> Iterator[tuple[ProduceRequest.Topic, ProduceResponse.Topic]]:

@@ -160,7 +160,7 @@ async def test_answers_behind_a_long_poll_are_bounded() -> None:
 
 async def test_a_client_that_takes_no_answers_is_idle() -> None:
     """Nothing is read from it any more, so that its end is not seen either."""
-    async with started(connections_max_idle_ms=100) as broker:
+    async with started(connections_max_idle_ms=2000) as broker:
         async with connected(broker.endpoint) as wire:
             await create_topic(wire, "many", PARTITIONS)
             data = wire.frame(ApiKey.FETCH, 12, fetch_request(Topic("many"), max_wait_ms=NEVER))

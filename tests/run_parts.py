@@ -2,24 +2,31 @@
 
 Usage: python tests/run_parts.py [PART ...]; without a name all parts of tests/budget.toml run.
 Each run of pytest names its slowest tests.
-Exit status 1 when a part fails or the whole run takes longer than the limit.
+Exit status 1 when a part fails or the whole run takes longer than the limit: what still runs then is
+stopped.
 """
 
 from __future__ import annotations
 
+import math
 import os
+import signal
 import subprocess
 import sys
+import threading
 import time
 import tomllib
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-SLOWEST = "--durations=10 --durations-min=1"
+STOP_SECONDS = 20
+PYTEST_OPTIONS = "--durations=10 --durations-min=1 -o faulthandler_timeout=600"
+"""A test that takes ten minutes shows what its threads do."""
 
 
 def main(wanted: list[str]) -> int:
@@ -29,7 +36,8 @@ def main(wanted: list[str]) -> int:
     if unknown:
         print(f"no part named {', '.join(sorted(unknown))} in tests/budget.toml")
         return 2
-    rows = [(part, *run(part)) for part in parts]
+    give_up_at = time.monotonic() + 60 * budget["limit_minutes"]
+    rows = [(part, *run(part, give_up_at)) for part in parts]
     print("\npart        minutes  budget  result")
     for part, minutes, passed in rows:
         verdict = "passed" if passed else "FAILED"
@@ -44,26 +52,32 @@ def main(wanted: list[str]) -> int:
     return 0 if all(passed for _, _, passed in rows) else 1
 
 
-def run(part: dict[str, Any]) -> tuple[float, bool]:
-    """Run all commands of a part; returns minutes taken, and whether all of them passed."""
+def run(part: dict[str, Any], give_up_at: float = math.inf) -> tuple[float, bool]:
+    """Run all commands of a part; returns minutes taken, and whether all of them passed.
+
+    What runs longer than until `give_up_at` (`time.monotonic`) is stopped, and has not passed.
+    """
     started = time.monotonic()
     environment = dict(os.environ)
     environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment["PATH"]])
     environment["PYTHONPATH"] = str(ROOT / "tests")
     environment["PYTEST_PLUGINS"] = "skips"
-    environment["PYTEST_ADDOPTS"] = f"{environment.get('PYTEST_ADDOPTS', '')} {SLOWEST}"
+    environment["PYTEST_ADDOPTS"] = f"{environment.get('PYTEST_ADDOPTS', '')} {PYTEST_OPTIONS}"
     commands: list[str] = part["commands"]
     at_once = len(commands) if part.get("at_once") else 1
     with ThreadPoolExecutor(at_once) as threads:
         marks = [f"{number}| " if at_once > 1 else "" for number in range(1, len(commands) + 1)]
-        passed = [*threads.map(partial(_passes, environment, part["name"]), commands, marks)]
+        passes = partial(_passes, environment, part["name"], give_up_at)
+        passed = [*threads.map(passes, commands, marks)]
     return (time.monotonic() - started) / 60, all(passed)
 
 
-def _passes(environment: Mapping[str, str], part: str, command: str, mark: str) -> bool:
+def _passes(
+    environment: Mapping[str, str], part: str, give_up_at: float, command: str, mark: str
+) -> bool:
     """Run a command; `mark` is put before each line of its output."""
     print(f"\n{mark}--- {part}: {command}", flush=True)
-    with subprocess.Popen(
+    process = subprocess.Popen(
         command,
         shell=True,
         cwd=ROOT,
@@ -72,11 +86,35 @@ def _passes(environment: Mapping[str, str], part: str, command: str, mark: str) 
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-    ) as process:
-        assert process.stdout is not None
+        start_new_session=True,
+    )
+    printing = threading.Thread(target=_print_lines, args=(process, mark), daemon=True)
+    printing.start()
+    try:
+        process.wait(min(max(0, give_up_at - time.monotonic()), threading.TIMEOUT_MAX))
+    except subprocess.TimeoutExpired:
+        print(f"{mark}--- stopped, for the run is over its limit: {command}", flush=True)
+        _stop(process, printing)
+    except BaseException:
+        _stop(process, printing)
+        raise
+    printing.join(STOP_SECONDS)
+    return process.wait() == 0
+
+
+def _print_lines(process: subprocess.Popen[str], mark: str) -> None:
+    assert process.stdout is not None
+    with process.stdout:
         for line in process.stdout:
             print(f"{mark}{line}", end="", flush=True)
-    return process.returncode == 0
+
+
+def _stop(process: subprocess.Popen[str], printing: threading.Thread) -> None:
+    """End a command and what it has started: as a terminal would, so that it can say where it was."""
+    for number in (signal.SIGINT, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        printing.join(STOP_SECONDS)
 
 
 if __name__ == "__main__":

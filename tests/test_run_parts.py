@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import time
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -69,11 +70,43 @@ def test_the_slowest_tests_are_named(tmp_path: Path, capfd: pytest.CaptureFixtur
     assert "s call     test_sample.py::test_that_takes_long" in capfd.readouterr().out
 
 
+HANGS = """
+import threading
+
+def test_that_hangs():
+    print("so far", flush=True)
+    threading.Event().wait()
+"""
+
+
+def test_what_hangs_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(run_parts, "STOP_SECONDS", 5)
+    (tmp_path / "test_sample.py").write_text(HANGS)
+    pytest_there = f"{sys.executable} -m pytest -s -p no:cacheprovider --rootdir={tmp_path}"
+    command = f"{pytest_there} {tmp_path}; true"
+    minutes, passed = run_parts.run(part(command), time.monotonic() + 5)
+    assert not passed
+    assert minutes < 5
+    said = capfd.readouterr().out
+    assert "so far" in said
+    assert "stopped, for the run is over its limit" in said
+    assert "KeyboardInterrupt" in said
+
+
+def test_nobody_waits_for_what_a_command_leaves_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(run_parts, "STOP_SECONDS", 0.1)
+    assert run_parts.run(part("setsid sleep 60 & true"))[0] < 0.5
+
+
 def test_the_time_stands_beside_its_budget(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     minutes = {"lint": 0.5, "unit": 10.0}
-    monkeypatch.setattr(run_parts, "run", lambda part: (minutes[part["name"]], True))
+    monkeypatch.setattr(run_parts, "run", lambda part, _: (minutes[part["name"]], True))
     assert run_parts.main(["lint", "unit"]) == 0
     rows = capsys.readouterr().out.splitlines()[-3:]
     assert rows[0].split() == ["lint", "0.5", "1.0", "passed"]

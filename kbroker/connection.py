@@ -26,7 +26,13 @@ from typing import Any, TypeAlias, TypeGuard
 import trio
 
 from kbroker.protocol.api_keys import ApiKey
-from kbroker.protocol.compile import DecodeError, TooManyElements, decode_counted, decode_in_slices
+from kbroker.protocol.compile import (
+    DecodeError,
+    Encoded,
+    TooManyElements,
+    decode_counted,
+    decode_in_slices,
+)
 from kbroker.protocol.framing import FrameError, FrameReader
 from kbroker.protocol.headers import (
     RequestHeader,
@@ -510,7 +516,8 @@ class Connection:
         )
 
     def _trace_response(self, asked: RequestHeader, response: Any) -> None:
-        wire_logger.debug("%s < %d %s", self.peer.host, asked.correlation_id, response)
+        told = response.decoded() if isinstance(response, Encoded) else response
+        wire_logger.debug("%s < %d %s", self.peer.host, asked.correlation_id, told)
 
     def _peer_has_gone(self, error: OSError) -> None:
         """Nobody is there to be answered; what was read is finished all the same."""

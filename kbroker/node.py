@@ -52,6 +52,7 @@ from .replication.leading import Leading
 from .replication.quota import Quota, Side
 from .request_memory import RequestMemory
 from .scrubber import Scrubber
+from .shared_answers import SharedAnswers
 from .slices import Slices
 from .threads import InThread
 from .topics import NewTopic, create_topic
@@ -135,6 +136,8 @@ class Node:
         """Held by whoever checkpoints; while another one holds it, nothing is removed."""
         self.unhandled_errors = 0
         self.memory_errors = MemoryErrors()
+        self.answers_about_all = SharedAnswers(lambda: cluster.changes_seen)
+        """What clients are told that ask for the metadata of all topics."""
         self._logged: set[str] = set()
         self.history: History[tuple[str, int | None], Line] = History()
         """What changed in each partition and why; with None, in all partitions of a topic."""

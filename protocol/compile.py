@@ -25,6 +25,7 @@ from .schema import Field, Message, Struct, fields
 __all__ = [
     "DecodeError",
     "EncodeError",
+    "Encoded",
     "Part",
     "TooManyElements",
     "decode",
@@ -32,6 +33,7 @@ __all__ = [
     "decode_in_slices",
     "encode",
     "encode_bytes",
+    "encode_for_many",
     "encode_in_slices",
     "source",
 ]
@@ -172,6 +174,51 @@ def decode_in_slices(
 
 class TooManyElements(DecodeError):
     """All arrays of a message together have more elements than they may."""
+
+
+class Encoded(Message):
+    """A message that was encoded before, in the version that it is sent in: many get the same.
+
+    Parameters: `body` holds a message of `cls` in `version`. See `encode_for_many`.
+    """
+
+    __slots__ = ("body", "cls", "version")
+
+    VERSIONS = range(32)
+
+    def __init__(self, cls: type[Message], version: int, body: bytes) -> None:
+        self.cls = cls
+        self.version = version
+        self.body = body
+
+    def decoded(self) -> Any:
+        """The message, for who wants to look at it or to change it."""
+        return decode(self.cls, self.body, self.version)[0]
+
+
+def _append_body(message: Encoded, out: bytearray, parts: list[Part]) -> None:
+    parts.append(message.body)
+
+
+def _append_body_in_slices(
+    message: Encoded, out: bytearray, parts: list[Part]
+) -> Generator[None, None, None]:
+    yield
+    parts.append(message.body)
+
+
+def encode_for_many(message: object, version: int) -> Generator[None, None, Encoded]:
+    """Encode a message that holds no deferred range and is sent often.
+
+    A generator that pauses now and then and returns what stands for the message.
+    """
+    assert isinstance(message, Message)
+    parts = yield from encode_in_slices(bytearray(), message, version)
+    return Encoded(type(message), version, b"".join(parts))  # type: ignore[arg-type]
+
+
+Encoded.ENCODERS = dict.fromkeys(Encoded.VERSIONS, _append_body)
+Encoded.SLICED_ENCODERS = dict.fromkeys(Encoded.VERSIONS, _append_body_in_slices)
 
 
 _NOT_ENCODED = (struct.error, UnicodeEncodeError, AttributeError, TypeError)

@@ -141,6 +141,8 @@ class Cluster:
         """The min.insync.replicas of a topic; a node lays its defaults under that."""
         self.features: dict[str, int] = dict(INITIAL)
         """Finalized levels (KIP-584)."""
+        self.changes_seen = 0
+        """How often anything has changed since this was loaded."""
         self._collisions: dict[str, str] = {}
         self._store = store
         self._producer_ids_revision = ABSENT
@@ -748,6 +750,7 @@ class Cluster:
         self._store.watch(self._on_change, after=revision)
 
     def _on_change(self, change: Change) -> None:
+        self.changes_seen += 1
         created: list[Topic] = []
         deleted: list[Topic] = []
         touched: dict[uuid.UUID, Topic] = {}

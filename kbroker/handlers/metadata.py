@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Generator, Iterable
+from collections.abc import Coroutine, Generator, Hashable, Iterable, Iterator
 from typing import Any
 from uuid import UUID
 
@@ -10,6 +10,7 @@ from kbroker.cluster import NO_LEADER, Partition, Topic
 from kbroker.cluster.model import check_topic_name
 from kbroker.context import Context
 from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.compile import Encoded, encode_for_many
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.metadata import (
     DescribeTopicPartitionsRequest,
@@ -34,7 +35,7 @@ FIRST_VERSION_WITH_LISTENERS = 6
 @handles(ApiKey.METADATA, versions="0-13")
 def metadata(
     ctx: Context, request: MetadataRequest
-) -> MetadataResponse | Coroutine[Any, Any, MetadataResponse]:
+) -> MetadataResponse | Encoded | Coroutine[Any, Any, MetadataResponse | Encoded]:
     """Behaviour: brokers, and the topics asked for; creates missing ones where both sides allow it.
 
     Versions: 0 means all topics by an empty list, later ones by null; 10 and 11 carry topic ids in
@@ -44,6 +45,8 @@ def metadata(
     UNKNOWN_TOPIC_OR_PARTITION.
     """
     work = _Answer(ctx, request)
+    if work.is_about_all:
+        return ctx.node.answers_about_all.told(work.about_all_key(), work.about_all, ctx.turn)
     unfinished = ctx.turn.run(work.read())
     if unfinished is not None or work.missing:
         return work.finish(unfinished)
@@ -66,8 +69,25 @@ class _Answer:
         self.response = MetadataResponse()
 
     @property
-    def _asks_for_all(self) -> bool:
+    def is_about_all(self) -> bool:
+        """Whether all topics are asked for."""
         return self._request.topics is None or (self._ctx.version == 0 and not self._request.topics)
+
+    def about_all_key(self) -> Hashable:
+        """All that the answer about all topics depends on, beside what the cluster knows."""
+        ctx, request = self._ctx, self._request
+        return (
+            ctx.version,
+            request.include_topic_authorized_operations,
+            request.include_cluster_authorized_operations,
+            tuple((node.node_id, endpoint) for node, endpoint in ctx.brokers()),
+            tuple(map(self._nodes.leader_error, ctx.node.cluster.node_ids)),
+        )
+
+    def about_all(self) -> Generator[None, None, Encoded]:
+        """The answer about all topics."""
+        yield from self._tell(tuple(self._ctx.node.cluster.topics.values()))
+        return (yield from encode_for_many(self.response, self._ctx.version))
 
     def read(self) -> Generator[None, None, None]:
         """Look at what is asked for, and answer unless topics have to be made first."""
@@ -87,7 +107,7 @@ class _Answer:
                 if not len(self._asked) % TOPICS_AT_ONCE:
                     yield
         if not self.missing:
-            yield from self._tell()
+            yield from self._tell(self._find_all())
 
     def _must_be_created(self, row: MetadataRequest.Topic) -> bool:
         """Whether a topic is asked for by a legal name that there is not."""
@@ -124,10 +144,10 @@ class _Answer:
                 except KafkaError as error:
                     if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
                         self._failures[name] = error.code
-            await ctx.turn.finish(self._tell())
+            await ctx.turn.finish(self._tell(self._find_all()))
         return self.response
 
-    def _tell(self) -> Generator[None, None, None]:
+    def _tell(self, found: Iterable[Topic | MetadataResponse.Topic]) -> Generator[None, None, None]:
         ctx, cluster = self._ctx, self._ctx.node.cluster
         response = self.response = MetadataResponse(
             brokers=[
@@ -144,10 +164,6 @@ class _Answer:
                 else NOT_ASKED
             ),
         )
-        if self._asks_for_all:
-            found: Iterable[Topic | MetadataResponse.Topic] = tuple(cluster.topics.values())
-        else:
-            found = (self._find(name, topic_id) for name, topic_id in self._asked)
         for topic in found:
             if isinstance(topic, Topic):
                 row = self._topic_row(topic)
@@ -158,6 +174,10 @@ class _Answer:
             response.topics.append(row)
             if not len(response.topics) % TOPICS_AT_ONCE:
                 yield
+
+    def _find_all(self) -> Iterator[Topic | MetadataResponse.Topic]:
+        """The topics that are asked for by name or id."""
+        return (self._find(name, topic_id) for name, topic_id in self._asked)
 
     def _find(self, name: str | None, topic_id: UUID) -> Topic | MetadataResponse.Topic:
         """A topic that is asked for, or its row when there is none."""

@@ -15,6 +15,7 @@ from kbroker.context import Refused
 from kbroker.peers import client_id_of
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.compile import Encoded
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.headers import RequestHeader
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
@@ -291,7 +292,9 @@ async def _break_off() -> None:
 
 
 async def _resolve(result: Any) -> Any:
-    """The response that a handler's result stands for."""
+    """The response that a handler's result stands for, which may be changed."""
+    if isinstance(result, Encoded):
+        return result.decoded()
     if isinstance(result, Pending):
         return await result.wait()
     return await result.begin() if isinstance(result, Waiting) else result

@@ -275,6 +275,15 @@ async def test_a_server_that_is_not_under_test_has_nothing_to_do_with_faults() -
         assert [type(each) for each in broker.server.connections] == [Connection]
 
 
+async def test_an_error_in_what_many_are_told_is_told_to_one(
+    broker: RunningBroker, wire: Wire
+) -> None:
+    broker.fault("Metadata", error=HIT, at="after").on_call(2)
+    answers = [await metadata(wire) for _ in range(3)]
+    codes = [[row.error_code for row in answer.topics[0].partitions] for answer in answers]
+    assert codes == [[0, 0], [HIT, HIT], [0, 0]]
+
+
 # -- which requests
 
 

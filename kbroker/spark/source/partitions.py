@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping
@@ -14,13 +15,29 @@ from .offsets import EARLIEST, LATEST, Offsets, named
 from .offsets import TopicPartition as Partition
 from .options import AtOffsets, AtTimestamps, Bound, Everywhere, OptionError, SourceOptions
 
+logger = logging.getLogger(__name__)
+
 ANSWER_SECONDS = 60
+AGAIN_SECONDS = 0.2
+LEADER_CHANGES = {
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.REPLICA_NOT_AVAILABLE,
+    KafkaError.OFFSET_NOT_AVAILABLE,
+}
+"""What brokers say for a moment when a partition has another leader, or the same one anew."""
 INTERNAL = {"__consumer_offsets", "__transaction_state", "__share_group_state"}
 """A pattern does not select them, as with the connector; by name they can be read."""
 
 
 class SourceError(Exception):
     """The cluster has not what was asked for; the message says what and where."""
+
+
+class LeaderChange(SourceError):
+    """A partition's leader is not the one that the client knows."""
 
 
 class Partitions(ABC):
@@ -164,6 +181,18 @@ class WirePartitions(Partitions):
         return {name: range(len(topic.partitions)) for name, topic in found.topics.items()}
 
     def _listed(self, asked: Mapping[Partition, int]) -> Offsets:
+        give_up_at = time.monotonic() + ANSWER_SECONDS
+        while True:
+            try:
+                return self._told(asked)
+            except LeaderChange as error:
+                if time.monotonic() > give_up_at:
+                    raise
+                logger.debug("%s; asking again", error)
+            time.sleep(AGAIN_SECONDS)
+            self._topics()  # the client asks the leaders that it has seen in the metadata
+
+    def _told(self, asked: Mapping[Partition, int]) -> Offsets:
         if not asked:
             return {}
         answers = self.client.list_offsets(
@@ -182,7 +211,8 @@ class WirePartitions(Partitions):
     def _unreachable(self, error: KafkaException, what: str = "topics") -> SourceError:
         servers = self.options.kafka.get("bootstrap.servers")
         seen = f" ({self.last_error})" if self.last_error else ""
-        return SourceError(f"{servers} does not answer about {what}: {error.args[0].str()}{seen}")
+        kind = LeaderChange if error.args[0].code() in LEADER_CHANGES else SourceError
+        return kind(f"{servers} does not answer about {what}: {error.args[0].str()}{seen}")
 
 
 def _spec(at: int) -> OffsetSpec:

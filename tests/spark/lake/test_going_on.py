@@ -53,7 +53,8 @@ def archiving(spark: SparkSession, conf: Conf) -> Iterator[Events]:
     finally:
         runner.stop()
         thread.join(WAIT_SECONDS)
-    assert not failed, failed
+        if failed:
+            raise failed[0]
 
 
 def wait_until(is_so: Callable[[], bool], told: Events) -> None:

@@ -11,7 +11,7 @@ from kbroker.spark.source import arrow, wire
 from kbroker.spark.source.loss import DataLoss
 from kbroker.spark.source.offsets import OffsetRange
 from kbroker.spark.source.options import SourceOptions
-from kbroker.spark.source.partitions import SourceError
+from kbroker.spark.source.partitions import SourceError, WirePartitions
 from kbroker.testing import LocalBroker
 
 from .topics import Transaction, produce
@@ -46,6 +46,17 @@ def test_a_piece_out_of_the_middle(shared: LocalBroker) -> None:
     shared.create_topic("middle")
     produce(shared, "middle", [str(number) for number in range(100)])
     assert offsets(shared, "middle", 20, 70) == list(range(20, 70))
+
+
+@pytest.mark.parametrize("error", ["FENCED_LEADER_EPOCH", "NOT_LEADER_OR_FOLLOWER"])
+def test_a_leader_that_has_changed_is_asked_again(shared: LocalBroker, error: str) -> None:
+    shared.create_topic(error)
+    produce(shared, error, ["a", "b"])
+    cluster = WirePartitions(options(shared))
+    assert cluster.latest([(error, 0)], {}) == {(error, 0): 2}
+    fault = shared.fault("ListOffsets", error=error, topic=error).times(2)
+    assert cluster.latest([(error, 0)], {}) == {(error, 0): 2}
+    assert fault.hits == 2
 
 
 def test_control_and_aborted_records_at_the_end_do_not_hold_a_task_up(shared: LocalBroker) -> None:

@@ -79,6 +79,8 @@ def run_page(page: str, folder: Path, seconds: float = SECONDS) -> list[str]:
     ]
     if len(printed) <= len(commands):
         wrong.append(f"$ {commands[len(printed) - 1].text}\nfailed:\n{printed[-1]}")
+    if wrong:
+        wrong += [f"{log.name}:\n{log.read_text()[-2000:]}" for log in folder.glob("*.log")]
     return wrong
 
 

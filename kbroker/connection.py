@@ -103,7 +103,7 @@ class Connection:
         self._transport = transport
         self._frames = FrameReader(frame_bytes_max)
         self._claim = Claim(node.request_memory, peer.host, self._give_up)
-        self._turn = Turn()
+        self._turn = Turn(node.turns)
         self._replies: deque[Reply] = deque()
         self._unsent: list[Any] = []
         self._queued_bytes = 0
@@ -355,9 +355,11 @@ class Connection:
     async def _let_others(self) -> None:
         """Let others have their turn, and wait while the client does not take its answers."""
         self._send_or_hand_over()
-        await trio.lowlevel.cancel_shielded_checkpoint()
-        await self._wait_until_answers_are_taken()
-        self._turn.begin()
+        with trio.CancelScope(shield=True):
+            await self._turn.next()
+        if self._owes_too_much:
+            await self._wait_until_answers_are_taken()
+            self._turn.begin()
 
     async def _wait_until_answers_are_taken(self) -> None:
         while self._owes_too_much and not self._gone:

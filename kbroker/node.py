@@ -53,7 +53,7 @@ from .replication.quota import Quota, Side
 from .request_memory import RequestMemory
 from .scrubber import Scrubber
 from .shared_answers import SharedAnswers
-from .slices import Slices
+from .slices import Slices, TurnQueue
 from .threads import InThread
 from .topics import NewTopic, create_topic
 from .transactions import TransactionService
@@ -126,6 +126,7 @@ class Node:
         self.producer_ids = ProducerIds(cluster)
         self.fetch_sessions = FetchSessions(config.fetch_sessions_max, cluster.count_partitions)
         self.request_memory = RequestMemory(config.queued_max_request_bytes)
+        self.turns = TurnQueue()
         self.heavy_work = HeavyWork(in_thread)
         self.cleaner = Cleaner(self)
         self.scrubber = Scrubber(self)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import AsyncIterator, Coroutine, Generator, Iterable
 from typing import Any, Generic, TypeVar
 
@@ -14,7 +15,7 @@ SLICE_SECONDS = 0.0005
 REST = 4
 """How many times as long as a slice of work took the event loop is left to others."""
 TURN_SECONDS = 0.005
-"""How long one client may keep the event loop; each turn costs those who wait at most this long."""
+"""How long one client may keep the event loop; see `TurnQueue` for how many do."""
 
 
 class Slices:
@@ -35,18 +36,52 @@ class Slices:
             self._began = trio.current_time()
 
 
+class TurnQueue:
+    """Where those wait who have had their turn and want another one: one goes on in each pass of the
+    event loop, and so a pass takes about one turn, however many of them there are.
+
+    Without a queue each of them goes on in every pass: who sends little waits for the sum of all
+    their turns, and that for each time that its request comes back to the event loop.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[trio.Event] = deque()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    async def wait(self) -> None:
+        """Let one pass of the event loop go by, and those go on who came before."""
+        mine = trio.Event()
+        self._waiting.append(mine)
+        self._call_first()
+        try:
+            await mine.wait()
+        finally:
+            # The next one goes on in the next pass, whatever this one does in its turn.
+            self._waiting.remove(mine)
+            self._call_first()
+
+    def _call_first(self) -> None:
+        if self._waiting:
+            self._waiting[0].set()
+
+
 class Turn:
     """What one client does before the others have theirs: a number of requests, or a part of a
     large one.
+
+    Parameters: `queue` is where it waits for its next turn.
 
     Who goes over what a client sent, or over all that there is, goes over `each` of it, or writes
     the work as a generator that `run` carries out: that is for requests which are asked thousands of
     times in a second, because little work then costs no more than a plain call.
     """
 
-    __slots__ = ("_ends_at",)
+    __slots__ = ("_ends_at", "_queue")
 
-    def __init__(self) -> None:
+    def __init__(self, queue: TurnQueue) -> None:
+        self._queue = queue
         self._ends_at = trio.current_time() + TURN_SECONDS
 
     @property
@@ -57,8 +92,12 @@ class Turn:
     async def pause(self) -> None:
         """Let the others have their turn, if this one is over."""
         if self.is_over:
-            await trio.lowlevel.checkpoint()
-            self.begin()
+            await self.next()
+
+    async def next(self) -> None:
+        """Let the others have their turn, and begin another one."""
+        await self._queue.wait()
+        self.begin()
 
     def begin(self) -> None:
         """Another turn begins."""

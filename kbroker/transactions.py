@@ -270,7 +270,7 @@ class TransactionService(Shards[TransactionCoordinator]):
                 await self._write_in_turns(ending)
 
     async def _write_in_turns(self, ending: _Ending) -> None:
-        turn = Turn()
+        turn = Turn(self._node.turns)
         ending.waits += 1  # for the markers that are not written yet
         async for partition in turn.each(sorted(ending.unwritten)):
             if self.serves(ending.shard):

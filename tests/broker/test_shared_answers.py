@@ -15,7 +15,7 @@ from kbroker.protocol.compile import Encoded, decode, encode, encode_for_many
 from kbroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from kbroker.server import Listener
 from kbroker.shared_answers import ANSWERS_MAX, SharedAnswers
-from kbroker.slices import Turn
+from kbroker.slices import Turn, TurnQueue
 
 from ..brokers import started
 from ..wire import connected, create_topic
@@ -44,7 +44,7 @@ class Making:
         return Encoded(RESPONSE, 9, b"%d" % number)
 
     async def ask(self, key: str = "all") -> bytes:
-        told = self.answers.told(key, self.make, LongWork())
+        told = self.answers.told(key, self.make, LongWork(TurnQueue()))
         return (told if isinstance(told, Encoded) else await told).body
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 from trio.testing import MockClock
 
-from kbroker.slices import REST, SLICE_SECONDS, Slices
+from kbroker.slices import REST, SLICE_SECONDS, TURN_SECONDS, Slices, Turn, TurnQueue
 
 
 async def test_a_rest_is_as_long_as_the_work_asks_for(mock_clock: MockClock) -> None:
@@ -21,3 +21,56 @@ async def test_a_rest_is_as_long_as_the_work_asks_for(mock_clock: MockClock) -> 
     before = trio.current_time()
     await slices.pause()
     assert trio.current_time() == before, "what was rested for is done with"
+
+
+class Passes(trio.abc.Instrument):
+    """How many turns there are in each pass of the event loop."""
+
+    def __init__(self) -> None:
+        self.turns = [0]
+
+    def before_io_wait(self, timeout: float) -> None:
+        self.turns.append(0)
+
+
+async def test_one_turn_in_a_pass_however_many_want_one(mock_clock: MockClock) -> None:
+    queue = TurnQueue()
+    passes = Passes()
+    turns = [0] * 20
+
+    async def work_long(index: int) -> None:
+        turn = Turn(queue)
+        while min(turns) < 10:
+            mock_clock.jump(TURN_SECONDS)
+            await turn.pause()
+            turns[index] += 1
+            passes.turns[-1] += 1
+
+    async with trio.open_nursery() as nursery:
+        trio.lowlevel.add_instrument(passes)
+        for index in range(len(turns)):
+            nursery.start_soon(work_long, index)
+    trio.lowlevel.remove_instrument(passes)
+    assert max(passes.turns) == 1
+    assert len(passes.turns) < sum(turns) + 10, "and hardly a pass without one"
+    assert max(turns) - min(turns) <= 1, "all have as many"
+
+
+async def test_who_does_not_wait_any_longer_keeps_nobody_from_a_turn() -> None:
+    queue = TurnQueue()
+    went_on = []
+
+    async def wait(index: int, scope: trio.CancelScope) -> None:
+        with scope:
+            await queue.wait()
+            went_on.append(index)
+
+    scopes = [trio.CancelScope() for _ in range(6)]
+    async with trio.open_nursery() as nursery:
+        for index, scope in enumerate(scopes):
+            nursery.start_soon(wait, index, scope)
+        await trio.lowlevel.checkpoint()
+        for index in (0, 1, 3, 5):
+            scopes[index].cancel()
+    assert set(went_on) >= {2, 4}
+    assert not len(queue)

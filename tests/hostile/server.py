@@ -15,7 +15,7 @@ import trio
 
 from kbroker.broker import open_broker
 from kbroker.config import BrokerConfig
-from kbroker.serving import GC_THRESHOLD
+from kbroker.serving import GC_THRESHOLDS
 
 from ..brokers import LOOPBACK
 
@@ -65,7 +65,7 @@ async def serve(passes: Passes, data_dir: str, options: dict[str, str]) -> None:
     ) as broker:
         gc.collect()  # as `kbroker serve` does
         gc.freeze()
-        gc.set_threshold(GC_THRESHOLD, *gc.get_threshold()[1:])
+        gc.set_threshold(*GC_THRESHOLDS)
         say({"port": broker.endpoint.port})
         orders = trio.lowlevel.FdStream(0)
         while await orders.receive_some(1):

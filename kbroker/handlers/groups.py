@@ -31,6 +31,8 @@ from kbroker.registry import handles
 from kbroker.shards import ShardPending, Shards, outcome_of
 from kbroker.slices import Turn
 
+from .named import distinct
+
 R = TypeVar("R")
 
 Part: TypeAlias = tuple[list[R] | ShardPending | None, list[R]]
@@ -56,9 +58,7 @@ async def find_coordinator(
     """
     batched = ctx.version >= 4
     keys = request.coordinator_keys if batched else [request.key]
-    rows = [
-        await _find(ctx, request.key_type, key) async for key in ctx.turn.each(dict.fromkeys(keys))
-    ]
+    rows = [await _find(ctx, request.key_type, key) async for key in ctx.turn.each(distinct(keys))]
     if batched:
         return FindCoordinatorResponse(coordinators=rows)
     row = rows[0]
@@ -201,7 +201,7 @@ async def describe_groups(ctx: Context, request: DescribeGroupsRequest) -> Descr
     """
     groups = ctx.node.groups
     parts: list[Part[DescribeGroupsResponse.Group]] = []
-    async for group_id in ctx.turn.each(dict.fromkeys(request.groups)):
+    async for group_id in ctx.turn.each(distinct(request.groups)):
         lost = DescribeGroupsResponse.Group(group_id=group_id, error_code=ErrorCode.NOT_COORDINATOR)
         try:
             shard = groups.shard(group_id)
@@ -221,7 +221,7 @@ async def delete_groups(ctx: Context, request: DeleteGroupsRequest) -> DeleteGro
     """Behaviour: groups without members go, with their offsets."""
     groups = ctx.node.groups
     parts: list[Part[DeleteGroupsResponse.Group]] = []
-    async for group_id in ctx.turn.each(dict.fromkeys(request.groups_names)):
+    async for group_id in ctx.turn.each(distinct(request.groups_names)):
         lost = DeleteGroupsResponse.Group(group_id=group_id, error_code=ErrorCode.NOT_COORDINATOR)
         try:
             shard = groups.shard(group_id)

@@ -23,7 +23,7 @@ from kbroker.protocol.messages.transactions import (
 from kbroker.registry import handles
 from kbroker.storage.producer_state import Producer
 
-from .named import named_once
+from .named import distinct, named_once
 
 STATES = {state.label for state in TransactionState}
 PATTERN_BYTES_MAX = 1 << 20
@@ -38,7 +38,7 @@ async def describe_transactions(
 
     Differs from Kafka: one row for an id that is named several times.
     """
-    ids = dict.fromkeys(request.transactional_ids)
+    ids = distinct(request.transactional_ids)
     return DescribeTransactionsResponse(
         transaction_states=[_description(ctx, each) async for each in ctx.turn.each(ids)]
     )

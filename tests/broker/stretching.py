@@ -7,6 +7,7 @@ import struct
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -172,14 +173,12 @@ def _harm(key: ApiKey) -> int:
 
 
 class Stretch(NamedTuple):
-    """One way to fill an array: `item` makes one from a valid one and its place."""
+    """One way to fill an array: `item` makes one from a valid one and its place. `is_one` says that
+    it is one item many times."""
 
     name: str
     item: Callable[[Crowd, Field, Any, int], Any]
-
-
-def _the_same(crowd: Crowd, field: Field, valid: Any, index: int) -> Any:
-    return _known(crowd, field, valid, 0)
+    is_one: bool = False
 
 
 def _as_valid(crowd: Crowd, field: Field, valid: Any, index: int) -> Any:
@@ -195,8 +194,8 @@ def _known(crowd: Crowd, field: Field, valid: Any, index: int) -> Any:
 
 
 STRETCHES = (
-    Stretch("as valid", _as_valid),
-    Stretch("the same", _the_same),
+    Stretch("as valid", _as_valid, is_one=True),
+    Stretch("the same", _known, is_one=True),
     Stretch("unknown", _unknown),
     Stretch("known", _known),
 )
@@ -217,13 +216,16 @@ def stretched(message: Any, crowd: Crowd, path: Path, stretch: Stretch, count: i
     message = place = _copy(message)
     for field in path[:-1]:
         place = _descend(place, field)
-        if stretch.item in (_known, _the_same):
+        if stretch.item is _known:
             _name_wide(crowd, place)
     field = path[-1]
     valid = next(iter(getattr(place, field.name) or ()), None)
     if valid is None:
         valid = _zero(field)
-    items = [stretch.item(crowd, field, valid, index) for index in range(count)]
+    if stretch.is_one:
+        items = [stretch.item(crowd, field, valid, 0)] * count
+    else:
+        items = [stretch.item(crowd, field, valid, index) for index in range(count)]
     setattr(place, field.name, items)
     return message
 
@@ -269,7 +271,7 @@ def _varied(field: Field, valid: Any, value_of: Callable[[Field], Any]) -> Any:
     if isinstance(field.kind, str):
         value = value_of(field)
         return valid if value is None else value
-    row = _copy(valid)
+    row = copy(valid)
     is_varied = False
     for each in fields(field.kind):
         if each.array or not isinstance(each.kind, str) or (is_varied and each.kind != "uuid"):

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import cycle
 from typing import Any
 
 import pytest
@@ -48,12 +49,13 @@ ROWS = 1_000_000
 
 
 def requests(array: Array, crowd: Crowd) -> Iterator[tuple[str, bytes]]:
-    """Requests with one array stretched, and what each of them is."""
+    """Requests with one array stretched, and what each of them is. Valid requests take turns."""
     count = NEW_ITEMS if array.api.key.name.startswith("CREATE") else ITEMS
-    for message in valid_requests(array.api.key, crowd):
-        for stretch in STRETCHES:
-            ask = stretched(message, crowd, array.path, stretch, count)
-            yield f"{array}, {stretch.name}", framed(array, ask)
+    for message, stretch in zip(
+        cycle(valid_requests(array.api.key, crowd)), STRETCHES, strict=False
+    ):
+        ask = stretched(message, crowd, array.path, stretch, count)
+        yield f"{array}, {stretch.name}", framed(array, ask)
 
 
 @contextmanager

@@ -1,14 +1,18 @@
-"""python -m tests.hostile --bootstrap host:port: see the text of the package."""
+"""python -m tests.hostile [--bootstrap host:port]: see the text of the package."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from tempfile import TemporaryDirectory
 
 import trio
 
 from .attacks import Target
+from .own import attack_own_broker, wrongs
 from .run import Run
+
+HOLD_SECONDS = 1.5
 
 
 def address(text: str) -> tuple[str, int]:
@@ -17,19 +21,33 @@ def address(text: str) -> tuple[str, int]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.hostile")
-    parser.add_argument("--bootstrap", type=address, required=True, help="host:port of the broker")
-    parser.add_argument(
-        "--control", type=address, help="host:port of its control port, if it has one"
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.hostile",
+        description="Do to a broker what may hold up others, and measure what a polite client waits.",
     )
+    parser.add_argument(
+        "--bootstrap",
+        type=address,
+        help="host:port of any broker that may be spoilt, also one of Apache Kafka; without it one "
+        "is started, whose event loop and memory are measured as well",
+    )
+    parser.add_argument(
+        "--control", type=address, help="host:port of that broker's control port, if it has one"
+    )
+    parser.add_argument("--pid", type=int, help="that broker's process, to watch its memory")
     parser.add_argument("--seconds", type=float, default=5, help="how long each attack goes on")
-    parser.add_argument("--pid", type=int, help="the broker's process, to watch its memory")
     options = parser.parse_args()
-    run = Run(Target(options.bootstrap, options.control), pid=options.pid)
-    trio.run(run.attack, options.seconds)
-    wrongs = run.wrongs()
-    print("\n".join([f"{len(wrongs)} wrongs:", *wrongs]) if wrongs else "nothing is wrong")
-    return 1 if wrongs else 0
+    if options.bootstrap is None:
+        with TemporaryDirectory() as data_dir:
+            run = trio.run(attack_own_broker, data_dir, options.seconds, HOLD_SECONDS)
+        found = wrongs(run)
+    else:
+        run = Run(Target(options.bootstrap, HOLD_SECONDS, options.control), pid=options.pid)
+        trio.run(run.attack, options.seconds)
+        found = run.wrongs()
+    print(f"figures: {run.figures()}")
+    print("\n".join([f"{len(found)} wrongs:", *found]) if found else "nothing is wrong")
+    return 1 if found else 0
 
 
 if __name__ == "__main__":

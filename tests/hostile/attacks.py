@@ -29,7 +29,6 @@ from kbroker.protocol.records import Record, encode_batch
 from ..wire import (
     NEVER,
     Topic,
-    Wire,
     connected,
     create_topic,
     fetch_request,
@@ -45,8 +44,7 @@ FRAME_BYTES = 10 << 20
 """A large request, below `socket.request.max.bytes`."""
 ROWS = 90_000
 """Below `request.max.rows`."""
-TOO_MANY_ROWS = 700_000
-HOLD_SECONDS = 1.5
+TOO_MANY_ROWS = 200_000
 GROUP, PARTITION = 32, 2
 GZIP = 1
 _CRC_AT, _ATTRIBUTES_AT, _LAST_DELTA_AT, _COUNT_AT, _RECORDS_AT = 17, 21, 23, 57, 61
@@ -60,6 +58,8 @@ class Target(NamedTuple):
     """Where attacks go: the broker, and its port for orders if it has one."""
 
     bootstrap: tuple[str, int]
+    hold_seconds: float
+    """How long attacks keep what they hold."""
     control: tuple[str, int] | None = None
 
 
@@ -82,11 +82,12 @@ def frame(key: ApiKey, version: int, message: Any, client_id: str = "hostile") -
     return b"".join(parts)
 
 
-async def send_and_hold(wire: Wire, data: bytes, seconds: float = HOLD_SECONDS) -> None:
+async def send_and_hold(target: Target, data: bytes) -> None:
     """Send as far as the broker takes it, and leave the answers where they are."""
-    with trio.move_on_after(seconds):
-        await wire.send_bytes(data)
-        await trio.sleep_forever()
+    async with connected(target.bootstrap) as wire:
+        with trio.move_on_after(target.hold_seconds):
+            await wire.send_bytes(data)
+            await trio.sleep_forever()
 
 
 async def ask_all(target: Target, frames: Iterable[bytes]) -> None:
@@ -107,14 +108,12 @@ def all_metadata() -> bytes:
 
 
 async def answers_that_nobody_takes(target: Target) -> None:
-    async with connected(target.bootstrap) as wire:
-        await send_and_hold(wire, all_metadata() * 2000)
+    await send_and_hold(target, all_metadata() * 2000)
 
 
 async def answers_behind_a_long_poll(target: Target) -> None:
     poll = frame(ApiKey.FETCH, 12, fetch_request(MANY, max_wait_ms=NEVER))
-    async with connected(target.bootstrap) as wire:
-        await send_and_hold(wire, poll + all_metadata() * 500)
+    await send_and_hold(target, poll + all_metadata() * 500)
 
 
 @cache
@@ -127,8 +126,7 @@ def unknown_rows(count: int) -> bytes:
 
 async def rows_behind_a_long_poll(target: Target) -> None:
     poll = frame(ApiKey.FETCH, 12, fetch_request(MANY, max_wait_ms=NEVER))
-    async with connected(target.bootstrap) as wire:
-        await send_and_hold(wire, poll + unknown_rows(4000) * 100)
+    await send_and_hold(target, poll + unknown_rows(4000) * 100)
 
 
 async def many_requests_that_cost_little(target: Target) -> None:
@@ -151,14 +149,13 @@ async def announced_and_not_sent(target: Target) -> None:
     async with connected(target.bootstrap) as wire:
         await wire.send_bytes(announced(FRAME_BYTES))
         for _ in range(8):
-            await trio.sleep(HOLD_SECONDS / 8)
+            await trio.sleep(target.hold_seconds / 8)
             await wire.send_bytes(b"\0")
 
 
 async def all_but_one_byte(target: Target) -> None:
     data = announced(FRAME_BYTES)
-    async with connected(target.bootstrap) as wire:
-        await send_and_hold(wire, data + bytes(FRAME_BYTES + 3 - len(data)))
+    await send_and_hold(target, data + bytes(FRAME_BYTES + 3 - len(data)))
 
 
 async def one_byte_at_a_time(target: Target) -> None:

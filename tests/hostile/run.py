@@ -176,6 +176,28 @@ class Run:
                 phase.rss_bytes = max(phase.rss_bytes, rss_of(self._pid))
             await trio.sleep(RSS_SECONDS)
 
+    def figures(self) -> str:
+        """The worst of all phases, in one line."""
+        worst = max(self.phases, key=lambda each: each.wait_seconds)
+        text = (
+            f"{sum(each.polite['requests'] for each in self.phases):,} polite requests beside "
+            f"{sum(each.rounds for each in self.phases):,} rounds of attacks, longest wait "
+            f"{worst.wait_seconds * 1000:.0f} ms ({worst.name}), "
+            f"{self.phases[0].wait_seconds * 1000:.0f} ms without attacks"
+        )
+        if self._loop is not None:
+            longest = {
+                what: max(each.loop[what] for each in self.phases) for what in ("pass", "step")
+            }
+            text += (
+                f"; event loop, of a processor: longest pass {longest['pass'] * 1000:.0f} ms, "
+                f"longest step {longest['step'] * 1000:.0f} ms"
+            )
+        if self._pid is not None:
+            most = max(each.rss_bytes for each in self.phases)
+            text += f"; memory {self.phases[0].rss_bytes >> 20} to {most >> 20} MiB"
+        return text
+
     def wait_seconds_max(self) -> float:
         """What the polite client may wait here and now."""
         return max(WAIT_SECONDS_MAX, BASELINES * self.phases[0].wait_seconds)

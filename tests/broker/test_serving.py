@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import resource
@@ -19,7 +20,7 @@ import trio
 from kbroker.growth import grow
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages.configs import DescribeConfigsRequest
-from kbroker.serving import SIZED_MAX
+from kbroker.serving import GC_THRESHOLDS, SIZED_MAX
 from kbroker.storage.files import OsFiles
 
 from ..wire import (
@@ -289,3 +290,26 @@ def test_help_is_there_for_each_command() -> None:
         )
         assert done.returncode == 0
         assert "Usage:" in done.stdout
+
+
+def test_a_collection_of_what_is_new_looks_at_few_objects() -> None:
+    """While it goes on everybody waits; a long request makes hundreds of thousands."""
+    seen = []
+
+    def look(phase: str, about: dict[str, int]) -> None:
+        if phase == "start" and about["generation"] < 2:
+            generations = range(about["generation"] + 1)
+            seen.append(sum(len(gc.get_objects(generation=each)) for each in generations))
+
+    before = gc.get_threshold()
+    gc.collect()
+    gc.set_threshold(*GC_THRESHOLDS)
+    gc.callbacks.append(look)
+    try:
+        made = [[index] for index in range(600_000)]
+    finally:
+        gc.callbacks.remove(look)
+        gc.set_threshold(*before)
+    assert len(made) == 600_000
+    assert len(seen) > 10
+    assert max(seen) < 4 * GC_THRESHOLDS[0] <= 100_000

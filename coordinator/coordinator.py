@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -34,11 +34,11 @@ from kbroker.protocol.transaction_log import NO_PRODUCER_ID
 
 from .classic import ClassicGroups
 from .group_state import STABLE
-from .listing import delete_groups, describe_group, list_groups
+from .listing import delete_group, describe_group, list_groups
 from .offsets import Offsets, TopicNames
 from .rebalance import Rebalances, note
 from .replay import end_transaction, replay
-from .result import Answer, ClientInfo, Now, Parked, Result
+from .result import Answer, ClientInfo, Now, Parked, Pieces, Result
 from .settings import GroupSettings
 from .standing import standing
 from .state import ShardState
@@ -129,17 +129,21 @@ class GroupCoordinator:
         """OffsetDelete 0."""
         return self._offsets.delete(request)
 
-    def forget_topics(self, names: Collection[str]) -> Iterator[Result[None]]:
-        """Delete the offsets of deleted topics. Handle each result before taking the next."""
+    def forget_topics(self, names: Collection[str]) -> Pieces:
+        """Delete the offsets of deleted topics, in pieces.
+
+        From the call on nobody sees them. What is committed meanwhile to a topic that has one of
+        the names again stays. Without pieces when the work of an earlier call is not done yet: then
+        that goes on with these names.
+        """
         return self._offsets.forget_topics(names)
 
-    def forget_missing_topics(self) -> Iterator[Result[None]]:
-        """Delete the offsets of topics that there are no more. Handle each result before taking the
-        next."""
+    def forget_missing_topics(self) -> Pieces:
+        """Delete the offsets of topics that there are no more, in pieces."""
         return self._offsets.forget_missing_topics()
 
-    def expire(self, now: Now) -> Iterator[Result[None]]:
-        """Delete what has outlived its retention. Handle each result before taking the next."""
+    def expire(self, now: Now) -> Pieces:
+        """Delete what has outlived its retention, in pieces."""
         return self._offsets.expire(now)
 
     # -- requests of operators
@@ -157,11 +161,13 @@ class GroupCoordinator:
         """DescribeGroups 0-6: the row of one group. Authorized operations are left unset."""
         return describe_group(self._state, group_id, version)
 
-    def delete_groups(
-        self, group_ids: Iterable[str], now: Now
-    ) -> Result[list[DeleteGroupsResponse.Group]]:
-        """DeleteGroups 0-2: the rows of these groups."""
-        return delete_groups(self._state, group_ids, now)
+    def delete_group(self, group_id: str, now: Now) -> Iterator[Result[DeleteGroupsResponse.Group]]:
+        """DeleteGroups 0-2, one group of it, in pieces whose response is its row.
+
+        Handle each before taking the next, and take no more behind one that could not be stored.
+        Between two of them nobody else may use the group.
+        """
+        return delete_group(self._state, group_id, now)
 
     def committed(self, group_id: str) -> dict[tuple[str, int], int]:
         """The committed offsets of a group, by topic and partition; pending ones do not count."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
+from functools import partial
 
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.groups import (
@@ -16,7 +17,7 @@ from .group_state import DEAD, EMPTY, STABLE
 from .rebalance import note_deleted
 from .records import group_tombstone, offset_tombstone
 from .result import Now, Result, append_error
-from .state import ShardState
+from .state import OFFSETS_AT_ONCE, ShardState
 
 GROUP_TYPE = "classic"
 
@@ -75,35 +76,34 @@ def _member_rows(group: Group) -> list[DescribeGroupsResponse.Member]:
     ]
 
 
-def delete_groups(
-    state: ShardState, group_ids: Iterable[str], now: Now
-) -> Result[list[DeleteGroupsResponse.Group]]:
-    """Delete groups without members, and their offsets."""
-    rows: list[DeleteGroupsResponse.Group] = []
-    result = Result(rows)
-    for group_id in dict.fromkeys(group_ids):
-        group = state.groups.get(group_id)
-        row = DeleteGroupsResponse.Group(group_id=group_id)
-        rows.append(row)
-        if group is None:
-            row.error_code = ErrorCode.GROUP_ID_NOT_FOUND
-        elif group.state is not EMPTY:
-            row.error_code = ErrorCode.NON_EMPTY_GROUP
-        else:
-            result.records += [
-                offset_tombstone(group_id, *place) for place in state.places(group_id)
-            ]
-            result.records.append(group_tombstone(group_id))
-            note_deleted(group, "deleted on request", now, result)
-    if result.records:
-        result.on_failure = lambda code, now: Result(_not_deleted(rows, append_error(code)))
-    return result
+def delete_group(
+    state: ShardState, group_id: str, now: Now
+) -> Iterator[Result[DeleteGroupsResponse.Group]]:
+    """Delete a group without members: its offsets in pieces, the group itself with the last one."""
+    row = DeleteGroupsResponse.Group(group_id=group_id)
+    result = Result(row)
+    group = state.groups.get(group_id)
+    if group is None:
+        row.error_code = ErrorCode.GROUP_ID_NOT_FOUND
+        yield result
+        return
+    if group.state is not EMPTY:
+        row.error_code = ErrorCode.NON_EMPTY_GROUP
+        yield result
+        return
+    places = tuple(state.places(group_id))
+    for first in range(0, len(places), OFFSETS_AT_ONCE):
+        if first:
+            yield result
+            result = Result(row)
+        some = places[first : first + OFFSETS_AT_ONCE]
+        result.records += [offset_tombstone(group_id, *place) for place in some]
+        result.on_failure = partial(_not_deleted, group_id)
+    result.records.append(group_tombstone(group_id))
+    result.on_failure = partial(_not_deleted, group_id)
+    note_deleted(group, "deleted on request", now, result)
+    yield result
 
 
-def _not_deleted(
-    rows: list[DeleteGroupsResponse.Group], code: ErrorCode
-) -> list[DeleteGroupsResponse.Group]:
-    return [
-        DeleteGroupsResponse.Group(group_id=row.group_id, error_code=row.error_code or code)
-        for row in rows
-    ]
+def _not_deleted(group_id: str, code: ErrorCode, now: Now) -> Result[DeleteGroupsResponse.Group]:
+    return Result(DeleteGroupsResponse.Group(group_id=group_id, error_code=append_error(code)))

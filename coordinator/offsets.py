@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
+from itertools import islice
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
@@ -24,10 +25,10 @@ from .group_state import COMMIT_ANSWER, EMPTY, PREPARING, STABLE
 from .pending import Place
 from .rebalance import Rebalances, note_deleted
 from .records import group_tombstone, offset_record, offset_tombstone
-from .result import CoordinatorRecord, Now, Result, append_error
+from .result import CoordinatorRecord, Now, Pieces, Result, append_error
 from .settings import GroupSettings
 from .shapes import commit_refused, no_offset, plain_commit, transactional_response
-from .state import GroupOffsets, ShardState
+from .state import OFFSETS_AT_ONCE, GroupOffsets, ShardState
 
 FOR_EVER_MS = 2**63 - 1
 FIRST_VERSION_OF_IDS = 10
@@ -227,7 +228,7 @@ class Offsets:
             unstable = self._state.pending_offsets.places(request.group_id)
         answer = OffsetFetchResponse.Group(group_id=request.group_id)
         if request.topics is None:
-            answer.topics = yield from self._fetch_all(offsets, unstable, version)
+            answer.topics = yield from self._fetch_all(request.group_id, unstable, version)
             return answer
         for topic in request.topics:
             name: str | None = topic.name
@@ -244,7 +245,9 @@ class Offsets:
                 elif (name, index) in unstable:
                     rows.partitions.append(no_offset(index, ErrorCode.UNSTABLE_OFFSET_COMMIT))
                 else:
-                    rows.partitions.append(_row(index, offsets.get((name, index)), topic_id))
+                    rows.partitions.append(
+                        self._row(request.group_id, (name, index), offsets, topic_id)
+                    )
                 if not len(rows.partitions) % ROWS_AT_ONCE:
                     yield
             if not len(answer.topics) % ROWS_AT_ONCE:
@@ -252,26 +255,36 @@ class Offsets:
         return answer
 
     def _fetch_all(
-        self, offsets: GroupOffsets, unstable: Collection[Place], version: int
+        self, group_id: str, unstable: Collection[Place], version: int
     ) -> Generator[None, None, list[OffsetFetchResponse.Topic]]:
         topics: dict[str, OffsetFetchResponse.Topic] = {}
-        for count, ((name, index), value) in enumerate(tuple(offsets.items()), 1):
+        offsets = tuple(self._state.offsets.get(group_id, {}).items())
+        for count, (place, value) in enumerate(offsets, 1):
+            name, index = place
             if not count % ROWS_AT_ONCE:
                 yield
             topic_id = self._topics.id_of(name)
             if version >= FIRST_VERSION_OF_IDS and topic_id is None:
                 continue  # without an id it cannot be said in this version
-            if _is_of_another_topic(value, topic_id):
+            if self._is_of_another_topic(group_id, place, value, topic_id):
                 continue
             topic = topics.get(name)
             if topic is None:
                 topic = OffsetFetchResponse.Topic(name=name, topic_id=topic_id or ZERO_UUID)
                 topics[name] = topic
-            if (name, index) in unstable:
+            if place in unstable:
                 topic.partitions.append(no_offset(index, ErrorCode.UNSTABLE_OFFSET_COMMIT))
             else:
-                topic.partitions.append(_row(index, value, topic_id))
+                topic.partitions.append(_row(index, value))
         return list(topics.values())
+
+    def _row(
+        self, group_id: str, place: Place, offsets: GroupOffsets, topic_id: UUID | None
+    ) -> OffsetFetchResponse.Partition:
+        value = offsets.get(place)
+        if value is None or self._is_of_another_topic(group_id, place, value, topic_id):
+            return no_offset(place[1])
+        return _row(place[1], value)
 
     # -- delete
 
@@ -320,51 +333,84 @@ class Offsets:
                 records.append(offset_tombstone(group.id, topic.name, index))
         return rows
 
-    def forget_topics(self, names: Collection[str]) -> Iterator[Result[None]]:
-        """The offsets of deleted topics, one result per group that has some."""
-        group_ids = (*self._state.offsets, *self._state.pending_offsets.groups())
-        for group_id in dict.fromkeys(group_ids):
-            gone = [place for place in self._state.places(group_id) if place[0] in names]
-            if gone:
-                yield _tombstones(group_id, gone)
+    def forget_topics(self, names: Collection[str]) -> Pieces:
+        """The offsets of deleted topics."""
+        deleted = self._state.deleted_topics
+        is_going_on = deleted.any
+        deleted.add(names)
+        return iter(()) if is_going_on else self._forget_deleted()
 
-    def forget_missing_topics(self) -> Iterator[Result[None]]:
-        """The offsets of topics that were deleted while nobody had this shard, one result per group
-        that has some. One that is pending stays until its transaction has ended.
+    def _forget_deleted(self) -> Pieces:
+        for names in self._state.deleted_topics.rounds():
+            yield from self._forget_all(names.__contains__)
+
+    def forget_missing_topics(self) -> Pieces:
+        """The offsets of topics that were deleted while nobody had this shard."""
+        return self._forget_all(lambda name: True)
+
+    def _forget_all(self, concerns: Callable[[str], bool]) -> Pieces:
+        """The offsets of earlier topics with the names that this concerns."""
+        for group_id in tuple(self._state.groups):
+            for places in _some_at_once(self._state.places(group_id)):
+                gone = [
+                    place
+                    for place in places
+                    if concerns(place[0]) and self._is_left_behind(group_id, place)
+                ]
+                yield _tombstones(group_id, gone) if gone else None
+
+    def _is_left_behind(self, group_id: str, place: Place) -> bool:
+        """Whether all that a group has for a partition was committed to an earlier topic."""
+        topic_id = self._topics.id_of(place[0])
+        values = self._state.values(group_id, place)
+        return topic_id is None or all(
+            self._is_of_another_topic(group_id, place, value, topic_id) for value in values
+        )
+
+    def _is_of_another_topic(
+        self, group_id: str, place: Place, value: OffsetCommitValue, topic_id: UUID | None
+    ) -> bool:
+        """Whether an offset was committed to an earlier topic than the one that is there now.
+
+        One without an id (by Kafka before 4.2, or with a retention time of its own) is taken to be
+        of the topic that is there, unless it is known to be older.
         """
-        ids: dict[str, UUID | None] = {}
-        for group_id, offsets in list(self._state.offsets.items()):
-            gone = []
-            for place, value in offsets.items():
-                name = place[0]
-                if name not in ids:
-                    ids[name] = self._topics.id_of(name)
-                if ids[name] is None or _is_of_another_topic(value, ids[name]):
-                    gone.append(place)
-            if gone:
-                yield _tombstones(group_id, gone)
+        if topic_id is None or value.topic_id == ZERO_UUID:
+            return self._state.deleted_topics.had(group_id, place)
+        return value.topic_id != topic_id
 
-    def expire(self, now: Now) -> Iterator[Result[None]]:
-        """What has outlived its retention, one result per group that has some.
+    def expire(self, now: Now) -> Pieces:
+        """What has outlived its retention.
 
         A group that has nothing left and no members goes as well. What waits for the end of a
         transaction stays.
         """
-        for group in list(self._state.groups.values()):
-            offsets = self._state.offsets.get(group.id, {})
-            unstable = self._state.pending_offsets.places(group.id)
-            gone = [
-                place
-                for place, value in offsets.items()
-                if place not in unstable and self._has_expired(group, place[0], value, now)
-            ]
-            result = _tombstones(group.id, gone)
-            is_bare = len(gone) == len(offsets) and not unstable
-            if is_bare and group.state is EMPTY and not group.pending:
-                result.records.append(group_tombstone(group.id))
-                note_deleted(group, "it has neither members nor offsets any more", now, result)
-            if result.records:
-                yield result
+        for group in tuple(self._state.groups.values()):
+            for places in _some_at_once(self._state.offsets.get(group.id, ())):
+                yield self._expired(group, places, now)
+
+    def _expired(self, group: Group, places: Collection[Place], now: Now) -> Result[None] | None:
+        """What of these offsets has outlived its retention, with the group if that has no more."""
+        if self._state.groups.get(group.id) is not group:
+            return None  # it went meanwhile
+        offsets = self._state.offsets.get(group.id, {})
+        unstable = self._state.pending_offsets.places(group.id)
+        gone = [
+            place
+            for place in places
+            if place in offsets
+            and place not in unstable
+            and self._has_expired(group, place[0], offsets[place], now)
+        ]
+        is_bare = len(gone) == len(offsets) and not unstable
+        ends = is_bare and group.state is EMPTY and not group.pending
+        if not gone and not ends:
+            return None
+        result = _tombstones(group.id, gone)
+        if ends:
+            result.records.append(group_tombstone(group.id))
+            note_deleted(group, "it has neither members nor offsets any more", now, result)
+        return result
 
     def _has_expired(self, group: Group, topic: str, value: OffsetCommitValue, now: Now) -> bool:
         """Retention counts from the commit; in a group that had members, from its end (KIP-211)."""
@@ -396,11 +442,7 @@ def _tombstones(group_id: str, places: Collection[Place]) -> Result[None]:
     return result
 
 
-def _row(
-    partition: int, value: OffsetCommitValue | None, topic_id: UUID | None
-) -> OffsetFetchResponse.Partition:
-    if value is None or _is_of_another_topic(value, topic_id):
-        return no_offset(partition)
+def _row(partition: int, value: OffsetCommitValue) -> OffsetFetchResponse.Partition:
     return OffsetFetchResponse.Partition(
         partition_index=partition,
         committed_offset=value.offset,
@@ -409,5 +451,10 @@ def _row(
     )
 
 
-def _is_of_another_topic(value: OffsetCommitValue, topic_id: UUID | None) -> bool:
-    return value.topic_id not in (ZERO_UUID, topic_id or value.topic_id)
+def _some_at_once(places: Iterable[Place]) -> Iterator[list[Place]]:
+    """Places as they are now, in pieces; one piece at least."""
+    left = iter(tuple(places))
+    some = list(islice(left, OFFSETS_AT_ONCE))
+    yield some
+    while some := list(islice(left, OFFSETS_AT_ONCE)):
+        yield some

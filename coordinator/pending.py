@@ -85,9 +85,10 @@ class PendingOffsets:
             del self._groups[group_id]
         return value
 
-    def groups(self) -> Collection[str]:
-        """The groups that have pending offsets."""
-        return self._groups.keys()
+    def values(self, group_id: str, place: Place) -> list[OffsetCommitValue]:
+        """The offsets of one partition that may count some day."""
+        waiting = self._groups.get(group_id, {}).get(place, {})
+        return [value for value in waiting.values() if value is not None]
 
     def places(self, group_id: str) -> Collection[Place]:
         """The partitions in which a group has pending offsets."""

@@ -51,6 +51,7 @@ def replay_offset(
     elif producer_id == NO_PRODUCER_ID:
         state.pending_offsets.overtake(group_id, place)
         _commit(state, group_id, place, value)
+        state.deleted_topics.spare(group_id, place)
     else:
         state.pending_offsets.add(producer_id, group_id, place, value)
         _group_with_offsets(state, group_id)

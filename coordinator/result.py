@@ -23,7 +23,7 @@ The contract of the caller, for one result:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from kbroker.protocol.errors import ErrorCode
@@ -157,6 +157,11 @@ class Result(Generic[R]):
         self.events: list[Event | TransactionEvent] = []
         self.producer: tuple[int, int] | None = None
         self.on_failure: Undo[R] | None = None
+
+
+Pieces: TypeAlias = "Iterator[Result[None] | None]"
+"""Work over all that there is: a result to handle before the next piece is taken, or None where
+there is nothing to handle. Others may have their turn behind each piece."""
 
 
 def append_error(code: int) -> ErrorCode:

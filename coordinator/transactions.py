@@ -32,7 +32,16 @@ from kbroker.protocol.transaction_log import (
     encode_value,
 )
 
-from .result import Answer, CoordinatorRecord, Now, Parked, Result, TransactionEvent, append_error
+from .result import (
+    Answer,
+    CoordinatorRecord,
+    Now,
+    Parked,
+    Pieces,
+    Result,
+    TransactionEvent,
+    append_error,
+)
 from .timers import Timers
 from .transaction import (
     LAST_EPOCH_GIVEN,
@@ -366,15 +375,21 @@ class TransactionCoordinator:
         self._timers.schedule(transactional_id, now.coordinator_ms + RETRY_MS)
         return Result()
 
-    def expire(self, now: Now) -> Iterator[Result[None]]:
-        """Forget ids that nobody has used for long. Handle each result before taking the next."""
-        for transactional_id, known in list(self._transactions.items()):
-            idle = known.state in (EMPTY, COMPLETE_COMMIT, COMPLETE_ABORT)
-            if idle and now.log_ms - known.updated_ms >= self._settings.expiration_ms:
-                result: Result[None] = Result()
-                result.records.append(CoordinatorRecord(encode_key(transactional_id), None))
-                result.on_failure = lambda code, now: Result()
-                yield result
+    def expire(self, now: Now) -> Pieces:
+        """Forget ids that nobody has used for long, in pieces."""
+        for transactional_id in tuple(self._transactions):
+            known = self._transactions.get(transactional_id)
+            yield self._expired(transactional_id, known, now) if known is not None else None
+
+    def _expired(self, transactional_id: str, known: Transaction, now: Now) -> Result[None] | None:
+        """What forgets an id that nobody has used for long; None for another one."""
+        idle = known.state in (EMPTY, COMPLETE_COMMIT, COMPLETE_ABORT)
+        if not idle or now.log_ms - known.updated_ms < self._settings.expiration_ms:
+            return None
+        result: Result[None] = Result()
+        result.records.append(CoordinatorRecord(encode_key(transactional_id), None))
+        result.on_failure = lambda code, now: Result()
+        return result
 
     def end_timeout(self, transactional_id: str, now: Now) -> None:
         """An open transaction has lasted too long the next time `due` is called."""

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeAlias
 from uuid import UUID
+
+import trio
 
 from kbroker.cluster import OFFSETS_TOPIC, Cluster, TopicsChanged
 from kbroker.coordinator import (
@@ -14,12 +18,14 @@ from kbroker.coordinator import (
     GroupCoordinator,
     GroupSettings,
 )
+from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.records import BatchHeader, Record, read_marker
 from kbroker.protocol.transaction_log import NO_PRODUCER_ID
 
 from .explain import cause_of, rebalance_ended_by
 from .history import History
-from .shards import Load, Shard, Shards
+from .shards import RECORDS_AT_ONCE, REST, Load, Shard, Shards
+from .slices import Slices, Turn
 from .topics import NewTopic
 
 if TYPE_CHECKING:
@@ -38,6 +44,9 @@ class GroupService(Shards[GroupCoordinator]):
         super().__init__(node, OFFSETS_TOPIC)
         self.history: History[str, Event] = History()
         """What changed in each group and why."""
+        self._sweeps: deque[Iterator[int]] = deque()
+        self._more_sweeps = trio.Event()
+        self._closed: set[str] = set()
 
     def _new_topic(self) -> NewTopic:
         config = self._node.config
@@ -103,14 +112,57 @@ class GroupService(Shards[GroupCoordinator]):
         super().topics_changed(event)
         names = [topic.name for topic in event.deleted]
         if names:
-            for shard in self.shards():
-                self.run_all(shard, shard.coordinator.forget_topics(names))
+            self._begin(
+                self.sweep(shard, shard.coordinator.forget_topics(names)) for shard in self.shards()
+            )
 
     def _on_loaded(self, load: Load[GroupCoordinator]) -> None:
         """Topics may have been deleted while no node had the coordinator."""
         # Else this one heard of all that were.
         if load.missed_topics or len(self._node.cluster.node_ids) > 1:
-            self.run_all(load.shard, load.shard.coordinator.forget_missing_topics())
+            pieces = load.shard.coordinator.forget_missing_topics()
+            self._begin([self.sweep(load.shard, pieces)])
+
+    def _begin(self, sweeps: Iterable[Iterator[int]]) -> None:
+        """Do what fits in a turn at once, and have the rest done by `run_sweeps`.
+
+        A little is done at once however slow the machine is.
+        """
+        turn = Turn()
+        done = 0
+        for sweep in sweeps:
+            for records in sweep:
+                done += max(records, 1)
+                if done >= RECORDS_AT_ONCE and turn.is_over:
+                    self._sweeps.append(sweep)
+                    self._more_sweeps.set()
+                    break
+
+    async def run_sweeps(self) -> None:
+        """Forget beside clients what did not fit in a turn, until cancelled."""
+        while True:
+            await self._more_sweeps.wait()
+            self._more_sweeps = trio.Event()
+            slices = Slices(rest=REST)
+            while self._sweeps:
+                for _ in self._sweeps.popleft():
+                    await slices.pause()
+
+    # -- groups that go
+
+    def shard(self, key: str) -> GroupShard:
+        if key in self._closed:
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        return super().shard(key)
+
+    @contextmanager
+    def closed_to_others(self, group_id: str) -> Iterator[None]:
+        """While the block runs, who asks for the coordinator of a group is told to come again."""
+        self._closed.add(group_id)
+        try:
+            yield
+        finally:
+            self._closed.remove(group_id)
 
     def renew_sessions(self) -> None:
         """All members count as just heard of."""

@@ -217,6 +217,7 @@ class Node:
             nursery.start_soon(self.in_sync.run)
             nursery.start_soon(self.folder_watch.run)
             nursery.start_soon(self.groups.run_loads)
+            nursery.start_soon(self.groups.run_sweeps)
             nursery.start_soon(self.groups.run_timers)
             nursery.start_soon(self.groups.expire_regularly)
             nursery.start_soon(self.transactions.run_loads)

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 import trio
 
 from kbroker.cluster import NO_LEADER, Topic, TopicsChanged
-from kbroker.coordinator import Answer, Now, Parked, Result, hash_partition
+from kbroker.coordinator import Answer, Now, Parked, Pieces, Result, hash_partition
 from kbroker.coordinator.shapes import refused
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.primitives import Buffer, DecodeError
@@ -82,7 +82,7 @@ class Coordinator(Protocol):
 
     def due(self, now: Now) -> Iterator[Result[None]]: ...
 
-    def expire(self, now: Now) -> Iterator[Result[None]]: ...
+    def expire(self, now: Now) -> Pieces: ...
 
 
 C = TypeVar("C", bound=Coordinator)
@@ -410,6 +410,20 @@ class Shards(ABC, Generic[C]):
             await self._finish_loads()
             await self._more_loads.wait()
 
+    # -- work over all that coordinators have
+
+    def sweep(self, shard: Shard[C], pieces: Pieces) -> Iterator[int]:
+        """Do work over all that a coordinator has, as long as it is that of its partition; yields
+        behind each piece how many records it wrote."""
+        while self.serves(shard):
+            try:
+                piece = next(pieces)
+            except StopIteration:
+                return
+            if piece is not None:
+                self.run(shard, piece)
+            yield 0 if piece is None else len(piece.records)
+
     # -- running operations
 
     def now(self) -> Now:
@@ -455,18 +469,19 @@ class Shards(ABC, Generic[C]):
         now = self.now()
         records = [Record(key, value, now.log_ms) for key, value in result.records]
         producer_id, producer_epoch = result.producer or (-1, -1)
-        batch = encode_batch(
-            records,
+        encode = partial(
+            encode_batch,
             producer_id=producer_id,
             producer_epoch=producer_epoch,
             transactional=result.producer is not None,
         )
-        header = read_header(batch)
         if not shard.replica.is_leader:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         shard.replica.check_enough_in_sync()
-        shard.replica.append(memoryview(batch), header, now.log_ms)
-        self._replay(shard.coordinator, header, records)
+        for batch, some in _batches_of(records, encode, _batch_bytes_max(shard.replica.log)):
+            header = read_header(batch)
+            shard.replica.append(memoryview(batch), header, now.log_ms)
+            self._replay(shard.coordinator, header, some)
 
     def _replay(self, coordinator: C, header: BatchHeader, records: Iterable[Record]) -> None:
         """Let a coordinator see one batch of its log, at start-up and after an append."""
@@ -570,12 +585,14 @@ class Shards(ABC, Generic[C]):
         """Forget what has outlived its retention, until cancelled."""
         while True:
             await trio.sleep(self._expiry_interval_ms() / 1000)
-            self.expire()
+            await self.expire()
 
-    def expire(self) -> None:
-        """Forget what has outlived its retention."""
+    async def expire(self) -> None:
+        """Forget what has outlived its retention, beside clients."""
+        slices = Slices()
         for shard in self.shards():
-            self.run_all(shard, shard.coordinator.expire(self.now()))
+            for _ in self.sweep(shard, shard.coordinator.expire(self.now())):
+                await slices.pause()
 
     def clock_moved(self) -> None:
         """The coordinator clock jumped: act on what is due now, and wait for what is next."""
@@ -592,6 +609,23 @@ def give(answers: Sequence[Answer]) -> None:
     """Answer requests that were parked."""
     for slot, response in answers:
         slot.answer(response)
+
+
+def _batch_bytes_max(log: Log) -> int:
+    return min(log.config.produce_rules.max_message_bytes, log.config.segment_bytes)
+
+
+def _batches_of(
+    records: list[Record], encode: Callable[[list[Record]], bytes], bytes_max: int
+) -> Iterator[tuple[bytes, list[Record]]]:
+    """Records in batches that are not larger than the topic takes, in order; one record is not cut."""
+    batch = encode(records)
+    if len(batch) <= bytes_max or len(records) == 1:
+        yield batch, records
+        return
+    middle = len(records) // 2
+    for half in (records[:middle], records[middle:]):
+        yield from _batches_of(half, encode, bytes_max)
 
 
 def _stored_batches(log: Log, offset: int) -> tuple[int, Batches]:

@@ -159,8 +159,8 @@ class RunningBroker(Kit, StateVerbs, NodeVerbs, Arming[Awaitable[None]]):
     async def _look_at_logs(self) -> None:
         for node in self.broker.running_nodes:
             await node.apply_retention_now()
-            node.groups.expire()
-            node.transactions.expire()
+            await node.groups.expire()
+            await node.transactions.expire()
             if node.config.log_cleaner_enable:
                 await node.cleaner.clean_all()
             await node.flusher.sync_now()

@@ -115,10 +115,10 @@ class TestOnTheClock:
             await broker.node.groups.create_topic()
             await commit(wire, "g")
             clock.log.add(HOUR_MS - 1)
-            broker.node.groups.expire()
+            await broker.node.groups.expire()
             assert await committed(wire, "g") == [7] * 4
             clock.log.add(1)
-            broker.node.groups.expire()
+            await broker.node.groups.expire()
             assert await committed(wire, "g") == [-1] * 4
 
     async def test_compaction_and_tombstones(self, tmp_path: Path) -> None:

@@ -742,7 +742,7 @@ async def test_deleting_records_of_an_open_transaction(tmp_path: Path, version: 
 async def test_idle_ids_are_forgotten(broker: Broker, wire: Wire) -> None:
     await begun(wire, FIRST)
     service = broker.node.transactions
-    service.expire()
+    await service.expire()
     (shard,) = service.shards()
     assert set(shard.coordinator.transactions) == {NAME}
     known = shard.coordinator.transactions[NAME]
@@ -750,5 +750,6 @@ async def test_idle_ids_are_forgotten(broker: Broker, wire: Wire) -> None:
     for result in shard.coordinator.expire(
         service.now()._replace(log_ms=known.updated_ms + 7 * 86_400_000)
     ):
+        assert result is not None
         service.run(shard, result)
     assert (await described(wire)).error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND

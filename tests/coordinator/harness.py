@@ -19,12 +19,14 @@ from kbroker.coordinator import (
     GroupSettings,
     Now,
     Parked,
+    Pieces,
     Result,
 )
 from kbroker.coordinator.shapes import fetch_response, groups_to_fetch
 from kbroker.protocol.compile import decode, encode_bytes
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.groups import (
+    DeleteGroupsResponse,
     DescribeGroupsResponse,
     HeartbeatRequest,
     HeartbeatResponse,
@@ -526,11 +528,19 @@ class Harness:
         return call.response
 
     def delete_groups(self, *group_ids: str) -> dict[str, int]:
-        result = self.coordinator.delete_groups(group_ids, self.now)
-        self.settle(result)
-        rows = result.response
-        assert isinstance(rows, list)
-        return {row.group_id: row.error_code for row in rows}
+        codes = {}
+        for group_id in dict.fromkeys(group_ids):
+            for piece in self.coordinator.delete_group(group_id, self.now):
+                self.settle(piece)
+                assert isinstance(piece.response, DeleteGroupsResponse.Group)
+                codes[group_id] = piece.response.error_code
+        return codes
+
+    def forget(self, pieces: Pieces) -> None:
+        """Handle work that comes in pieces to its end."""
+        for piece in pieces:
+            if piece is not None:
+                self.settle(piece)
 
     def describe(self, group: str = "g", version: int = 6) -> DescribeGroupsResponse.Group:
         row = self.coordinator.describe_group(group, version)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from kbroker.coordinator.state import OFFSETS_AT_ONCE
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.groups import ListGroupsResponse
+from kbroker.protocol.messages.groups import DeleteGroupsResponse, ListGroupsResponse
 
-from .harness import RANGE, Harness, travel
+from .harness import RANGE, FakeTopics, Harness, travel
 
 
 def names(h: Harness, *filters: list[str]) -> set[str]:
@@ -107,12 +108,26 @@ def test_a_delete_that_is_not_stored_deletes_nothing() -> None:
     h = Harness()
     h.commit({("orders", 0): 1}, group="simple")
     h.append_fails = ErrorCode.REQUEST_TIMED_OUT
-    result = h.coordinator.delete_groups(["simple", "unknown"], h.now)
+    (result,) = h.coordinator.delete_group("simple", h.now)
     assert result.on_failure is not None
     failed = result.on_failure(ErrorCode.REQUEST_TIMED_OUT, h.now).response
-    assert isinstance(failed, list)
-    assert [row.error_code for row in failed] == [
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.GROUP_ID_NOT_FOUND,
-    ]
+    assert isinstance(failed, DeleteGroupsResponse.Group)
+    assert failed.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    h.settle(result)
     assert names(h) == {"simple"}
+
+
+def test_a_group_with_many_offsets_goes_in_pieces() -> None:
+    topics = FakeTopics()
+    topics.create("wide", 3 * OFFSETS_AT_ONCE)
+    h = Harness(topics=topics)
+    h.commit({("wide", index): index for index in range(2 * OFFSETS_AT_ONCE + 1)})
+    sizes = []
+    for piece in h.coordinator.delete_group("g", h.now):
+        assert names(h) == {"g"}, "until the last piece"
+        h.settle(piece)
+        sizes.append(len(piece.records))
+    assert sizes == [OFFSETS_AT_ONCE, OFFSETS_AT_ONCE, 2]
+    for shard in (h, h.restarted()):
+        assert names(shard) == set()
+        assert shard.fetch(None) == {}

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from kbroker.coordinator import GroupSettings
+from kbroker.coordinator import GroupSettings, Pieces
+from kbroker.coordinator.state import OFFSETS_AT_ONCE
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.group_metadata import decode_key, decode_offset_commit
 
@@ -13,6 +16,7 @@ from .harness import (
     FETCH_VERSIONS,
     LOG_START_MS,
     SESSION_MS,
+    FakeTopics,
     Harness,
     subscription,
 )
@@ -294,19 +298,146 @@ def test_offsets_go_with_their_topic() -> None:
     for group in ("a", "b"):
         h.commit({ORDERS: 1, ("audit", 0): 2}, group=group)
     h.commit({("audit", 0): 2}, group="c")
-    for result in h.coordinator.forget_topics({"orders"}):
-        h.settle(result)
+    del h.topics.topics["orders"]
+    h.forget(h.coordinator.forget_topics({"orders"}))
     for shard in (h, h.restarted()):
         assert [list(shard.fetch(None, group=g)) for g in "abc"] == [[("audit", 0)]] * 3
-    assert list(h.coordinator.forget_topics({"orders"})) == []
+    assert set(h.coordinator.forget_topics({"orders"})) == {None}
+
+
+def recreate(h: Harness, name: str = "orders") -> None:
+    del h.topics.topics[name]
+    h.topics.create(name, 4)
+
+
+@pytest.mark.parametrize("retention_ms", [-1, DAY_MS])
+def test_what_is_committed_while_topics_are_forgotten_stays(retention_ms: int) -> None:
+    """With a retention time of its own an offset does not say which topic it was committed to."""
+    h = Harness()
+    fields: dict[str, Any] = {"version": 4, "retention_ms": retention_ms}
+    for group in "abc":
+        h.commit({ORDERS: 1, ("orders", 1): 1}, group=group, **fields)
+    recreate(h)
+    pieces = h.coordinator.forget_topics(["orders"])
+    assert h.fetch({"orders": [0]}, group="b")[ORDERS][0] == -1, "not seen from the call on"
+    assert h.fetch(None, group="b") == {}
+    h.commit({ORDERS: 2}, group="b", **fields)
+    assert h.fetch(None, group="b")[ORDERS][0] == 2
+    first = next(pieces)
+    assert first is not None
+    h.settle(first)
+    h.commit({ORDERS: 2}, group="a", **fields)
+    h.forget(pieces)
+    for shard in (h, h.restarted()):
+        assert shard.coordinator.committed("a") == shard.coordinator.committed("b") == {ORDERS: 2}
+        assert shard.coordinator.committed("c") == {}
+
+
+def test_a_topic_that_is_deleted_again_while_it_is_forgotten() -> None:
+    h = Harness()
+    fields: dict[str, Any] = {"version": 4, "retention_ms": DAY_MS}
+    for group in "abc":
+        h.commit({ORDERS: 1, ("audit", 0): 1}, group=group, **fields)
+    recreate(h)
+    pieces = h.coordinator.forget_topics(["orders"])
+    next(pieces)
+    h.commit({ORDERS: 2}, group="a", **fields)
+    recreate(h)
+    recreate(h, "audit")
+    assert list(h.coordinator.forget_topics(["orders", "audit"])) == [], "the others go on"
+    h.commit({ORDERS: 3}, group="c", **fields)
+    h.forget(pieces)
+    assert [h.coordinator.committed(group) for group in "abc"] == [{}, {}, {ORDERS: 3}]
+    h.commit({ORDERS: 4}, group="a", **fields)
+    recreate(h)
+    h.forget(h.coordinator.forget_topics(["orders"]))
+    assert [h.coordinator.committed(group) for group in "abc"] == [{}, {}, {}]
+
+
+def test_what_is_pending_in_a_later_topic_is_not_forgotten() -> None:
+    h = Harness()
+    h.commit({ORDERS: 1})
+    recreate(h)
+    pieces = h.coordinator.forget_topics(["orders"])
+    h.commit_in_transaction({ORDERS: 2})
+    h.forget(pieces)
+    h.end(commit=True)
+    for shard in (h, h.restarted()):
+        assert shard.coordinator.committed("g") == {ORDERS: 2}
+
+
+def test_what_topics_left_behind_goes_after_a_load() -> None:
+    h = Harness()
+    h.commit({ORDERS: 1, ("audit", 0): 1})
+    h.commit({ORDERS: 1}, group="a")
+    recreate(h)
+    loaded = h.restarted()
+    loaded.commit({ORDERS: 2}, group="a")
+    del loaded.topics.topics["audit"]
+    loaded.forget(loaded.coordinator.forget_missing_topics())
+    assert loaded.coordinator.committed("g") == {}
+    assert loaded.coordinator.committed("a") == {ORDERS: 2}
+
+
+def wide_harness() -> Harness:
+    """A group with more offsets than are looked at in a piece."""
+    topics = FakeTopics()
+    topics.create("wide", 3 * OFFSETS_AT_ONCE)
+    h = Harness(topics=topics)
+    offsets = {("wide", index): 7 for index in range(2 * OFFSETS_AT_ONCE + 1)}
+    h.commit(offsets, version=4, retention_ms=DAY_MS)
+    return h
+
+
+def sizes(h: Harness, pieces: Pieces) -> list[int]:
+    """How many records each piece of work has."""
+    found = []
+    for piece in pieces:
+        found.append(0 if piece is None else len(piece.records))
+        if piece is not None:
+            h.settle(piece)
+    return found
+
+
+def test_many_offsets_of_one_group_are_forgotten_in_pieces() -> None:
+    h = wide_harness()
+    some = OFFSETS_AT_ONCE
+    assert sizes(h, h.coordinator.forget_topics(["audit"])) == [0, 0, 0]
+    del h.topics.topics["wide"]
+    assert sizes(h, h.coordinator.forget_topics(["wide"])) == [some, some, 1]
+    assert h.fetch(None) == {}
+
+
+def test_many_offsets_of_one_group_expire_in_pieces() -> None:
+    h = wide_harness()
+    some = OFFSETS_AT_ONCE
+    assert sizes(h, h.coordinator.expire(h.now)) == [0, 0, 0]
+    h.sleep(DAY_MS)
+    pieces = h.coordinator.expire(h.now)
+    first = next(pieces)
+    assert first is not None
+    h.settle(first)
+    h.commit({("wide", 2 * some): 8})
+    assert sizes(h, pieces) == [some, 0]
+    assert h.coordinator.committed("g") == {("wide", 2 * some): 8}
+    h.sleep(7 * DAY_MS)
+    assert sizes(h, h.coordinator.expire(h.now)) == [2], "the offset and the group"
+
+
+def test_a_group_that_goes_while_it_expires() -> None:
+    h = wide_harness()
+    h.sleep(DAY_MS)
+    pieces = h.coordinator.expire(h.now)
+    next(pieces)
+    assert h.delete_groups("g") == {"g": 0}
+    assert sizes(h, pieces) == [0, 0]
 
 
 # -- expiry
 
 
 def expire(h: Harness) -> None:
-    for result in h.coordinator.expire(h.now):
-        h.settle(result)
+    h.forget(h.coordinator.expire(h.now))
 
 
 def test_offsets_of_a_simple_group_expire_by_commit_time() -> None:

@@ -344,8 +344,7 @@ def test_offsets_of_a_deleted_topic_do_not_come_back() -> None:
     h.commit_in_transaction({ORDERS: 2, AUDIT: 2}, group="a")
     h.commit({ORDERS: 1}, group="b")
     del topics.topics["orders"]
-    for result in h.coordinator.forget_topics(["orders"]):
-        h.settle(result)
+    h.forget(h.coordinator.forget_topics(["orders"]))
     topics.create("orders", 4)
     h.end(commit=True)
     assert h.coordinator.committed("a") == {AUDIT: 2}
@@ -353,8 +352,7 @@ def test_offsets_of_a_deleted_topic_do_not_come_back() -> None:
 
 
 def expire(h: Harness) -> None:
-    for result in h.coordinator.expire(h.now):
-        h.settle(result)
+    h.forget(h.coordinator.expire(h.now))
 
 
 @pytest.mark.parametrize("commit", [True, False])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from kbroker.cluster import EVERY_NODE, ConfigResource, ResourceType
@@ -37,6 +38,7 @@ from .log_levels import LEVELS, ROOT, levels_in_effect, loggers, own_levels, set
 
 if TYPE_CHECKING:
     from .node import Node
+    from .slices import Turn
 
 logger = logging.getLogger(__name__)
 
@@ -300,7 +302,7 @@ _LISTED = (
 """In the order of Kafka's answers."""
 
 
-def list_resources(node: Node, types: Iterable[int]) -> Iterator[ConfigResource]:
+async def list_resources(node: Node, types: Iterable[int], turn: Turn) -> Iterator[ConfigResource]:
     """The resources of some types (none given: of all) that can have settings, or do.
 
     Raises KafkaError: UNSUPPORTED_VERSION for a type that does not exist.
@@ -311,16 +313,20 @@ def list_resources(node: Node, types: Iterable[int]) -> Iterator[ConfigResource]
     cluster = node.cluster
     nodes = [str(each) for each in cluster.node_ids]
     names: dict[ResourceType, Iterable[str]] = {
-        each: sorted(resource.name for resource in cluster.configs if resource.type is each)
+        each: await turn.in_order(tuple(cluster.configs), partial(_name_of, each))
         for each in (ResourceType.GROUP, ResourceType.CLIENT_METRICS)
     }
     names |= {
         ResourceType.BROKER_LOGGER: nodes,
         ResourceType.BROKER: nodes,
-        ResourceType.TOPIC: sorted(cluster.topics),
+        ResourceType.TOPIC: await turn.in_order(tuple(cluster.topics), str),
     }
     wanted = [each for each in _LISTED if not types or each in types]
     return (ConfigResource(each, name) for each in wanted for name in names[each])
+
+
+def _name_of(resource_type: ResourceType, resource: ConfigResource) -> str | None:
+    return resource.name if resource.type is resource_type else None
 
 
 def find_resource(node: Node, resource_type: int, name: str) -> Resource:

@@ -128,7 +128,7 @@ class GroupService(Shards[GroupCoordinator]):
 
         A little is done at once however slow the machine is.
         """
-        turn = Turn()
+        turn = Turn(self._node.turns)
         done = 0
         for sweep in sweeps:
             for records in sweep:

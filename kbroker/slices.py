@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Coroutine, Generator, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Iterator
+from heapq import merge
+from itertools import islice
 from typing import Any, Generic, TypeVar
 
 import trio
@@ -14,6 +16,8 @@ Result = TypeVar("Result")
 SLICE_SECONDS = 0.0005
 REST = 4
 """How many times as long as a slice of work took the event loop is left to others."""
+SORTED_AT_ONCE = 1000
+"""Of what is sorted in turns: a fraction of a millisecond."""
 TURN_SECONDS = 0.005
 """How long one client may keep the event loop; see `TurnQueue` for how many do."""
 
@@ -106,6 +110,20 @@ class Turn:
     def each(self, items: Iterable[Item]) -> AsyncIterator[Item]:
         """The items one after the other, with a pause behind each."""
         return _Each(self, items)
+
+    async def in_order(
+        self, items: Iterable[Item], name_of: Callable[[Item], str | None]
+    ) -> Iterator[str]:
+        """The names of items in rising order, sorted with pauses: the items must not change.
+
+        Parameters: `name_of` gives None for an item that is left out.
+        """
+        runs: list[list[str]] = []
+        left = iter(items)
+        while some := list(islice(left, SORTED_AT_ONCE)):
+            runs.append(sorted(name for name in map(name_of, some) if name is not None))
+            await self.pause()
+        return merge(*runs)
 
     def run(self, work: Generator[None, None, Result]) -> Result | Coroutine[Any, Any, Result]:
         """Do work that comes in pieces: all of it if this turn is long enough, else what fits.

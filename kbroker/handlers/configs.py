@@ -275,7 +275,7 @@ async def list_config_resources(
     """
     types = request.resource_types if ctx.version else [ResourceType.CLIENT_METRICS]
     try:
-        found = list_resources(ctx.node, types)
+        found = await list_resources(ctx.node, types, ctx.turn)
     except KafkaError as error:
         return ListConfigResourcesResponse(error_code=error.code)
     return ListConfigResourcesResponse(

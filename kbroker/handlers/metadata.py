@@ -285,22 +285,26 @@ async def describe_topic_partitions(
     """
     cluster = ctx.node.cluster
     cursor = request.cursor
-    asked = {row.name async for row in ctx.turn.each(request.topics)} or set(cluster.topics)
-    if cursor is not None:
-        if cursor.partition_index < 0 or (request.topics and cursor.topic_name not in asked):
-            return DescribeTopicPartitionsResponse(
-                topics=[
-                    DescribeTopicPartitionsResponse.Topic(
-                        error_code=ErrorCode.INVALID_REQUEST, name=row.name
-                    )
-                    async for row in ctx.turn.each(request.topics)
-                ]
-            )
-        asked = {name for name in asked if name >= cursor.topic_name}
+    asked = {row.name async for row in ctx.turn.each(request.topics)}
+    begin = cursor.topic_name if cursor is not None else ""
+    if cursor is not None and (
+        cursor.partition_index < 0 or (request.topics and begin not in asked)
+    ):
+        return DescribeTopicPartitionsResponse(
+            topics=[
+                DescribeTopicPartitionsResponse.Topic(
+                    error_code=ErrorCode.INVALID_REQUEST, name=row.name
+                )
+                async for row in ctx.turn.each(request.topics)
+            ]
+        )
     limit = max(1, min(request.response_partition_limit, ctx.node.config.request_max_partitions))
     nodes = _Nodes(ctx)
     response = DescribeTopicPartitionsResponse()
-    async for name in ctx.turn.each(sorted(asked)):
+    names = await ctx.turn.in_order(
+        asked or tuple(cluster.topics), lambda name: name if name >= begin else None
+    )
+    async for name in ctx.turn.each(names):
         if limit <= 0:
             response.next_cursor = DescribeTopicPartitionsResponse.Cursor(topic_name=name)
             break

@@ -74,3 +74,11 @@ async def test_who_does_not_wait_any_longer_keeps_nobody_from_a_turn() -> None:
             scopes[index].cancel()
     assert set(went_on) >= {2, 4}
     assert not len(queue)
+
+
+async def test_what_is_sorted_in_turns_is_in_order() -> None:
+    names = [str(index * 7919 % 5000) for index in range(5000)]
+    assert list(await Turn(TurnQueue()).in_order(names, str)) == sorted(names)
+    some = await Turn(TurnQueue()).in_order(names, lambda name: name if name >= "4" else None)
+    assert list(some) == sorted(name for name in names if name >= "4")
+    assert list(await Turn(TurnQueue()).in_order([], str)) == []

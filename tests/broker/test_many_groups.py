@@ -1,0 +1,329 @@
+"""Work over all groups, all offsets of one, all transactional ids and all topics: others have their
+turn meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Any
+
+import pytest
+from trio.testing import wait_all_tasks_blocked
+
+from kbroker.broker import Broker
+from kbroker.cluster import OFFSETS_TOPIC
+from kbroker.coordinator import CoordinatorRecord, Result
+from kbroker.coordinator.records import offset_record
+from kbroker.coordinator.state import OFFSETS_AT_ONCE
+from kbroker.coordinator.transaction import Transaction, to_value
+from kbroker.groups import GroupService, GroupShard
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.group_metadata import OffsetCommitValue
+from kbroker.protocol.messages.configs import ListConfigResourcesRequest
+from kbroker.protocol.messages.groups import DeleteGroupsRequest, DescribeGroupsRequest
+from kbroker.protocol.messages.metadata import DescribeTopicPartitionsRequest
+from kbroker.protocol.messages.offsets import OffsetCommitRequest
+from kbroker.protocol.transaction_log import encode_key, encode_value
+from kbroker.shards import _stored_batches
+from kbroker.slices import Turn
+
+from ..brokers import started
+from ..turns import TURN_SECONDS_MAX, longest_step
+from ..wire import Wire, connected, create_topic, delete_topic, until
+
+GROUPS = 5000
+OFFSETS = 20_000
+TOPICS = 200_000
+LONG_AGO = OffsetCommitValue(offset=1, metadata="", commit_timestamp=1)
+LOADING = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[Broker]:
+    async with started() as broker:
+        await broker.node.groups.create_topic()
+        yield broker
+
+
+@pytest.fixture
+async def wire(broker: Broker) -> AsyncIterator[Wire]:
+    async with connected(broker.endpoint) as wire:
+        yield wire
+
+
+def shard_of(broker: Broker) -> GroupShard:
+    """The only one, for all is in memory."""
+    return broker.node.groups.shard("g")
+
+
+def offsets_of(broker: Broker) -> dict[str, Any]:
+    return shard_of(broker).coordinator._state.offsets
+
+
+def fill(broker: Broker, records: Iterable[CoordinatorRecord]) -> None:
+    """Let the coordinator know what no test has the time to commit."""
+    coordinator = shard_of(broker).coordinator
+    for record in records:
+        coordinator.replay(*record)
+
+
+def of_many_groups(topic: str = "gone", count: int = GROUPS) -> Iterable[CoordinatorRecord]:
+    return (offset_record(f"g{index}", topic, 0, LONG_AGO) for index in range(count))
+
+
+def of_one_group(group: str = "wide", count: int = OFFSETS) -> Iterable[CoordinatorRecord]:
+    return (offset_record(group, "t", index, LONG_AGO) for index in range(count))
+
+
+def batch_sizes(broker: Broker) -> list[int]:
+    log = shard_of(broker).replica.log
+    offset, sizes = log.log_start_offset, []
+    while offset < log.log_end_offset:
+        offset, batches = _stored_batches(log, offset)
+        sizes += [header.size for header, _ in batches]
+    return sizes
+
+
+# -- topics that are deleted
+
+
+async def test_offsets_of_a_topic_go_beside_clients(broker: Broker, wire: Wire) -> None:
+    await create_topic(wire, "gone")
+    fill(broker, of_many_groups())
+    async with connected(broker.endpoint) as bystander:
+        with longest_step() as step:
+            await delete_topic(wire, "gone")
+            while offsets_of(broker):
+                assert await bystander.works()
+    assert step.seconds < TURN_SECONDS_MAX, str(step)
+
+
+async def test_few_offsets_are_gone_when_the_delete_is_answered(
+    broker: Broker, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However slow the machine is."""
+    await create_topic(wire, "gone")
+    fill(broker, of_many_groups(count=50))
+    monkeypatch.setattr(Turn, "is_over", property(lambda turn: True))
+    await delete_topic(wire, "gone")
+    assert not offsets_of(broker)
+
+
+async def commit(wire: Wire, group: str, topic: str, offsets: Iterable[int]) -> set[int]:
+    """With a retention time of its own, so that it does not say which topic of this name it is of."""
+    rows = [
+        OffsetCommitRequest.Partition(partition_index=index, committed_offset=7)
+        for index in offsets
+    ]
+    ask = OffsetCommitRequest(
+        group_id=group,
+        retention_time_ms=1_000_000,
+        topics=[OffsetCommitRequest.Topic(name=topic, partitions=rows)],
+    )
+    (answer,) = (await wire.ask(ApiKey.OFFSET_COMMIT, 4, ask)).topics
+    return {row.error_code for row in answer.partitions}
+
+
+async def test_a_topic_that_is_made_again_keeps_what_is_committed_to_it(
+    broker: Broker, wire: Wire
+) -> None:
+    await create_topic(wire, "gone")
+    fill(broker, of_many_groups())
+    await delete_topic(wire, "gone")
+    await create_topic(wire, "gone")
+    last = f"g{GROUPS - 1}"
+    assert last in offsets_of(broker), "it is not over yet"
+    assert await commit(wire, last, "gone", [0]) == {0}
+    await until(lambda: len(offsets_of(broker)) == 1)
+    assert shard_of(broker).coordinator.committed(last) == {("gone", 0): 7}
+
+
+async def test_a_coordinator_that_has_lost_its_partition_forgets_no_more(
+    broker: Broker, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await create_topic(wire, "gone")
+    fill(broker, of_many_groups())
+    ran: list[object] = []
+    run = GroupService.run
+
+    def watched(service: Any, shard: Any, result: Any) -> Any:
+        ran.append(shard)
+        return run(service, shard, result)
+
+    groups, shard = broker.node.groups, shard_of(broker)
+    await delete_topic(wire, "gone")
+    assert offsets_of(broker), "it is not over yet"
+    groups.stop()
+    monkeypatch.setattr(GroupService, "run", watched)
+    groups.settle()
+    await until(lambda: not groups.is_loading)
+    await wait_all_tasks_blocked()
+    assert shard not in ran
+
+
+async def test_what_was_missed_before_a_load_goes_beside_clients(
+    broker: Broker, wire: Wire
+) -> None:
+    groups = broker.node.groups
+    result = Result[None]()
+    result.records = list(of_many_groups("missing"))
+    groups.run(shard_of(broker), result)
+    groups.stop()
+    groups.settle()
+    (load,) = groups._loads.values()
+    load.missed_topics = True
+    with longest_step() as step:
+        await until(lambda: not groups.is_loading)
+        await until(lambda: not offsets_of(broker))
+    assert step.seconds < TURN_SECONDS_MAX, str(step)
+
+
+# -- what has outlived its retention
+
+
+async def test_groups_expire_beside_clients() -> None:
+    async with started(offsets_retention_check_interval_ms=100) as broker:
+        await broker.node.groups.create_topic()
+        fill(broker, of_many_groups(count=2000))
+        fill(broker, of_one_group(count=OFFSETS // 2))
+        with longest_step() as step:
+            await until(lambda: not offsets_of(broker))
+        assert step.seconds < TURN_SECONDS_MAX, str(step)
+
+
+async def test_transactional_ids_expire_beside_clients() -> None:
+    async with started(transaction_remove_expired_transaction_cleanup_interval_ms=100) as broker:
+        transactions = broker.node.transactions
+        await transactions.create_topic()
+        coordinator = transactions.shard("x").coordinator
+        value = encode_value(to_value(Transaction(1, 1000, 1)), 1)
+        for index in range(GROUPS):
+            coordinator.replay(encode_key(f"x{index}"), value)
+        with longest_step() as step:
+            await until(lambda: not coordinator.transactions)
+        assert step.seconds < TURN_SECONDS_MAX, str(step)
+
+
+# -- a group with many offsets
+
+
+async def delete_group(wire: Wire, group: str = "wide") -> int:
+    ask = DeleteGroupsRequest(groups_names=[group])
+    return int((await wire.ask(ApiKey.DELETE_GROUPS, 2, ask)).results[0].error_code)
+
+
+async def test_a_group_of_many_offsets_is_deleted_in_turns(broker: Broker, wire: Wire) -> None:
+    fill(broker, of_one_group())
+    described = DescribeGroupsRequest(groups=["wide"])
+    async with connected(broker.endpoint) as bystander:
+        with longest_step() as step:
+            await wire.send(ApiKey.DELETE_GROUPS, 2, DeleteGroupsRequest(groups_names=["wide"]))
+            await until(lambda: len(offsets_of(broker)["wide"]) < OFFSETS)
+            answer = await bystander.ask(ApiKey.DESCRIBE_GROUPS, 5, described)
+            assert (await wire.receive()).results[0].error_code == 0
+        assert answer.groups[0].error_code == LOADING, "nobody sees a half of it"
+        assert step.seconds < TURN_SECONDS_MAX, str(step)
+        assert not offsets_of(broker)
+        assert max(batch_sizes(broker)) < 100 * OFFSETS_AT_ONCE
+        assert await delete_group(bystander) == ErrorCode.GROUP_ID_NOT_FOUND
+
+
+def on_append(monkeypatch: pytest.MonkeyPatch, act: Callable[[int], None]) -> None:
+    """Call `act` before each append of a coordinator, with how many there were."""
+    append = GroupService._append
+    counted: list[object] = []
+
+    def watched(service: Any, shard: Any, result: Any) -> None:
+        counted.append(result)
+        act(len(counted) - 1)
+        append(service, shard, result)
+
+    monkeypatch.setattr(GroupService, "_append", watched)
+
+
+async def test_a_group_of_which_a_part_cannot_be_deleted_stays(
+    broker: Broker, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(broker, of_one_group())
+
+    def fail(count: int) -> None:
+        if count == 3:
+            raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
+
+    on_append(monkeypatch, fail)
+    assert await delete_group(wire) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert len(offsets_of(broker)["wide"]) == OFFSETS - 3 * OFFSETS_AT_ONCE
+    assert await delete_group(wire) == 0, "and it is open to others again"
+    assert not offsets_of(broker)
+
+
+async def test_a_coordinator_that_goes_while_it_deletes_a_group(
+    broker: Broker, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(broker, of_one_group())
+    groups, shard = broker.node.groups, shard_of(broker)
+    log = shard.replica.log
+
+    def lose(count: int) -> None:
+        if count == 3:
+            groups._lose(shard)
+
+    on_append(monkeypatch, lose)
+    assert await delete_group(wire) == ErrorCode.NOT_COORDINATOR
+    assert log.log_end_offset == 4 * OFFSETS_AT_ONCE
+
+
+# -- batches
+
+
+@pytest.mark.parametrize("setting", ["max_message_bytes", "segment_bytes"])
+async def test_no_batch_is_larger_than_the_topic_takes(
+    setting: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with started() as broker, connected(broker.endpoint) as wire:
+        await create_topic(wire, "t", 150)
+        await broker.node.groups.create_topic()
+        log = shard_of(broker).replica.log
+        limited = log.config.produce_rules if setting == "max_message_bytes" else log.config
+        monkeypatch.setattr(type(limited), "__setattr__", object.__setattr__)
+        monkeypatch.setattr(limited, setting, 2000)
+        assert await commit(wire, "g", "t", range(150)) == {0}
+        sizes = batch_sizes(broker)
+        assert len(sizes) > 2
+        assert max(sizes) <= 2000
+        assert len(offsets_of(broker)["g"]) == 150
+
+
+# -- all topics in order
+
+
+@pytest.fixture
+async def crowded(broker: Broker, wire: Wire) -> list[str]:
+    """Names of topics that are described in order of name."""
+    (topic,) = broker.node.cluster.topics.values()
+    names = [f"t{index * 7919 % TOPICS:06}" for index in range(TOPICS)]
+    broker.node.cluster.topics.update(dict.fromkeys(names, topic))
+    return sorted([*names, OFFSETS_TOPIC])
+
+
+async def test_a_page_of_many_topics_is_found_in_turns(
+    broker: Broker, wire: Wire, crowded: list[str]
+) -> None:
+    limit = 100
+    ask = DescribeTopicPartitionsRequest(topics=[], response_partition_limit=limit)
+    with longest_step() as step:
+        first = await wire.ask(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, ask)
+        ask.cursor = first.next_cursor
+        await wire.ask(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, ask)
+    assert first.next_cursor.topic_name in crowded[1 : limit + 1]
+    assert step.seconds < TURN_SECONDS_MAX, str(step)
+
+
+async def test_many_resources_are_listed_in_turns(
+    broker: Broker, wire: Wire, crowded: list[str]
+) -> None:
+    ask = ListConfigResourcesRequest(resource_types=[2])
+    with longest_step() as step:
+        answer = await wire.ask(ApiKey.LIST_CONFIG_RESOURCES, 1, ask)
+    assert [row.resource_name for row in answer.config_resources] == crowded
+    assert step.seconds < TURN_SECONDS_MAX, str(step)

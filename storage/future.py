@@ -93,6 +93,8 @@ class FutureLog:
             log.delete_records_before(source.log_start_offset)
         if source.first_dirty_offset >= 0:  # there may be gaps
             log.first_dirty_offset = max(log.first_dirty_offset, 0)
+        # A producer may send batches again whose records are gone; no copy tells of those.
+        log.producers = source.producers
         offsets = Offsets(
             log.log_start_offset,
             log.log_end_offset,

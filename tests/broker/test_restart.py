@@ -231,28 +231,6 @@ async def test_producer_ids_are_never_given_twice(tmp_path: Path) -> None:
     assert len(set(given)) == len(given) == 12
 
 
-@pytest.mark.parametrize("clean", [True, False])
-async def test_a_producer_goes_on_after_a_restart(tmp_path: Path, clean: bool) -> None:
-    """The last five batches are known; one that is sent again is not stored twice."""
-    data = tmp_path / "data"
-    async with started(data) as broker, connected(broker.endpoint) as wire:
-        topic = await create_topic(wire, "t")
-        batches = [
-            batch([b"%d" % i], producer_id=5, producer_epoch=0, base_sequence=i) for i in range(9)
-        ]
-        for each in batches[:8]:
-            assert (await produce(wire, topic, each)).error_code == 0
-        copy = crash(data, tmp_path / "copy")
-    async with started(data if clean else copy) as broker, connected(broker.endpoint) as wire:
-        assert broker.node.logs.clean == clean
-        for i in range(3, 8):
-            row = await produce(wire, topic, batches[i])
-            assert (row.error_code, row.base_offset) == (0, i)
-        assert (await produce(wire, topic, batches[2])).error_code == 45
-        assert (await produce(wire, topic, batches[8])).base_offset == 8
-        assert values_of(await fetch(wire, topic)) == [b"%d" % i for i in range(9)]
-
-
 async def test_a_folder_belongs_to_one_broker(tmp_path: Path) -> None:
     async with started(tmp_path):
         with pytest.raises(StorageError, match="another broker uses"):

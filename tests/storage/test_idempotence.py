@@ -15,8 +15,9 @@ from kbroker.storage.log import Log, LogConfig
 from kbroker.storage.manager import LogManager
 from kbroker.storage.producer_state import ProducerStates
 
-from .helpers import NOW, append, batch, commit, content, open_log, open_manager
+from .helpers import NOW, TOPIC_ID, append, batch, commit, content, open_log, open_manager
 from .test_compaction import KEYED, compact
+from .test_folders import TWO, move, open_folders
 
 PRODUCER = 77
 Sent = dict[int, tuple[memoryview, BatchHeader]]
@@ -120,6 +121,27 @@ def test_when_compaction_took_their_records(manager: LogManager) -> None:
     assert compact(manager.files, manager, log)
     assert log.size < before
     check(open_log(stopped(manager), config=KEYED), sent)
+
+
+@pytest.mark.parametrize("then", ["goes on", "stops", "crashes"])
+@pytest.mark.parametrize("records", ["are there", "are deleted", "are compacted"])
+def test_after_a_move(records: str, then: str) -> None:
+    """To another data folder: it takes along what the records there do not tell."""
+    files = CrashFiles()
+    folders = open_folders(files)
+    log = folders.open_log("a", TOPIC_ID, 0, KEYED, now_ms=NOW)
+    sent = send(log)
+    if records == "are deleted":
+        log.delete_records_before(log.log_end_offset)
+    elif records == "are compacted":
+        assert compact(files, folders.managers[0], log)
+    log = move(folders, log, TWO)
+    if then == "stops":
+        folders.close(now_ms=NOW)
+    if then != "goes on":
+        folders = open_folders(files.crashed("drop", 0))
+        log = folders.open_log("a", TOPIC_ID, 0, KEYED, now_ms=NOW)
+    check(log, sent)
 
 
 def test_on_a_follower(manager: LogManager) -> None:

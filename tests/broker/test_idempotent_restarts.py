@@ -1,0 +1,204 @@
+"""An idempotent producer sends again what it had in flight, after every kind of restart.
+
+It may not know what became of five requests. Each of them gets the offset that it got before, and
+nothing is stored twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from kbroker.broker import Broker
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode
+from kbroker.storage.crash_files import MODES, CrashFiles, Mode
+
+from ..brokers import started, started_on
+from ..replication.harness import place_topic, until_leader, wire_to
+from ..wire import (
+    LATEST,
+    Topic,
+    Wire,
+    batch,
+    connected,
+    create_topic,
+    fetch,
+    list_offset,
+    produce,
+    produce_request,
+    request,
+    until,
+    values_of,
+)
+from .test_log_dirs import move, moved
+
+IN_FLIGHT = 5
+"""How many requests a producer may have on its way (max.in.flight.requests.per.connection)."""
+DATA = "/data"
+
+
+@dataclass
+class Producer:
+    """What one producer has written to a topic: its batches, of two records each, by their offsets."""
+
+    topic: Topic
+    id: int
+    sent: dict[int, bytes] = field(default_factory=dict)
+
+    @classmethod
+    async def made(cls, wire: Wire, topic: Topic) -> Producer:
+        """A producer with an id of the broker's."""
+        asked = request(ApiKey.INIT_PRODUCER_ID, transaction_timeout_ms=60_000)
+        answer = await wire.ask(ApiKey.INIT_PRODUCER_ID, 4, asked)
+        assert answer.error_code == 0
+        return cls(topic, answer.producer_id)
+
+    async def send(self, wire: Wire, count: int = 1) -> None:
+        """Send new batches, all of them at once."""
+        numbers = range(len(self.sent), len(self.sent) + count)
+        new = [self._batch(number) for number in numbers]
+        rows = await self._answers(wire, new)
+        assert [error for error, _ in rows] == [0] * count
+        self.sent |= dict(zip((offset for _, offset in rows), new, strict=True))
+
+    async def check(self, wire: Wire) -> None:
+        """What was in flight is known, what came before is not, and the next batch is taken."""
+        end = (await list_offset(wire, self.topic, LATEST)).offset
+        again = list(self.sent.items())[-IN_FLIGHT:]
+        for _ in range(2):
+            rows = await self._answers(wire, [each for _, each in again])
+            assert rows == [(0, offset) for offset, _ in again]
+        too_old = list(self.sent.values())[-IN_FLIGHT - 1]
+        ((error, _),) = await self._answers(wire, [too_old])
+        assert error == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert (await list_offset(wire, self.topic, LATEST)).offset == end
+        await self.send(wire)
+        assert list(self.sent)[-1] == end
+
+    @property
+    def written(self) -> list[bytes]:
+        """The values of its records."""
+        return [value for number in range(len(self.sent)) for value in self._values(number)]
+
+    def _values(self, number: int) -> list[bytes]:
+        return [b"%d" % number, b"%d and a half" % number]
+
+    def _batch(self, number: int) -> bytes:
+        return batch(
+            self._values(number), producer_id=self.id, producer_epoch=0, base_sequence=2 * number
+        )
+
+    async def _answers(self, wire: Wire, batches: list[bytes]) -> list[tuple[int, int]]:
+        """Error and offset of each batch; none waits for the answer to another one."""
+        for each in batches:
+            await wire.send(ApiKey.PRODUCE, 9, produce_request(self.topic, each))
+        answers = [await wire.receive() for _ in batches]
+        rows = [answer.responses[0].partition_responses[0] for answer in answers]
+        return [(row.error_code, row.base_offset) for row in rows]
+
+
+async def begun(wire: Wire, topic: Topic) -> Producer:
+    """A producer that has written seven batches, with some of another one between them."""
+    producer, other = await Producer.made(wire, topic), await Producer.made(wire, topic)
+    await producer.send(wire, 2)
+    for sequence in range(2):
+        theirs = batch([b"x"], producer_id=other.id, producer_epoch=0, base_sequence=sequence)
+        assert (await produce(wire, topic, theirs)).error_code == 0
+        await producer.send(wire, 3)
+    return producer
+
+
+async def check(producer: Producer, wire: Wire) -> None:
+    """Nothing is stored twice, and all of it is there."""
+    await producer.check(wire)
+    values = values_of(await fetch(wire, producer.topic))
+    assert [each for each in values if each != b"x"] == producer.written
+
+
+async def test_after_clean_stops(tmp_path: Path) -> None:
+    """Twice: what the first start knew is handed on."""
+    async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
+        producer = await begun(wire, await create_topic(wire, "t"))
+    for _ in range(2):
+        async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
+            assert broker.node.logs.clean
+            await check(producer, wire)
+
+
+@pytest.mark.parametrize("mode", [None, *MODES])
+@pytest.mark.parametrize("checkpoint", [True, False])
+async def test_after_a_crash(mode: Mode | None, checkpoint: bool) -> None:
+    """The process ends, or the power goes (`mode`); with a snapshot on disk, or none."""
+    files = CrashFiles()
+    async with started_on(files, DATA) as broker, connected(broker.endpoint) as wire:
+        producer = await begun(wire, await create_topic(wire, "t"))
+        if checkpoint:
+            broker.node.named_replica("t", 0).log.save()
+            broker.node.logs.checkpoint(0).run()
+        await producer.send(wire, 2)
+        left = files.killed() if mode is None else files.crashed(mode, 0)
+    async with started_on(left, DATA) as broker, connected(broker.endpoint) as wire:
+        assert not broker.node.logs.clean
+        await check(producer, wire)
+
+
+@pytest.mark.parametrize("crash", [True, False])
+async def test_when_one_node_after_another_restarts(tmp_path: Path, crash: bool) -> None:
+    """Each of three nodes leads in its turn, and has been away itself before the last ones do."""
+    async with started(tmp_path, nodes=3) as broker:
+        topic = await place_topic(broker, "t", 1, 2, 3)
+        async with wire_to(broker.local_node(1)) as wire:
+            producer = await begun(wire, topic)
+        led = []
+        for _ in range(4):
+            leader = await until_leader(broker, "t", {1, 2, 3})
+            local = broker.local_node(leader)
+            await (local.crash() if crash else local.stop())
+            led.append(await until_leader(broker, "t", {1, 2, 3} - {leader}))
+            async with wire_to(broker.local_node(led[-1])) as wire:
+                await check(producer, wire)
+            await local.start()
+            await until_in_sync(broker)
+        assert len(set(led)) > 1
+
+
+async def until_in_sync(broker: Broker) -> None:
+    def is_so() -> bool:
+        partition = broker.running().cluster.partition("t", 0)
+        return partition is not None and set(partition.isr) == {1, 2, 3}
+
+    await until(is_so)
+
+
+@pytest.mark.parametrize("crash", [True, False])
+async def test_after_a_move_to_another_folder(crash: bool) -> None:
+    """There, back again, and after a restart."""
+    files, folders = CrashFiles(), ["/one", "/two"]
+    async with started_on(files, folders) as broker, connected(broker.endpoint) as wire:
+        producer = await begun(wire, await create_topic(wire, "t"))
+        for folder in ("/two", "/one", "/two"):
+            assert await move(wire, folder, ("t", [0])) == [0]
+            await moved(wire, ("t", 0), Path(folder))
+            await check(producer, wire)
+        left = files.killed()
+    async with started_on(left if crash else files, folders) as broker:
+        assert broker.node.logs.clean != crash
+        async with connected(broker.endpoint) as wire:
+            await check(producer, wire)
+
+
+async def test_after_a_move_of_a_log_without_their_records(tmp_path: Path) -> None:
+    """They were deleted, but what a producer wrote last is known."""
+    folders = [tmp_path / "one", tmp_path / "two"]
+    async with started(folders) as broker, connected(broker.endpoint) as wire:
+        producer = await begun(wire, await create_topic(wire, "t"))
+        replica = broker.node.named_replica("t", 0)
+        replica.delete_records_before(replica.log.log_end_offset)
+        assert await move(wire, folders[1], ("t", [0])) == [0]
+        await moved(wire, ("t", 0), folders[1])
+        await producer.check(wire)
+    async with started(folders) as broker, connected(broker.endpoint) as wire:
+        await producer.check(wire)

@@ -396,6 +396,33 @@ def test_a_broker_that_goes_away_for_a_moment(
     assert held(broker, topic) == VALUES
 
 
+IN_FLIGHT = {"kafka-python-3": 1, "confluent-kafka": 5, "aiokafka": 1}
+"""How many requests of an idempotent producer are on their way to one partition."""
+
+
+@pytest.mark.parametrize("effect", ["disconnect", "blackhole"])
+def test_no_answer_comes_before_a_restart(
+    client: Library, spawn: Any, topic: str, tmp_path: Path, effect: str
+) -> None:
+    """What is written, and the producer does not know it, is known when it comes again.
+
+    When the connection ends with the first answer, what came behind its request is not read.
+    """
+    written = 1 if effect == "disconnect" else IN_FLIGHT[client.name]
+    with LocalBroker(topics=[topic], data_dir=str(tmp_path / "data")) as broker:
+        worker = spawn(client, broker.bootstrap_servers)
+        fault = broker.fault("Produce", topic=topic, at="after")
+        getattr(fault, effect)().every_time()
+        worker.send("produce", topic=topic, records=records_of(LARGE), **ONCE)
+        broker.wait_for(topic, count=written, timeout=30)
+        broker.stop()
+        fault.disarm()
+        broker.start()
+        answers = worker.receive("produce")
+        assert answers == [{"partition": 0, "offset": number} for number in range(len(LARGE))]
+        assert held(broker, topic) == LARGE
+
+
 # -- Java's client, in Kafka's console tools
 
 

@@ -758,40 +758,54 @@ def groups() -> Iterator[Call]:
     for group in ("simple", "gone", "mine", *(f"gone{version}" for version in range(4))):
         yield commits(group)
     yield commits("simple", "one6")
-    join = ApiKey.JOIN_GROUP
-    yield Call("join", join, _join, versions=range(3, 4))
-    yield Call("sync", ApiKey.SYNC_GROUP, _sync, versions=range(3, 4))
+    yield _join("joined", 0, _SUBSCRIBED + _NO_DATA)
+    yield _sync("joined")
     yield from group_listings()
     yield from offset_deletions()
+    yield from short_subscriptions()
     yield from group_deletions()
 
 
-def _join(world: World, version: int) -> Any:
-    subscription = b"\0\0\0\0\0\1\0\4one7\xff\xff\xff\xff"
-    return request(
-        ApiKey.JOIN_GROUP,
-        group_id="joined",
+_SUBSCRIBED = b"\0\0\0\1\0\4one7"
+_NO_DATA = b"\xff\xff\xff\xff"
+
+
+def _join(group: str, version: int, subscription: bytes) -> Call:
+    """The only member of a group joins; `version` is what its subscription says it is of."""
+    key = ApiKey.JOIN_GROUP
+    metadata = version.to_bytes(2, "big") + subscription
+    return change(
+        f"join: {group}",
+        key,
+        range(3, 4),
+        group_id=group,
         session_timeout_ms=60_000,
         rebalance_timeout_ms=60_000,
         protocol_type="consumer",
-        protocols=[of(ApiKey.JOIN_GROUP, "Protocol", name="range", metadata=subscription)],
+        protocols=[of(key, "Protocol", name="range", metadata=metadata)],
     )
 
 
-def _sync(world: World, version: int) -> Any:
-    mine = of(
-        ApiKey.SYNC_GROUP,
-        "Assignment",
-        member_id=world.member_id,
-        assignment=b"\0\0\0\0\0\1\0\4one7\0\0\0\1\0\0\0\0\xff\xff\xff\xff",
-    )
-    return request(
-        ApiKey.SYNC_GROUP,
-        group_id="joined",
-        generation_id=world.generation,
-        member_id=world.member_id,
-        assignments=[mine],
-    )
+def _sync(group: str) -> Call:
+    """The member that joined last gets all that it wants."""
+    key = ApiKey.SYNC_GROUP
+
+    def build(world: World, version: int) -> Any:
+        mine = of(
+            key,
+            "Assignment",
+            member_id=world.member_id,
+            assignment=b"\0\0\0\0\0\1\0\4one7\0\0\0\1\0\0\0\0" + _NO_DATA,
+        )
+        return request(
+            key,
+            group_id=group,
+            generation_id=world.generation,
+            member_id=world.member_id,
+            assignments=[mine],
+        )
+
+    return Call(f"sync: {group}", key, build, versions=range(3, 4))
 
 
 def group_listings() -> Iterator[Call]:
@@ -813,21 +827,22 @@ def group_listings() -> Iterator[Call]:
     yield ask("describe groups: none", ApiKey.DESCRIBE_GROUPS, groups=[])
 
 
-def offset_deletions() -> Iterator[Call]:
+def _delete_offsets(what: str, group: str, *rows: tuple[str, list[int]]) -> Call:
     key = ApiKey.OFFSET_DELETE
+    topics = [
+        of(
+            key,
+            "Topic",
+            name=name,
+            partitions=[of(key, "Partition", partition_index=i) for i in indexes],
+        )
+        for name, indexes in rows
+    ]
+    return change(f"delete offsets: {what}", key, group_id=group, topics=topics)
 
-    def delete(what: str, group: str, *rows: tuple[str, list[int]]) -> Call:
-        topics = [
-            of(
-                key,
-                "Topic",
-                name=name,
-                partitions=[of(key, "Partition", partition_index=i) for i in indexes],
-            )
-            for name, indexes in rows
-        ]
-        return change(f"delete offsets: {what}", key, group_id=group, topics=topics)
 
+def offset_deletions() -> Iterator[Call]:
+    delete = _delete_offsets
     yield delete("one", "simple", ("one6", [0]))
     yield delete("not committed", "simple", ("one6", [0, 1]))
     yield delete("unknown", "simple", ("nothing", [0]), ("one7", [99]), ("a/b", [0]))
@@ -836,6 +851,22 @@ def offset_deletions() -> Iterator[Call]:
     yield delete("subscribed", "joined", ("one7", [0]), ("one6", [0]))
     yield delete("none", "simple")
     yield delete("no partitions", "simple", ("one7", []))
+
+
+def short_subscriptions() -> Iterator[Call]:
+    """Of members that leave out the last fields of the version that they name."""
+    for what, version, subscription in (
+        ("no owned partitions", 1, _SUBSCRIBED + _NO_DATA),
+        ("half an array of them", 1, _SUBSCRIBED + _NO_DATA + b"\0\0"),
+        ("no rack", 3, _SUBSCRIBED + _NO_DATA + b"\0\0\0\0\0\0\0\7"),
+        ("a later version", 99, _SUBSCRIBED + _NO_DATA),
+        ("no user data", 1, _SUBSCRIBED),
+        ("a version below 0", 0xFFFF, _SUBSCRIBED + _NO_DATA),
+    ):
+        group = f"short: {what}"
+        yield _join(group, version, subscription)
+        yield _sync(group)
+        yield _delete_offsets(f"subscribed, {what}", group, ("one7", [0]), ("one6", [0]))
 
 
 def group_deletions() -> Iterator[Call]:

@@ -5,7 +5,7 @@ connection does the ordered work of one request to its end before it looks at th
 or not anybody still waits for the answer. A handler that need not wait for that is a plain function;
 one that has to is a coroutine function, or returns a coroutine. What comes out of either is one of
 
-* the response, or None where no answer is owed;
+* the response, or None where no answer is owed; `Encoded` where many are told the same;
 * a `Pending`: the answer is given by whoever has what it waits for;
 * a `Waiting`: the answer is looked for when its turn comes, and nothing changes if it never is.
 

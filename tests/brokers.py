@@ -10,9 +10,9 @@ from typing import Any, TypeAlias
 
 from kbroker.broker import Broker, open_broker
 from kbroker.config import BrokerConfig
-from kbroker.context import Context
+from kbroker.handlers.context import Context
+from kbroker.net.server import Listener
 from kbroker.protocol.api_keys import ApiKey
-from kbroker.server import Listener
 from kbroker.storage.files import Files
 
 LOOPBACK = Listener("PLAINTEXT", "127.0.0.1", 0)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.registry import load_apis
+from kbroker.handlers.registry import load_apis
 
 from .pages import commands_of, run_page
 

@@ -157,7 +157,11 @@ def test_the_layers_hold() -> None:
         ("storage/planted.py", "from kbroker.coordinator import x", "one direction"),
         ("kbroker/cluster/planted.py", "from kbroker import handlers", "one direction"),
         ("kbroker/spark/planted.py", "import kbroker.broker", "pipelines work against any Kafka"),
-        ("kbroker/pipelines/planted.py", "import kbroker.node", "pipelines work against any Kafka"),
+        (
+            "kbroker/pipelines/planted.py",
+            "import kbroker.node.node",
+            "pipelines work against any Kafka",
+        ),
     ],
 )
 def test_a_planted_violation_is_seen(tmp_path: Path, file: str, line: str, contract: str) -> None:

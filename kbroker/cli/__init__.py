@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from kbroker import __version__
-from kbroker.printable import printable
+from kbroker.text.printable import printable
 
 from .lazy import LazyGroup
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kbroker.times import iso_time
+from kbroker.text.times import iso_time
 
 from .completion import complete_topics
 from .output import Column, format_options, paragraphs, show, table

@@ -26,8 +26,8 @@ def grow(folders: tuple[str, ...], nodes: int) -> None:
     DIR are all folders of log.dirs. The partitions stay where they are; when the server runs,
     `kbroker cluster rebalance --replicas 3` spreads them, with three copies of each.
     """
-    from kbroker.data_folders import absolute_paths
-    from kbroker.growth import grow as grow_folders
+    from kbroker.folders.data_folders import absolute_paths
+    from kbroker.folders.growth import grow as grow_folders
     from kbroker.storage.files import OsFiles
 
     ids = _or_fail(lambda: grow_folders(OsFiles(), absolute_paths(folders), nodes))
@@ -44,8 +44,8 @@ def shrink(folders: tuple[str, ...]) -> None:
     """
     import trio
 
-    from kbroker.data_folders import absolute_paths
-    from kbroker.growth import shrink as shrink_folders
+    from kbroker.folders.data_folders import absolute_paths
+    from kbroker.folders.growth import shrink as shrink_folders
     from kbroker.storage.files import OsFiles
 
     node_id = _or_fail(lambda: trio.run(shrink_folders, OsFiles(), absolute_paths(folders)))

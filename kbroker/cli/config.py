@@ -80,7 +80,7 @@ def show_(
 
 def _show_what_would_be(diff: bool, output: str, flags: dict[str, Any]) -> None:
     from kbroker.config import ConfigError
-    from kbroker.settings import SettingFlags, load_settings
+    from kbroker.process.flags import SettingFlags, load_settings
 
     flags["overrides"] = split_overrides(flags["overrides"])
     try:

@@ -55,7 +55,7 @@ def control_options(command: Command) -> Command:
 
 def ask(control: Control, /, **order: Any) -> dict[str, Any]:
     """Send one order; returns the answer, or ends the command with what went wrong."""
-    from kbroker.endpoint import Endpoint
+    from kbroker.client.endpoint import Endpoint
 
     try:
         token = Path(control.token_file).read_text(encoding="ascii").strip()
@@ -94,7 +94,7 @@ def control(control: Control, order: str, words: tuple[str, ...]) -> None:
 
 
 def _word(text: str) -> tuple[str, Any]:
-    from kbroker.documents import read_json
+    from kbroker.text.documents import read_json
 
     name, equals, value = text.partition("=")
     if not equals:

@@ -52,7 +52,7 @@ def declared_options(command: Command) -> Command:
         seeds: tuple[str, ...],
         **kw: Any,
     ) -> Any:
-        from kbroker.topics import NewTopic
+        from kbroker.cluster.topics import NewTopic
 
         from .topic_files import BadTopic, parse_topic, read_topics
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kbroker.documents import read_json
+from kbroker.text.documents import read_json
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient

@@ -35,7 +35,7 @@ def health(bootstrap: str, wait_seconds: float) -> None:
     import trio
 
     from kbroker.client import check_round_trip
-    from kbroker.endpoint import Endpoint
+    from kbroker.client.endpoint import Endpoint
     from kbroker.protocol.compile import DecodeError
 
     try:

@@ -217,9 +217,9 @@ def adopt(
     """
     import trio
 
-    from kbroker.adopt import AdoptError, Transfer
-    from kbroker.adopt import adopt as take_over
-    from kbroker.adopt import plan as make_plan
+    from kbroker.folders.adopt import AdoptError, Transfer
+    from kbroker.folders.adopt import adopt as take_over
+    from kbroker.folders.adopt import plan as make_plan
     from kbroker.protocol.errors import KafkaError
 
     if move and link:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import click
 
-from kbroker.printable import printable
+from kbroker.text.printable import printable
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -30,7 +30,7 @@ def current_settings() -> dict[str, str]:
 
 def read_profiles() -> tuple[str, dict[str, dict[str, str]]]:
     """The name of the profile in use, empty for none, and all profiles."""
-    from kbroker.documents import read_toml
+    from kbroker.text.documents import read_toml
 
     path = profiles_path()
     try:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from kbroker.client.ndjson import bytes_field, headers_field
 from kbroker.protocol.compression import Codec
-from kbroker.times import date_of
+from kbroker.text.times import date_of
 
 from .output import to_json
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kbroker.times import iso_time
+from kbroker.text.times import iso_time
 
 from .completion import complete_topics
 from .filters import chosen_filter, filter_options

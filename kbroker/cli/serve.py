@@ -80,8 +80,8 @@ NODES_MAX = 100
 def serve(**options: Any) -> None:
     """Run a broker until Ctrl+C or SIGTERM."""
     from kbroker.config import ConfigError
-    from kbroker.declared import StartFailed
-    from kbroker.serving import ServeOptions, run_server
+    from kbroker.process.declared import StartFailed
+    from kbroker.process.serving import ServeOptions, run_server
 
     if options["memory"] and options["data_dir"]:
         raise click.UsageError("--memory and --data-dir exclude each other")

@@ -61,7 +61,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
 
 
 def setting_options(command: Command) -> Command:
-    """Give a command the flags of `kbroker.settings.SettingFlags`; `overrides` comes as texts."""
+    """Give a command the flags of `kbroker.process.flags.SettingFlags`; `overrides` comes as texts."""
     for each in reversed(_OPTIONS):
         command = each(command)
     return command

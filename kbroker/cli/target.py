@@ -16,7 +16,7 @@ from .output import say
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
-    from kbroker.endpoint import Endpoint
+    from kbroker.client.endpoint import Endpoint
     from kbroker.protocol.errors import ErrorCode
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -108,7 +108,7 @@ def resolve(given: Mapping[str, str]) -> Target:
 
 def parse_addresses(text: str, option: str = "--bootstrap") -> list[Endpoint]:
     """Read HOST:PORT[,HOST:PORT...] of an option. Raises BadParameter."""
-    from kbroker.endpoint import Endpoint
+    from kbroker.client.endpoint import Endpoint
 
     try:
         return [Endpoint.parse(address) for address in text.split(",")]

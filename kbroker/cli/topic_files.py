@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kbroker.documents import read_json, read_toml
+from kbroker.text.documents import read_json, read_toml
 
 DEFAULT = -1
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import trio
 
-from kbroker.endpoint import Endpoint
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.groups import FindCoordinatorRequest
 from kbroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from kbroker.protocol.primitives import DecodeError
 
 from .connection import CLIENT_ID, Connection, open_connection
+from .endpoint import Endpoint
 from .errors import (
     CannotConnect,
     ClientError,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from kbroker.endpoint import Endpoint
 from kbroker.protocol.errors import ErrorCode, KafkaError
+
+from .endpoint import Endpoint
 
 
 class ClientError(Exception):

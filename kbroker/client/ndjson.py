@@ -18,8 +18,8 @@ import binascii
 import json
 from typing import Any, NamedTuple
 
-from kbroker.documents import read_json
 from kbroker.protocol.records import TIMESTAMP_MIN, Record
+from kbroker.text.documents import read_json
 
 FIELDS = frozenset(
     {

@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from kbroker.documents import read_json
 from kbroker.protocol.records import Record
+from kbroker.text.documents import read_json
 
 Wanted = Callable[[Record], bool]
 _MISSING = object()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from kbroker.endpoint import Endpoint
+from kbroker.client.endpoint import Endpoint
 
 from .keys import CONTROLLER, CONTROLLER_ALIVE, LIVE, NODES, READY
 from .store import ABSENT, Document, Entry

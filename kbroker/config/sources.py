@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kbroker.documents import read_toml
+from kbroker.text.documents import read_toml
 
 from .property import ConfigError, Source
 

@@ -1,6 +1,6 @@
 """Request to calls to response: one module per API family, named as in kbroker.protocol.messages.
 
-`kbroker.waiters` says what a handler returns: one that answers at once is a plain function, one that
+`kbroker.partitions.waiters` says what a handler returns: one that answers at once is a plain function, one that
 has to wait, or has much to do, is a coroutine function or returns a coroutine. What it does is done
 in the order in which the requests of a connection arrive, and to its end.
 

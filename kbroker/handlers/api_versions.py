@@ -6,11 +6,12 @@ import re
 from collections.abc import Mapping
 
 from kbroker.cluster.features import SUPPORTED
-from kbroker.context import Context
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from kbroker.registry import Api, handles
+
+from .context import Context
+from .registry import Api, handles
 
 ZERO_LEVELS_SINCE = 4
 """First version whose clients understand a feature that may be off (KAFKA-17011)."""

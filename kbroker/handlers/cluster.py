@@ -8,7 +8,6 @@ from functools import partial
 from kbroker.cluster import Partition
 from kbroker.cluster.features import UpdateType, check_update
 from kbroker.cluster.reassignment import is_moving
-from kbroker.context import Context
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.cluster import (
@@ -25,10 +24,11 @@ from kbroker.protocol.messages.cluster import (
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
 )
-from kbroker.registry import handles
 
+from .context import Context
 from .metadata import CLUSTER_OPERATIONS, NOT_ASKED
 from .named import named_once
+from .registry import handles
 
 BROKERS, CONTROLLERS = 1, 2
 PREFERRED, UNCLEAN = 0, 1

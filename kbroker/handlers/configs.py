@@ -7,15 +7,6 @@ from typing import TypeVar
 
 from kbroker.cluster import ResourceType
 from kbroker.config import Change, ConfigEntry, Operation
-from kbroker.config_resources import (
-    SETTINGS_MAX,
-    Resource,
-    change_settings,
-    find_resource,
-    list_resources,
-    replace_settings,
-)
-from kbroker.context import Context
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.configs import (
@@ -28,7 +19,17 @@ from kbroker.protocol.messages.configs import (
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
-from kbroker.registry import handles
+
+from .config_resources import (
+    SETTINGS_MAX,
+    Resource,
+    change_settings,
+    find_resource,
+    list_resources,
+    replace_settings,
+)
+from .context import Context
+from .registry import handles
 
 FREE_NAMES = (ResourceType.GROUP, ResourceType.CLIENT_METRICS)
 """What has settings under any name."""

@@ -7,10 +7,11 @@ from typing import Any, TypeAlias
 from uuid import UUID
 
 from kbroker.cluster import Partition
-from kbroker.context import Context
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchResponse
 from kbroker.protocol.messages.produce import ProduceResponse
+
+from .context import Context
 
 TELLING = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
 

@@ -9,23 +9,23 @@ from uuid import UUID
 import trio
 
 from kbroker.cluster import Topic
-from kbroker.context import Context
-from kbroker.down_conversion import CONTENT_BYTES_MAX, DownConversion
-from kbroker.fetch_sessions import FetchPlan, Target, TargetKey
-from kbroker.node import Node
+from kbroker.cluster.topics import find_topic
+from kbroker.node.fetch_sessions import FetchPlan, Target, TargetKey
+from kbroker.node.node import Node
+from kbroker.partitions.replica import Replica
+from kbroker.partitions.waiters import FetchWait, Waiting
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.protocol.schema import ZERO_UUID
-from kbroker.registry import handles
-from kbroker.replica import Replica
 from kbroker.storage.errors import StorageError
 from kbroker.storage.log import Slice
-from kbroker.topics import find_topic
-from kbroker.waiters import FetchWait, Waiting
 
+from .context import Context
 from .current_leader import TELLING, tell_leaders
+from .down_conversion import CONTENT_BYTES_MAX, DownConversion
 from .followers import fetching_follower
+from .registry import handles
 
 FIRST_VERSION_OF_BATCHES = 4
 FIRST_VERSION_OF_MAGIC_1 = 2

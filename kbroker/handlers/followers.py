@@ -7,11 +7,11 @@ from typing import NamedTuple
 import trio
 
 from kbroker.cluster import Cluster
-from kbroker.fetch_sessions import Target
-from kbroker.node import Node
+from kbroker.node.fetch_sessions import Target
+from kbroker.node.node import Node
+from kbroker.partitions.replica import Replica
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchRequest
-from kbroker.replica import Replica
 from kbroker.storage.log import Slice
 
 NO_EPOCH = -1

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any, TypeAlias, TypeVar
 
-from kbroker.context import Context
-from kbroker.groups import client_info
+from kbroker.coordination.groups import client_info
+from kbroker.coordination.shards import ShardPending, Shards, outcome_of
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.groups import (
@@ -27,11 +27,11 @@ from kbroker.protocol.messages.groups import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from kbroker.registry import handles
-from kbroker.shards import ShardPending, Shards, outcome_of
-from kbroker.slices import Turn
+from kbroker.runtime.slices import Turn
 
+from .context import Context
 from .named import distinct
+from .registry import handles
 
 R = TypeVar("R")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Coroutine, Generator
 from typing import Any, NamedTuple
 
-from kbroker.context import Context
+from kbroker.partitions.replica import Replica
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.list_offsets import (
@@ -14,8 +14,9 @@ from kbroker.protocol.messages.list_offsets import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )
-from kbroker.registry import handles
-from kbroker.replica import Replica
+
+from .context import Context
+from .registry import handles
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING = range(-1, -7, -1)
 READ_COMMITTED = 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from kbroker.context import Context
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.log_dirs import (
@@ -13,10 +12,11 @@ from kbroker.protocol.messages.log_dirs import (
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
 )
-from kbroker.registry import handles
 from kbroker.storage.manager import LogManager
 
+from .context import Context
 from .named import named_once
+from .registry import handles
 
 Row = DescribeLogDirsResponse.Partition
 

@@ -8,7 +8,6 @@ from uuid import UUID
 
 from kbroker.cluster import NO_LEADER, Partition, Topic
 from kbroker.cluster.model import check_topic_name
-from kbroker.context import Context
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.compile import Encoded, encode_for_many
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -19,7 +18,9 @@ from kbroker.protocol.messages.metadata import (
     MetadataResponse,
 )
 from kbroker.protocol.schema import ZERO_UUID
-from kbroker.registry import handles
+
+from .context import Context
+from .registry import handles
 
 TOPIC_OPERATIONS = 0xDF8
 CLUSTER_OPERATIONS = 0x1FA0

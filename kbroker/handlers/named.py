@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator
 from typing import TypeVar
 
-from kbroker.slices import Turn
+from kbroker.runtime.slices import Turn
 
 Name = TypeVar("Name", bound=Hashable)
 

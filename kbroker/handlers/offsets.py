@@ -7,8 +7,8 @@ from functools import partial
 from types import CoroutineType
 from typing import Any, TypeAlias, TypeVar
 
-from kbroker.admission import Writer
-from kbroker.context import Context
+from kbroker.coordination.admission import Writer
+from kbroker.coordination.shards import ShardPending, outcome_of
 from kbroker.coordinator.shapes import (
     commit_refused,
     fetch_refused,
@@ -17,6 +17,7 @@ from kbroker.coordinator.shapes import (
     transaction_error,
     transaction_refused,
 )
+from kbroker.partitions.replica import Replica
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.offsets import (
@@ -29,10 +30,9 @@ from kbroker.protocol.messages.offsets import (
 )
 from kbroker.protocol.messages.transactions import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from kbroker.protocol.schema import ZERO_UUID
-from kbroker.registry import handles
-from kbroker.replica import Replica
-from kbroker.shards import ShardPending, outcome_of
 
+from .context import Context
+from .registry import handles
 from .steps import is_long, join, last_rows, steps_of
 from .transactional_batches import RETRY_ELSEWHERE, Standing
 

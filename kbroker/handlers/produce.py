@@ -9,8 +9,10 @@ from typing import Any, TypeAlias
 
 import trio
 
-from kbroker.context import Context, Refused
-from kbroker.node import Node
+from kbroker.cluster.topics import find_topic
+from kbroker.node.node import Node
+from kbroker.partitions.replica import Replica
+from kbroker.partitions.waiters import Pending
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.compression import Codec
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -26,14 +28,12 @@ from kbroker.protocol.records import (
     validate_produced,
 )
 from kbroker.protocol.rewriting import as_stored
-from kbroker.registry import handles
-from kbroker.replica import Replica
 from kbroker.storage.errors import StorageError
 from kbroker.storage.log import Appended
-from kbroker.topics import find_topic
-from kbroker.waiters import Pending
 
+from .context import Context, Refused
 from .current_leader import TELLING, tell_leaders
+from .registry import handles
 from .transactional_batches import Missing, ProduceTransaction, new_in_transaction
 
 NO_ANSWER, LEADER_ONLY, ALL_IN_SYNC = 0, 1, -1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from kbroker.cluster.registrations import NO_NODE
-from kbroker.context import Context
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.quorum import (
@@ -14,7 +13,9 @@ from kbroker.protocol.messages.quorum import (
     RemoveRaftVoterRequest,
     RemoveRaftVoterResponse,
 )
-from kbroker.registry import handles
+
+from .context import Context
+from .registry import handles
 
 METADATA_TOPIC = "__cluster_metadata"
 NOT_DYNAMIC = (

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from copy import copy
 from typing import Any
 
-from kbroker.slices import Turn
+from kbroker.runtime.slices import Turn
 
 ROWS_AT_ONCE = 200
 """Topics and partitions of one step."""

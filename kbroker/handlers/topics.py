@@ -9,8 +9,17 @@ from typing import NamedTuple
 import trio
 
 from kbroker.cluster import Topic
+from kbroker.cluster.topics import (
+    DEFAULT,
+    NewTopic,
+    TopicPlan,
+    check_new_partitions,
+    check_replicas,
+    find_topic,
+    plan_topic,
+)
 from kbroker.config import describe_topic
-from kbroker.context import Context
+from kbroker.partitions.replica import Replica
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.topics import (
@@ -24,18 +33,9 @@ from kbroker.protocol.messages.topics import (
     DeleteTopicsResponse,
 )
 from kbroker.protocol.schema import ZERO_UUID
-from kbroker.registry import handles
-from kbroker.replica import Replica
-from kbroker.topics import (
-    DEFAULT,
-    NewTopic,
-    TopicPlan,
-    check_new_partitions,
-    check_replicas,
-    find_topic,
-    plan_topic,
-)
 
+from .context import Context
+from .registry import handles
 from .steps import last_rows
 
 HIGH_WATERMARK = -1

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import re2
 
 from kbroker.cluster.model import check_topic_name
-from kbroker.context import Context
 from kbroker.coordinator import Transaction, TransactionState
 from kbroker.coordinator.transaction import by_topic
 from kbroker.protocol.api_keys import ApiKey
@@ -20,10 +19,11 @@ from kbroker.protocol.messages.transactions import (
     ListTransactionsRequest,
     ListTransactionsResponse,
 )
-from kbroker.registry import handles
 from kbroker.storage.producer_state import Producer
 
+from .context import Context
 from .named import distinct, named_once
+from .registry import handles
 
 STATES = {state.label for state in TransactionState}
 PATTERN_BYTES_MAX = 1 << 20

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import NamedTuple, TypeAlias
 
-from kbroker.admission import Writer
-from kbroker.context import Context
+from kbroker.coordination.admission import Writer
 from kbroker.coordinator.shapes import transaction_error
+from kbroker.partitions.replica import Replica
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.records import claims_transaction, read_header
-from kbroker.replica import Replica
+
+from .context import Context
 
 ABORTABLE_SINCE = 11
 """First version of Produce that knows TRANSACTION_ABORTABLE."""

@@ -6,9 +6,10 @@ from collections.abc import Coroutine, Iterable, Iterator
 from typing import Any
 
 from kbroker.cluster import INTERNAL_TOPICS, OFFSETS_TOPIC
-from kbroker.context import Context
+from kbroker.coordination.shards import ShardPending, outcome_of
 from kbroker.coordinator import hash_partition, names_whole_producer
 from kbroker.coordinator.transaction import TopicPartition
+from kbroker.partitions.waiters import Pending
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.transactions import (
@@ -24,11 +25,10 @@ from kbroker.protocol.messages.transactions import (
     WriteTxnMarkersResponse,
 )
 from kbroker.protocol.records import Marker
-from kbroker.registry import handles
-from kbroker.shards import ShardPending, outcome_of
-from kbroker.waiters import Pending
 
+from .context import Context
 from .named import named_once
+from .registry import handles
 
 LAST_OF_CLIENTS = 3
 """Newer versions of AddPartitionsToTxn are sent by brokers (KIP-890)."""

@@ -23,8 +23,8 @@ from kbroker.protocol.messages.list_offsets import (
 from .truncation import cut_at
 
 if TYPE_CHECKING:
-    from kbroker.node import Node
-    from kbroker.replica import Replica
+    from kbroker.node.node import Node
+    from kbroker.partitions.replica import Replica
 
     from .fetcher import Followed
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from kbroker.client.errors import error_code
-from kbroker.peers import Gone, Peer, Unreachable
+from kbroker.cluster.peers import Gone, Peer, Unreachable
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.protocol.records import read_header
@@ -33,8 +33,8 @@ from .follower_session import (
 from .quota import Quota
 
 if TYPE_CHECKING:
-    from kbroker.node import Node
-    from kbroker.replica import Replica
+    from kbroker.node.node import Node
+    from kbroker.partitions.replica import Replica
 
 logger = logging.getLogger(__name__)
 

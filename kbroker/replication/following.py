@@ -14,7 +14,7 @@ from .follower_session import PartitionKey
 from .quota import Quota, Side
 
 if TYPE_CHECKING:
-    from kbroker.node import Node
+    from kbroker.node.node import Node
 
 LOGS_OF_ONE_TURN = 50
 """How many logs are opened before clients get their turn."""

@@ -16,13 +16,12 @@ import trio
 
 from kbroker.cluster import Leaving, Topic
 from kbroker.cluster.store import OutcomeUnknown
-from kbroker.replica import Replica
+from kbroker.partitions.leading import Leading
+from kbroker.partitions.replica import Replica
 from kbroker.storage.errors import StorageError
 
-from .leading import Leading
-
 if TYPE_CHECKING:
-    from kbroker.node import Node
+    from kbroker.node.node import Node
 
 logger = logging.getLogger(__name__)
 

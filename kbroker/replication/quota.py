@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from .throttle import Throttle, names_replica
 
 if TYPE_CHECKING:
-    from kbroker.node import Node
-    from kbroker.replica import Replica
+    from kbroker.node.node import Node
+    from kbroker.partitions.replica import Replica
 
 UNLIMITED = 2**63 - 1
 """The rate that Kafka writes for none."""

@@ -14,10 +14,10 @@ from kbroker.broker import Broker, open_broker
 from kbroker.client.cluster import ClusterClient, open_cluster
 from kbroker.cluster import Topic
 from kbroker.config import BrokerConfig
-from kbroker.connection import Connection
-from kbroker.explain import holds_back_readers
+from kbroker.net.connection import Connection
+from kbroker.net.server import Listener
+from kbroker.node.explain import holds_back_readers
 from kbroker.protocol.api_keys import ApiKey
-from kbroker.server import Listener
 from kbroker.storage.naming import META_PROPERTIES
 
 from .clock import MovableClock

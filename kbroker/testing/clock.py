@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from kbroker.clock import SystemClock
+from kbroker.runtime.clock import SystemClock
 
 from .given import check_number
 

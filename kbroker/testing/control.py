@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import trio
 
 from kbroker.broker import Broker
-from kbroker.endpoint import Endpoint
+from kbroker.client.endpoint import Endpoint
 
 from .control_token import ControlToken, control_token
 from .host import BrokerThread

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from kbroker.declared import StartFailed
+from kbroker.process.declared import StartFailed
 
 _BYTES = 32
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from kbroker.broker import Broker
-from kbroker.explain import (
+from kbroker.node.explain import (
     Explanation,
     Line,
     explain_group,

@@ -8,8 +8,8 @@ from typing import Any
 from unittest import SkipTest
 
 from kbroker.client.cluster import open_cluster
-from kbroker.clock import SystemClock
-from kbroker.endpoint import Endpoint
+from kbroker.client.endpoint import Endpoint
+from kbroker.runtime.clock import SystemClock
 
 from .host import BrokerThread, Held
 from .kit import CLIENT_ID, WAIT_SECONDS

@@ -7,9 +7,9 @@ import random
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
 
+from kbroker.handlers.registry import load_apis
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
-from kbroker.registry import load_apis
 
 from .given import check_number
 from .names import api_key, error_named, first_to_last

@@ -10,9 +10,11 @@ from typing import Any, NamedTuple
 
 import trio
 
-from kbroker.connection import Connection, Parts, abandon
-from kbroker.context import Refused
-from kbroker.peers import client_id_of
+from kbroker.cluster.peers import client_id_of
+from kbroker.handlers.context import Refused
+from kbroker.handlers.registry import Api
+from kbroker.net.connection import Connection, Parts, abandon
+from kbroker.partitions.waiters import Pending, Waiting
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.compile import Encoded
@@ -20,8 +22,6 @@ from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.headers import RequestHeader
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.protocol.records import HEADER_SIZE
-from kbroker.registry import Api
-from kbroker.waiters import Pending, Waiting
 
 from .error_answers import error_answer
 from .kit import CLIENT_ID

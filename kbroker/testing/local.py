@@ -19,7 +19,7 @@ from typing import ParamSpec, Self, TypeVar
 from kbroker.client.groups import Group
 from kbroker.client.topics import Partition
 from kbroker.config import BrokerConfig
-from kbroker.server import Listener
+from kbroker.net.server import Listener
 from kbroker.storage.crash_files import Mode
 
 from .async_broker import (

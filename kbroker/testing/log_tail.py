@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextvars import ContextVar
 
-from kbroker.logs import TextFormatter
+from kbroker.runtime.log_output import TextFormatter
 
 LINES_KEPT = 50
 

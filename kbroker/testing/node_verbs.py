@@ -8,10 +8,10 @@ from typing import NamedTuple, TypeVar
 import trio
 
 from kbroker.broker import Broker
+from kbroker.broker.local_node import LocalNode
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.errors import NotReachable
 from kbroker.cluster import Cluster
-from kbroker.local_node import LocalNode
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
 T = TypeVar("T")

@@ -17,9 +17,9 @@ from typing import Any, Generic, TypeVar
 
 from kbroker.client.errors import ClientError
 from kbroker.client.groups import Group
-from kbroker.documents import read_json
+from kbroker.net.server import CannotListen
 from kbroker.protocol.errors import KafkaError
-from kbroker.server import CannotListen
+from kbroker.text.documents import read_json
 
 from .fault_words import rule_of
 from .host import BrokerThread

@@ -12,8 +12,8 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import replace
 
+from kbroker.handlers.registry import Api, load_apis
 from kbroker.protocol.api_keys import ApiKey
-from kbroker.registry import Api, load_apis
 
 from .names import api_key, first_to_last
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
 
+from kbroker.handlers.registry import Api
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.schema import Struct, fields
-from kbroker.registry import Api
 
 from .names import first_to_last
 from .releases import Limits, cut_down

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from kbroker.broker import Broker
 from kbroker.client.topics import Partition
 from kbroker.coordinator import GroupCoordinator, TransactionState
-from kbroker.node import Node
+from kbroker.node.node import Node
 from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.group_metadata import read_assignment
 from kbroker.protocol.messages.groups import DescribeGroupsResponse

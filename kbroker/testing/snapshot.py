@@ -11,20 +11,20 @@ from typing import NamedTuple
 from uuid import UUID
 
 from kbroker.broker import open_broker
-from kbroker.clock import Clock
 from kbroker.cluster import TRANSACTIONS_TOPIC, Cluster, LocalStore
 from kbroker.cluster.keys import META
 from kbroker.cluster.model import random_cluster_id
 from kbroker.config import BrokerConfig
+from kbroker.coordination.groups import GroupService
 from kbroker.coordinator.transaction import LAST_EPOCH_GIVEN
-from kbroker.found_folders import METADATA_JOURNAL
-from kbroker.groups import GroupService
-from kbroker.node import Node
+from kbroker.folders.found_folders import METADATA_JOURNAL
+from kbroker.node.node import Node
 from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.messages.groups import LeaveGroupRequest
 from kbroker.protocol.primitives import DecodeError
 from kbroker.protocol.records import read_records
 from kbroker.protocol.transaction_log import decode_key, decode_value
+from kbroker.runtime.clock import Clock
 from kbroker.storage.checkpoints import MetaProperties
 from kbroker.storage.files import Files
 from kbroker.storage.naming import LOG, META_PROPERTIES, parse_folder_name

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from kbroker.broker import MEMORY_FOLDER
+from kbroker.runtime.threads import at_once
 from kbroker.storage.files import Files, MemFiles, OsFiles
 from kbroker.storage.folders import LogFolders
 from kbroker.storage.marks import complete, seal
@@ -27,7 +28,6 @@ from kbroker.storage.naming import (
     OFFSET_INDEX,
     TIME_INDEX,
 )
-from kbroker.threads import at_once
 
 from .disk import FOLDER, Disk
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 import trio
 
+from kbroker.coordination.transactions import TransactionShard
 from kbroker.coordinator import Transaction, TransactionState
-from kbroker.node import Node
-from kbroker.transactions import TransactionShard
+from kbroker.node.node import Node
 
 STEPS_OF_AN_END = 3
 """The decision, the markers, and that all of them are written: each waits for a sync of the others."""

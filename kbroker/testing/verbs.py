@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from kbroker.broker import Broker
 from kbroker.cluster import Cluster
-from kbroker.groups import GroupShard
-from kbroker.node import Node
+from kbroker.coordination.groups import GroupShard
+from kbroker.coordination.transactions import TransactionShard
+from kbroker.node.node import Node
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
-from kbroker.transactions import TransactionShard
 
 from .rules import Effect, Faults, Rule, Target
 from .transactions import (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kbroker.broker import Broker
-from kbroker.node import Node
+from kbroker.node.node import Node
 
 
 def any_node(broker: Broker) -> Node:

@@ -14,18 +14,18 @@ from typing import Any, NamedTuple
 import trio
 
 from kbroker.broker import Broker
-from kbroker.connection import Connection
-from kbroker.context import Peer
-from kbroker.endpoint import Endpoint
-from kbroker.node import Node
+from kbroker.client.endpoint import Endpoint
+from kbroker.handlers.context import Peer
+from kbroker.handlers.registry import Api
+from kbroker.net.connection import Connection
+from kbroker.net.transport import PlainTransport
+from kbroker.node.node import Node
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.headers import encode_request
 from kbroker.protocol.messages.offsets import OffsetCommitRequest
 from kbroker.protocol.messages.transactions import AddPartitionsToTxnRequest
 from kbroker.protocol.schema import MISSING, Field, Struct, fields
-from kbroker.registry import Api
-from kbroker.transport import PlainTransport
 
 from ..fuzz.harness import SENTINEL_ID, correlation, sentinel
 from ..fuzz.tokens import tokens, uvarint

@@ -12,13 +12,13 @@ import pytest
 
 from kbroker.broker import Broker
 from kbroker.cluster import ConfigResource, ResourceType
-from kbroker.config_resources import (
+from kbroker.handlers.config_resources import (
     NAMED_BYTES_MAX,
     ClientMetricsResource,
     GroupResource,
     NamedResource,
 )
-from kbroker.log_levels import own_levels, set_levels
+from kbroker.handlers.log_levels import own_levels, set_levels
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.configs import (
@@ -233,7 +233,11 @@ async def test_what_changed_is_logged_without_its_value(
     settings = {"sasl.jaas.config": "s3cret", "log.retention.ms": "5"}
     await replace(wire, {**settings}, kind=BROKER, name="1")
     await replace(wire, {"log.retention.ms": "6"}, kind=BROKER, name="1")
-    told = [each.getMessage() for each in caplog.records if each.name == "kbroker.config_resources"]
+    told = [
+        each.getMessage()
+        for each in caplog.records
+        if each.name == "kbroker.handlers.config_resources"
+    ]
     assert told == ["settings changed by test of '1': log.retention.ms, sasl.jaas.config"] * 2
     assert "s3cret" not in caplog.text
 
@@ -394,41 +398,41 @@ def levels() -> Iterator[None]:
 @pytest.mark.usefixtures("levels")
 async def test_log_levels_change_and_go_back_to_that_above(wire: Wire) -> None:
     rows = await described(wire, LOGGER, "1")
-    assert {"root", "kbroker.node", "kbroker.storage.recovery"} <= rows.keys()
+    assert {"root", "kbroker.node.node", "kbroker.storage.recovery"} <= rows.keys()
     assert all(row.config_source == 6 and row.config_type == 0 for row in rows.values())
     steps = [
-        (("kbroker.node", SET, "DEBUG"), "DEBUG", logging.DEBUG),
+        (("kbroker.node.node", SET, "DEBUG"), "DEBUG", logging.DEBUG),
         (("root", SET, "FATAL"), "DEBUG", logging.DEBUG),
-        (("kbroker.node", DELETE, None), "FATAL", logging.CRITICAL),
+        (("kbroker.node.node", DELETE, None), "FATAL", logging.CRITICAL),
     ]
     for step, shown, level in steps:
         assert (await change(wire, step, kind=LOGGER, name="1")).error_code == 0
-        assert (await described(wire, LOGGER, "1"))["kbroker.node"].value == shown
-        assert logging.getLogger("kbroker.node").getEffectiveLevel() == level
+        assert (await described(wire, LOGGER, "1"))["kbroker.node.node"].value == shown
+        assert logging.getLogger("kbroker.node.node").getEffectiveLevel() == level
 
 
 @pytest.mark.usefixtures("levels")
 @pytest.mark.parametrize(
     ("step", "code"),
     [
-        (("kbroker.node", SET, "LOUD"), ErrorCode.INVALID_CONFIG),
-        (("kbroker.node", SET, "debug"), ErrorCode.INVALID_CONFIG),
+        (("kbroker.node.node", SET, "LOUD"), ErrorCode.INVALID_CONFIG),
+        (("kbroker.node.node", SET, "debug"), ErrorCode.INVALID_CONFIG),
         (("no.such", SET, "INFO"), ErrorCode.INVALID_CONFIG),
         (("no.such", DELETE, None), ErrorCode.INVALID_CONFIG),
         (("root", DELETE, None), ErrorCode.INVALID_REQUEST),
-        (("kbroker.node", APPEND, "INFO"), ErrorCode.INVALID_REQUEST),
-        (("kbroker.node", SET, None), ErrorCode.INVALID_REQUEST),
+        (("kbroker.node.node", APPEND, "INFO"), ErrorCode.INVALID_REQUEST),
+        (("kbroker.node.node", SET, None), ErrorCode.INVALID_REQUEST),
     ],
 )
 async def test_log_levels_that_are_refused(wire: Wire, step: Changes, code: ErrorCode) -> None:
     before = await described(wire, LOGGER, "1")
-    first: Changes = ("kbroker.topics", SET, "TRACE")
+    first: Changes = ("kbroker.cluster.topics", SET, "TRACE")
     assert (await change(wire, first, step, kind=LOGGER, name="1")).error_code == code
     assert await described(wire, LOGGER, "1") == before
 
 
 async def test_log_levels_are_not_replaced_as_a_whole(wire: Wire) -> None:
-    row = await replace(wire, {"kbroker.node": "INFO"}, kind=LOGGER, name="1")
+    row = await replace(wire, {"kbroker.node.node": "INFO"}, kind=LOGGER, name="1")
     assert row.error_code == ErrorCode.INVALID_REQUEST
 
 

@@ -13,8 +13,8 @@ import pytest
 import trio
 
 from kbroker.broker import Broker
-from kbroker.cleaner import Cleaner
-from kbroker.compactor import _LENGTH, CompactionFailed, ProcessCompactor, _program
+from kbroker.partitions.cleaner import Cleaner
+from kbroker.partitions.compactor import _LENGTH, CompactionFailed, ProcessCompactor, _program
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
@@ -317,7 +317,7 @@ class TestTheProcess:
 
 
 async def test_the_dirtiest_log_comes_first(start: Start, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("DEBUG", "kbroker.cleaner")
+    caplog.set_level("DEBUG", "kbroker.partitions.cleaner")
     async with start() as broker, connected(broker.endpoint) as wire:
         half = await create_topic(wire, "half", configs=COMPACTED)
         for number in range(60):
@@ -339,7 +339,7 @@ async def test_the_process_ends_with_a_broker_that_is_killed(tmp_path: Path) -> 
     script = (
         "import trio, sys\n"
         "from pathlib import Path\n"
-        "from kbroker.compactor import CompactionFailed, ProcessCompactor\n"
+        "from kbroker.partitions.compactor import CompactionFailed, ProcessCompactor\n"
         "from tests.broker.test_cleaner import some_task\n"
         "async def main():\n"
         "    compactor = ProcessCompactor()\n"

@@ -3,10 +3,10 @@
 import pytest
 
 from kbroker.cluster import Cluster, LocalStore, TopicsChanged
+from kbroker.cluster.controller import Controller
+from kbroker.cluster.membership import Membership
 from kbroker.cluster.model import random_cluster_id
 from kbroker.config import BrokerConfig
-from kbroker.controller import Controller
-from kbroker.membership import Membership
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.storage.files import MemFiles
 

@@ -15,12 +15,12 @@ import trio.lowlevel
 import trio.testing
 
 from kbroker.broker import Broker
-from kbroker.connection import RECEIVE_BYTES, REPLIES_MAX
+from kbroker.net.connection import RECEIVE_BYTES, REPLIES_MAX
+from kbroker.node.request_memory import SHARE_BEYOND, Claim, RequestMemory
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.groups import JoinGroupRequest
 from kbroker.protocol.messages.metadata import MetadataResponse
-from kbroker.request_memory import SHARE_BEYOND, Claim, RequestMemory
 
 from ..brokers import Start, hand_to, started
 from ..wire import (

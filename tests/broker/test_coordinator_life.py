@@ -13,11 +13,11 @@ import trio
 from kbroker.broker import Broker
 from kbroker.cluster import OFFSETS_TOPIC
 from kbroker.coordinator import hash_partition
+from kbroker.partitions.replica import Replica
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.groups import DescribeGroupsRequest
 from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
-from kbroker.replica import Replica
 
 from ..brokers import started
 from ..turns import TURN_SECONDS_MAX, longest_step
@@ -192,9 +192,9 @@ async def test_a_large_log_is_loaded_by_and_by(
 @pytest.fixture
 def slow_loads(monkeypatch: pytest.MonkeyPatch) -> None:
     """A coordinator is loaded when it is asked for, again and again, and hardly behind."""
-    monkeypatch.setattr("kbroker.shards.TURNS_AT_START", 1)
-    monkeypatch.setattr("kbroker.shards.RECORDS_AT_ONCE", 10)
-    monkeypatch.setattr("kbroker.shards.REST", 1e9)
+    monkeypatch.setattr("kbroker.coordination.shards.TURNS_AT_START", 1)
+    monkeypatch.setattr("kbroker.coordination.shards.RECORDS_AT_ONCE", 10)
+    monkeypatch.setattr("kbroker.coordination.shards.REST", 1e9)
 
 
 async def fill(folder: Path, commits: int = 20) -> None:
@@ -267,9 +267,9 @@ async def test_small_coordinators_are_loaded_before_a_node_serves(
             assert await commit(wire, 1, group=group) == 0
         for offset in range(20):
             assert await commit(wire, offset, partitions=200) == 0
-    monkeypatch.setattr("kbroker.shards.TURNS_AT_START", 50)
-    monkeypatch.setattr("kbroker.shards.RECORDS_AT_ONCE", 20)
-    monkeypatch.setattr("kbroker.shards.REST", 1e9)
+    monkeypatch.setattr("kbroker.coordination.shards.TURNS_AT_START", 50)
+    monkeypatch.setattr("kbroker.coordination.shards.RECORDS_AT_ONCE", 20)
+    monkeypatch.setattr("kbroker.coordination.shards.REST", 1e9)
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         service = broker.node.groups
         large = hash_partition("g", 50)

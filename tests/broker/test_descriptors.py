@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from kbroker.descriptors import LOGS_MAX, RESERVE, divided
+from kbroker.runtime.descriptors import LOGS_MAX, RESERVE, divided
 
 RAISE = """
 import resource

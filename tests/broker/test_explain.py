@@ -8,7 +8,7 @@ from kbroker.broker import Broker
 from kbroker.cluster import Partition, PartitionChange
 from kbroker.cluster.election import without_leader
 from kbroker.coordinator import Event
-from kbroker.explain import (
+from kbroker.node.explain import (
     Explanation,
     Line,
     change_of,

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from kbroker.broker import Broker
-from kbroker.fetch_sessions import Target
 from kbroker.handlers.fetch import _FetchWork
+from kbroker.node.fetch_sessions import Target
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchRequest

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Sequence
 
 import pytest
 
-from kbroker.context import Peer
-from kbroker.endpoint import Endpoint
-from kbroker.fetch_sessions import (
+from kbroker.client.endpoint import Endpoint
+from kbroker.handlers.context import Peer
+from kbroker.node.fetch_sessions import (
     EPOCH_MAX,
     EVICT_AFTER_MS,
     PARTITIONS_PER_SLOT,

@@ -11,9 +11,9 @@ from click.testing import CliRunner
 
 from kbroker.broker import Broker
 from kbroker.cli import main
-from kbroker.data_folders import JOURNAL_RESERVE
-from kbroker.found_folders import METADATA_JOURNAL
-from kbroker.growth import grow, shrink
+from kbroker.folders.data_folders import JOURNAL_RESERVE
+from kbroker.folders.found_folders import METADATA_JOURNAL
+from kbroker.folders.growth import grow, shrink
 from kbroker.protocol.errors import ErrorCode
 from kbroker.storage.errors import StorageError
 from kbroker.storage.files import OsFiles

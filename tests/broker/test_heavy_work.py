@@ -7,7 +7,7 @@ import threading
 import pytest
 import trio
 
-from kbroker.heavy_work import HeavyWork
+from kbroker.runtime.heavy_work import HeavyWork
 
 
 async def test_one_at_a_time_and_off_the_event_loop() -> None:

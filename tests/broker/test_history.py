@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kbroker.history import CHANGES_MAX, OBJECTS_MAX, History
+from kbroker.partitions.history import CHANGES_MAX, OBJECTS_MAX, History
 
 
 def test_the_last_changes_of_each_object_are_kept() -> None:

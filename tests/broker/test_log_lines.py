@@ -30,7 +30,7 @@ def said(caplog: pytest.LogCaptureFixture, logger: str) -> list[tuple[str, str]]
 
 def wait_until_leaders_are_told(caplog: pytest.LogCaptureFixture, count: int) -> None:
     deadline = time.monotonic() + SECONDS
-    while len(said(caplog, "kbroker.controller")) < count:
+    while len(said(caplog, "kbroker.cluster.controller")) < count:
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
@@ -40,7 +40,7 @@ def test_a_rebalance_is_one_line_with_its_cause(caplog: pytest.LogCaptureFixture
         broker.wait_for_group("g", members=1, timeout=SECONDS)
         with member(broker):
             broker.wait_for_group("g", members=2, timeout=SECONDS)
-            texts = [text for _, text in said(caplog, "kbroker.groups")]
+            texts = [text for _, text in said(caplog, "kbroker.coordination.groups")]
     assert len(texts) == 2
     assert "group g: rebalanced because member " in texts[1]
     assert texts[1].endswith("assigned 2 members; now Stable, generation 2")
@@ -53,7 +53,7 @@ def test_a_node_that_crashes_is_one_line(caplog: pytest.LogCaptureFixture) -> No
         caplog.clear()
         broker.crash_node(3)
         wait_until_leaders_are_told(caplog, 1)
-        (line,) = said(caplog, "kbroker.controller")
+        (line,) = said(caplog, "kbroker.cluster.controller")
         assert said(caplog, "kbroker.replication.fetcher") == []
     assert line[0] == "INFO"
     assert line[1].startswith(f"node 3 is down: {led} partitions have another leader now (node 1:")
@@ -67,7 +67,7 @@ def test_a_stop_that_was_ordered_is_no_error(caplog: pytest.LogCaptureFixture) -
         broker.stop_node(2)
         wait_until_leaders_are_told(caplog, 1)
         text = f"node 2 was stopped: {led} partitions have no leader until a node that was in sync"
-        ((level, line),) = said(caplog, "kbroker.controller")
+        ((level, line),) = said(caplog, "kbroker.cluster.controller")
         assert line.startswith(text)
         assert level == "WARNING"
         broker.start_node(2)

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from kbroker.logs import (
+from kbroker.runtime.log_output import (
     JsonFormatter,
     OnceInAWhile,
     TextFormatter,
@@ -21,7 +21,7 @@ from ..wire import connected, until
 
 def record(message: str) -> logging.LogRecord:
     return logging.LogRecord(
-        "kbroker.groups", logging.INFO, __file__, 1, "group %s", (message,), None
+        "kbroker.coordination.groups", logging.INFO, __file__, 1, "group %s", (message,), None
     )
 
 
@@ -49,7 +49,7 @@ def test_json_lines_carry_level_logger_and_message() -> None:
     event = json.loads(JsonFormatter().format(record("g\n")))
     assert (event["level"], event["logger"], event["message"]) == (
         "info",
-        "kbroker.groups",
+        "kbroker.coordination.groups",
         "group g\n",
     )
 
@@ -57,9 +57,9 @@ def test_json_lines_carry_level_logger_and_message() -> None:
 def test_lines_say_of_which_node_they_are() -> None:
     text = TextFormatter("%(name)s%(node)s: %(message)s")
     with logged_as(2):
-        assert text.format(record("g")) == "kbroker.groups [node 2]: group g"
+        assert text.format(record("g")) == "kbroker.coordination.groups [node 2]: group g"
         assert json.loads(JsonFormatter().format(record("g")))["node"] == 2
-    assert text.format(record("g")) == "kbroker.groups: group g"
+    assert text.format(record("g")) == "kbroker.coordination.groups: group g"
     assert "node" not in json.loads(JsonFormatter().format(record("g")))
 
 
@@ -82,7 +82,7 @@ class Marks(logging.Handler):
 )
 async def test_nodes_among_several_mark_what_they_say(nodes: int, expected: set[str]) -> None:
     marks = Marks()
-    logger = logging.getLogger("kbroker.server")
+    logger = logging.getLogger("kbroker.net.server")
     logger.addHandler(marks)
     try:
         async with started(nodes=nodes, max_connections=1) as broker:
@@ -106,7 +106,7 @@ def test_what_is_told_all_the_time_is_logged_once_in_a_while() -> None:
 @pytest.mark.usefixtures("restored_logging")
 def test_levels_are_set_for_all_or_for_one_logger() -> None:
     set_up_logging(["warning", "kbroker.protocol=debug"], "text")
-    assert logging.getLogger("kbroker.node").getEffectiveLevel() == logging.WARNING
+    assert logging.getLogger("kbroker.node.node").getEffectiveLevel() == logging.WARNING
     assert logging.getLogger("kbroker.protocol").getEffectiveLevel() == logging.DEBUG
 
 

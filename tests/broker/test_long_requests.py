@@ -8,6 +8,7 @@ import pytest
 
 from kbroker.handlers.groups import MEMBERS_AT_ONCE, PROTOCOLS_MAX
 from kbroker.handlers.steps import ROWS_AT_ONCE, join, steps_of
+from kbroker.partitions.waiters import FetchWait
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.configs import DescribeConfigsRequest
@@ -24,8 +25,7 @@ from kbroker.protocol.messages.transactions import (
     WriteTxnMarkersRequest,
 )
 from kbroker.protocol.records import read_header
-from kbroker.slices import Turn
-from kbroker.waiters import FetchWait
+from kbroker.runtime.slices import Turn
 
 from ..brokers import started
 from ..wire import (

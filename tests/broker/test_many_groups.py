@@ -11,11 +11,12 @@ from trio.testing import wait_all_tasks_blocked
 
 from kbroker.broker import Broker
 from kbroker.cluster import OFFSETS_TOPIC
+from kbroker.coordination.groups import GroupService, GroupShard
+from kbroker.coordination.shards import _stored_batches
 from kbroker.coordinator import CoordinatorRecord, Result
 from kbroker.coordinator.records import offset_record
 from kbroker.coordinator.state import OFFSETS_AT_ONCE
 from kbroker.coordinator.transaction import Transaction, to_value
-from kbroker.groups import GroupService, GroupShard
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.group_metadata import OffsetCommitValue
@@ -24,8 +25,7 @@ from kbroker.protocol.messages.groups import DeleteGroupsRequest, DescribeGroups
 from kbroker.protocol.messages.metadata import DescribeTopicPartitionsRequest
 from kbroker.protocol.messages.offsets import OffsetCommitRequest
 from kbroker.protocol.transaction_log import encode_key, encode_value
-from kbroker.shards import _stored_batches
-from kbroker.slices import Turn
+from kbroker.runtime.slices import Turn
 
 from ..brokers import started
 from ..turns import TURN_SECONDS_MAX, longest_step

@@ -13,9 +13,9 @@ import trio
 import trio.testing
 
 from kbroker.broker import Broker
-from kbroker.endpoint import Endpoint
-from kbroker.memory_errors import ERRORS_MAX, WINDOW_SECONDS, MemoryErrors, OutOfMemory
+from kbroker.client.endpoint import Endpoint
 from kbroker.protocol.api_keys import ApiKey
+from kbroker.runtime.memory_errors import ERRORS_MAX, WINDOW_SECONDS, MemoryErrors, OutOfMemory
 
 from ..brokers import started
 from ..wire import (

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from kbroker.broker import Broker, open_broker
+from kbroker.client.endpoint import Endpoint
+from kbroker.cluster.topics import NewTopic, create_topic
 from kbroker.config import BrokerConfig
-from kbroker.endpoint import Endpoint
+from kbroker.net.server import Listener
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.cluster import DescribeClusterRequest
@@ -18,8 +20,6 @@ from kbroker.protocol.messages.metadata import (
     DescribeTopicPartitionsRequest,
     MetadataRequest,
 )
-from kbroker.server import Listener
-from kbroker.topics import NewTopic, create_topic
 
 from ..brokers import started
 from ..wire import Topic, Wire, batch, connected, fetch_request, metadata, produce_request, until

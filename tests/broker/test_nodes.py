@@ -12,11 +12,11 @@ import pytest
 import trio
 
 from kbroker.broker import Broker, open_broker
+from kbroker.cluster.topics import NewTopic, create_topic
 from kbroker.config import BrokerConfig
-from kbroker.server import CannotListen, Listener
+from kbroker.net.server import CannotListen, Listener
 from kbroker.storage.errors import StorageError
 from kbroker.storage.naming import CLEAN_SHUTDOWN
-from kbroker.topics import NewTopic, create_topic
 from tests.brokers import LOOPBACK, started
 from tests.wire import Topic, batch, connected, fetch, produce, until, values_of
 

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 import trio
 
-from kbroker import down_conversion
 from kbroker.broker import Broker
-from kbroker.heavy_work import HeavyWork, Result
+from kbroker.handlers import down_conversion
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.compression import Codec
 from kbroker.protocol.errors import ErrorCode
@@ -26,6 +25,7 @@ from kbroker.protocol.records import (
     read_header,
     read_records,
 )
+from kbroker.runtime.heavy_work import HeavyWork, Result
 
 from ..brokers import Start
 from ..message_sets import LOG_APPEND_TIME, message, messages, wrapper

@@ -14,8 +14,10 @@ import pytest
 import trio
 import trio.testing
 
-from kbroker import slices
 from kbroker.broker import Broker
+from kbroker.handlers.registry import ONLY_LOOK, load_apis
+from kbroker.net.server import REAP_SECONDS
+from kbroker.partitions.waiters import Pending, Waiting
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.compile import Encoded
@@ -49,9 +51,7 @@ from kbroker.protocol.messages.transactions import (
     TxnOffsetCommitRequest,
     WriteTxnMarkersRequest,
 )
-from kbroker.registry import ONLY_LOOK, load_apis
-from kbroker.server import REAP_SECONDS
-from kbroker.waiters import Pending, Waiting
+from kbroker.runtime import slices
 
 from ..brokers import Start, hand_to, started
 from ..wire import (

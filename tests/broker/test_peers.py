@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import trio
 
-from kbroker.endpoint import Endpoint
-from kbroker.peers import Unreachable
+from kbroker.client.endpoint import Endpoint
+from kbroker.cluster.peers import Unreachable
 from kbroker.protocol.api_keys import ApiKey
 
 from ..brokers import started

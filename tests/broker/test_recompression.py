@@ -11,7 +11,6 @@ import pytest
 
 from kbroker.broker import Broker
 from kbroker.handlers.produce import LIGHT_BYTES_MAX
-from kbroker.heavy_work import HeavyWork
 from kbroker.protocol import rewriting
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.compression import Codec
@@ -28,6 +27,7 @@ from kbroker.protocol.records import (
     with_payload,
 )
 from kbroker.protocol.rewriting import recompressed
+from kbroker.runtime.heavy_work import HeavyWork
 
 from ..brokers import Start, started
 from ..wire import (

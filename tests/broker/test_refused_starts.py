@@ -11,10 +11,10 @@ import pytest
 import trio
 
 from kbroker.broker import Broker, open_broker
+from kbroker.broker.local_node import LocalNode
 from kbroker.config import BrokerConfig
-from kbroker.data_folders import DataFolders
-from kbroker.local_node import LocalNode
-from kbroker.server import CannotListen, Listener
+from kbroker.folders.data_folders import DataFolders
+from kbroker.net.server import CannotListen, Listener
 from kbroker.storage.errors import StorageError
 
 from ..brokers import started

@@ -9,14 +9,14 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import pytest
 
-from kbroker.context import Context
+from kbroker.handlers.context import Context
+from kbroker.handlers.registry import load_apis
+from kbroker.partitions.waiters import Pending, Waiting
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.compile import Encoded
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.protocol.messages.groups import HeartbeatRequest, HeartbeatResponse
-from kbroker.registry import load_apis
-from kbroker.waiters import Pending, Waiting
 
 
 def alternatives(annotation: Any) -> Iterator[Any]:
@@ -29,7 +29,7 @@ def alternatives(annotation: Any) -> Iterator[Any]:
 
 
 def complaint(key: ApiKey, handler: Callable[..., Any]) -> str:
-    """What is wrong with what a handler says that it returns; see `kbroker.waiters`."""
+    """What is wrong with what a handler says that it returns; see `kbroker.partitions.waiters`."""
     returned = get_type_hints(handler)["return"]
     for each in alternatives(returned):
         outcomes = [each]

@@ -8,10 +8,10 @@ from click.testing import CliRunner
 from kbroker.broker import Broker, open_broker
 from kbroker.cli import main
 from kbroker.config import BrokerConfig
+from kbroker.net.server import Listener
+from kbroker.partitions.replica import Replica
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.records import Record, encode_batch, read_header
-from kbroker.replica import Replica
-from kbroker.server import Listener
 
 from ..brokers import started
 from ..wire import EARLIEST, LATEST, Topic, batch, connected, fetch, list_offset, produce

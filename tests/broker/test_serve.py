@@ -179,13 +179,13 @@ def test_what_a_container_image_says_is_obeyed(tmp_path: Path) -> None:
 
 def test_an_unknown_logger_is_a_warning(tmp_path: Path) -> None:
     port_file = tmp_path / "port"
-    levels = ["--log-level", "kbroker.nothing=debug", "--log-level", "kbroker.node=debug"]
+    levels = ["--log-level", "kbroker.nothing=debug", "--log-level", "kbroker.node.node=debug"]
     with serving("--memory", "--port", "0", "--port-file", str(port_file), *levels) as process:
         wait_for(port_file)
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=SECONDS)
     assert "nothing logs under kbroker.nothing" in errors
-    assert "nothing logs under kbroker.node" not in errors
+    assert "nothing logs under kbroker.node.node" not in errors
 
 
 @pytest.mark.parametrize("event", ["starting", "ready"])

@@ -16,12 +16,12 @@ import pytest
 import trio
 
 from kbroker.broker import open_broker
+from kbroker.client.endpoint import Endpoint
 from kbroker.config import BrokerConfig
-from kbroker.endpoint import Endpoint
-from kbroker.node import Node
+from kbroker.net.server import CannotListen, Listener, bind_all
+from kbroker.node.node import Node
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
-from kbroker.server import CannotListen, Listener, bind_all
 
 from ..brokers import Start, started
 from ..wire import (
@@ -260,7 +260,7 @@ async def test_an_idle_connection_is_closed_and_a_busy_one_is_not() -> None:
 async def test_idle_connections_stay_when_nothing_says_how_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("kbroker.server.REAP_SECONDS", 0.02)
+    monkeypatch.setattr("kbroker.net.server.REAP_SECONDS", 0.02)
     async with started(connections_max_idle_ms=-1) as broker, connected(broker.endpoint) as wire:
         assert await wire.works()
         await trio.sleep(0.1)
@@ -349,7 +349,7 @@ async def test_no_one_gets_in_while_it_stops() -> None:
 
 
 async def test_a_json_log_line_per_event(caplog: pytest.LogCaptureFixture) -> None:
-    from kbroker.logs import JsonFormatter
+    from kbroker.runtime.log_output import JsonFormatter
 
     with caplog.at_level(logging.INFO):
         async with started() as broker, connected(broker.endpoint) as wire:

@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 import trio
 
-from kbroker.growth import grow
+from kbroker.folders.growth import grow
+from kbroker.process.serving import GC_THRESHOLDS, SIZED_MAX
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages.configs import DescribeConfigsRequest
-from kbroker.serving import GC_THRESHOLDS, SIZED_MAX
 from kbroker.storage.files import OsFiles
 
 from ..wire import (

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kbroker.config import ConfigError
-from kbroker.settings import SettingFlags, load_settings
+from kbroker.process.flags import SettingFlags, load_settings
 
 
 def test_the_order_of_places(tmp_path: Path) -> None:

@@ -10,12 +10,12 @@ import trio
 
 from kbroker.broker import open_broker
 from kbroker.config import BrokerConfig
+from kbroker.net.server import Listener
+from kbroker.node.shared_answers import ANSWERS_MAX, SharedAnswers
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.compile import Encoded, decode, encode, encode_for_many
 from kbroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
-from kbroker.server import Listener
-from kbroker.shared_answers import ANSWERS_MAX, SharedAnswers
-from kbroker.slices import Turn, TurnQueue
+from kbroker.runtime.slices import Turn, TurnQueue
 
 from ..brokers import started
 from ..wire import connected, create_topic

@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 from trio.testing import MockClock
 
-from kbroker.slices import REST, SLICE_SECONDS, TURN_SECONDS, Slices, Turn, TurnQueue
+from kbroker.runtime.slices import REST, SLICE_SECONDS, TURN_SECONDS, Slices, Turn, TurnQueue
 
 
 async def test_a_rest_is_as_long_as_the_work_asks_for(mock_clock: MockClock) -> None:

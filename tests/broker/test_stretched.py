@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from kbroker.broker import Broker
-from kbroker.context import Context
+from kbroker.handlers.context import Context
+from kbroker.handlers.registry import Api, load_apis
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages.transactions import DescribeProducersRequest
-from kbroker.registry import Api, load_apis
 
 from ..brokers import started
 from ..turns import longest_step
@@ -102,7 +102,7 @@ async def test_others_have_their_turn_whatever_is_stretched() -> None:
 async def test_a_million_rows_are_refused(caplog: pytest.LogCaptureFixture) -> None:
     """The connection is closed, and one line in the log names the setting."""
     apis = load_apis()
-    caplog.set_level(logging.DEBUG, logger="kbroker.connection")
+    caplog.set_level(logging.DEBUG, logger="kbroker.net.connection")
     async with started() as broker:
         crowd = await make_crowd(broker, partitions=1, many=1)
         with longest_step() as step, no_collections():

@@ -8,8 +8,8 @@ from functools import partial
 
 import pytest
 
-from kbroker import threads
-from kbroker.threads import HELPERS_MAX, at_once
+from kbroker.runtime import threads
+from kbroker.runtime.threads import HELPERS_MAX, at_once
 
 WAIT_SECONDS = 20
 

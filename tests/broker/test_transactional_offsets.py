@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 import trio
 
-from kbroker.admission import Writer
 from kbroker.broker import Broker
-from kbroker.clock import SystemClock
+from kbroker.coordination.admission import Writer
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
@@ -25,6 +24,7 @@ from kbroker.protocol.messages.transactions import (
     TxnOffsetCommitRequest,
 )
 from kbroker.protocol.records import Marker, iter_headers
+from kbroker.runtime.clock import SystemClock
 from kbroker.storage.log import Log
 
 from ..brokers import Start, started

@@ -13,6 +13,7 @@ import trio
 
 from kbroker.broker import Broker
 from kbroker.coordinator import TransactionState
+from kbroker.partitions.replica import Replica
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.transactions import (
@@ -21,7 +22,6 @@ from kbroker.protocol.messages.transactions import (
     WriteTxnMarkersRequest,
 )
 from kbroker.protocol.records import iter_headers
-from kbroker.replica import Replica
 from kbroker.storage.errors import StorageError
 from kbroker.storage.log import Appended
 
@@ -536,8 +536,8 @@ async def test_a_partition_that_cannot_be_written(
     broker: Broker, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The producer is answered: how it ends is decided. The marker is written when it can be."""
-    monkeypatch.setattr("kbroker.transactions.END_SECONDS_MAX", 0.1)
-    monkeypatch.setattr("kbroker.transactions.RETRY_SECONDS", 0.05)
+    monkeypatch.setattr("kbroker.coordination.transactions.END_SECONDS_MAX", 0.1)
+    monkeypatch.setattr("kbroker.coordination.transactions.RETRY_SECONDS", 0.05)
     topic = await create_topic(wire, "t")
     writer = await begun(wire, FIRST)
     await writer.write(topic, b"x")
@@ -560,7 +560,7 @@ async def test_an_end_that_cannot_be_stored(
     broker: Broker, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All markers are written, but the record that says so is not: the producer must get on."""
-    monkeypatch.setattr("kbroker.transactions.RETRY_SECONDS", 0.05)
+    monkeypatch.setattr("kbroker.coordination.transactions.RETRY_SECONDS", 0.05)
     topic = await create_topic(wire, "t")
     writer = await begun(wire, SECOND)
     await writer.write(topic, b"x")
@@ -621,7 +621,7 @@ async def test_a_crash_in_every_state(
             await writer.write(topic, b"x")
             await writer.write(topic, b"y", partition=1)
         if state.startswith("Prepare"):
-            monkeypatch.setattr("kbroker.transactions.END_SECONDS_MAX", 0.05)
+            monkeypatch.setattr("kbroker.coordination.transactions.END_SECONDS_MAX", 0.05)
             monkeypatch.setattr(broker.node.transactions, "_write_markers", lambda ending: None)
         if state not in ("Empty", "Ongoing"):
             assert await writer.end(commit=commit) == ErrorCode.NONE

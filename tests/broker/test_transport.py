@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import trio
 
+from kbroker.net.transport import JOIN_BYTES, SENDFILE_BYTES, PlainTransport
 from kbroker.storage.files import File, MemFiles, OsFiles
-from kbroker.transport import JOIN_BYTES, SENDFILE_BYTES, PlainTransport
 
 LARGE = bytes(range(256)) * (3 * SENDFILE_BYTES // 256)
 

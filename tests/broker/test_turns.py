@@ -13,11 +13,11 @@ import trio
 import trio.testing
 
 from kbroker.broker import Broker
-from kbroker.connection import ROW_BYTES, Connection
+from kbroker.net.connection import ROW_BYTES, Connection
+from kbroker.partitions.waiters import Pending, Waiting
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from kbroker.protocol.messages.produce import ProduceRequest
-from kbroker.waiters import Pending, Waiting
 
 from ..brokers import hand_to, started
 from ..turns import TURN_SECONDS_MAX, longest_step

@@ -17,8 +17,8 @@ from uuid import UUID
 import pytest
 import trio
 
-from kbroker import adopt
-from kbroker.adopt import AdoptError, KafkaMetadata, Transfer
+from kbroker.folders import adopt
+from kbroker.folders.adopt import AdoptError, KafkaMetadata, Transfer
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.compile import encode_bytes
 from kbroker.protocol.metadata_log import (

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kbroker import folder_watch
 from kbroker.broker import Broker
+from kbroker.partitions import folder_watch
 from kbroker.storage.crash_files import CrashFiles
 
 from ..brokers import started, started_on

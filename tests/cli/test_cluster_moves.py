@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kbroker.broker import Broker
-from kbroker.topics import NewTopic, create_topic
+from kbroker.cluster.topics import NewTopic, create_topic
 
 from ..brokers import started
 from ..wire import until

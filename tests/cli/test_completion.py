@@ -63,6 +63,6 @@ def test_short_commands_import_little() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
     assert "trio" in loaded
-    heavy = {"kbroker.server", "kbroker.node", "kbroker.config", "kbroker.storage.log"}
+    heavy = {"kbroker.net.server", "kbroker.node.node", "kbroker.config", "kbroker.storage.log"}
     heavy |= {"kbroker.cli.consume", "kbroker.client.producer", "kbroker.protocol.records"}
     assert not loaded & heavy

@@ -9,7 +9,7 @@ import pytest
 
 from kbroker.broker import Broker
 from kbroker.cli.profile import FILE_VARIABLE
-from kbroker.documents import NESTING_MAX, read_json, read_toml
+from kbroker.text.documents import NESTING_MAX, read_json, read_toml
 
 from ..wire import batch, connected, create_topic, produce
 from .conftest import Cli, invoke

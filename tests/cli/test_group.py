@@ -12,11 +12,11 @@ import pytest
 import trio
 
 from kbroker.broker import Broker
+from kbroker.coordination.shards import Shards
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.compile import encode_bytes
 from kbroker.protocol.group_metadata import Assignment, TopicPartitions
 from kbroker.protocol.messages.groups import JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest
-from kbroker.shards import Shards
 
 from ..wire import connected
 from .conftest import Cli, ReadJson

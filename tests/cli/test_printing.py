@@ -19,8 +19,8 @@ from click.testing import CliRunner, Result
 from kbroker.broker import Broker
 from kbroker.cli import main
 from kbroker.cli.output import Column, Format, say, show, table, to_json, to_yaml
+from kbroker.client.endpoint import Endpoint
 from kbroker.client.ndjson import parse_line
-from kbroker.endpoint import Endpoint
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.compile import encode_bytes
 from kbroker.protocol.group_metadata import Assignment, TopicPartitions

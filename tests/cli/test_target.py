@@ -11,12 +11,12 @@ import trio
 
 from kbroker.broker import Broker, open_broker
 from kbroker.cli.profile import FILE_VARIABLE
+from kbroker.client.endpoint import Endpoint
 from kbroker.config import BrokerConfig
-from kbroker.endpoint import Endpoint
+from kbroker.net.server import Listener
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.headers import encode_response
 from kbroker.protocol.messages.api_versions import ApiVersionsResponse
-from kbroker.server import Listener
 
 from ..brokers import started
 from ..wire import until

@@ -20,7 +20,7 @@ from kbroker.protocol.records import (
     read_records,
 )
 from kbroker.testing import LocalBroker
-from kbroker.times import date_of, iso_time
+from kbroker.text.times import date_of, iso_time
 
 YEAR_1, YEAR_10000 = -62_135_596_800_000, 253_402_300_800_000
 NOW = 1_700_000_000_000

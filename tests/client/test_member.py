@@ -10,10 +10,10 @@ from confluent_kafka import Consumer
 
 from kbroker.client import member as member_module
 from kbroker.client.cluster import ClusterClient, open_cluster
+from kbroker.client.endpoint import Endpoint
 from kbroker.client.errors import ClientError
 from kbroker.client.groups import committed_offsets
 from kbroker.client.member import Member, open_member
-from kbroker.endpoint import Endpoint
 from kbroker.testing import LocalBroker
 
 T = [("t", 0), ("t", 1), ("t", 2)]

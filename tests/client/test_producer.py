@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from kbroker.client.cluster import ClusterClient, open_cluster
+from kbroker.client.endpoint import Endpoint
 from kbroker.client.producer import (
     BATCH_BYTES_MAX,
     SEQUENCE_MASK,
@@ -17,7 +18,6 @@ from kbroker.client.producer import (
     Written,
     new_identity,
 )
-from kbroker.endpoint import Endpoint
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.records import Record
 from kbroker.testing import LocalBroker

@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 import trio
 
 from kbroker.cluster import Cluster, LocalStore, MetadataStore, Partition
+from kbroker.cluster.controller import Controller
+from kbroker.cluster.membership import Membership
 from kbroker.config import BrokerConfig
-from kbroker.controller import Controller
-from kbroker.membership import Membership
 from kbroker.storage.files import MemFiles
 
 DIRECTORIES = {"a-folder": "/data"}

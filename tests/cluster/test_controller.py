@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from trio.testing import MockClock
 
+from kbroker.cluster.controller import Cause, Step
 from kbroker.cluster.election import without_leader
 from kbroker.cluster.reassignment import is_moving
-from kbroker.controller import Cause, Step
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
 from .members import DIRECTORIES, lease_ends, make_topic, members, settled

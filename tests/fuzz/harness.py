@@ -20,17 +20,17 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from kbroker.broker import Broker, open_broker
+from kbroker.client.endpoint import Endpoint
 from kbroker.config import BrokerConfig
-from kbroker.connection import Connection
-from kbroker.context import Context, Peer
-from kbroker.endpoint import Endpoint
-from kbroker.node import Node
+from kbroker.handlers.context import Context, Peer
+from kbroker.handlers.registry import Api, load_apis
+from kbroker.net.connection import Connection
+from kbroker.net.server import Listener
+from kbroker.net.transport import PlainTransport
+from kbroker.node.node import Node
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.headers import decode_response, encode_request, encode_response
-from kbroker.registry import Api, load_apis
-from kbroker.server import Listener
-from kbroker.transport import PlainTransport
 
 from ..wire import batch, connected, create_topic, fetch, produce, request, values_of
 from .mutate import Frame, mutated

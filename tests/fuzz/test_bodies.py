@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from kbroker.broker import Broker
+from kbroker.handlers.registry import load_apis
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages import request_class
 from kbroker.protocol.messages.fetch import FetchRequest
 from kbroker.protocol.messages.produce import ProduceRequest
-from kbroker.registry import load_apis
 
 from ..brokers import started
 from ..wire import (

@@ -11,8 +11,8 @@ import pytest
 import trio
 
 from kbroker.broker import Broker
-from kbroker.logs import TextFormatter
 from kbroker.protocol.api_keys import ApiKey
+from kbroker.runtime.log_output import TextFormatter
 
 from ..brokers import started
 from ..wire import (
@@ -263,7 +263,7 @@ async def test_log_lines_cannot_be_forged_by_a_client_id(
     ]
     caplog.set_level("INFO")
     async with connected(broker.endpoint) as wire:
-        evil = "x\n12:00:00 ERROR   kbroker.node: the disk is gone"
+        evil = "x\n12:00:00 ERROR   kbroker.node.node: the disk is gone"
         await wire.send(ApiKey.CREATE_TOPICS, 4, ask, client_id=evil)
         await wire.receive()
     lines = [TextFormatter("%(message)s").format(record) for record in caplog.records]

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 import trio
 
-from kbroker.context import Context
+from kbroker.handlers.context import Context
+from kbroker.handlers.registry import load_apis
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.compile import encode_bytes
 from kbroker.protocol.headers import encode_request
 from kbroker.protocol.messages.groups import DeleteGroupsRequest, HeartbeatResponse
 from kbroker.protocol.messages.topics import DeleteRecordsRequest
-from kbroker.registry import load_apis
 
 from ..brokers import started
 from ..wire import (

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
+from kbroker.handlers.registry import load_apis
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.compile import ERROR_MESSAGE_BYTES_MAX, decode, encode_bytes
 from kbroker.protocol.messages import request_class
 from kbroker.protocol.messages.cluster import UpdateFeaturesResponse
 from kbroker.protocol.primitives import MAX_STRING_BYTES
 from kbroker.protocol.schema import Struct, fields
-from kbroker.registry import load_apis
 
 from ..brokers import started
 from ..wire import connected

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from kbroker.broker import Broker
-from kbroker.logs import TextFormatter
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
+from kbroker.runtime.log_output import TextFormatter
 
 from ..brokers import started
 from ..wire import Topic, Wire, batch, connected, create_topic, produce, request

@@ -108,7 +108,12 @@ class Server:
         self.lives += 1
         command = [sys.executable, "-m", *self._module, "serve", "--exit-with-parent"]
         command += ["--port", str(self.port), "--data-dir", str(self.data)]
-        command += ["--log-level", "kbroker.groups=debug", "--log-level", "kbroker.node=debug"]
+        command += [
+            "--log-level",
+            "kbroker.coordination.groups=debug",
+            "--log-level",
+            "kbroker.node.node=debug",
+        ]
         command += self._options
         command += [word for setting in self._settings for word in ("-o", setting)]
         command += [word for topic in self._topics for word in ("--topic", topic)]

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from kbroker.descriptors import RESERVE, divided
+from kbroker.runtime.descriptors import RESERVE, divided
 
 from ..wire import Topic, batch, connected, create_topic, fetch, produce, values_of
 from .crowd import HOT, VALUE, Crowd, all_metadata, idle_connections, p99_ms, side_by_side

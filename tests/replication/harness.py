@@ -10,12 +10,12 @@ import pytest
 import trio
 
 from kbroker.broker import Broker
-from kbroker.endpoint import Endpoint
-from kbroker.local_node import LocalNode
-from kbroker.node import Node
-from kbroker.peers import Dial, Peers
+from kbroker.broker.local_node import LocalNode
+from kbroker.client.endpoint import Endpoint
+from kbroker.cluster.peers import Dial, Peers
+from kbroker.node.node import Node
+from kbroker.partitions.replica import Replica
 from kbroker.protocol.records import read_records
-from kbroker.replica import Replica
 from kbroker.storage.log import Log
 from tests.wire import Topic, Wire, batch, connected, produce, until
 
@@ -109,7 +109,7 @@ def links(monkeypatch: pytest.MonkeyPatch) -> Links:
 
         return Peers(node, held_dial)
 
-    monkeypatch.setattr("kbroker.node.Peers", peers)
+    monkeypatch.setattr("kbroker.node.node.Peers", peers)
     return found
 
 

@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from kbroker.broker import Broker
+from kbroker.client.endpoint import Endpoint
+from kbroker.cluster.membership import Membership
 from kbroker.config import BrokerConfig
-from kbroker.endpoint import Endpoint
-from kbroker.membership import Membership
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages.fetch import FetchRequest
 from tests.wire import NEVER, Topic, Wire, connected

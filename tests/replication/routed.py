@@ -9,11 +9,11 @@ from typing import Any
 import trio
 
 from kbroker.broker import Broker
+from kbroker.broker.local_node import LocalNode
 from kbroker.cluster import NO_LEADER
-from kbroker.local_node import LocalNode
-from kbroker.node import Node
+from kbroker.coordination.shards import Shards
+from kbroker.node.node import Node
 from kbroker.protocol.api_keys import ApiKey
-from kbroker.shards import Shards
 
 from ..brokers import started
 from ..wire import Wire, connected, until

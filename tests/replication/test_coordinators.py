@@ -9,8 +9,8 @@ import pytest
 import trio
 
 from kbroker.broker import Broker
+from kbroker.broker.local_node import LocalNode
 from kbroker.cluster import NO_LEADER, OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from kbroker.local_node import LocalNode
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 

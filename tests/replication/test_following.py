@@ -10,11 +10,11 @@ import pytest
 import trio
 
 from kbroker.broker import Broker
+from kbroker.partitions.replica import Replica
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.metadata import MetadataRequest
 from kbroker.protocol.messages.topics import DeleteRecordsRequest
-from kbroker.replica import Replica
 
 from ..brokers import started
 from ..wire import ANSWER_SECONDS, batch, delete_topic, produce, until

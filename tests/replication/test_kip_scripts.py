@@ -19,7 +19,7 @@ import trio
 from kbroker.broker import Broker
 from kbroker.cluster import NO_LEADER, Partition
 from kbroker.cluster.keys import partition_key
-from kbroker.node import Node
+from kbroker.node.node import Node
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.cluster import ElectLeadersRequest

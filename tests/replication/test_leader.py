@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 import pytest
 
 from kbroker.broker import Broker
+from kbroker.partitions.replica import Replica
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.list_offsets import OffsetForLeaderEpochRequest
 from kbroker.protocol.messages.topics import DeleteRecordsRequest
-from kbroker.replica import Replica
 from tests.brokers import started
 from tests.wire import (
     EARLIEST,

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kbroker.cluster import Partition
-from kbroker.replication.leading import UNKNOWN, Leading
+from kbroker.partitions.leading import UNKNOWN, Leading
 
 LAG_MAX = 10.0
 ME = 1

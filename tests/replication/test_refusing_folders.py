@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from kbroker.broker import Broker
-from kbroker.explain import explain_partition
+from kbroker.node.explain import explain_partition
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.log_dirs import DescribeLogDirsRequest

@@ -10,9 +10,9 @@ import pytest
 import trio
 
 from kbroker.broker import Broker
+from kbroker.broker.local_node import LocalNode
+from kbroker.coordination.markers import MarkerSender
 from kbroker.coordinator import TransactionState
-from kbroker.local_node import LocalNode
-from kbroker.markers import MarkerSender
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 

@@ -11,8 +11,8 @@ from uuid import UUID
 
 from kbroker.cluster import Partition
 from kbroker.cluster.store import Change, Entry
+from kbroker.partitions.replica import Replica
 from kbroker.protocol.records import iter_headers
-from kbroker.replica import Replica
 from kbroker.storage.files import FileRange
 from kbroker.storage.log import Log
 

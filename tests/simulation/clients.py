@@ -10,7 +10,7 @@ from uuid import UUID
 import trio
 
 from kbroker.client.connection import Connection
-from kbroker.endpoint import Endpoint
+from kbroker.client.endpoint import Endpoint
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.compile import DecodeError
 from kbroker.protocol.errors import ErrorCode

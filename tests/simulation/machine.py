@@ -9,16 +9,16 @@ from typing import Protocol, TypeVar
 
 import trio
 
+from kbroker.client.endpoint import Endpoint
 from kbroker.cluster import Cluster
 from kbroker.cluster.store import MetadataStore
 from kbroker.config import BrokerConfig
-from kbroker.context import Peer
-from kbroker.endpoint import Endpoint
-from kbroker.fetch_sessions import FetchSessions
-from kbroker.flusher import Flusher
-from kbroker.node import Node
-from kbroker.registry import load_apis
-from kbroker.server import Server
+from kbroker.handlers.context import Peer
+from kbroker.handlers.registry import load_apis
+from kbroker.net.server import Server
+from kbroker.node.fetch_sessions import FetchSessions
+from kbroker.node.node import Node
+from kbroker.partitions.flusher import Flusher
 from kbroker.storage.checkpoints import MetaProperties
 from kbroker.storage.crash_files import NO_LIMIT, CrashFiles, Mode, Operation
 from kbroker.storage.errors import StorageError, WriteRefusedError

@@ -15,7 +15,7 @@ from typing import Any
 
 import trio
 
-from kbroker.endpoint import Endpoint
+from kbroker.client.endpoint import Endpoint
 from kbroker.storage.files import FileRange
 
 from .seeded import Events, Source

@@ -8,9 +8,9 @@ import pytest
 import trio
 
 from kbroker.cluster import Cluster
+from kbroker.cluster.membership import Membership
 from kbroker.cluster.store import OutcomeUnknown
 from kbroker.config import BrokerConfig
-from kbroker.membership import Membership
 
 from .seeded import run
 from .store import SharedTruth, StoreFaults

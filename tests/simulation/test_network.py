@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
-from kbroker.endpoint import Endpoint
+from kbroker.client.endpoint import Endpoint
 
 from .network import SLOW, WINDOW_BYTES, MemoryStream, MemoryTransport, Network, Socket
 from .seeded import Events, Source, run

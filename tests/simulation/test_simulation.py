@@ -15,7 +15,7 @@ from multiprocessing import get_context
 
 import pytest
 
-from kbroker.replication.leading import Leading
+from kbroker.partitions.leading import Leading
 
 from .clients import Violation
 from .world import Outcome, simulate, simulate_aside

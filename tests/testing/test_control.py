@@ -29,7 +29,7 @@ from kafka import KafkaConsumer, KafkaProducer
 
 from kbroker.cli import main
 from kbroker.cli.fault import arm
-from kbroker.endpoint import Endpoint
+from kbroker.client.endpoint import Endpoint
 from kbroker.testing import ExternalKafka, LocalBroker
 from kbroker.testing.control import LOGIN_SECONDS, _Sockets
 from kbroker.testing.control_token import ControlToken

@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from kbroker.handlers.registry import load_apis
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.compile import decode, encode_bytes
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.schema import fields
-from kbroker.registry import load_apis
 from kbroker.testing.error_answers import error_answer
 from kbroker.testing.rows import ERROR_FIELDS
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import trio
 
-from kbroker.connection import Connection
+from kbroker.net.connection import Connection
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.configs import DescribeConfigsRequest

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 import pytest
 from kafka import KafkaConsumer, KafkaProducer
 
+from kbroker.handlers.registry import load_apis
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
-from kbroker.registry import load_apis
 from kbroker.testing import LocalBroker, RunningBroker, open_test_broker
 from kbroker.testing.releases import RELEASES, cut_down, limits_of
 

@@ -15,8 +15,8 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import OutOfOrderSequenceNumberError
 from kafka.structs import OffsetAndMetadata
 
+from kbroker.coordination.shards import Shards
 from kbroker.protocol.errors import ErrorCode
-from kbroker.shards import Shards
 from kbroker.storage.files import MemFiles
 from kbroker.testing import LocalBroker, RunningBroker, Snapshot
 

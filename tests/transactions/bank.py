@@ -19,7 +19,7 @@ from typing import Protocol
 
 import trio
 
-from kbroker.endpoint import Endpoint
+from kbroker.client.endpoint import Endpoint
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages.cluster import UpdateFeaturesRequest
 

@@ -12,6 +12,7 @@ from typing import Any
 import trio
 
 from kbroker.cli import main
+from kbroker.coordination.transactions import TransactionService
 from kbroker.coordinator import TransactionCoordinator
 from kbroker.coordinator.offsets import Offsets
 from kbroker.coordinator.pending import PendingOffsets
@@ -19,7 +20,6 @@ from kbroker.handlers.transactional_batches import ProduceTransaction
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.storage.log import Log
 from kbroker.storage.producer_state import ProducerStates
-from kbroker.transactions import TransactionService
 
 MARKER_DELAY_SECONDS = 0.05
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException
 
-from kbroker.endpoint import Endpoint
+from kbroker.client.endpoint import Endpoint
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode

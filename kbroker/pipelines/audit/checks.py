@@ -9,8 +9,8 @@ from typing import TypeVar
 import trio
 
 from kbroker.client.cluster import open_cluster
+from kbroker.client.endpoint import Endpoint
 from kbroker.client.errors import first_error
-from kbroker.endpoint import Endpoint
 
 from .findings import AuditError, Findings
 from .identity import Identity

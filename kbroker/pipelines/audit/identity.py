@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from kbroker.documents import read_json
+from kbroker.text.documents import read_json
 
 from .rows import Headers, Rows
 

@@ -26,7 +26,7 @@ from kbroker.client.errors import ClientError
 from kbroker.client.list_offsets import EARLIEST, LATEST, offsets_at
 from kbroker.client.producer import SEQUENCE_MASK, Identity, Written
 from kbroker.client.topics import Partition
-from kbroker.documents import read_json
+from kbroker.text.documents import read_json
 
 VERSION = 1
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from kbroker.documents import read_json
+from kbroker.text.documents import read_json
 
 TopicPartition = tuple[str, int]
 Offsets = dict[TopicPartition, int]

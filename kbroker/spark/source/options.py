@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kbroker.documents import read_json
+from kbroker.text.documents import read_json
 
 from .offsets import EARLIEST, LATEST, Offsets, TopicPartition, named, parse
 

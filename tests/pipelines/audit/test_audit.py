@@ -11,9 +11,9 @@ import trio
 from confluent_kafka import Producer
 
 from kbroker.cli.target import Target, run
+from kbroker.client.endpoint import Endpoint
 from kbroker.client.errors import NoSuchPartition, NoSuchTopic
 from kbroker.client.topics import delete_records
-from kbroker.endpoint import Endpoint
 from kbroker.pipelines.audit import AuditError, Kind, check_same, check_topic
 from kbroker.pipelines.audit.rows import Reason
 from kbroker.storage.naming import LOG, file_name

@@ -18,7 +18,7 @@ import trio
 
 from kbroker.cli.target import ENVIRONMENT
 from kbroker.client.cluster import open_cluster
-from kbroker.endpoint import Endpoint
+from kbroker.client.endpoint import Endpoint
 from kbroker.pipelines.replay.journal import ends_of
 from kbroker.testing import LocalBroker
 from kbroker.testing.kit import KafkaRecord

@@ -14,8 +14,8 @@ from pathlib import Path
 import trio
 
 from kbroker.client.cluster import open_cluster
+from kbroker.client.endpoint import Endpoint
 from kbroker.client.list_offsets import LATEST, offsets_at
-from kbroker.endpoint import Endpoint
 from kbroker.pipelines.audit import check_lake, check_same, check_topic
 from kbroker.pipelines.templates.project import copy_project
 from tests.kill.server import ROOT, Server

@@ -1,0 +1,280 @@
+"""The handle that a program embeds: one cluster and its local nodes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from itertools import cycle, islice
+from types import MappingProxyType
+
+import trio
+
+from kbroker.client.endpoint import Endpoint
+from kbroker.cluster import MetadataStore
+from kbroker.cluster.links import Links
+from kbroker.cluster.model import random_cluster_id
+from kbroker.cluster.topics import DEFAULT, NewTopic, create_topic
+from kbroker.config import BrokerConfig
+from kbroker.folders.data_folders import (
+    DataFolders,
+    absolute_paths,
+    find_data_folders,
+    known_cluster,
+)
+from kbroker.folders.growth import finish
+from kbroker.handlers.registry import load_apis
+from kbroker.net.connection import Connection
+from kbroker.net.server import CannotListen, ConnectionClass, Listener, Server
+from kbroker.node.node import Node
+from kbroker.runtime.clock import Clock, SystemClock
+from kbroker.runtime.threads import at_once
+from kbroker.storage.files import Files, MemFiles, OsFiles
+
+from .local_node import LocalNode, NodeMaker, Shared
+from .vacating import LOOK_SECONDS, vacate
+
+MEMORY_FOLDER = "memory"
+
+
+@dataclass(slots=True)
+class Broker:
+    """A running cluster: those of its nodes that live in this process. Get it from `open_broker`."""
+
+    store: MetadataStore
+    nodes: list[LocalNode]
+    links: Links
+    """Between the nodes."""
+    _maker: NodeMaker
+    _nursery: trio.Nursery
+    _adding: trio.Lock = field(default_factory=trio.Lock)
+
+    @property
+    def node(self) -> Node:
+        """The first node, also while it is down."""
+        return self.nodes[0].node
+
+    @property
+    def server(self) -> Server:
+        """That of the first node."""
+        return self.nodes[0].server
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Where a client on this machine connects to the first node."""
+        return self.nodes[0].endpoint
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The addresses of all nodes, also of those that are down, as clients take them."""
+        return ",".join(str(each.endpoint) for each in self.nodes)
+
+    def connections(self) -> int:
+        """How many clients are connected; nobody is to a node that is down."""
+        return sum(len(each.server.connections) for each in self.nodes)
+
+    def local_node(self, node_id: int) -> LocalNode:
+        """A node by its id. Raises ValueError, with the ids that there are."""
+        for each in self.nodes:
+            if each.id == node_id:
+                return each
+        known = ", ".join(str(each.id) for each in self.nodes)
+        raise ValueError(f"there is no node {node_id} in this process; there are {known}")
+
+    @property
+    def running_nodes(self) -> list[Node]:
+        """Those that are not down."""
+        return [each.node for each in self.nodes if each.is_running]
+
+    def running(self) -> Node:
+        """The first node that runs. Raises RuntimeError when all are down."""
+        for each in self.running_nodes:
+            return each
+        raise RuntimeError("all nodes are down; start one of them")
+
+    async def add_node(self, *, rack: str | None = None) -> LocalNode:
+        """Start one more node: it has no partitions until some are moved to it.
+
+        Parameters: `rack` is its place, None for that of all. Raises CannotListen, or StorageError:
+        the node that is there has its data folder for itself.
+        """
+        self._maker.check_room()
+        async with self._adding:
+            known = {each.id for each in self.nodes} | set(self.running().cluster.node_ids)
+            local = self._maker.make(max(known) + 1, len(known) + 1, rack=rack)
+            await local.start_first(self.store, self._nursery, cluster_id=self.node.cluster.id)
+            self.nodes.append(local)
+        return local
+
+    async def remove_node(self, node_id: int) -> None:
+        """Move everything away from a node, stop it and forget it; its folder is removed.
+
+        Waits until the other nodes have copied what it has. Raises ValueError: there is no such
+        node, no other one that runs, or partitions of which only this one, which is down, has all
+        records.
+        """
+        local = self.local_node(node_id)
+        await vacate(self.running_beside(node_id), local)
+        await local.stop()
+        cluster = self.running_beside(node_id).cluster
+        # It may have crashed, and nobody missed it yet.
+        while node_id in cluster.nodes:  # noqa: ASYNC110  # a moment, not worth an event
+            await trio.sleep(LOOK_SECONDS)
+        await cluster.unregister(node_id, cause=f"node {node_id} was removed")
+        self.nodes.remove(local)
+        local.forget()
+
+    def running_beside(self, node_id: int) -> Node:
+        """The first node that runs, but for one. Raises ValueError when there is none."""
+        for each in self.nodes:
+            if each.is_running and each.id != node_id:
+                return each.node
+        raise ValueError(f"no other node than {node_id} runs; start one of them")
+
+    async def create_topic(
+        self, name: str, partitions: int = DEFAULT, configs: Mapping[str, str] | None = None
+    ) -> None:
+        """Create a topic. Raises KafkaError."""
+        node = self.running()
+        new = NewTopic(name, partitions, configs=dict(configs or {}))
+        await create_topic(node.cluster, node.config, new, cause="declared by the program")
+
+
+@asynccontextmanager
+async def open_broker(
+    config: BrokerConfig,
+    *,
+    data_dir: str | Sequence[str] | None,
+    listeners: list[Listener],
+    nodes: int | None = None,
+    racks: Sequence[str] = (),
+    listeners_of: Mapping[int, Sequence[Listener]] = MappingProxyType({}),
+    files: Files | None = None,
+    clock: Clock | None = None,
+    grace_seconds: float = 5,
+    cluster_id: str | None = None,
+    connection_class: ConnectionClass = Connection,
+) -> AsyncIterator[Broker]:
+    """Start a broker, yield it ready, stop it gracefully at the end.
+
+    Parameters: `data_dir` is the data folder, or several over which partitions are spread (one
+    of them has the metadata too); None keeps everything in memory; `listeners` are those of the
+    first node, the next nodes have the ports behind; `nodes` is how many there are, None for as
+    many as the data folder has, or one; `racks` are their places in turn, none for `broker.rack` of
+    all; `listeners_of` are those of nodes, by id, that have them already from an earlier run;
+    `files` is where the data folder is, to be handed in when it must outlive a broker in memory;
+    `grace_seconds` bounds the stop; `cluster_id` is the id of a cluster that does not exist yet, by
+    default a random one; `connection_class` serves each client. Several brokers can run in one
+    process.
+
+    Error handling: raises CannotListen or StorageError when it cannot start.
+    """
+    folders = _data_folders(config, data_dir, files, nodes)
+    ids = folders.node_ids(config.node_id, nodes)
+    shared = Shared(
+        folders=folders,
+        in_memory=data_dir is None,
+        clock=clock or SystemClock(),
+        apis=load_apis(),
+        connection_class=connection_class,
+        grace_seconds=grace_seconds,
+        nodes=len(ids),
+    )
+    maker = NodeMaker(config, listeners, listeners_of, shared)
+    places = islice(cycle(racks or (None,)), len(ids))
+    local = [maker.make(each, len(ids), rack=rack) for each, rack in zip(ids, places, strict=True)]
+    store = await _open_all(local, folders, cluster_id)
+    work = trio.CancelScope(shield=True)
+    async with trio.open_nursery() as nursery:
+        try:
+            nursery.start_soon(_run_store, store, work)
+            await _each(local, lambda node: node.join())
+            await _each(local, lambda node: node.begin(nursery))
+            yield Broker(store, local, shared.links, maker, nursery)
+        finally:
+            try:
+                with trio.CancelScope(shield=True):
+                    await _each(local, lambda node: node.close())
+            finally:
+                work.cancel()  # also when a disk ends in the middle of the stop
+
+
+def _data_folders(
+    config: BrokerConfig,
+    data_dir: str | Sequence[str] | None,
+    files: Files | None,
+    nodes: int | None,
+) -> DataFolders:
+    if data_dir is None:
+        there = files or MemFiles(limit=config.memory_limit_bytes)
+        return find_data_folders(there, [MEMORY_FOLDER], nodes, first=config.node_id)
+    there, paths = files or OsFiles(at_once=at_once), absolute_paths(data_dir)
+    finish(there, paths)
+    return find_data_folders(there, paths, nodes, first=config.node_id)
+
+
+async def _open_all(
+    local: Sequence[LocalNode], folders: DataFolders, cluster_id: str | None
+) -> MetadataStore:
+    """Take the ports and the folders of all nodes, and open what they share.
+
+    A start that is refused leaves no trace: what is there is looked at first, then the ports are
+    taken, and only then something is written. Nobody can connect before all of that is good.
+    """
+    store = None
+    try:
+        _check_ports(local)
+        found = {node.id: node.look() for node in local}
+        store = folders.open_store(each for some in found.values() for each in some)
+        for node in local:
+            await node.check(store, found[node.id])
+        for node in local:
+            await node.bind()
+        paths = [path for node in local for path in folders.of_node(node.id)]
+        cluster_id = known_cluster(folders.files, paths) or cluster_id or random_cluster_id()
+        for node in local:
+            node.open_logs(cluster_id)
+        for node in local:
+            await node.make(store)
+        for node in local:
+            node.listen()
+        return store
+    except BaseException:
+        with trio.CancelScope(shield=True):
+            await _each(local, lambda node: node.close())
+            if store is not None:
+                await store.aclose()
+        raise
+
+
+def _check_ports(local: Sequence[LocalNode]) -> None:
+    """Raise CannotListen when two nodes are to have the same address."""
+    taken: dict[tuple[str, int], int] = {}
+    for node in local:
+        for each in node.listeners:
+            other = taken.setdefault((each.host, each.port), node.id) if each.port else node.id
+            if other != node.id:
+                raise CannotListen(
+                    f"nodes {other} and {node.id} would both listen on port {each.port}: the next "
+                    f"nodes have the ports behind, so let listeners be {len(local)} ports apart"
+                )
+
+
+async def _run_store(store: MetadataStore, work: trio.CancelScope) -> None:
+    """Let a store do its work until nobody needs it any more."""
+    try:
+        with work:
+            await store.run()
+    finally:
+        with trio.CancelScope(shield=True):
+            await store.aclose()
+
+
+async def _each(local: Sequence[LocalNode], deed: Callable[[LocalNode], Awaitable[None]]) -> None:
+    """Do something with all nodes at the same time."""
+    if len(local) == 1:  # its errors come as they are
+        await deed(local[0])
+        return
+    async with trio.open_nursery() as nursery:
+        for each in local:
+            nursery.start_soon(deed, each)

@@ -1,0 +1,80 @@
+"""A node that is to go gives all it has to the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import trio
+
+from kbroker.cluster import Cluster
+from kbroker.cluster.placement import Placing, drain
+from kbroker.cluster.reassignment import target
+from kbroker.coordinator import some_of
+from kbroker.node.node import Node
+from kbroker.protocol.errors import ErrorCode, KafkaError
+
+from .local_node import LocalNode
+
+LOOK_SECONDS = 0.05
+
+
+async def vacate(beside: Node, local: LocalNode) -> None:
+    """Move all partitions away from a node; returns when it has none.
+
+    Parameters: `beside` is another node, which runs. Raises ValueError: partitions cannot move,
+    because only this node has all of their records and it is down.
+    """
+    cluster = beside.cluster
+    if local.is_running:
+        local.node.membership.cordon(True)
+    while placed := _placed_on(cluster, local.id):
+        _check_movable(cluster, placed, local)
+        await _move(cluster, local.id)
+        await trio.sleep(LOOK_SECONDS)
+
+
+def _placed_on(cluster: Cluster, node_id: int) -> list[Placing]:
+    """The partitions with a replica on a node."""
+    return [
+        (topic.name, partition.index)
+        for topic in cluster.topics.values()
+        for partition in topic.partitions
+        if node_id in partition.replicas
+    ]
+
+
+def _check_movable(cluster: Cluster, placed: Iterable[Placing], local: LocalNode) -> None:
+    if local.is_running:
+        return
+    stuck = [
+        f"{name}-{index}"
+        for name, index in placed
+        if cluster.topics[name].partitions[index].isr == [local.id]
+    ]
+    if stuck:
+        raise ValueError(
+            f"only node {local.id}, which is down, has all records of {some_of(stuck)}; start it"
+        )
+
+
+async def _move(cluster: Cluster, node_id: int) -> None:
+    """Begin the moves that have not begun."""
+    placed = {
+        (topic.name, partition.index): list(target(partition))
+        for topic in cluster.topics.values()
+        for partition in topic.partitions
+    }
+    racks = {each.node_id: each.rack for each in cluster.nodes.values() if each.ready}
+    # To nodes that were drained only when there are no others: this one goes for good.
+    takers = {each: rack for each, rack in racks.items() if each in cluster.open_ids} or racks
+    for (name, index), nodes in drain(placed, node_id, takers).items():
+        try:
+            await cluster.reassign(
+                name, index, nodes, factor_may_change=True, cause=f"node {node_id} is to go"
+            )
+        except KafkaError as error:
+            if error.code not in (
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                ErrorCode.CONCURRENT_TRANSACTIONS,
+            ):
+                raise

@@ -1,0 +1,273 @@
+"""The controller: one node of the cluster elects leaders when nodes come and go."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+import trio
+
+from kbroker.config import BrokerConfig
+from kbroker.coordinator import some_of
+from kbroker.runtime.changes import Changes
+from kbroker.storage.errors import StorageError
+
+from . import Cluster, NodesChanged, Partition, PartitionChange, Topic, TopicsChanged
+from .election import elect, elect_preferred, leads_soundly
+from .keys import CONTROLLER, CONTROLLER_ALIVE, live_key
+from .membership import Membership
+from .reassignment import complete, is_moving
+from .registrations import NO_NODE
+from .store import ABSENT
+
+logger = logging.getLogger(__name__)
+
+BATCH_MAX = 100
+"""Partitions of one transaction: every store takes that many. That of a lone node takes all."""
+NO_TERM = 0
+RETRY_SECONDS = 0.5
+
+Place = tuple[Topic, int]
+
+
+class Cause(NamedTuple):
+    """Why partitions change; a node that goes because somebody stopped it is nothing wrong."""
+
+    text: str
+    is_ordered: bool = False
+
+
+class Step(NamedTuple):
+    """A partition's next state."""
+
+    topic: Topic
+    before: Partition
+    after: Partition
+    cause: Cause
+
+
+Moved = dict[Cause, Counter[int]]
+"""How many partitions have which leader now, by cause."""
+
+
+class Controller:
+    """Every node runs one; the one that took over last is in charge.
+
+    It is level-triggered: an event only says which partitions to look at, what is done follows from
+    the state that is now. So events may be late or repeated, and a new controller looks at all.
+    """
+
+    def __init__(self, cluster: Cluster, membership: Membership, config: BrokerConfig) -> None:
+        self._cluster = cluster
+        self._config = config
+        self._membership = membership
+        self._term = NO_TERM
+        """The revision of the entry `controller` by which this node is in charge."""
+        self._retired = False
+        self._wake = Changes()
+        self._look_at_all = True
+        self._touched: dict[tuple[int, int], Place] = {}
+        cluster.subscribe_nodes(self._on_nodes_changed)
+        cluster.subscribe(self._on_topics_changed)
+
+    @property
+    def in_charge(self) -> bool:
+        """Whether this node is the controller, as far as it knows."""
+        registrations = self._cluster.registrations
+        return (
+            self._term != NO_TERM
+            and registrations.controller_revision == self._term
+            and registrations.controller_id == self._membership.node_id
+            and self._membership.is_registered
+        )
+
+    def _on_nodes_changed(self, event: NodesChanged) -> None:
+        self._look_at_all = True
+        self._wake.happened()
+
+    def _on_topics_changed(self, event: TopicsChanged) -> None:
+        for change in event.partitions:
+            place = change.topic, change.after.index
+            self._touched[change.topic.id.int, change.after.index] = place
+        if event.partitions:
+            self._wake.happened()
+
+    def retire(self) -> None:
+        """Do nothing any more: the whole cluster stops, and its state is to stay as it is."""
+        self._retired = True
+
+    async def settle(self) -> None:
+        """Take over when nobody is in charge, and do what is to be done. Raises StorageError."""
+        if self._retired or not self._membership.is_registered:
+            return
+        if self._cluster.controller_id == NO_NODE:
+            await self._stand_for_it()
+        if self._cluster.controller_id == self._membership.node_id and not self.in_charge:
+            await self._take_over()
+        if self.in_charge:
+            await self._work()
+
+    async def run(self) -> None:
+        """Do so after each change, until cancelled."""
+        while True:
+            changed = self._wake.next()
+            try:
+                await self.settle()
+            except StorageError as error:
+                logger.error("the controller tries again: %s", error.message)
+                self._look_at_all = True
+                await trio.sleep(RETRY_SECONDS)
+            else:
+                await changed.wait()
+
+    async def balance_regularly(self) -> None:
+        """Give leadership back to the preferred nodes, now and then; until cancelled."""
+        while True:
+            await trio.sleep(self._config.leader_imbalance_check_interval_seconds)
+            try:
+                await self.balance()
+            except StorageError as error:
+                logger.error("leaderships stay where they are: %s", error.message)
+
+    async def balance(self) -> None:
+        """Let preferred nodes lead wherever they are in sync. Raises StorageError."""
+        if self.in_charge and not self._retired:
+            await self._apply(self._preferred_steps())
+
+    def _preferred_steps(self) -> Iterator[Step]:
+        registrations = self._cluster.registrations
+        ready, live = registrations.ready, registrations.live_epochs
+        for topic in tuple(self._cluster.topics.values()):
+            for before in tuple(topic.partitions):
+                after = elect_preferred(before, ready=ready, live=live)
+                if after is not None:
+                    cause = Cause(f"node {after.leader} is the preferred leader")
+                    yield Step(topic, before, after, cause)
+
+    async def _stand_for_it(self) -> None:
+        """Become the node that may take over, unless another one is faster."""
+        node_id, epoch = self._membership.node_id, self._membership.epoch
+        await self._cluster.transact(
+            {CONTROLLER_ALIVE: {"node": node_id}},
+            compares={CONTROLLER_ALIVE: ABSENT, live_key(node_id): epoch},
+            cause=f"node {node_id} became the controller",
+            lease=self._membership.lease,
+        )
+
+    async def _take_over(self) -> None:
+        """From now on nothing that an earlier controller writes is accepted."""
+        registrations, node_id = self._cluster.registrations, self._membership.node_id
+        term = await self._cluster.transact(
+            {CONTROLLER: {"node": node_id, "epoch": registrations.controller_epoch + 1}},
+            compares={
+                CONTROLLER_ALIVE: registrations.controller_alive_revision,
+                CONTROLLER: registrations.controller_revision,
+            },
+            cause=f"node {node_id} became the controller",
+        )
+        if term is not None:
+            self._term = term
+            self._look_at_all = True
+
+    async def _work(self) -> None:
+        """Look at what was touched until nothing is left to do."""
+        while self.in_charge and not self._retired and (self._look_at_all or self._touched):
+            places = self._places()
+            self._look_at_all = False
+            self._touched.clear()
+            await self._apply(self._steps(places))
+
+    def _places(self) -> list[Place]:
+        if not self._look_at_all:
+            return list(self._touched.values())
+        topics = self._cluster.topics.values()
+        return [(topic, index) for topic in topics for index in range(len(topic.partitions))]
+
+    def _steps(self, places: Iterable[Place]) -> Iterator[Step]:
+        """What is to be done, worked out one partition after the other as the caller goes on."""
+        ready, live = self._cluster.registrations.ready, self._cluster.registrations.live_epochs
+        for topic, index in places:
+            if topic.id not in self._cluster.topics_by_id:
+                continue
+            before = topic.partitions[index]
+            required = self._cluster.min_in_sync(topic)
+            after = elect(before, ready=ready, live=live, min_in_sync=required)
+            if after is not None:
+                yield Step(topic, before, after, self._cause(before, after, live))
+            elif is_moving(before):
+                after = complete(before, ready=ready, min_in_sync=required)
+                if after is not None:
+                    yield Step(topic, before, after, Cause("the move to other nodes is done"))
+
+    async def _apply(self, steps: Iterable[Step]) -> None:
+        """Write steps in batches of one cause each; a batch that fails is written one by one."""
+        batches: dict[Cause, list[Step]] = {}
+        moved: Moved = {}
+        try:
+            for step in steps:
+                batch = batches.setdefault(step.cause, [])
+                batch.append(step)
+                if len(batch) == BATCH_MAX and not self._membership.is_alone:
+                    await self._write(batches.pop(step.cause), moved)
+            for batch in batches.values():
+                await self._write(batch, moved)
+        finally:
+            _tell(moved)
+
+    async def _write(self, batch: list[Step], moved: Moved) -> None:
+        await trio.lowlevel.checkpoint()  # a store of this process never waits
+        if await self._written(batch, moved) or len(batch) == 1:
+            return
+        for step in batch:
+            await self._written([step], moved)
+
+    async def _written(self, batch: list[Step], moved: Moved) -> bool:
+        """False when a partition, or the controller, is another one now: there is news then."""
+        revision = await self._cluster.put_partitions(
+            [PartitionChange(step.topic, step.before, step.after) for step in batch],
+            fences={CONTROLLER: self._term},
+            cause=batch[0].cause.text,
+        )
+        if revision is not None:
+            # A leader that begins a new epoch is no news.
+            leaders = (
+                each.after.leader for each in batch if each.after.leader != each.before.leader
+            )
+            moved.setdefault(batch[0].cause, Counter()).update(leaders)
+        return revision is not None
+
+    def _cause(self, before: Partition, after: Partition, live: Mapping[int, int]) -> Cause:
+        """Why a partition changes, for its history."""
+        if before.leader not in live and before.leader != NO_NODE:
+            known = self._cluster.registrations.known.get(before.leader)
+            if known is not None and known.clean_epoch == before.leader_registration:
+                return Cause(f"node {before.leader} was stopped", is_ordered=True)
+            return Cause(f"node {before.leader} is down")
+        if not leads_soundly(before, live):
+            return Cause(f"node {after.leader} started")
+        if after.leader != before.leader:
+            return Cause(f"node {before.leader} is leaving", is_ordered=True)
+        gone = sorted(set(before.isr) - set(after.isr))
+        return Cause(f"{', '.join(f'node {each}' for each in gone)} is down or leaving")
+
+
+def _tell(moved: Moved) -> None:
+    """Say where leaders went, in a line for each cause, however many partitions there are."""
+    for cause, leaders in moved.items():
+        without = leaders.pop(NO_NODE, 0)
+        if leaders:
+            where = some_of([f"node {each}: {count:,}" for each, count in sorted(leaders.items())])
+            logger.info("%s: %s another leader now (%s)", cause.text, _have(leaders.total()), where)
+        if without:
+            logger.log(
+                logging.WARNING if cause.is_ordered else logging.ERROR,
+                "%s: %s no leader until a node that was in sync is back",
+                cause.text,
+                _have(without),
+            )
+
+
+def _have(partitions: int) -> str:
+    return "1 partition has" if partitions == 1 else f"{partitions:,} partitions have"

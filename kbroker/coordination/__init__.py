@@ -1,0 +1,1 @@
+"""The coordinators of a node: groups and transactions, on their logs."""

@@ -1,0 +1,80 @@
+"""Whether the coordinator of a transaction, on another node, has partitions in it (KIP-890)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+import trio
+
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.transactions import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+)
+
+if TYPE_CHECKING:
+    from kbroker.node.node import Node
+
+ANSWER_SECONDS = 5
+"""How long the coordinator may take; requests of the producer's connection wait behind."""
+
+TopicPartition: TypeAlias = tuple[str, int]
+
+
+class Writer(NamedTuple):
+    """A producer as it names itself in its requests."""
+
+    transactional_id: str
+    producer_id: int
+    epoch: int
+
+
+async def ask_coordinator(
+    node: Node,
+    coordinator_id: int,
+    writer: Writer,
+    partitions: Collection[TopicPartition],
+    *,
+    verify_only: bool,
+) -> dict[TopicPartition, ErrorCode]:
+    """What the node with the coordinator says of each partition.
+
+    Parameters: `verify_only` as in the first protocol, where producers add partitions themselves.
+    Without it partitions are added, durably.
+    """
+    request = _request(writer, partitions, verify_only=verify_only)
+    codes: dict[TopicPartition, ErrorCode] = {}
+    with suppress(OSError), trio.move_on_after(ANSWER_SECONDS):
+        codes = _codes(await node.peers.ask(coordinator_id, request))
+    unknown = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    return {partition: codes.get(partition, unknown) for partition in partitions}
+
+
+def _request(
+    writer: Writer, partitions: Collection[TopicPartition], *, verify_only: bool
+) -> AddPartitionsToTxnRequest:
+    topics: dict[str, list[int]] = {}
+    for topic, index in partitions:
+        topics.setdefault(topic, []).append(index)
+    asked = AddPartitionsToTxnRequest.Transaction(
+        transactional_id=writer.transactional_id,
+        producer_id=writer.producer_id,
+        producer_epoch=writer.epoch,
+        verify_only=verify_only,
+        topics=[
+            AddPartitionsToTxnRequest.Topic(name=name, partitions=indexes)
+            for name, indexes in topics.items()
+        ],
+    )
+    return AddPartitionsToTxnRequest(transactions=[asked])
+
+
+def _codes(answer: AddPartitionsToTxnResponse) -> dict[TopicPartition, ErrorCode]:
+    return {
+        (topic.name, row.partition_index): ErrorCode(row.partition_error_code)
+        for transaction in answer.results_by_transaction
+        for topic in transaction.topic_results
+        for row in topic.results_by_partition
+    }

@@ -1,0 +1,193 @@
+"""The group coordinators of a node, whose state is in `__consumer_offsets`."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeAlias
+from uuid import UUID
+
+import trio
+
+from kbroker.cluster import OFFSETS_TOPIC, Cluster, TopicsChanged
+from kbroker.cluster.topics import NewTopic
+from kbroker.coordinator import (
+    ClientInfo,
+    Event,
+    GroupCoordinator,
+    GroupSettings,
+)
+from kbroker.node.explain import cause_of, rebalance_ended_by
+from kbroker.partitions.history import History
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.records import BatchHeader, Record, read_marker
+from kbroker.protocol.transaction_log import NO_PRODUCER_ID
+from kbroker.runtime.slices import Slices, Turn
+
+from .shards import RECORDS_AT_ONCE, REST, Load, Shard, Shards
+
+if TYPE_CHECKING:
+    from kbroker.handlers.context import Context
+    from kbroker.node.node import Node
+
+logger = logging.getLogger(__name__)
+
+GroupShard: TypeAlias = Shard[GroupCoordinator]
+
+
+class GroupService(Shards[GroupCoordinator]):
+    """All group coordinators of one node."""
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(node, OFFSETS_TOPIC)
+        self.history: History[str, Event] = History()
+        """What changed in each group and why."""
+        self._sweeps: deque[Iterator[int]] = deque()
+        self._more_sweeps = trio.Event()
+        self._closed: set[str] = set()
+
+    def _new_topic(self) -> NewTopic:
+        config = self._node.config
+        return self._compacted_topic(
+            "offsets.topic.num.partitions",
+            config.offsets_topic_num_partitions,
+            config.offsets_topic_replication_factor,
+            {
+                "compression.type": "producer",
+                "segment.bytes": str(config.offsets_topic_segment_bytes),
+            },
+        )
+
+    def _new_coordinator(self, index: int) -> GroupCoordinator:
+        config = self._node.config
+        settings = GroupSettings(
+            session_timeout_min_ms=config.group_min_session_timeout_ms,
+            session_timeout_max_ms=config.group_max_session_timeout_ms,
+            initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
+            group_size_max=config.group_max_size,
+            offset_metadata_length_max=config.offset_metadata_max_bytes,
+            offsets_retention_ms=config.offsets_retention_minutes * 60_000,
+        )
+        return GroupCoordinator(settings, _ClusterTopics(self._node.cluster))
+
+    def _expiry_interval_ms(self) -> int:
+        return self._node.config.offsets_retention_check_interval_ms
+
+    def _note(self, event: Event) -> None:
+        reason = rebalance_ended_by(self.history.of(event.group_id), event)
+        self.history.note(event.group_id, event)
+        logger.log(
+            logging.DEBUG if reason is None else logging.INFO,
+            "group %s: %s%s; now %s, generation %d",
+            event.group_id,
+            "" if reason is None else f"rebalanced because {reason}: ",
+            cause_of(event),
+            event.state,
+            event.generation,
+        )
+
+    def end_transaction(self, index: int, producer_id: int, *, commit: bool) -> None:
+        """A marker was appended to partition `index` of the offsets topic: the offsets that were
+        pending there for its producer count from now on, or vanish."""
+        shard = self._shards.get(index)
+        if shard is not None:
+            shard.coordinator.end_transaction(producer_id, commit=commit)
+            self._node.changes.happened()
+
+    def _replay(
+        self, coordinator: GroupCoordinator, header: BatchHeader, records: Iterable[Record]
+    ) -> None:
+        if header.is_control:
+            for marker in filter(None, map(read_marker, records)):
+                coordinator.end_transaction(header.producer_id, commit=marker.commit)
+            return
+        producer_id = header.producer_id if header.is_transactional else NO_PRODUCER_ID
+        for record in records:
+            if record.key is not None:
+                coordinator.replay(record.key, record.value, producer_id)
+
+    def topics_changed(self, event: TopicsChanged) -> None:
+        super().topics_changed(event)
+        names = [topic.name for topic in event.deleted]
+        if names:
+            self._begin(
+                self.sweep(shard, shard.coordinator.forget_topics(names)) for shard in self.shards()
+            )
+
+    def _on_loaded(self, load: Load[GroupCoordinator]) -> None:
+        """Topics may have been deleted while no node had the coordinator."""
+        # Else this one heard of all that were.
+        if load.missed_topics or len(self._node.cluster.node_ids) > 1:
+            pieces = load.shard.coordinator.forget_missing_topics()
+            self._begin([self.sweep(load.shard, pieces)])
+
+    def _begin(self, sweeps: Iterable[Iterator[int]]) -> None:
+        """Do what fits in a turn at once, and have the rest done by `run_sweeps`.
+
+        A little is done at once however slow the machine is.
+        """
+        turn = Turn(self._node.turns)
+        done = 0
+        for sweep in sweeps:
+            for records in sweep:
+                done += max(records, 1)
+                if done >= RECORDS_AT_ONCE and turn.is_over:
+                    self._sweeps.append(sweep)
+                    self._more_sweeps.set()
+                    break
+
+    async def run_sweeps(self) -> None:
+        """Forget beside clients what did not fit in a turn, until cancelled."""
+        while True:
+            await self._more_sweeps.wait()
+            self._more_sweeps = trio.Event()
+            slices = Slices(rest=REST)
+            while self._sweeps:
+                for _ in self._sweeps.popleft():
+                    await slices.pause()
+
+    # -- groups that go
+
+    def shard(self, key: str) -> GroupShard:
+        if key in self._closed:
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        return super().shard(key)
+
+    @contextmanager
+    def closed_to_others(self, group_id: str) -> Iterator[None]:
+        """While the block runs, who asks for the coordinator of a group is told to come again."""
+        self._closed.add(group_id)
+        try:
+            yield
+        finally:
+            self._closed.remove(group_id)
+
+    def renew_sessions(self) -> None:
+        """All members count as just heard of."""
+        for shard in self.shards():
+            shard.coordinator.renew_sessions(self.now())
+
+
+class _ClusterTopics:
+    """What a coordinator asks about topics."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def name_of(self, topic_id: UUID) -> str | None:
+        topic = self._cluster.topics_by_id.get(topic_id)
+        return topic.name if topic else None
+
+    def id_of(self, name: str) -> UUID | None:
+        topic = self._cluster.topics.get(name)
+        return topic.id if topic else None
+
+    def exists(self, name: str, partition: int) -> bool:
+        return self._cluster.partition(name, partition) is not None
+
+
+def client_info(ctx: Context) -> ClientInfo:
+    """Who sent a request, as groups show their members."""
+    return ClientInfo(ctx.client_id or "", "/" + ctx.peer.host)

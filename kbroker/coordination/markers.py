@@ -1,0 +1,141 @@
+"""Ends of transactions in partitions that other nodes lead (WriteTxnMarkers)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+import trio
+
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.transactions import WriteTxnMarkersRequest, WriteTxnMarkersResponse
+from kbroker.protocol.records import Marker
+
+if TYPE_CHECKING:
+    from kbroker.cluster.peers import Peer
+    from kbroker.node.node import Node
+
+MARKERS_MAX = 1000
+"""Of one request; what is due beside them is in the next one."""
+ANSWER_SECONDS = 10
+"""How long a node may take; by then another one may lead its partitions."""
+FIRST_PROTOCOL, SECOND_PROTOCOL = 1, 2
+
+TopicPartition: TypeAlias = tuple[str, int]
+
+
+class TransactionEnd(NamedTuple):
+    """How a transaction of a producer ended.
+
+    `is_bumped`: `epoch` is newer than that of the transaction (second protocol).
+    """
+
+    producer_id: int
+    epoch: int
+    marker: Marker
+    is_bumped: bool
+
+
+class DueMarker(NamedTuple):
+    """A marker that one partition has to get. `done` hears how that went, once."""
+
+    partition: TopicPartition
+    end: TransactionEnd
+    done: Callable[[ErrorCode], None]
+
+
+class MarkerSender:
+    """Sends markers to the nodes that lead their partitions, one request at a time to each node.
+
+    The answer comes when they are committed there. It has connections of its own, for others must
+    not wait that long. Nothing is tried again here, because the leader may be another node by then.
+    """
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._due: dict[int, list[DueMarker]] = {}
+        self._busy: dict[int, None] = {}
+        self._peers: dict[int, Peer] = {}
+        self._more = trio.Event()
+
+    def send(self, node_id: int, due: DueMarker) -> None:
+        """Have a marker written by the node that leads its partition."""
+        self._due.setdefault(node_id, []).append(due)
+        self._more.set()
+
+    async def run(self) -> None:
+        """Send what is due, until cancelled."""
+        try:
+            async with trio.open_nursery() as nursery:
+                while True:
+                    self._more = trio.Event()  # first, so that what comes meanwhile is not missed
+                    for node_id in [each for each in self._due if each not in self._busy]:
+                        self._busy[node_id] = None
+                        nursery.start_soon(self._send_all, node_id)
+                    await self._more.wait()
+        finally:
+            for peer in self._peers.values():
+                await peer.aclose()
+            self._peers.clear()
+
+    async def _send_all(self, node_id: int) -> None:
+        """Send what is due to one node, and what becomes due meanwhile."""
+        while due := self._due.pop(node_id, None):
+            for start in range(0, len(due), MARKERS_MAX):
+                await self._send(node_id, due[start : start + MARKERS_MAX])
+        del self._busy[node_id]
+
+    async def _send(self, node_id: int, due: list[DueMarker]) -> None:
+        codes: dict[tuple[int, TopicPartition], ErrorCode] = {}
+        with suppress(OSError), trio.move_on_after(ANSWER_SECONDS):
+            peer = await self._connected(node_id)
+            codes = _codes(await peer.ask(_request(due)))
+        for each in due:
+            key = each.end.producer_id, each.partition
+            each.done(codes.get(key, ErrorCode.NETWORK_EXCEPTION))
+
+    async def _connected(self, node_id: int) -> Peer:
+        """A connection to the run of a node that is registered now. Raises OSError."""
+        peer = self._peers.get(node_id)
+        if peer is not None:
+            registration = self._node.cluster.registration(node_id)
+            if not peer.broken and registration and peer.registration.epoch == registration.epoch:
+                return peer
+            del self._peers[node_id]
+            await peer.aclose()
+        peer = self._peers[node_id] = await self._node.peers.connect(node_id)
+        return peer
+
+
+def _request(due: Iterable[DueMarker]) -> WriteTxnMarkersRequest:
+    ends: dict[TransactionEnd, dict[str, list[int]]] = {}
+    for each in due:
+        topic, index = each.partition
+        ends.setdefault(each.end, {}).setdefault(topic, []).append(index)
+    return WriteTxnMarkersRequest(
+        markers=[
+            WriteTxnMarkersRequest.Marker(
+                producer_id=end.producer_id,
+                producer_epoch=end.epoch,
+                transaction_result=end.marker.commit,
+                topics=[
+                    WriteTxnMarkersRequest.Topic(name=topic, partition_indexes=indexes)
+                    for topic, indexes in topics.items()
+                ],
+                coordinator_epoch=end.marker.coordinator_epoch,
+                transaction_version=SECOND_PROTOCOL if end.is_bumped else FIRST_PROTOCOL,
+            )
+            for end, topics in ends.items()
+        ]
+    )
+
+
+def _codes(answer: WriteTxnMarkersResponse) -> dict[tuple[int, TopicPartition], ErrorCode]:
+    """The outcome of each marker by producer id, which has one transaction at a time."""
+    return {
+        (marker.producer_id, (topic.name, row.partition_index)): ErrorCode(row.error_code)
+        for marker in answer.markers
+        for topic in marker.topics
+        for row in topic.partitions
+    }

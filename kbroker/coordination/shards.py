@@ -1,0 +1,640 @@
+"""Coordinators of a node, one for each partition of an internal topic: their records and time-outs.
+
+A coordinator is pure. Here its records are appended and replayed, its answers are released at the
+high watermark, and its deadlines are waited for. The contract is that of
+`kbroker.coordinator.result`.
+
+A coordinator lives where its partition is led. When leadership comes it is rebuilt from the log, as
+soon as everything that the log held then is committed. A large log takes a while, in which others
+are served and those who ask for the coordinator are told to come again. When leadership goes its
+state is dropped, and those who wait for it are told to look for another one.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
+
+import trio
+
+from kbroker.cluster import NO_LEADER, Topic, TopicsChanged
+from kbroker.cluster.topics import NewTopic, create_topic
+from kbroker.coordinator import Answer, Now, Parked, Pieces, Result, hash_partition
+from kbroker.coordinator.shapes import refused
+from kbroker.partitions.replica import Replica
+from kbroker.partitions.waiters import Pending
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.primitives import Buffer, DecodeError
+from kbroker.protocol.records import (
+    BatchHeader,
+    Record,
+    encode_batch,
+    iter_headers,
+    read_header,
+    read_records,
+)
+from kbroker.runtime.slices import Slices
+from kbroker.storage.log import Log
+
+if TYPE_CHECKING:
+    from kbroker.node.node import Node
+
+logger = logging.getLogger(__name__)
+
+MEMORY_PARTITIONS = 1
+"""Partitions of an internal topic when all is in memory."""
+LOAD_BYTES = 1 << 16
+"""How much of a log is read at once when a coordinator is loaded."""
+RECORDS_PER_STEP = 10
+RECORDS_AT_ONCE = 100
+"""So many are replayed while others wait: some milliseconds of it."""
+TURNS_AT_START = 100
+"""So often that many, before a node serves; what is left then goes on behind."""
+REST = 1
+"""While coordinators are loaded, others have as much of the event loop as that."""
+
+NO_NEWS = logging.DEBUG
+"""Level of what has been said before."""
+
+Batches: TypeAlias = Iterator[tuple[BatchHeader, Iterator[Record]]]
+
+
+class Coordinator(Protocol):
+    """What is common to the coordinators; see `kbroker.coordinator`."""
+
+    def replay(self, key: Buffer, value: Buffer | None) -> None: ...
+
+    def on_loaded(self, now: Now) -> Result[None]: ...
+
+    def on_unloaded(self) -> list[Answer]: ...
+
+    def abandon(self, slot: Parked[Any], now: Now) -> Result[None]: ...
+
+    def next_deadline(self) -> int | None: ...
+
+    def due(self, now: Now) -> Iterator[Result[None]]: ...
+
+    def expire(self, now: Now) -> Pieces: ...
+
+
+C = TypeVar("C", bound=Coordinator)
+R = TypeVar("R")
+
+
+@dataclass(slots=True, eq=False)
+class Shard(Generic[C]):
+    """One coordinator and the partition that keeps its state."""
+
+    replica: Replica
+    coordinator: C
+
+
+@dataclass(slots=True, eq=False)
+class Load(Generic[C]):
+    """A coordinator that is being rebuilt: each of `steps` replays a few records, and counts them.
+
+    `missed_topics` says that topics were deleted meanwhile.
+    """
+
+    shard: Shard[C]
+    steps: Iterator[int]
+    waits_for_commit: bool = False
+    missed_topics: bool = False
+
+    @property
+    def bytes(self) -> int:
+        """How much there is to replay."""
+        return self.shard.replica.log.size
+
+
+class ShardPending(Pending[Any]):
+    """An answer of a coordinator. When the client goes away, the coordinator is told."""
+
+    __slots__ = ("_service", "_shard", "_slot")
+
+    def __init__(
+        self,
+        service: Shards[Any],
+        shard: Shard[Any],
+        slot: Parked[Any] | None,
+        *,
+        deadline: float = math.inf,
+        on_timeout: Callable[[], Any] | None = None,
+    ) -> None:
+        super().__init__(deadline=deadline, on_timeout=on_timeout)
+        self._service = service
+        self._shard = shard
+        self._slot = slot
+        if slot is not None:
+            slot.on_answer = self.resolve
+
+    def abandon(self) -> None:
+        if self._slot is not None and not self.ready:
+            self._service.abandon(self._shard, self._slot)
+        super().abandon()
+
+
+class Shards(ABC, Generic[C]):
+    """All coordinators of one kind on one node.
+
+    Parameters: `topic` is the internal topic whose partitions keep their records.
+    """
+
+    def __init__(self, node: Node, topic: str) -> None:
+        self._node = node
+        self._topic = topic
+        self._shards: dict[int, Shard[C]] = {}
+        self._loads: dict[int, Load[C]] = {}
+        self._more_loads = trio.Event()
+        self._armed_ms: float = math.inf
+        self._rearm = trio.Event()
+
+    @abstractmethod
+    def _new_topic(self) -> NewTopic:
+        """The internal topic as it is made on first use."""
+
+    @abstractmethod
+    def _new_coordinator(self, index: int) -> C:
+        """An empty coordinator for one partition."""
+
+    @abstractmethod
+    def _expiry_interval_ms(self) -> int:
+        """Time between two looks for what has outlived its retention."""
+
+    @abstractmethod
+    def _note(self, event: Any) -> None:
+        """Keep and log one event of a result."""
+
+    # -- where coordinators live
+
+    def _compacted_topic(
+        self, setting: str, partitions: int, replicas: int, configs: dict[str, str]
+    ) -> NewTopic:
+        """The internal topic with as many partitions as `setting` says; in memory, where one process
+        is all there is, with one unless somebody has set it."""
+        node = self._node
+        if node.in_memory and node.config.origin(setting) is None:
+            partitions = MEMORY_PARTITIONS
+        known = len(node.cluster.node_ids)
+        if known < min(replicas, node.config.nodes):
+            # At the very first start: it would never have more replicas.
+            raise KafkaError(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                f"{self._topic} is made when {node.config.nodes} nodes run; {known} do",
+            )
+        replicas = max(min(replicas, len(node.cluster.open_ids)), 1)
+        return NewTopic(
+            self._topic, partitions, replicas, configs={"cleanup.policy": "compact"} | configs
+        )
+
+    async def create_topic(self) -> Topic:
+        """Return the internal topic, made on first use."""
+        cluster = self._node.cluster
+        topic = cluster.topics.get(self._topic)
+        if topic is not None:
+            return topic
+        new = self._new_topic()
+        try:
+            return await create_topic(cluster, self._node.config, new, cause="first use")
+        except KafkaError as error:
+            if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
+                text = f"{self._topic} cannot be created: {error.message or error.code.name}"
+                if self._node.is_news(text):
+                    logger.error("%s", text)
+                raise
+            return cluster.topics[self._topic]
+
+    def coordinator_id(self, key: str) -> int:
+        """The node that has the coordinator of a group or of a transactional id, NO_LEADER when no
+        node leads its partition, or when there is no such topic yet."""
+        topic = self._node.cluster.topics.get(self._topic)
+        if topic is None:
+            return NO_LEADER
+        return topic.partitions[hash_partition(key, len(topic.partitions))].leader
+
+    def place_of(self, key: str) -> tuple[str, int]:
+        """The partition whose leader coordinates a group or a transactional id.
+
+        Raises KafkaError UNKNOWN_TOPIC_OR_PARTITION when there is no such topic yet.
+        """
+        topic = self._node.cluster.existing(self._topic, 0)[0]
+        return self._topic, hash_partition(key, len(topic.partitions))
+
+    def shard(self, key: str) -> Shard[C]:
+        """Return the coordinator of a group or of a transactional id.
+
+        Raises KafkaError: NOT_COORDINATOR when this node is not it, COORDINATOR_LOAD_IN_PROGRESS
+        when it is not yet.
+        """
+        topic = self._node.cluster.topics.get(self._topic)
+        if topic is None or self._node.stopping:
+            raise KafkaError(ErrorCode.NOT_COORDINATOR)
+        index = hash_partition(key, len(topic.partitions))
+        return self._shards.get(index) or self._load_now(topic, index)
+
+    def shards(self) -> list[Shard[C]]:
+        """All coordinators that have something to keep."""
+        return list(self._shards.values())
+
+    def serves(self, shard: Shard[C]) -> bool:
+        """Whether a coordinator is still the one of its partition."""
+        return self._shards.get(shard.replica.index) is shard
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether there is a coordinator that cannot be asked yet."""
+        return bool(self._loads)
+
+    def reload(self, key: str) -> None:
+        """Rebuild the coordinator of `key`, as when its partition gets another leader.
+
+        Those who wait for it are told NOT_COORDINATOR.
+        """
+        topic = self._node.cluster.topics.get(self._topic)
+        if topic is not None:
+            index = hash_partition(key, len(topic.partitions))
+            if index in self._shards:
+                self._lose(self._shards[index])
+            with suppress(KafkaError):  # who asks for it is told
+                self._load_now(topic, index)
+
+    # -- coming and going
+
+    def topics_changed(self, event: TopicsChanged) -> None:
+        """Follow the leaders of the internal topic; the replicas of this node have done so."""
+        for load in self._loads.values():
+            load.missed_topics = load.missed_topics or bool(event.deleted)
+        if any(topic.name == self._topic for topic in (*event.deleted, *event.changed)):
+            self.settle()
+
+    def settle(self) -> None:
+        """Have a coordinator for each partition that this node leads, and for no other one."""
+        topic = self._node.cluster.topics.get(self._topic)
+        for shard in (*self._shards.values(), *(load.shard for load in self._loads.values())):
+            if topic is None or shard.replica.topic.id != topic.id or not self._leads(shard):
+                self._lose(shard)
+        if topic is None or self._node.stopping:
+            return
+        for index in range(len(topic.partitions)):
+            if (self._topic, index) in self._node.logs:
+                self._begin_if_led(topic, index)
+
+    def _leads(self, shard: Shard[C]) -> bool:
+        replica = shard.replica
+        return replica.is_leader and not replica.closed
+
+    def _begin_if_led(self, topic: Topic, index: int) -> None:
+        is_known = index in self._shards or index in self._loads
+        if is_known or not self._node.leads(topic.partitions[index]):
+            return
+        try:
+            self._begin_load(topic, index)
+        except KafkaError as error:
+            self._cannot_load(index, error)
+
+    def _cannot_load(self, index: int, error: Exception) -> None:
+        text = f"there is no coordinator for {self._topic}-{index}: {error}"
+        if self._node.is_news(text):
+            logger.error("%s", text)
+
+    def _begin_load(self, topic: Topic, index: int) -> Load[C]:
+        """Raises KafkaError: NOT_COORDINATOR when this node does not lead the partition."""
+        try:
+            replica = self._node.replica(topic, index)
+        except KafkaError as error:
+            raise KafkaError(ErrorCode.NOT_COORDINATOR, error.message) from error
+        shard = Shard(replica, self._new_coordinator(index))
+        load = self._loads[index] = Load(shard, self._steps(shard))
+        end_offset = replica.log.log_end_offset
+        # What is in the log of the only replica is not taken back.
+        if replica.log.high_watermark < end_offset and len(topic.partitions[index].isr) > 1:
+            load.waits_for_commit = True
+            replica.commits.add(end_offset, partial(self._may_go_on, load))
+        self._more_loads.set()
+        return load
+
+    def _may_go_on(self, load: Load[C], committed: bool) -> None:
+        """What the log held when leadership came is committed, or leadership is gone again."""
+        load.waits_for_commit = False
+        if not committed:
+            self._lose(load.shard)
+        self._more_loads.set()
+
+    def _load_now(self, topic: Topic, index: int) -> Shard[C]:
+        """Return a coordinator that can be rebuilt at once, as small ones can. Raises KafkaError."""
+        load = self._loads.get(index) or self._begin_load(topic, index)
+        if load.waits_for_commit or not self._replay_some(load, RECORDS_AT_ONCE):
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        return load.shard
+
+    def _steps(self, shard: Shard[C]) -> Iterator[int]:
+        """Replay the log of a coordinator until nothing is left of it; yields after a few records,
+        how many those were."""
+        log = shard.replica.log
+        offset = log.log_start_offset
+        while offset < log.log_end_offset:
+            offset, batches = _stored_batches(log, offset)
+            for header, records in batches:
+                while some := list(islice(records, RECORDS_PER_STEP)):
+                    self._replay(shard.coordinator, header, some)
+                    yield len(some)
+
+    def _replay_some(self, load: Load[C], records: int) -> bool:
+        """Go on with a load for about so many records; whether that was all.
+
+        Raises KafkaError when the log is damaged.
+        """
+        shard = load.shard
+        index = shard.replica.index
+        try:
+            while records > 0:
+                records -= next(load.steps)
+        except StopIteration:
+            del self._loads[index]
+            self._shards[index] = shard
+            self.run(shard, shard.coordinator.on_loaded(self.now()))
+            self._on_loaded(load)
+            return True
+        except (KafkaError, DecodeError) as error:
+            del self._loads[index]
+            message = error.message if isinstance(error, KafkaError) else str(error)
+            raise KafkaError(ErrorCode.NOT_COORDINATOR, message) from error
+        return False
+
+    def _on_loaded(self, load: Load[C]) -> None:
+        """A coordinator begins to serve."""
+
+    async def load(self) -> None:
+        """Rebuild the coordinators from their partitions, the smallest first, for a moment.
+
+        What is left is rebuilt by `run_loads`. Where a partition is damaged, the others serve.
+        """
+        self.settle()
+        turns = TURNS_AT_START
+        for load in sorted(self._loads.values(), key=lambda load: load.bytes):
+            while turns and self._is_ready(load):
+                self._try_to_go_on(load, RECORDS_AT_ONCE)
+                turns -= 1
+                await trio.lowlevel.checkpoint()  # clients of other nodes get their turn
+
+    async def _finish_loads(self) -> None:
+        """Rebuild one coordinator after the other, beside clients of the others."""
+        slices = Slices(rest=REST)
+        while load := next(filter(self._is_ready, self._loads.values()), None):
+            while self._is_ready(load):
+                self._try_to_go_on(load, RECORDS_PER_STEP)
+                await slices.pause()
+
+    def _is_ready(self, load: Load[C]) -> bool:
+        """Whether a load can go on: it is not done, its leadership holds and its log is committed."""
+        return self._loads.get(load.shard.replica.index) is load and not load.waits_for_commit
+
+    def _try_to_go_on(self, load: Load[C], records: int) -> None:
+        try:
+            self._replay_some(load, records)
+        except KafkaError as error:
+            self._cannot_load(load.shard.replica.index, error)
+
+    async def run_loads(self) -> None:
+        """Rebuild the coordinators of partitions that this node begins to lead, until cancelled."""
+        while True:
+            self._more_loads = trio.Event()  # first, so that what comes meanwhile is not missed
+            await self._finish_loads()
+            await self._more_loads.wait()
+
+    # -- work over all that coordinators have
+
+    def sweep(self, shard: Shard[C], pieces: Pieces) -> Iterator[int]:
+        """Do work over all that a coordinator has, as long as it is that of its partition; yields
+        behind each piece how many records it wrote."""
+        while self.serves(shard):
+            try:
+                piece = next(pieces)
+            except StopIteration:
+                return
+            if piece is not None:
+                self.run(shard, piece)
+            yield 0 if piece is None else len(piece.records)
+
+    # -- running operations
+
+    def now(self) -> Now:
+        clock = self._node.clock
+        return Now(clock.log_ms(), clock.coordinator_ms())
+
+    def run(self, shard: Shard[C], result: Result[R]) -> R | ShardPending | None:
+        """Append, replay and release one result; return the response or what becomes it."""
+        result = self.store(shard, result)
+        return self.release(shard, result.response, result.answers)
+
+    def store(self, shard: Shard[C], result: Result[R]) -> Result[R]:
+        """Append and replay one result; return what is to be released."""
+        if result.records:
+            try:
+                self._append(shard, result)
+            except KafkaError as error:
+                self._log_failure(error)
+                assert result.on_failure is not None
+                result = result.on_failure(error.code, self.now())
+        for event in result.events:
+            self._note(event)
+        self._arm(shard)
+        self._node.changes.happened()
+        return result
+
+    def _log_failure(self, error: KafkaError) -> None:
+        level = logging.ERROR
+        if error.code == ErrorCode.INVALID_PRODUCER_EPOCH:
+            level = logging.DEBUG  # it is the producer that is at fault, not the log
+        elif error.code == ErrorCode.KAFKA_STORAGE_ERROR:
+            level = logging.ERROR if self._node.is_news(f"{self._topic}: {error}") else NO_NEWS
+        elif error.code == ErrorCode.NOT_ENOUGH_REPLICAS:
+            level = logging.WARNING if self._node.is_news(f"{self._topic}: {error}") else NO_NEWS
+        logger.log(level, "records for %s were not stored: %s", self._topic, str(error))
+
+    def run_all(self, shard: Shard[C], results: Iterable[Result[None]]) -> None:
+        """Run results one after the other; each is made after the one before was handled."""
+        for result in results:
+            self.run(shard, result)
+
+    def _append(self, shard: Shard[C], result: Result[Any]) -> None:
+        now = self.now()
+        records = [Record(key, value, now.log_ms) for key, value in result.records]
+        producer_id, producer_epoch = result.producer or (-1, -1)
+        encode = partial(
+            encode_batch,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            transactional=result.producer is not None,
+        )
+        if not shard.replica.is_leader:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        shard.replica.check_enough_in_sync()
+        for batch, some in _batches_of(records, encode, _batch_bytes_max(shard.replica.log)):
+            header = read_header(batch)
+            shard.replica.append(memoryview(batch), header, now.log_ms)
+            self._replay(shard.coordinator, header, some)
+
+    def _replay(self, coordinator: C, header: BatchHeader, records: Iterable[Record]) -> None:
+        """Let a coordinator see one batch of its log, at start-up and after an append."""
+        if header.is_control:
+            return  # a marker that a client asked for; it says nothing to this coordinator
+        for record in records:
+            if record.key is not None:
+                coordinator.replay(record.key, record.value)
+
+    def release(
+        self, shard: Shard[C], response: R | Parked[R] | None, answers: Sequence[Answer] = ()
+    ) -> R | ShardPending | None:
+        """Give answers once what they are based on is committed: now, if nothing is in flight."""
+        log = shard.replica.log
+        slot = response if isinstance(response, Parked) else None
+        if log.high_watermark >= log.log_end_offset:
+            give(answers)
+            if slot is None:
+                return response  # type: ignore[return-value]
+            return slot.response or ShardPending(self, shard, slot)
+        pending = self._pending(shard, response)
+
+        def at_high_watermark(committed: bool) -> None:
+            given, answer = answers, response
+            if not committed:
+                self._lose(shard)
+                given = [each.refused(ErrorCode.NOT_COORDINATOR) for each in answers]
+                answer = refused(response, ErrorCode.NOT_COORDINATOR)
+            give(given)
+            if slot is None:
+                pending.resolve(answer)
+
+        shard.replica.commits.add(log.log_end_offset, at_high_watermark)
+        return pending
+
+    def _pending(self, shard: Shard[C], response: object) -> ShardPending:
+        """The place of an answer; where there are replicas to wait for, it does not wait for ever."""
+        if isinstance(response, Parked):
+            return ShardPending(self, shard, response)
+        if len(shard.replica.partition.replicas) == 1:
+            return ShardPending(self, shard, None)
+        seconds = self._node.config.offsets_commit_timeout_ms / 1000
+        return ShardPending(
+            self,
+            shard,
+            None,
+            deadline=trio.current_time() + seconds,
+            on_timeout=lambda: refused(response, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+        )
+
+    def _lose(self, shard: Shard[C]) -> None:
+        """The partition cannot be written any more: its coordinator's state is ahead of the log."""
+        index = shard.replica.index
+        load = self._loads.get(index)
+        if load is not None and load.shard is shard:
+            del self._loads[index]
+        if self._shards.get(index) is shard:
+            del self._shards[index]
+            give(shard.coordinator.on_unloaded())
+
+    def stop(self) -> None:
+        """Tell everyone who is parked that the coordinator goes."""
+        self._loads.clear()
+        for shard in self.shards():
+            self._lose(shard)
+
+    def abandon(self, shard: Shard[C], slot: Parked[Any]) -> None:
+        """The client that waits in `slot` has gone."""
+        self.run(shard, shard.coordinator.abandon(slot, self.now()))
+
+    # -- time
+
+    def _arm(self, shard: Shard[C]) -> None:
+        deadline = shard.coordinator.next_deadline()
+        if deadline is not None and deadline < self._armed_ms:
+            self._rearm.set()
+
+    async def run_timers(self) -> None:
+        """Let coordinators act on their time-outs, until cancelled."""
+        while True:
+            self._rearm = trio.Event()
+            self.run_due()
+            deadline = self.next_deadline()
+            self._armed_ms = math.inf if deadline is None else deadline
+            wait_seconds = max(self._armed_ms - self._node.clock.coordinator_ms(), 0) / 1000
+            with trio.move_on_after(wait_seconds):
+                await self._rearm.wait()
+
+    def next_deadline(self) -> int | None:
+        """When the next time-out comes, in coordinator time; None when nothing waits for one."""
+        deadlines = [shard.coordinator.next_deadline() for shard in self._shards.values()]
+        return min((each for each in deadlines if each is not None), default=None)
+
+    def run_due(self) -> None:
+        """Act on the time-outs that have come."""
+        now = self.now()
+        for shard in self.shards():
+            self.run_all(shard, shard.coordinator.due(now))
+
+    async def expire_regularly(self) -> None:
+        """Forget what has outlived its retention, until cancelled."""
+        while True:
+            await trio.sleep(self._expiry_interval_ms() / 1000)
+            await self.expire()
+
+    async def expire(self) -> None:
+        """Forget what has outlived its retention, beside clients."""
+        slices = Slices()
+        for shard in self.shards():
+            for _ in self.sweep(shard, shard.coordinator.expire(self.now())):
+                await slices.pause()
+
+    def clock_moved(self) -> None:
+        """The coordinator clock jumped: act on what is due now, and wait for what is next."""
+        self.run_due()
+        self._rearm.set()
+
+
+async def outcome_of(outcome: R | ShardPending | None) -> R | None:
+    """What an operation of a coordinator said, when that is durable; None when it was lost."""
+    return await outcome.wait() if isinstance(outcome, ShardPending) else outcome
+
+
+def give(answers: Sequence[Answer]) -> None:
+    """Answer requests that were parked."""
+    for slot, response in answers:
+        slot.answer(response)
+
+
+def _batch_bytes_max(log: Log) -> int:
+    return min(log.config.produce_rules.max_message_bytes, log.config.segment_bytes)
+
+
+def _batches_of(
+    records: list[Record], encode: Callable[[list[Record]], bytes], bytes_max: int
+) -> Iterator[tuple[bytes, list[Record]]]:
+    """Records in batches that are not larger than the topic takes, in order; one record is not cut."""
+    batch = encode(records)
+    if len(batch) <= bytes_max or len(records) == 1:
+        yield batch, records
+        return
+    middle = len(records) // 2
+    for half in (records[:middle], records[middle:]):
+        yield from _batches_of(half, encode, bytes_max)
+
+
+def _stored_batches(log: Log, offset: int) -> tuple[int, Batches]:
+    """The batches of a log from `offset` on, as many as are replayed at once, and what is next."""
+    found = log.read(offset, LOAD_BYTES, limit=log.log_end_offset)
+    if not found.size:
+        return log.log_end_offset, iter(())
+    data = found.records if isinstance(found.records, bytes) else found.records.read()
+    batches = memoryview(data)
+    return found.next_offset, (
+        (header, read_records(batches[position : position + header.size]))
+        for position, header in iter_headers(batches)
+    )

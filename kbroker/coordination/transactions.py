@@ -1,0 +1,425 @@
+"""The transaction coordinators of a node, whose state is in `__transaction_state`.
+
+A transaction is over for its producer when readers can see that it is: EndTxn is answered when its
+markers are committed in all partitions. (Kafka answers when the decision is stored.)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import trio
+
+from kbroker.cluster import NO_LEADER, OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from kbroker.cluster.features import TRANSACTION_VERSION
+from kbroker.cluster.topics import NewTopic
+from kbroker.coordinator import (
+    Result,
+    Transaction,
+    TransactionCoordinator,
+    TransactionEvent,
+    TransactionSettings,
+    TransactionState,
+    some_of,
+)
+from kbroker.coordinator.transaction import SECOND_PROTOCOL
+from kbroker.partitions.history import History
+from kbroker.partitions.replica import Replica
+from kbroker.partitions.waiters import Pending
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.transactions import EndTxnResponse
+from kbroker.protocol.records import Marker, end_transaction_marker, read_header
+from kbroker.protocol.transaction_log import NO_PRODUCER_ID
+from kbroker.runtime.slices import Turn
+
+from .admission import Writer, ask_coordinator
+from .markers import DueMarker, MarkerSender, TransactionEnd
+from .shards import Shard, ShardPending, Shards, outcome_of
+
+if TYPE_CHECKING:
+    from kbroker.node.node import Node
+
+logger = logging.getLogger(__name__)
+
+END_SECONDS_MAX = 5
+"""How long the answer to EndTxn waits for markers. The transaction is decided all the same."""
+RETRY_SECONDS = 0.2
+"""How long the end of a transaction waits that could not be written."""
+MARKERS_AT_ONCE = 100
+"""Of one transaction; one with more is ended in turns with clients."""
+TRIES_BEFORE_WARNING = 5
+"""While leaders move, some are of no use."""
+
+OVERTAKEN = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED})
+"""A later marker of the producer is in the partition already."""
+
+TransactionShard: TypeAlias = Shard[TransactionCoordinator]
+
+
+class TransactionService(Shards[TransactionCoordinator]):
+    """All transaction coordinators of one node."""
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(node, TRANSACTIONS_TOPIC)
+        self.history: History[str, TransactionEvent] = History()
+        """What changed in each transactional id and why."""
+        self._ends: dict[str, list[_Asked]] = {}
+        self._markers = MarkerSender(node)
+        self._stuck: list[_Ending] = []
+        self._stuck_changed = trio.Event()
+        self._wide: list[_Ending] = []
+        self._wide_changed = trio.Event()
+
+    def _new_topic(self) -> NewTopic:
+        config = self._node.config
+        return self._compacted_topic(
+            "transaction.state.log.num.partitions",
+            config.transaction_state_log_num_partitions,
+            config.transaction_state_log_replication_factor,
+            {
+                "compression.type": "uncompressed",
+                "segment.bytes": str(config.transaction_state_log_segment_bytes),
+                "min.insync.replicas": str(config.transaction_state_log_min_isr),
+                "unclean.leader.election.enable": "false",
+            },
+        )
+
+    def _new_coordinator(self, index: int) -> TransactionCoordinator:
+        config = self._node.config
+        settings = TransactionSettings(
+            timeout_max_ms=config.transaction_max_timeout_ms,
+            expiration_ms=config.transactional_id_expiration_ms,
+        )
+        return TransactionCoordinator(settings, self._has_second_protocol)
+
+    def _has_second_protocol(self) -> bool:
+        return self._node.cluster.features.get(TRANSACTION_VERSION, 0) >= SECOND_PROTOCOL
+
+    def _expiry_interval_ms(self) -> int:
+        return self._node.config.transaction_remove_expired_interval_ms
+
+    def _note(self, event: TransactionEvent) -> None:
+        self.history.note(event.transactional_id, event)
+        logger.log(
+            logging.INFO if event.by_coordinator else logging.DEBUG,
+            "transactional id %s: %s; now %s, producer id %d, epoch %d",
+            event.transactional_id,
+            event.cause,
+            event.state,
+            event.producer_id,
+            event.epoch,
+        )
+
+    def known(self) -> Iterator[tuple[TransactionShard, str, Transaction]]:
+        """All transactional ids of this node, with their coordinators."""
+        for shard in self.shards():
+            for transactional_id, transaction in tuple(shard.coordinator.transactions.items()):
+                yield shard, transactional_id, transaction
+
+    async def new_id_for(self, transactional_id: str) -> int:
+        """A producer id that nobody had before, if the transactional id may need one; else -1.
+
+        Raises KafkaError: NOT_COORDINATOR, or no id can be had.
+        """
+        if not self.shard(transactional_id).coordinator.wants_producer_id(transactional_id):
+            return NO_PRODUCER_ID
+        return await self._node.producer_ids.next()
+
+    # -- partitions of a transaction
+
+    async def admit(
+        self, writer: Writer, partitions: Collection[tuple[str, int]], *, adds: bool
+    ) -> dict[tuple[str, int], ErrorCode]:
+        """Whether records of a producer's transaction may be written to partitions: NONE, or why
+        not, as its coordinator says, wherever that is.
+
+        Parameters: `adds` makes the partitions part of the transaction (second protocol); else
+        they have to be part of it.
+        """
+        coordinator_id = self.coordinator_id(writer.transactional_id)
+        if coordinator_id == NO_LEADER:
+            return dict.fromkeys(partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        if coordinator_id != self._node.id:
+            return await ask_coordinator(
+                self._node, coordinator_id, writer, partitions, verify_only=not adds
+            )
+        if adds:
+            return dict.fromkeys(partitions, await self.join(*writer, partitions))
+        return {partition: self.verify(*writer, partition) for partition in partitions}
+
+    def verify(
+        self, transactional_id: str, producer_id: int, epoch: int, partition: tuple[str, int]
+    ) -> ErrorCode:
+        """Whether a partition is part of a producer's open transaction (first protocol).
+
+        Returns NONE, TRANSACTION_ABORTABLE when it is not, or why the producer has none.
+        """
+        try:
+            coordinator = self.shard(transactional_id).coordinator
+        except KafkaError as error:
+            return error.code
+        return coordinator.verify(transactional_id, producer_id, epoch, partition)
+
+    async def join(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        epoch: int,
+        partitions: Collection[tuple[str, int]],
+    ) -> ErrorCode:
+        """Make partitions part of a producer's transaction (second protocol).
+
+        Returns NONE when that is durable and the transaction still open; then the caller may append
+        for it, before anything else happens.
+        """
+        try:
+            shard = self.shard(transactional_id)
+        except KafkaError as error:
+            return error.code
+        added = shard.coordinator.add(
+            transactional_id, producer_id, epoch, partitions, self.now(), second_protocol=True
+        )
+        outcome: ErrorCode | ShardPending | None = self.run(shard, added)
+        code = await outcome_of(outcome)
+        if code is None:
+            return ErrorCode.NOT_COORDINATOR
+        if code:
+            return ErrorCode(code)
+        # It may have ended meanwhile.
+        codes = (self.verify(transactional_id, producer_id, epoch, each) for each in partitions)
+        return next((code for code in codes if code), ErrorCode.NONE)
+
+    # -- ends
+
+    def end(
+        self, shard: TransactionShard, transactional_id: str, result: Result[EndTxnResponse]
+    ) -> EndTxnResponse | Pending[Any] | None:
+        """Store how a transaction ends; answer when readers can see it."""
+        response = result.response
+        assert isinstance(response, EndTxnResponse)
+        if not result.records:
+            return self.run(shard, result)
+        pending = Pending[EndTxnResponse](
+            deadline=trio.current_time() + END_SECONDS_MAX, on_timeout=lambda: response
+        )
+        asked = _Asked(shard, pending, response)
+        # First, because where nothing has to be waited for the answer comes while it is stored.
+        self._ends.setdefault(transactional_id, []).append(asked)
+        stored = self.store(shard, result)
+        if stored is not result:
+            assert isinstance(stored.response, EndTxnResponse)
+            asked.response = stored.response
+            self._answer_ends(transactional_id)
+        return pending
+
+    def store(self, shard: TransactionShard, result: Result[Any]) -> Result[Any]:
+        result = super().store(shard, result)
+        log = shard.replica.log
+        for transactional_id in shard.coordinator.take_prepared():
+            write = partial(self._end_prepared, shard, transactional_id)
+            if log.high_watermark >= log.log_end_offset:
+                write(True)
+            else:
+                shard.replica.commits.add(log.log_end_offset, write)
+        return result
+
+    def _end_prepared(
+        self, shard: TransactionShard, transactional_id: str, committed: bool
+    ) -> None:
+        """The decision is durable: tell it to the partitions of the transaction."""
+        if not committed:
+            self._lose(shard)
+            return
+        transaction = shard.coordinator.transactions.get(transactional_id)
+        if self.serves(shard) and transaction is not None and transaction.state.is_prepared:
+            self._write_markers(_Ending(shard, transactional_id, transaction))
+
+    def _write_markers(self, ending: _Ending) -> None:
+        """Have what is left of the markers written where their partitions are led now."""
+        if len(ending.unwritten) > MARKERS_AT_ONCE:
+            self._wide.append(ending)
+            self._wide_changed.set()
+            return
+        for partition in sorted(ending.unwritten):
+            self._write_marker(ending, partition)
+        self._go_on(ending)
+
+    def _write_marker(self, ending: _Ending, partition: tuple[str, int]) -> None:
+        node = self._node
+        known = node.cluster.partition(*partition)
+        if known is None:
+            ending.unwritten.discard(partition)  # it is deleted
+        elif known.leader == node.id:
+            self._write_own(ending, partition)
+        elif known.leader != NO_LEADER:
+            ending.waits += 1
+            done = partial(self._marker_done, ending, partition)
+            self._markers.send(known.leader, DueMarker(partition, ending.end, done))
+
+    async def end_wide_transactions(self) -> None:
+        """Have the markers written of transactions with many partitions, until cancelled."""
+        while True:
+            await self._wide_changed.wait()
+            self._wide_changed = trio.Event()
+            wide, self._wide = self._wide, []
+            for ending in wide:
+                await self._write_in_turns(ending)
+
+    async def _write_in_turns(self, ending: _Ending) -> None:
+        turn = Turn(self._node.turns)
+        ending.waits += 1  # for the markers that are not written yet
+        async for partition in turn.each(sorted(ending.unwritten)):
+            if self.serves(ending.shard):
+                self._write_marker(ending, partition)
+        ending.waits -= 1
+        self._go_on(ending)
+
+    def _write_own(self, ending: _Ending, partition: tuple[str, int]) -> None:
+        end = ending.end
+        try:
+            replica = self.append_marker(
+                partition, end.marker, end.producer_id, end.epoch, is_bumped=end.is_bumped
+            )
+        except KafkaError as error:
+            if error.code in OVERTAKEN:
+                ending.unwritten.discard(partition)
+            return
+        log = replica.log
+        if log.high_watermark >= log.log_end_offset:
+            ending.unwritten.discard(partition)
+            return
+        ending.waits += 1
+        replica.commits.add(log.log_end_offset, partial(self._own_marker_done, ending, partition))
+
+    def _own_marker_done(
+        self, ending: _Ending, partition: tuple[str, int], committed: bool
+    ) -> None:
+        code = ErrorCode.NONE if committed else ErrorCode.NOT_LEADER_OR_FOLLOWER
+        self._marker_done(ending, partition, code)
+
+    def _marker_done(self, ending: _Ending, partition: tuple[str, int], code: ErrorCode) -> None:
+        ending.waits -= 1
+        if not code or code in OVERTAKEN:
+            ending.unwritten.discard(partition)
+        self._go_on(ending)
+
+    def append_marker(
+        self,
+        partition: tuple[str, int],
+        marker: Marker,
+        producer_id: int,
+        epoch: int,
+        *,
+        is_bumped: bool = False,
+    ) -> Replica:
+        """Append the end of a producer's transaction to one partition of this node.
+
+        `is_bumped`: its epoch is newer than that of the transaction (second protocol).
+
+        Raises KafkaError: what `Node.named_replica` and `Log.append` raise, NOT_ENOUGH_REPLICAS,
+        and INVALID_PRODUCER_EPOCH for a marker that comes too late.
+        """
+        topic, index = partition
+        now_ms = self.now().log_ms
+        batch = end_transaction_marker(
+            marker, producer_id=producer_id, producer_epoch=epoch, timestamp=now_ms
+        )
+        header = read_header(batch)
+        replica = self._node.named_replica(topic, index)
+        if is_bumped:
+            replica.log.producers.check_bumped_marker(header)
+        replica.check_enough_in_sync()
+        replica.append(memoryview(batch), header, now_ms)
+        if topic == OFFSETS_TOPIC:
+            self._node.groups.end_transaction(index, producer_id, commit=marker.commit)
+        return replica
+
+    def _go_on(self, ending: _Ending) -> None:
+        if ending.waits or not self.serves(ending.shard):
+            return
+        if ending.unwritten:
+            self._retry_later(ending)
+            return
+        # Nobody has to wait until this is stored: if it is lost, the markers are written again.
+        completed = ending.shard.coordinator.complete(ending.transactional_id, self.now())
+        if self.store(ending.shard, completed) is not completed:
+            self._retry_later(ending)
+        self._answer_ends(ending.transactional_id)
+
+    def _retry_later(self, ending: _Ending) -> None:
+        ending.tries += 1
+        if ending.unwritten and ending.tries == TRIES_BEFORE_WARNING:
+            where = some_of([f"{topic}-{index}" for topic, index in sorted(ending.unwritten)])
+            logger.warning(
+                "transactional id %s: no marker can be written to %s; it is tried again until "
+                "their leaders take it",
+                ending.transactional_id,
+                where,
+            )
+        self._stuck.append(ending)
+        self._stuck_changed.set()
+
+    async def send_markers(self) -> None:
+        """Have markers written by other nodes, until cancelled."""
+        await self._markers.run()
+
+    async def retry_markers(self) -> None:
+        """Go on with ends that could not be written at first, until cancelled."""
+        while True:
+            await self._stuck_changed.wait()
+            await trio.sleep(RETRY_SECONDS)
+            self._stuck_changed = trio.Event()
+            stuck, self._stuck = self._stuck, []
+            for ending in stuck:
+                if self.serves(ending.shard):
+                    self._write_markers(ending)
+
+    def _answer_ends(self, transactional_id: str) -> None:
+        for asked in self._ends.pop(transactional_id, ()):
+            asked.pending.resolve(asked.response)
+
+    def _lose(self, shard: TransactionShard) -> None:
+        super()._lose(shard)
+        for transactional_id, waiting in tuple(self._ends.items()):
+            if waiting[0].shard is shard:
+                for asked in waiting:
+                    asked.response = EndTxnResponse(error_code=ErrorCode.NOT_COORDINATOR)
+                self._answer_ends(transactional_id)
+
+
+@dataclass(slots=True)
+class _Asked:
+    """An EndTxn whose answer waits for markers."""
+
+    shard: TransactionShard
+    pending: Pending[EndTxnResponse]
+    response: EndTxnResponse
+
+
+class _Ending:
+    """A transaction whose end is decided, with the markers that are left to be written.
+
+    `waits` counts those of which it is not known yet whether they are committed.
+    """
+
+    __slots__ = ("end", "shard", "transactional_id", "tries", "unwritten", "waits")
+
+    def __init__(
+        self, shard: TransactionShard, transactional_id: str, transaction: Transaction
+    ) -> None:
+        self.shard = shard
+        self.transactional_id = transactional_id
+        marker = Marker(
+            commit=transaction.state is TransactionState.PREPARE_COMMIT,
+            coordinator_epoch=shard.replica.leader_epoch,
+        )
+        self.end = TransactionEnd(
+            transaction.producer_id, transaction.epoch, marker, transaction.second_protocol
+        )
+        self.unwritten = set(transaction.partitions)
+        self.waits = 0
+        self.tries = 0

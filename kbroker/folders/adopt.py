@@ -1,0 +1,545 @@
+"""Take over the partitions of a stopped Apache Kafka: `kbroker log adopt`.
+
+Apache Kafka and kbroker write the same files, so segments, indexes, epochs, producer snapshots and
+`__consumer_offsets` are taken as they are, with the checkpoints that say how far they are safe.
+What Kafka keeps in its metadata log instead (settings of topics, leader epochs, producer ids) is
+read from there.
+
+The new data folder counts as one only when everything is in it: `meta.properties` is written last,
+and a broker refuses a folder with topics but without that file. A run that was interrupted is
+continued by the same command.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from uuid import UUID
+
+from kbroker.cluster import Cluster, LocalStore
+from kbroker.cluster.model import Partition as ClusterPartition
+from kbroker.cluster.model import Topic, check_topic_name, random_cluster_id
+from kbroker.config import BrokerConfig, ConfigError, validate_topic_configs
+from kbroker.protocol.errors import KafkaError
+from kbroker.protocol.metadata_log import (
+    BROKER_RESOURCE,
+    LEADER_UNCHANGED,
+    TOPIC_RESOURCE,
+    ConfigRecord,
+    MetadataRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    ProducerIdsRecord,
+    decode_metadata_record,
+)
+from kbroker.protocol.records import iter_headers, read_records
+from kbroker.runtime.threads import at_once
+from kbroker.storage.checkpoints import (
+    MetaProperties,
+    OffsetCheckpoints,
+    clean_marker,
+    partition_metadata_from_bytes,
+)
+from kbroker.storage.epochs import LeaderEpochs
+from kbroker.storage.files import OsFiles
+from kbroker.storage.naming import (
+    CLEAN_SHUTDOWN,
+    HIGH_WATERMARKS,
+    LEADER_EPOCHS,
+    LOCK,
+    LOG,
+    LOG_STARTS,
+    META_PROPERTIES,
+    PARTITION_METADATA,
+    RECOVERY_POINTS,
+    SNAPSHOT,
+    folder_name,
+    parse_file_name,
+    parse_folder_name,
+)
+from kbroker.storage.producer_state import ProducerStates
+from kbroker.storage.sync import sync_file
+
+from .found_folders import METADATA_JOURNAL
+
+logger = logging.getLogger(__name__)
+
+METADATA_TOPIC = "__cluster_metadata"
+FILES = (META_PROPERTIES, LOCK, CLEAN_SHUTDOWN, RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS)
+"""What is read of a folder beside its partitions."""
+INT32_MAX = 2**31 - 1
+PRODUCER_ID_BLOCK = 1000
+"""How many ids Kafka hands a broker at once: some above the last one seen may be out."""
+
+Key = tuple[str, int]
+
+
+class AdoptError(Exception):
+    """The folders cannot be taken over; the message says why and what to do."""
+
+
+class Transfer(StrEnum):
+    """How files get to the new folder."""
+
+    COPY = "copy"
+    MOVE = "move"
+    LINK = "link"
+    """Hard links for segments that nobody writes to any more, copies of the rest."""
+
+
+@dataclass(slots=True)
+class Source:
+    """The folder of a stopped broker: one entry of its `log.dirs`."""
+
+    path: Path
+    cluster_id: str
+    is_clean: bool
+    partitions: dict[Key, UUID]
+    foreign: list[str]
+    """Names of folders that look like those of partitions, and are none."""
+
+
+@dataclass(slots=True)
+class KafkaMetadata:
+    """What Kafka's metadata log says beside what the folders say."""
+
+    configs: dict[str, dict[str, str]] = field(default_factory=dict)
+    broker_configs: dict[str, str] = field(default_factory=dict)
+    """What was set on brokers while they ran."""
+    leader_epochs: dict[tuple[UUID, int], int] = field(default_factory=dict)
+    next_producer_id: int = 0
+
+    def replay(self, record: MetadataRecord | None) -> None:
+        """Take in one record."""
+        if isinstance(record, ConfigRecord):
+            self._replay_config(record)
+        elif isinstance(record, PartitionRecord):
+            self.leader_epochs[record.topic_id, record.partition_id] = record.leader_epoch
+        elif isinstance(record, PartitionChangeRecord) and record.leader != LEADER_UNCHANGED:
+            key = record.topic_id, record.partition_id
+            self.leader_epochs[key] = self.leader_epochs.get(key, -1) + 1
+        elif isinstance(record, ProducerIdsRecord):
+            self.next_producer_id = max(self.next_producer_id, record.next_producer_id)
+
+    def _replay_config(self, record: ConfigRecord) -> None:
+        if record.resource_type == TOPIC_RESOURCE:
+            configs = self.configs.setdefault(record.resource_name, {})
+        elif record.resource_type == BROKER_RESOURCE:
+            configs = self.broker_configs
+        else:
+            return
+        if record.value is None:
+            configs.pop(record.name, None)
+        else:
+            configs[record.name] = record.value
+
+
+@dataclass(slots=True)
+class Plan:
+    """What is taken over: where each partition lies now, and the topics with their settings."""
+
+    sources: list[Source]
+    folders: dict[Key, Path]
+    topics: list[Topic]
+    next_producer_id: int
+    cluster_id: str
+    left_out: list[str]
+    """Sentences about what is not taken over."""
+
+    @property
+    def is_clean(self) -> bool:
+        return all(source.is_clean for source in self.sources)
+
+    @property
+    def bytes(self) -> int:
+        """Size of all files."""
+        return sum(_size(folder) for folder in self.folders.values())
+
+
+# --- reading ----------------------------------------------------------------------------------
+
+
+def read_source(path: Path) -> Source:
+    """Look at a folder of Apache Kafka. Raises AdoptError."""
+    for name in FILES:
+        _check_plain(path / name)
+    try:
+        text = (path / META_PROPERTIES).read_text(errors="replace")
+    except OSError as error:
+        raise AdoptError(
+            f"{path} is not a folder of `log.dirs` ({error.strerror}: {META_PROPERTIES})"
+        ) from None
+    if "kbroker.format.version" in text:
+        raise AdoptError(f"{path} is a data folder of kbroker: kbroker serve --data-dir {path}")
+    rows = (line.split("=", 1) for line in text.splitlines() if "=" in line)
+    fields = {row[0].strip(): row[1].strip() for row in rows}
+    _check_stopped(path)
+    is_clean = (path / CLEAN_SHUTDOWN).exists()
+    cluster_id = fields.get("cluster.id") or random_cluster_id()
+    partitions, foreign = _partitions_in(path)
+    return Source(path, cluster_id, is_clean, partitions, foreign)
+
+
+def _partitions_in(path: Path) -> tuple[dict[Key, UUID], list[str]]:
+    """The partitions in a folder, which may not exist, with the ids of their topics; and the names
+    of folders that only look like theirs. Raises AdoptError."""
+    partitions, foreign = {}, []
+    for folder in sorted(path.iterdir()) if path.is_dir() else ():
+        key = parse_folder_name(folder.name) if folder.is_dir() else None
+        if key is None:
+            continue
+        if not _is_partition(key) or folder_name(*key) != folder.name:
+            foreign.append(folder.name)
+            continue
+        _check_plain(folder)
+        for each in folder.iterdir():
+            _check_plain(each)
+        if key[0] != METADATA_TOPIC:
+            partitions[key] = _topic_id(folder)
+    return partitions, foreign
+
+
+def _is_partition(key: Key) -> bool:
+    try:
+        check_topic_name(key[0])
+    except KafkaError:
+        return False
+    return key[1] <= INT32_MAX
+
+
+def _check_plain(path: Path) -> None:
+    """Refuse what leads out of the folder, and what has no end when it is read.
+
+    Nothing is said of a path that is not there. Raises AdoptError.
+    """
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if stat.S_ISLNK(mode):
+        raise AdoptError(f"{path} is a symbolic link; put what it leads to in its place")
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise AdoptError(f"{path} is neither a file nor a folder; remove it")
+
+
+def _check_stopped(path: Path) -> None:
+    """Kafka holds a lock on a file while it runs; the lock is one that `fcntl` sees."""
+    try:
+        import fcntl
+    except ImportError:  # pragma: no cover - Windows, where an open file cannot be copied anyway
+        return
+    try:
+        with (path / LOCK).open("r+b") as file:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return
+    except OSError:
+        raise AdoptError(f"a broker still runs on {path}; stop it, then run this again") from None
+
+
+def _topic_id(folder: Path) -> UUID:
+    try:
+        topic_id = partition_metadata_from_bytes((folder / PARTITION_METADATA).read_bytes())
+    except OSError:
+        topic_id = None
+    if topic_id is None:
+        raise AdoptError(
+            f"{folder / PARTITION_METADATA} is missing or damaged: start and stop the broker with "
+            "Kafka 2.8 or newer, which writes it"
+        )
+    return topic_id
+
+
+def read_metadata(sources: Iterable[Source]) -> KafkaMetadata | None:
+    """Read the metadata log in the first folder that has it; None when none has.
+
+    The newest snapshot comes first, then the records behind it.
+    """
+    for source in sources:
+        folder = source.path / folder_name(METADATA_TOPIC, 0)
+        if folder.is_dir():
+            metadata = KafkaMetadata()
+            for value in _metadata_values(folder):
+                metadata.replay(decode_metadata_record(value))
+            return metadata
+    return None
+
+
+def _metadata_values(folder: Path) -> Iterator[bytes]:
+    snapshots = sorted(folder.glob("*-*.checkpoint"))
+    begin = 0
+    if snapshots:
+        begin = int(snapshots[-1].name.partition("-")[0])
+        yield from (value for _, value in _values(snapshots[-1]))
+    for path in sorted(folder.glob(f"*{LOG}")):
+        yield from (value for offset, value in _values(path) if offset >= begin)
+
+
+def _values(path: Path) -> Iterator[tuple[int, bytes]]:
+    data = path.read_bytes()
+    for at, header in iter_headers(data):
+        if header.is_control:
+            continue
+        for record in read_records(memoryview(data)[at : at + header.size]):
+            if record.value is not None:
+                yield record.offset, record.value
+
+
+# --- planning ---------------------------------------------------------------------------------
+
+
+def plan(paths: Iterable[Path], data_dir: Path, *, only: Iterable[str] = ()) -> Plan:
+    """Find out what can be taken over from some folders. Raises AdoptError.
+
+    Parameters: `paths` are the `log.dirs` of one broker, or of several brokers of one cluster: the
+    first folder that has a partition counts. `data_dir` is where they will go; what an interrupted
+    run moved there already is part of the plan. `only` names topics; none are all.
+    """
+    if (data_dir / META_PROPERTIES).exists():
+        raise AdoptError(f"{data_dir} is a data folder already; name a new one with --data-dir")
+    sources = [read_source(path) for path in paths]
+    clusters = {source.cluster_id for source in sources}
+    if len(clusters) > 1:
+        raise AdoptError(f"these folders are of different clusters: {', '.join(sorted(clusters))}")
+    metadata = read_metadata(sources)
+    wanted = set(only)
+    folders: dict[Key, Path] = {}
+    ids: dict[str, UUID] = {}
+    arrived = (data_dir, _partitions_in(data_dir)[0])
+    for path, partitions in (arrived, *((each.path, each.partitions) for each in sources)):
+        for key, topic_id in partitions.items():
+            if wanted and key[0] not in wanted:
+                continue
+            folders.setdefault(key, path / folder_name(*key))
+            if ids.setdefault(key[0], topic_id) != topic_id:
+                raise AdoptError(f"the partitions of {key[0]} are of two topics of that name")
+    if not folders:
+        raise AdoptError("there are no partitions of the topics that you name")
+    left_out = [
+        f"{source.path / name}: no topic of Kafka has such a name"
+        for source in sources
+        for name in source.foreign
+    ]
+    topics = [_topic(name, ids[name], folders, metadata, left_out) for name in sorted(ids)]
+    next_id = _next_producer_id(folders.values(), metadata)
+    left_out += _open_transactions(folders)
+    left_out += _broker_settings(topics, metadata)
+    if metadata is None:
+        left_out.append(f"settings of topics: no folder has {METADATA_TOPIC}-0")
+    return Plan(sources, folders, topics, next_id, sources[0].cluster_id, left_out)
+
+
+def _topic(
+    name: str,
+    topic_id: UUID,
+    folders: Mapping[Key, Path],
+    metadata: KafkaMetadata | None,
+    left_out: list[str],
+) -> Topic:
+    indexes = sorted(index for topic, index in folders if topic == name)
+    if indexes != list(range(len(indexes))):
+        missing = min(set(range(len(indexes))) - set(indexes))
+        raise AdoptError(
+            f"partition {missing} of {name} is in none of the folders; name the other folders of "
+            "log.dirs, or those of the other brokers, too"
+        )
+    topic = Topic(name, topic_id, configs=_known_configs(name, metadata, left_out))
+    if topic.is_internal:
+        topic.configs.setdefault("cleanup.policy", "compact")  # never by age
+    for index in indexes:
+        epoch = _leader_epoch(folders[name, index])
+        if metadata is not None:
+            epoch = max(epoch, metadata.leader_epochs.get((topic_id, index), -1))
+        topic.partitions.append(ClusterPartition(index, [], [], -1, max(epoch, 0)))
+    return topic
+
+
+def _known_configs(
+    name: str, metadata: KafkaMetadata | None, left_out: list[str]
+) -> dict[str, str]:
+    known = {}
+    for key, value in (metadata.configs.get(name, {}) if metadata else {}).items():
+        try:
+            validate_topic_configs({key: value}, BrokerConfig())
+        except ConfigError as error:
+            left_out.append(f"{key}={value} of {name}: {error}")
+        else:
+            known[key] = value
+    return known
+
+
+def _leader_epoch(folder: Path) -> int:
+    try:
+        epochs = LeaderEpochs.from_bytes((folder / LEADER_EPOCHS).read_bytes())
+    except OSError:
+        return -1
+    return -1 if epochs is None else epochs.latest
+
+
+def _next_producer_id(folders: Iterable[Path], metadata: KafkaMetadata | None) -> int:
+    """An id above all that were given out."""
+    if metadata is not None and metadata.next_producer_id:
+        return metadata.next_producer_id
+    largest = -1
+    for folder in folders:
+        for path in folder.glob(f"*{SNAPSHOT}"):
+            states = ProducerStates.from_bytes(path.read_bytes(), 0)
+            largest = max([largest, *(producer_id for producer_id, _ in states or ())])
+    return (largest // PRODUCER_ID_BLOCK + 2) * PRODUCER_ID_BLOCK if largest >= 0 else 0
+
+
+def _broker_settings(topics: Iterable[Topic], metadata: KafkaMetadata | None) -> Iterator[str]:
+    """Settings of brokers act on topics too: retention above all, which would delete records."""
+    kept = [
+        topic.name
+        for topic in topics
+        if topic.configs.get("cleanup.policy", "delete") != "compact"
+        and not topic.configs.keys() & {"retention.ms", "retention.bytes"}
+    ]
+    if kept:
+        named = ", ".join(kept[:3]) + (f" and {len(kept) - 3} more" if len(kept) > 3 else "")
+        yield (
+            f"server.properties ({named}): no retention of their own, so kbroker deletes their "
+            "records after 7 days unless `kbroker serve --config server.properties` says otherwise"
+        )
+    if metadata is not None:
+        for name, value in metadata.broker_configs.items():
+            yield f"{name}={value} of brokers: kbroker serve -o {name}={value}"
+
+
+def _open_transactions(folders: Mapping[Key, Path]) -> Iterator[str]:
+    """Nobody will end these: readers of committed records stop at them."""
+    for key, folder in folders.items():
+        newest = max(folder.glob(f"*{SNAPSHOT}"), default=None)
+        states = ProducerStates.from_bytes(newest.read_bytes(), 0) if newest else None
+        if states is not None and states.first_open_offset is not None:
+            yield (
+                f"the transaction that is open in {folder_name(*key)} from offset "
+                f"{states.first_open_offset} on: end it in Kafka first, or read_committed stops there"
+            )
+
+
+# --- taking over ------------------------------------------------------------------------------
+
+
+async def adopt(
+    what: Plan,
+    data_dir: Path,
+    *,
+    node_id: int,
+    transfer: Transfer,
+    progress: Callable[[int], None] = lambda _: None,
+) -> None:
+    """Make a data folder for node `node_id` out of a plan.
+
+    Parameters: `data_dir` is the one of the plan; `progress` is told how many bytes are there.
+    Raises AdoptError; OSError or StorageError: plan again and call again, and it goes on where it
+    stopped.
+    """
+    if transfer == Transfer.LINK and not what.is_clean:
+        # The first start may cut a segment, and a link would cut Kafka's file too.
+        raise AdoptError("--link needs a Kafka that was stopped properly; copy the files instead")
+    files = OsFiles(at_once=at_once)
+    _make_folder(data_dir)
+    lock = files.lock(str(data_dir / LOCK))
+    try:
+        await _write_topics(what, data_dir, node_id)
+        _write_checkpoints(what, data_dir, files)
+        _transfer_all(what, data_dir, transfer, progress)
+        _make_durable(what, data_dir, files)
+        if what.is_clean:
+            files.write_atomic(str(data_dir / CLEAN_SHUTDOWN), clean_marker())
+        meta = MetaProperties(what.cluster_id, node_id, random_cluster_id())
+        files.write_atomic(str(data_dir / META_PROPERTIES), meta.to_bytes())
+    finally:
+        lock.release()
+
+
+def _make_durable(what: Plan, data_dir: Path, files: OsFiles) -> None:
+    folders = [data_dir / folder_name(*key) for key in what.folders]
+    paths = [path.as_posix() for folder in folders for path in folder.iterdir()]
+    files.at_once([partial(sync_file, files, path) for path in paths])
+    for folder in folders:
+        files.sync_dir(str(folder))
+    files.sync_dir(str(data_dir))
+
+
+def _make_folder(data_dir: Path) -> None:
+    data_dir.mkdir(parents=True, exist_ok=True)
+
+
+def _transfer_all(
+    what: Plan, data_dir: Path, transfer: Transfer, progress: Callable[[int], None]
+) -> None:
+    done = 0
+    for key, folder in what.folders.items():
+        target = data_dir / folder_name(*key)
+        if not target.exists():
+            _transfer(folder, target, transfer)
+        done += _size(target)
+        progress(done)
+
+
+async def _write_topics(what: Plan, data_dir: Path, node_id: int) -> None:
+    """Write what the cluster knows; topics that an earlier run wrote stay as they are."""
+    for topic in what.topics:
+        for partition in topic.partitions:
+            partition.replicas = partition.isr = [node_id]
+            partition.leader = node_id
+    store = LocalStore(OsFiles(), str(data_dir / METADATA_JOURNAL))
+    try:
+        cluster = await Cluster.open(store, cluster_id=what.cluster_id)
+        for topic in what.topics:
+            if topic.name not in cluster.topics:
+                await cluster.import_topic(topic, cause="adopted from Apache Kafka")
+        await cluster.skip_producer_ids(what.next_producer_id)
+    finally:
+        await store.aclose()
+
+
+def _write_checkpoints(what: Plan, data_dir: Path, files: OsFiles) -> None:
+    """Carry over how far each log is safe, and where it begins."""
+    checkpoints = OffsetCheckpoints(files, str(data_dir))
+    known = {source.path: OffsetCheckpoints(files, str(source.path)) for source in what.sources}
+    checkpoints.update(
+        (key, known[folder.parent].get(key))
+        for key, folder in what.folders.items()
+        if folder.parent in known
+    )
+
+
+def _transfer(folder: Path, target: Path, how: Transfer) -> None:
+    """Bring one partition over; it has its name in the new folder only when it is whole."""
+    if how == Transfer.MOVE:
+        try:
+            folder.rename(target)
+        except OSError:  # another file system
+            _copy(folder, target, how)
+            shutil.rmtree(folder)
+    else:
+        _copy(folder, target, how)
+
+
+def _copy(folder: Path, target: Path, how: Transfer) -> None:
+    temporary = target.with_name(f"{target.name}.adopting")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
+    names = sorted(path.name for path in folder.iterdir() if path.is_file())
+    segments = [name for name in names if (parse_file_name(name) or (0, ""))[1] == LOG]
+    for name in names:
+        if how == Transfer.LINK and name in segments[:-1]:
+            os.link(folder / name, temporary / name)
+        else:
+            shutil.copy2(folder / name, temporary / name)
+    temporary.rename(target)
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.iterdir() if path.is_file())

@@ -1,0 +1,404 @@
+"""Settings as clients ask for them and change them, by the kind of resource that has them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+from kbroker.cluster import EVERY_NODE, ConfigResource, ResourceType
+from kbroker.cluster.model import check_topic_name
+from kbroker.config import (
+    BROKER_PROPERTIES,
+    CLIENT_METRICS_PROPERTIES,
+    GROUP_PROPERTIES,
+    TOPIC_PROPERTIES,
+    Change,
+    ConfigEntry,
+    ConfigError,
+    Operation,
+    Property,
+    altered,
+    describe_broker,
+    describe_client_metrics,
+    describe_every_broker,
+    describe_group,
+    describe_log_level,
+    describe_topic,
+    validate_client_metrics,
+    validate_group_configs,
+    validate_topic_configs,
+)
+from kbroker.coordinator import some_of
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.primitives import MAX_STRING_BYTES
+
+from .log_levels import LEVELS, ROOT, levels_in_effect, loggers, own_levels, set_levels
+
+if TYPE_CHECKING:
+    from kbroker.node.node import Node
+    from kbroker.runtime.slices import Turn
+
+logger = logging.getLogger(__name__)
+
+NAMED_BYTES_MAX = 8192
+"""Of the name and the settings of a group or of a subscription to metrics."""
+
+
+class Resource:
+    """One thing that has settings. Subclasses say where they are kept and which are good."""
+
+    properties: Mapping[str, Property]
+    replaceable = True
+    """Whether all settings can be replaced at once."""
+
+    def __init__(self, node: Node, name: str) -> None:
+        self.node = node
+        self.name = name
+
+    def entries(self) -> list[ConfigEntry]:
+        """Every setting as DescribeConfigs shows it."""
+        raise NotImplementedError
+
+    def alike(self) -> Hashable:
+        """What resources of this kind have in common when their entries are the same."""
+        return self.name
+
+    def own(self) -> Mapping[str, str]:
+        """The settings that were given to this very resource."""
+        raise NotImplementedError
+
+    def check_changes(self, changes: Iterable[Change]) -> None:
+        """Raise KafkaError for a change that is wrong whatever it leads to."""
+
+    def check(self, values: Mapping[str, str]) -> None:
+        """Raise ConfigError or KafkaError unless the resource may have these settings."""
+        raise NotImplementedError
+
+    async def store(self, values: dict[str, str], cause: str) -> bool:
+        """Replace the settings at once and durably; False when they changed in between."""
+        raise NotImplementedError
+
+
+class StoredResource(Resource):
+    """A resource whose settings are kept by the cluster, by kind and name."""
+
+    type: ResourceType
+
+    def __init__(self, node: Node, name: str) -> None:
+        super().__init__(node, name)
+        self.resource = ConfigResource(self.type, name)
+
+    def own(self) -> Mapping[str, str]:
+        return self.node.cluster.own_configs(self.resource)
+
+    async def store(self, values: dict[str, str], cause: str) -> bool:
+        return await self.node.cluster.alter_configs(self.resource, values, cause=cause)
+
+
+class TopicResource(Resource):
+    """The settings of a topic. Raises KafkaError for a topic that does not exist."""
+
+    properties = TOPIC_PROPERTIES
+
+    def __init__(self, node: Node, name: str) -> None:
+        super().__init__(node, name)
+        check_topic_name(name)
+        topic = node.cluster.topics.get(name)
+        if topic is None:
+            raise KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist."
+            )
+        self._topic = topic
+
+    def entries(self) -> list[ConfigEntry]:
+        return describe_topic(self._topic.configs, self.node.config)
+
+    def alike(self) -> Hashable:
+        return frozenset(self._topic.configs.items())
+
+    def own(self) -> Mapping[str, str]:
+        return self.node.topic_config(self._topic).overrides
+
+    def check(self, values: Mapping[str, str]) -> None:
+        validate_topic_configs(values, self.node.config)
+
+    async def store(self, values: dict[str, str], cause: str) -> bool:
+        return await self.node.cluster.alter_topic_configs(self._topic, values, cause=cause)
+
+
+class BrokerResource(StoredResource):
+    """The settings of this node; the empty name stands for those of all nodes.
+
+    Raises KafkaError for another node.
+    """
+
+    type = ResourceType.BROKER
+    properties = BROKER_PROPERTIES
+
+    def __init__(self, node: Node, name: str) -> None:
+        if name != EVERY_NODE:
+            _check_is_this_node(node, name, "or empty string, ")
+        super().__init__(node, name)
+
+    def entries(self) -> list[ConfigEntry]:
+        config = self.node.config
+        return describe_every_broker(config) if self.name == EVERY_NODE else describe_broker(config)
+
+    def check(self, values: Mapping[str, str]) -> None:
+        source = dict(self.node.dynamic_resources())[self.resource]
+        try:
+            config = self.node.config.overlay(values, origin="set by clients", source=source)
+            self.node.cordoned_folders(config)
+        except ConfigError as error:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from None
+
+
+class LoggerResource(Resource):
+    """The log levels of this node's process. Raises KafkaError for another node."""
+
+    properties: Mapping[str, Property] = {}
+    replaceable = False
+
+    def __init__(self, node: Node, name: str) -> None:
+        _check_is_this_node(node, name, "")
+        super().__init__(node, name)
+
+    def entries(self) -> list[ConfigEntry]:
+        return [describe_log_level(*each) for each in levels_in_effect().items()]
+
+    def own(self) -> Mapping[str, str]:
+        return own_levels()
+
+    def check_changes(self, changes: Iterable[Change]) -> None:
+        known = loggers()
+        for name, operation, value in changes:
+            if operation not in (Operation.SET, Operation.DELETE):
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"{operation.name} operation is not allowed for the BROKER_LOGGER resource",
+                )
+            if name not in known:
+                raise KafkaError(ErrorCode.INVALID_CONFIG, f"Logger {name} does not exist!")
+            if operation is Operation.SET and value not in LEVELS:
+                raise KafkaError(
+                    ErrorCode.INVALID_CONFIG,
+                    f"Log level {value} of {name} is none of {', '.join(LEVELS)}",
+                )
+            if operation is Operation.DELETE and name == ROOT:
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST,
+                    "Removing the log level of the root logger is not allowed",
+                )
+
+    def check(self, values: Mapping[str, str]) -> None:
+        """What is left to check is nothing: the changes were good."""
+
+    async def store(self, values: dict[str, str], cause: str) -> bool:
+        set_levels(values)
+        return True
+
+
+class NamedResource(StoredResource):
+    """A resource that any client may think up by naming it, so what is kept of them is bounded.
+
+    Attributes:
+      count_max: How many of its type may have settings.
+    """
+
+    count_max: int
+
+    def check(self, values: Mapping[str, str]) -> None:
+        size = len(self.name.encode()) + sum(
+            len(name.encode()) + len(value.encode()) for name, value in values.items()
+        )
+        if size > NAMED_BYTES_MAX:
+            raise KafkaError(
+                ErrorCode.POLICY_VIOLATION,
+                f"Name and settings have {size} bytes together; at most {NAMED_BYTES_MAX} are kept",
+            )
+        cluster = self.node.cluster
+        if values and self.resource not in cluster.configs:
+            count = sum(each.type is self.type for each in cluster.configs)
+            if count >= self.count_max:
+                raise KafkaError(
+                    ErrorCode.POLICY_VIOLATION,
+                    f"{count} resources of this type have settings, and no more may; take away "
+                    "those of some that are not used any more",
+                )
+
+
+class GroupResource(NamedResource):
+    """The settings of a group, which need not exist yet."""
+
+    type = ResourceType.GROUP
+    count_max = 10_000
+    properties = GROUP_PROPERTIES
+
+    def __init__(self, node: Node, name: str) -> None:
+        if not name:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
+        super().__init__(node, name)
+
+    def entries(self) -> list[ConfigEntry]:
+        return describe_group(self.own(), self.node.config)
+
+    def alike(self) -> Hashable:
+        return frozenset(self.own().items())
+
+    def check(self, values: Mapping[str, str]) -> None:
+        super().check(values)
+        validate_group_configs(values, self.node.config)
+
+
+class ClientMetricsResource(NamedResource):
+    """A subscription to the metrics of clients (KIP-714)."""
+
+    type = ResourceType.CLIENT_METRICS
+    count_max = 1_000
+    properties = CLIENT_METRICS_PROPERTIES
+
+    def __init__(self, node: Node, name: str) -> None:
+        if not name:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "Subscription name can't be empty")
+        super().__init__(node, name)
+
+    def entries(self) -> list[ConfigEntry]:
+        return describe_client_metrics(self.own(), self.node.config)
+
+    def alike(self) -> Hashable:
+        return frozenset(self.own().items())
+
+    def check(self, values: Mapping[str, str]) -> None:
+        super().check(values)
+        for name in values:
+            if name not in self.properties:
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST, f"Unknown client metrics configuration: {name}"
+                )
+        validate_client_metrics(values, self.node.config)
+
+
+def _check_is_this_node(node: Node, name: str, other_name: str) -> None:
+    if not name.removeprefix("-").isdecimal():
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}"
+        )
+    if name != str(node.id):
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"Unexpected broker id, expected {node.id} {other_name}but received {name}",
+        )
+
+
+_LISTED = (
+    ResourceType.GROUP,
+    ResourceType.CLIENT_METRICS,
+    ResourceType.BROKER_LOGGER,
+    ResourceType.BROKER,
+    ResourceType.TOPIC,
+)
+"""In the order of Kafka's answers."""
+
+
+async def list_resources(node: Node, types: Iterable[int], turn: Turn) -> Iterator[ConfigResource]:
+    """The resources of some types (none given: of all) that can have settings, or do.
+
+    Raises KafkaError: UNSUPPORTED_VERSION for a type that does not exist.
+    """
+    types = set(types)
+    if not types <= set(_LISTED):
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "there is no such type of resource")
+    cluster = node.cluster
+    nodes = [str(each) for each in cluster.node_ids]
+    names: dict[ResourceType, Iterable[str]] = {
+        each: await turn.in_order(tuple(cluster.configs), partial(_name_of, each))
+        for each in (ResourceType.GROUP, ResourceType.CLIENT_METRICS)
+    }
+    names |= {
+        ResourceType.BROKER_LOGGER: nodes,
+        ResourceType.BROKER: nodes,
+        ResourceType.TOPIC: await turn.in_order(tuple(cluster.topics), str),
+    }
+    wanted = [each for each in _LISTED if not types or each in types]
+    return (ConfigResource(each, name) for each in wanted for name in names[each])
+
+
+def _name_of(resource_type: ResourceType, resource: ConfigResource) -> str | None:
+    return resource.name if resource.type is resource_type else None
+
+
+def find_resource(node: Node, resource_type: int, name: str) -> Resource:
+    """The resource that a request names. Raises KafkaError as Kafka answers."""
+    find = _KINDS.get(resource_type)
+    if find is None:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource_type}")
+    return find(node, name)
+
+
+_KINDS: dict[int, Callable[[Node, str], Resource]] = {
+    ResourceType.TOPIC: TopicResource,
+    ResourceType.BROKER: BrokerResource,
+    ResourceType.BROKER_LOGGER: LoggerResource,
+    ResourceType.GROUP: GroupResource,
+    ResourceType.CLIENT_METRICS: ClientMetricsResource,
+}
+
+
+async def change_settings(
+    resource: Resource, changes: Iterable[Change], *, validate_only: bool, cause: str
+) -> None:
+    """Change single settings of a resource, all or none. Raises KafkaError."""
+    changes = tuple(changes)
+    resource.check_changes(changes)
+    await _alter(
+        resource,
+        lambda own: altered(own, changes, resource.properties),
+        validate_only=validate_only,
+        cause=cause,
+    )
+
+
+async def replace_settings(
+    resource: Resource, values: Mapping[str, str], *, validate_only: bool, cause: str
+) -> None:
+    """Give a resource these settings and no others. Raises KafkaError."""
+    if not resource.replaceable:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "these settings are changed one by one only")
+    await _alter(resource, lambda own: dict(values), validate_only=validate_only, cause=cause)
+
+
+SETTINGS_MAX = 1000
+"""Of one resource; they stay in memory."""
+
+
+def _check_size(values: Mapping[str, str]) -> None:
+    if len(values) > SETTINGS_MAX:
+        raise ConfigError(f"A resource has at most {SETTINGS_MAX} settings")
+    for name, value in values.items():
+        if len(value.encode()) > MAX_STRING_BYTES:
+            raise ConfigError(f"The value of {name} has more than {MAX_STRING_BYTES} bytes")
+
+
+async def _alter(
+    resource: Resource,
+    wanted: Callable[[Mapping[str, str]], dict[str, str]],
+    *,
+    validate_only: bool,
+    cause: str,
+) -> None:
+    while True:
+        own = resource.own()
+        try:
+            values = wanted(own)
+            _check_size(values)
+            resource.check(values)
+        except ConfigError as error:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from None
+        if validate_only or values == own:
+            return
+        changed = sorted(name for name, _ in dict(own).items() ^ values.items())
+        if await resource.store(values, cause):
+            logger.info("%s of %r: %s", cause, resource.name, some_of([*dict.fromkeys(changed)]))
+            return

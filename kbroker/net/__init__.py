@@ -1,0 +1,1 @@
+"""What listens, and what comes over a connection."""

@@ -1,0 +1,569 @@
+"""One client connection: bytes to requests to answers, in order.
+
+Two tasks own a connection. The reader does the ordered work of each request as it arrives and puts
+what came of it into the reply queue; the writer resolves the queue from its left. A parked answer
+therefore delays later answers of its own connection, never a later append, and no task is made for a
+request. Only a Produce request follows another one at once; any other one is looked at when the
+records that came before it are in place, so that it sees them. While the writer has nothing to do,
+the reader sends answers that are ready itself, which saves waking the writer for each. No lock is
+needed: the writer is idle only while it waits for the reader to hand over, and between two waits a
+task is alone.
+
+What was read is finished: when the client goes, the requests that are here already are still carried
+out, in order, and their answers dropped; only what just asks for an answer is left out. One client does not hold up the others: the reader lets them
+have their turn after some milliseconds, in large requests and answers as well, and it stops while the
+client does not take the answers that it has.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Awaitable, Coroutine, Mapping
+from types import CoroutineType
+from typing import Any, TypeAlias, TypeGuard
+
+import trio
+
+from kbroker.handlers.api_versions import refuse_version
+from kbroker.handlers.context import Context, Peer, Refused
+from kbroker.handlers.registry import Api
+from kbroker.node.node import Node
+from kbroker.node.request_memory import Claim
+from kbroker.partitions.waiters import Pending, Waiting
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.compile import (
+    DecodeError,
+    Encoded,
+    TooManyElements,
+    decode_counted,
+    decode_in_slices,
+)
+from kbroker.protocol.framing import FrameError, FrameReader
+from kbroker.protocol.headers import (
+    RequestHeader,
+    decode_request_header,
+    encode_response,
+    encode_response_in_slices,
+)
+from kbroker.runtime.slices import Turn
+
+from .transport import Transport
+
+logger = logging.getLogger(__name__)
+wire_logger = logging.getLogger("kbroker.protocol")
+
+RECEIVE_BYTES = 256 * 1024
+REPLIES_MAX = 1024
+"""Unanswered requests of one connection; above it the reader stops reading (back-pressure)."""
+SEND_BYTES = 1 << 20
+"""Answers that are ready are sent together up to this size."""
+TOO_MANY = " that one request may have (request.max.rows)"
+"""What follows after a message that says so."""
+SMALL_BYTES = 32 * 1024
+"""A request of this size is decoded at once, in less than a turn."""
+SMALL_ROWS = 1000
+"""The answer to a request that names so many is encoded at once, in less than a turn."""
+ROW_BYTES = 128
+"""What each row of an answer takes that is still to come, or is not encoded yet, about."""
+
+LIGHT_BYTES = 1024
+"""A Produce request of this size costs little."""
+LIGHT_MAX = 16
+"""How many such are handled before it is looked whether the turn is over."""
+
+_PRODUCE = int(ApiKey.PRODUCE)  # a plain number: every request asks
+
+
+Parts: TypeAlias = list[Any]
+"""An answer as it goes out."""
+Unencoded: TypeAlias = Pending[Any] | Waiting[Any]
+Reply: TypeAlias = tuple[RequestHeader, Parts | Unencoded, int]
+"""An answer's place in the queue: whose it is, its parts or what resolves to a response, and its
+size, which is a guess until it is encoded."""
+
+
+class Connection:
+    """Serves one accepted socket until it closes; see the module's text for the two tasks."""
+
+    def __init__(
+        self,
+        node: Node,
+        apis: Mapping[int, Api],
+        transport: Transport,
+        peer: Peer,
+        *,
+        frame_bytes_max: int,
+    ) -> None:
+        self.peer = peer
+        self.opened_at = self.active_at = trio.current_time()
+        self.requests = 0
+        self._node = node
+        self._apis = apis
+        self._transport = transport
+        self._frames = FrameReader(frame_bytes_max)
+        self._claim = Claim(node.request_memory, peer.host, self._give_up)
+        self._turn = Turn(node.turns)
+        self._replies: deque[Reply] = deque()
+        self._unsent: list[Any] = []
+        self._queued_bytes = 0
+        """Of the answers that stand in the queue."""
+        self._unsent_bytes_max = node.config.connection_unsent_bytes_max
+        self._writer_idle = False
+        self._more_replies = trio.Event()
+        self._fewer_replies = trio.Event()
+        self._reading = True
+        self._gone = False
+        """Nobody is there to be answered any more."""
+        self._aborted = False
+        """Nothing more is done."""
+        self._parked = False
+        self._appending = False
+        """There may be an answer in the queue that waits for records to be in place."""
+        self._working = False
+        """Requests that were read are being handled."""
+        self._traced = wire_logger.isEnabledFor(logging.DEBUG)
+        self._scope = trio.CancelScope()
+        self._work = trio.CancelScope()
+
+    async def serve(self) -> None:
+        """Answer requests until either side closes. Never raises on bad input.
+
+        Raises OutOfMemory when memory runs out again and again.
+        """
+        try:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._write_all)
+                    await self._read_all()
+                    self._finish_reading()
+        except* OSError as group:
+            logger.debug("connection from %s ended: %s", self.peer.host, str(group.exceptions[0]))
+        except* MemoryError:
+            logger.error("there is no memory; closing the connection from %s", self.peer.host)
+            self._node.memory_errors.happened()
+        except* Exception:
+            self._node.unhandled_errors += 1
+            logger.exception("unexpected error; closing the connection from %s", self.peer.host)
+        finally:
+            self.peer.is_gone = True
+            self._claim.release()
+            self._abandon_replies()
+            self._transport.close()
+
+    def close(self) -> None:
+        """End the connection; parked answers are dropped, work that was begun is finished."""
+        self._scope.cancel()
+
+    def abort(self) -> None:
+        """End the connection at once, whatever it does; what was read and not begun never is."""
+        self._aborted = True
+        self._scope.cancel()
+        self._work.cancel()
+
+    def reset(self) -> None:
+        """As `abort`, and let the peer see an error rather than an end."""
+        self._transport.reset()
+        self.abort()
+
+    def _give_up(self) -> None:
+        """Others wait for memory that a request holds of which hardly anything comes any more."""
+        logger.warning(
+            "closing the connection from %s: a large request comes too slowly while others wait for "
+            "its memory (queued.max.request.bytes)",
+            self.peer.host,
+        )
+        self.close()
+
+    @property
+    def owes_answers(self) -> bool:
+        """True while a request is not answered yet."""
+        return bool(self._replies or self._unsent or self._working)
+
+    @property
+    def is_working(self) -> bool:
+        """True while a request is not answered yet, but for a fetch that waits for new records."""
+        return bool(self._working or self._unsent) or any(
+            asked.api_key != ApiKey.FETCH or not _is_parked(result)
+            for asked, result, _ in self._replies
+        )
+
+    def is_overdue(self, now: float, first_request_seconds: float, idle_seconds: float) -> bool:
+        """True when the client owes its first request, or has been idle, for too long.
+
+        Who neither takes its answers nor lets them become fewer is idle as well: whether somebody is
+        still there is not seen while nothing is read.
+        """
+        if self._claim.is_waiting:
+            return False  # it is not the client's fault
+        if not self.requests:
+            return now - self.opened_at > first_request_seconds
+        is_idle = self._owes_too_much or not self.owes_answers
+        return is_idle and now - self.active_at > idle_seconds
+
+    # -- reader
+
+    async def _read_all(self) -> None:
+        try:
+            while await self._read_some():
+                self._turn.begin()
+                self._working = True
+                await self._handle_frames()
+                self._working = False
+                self._send_or_hand_over()
+                await self._wait_until_answers_are_taken()
+        except (Refused, FrameError, DecodeError) as error:
+            self._log_refusal(error)
+        finally:
+            self._working = False
+
+    async def _read_some(self) -> bool:
+        """Receive once; False when the peer has closed."""
+        if self._gone:
+            return False
+        buffer = self._frames.next_buffer()
+        try:
+            if buffer is not None:
+                size = await self._read_large(buffer)
+            else:
+                data = await self._transport.receive(RECEIVE_BYTES)
+                size = len(data)
+                self._frames.feed(data)
+        except trio.ClosedResourceError:  # by the writer, which has found nobody there
+            return False
+        self.active_at = trio.current_time()
+        return size > 0
+
+    async def _read_large(self, buffer: memoryview) -> int:
+        """Receive a part of a large request, once there is room for more of such."""
+        self._claim.count(self._frames.held, len(buffer))
+        if not self._claim.may_go_on:
+            await self._claim.wait()
+            self.opened_at = trio.current_time()
+        size = await self._transport.receive_into(buffer[:RECEIVE_BYTES])
+        self._frames.received(size)
+        self._claim.count(self._frames.held, len(buffer) - size)
+        return size
+
+    async def _handle_frames(self) -> None:
+        light = 0
+        for frame in self._frames:
+            header, offset = decode_request_header(frame)
+            self.requests += 1
+            if header.api_key == _PRODUCE:
+                self._appending = True
+            elif self._appending:
+                await self._finish(self._until_appended())
+                if self._aborted:
+                    return
+            api = self._apis.get(header.api_key)
+            unfinished: Awaitable[None] | None
+            if api is None or header.api_version not in api.versions:
+                self._refuse_or_answer(header)
+                unfinished = None
+            elif self._gone and api.only_looks:
+                unfinished = None
+            elif len(frame) > SMALL_BYTES:
+                unfinished = self._handle_large(api, header, frame, offset)
+            else:
+                request, _, rows = decode_counted(
+                    api.request_class, frame, header.api_version, offset
+                )
+                if self._traced:
+                    self._trace(header, request)
+                unfinished = self._handle(api, header, request, rows)
+            if unfinished is not None:
+                await self._finish(unfinished)
+            elif header.api_key == _PRODUCE and len(frame) <= LIGHT_BYTES and light < LIGHT_MAX:
+                light += 1
+                continue
+            light = 0
+            self._claim.release()
+            if self._turn.is_over or self._owes_too_much:
+                await self._let_others()
+            if self._aborted:
+                return
+
+    async def _handle_large(
+        self, api: Api, header: RequestHeader, frame: memoryview, offset: int
+    ) -> None:
+        """Decode a large request in turns with other clients, and handle it."""
+        rows_max = self._node.config.request_max_rows
+        version = header.api_version
+        request, _, rows = await self._turn.finish(
+            decode_in_slices(api.request_class, frame, version, offset, objects_max=rows_max)
+        )
+        if self._traced:
+            self._trace(header, request)
+        unfinished = self._handle(api, header, request, rows)
+        if unfinished is not None:
+            await unfinished
+
+    def _trace(self, header: RequestHeader, request: Any) -> None:
+        """Log a request, for those who want to see all of them."""
+        wire_logger.debug("%s > %s %s", self.peer.host, header, request)
+
+    def _handle(
+        self, api: Api, header: RequestHeader, request: Any, rows: int = 0
+    ) -> Awaitable[None] | None:
+        """Do the ordered work of one request, and give its answer a place in the queue.
+
+        Parameters: `rows` is how many array elements the request has.
+
+        Returns None when that is done, as it mostly is, or what is to be awaited for it.
+        """
+        result = api.handler(self._context(header), request)
+        if type(result) is CoroutineType:
+            return self._work_and_reply(header, result, rows)
+        if rows > SMALL_ROWS:
+            return self._reply_slowly(header, result, rows)
+        self._reply(header, result, rows)
+        return None
+
+    def _context(self, header: RequestHeader) -> Context:
+        return Context(
+            self._node, self._apis, self.peer, header.client_id, header.api_version, self._turn
+        )
+
+    async def _work_and_reply(
+        self, header: RequestHeader, work: Coroutine[Any, Any, Any], rows: int
+    ) -> None:
+        await self._reply_slowly(header, await work, rows)
+
+    async def _finish(self, work: Awaitable[None]) -> None:
+        """Finish what is to be done for a request before the next one is looked at.
+
+        Once it is begun it comes to its end, whether or not anybody waits for the answer; only
+        `abort` ends it.
+        """
+        self._send_or_hand_over()
+        with trio.CancelScope(shield=True) as self._work:
+            await work
+
+    async def _until_appended(self) -> None:
+        """Wait until what was produced before is in place, or its time is over."""
+        for reply in [each for asked, each, _ in self._replies if asked.api_key == _PRODUCE]:
+            if isinstance(reply, Pending):
+                await reply.until_ready()
+        self._appending = False
+
+    @property
+    def _owes_too_much(self) -> bool:
+        size = self._queued_bytes + sum(map(len, self._unsent))
+        return size > self._unsent_bytes_max or len(self._replies) > REPLIES_MAX
+
+    async def _let_others(self) -> None:
+        """Let others have their turn, and wait while the client does not take its answers."""
+        self._send_or_hand_over()
+        with trio.CancelScope(shield=True):
+            await self._turn.next()
+        if self._owes_too_much:
+            await self._wait_until_answers_are_taken()
+            self._turn.begin()
+
+    async def _wait_until_answers_are_taken(self) -> None:
+        while self._owes_too_much and not self._gone:
+            self._fewer_replies = trio.Event()
+            await self._fewer_replies.wait()
+            self.active_at = trio.current_time()
+
+    def _send_or_hand_over(self) -> None:
+        """Send what is ready if nothing is before it; leave the rest to the writer."""
+        if self._writer_idle:
+            try:
+                self._unsent = self._transport.send_now(self._take_ready())
+            except OSError as error:
+                self._peer_has_gone(error)
+            if self._replies or self._unsent or self._gone:
+                self._writer_idle = False
+                self._more_replies.set()
+
+    def _finish_reading(self) -> None:
+        """Nothing more comes in: answers that are ready still go out, parked ones are dropped."""
+        self._reading = False
+        self._more_replies.set()
+        if self._parked:
+            self._scope.cancel()
+
+    def _reply(self, header: RequestHeader, result: Any, rows: int = 0) -> None:
+        """Give what came of a request its place in the queue; None is no answer."""
+        if isinstance(result, (Pending, Waiting)):
+            self._queue(header, result, rows * ROW_BYTES)
+        elif result is not None:
+            parts = self._encode(header, result)
+            self._queue(header, parts, _size_of(parts))
+
+    async def _reply_slowly(self, header: RequestHeader, result: Any, rows: int) -> None:
+        """As `_reply`, for who may have much to say."""
+        if self._gone or result is None or isinstance(result, (Pending, Waiting)):
+            self._reply(header, result, rows)
+        else:
+            parts = await self._encode_slowly(header, result)
+            self._queue(header, parts, _size_of(parts))
+
+    def _queue(self, header: RequestHeader, reply: Parts | Unencoded, size: int) -> None:
+        if self._gone:
+            abandon(reply)
+            return
+        self._queued_bytes += size
+        self._replies.append((header, reply, size))
+
+    def _refuse_or_answer(self, header: RequestHeader) -> None:
+        """Only an unknown version of ApiVersions has an answer (KIP-511); all others close."""
+        if header.api_key == ApiKey.API_VERSIONS:
+            self._reply(header._replace(api_version=0), refuse_version(self._apis))
+            return
+        software = self.peer.software or "unknown software"
+        raise Refused(
+            f"{_api_name(header.api_key)} version {header.api_version}, asked by {software}, "
+            "is not served"
+        )
+
+    def _log_refusal(self, error: Exception) -> None:
+        """Say why; the same reason again is for debugging only, or a retrying client fills the log."""
+        level = logging.WARNING if self._node.is_news(str(error)) else logging.DEBUG
+        logger.log(
+            level,
+            "closing the connection from %s: %s%s",
+            self.peer.host,
+            str(error),  # not itself: it knows its frames, and who keeps log records keeps them
+            TOO_MANY if isinstance(error, TooManyElements) else self._frames.hint(),
+        )
+
+    # -- writer
+
+    async def _write_all(self) -> None:
+        try:
+            while (self._reading or self.owes_answers) and not self._gone:
+                if self._unsent:
+                    await self._transport.writable()
+                    self._unsent = self._transport.send_now(self._unsent)
+                elif self._replies:
+                    await self._resolve_first()
+                    self._unsent = self._transport.send_now(self._take_ready())
+                else:
+                    self._writer_idle = True
+                    self._more_replies = trio.Event()
+                    await self._more_replies.wait()
+                self._fewer_replies.set()
+        except OSError as error:
+            self._peer_has_gone(error)
+        if not self._gone:
+            self._scope.cancel()
+
+    async def _resolve_first(self) -> None:
+        """Wait until the first answer is ready, and encode what takes longer than a turn.
+
+        Raises OSError when nobody is there any more to be answered.
+        """
+        asked, reply, size = self._replies[0]
+        if isinstance(reply, list) or _is_quick(reply, size):
+            await trio.lowlevel.checkpoint()  # who has much to send takes turns with the others
+            return
+        response = await self._response_of(reply)
+        if isinstance(reply, Waiting) or _is_long(size):
+            parts = await self._encode_slowly(asked, response)
+        else:
+            parts = self._encode(asked, response)
+        encoded_size = _size_of(parts)
+        self._queued_bytes += encoded_size - size
+        self._replies[0] = asked, parts, encoded_size
+
+    async def _response_of(self, reply: Unencoded) -> Any:
+        """The response that a reply stands for, when it is there. Raises OSError if none will be."""
+        if isinstance(reply, Waiting) or not reply.ready:
+            if not self._reading:
+                raise OSError("the client closed before its answer was ready")
+            self._parked = True
+        response = await (reply.wait() if isinstance(reply, Pending) else reply.begin())
+        # The client may have gone in the same moment; half an answer would be worse than none.
+        await trio.lowlevel.checkpoint_if_cancelled()
+        self._parked = False
+        if response is None:
+            raise OSError("the answer was given up")
+        return response
+
+    def _take_ready(self) -> Parts:
+        """The answers that are ready, in order, up to about `SEND_BYTES`."""
+        ready: Parts = []
+        taken = 0
+        while self._replies and taken < SEND_BYTES:
+            asked, reply, size = self._replies[0]
+            taken += size
+            if not isinstance(reply, list):
+                if not _is_quick(reply, size):
+                    break
+                if reply.response is None:
+                    raise OSError("the answer was given up")
+                reply = self._encode(asked, reply.response)
+                taken += _size_of(reply) - size
+            self._replies.popleft()
+            self._queued_bytes -= size
+            ready += reply
+        return ready
+
+    def _encode(self, asked: RequestHeader, response: Any) -> Parts:
+        key, version = asked.api_key, asked.api_version
+        if self._traced:
+            self._trace_response(asked, response)
+        return encode_response(asked.correlation_id, key, version, response)
+
+    async def _encode_slowly(self, asked: RequestHeader, response: Any) -> Parts:
+        """As `_encode`, in turns with other clients."""
+        key, version = asked.api_key, asked.api_version
+        if self._traced:
+            self._trace_response(asked, response)
+        return await self._turn.finish(
+            encode_response_in_slices(asked.correlation_id, key, version, response)
+        )
+
+    def _trace_response(self, asked: RequestHeader, response: Any) -> None:
+        told = response.decoded() if isinstance(response, Encoded) else response
+        wire_logger.debug("%s < %d %s", self.peer.host, asked.correlation_id, told)
+
+    def _peer_has_gone(self, error: OSError) -> None:
+        """Nobody is there to be answered; what was read is finished all the same."""
+        logger.debug("connection from %s ended: %s", self.peer.host, error)
+        self._gone = True
+        self._abandon_replies()
+        self._fewer_replies.set()
+        self._transport.close()
+
+    def _abandon_replies(self) -> None:
+        for _, reply, _ in self._replies:
+            abandon(reply)
+        self._replies.clear()
+        self._unsent.clear()
+        self._queued_bytes = 0
+
+
+def _is_parked(reply: Parts | Unencoded) -> bool:
+    """Whether an answer has to be waited for."""
+    return isinstance(reply, Waiting) or (isinstance(reply, Pending) and not reply.ready)
+
+
+def _is_quick(reply: Unencoded, size: int) -> TypeGuard[Pending[Any]]:
+    """Whether an answer that is not encoded yet can go out at once."""
+    return not (_is_parked(reply) or _is_long(size))
+
+
+def _is_long(size: int) -> bool:
+    """Whether it takes long to encode an answer."""
+    return size > SMALL_ROWS * ROW_BYTES
+
+
+def _size_of(parts: Parts) -> int:
+    return len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
+
+
+def abandon(reply: Any) -> None:
+    """Nobody waits for an answer any more."""
+    if isinstance(reply, Pending):
+        reply.abandon()
+
+
+def _api_name(key: int) -> str:
+    try:
+        return f"{ApiKey(key).api_name} ({key})"
+    except ValueError:
+        return f"API key {key}"

@@ -1,0 +1,334 @@
+"""The only module that opens Kafka listeners."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import math
+import socket
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import trio
+
+from kbroker.client.endpoint import Endpoint
+from kbroker.handlers.context import Peer
+from kbroker.handlers.registry import Api
+from kbroker.node.node import Node
+from kbroker.runtime.descriptors import shares
+
+from .connection import Connection
+from .transport import PlainTransport, Transport
+
+logger = logging.getLogger(__name__)
+
+LOOPBACK = ("127.0.0.1", "::1")
+LOOPBACK_NAMES = ("localhost", *LOOPBACK)
+BIND_TRIES = 20
+REAP_SECONDS = 0.5
+DRAIN_SECONDS = 0.005
+_SHARING = getattr(socket, "SO_EXCLUSIVEADDRUSE", socket.SO_REUSEADDR)
+"""An address can be taken again while connections of an earlier run come to their ends; Windows
+allows that anyway, and has another option so that nobody else takes it as well."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """Where clients come in. Port 0 is a free one; `advertised` None tells what they dialled."""
+
+    name: str
+    host: str
+    port: int
+    advertised: Endpoint | None = None
+
+
+class CannotListen(Exception):
+    """A listener's address cannot be bound; the message says what to do."""
+
+
+ConnectionClass = Callable[..., Connection]
+Bound = list[tuple[Listener, trio.socket.SocketType]]
+
+
+async def bind_all(listeners: Sequence[Listener]) -> Bound:
+    """Take the addresses of all listeners, or none; nobody can connect before `listen_all`.
+
+    Raises CannotListen.
+    """
+    bound: Bound = []
+    try:
+        for listener in listeners:
+            bound += [(listener, each) for each in await _bind(listener)]
+    except BaseException:
+        close_all(bound)
+        raise
+    return bound
+
+
+def listen_all(bound: Bound, backlog: int) -> None:
+    """Let clients connect; they wait until somebody accepts them. Raises CannotListen."""
+    for listener, each in bound:
+        try:
+            each.listen(backlog)
+        except OSError as error:  # somebody else took the same address, and was faster
+            raise _cannot_listen(listener.host, each.getsockname()[1], error) from None
+
+
+def close_all(bound: Bound) -> None:
+    """Close the sockets of listeners."""
+    for _, each in bound:
+        each.close()
+
+
+async def _bind(listener: Listener) -> list[trio.socket.SocketType]:
+    """The listener's sockets: of both loopback families for a loopback host, else of one.
+
+    Raises CannotListen.
+    """
+    if listener.host not in LOOPBACK_NAMES:
+        return await _open(listener.host, listener.port)
+    for _ in range(BIND_TRIES):
+        first = await _open(LOOPBACK[0], listener.port)
+        port = first[0].getsockname()[1]
+        try:
+            return first + await _open(LOOPBACK[1], port)
+        except CannotListen:
+            if listener.port or not _has_ipv6():
+                return first
+            first[0].close()  # the kernel's choice is free in one family only: again
+    raise CannotListen("found no port that is free on 127.0.0.1 and ::1; name one with --port")
+
+
+def _has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind((LOOPBACK[1], 0))
+    except OSError:
+        return False
+    return True
+
+
+async def _open(host: str, port: int) -> list[trio.socket.SocketType]:
+    """Sockets that are bound to an address, one for each family that it has here."""
+    opened: list[trio.socket.SocketType] = []
+    try:
+        for family, kind, protocol, _, address in await trio.socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        ):
+            each = trio.socket.socket(family, kind, protocol)
+            opened.append(each)
+            each.setsockopt(socket.SOL_SOCKET, _SHARING, 1)
+            if family == socket.AF_INET6:
+                each.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            await each.bind(address)
+    except OSError as error:
+        for each in opened:
+            each.close()
+        raise _cannot_listen(host, port, error) from None
+    return opened
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> CannotListen:
+    if error.errno == errno.EADDRINUSE:
+        return CannotListen(
+            f"port {port} on {host} is in use; stop its owner, or choose another one: --port 0 "
+            "lets the system choose"
+        )
+    if error.errno == errno.EACCES:
+        return CannotListen(
+            f"port {port} on {host} is not for everybody ({error.strerror}); name one above 1023 "
+            "with --port, or start with the right to it"
+        )
+    return CannotListen(
+        f"cannot listen on {host} ({error.strerror}); name an address of this machine with --host"
+    )
+
+
+class Server:
+    """Accepts clients of one node on its listeners, within the limits of the configuration.
+
+    `bound` are sockets that listen when it is `run`. `connection_class` serves each
+    client; the test kit has one of its own; `nodes` is how many share the descriptors of this process.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        apis: Mapping[int, Api],
+        bound: Bound,
+        connection_class: ConnectionClass = Connection,
+        *,
+        nodes: int = 1,
+    ) -> None:
+        self.connections: set[Connection] = set()
+        self._node = node
+        self._apis = apis
+        self._connection_class = connection_class
+        self._sockets = bound
+        self._open = 0
+        self._per_host: Counter[str] = Counter()
+        self._connections_max = max(shares().connections // nodes, 1)
+        self._next_accept = 0.0
+        self._accepting = trio.CancelScope()
+
+    def endpoints(self) -> list[tuple[Listener, Endpoint]]:
+        """Each listener's address, with the port that the kernel chose."""
+        addresses: dict[Listener, Endpoint] = {}
+        for listener, each in self._sockets:
+            addresses.setdefault(listener, Endpoint(*each.getsockname()[:2]))
+        return list(addresses.items())
+
+    def advertised(self) -> dict[str, Endpoint]:
+        """Where each listener is reached, by name, if nothing else is known of the client."""
+        found = {}
+        for listener, each in self.endpoints():
+            told = listener.advertised or each
+            found[listener.name] = told if told.port else told._replace(port=each.port)
+        return found
+
+    def endpoint(self) -> Endpoint:
+        """The address of the first listener."""
+        return self.endpoints()[0][1]
+
+    async def run(self) -> None:
+        """Accept until `stop_accepting`; serve until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._reap)
+            with self._accepting:
+                async with trio.open_nursery() as accepting:
+                    for listener, each in self._sockets:
+                        accepting.start_soon(
+                            partial(
+                                trio.serve_listeners,
+                                partial(self._serve, listener),
+                                [trio.SocketListener(each)],
+                                handler_nursery=nursery,
+                            )
+                        )
+            close_all(self._sockets)
+
+    def stop_accepting(self) -> None:
+        """Close the door; connections that are open stay open."""
+        self._accepting.cancel()
+
+    async def drain(self) -> None:
+        """Wait until no client is owed an answer."""
+        # There are many connections and no one event to wait for.
+        while any(each.owes_answers for each in self.connections):  # noqa: ASYNC110
+            await trio.sleep(DRAIN_SECONDS)
+
+    def close_connections(self) -> None:
+        """End all connections at once, whatever they do."""
+        for connection in tuple(self.connections):
+            connection.abort()
+
+    def reset_connections(self) -> None:
+        """End all connections as a process that is killed does: what is not sent yet never is."""
+        for connection in tuple(self.connections):
+            connection.reset()
+
+    async def _serve(self, listener: Listener, stream: trio.SocketStream) -> None:
+        try:
+            host = stream.socket.getpeername()[0]
+            local = Endpoint(*stream.socket.getsockname()[:2])
+        except OSError:  # the client reset the connection before anybody looked at it
+            stream.socket.close()
+            return
+        try:
+            await self.serve(
+                Peer(host, local, listener.name, listener.advertised),
+                lambda: PlainTransport(stream.socket),
+            )
+        finally:
+            stream.socket.close()
+
+    async def serve(self, peer: Peer, transport: Callable[[], Transport]) -> None:
+        """Serve one client until its connection ends, if it may come in at all.
+
+        `transport` makes what its bytes come through; a client that may not come in needs none.
+        """
+        if not self._admit(peer.host):
+            return
+        # From here on it counts, also while it waits for its turn.
+        self._open += 1
+        self._per_host[peer.host] += 1
+        try:
+            self._warn_of_misleading(peer)
+            await trio.sleep_until(self._turn())
+            await self._serve_admitted(transport(), peer)
+        finally:
+            self._open -= 1
+            self._per_host[peer.host] -= 1
+            if not self._per_host[peer.host]:
+                del self._per_host[peer.host]
+
+    async def _serve_admitted(self, transport: Transport, peer: Peer) -> None:
+        connection = self._connection_class(
+            self._node,
+            self._apis,
+            transport,
+            peer,
+            frame_bytes_max=self._node.config.request_max_bytes,
+        )
+        self.connections.add(connection)
+        try:
+            await connection.serve()
+        finally:
+            self.connections.discard(connection)
+
+    def _admit(self, host: str) -> bool:
+        config = self._node.config
+        if self._open >= config.max_connections:
+            logger.warning("refusing %s: max.connections are open", host)
+            return False
+        if self._open >= self._connections_max:
+            if self._node.is_news("out of descriptors"):
+                logger.warning(
+                    "refusing %s and others: %d connections are open, and what is left of this "
+                    "process's descriptors the logs need; raise its limit of open files (ulimit -n)",
+                    host,
+                    self._open,
+                )
+            return False
+        limit = config.connections_max_from(host)
+        if self._per_host[host] >= limit:
+            logger.warning(
+                "refusing %s: it has %d connections open (max.connections.per.ip)", host, limit
+            )
+            return False
+        return True
+
+    def _warn_of_misleading(self, peer: Peer) -> None:
+        """A client on another machine that is told a loopback address will dial itself."""
+        told = peer.advertised.host if peer.advertised else ""
+        if told in LOOPBACK_NAMES and peer.host not in LOOPBACK_NAMES:
+            message = (
+                f"clients on {peer.host} are told to connect to {peer.advertised}, which is their "
+                "own machine; set --advertise to an address that they can reach"
+            )
+            if self._node.is_news(message):
+                logger.warning("%s", message)
+
+    def _turn(self) -> float:
+        """When the next connection may be served: max.connection.creation.rate of them a second.
+
+        A second's worth may come at once; what comes faster is held back, not refused.
+        """
+        interval = 1 / max(self._node.config.max_connection_creation_rate, 1)
+        now = trio.current_time()
+        self._next_accept = max(self._next_accept + interval, now - 1)
+        return max(self._next_accept, now)
+
+    async def _reap(self) -> None:
+        """Close connections that are idle, or that never sent a whole first request."""
+        first_seconds = self._node.config.first_request_timeout_ms / 1000
+        idle_ms = self._node.config.connections_max_idle_ms
+        idle_seconds = idle_ms / 1000 if idle_ms >= 0 else math.inf
+        while True:
+            await trio.sleep(REAP_SECONDS)
+            now = trio.current_time()
+            for connection in tuple(self.connections):
+                if connection.is_overdue(now, first_seconds, idle_seconds):
+                    connection.close()

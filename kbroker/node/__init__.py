@@ -1,0 +1,1 @@
+"""One member of the cluster, and what it answers with."""

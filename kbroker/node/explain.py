@@ -1,0 +1,210 @@
+"""Why a group, a transaction or a partition is as it is: the changes that led there, each with its
+cause.
+
+Coordinators report their changes to `Shards.run`, partitions to the `Node`; both keep them in a
+`History`. Here they become sentences.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from kbroker.cluster import NO_LEADER, TRANSACTIONS_TOPIC, Partition, PartitionChange
+from kbroker.coordinator import (
+    Event,
+    Transaction,
+    TransactionCoordinator,
+    TransactionEvent,
+    TransactionState,
+    some_of,
+)
+from kbroker.protocol.errors import KafkaError
+from kbroker.storage.log import Log
+from kbroker.text.printable import printable
+
+if TYPE_CHECKING:
+    from .node import Node
+
+PREPARING = "PreparingRebalance"
+REBALANCING = (PREPARING, "CompletingRebalance")
+
+
+class Line(NamedTuple):
+    """One change, or something else that happened, at a moment of log time."""
+
+    at_ms: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"{clock_time(self.at_ms)}.{self.at_ms % 1000:03d} {printable(self.text)}"
+
+
+class Explanation(NamedTuple):
+    """How something stands now, and what led there, oldest first."""
+
+    now: str
+    past: list[Line]
+
+    def beside(self, lines: Iterable[Line]) -> Explanation:
+        """The same with what happened from outside, in order of time: causes before effects."""
+        return Explanation(self.now, sorted([*lines, *self.past], key=lambda line: line.at_ms))
+
+    def __str__(self) -> str:
+        return "\n".join([printable(self.now), *(f"  {line}" for line in self.past)])
+
+
+def explain_group(node: Node, group_id: str) -> Explanation:
+    """Why a group is in the state in which it is."""
+    past = list(group_lines(node.groups.history.of(group_id)))
+    try:
+        coordinator = node.groups.shard(group_id).coordinator
+        standing = coordinator.standing(group_id, node.groups.now())
+    except KafkaError as error:
+        return Explanation(f"group {group_id} has no coordinator here: {error}", past)
+    return Explanation(standing or f"there is no group {group_id}", past)
+
+
+def group_lines(events: Iterable[Event]) -> Iterator[Line]:
+    """Sentences about the changes of one group."""
+    before = None
+    for event in events:
+        if event.state == PREPARING != before:
+            text = f"rebalance {event.generation + 1} because {cause_of(event)}"
+        else:
+            text = f"{cause_of(event)}; {event.state}, generation {event.generation}"
+        before = event.state
+        yield Line(event.at_ms, text)
+
+
+def rebalance_ended_by(past: Sequence[Event], event: Event) -> str | None:
+    """Why the rebalance began that ends with this event of a group; None when it ends none."""
+    if event.state in REBALANCING:
+        return None
+    steps = list(itertools.takewhile(lambda each: each.state in REBALANCING, reversed(past)))
+    return cause_of(steps[-1]) if steps else None
+
+
+def cause_of(event: Event) -> str:
+    """The cause of a group's change, with the time that it took."""
+    if event.since_ms is None:
+        return event.cause
+    return f"{event.cause} {clock_time(event.since_ms)}-{clock_time(event.at_ms)}"
+
+
+def explain_transaction(node: Node, transactional_id: str) -> Explanation:
+    """Where a transaction stands, and why."""
+    past = list(_transaction_lines(node.transactions.history.of(transactional_id)))
+    if TRANSACTIONS_TOPIC not in node.cluster.topics:
+        return Explanation(f"there is no transactional id {transactional_id}", past)
+    try:
+        coordinator = node.transactions.shard(transactional_id).coordinator
+    except KafkaError as error:
+        now = f"transactional id {transactional_id} has no coordinator here: {error}"
+        return Explanation(now, past)
+    return Explanation(_transaction_now(node, coordinator, transactional_id), past)
+
+
+def _transaction_now(node: Node, coordinator: TransactionCoordinator, transactional_id: str) -> str:
+    known = coordinator.transactions.get(transactional_id)
+    if known is None:
+        return f"there is no transactional id {transactional_id}"
+    who = f"producer {known.producer_id}, epoch {known.epoch},"
+    where = some_of([f"{topic}-{index}" for topic, index in sorted(known.partitions)])
+    if known.state is TransactionState.ONGOING:
+        does = f"has a transaction {_open_since(node, known)} in {where}"
+        deadline_ms = coordinator.deadline(transactional_id)
+        if deadline_ms is not None:
+            left_ms = max(deadline_ms - node.clock.coordinator_ms(), 0)
+            does += f"; it is aborted in {left_ms / 1000:.1f} s"
+    elif known.state.is_prepared:
+        does = f"has markers to be written to {where}"
+    else:
+        does = "has no transaction open"
+    return f"transactional id {transactional_id} is {known.state.label}: {who} {does}"
+
+
+def _open_since(node: Node, transaction: Transaction) -> str:
+    open_ms = max(node.clock.log_ms() - transaction.started_ms, 0)
+    return f"open since {clock_time(transaction.started_ms)} ({open_ms / 1000:.1f} s)"
+
+
+def _transaction_lines(events: Iterable[TransactionEvent]) -> Iterator[Line]:
+    for event in events:
+        now = f"{event.state}, producer {event.producer_id}, epoch {event.epoch}"
+        yield Line(event.at_ms, f"{event.cause}; {now}")
+
+
+def explain_partition(node: Node, topic: str, index: int) -> Explanation:
+    """Why a partition is served, or is not, and what holds up readers of committed records."""
+    past = [*node.history.of((topic, None)), *node.history.of((topic, index))]
+    return Explanation(_partition_now(node, topic, index), []).beside(past)
+
+
+def _partition_now(node: Node, topic: str, index: int) -> str:
+    name = f"partition {topic}-{index}"
+    partition = node.cluster.partition(topic, index)
+    if partition is None:
+        known = node.cluster.topic(topic)
+        if known is None:
+            return f"there is no {name}: there is no topic {topic}"
+        return f"there is no {name}: topic {topic} has {len(known.partitions)} partitions"
+    if partition.leader == NO_LEADER:
+        return f"{name} has no leader: none of its nodes {partition.replicas} runs; start one"
+    if partition.leader != node.id:
+        return f"{name} is led by node {partition.leader}; ask that one"
+    reason = node.why_offline(topic, index)
+    if reason is not None:
+        return f"{name} is offline on node {node.id}: {reason}"
+    refusal = node.logs.refusal(topic, index)
+    if refusal is not None:
+        return f"{name} can be read, but takes no records on node {node.id}: {refusal}"
+    log = node.logs.get(topic, index)
+    now = f"{name} is online: {_placing(partition)}"
+    if log is not None and holds_back_readers(log):
+        return f"{now}; {_held_up(node, topic, index, log)}"
+    return now
+
+
+def holds_back_readers(log: Log) -> bool:
+    """Whether readers of committed records see less than others."""
+    return log.last_stable_offset < log.high_watermark
+
+
+def _held_up(node: Node, topic: str, index: int, log: Log) -> str:
+    offset = log.last_stable_offset
+    first = f"readers of committed records see nothing from offset {offset} on"
+    starts = ((it.transaction_start, producer_id) for producer_id, it in log.producers)
+    producer_id = next((each for start, each in starts if start == offset), None)
+    if producer_id is None:
+        return f"{first}: the end of a transaction is just being written"
+    for _, name, known in node.transactions.known():
+        if known.producer_id == producer_id and known.state is TransactionState.ONGOING:
+            who = f"producer {producer_id} (transactional id {name})"
+            return f"{first}: {who} has a transaction {_open_since(node, known)} there"
+        if known.producer_id == producer_id and known.state.is_prepared:
+            return f"{first}: the transaction of {name} is {known.state.label}, a marker is due"
+    return (
+        f"{first}: producer {producer_id} has a transaction open there of which no coordinator of "
+        f"this node knows; `kbroker cluster txn abort {topic} {index} {offset}` ends it"
+    )
+
+
+def change_of(change: PartitionChange) -> str:
+    """What changed in a partition's place in the cluster, in words."""
+    after = change.after
+    if after.leader == NO_LEADER:
+        return f"lost its leader, node {change.before.leader}"
+    return _placing(after)
+
+
+def _placing(partition: Partition) -> str:
+    in_sync = ", ".join(map(str, partition.isr))
+    return f"node {partition.leader} leads in epoch {partition.leader_epoch}, in sync: {in_sync}"
+
+
+def clock_time(at_ms: int) -> str:
+    """A moment of log time as logs show it: the time of day, to the second."""
+    return time.strftime("%H:%M:%S", time.localtime(at_ms / 1000))

@@ -1,0 +1,1 @@
+"""The partitions of a node: their logs, their roles and what keeps them in order."""

@@ -1,0 +1,156 @@
+"""Compacts the logs of one node in the background, the dirtiest first."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+import trio
+
+from kbroker.runtime.slices import Slices
+from kbroker.storage.cleaning import discard, install, is_due, measure, plan, prepare
+from kbroker.storage.compaction import Compacted, CompactionTask
+from kbroker.storage.errors import StorageError
+from kbroker.storage.files import OsFiles
+from kbroker.storage.log import Log
+
+from .compactor import CompactionFailed, Compactor, InlineCompactor, ProcessCompactor
+
+if TYPE_CHECKING:
+    from kbroker.node.node import Node
+
+    from .replica import Replica
+
+logger = logging.getLogger(__name__)
+
+BACKOFF_SECONDS_MIN = 0.1
+
+
+class Cleaner:
+    """Finds logs that are dirty enough, has them compacted, and puts the results in place."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._again = trio.Event()
+        self._one_at_a_time = trio.Lock()
+        files = node.logs.files
+        # Another process sees the files of the operating system and no others.
+        self._compactor: Compactor = (
+            ProcessCompactor() if isinstance(files, OsFiles) else InlineCompactor(files)
+        )
+
+    async def run(self) -> None:
+        """Look for work again and again, until cancelled."""
+        while True:
+            self._again = trio.Event()
+            backoff_seconds = self._node.config.log_cleaner_backoff_ms / 1000
+            with trio.move_on_after(max(backoff_seconds, BACKOFF_SECONDS_MIN)):
+                await self._again.wait()
+            await self.clean_all()
+
+    def look_again(self) -> None:
+        """Look for work now: settings have changed."""
+        self._again.set()
+
+    async def clean_all(self) -> int:
+        """Compact until nothing is dirty enough; returns the number of runs."""
+        runs = 0
+        async with self._one_at_a_time:
+            try:
+                while cleaned := await self._clean_due():
+                    runs += cleaned
+            finally:
+                await self._compactor.rest()
+        return runs
+
+    async def _clean_due(self) -> int:
+        """Compact once what is due now; returns how many logs made progress."""
+        now_ms = self._node.clock.log_ms()
+        slices = Slices()
+        due = []
+        for replica in self._node.open_replicas():
+            log = replica.log
+            if log.config.compacted and log.offline is None:
+                with suppress(StorageError):  # whoever needs the records will say so
+                    dirtiness = measure(log, now_ms)
+                    if is_due(log, dirtiness):
+                        due.append((dirtiness.ratio, replica))
+                await slices.pause()
+        due.sort(key=lambda item: item[0], reverse=True)
+        return sum([await self._clean(replica) for _, replica in due])
+
+    async def _clean(self, replica: Replica) -> bool:
+        """Compact one log; returns whether it is cleaner than before."""
+        log = replica.log
+        try:
+            if log.wants_checkpoint:
+                await self._node.checkpoint()
+            task = self._plan(log)
+            if task is None:
+                return False
+            began = trio.current_time()
+            result = await self._compactor.compact(task)
+            if not await self._put_in_place(log, task, result):
+                return False
+        except CompactionFailed as failure:
+            self._report(replica, str(failure), is_damage=failure.is_damage)
+            return False
+        except StorageError as error:
+            self._report(replica, error.message or str(error))
+            return False
+        await self._node.checkpoint()
+        _report_success(log, task, result, trio.current_time() - began)
+        return result.end_offset > task.first_dirty_offset
+
+    def _plan(self, log: Log) -> CompactionTask | None:
+        if log.offline is not None:
+            return None
+        config = self._node.config
+        return plan(
+            log,
+            self._node.clock.log_ms(),
+            key_map_bytes=config.log_cleaner_dedupe_buffer_bytes,
+            decompressed_max=config.decompressed_batch_max_bytes,
+        )
+
+    async def _put_in_place(self, log: Log, task: CompactionTask, result: Compacted) -> bool:
+        files, logs, in_thread = self._node.logs.files, self._node.logs, self._node.in_thread
+        try:
+            await in_thread(partial(logs.note_compaction, log))
+            segments = await in_thread(partial(prepare, files, task, result))
+            is_in_place = install(log, task, result, segments)
+        except StorageError:
+            await in_thread(partial(discard, files, task, result))
+            raise
+        if not is_in_place:
+            await in_thread(partial(discard, files, task, result))
+        return is_in_place
+
+    def _report(self, replica: Replica, message: str, *, is_damage: bool = False) -> None:
+        if is_damage:
+            replica.log.fail(message)
+            error = StorageError(message)
+            self._node.report_storage_error(replica.topic, replica.index, error)
+            return
+        text = f"{replica.log.folder} is not compacted: {message}"
+        if not replica.log.deleted and self._node.is_news(text):
+            logger.warning("%s", text)
+
+
+def _report_success(log: Log, task: CompactionTask, result: Compacted, seconds: float) -> None:
+    if result.unreadable:
+        logger.warning(
+            "%s: %d batches could not be opened and stay whole", log.folder, result.unreadable
+        )
+    logger.debug(
+        "%s: compacted up to offset %d in %.1f s; %d of %d records and %.1f of %.1f MB are left",
+        log.folder,
+        result.end_offset,
+        seconds,
+        result.records_kept,
+        result.records_read,
+        result.bytes_kept / 1e6,
+        task.size / 1e6,
+    )

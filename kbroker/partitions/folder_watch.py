@@ -1,0 +1,178 @@
+"""Which data folders of a node take records: what one of them refuses goes to other nodes.
+
+An append that the system refuses (no room, read-only, broken) stands for all that would follow it: the
+folder takes no more of them, and nobody waits for what it cannot do. From then on a probe writes a
+few bytes there again and again; when they are durable, the folder takes records again.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import TYPE_CHECKING
+
+import trio
+
+from kbroker.cluster import Partition, Topic, TopicsChanged
+from kbroker.storage.errors import StorageError
+from kbroker.storage.manager import LogManager
+
+from .replica import Replica
+
+if TYPE_CHECKING:
+    from kbroker.node.node import Node
+
+logger = logging.getLogger(__name__)
+
+PROBE_SECONDS, PROBE_SECONDS_MAX = 0.5, 60.0
+"""Between two probes, and what that may become in a folder that refuses again and again."""
+STEADY_SECONDS = 60.0
+"""A folder that took records for so long has no past."""
+LOOK_SECONDS = 10.0
+NEARLY_FULL, NOT_SO_FULL = 0.90, 0.88
+"""Parts of a disk: above the first one somebody is told, once until it is below the second."""
+TO_MAKE_ROOM = (
+    "make room: delete records or topics (`kbroker topic trim`, `kbroker topic delete`), let "
+    "retention.bytes keep less, or give it a larger disk"
+)
+
+
+class _Folder:
+    """What is known of one data folder; times are those of trio's clock."""
+
+    def __init__(self, manager: LogManager) -> None:
+        self.manager = manager
+        self.is_nearly_full = False
+        self.refused_at = self.accepted_at = -math.inf
+        self._wait_seconds = PROBE_SECONDS
+
+    @property
+    def refuses(self) -> bool:
+        return self.manager.refusal is not None
+
+    def began_to_refuse(self, now: float) -> None:
+        """Soon after the last time the first probe waits longer: leaders are not to come and go."""
+        steady = now - self.accepted_at >= STEADY_SECONDS
+        longer = min(2 * self._wait_seconds, PROBE_SECONDS_MAX)
+        self._wait_seconds = PROBE_SECONDS if steady else longer
+        self.refused_at = now
+
+    def is_probe_due(self, now: float) -> bool:
+        return self.refuses and now >= self.refused_at + self._wait_seconds
+
+
+class FolderWatch:
+    """Watches the data folders of one node; `run` it until cancelled."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._folders = {each.data_dir: _Folder(each) for each in node.logs.managers}
+        self._refused = trio.Event()
+        node.cluster.subscribe(self._on_topics_changed)
+
+    async def run(self) -> None:
+        """Probe what refuses, and look how full disks are."""
+        for folder in self._folders.values():
+            if folder.refuses:  # as it was found
+                self._begin(folder)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._probe_regularly)
+            nursery.start_soon(self._look_regularly)
+
+    # -- folders that refuse
+
+    def refused(self, replica: Replica, error: StorageError) -> None:
+        """The system refused an append: nothing more is appended in that folder until a probe."""
+        manager = self._node.logs.where(replica.topic.name, replica.index)
+        if manager.refusal is None and manager.failed is None:
+            manager.refuse(error.message or str(error))
+            self._begin(self._folders[manager.data_dir])
+
+    def _begin(self, folder: _Folder) -> None:
+        folder.began_to_refuse(trio.current_time())
+        logger.error(
+            "the data folder %s takes no records: %s; other nodes take over its partitions where "
+            "they can, the others can be read, and written again when a probe succeeds; make the "
+            "disk writable, or %s",
+            folder.manager.data_dir,
+            folder.manager.refusal,
+            TO_MAKE_ROOM,
+        )
+        self._note(folder, f"refused because {folder.manager.refusal}")
+        self.give_away()
+        self._node.following.leave_out_refused()
+        self._refused.set()
+
+    def _note(self, folder: _Folder, text: str) -> None:
+        for topic, index in folder.manager.folders():
+            self._node.note(topic, index, text)
+
+    def give_away(self) -> None:
+        """Let others have all partitions that nothing can be appended to."""
+        if self._node.logs.refuses:
+            for topic in self._node.cluster.topics.values():
+                for partition in topic.partitions:
+                    self._give_away_refused(topic, partition)
+
+    def _give_away_refused(self, topic: Topic, partition: Partition) -> None:
+        node = self._node
+        is_held = node.id in partition.isr and len(partition.isr) > 1
+        if is_held and node.logs.refusal(topic.name, partition.index) is not None:
+            node.in_sync.give_away(topic, partition.index, eligible=True)
+
+    def _on_topics_changed(self, event: TopicsChanged) -> None:
+        if self._node.logs.refuses:
+            for change in event.partitions:  # somebody may have joined who can take over
+                self._give_away_refused(change.topic, change.after)
+
+    async def _probe_regularly(self) -> None:
+        while True:
+            await self._refused.wait()
+            self._refused = trio.Event()
+            while self._node.logs.refuses:
+                await trio.sleep(PROBE_SECONDS)
+                for folder in self._folders.values():
+                    if folder.is_probe_due(trio.current_time()):
+                        await self._probe(folder)
+
+    async def _probe(self, folder: _Folder) -> None:
+        try:
+            with self._node.flusher.beside_another():
+                await self._node.in_thread(folder.manager.probe)
+        except StorageError as error:
+            logger.debug("%s: the probe failed: %s", folder.manager.data_dir, error.message)
+            return
+        folder.manager.accept()
+        folder.accepted_at = trio.current_time()
+        self._note(folder, "takes records again")
+        logger.warning(
+            "the data folder %s takes records again, after %.1f s",
+            folder.manager.data_dir,
+            folder.accepted_at - folder.refused_at,
+        )
+
+    # -- disks that fill up
+
+    async def _look_regularly(self) -> None:
+        while True:
+            for folder in self._folders.values():
+                self._look(folder)
+            await trio.sleep(LOOK_SECONDS)
+
+    def _look(self, folder: _Folder) -> None:
+        try:
+            total, free = folder.manager.usage()
+        except StorageError:
+            return
+        used = 1 - free / max(total, 1)
+        if used < NOT_SO_FULL:
+            folder.is_nearly_full = False
+        elif used >= NEARLY_FULL and not folder.is_nearly_full:
+            folder.is_nearly_full = True
+            logger.warning(
+                "the disk of the data folder %s is nearly full: %.0f %% are used, %.0f MB are free; %s",
+                folder.manager.data_dir,
+                100 * used,
+                free / 1e6,
+                TO_MAKE_ROOM,
+            )

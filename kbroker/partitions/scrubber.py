@@ -1,0 +1,99 @@
+"""Reads what is on disk again, slowly, so that rot is found before somebody needs the records."""
+
+from __future__ import annotations
+
+import logging
+import math
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+import trio
+
+from kbroker.protocol.errors import KafkaError
+from kbroker.runtime.slices import Slices
+from kbroker.storage.errors import StorageError
+from kbroker.storage.files import Files
+
+if TYPE_CHECKING:
+    from kbroker.node.node import Node
+
+    from .replica import Replica
+
+logger = logging.getLogger(__name__)
+
+SLICE_BYTES = 256 * 1024
+FIRST_ROUND_SECONDS = 60
+"""A start has better things to do."""
+
+
+class Scrubber:
+    """Compares the records in sealed segments of one node with their checksums, round by round."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._changed = trio.Event()
+
+    async def run(self) -> None:
+        """Begin a round every `log.scrub.interval.ms`, until cancelled."""
+        await self._wait(trio.current_time(), FIRST_ROUND_SECONDS)
+        while True:
+            began = trio.current_time()
+            await self.scrub_all()
+            await self._wait(began)
+
+    async def _wait(self, since: float, seconds_max: float = math.inf) -> None:
+        """Wait for the interval between rounds, which may change meanwhile."""
+        while True:
+            interval_seconds = self._node.config.log_scrub_interval_ms / 1000
+            deadline = since + min(interval_seconds, seconds_max)
+            self._changed = trio.Event()
+            with trio.move_on_at(deadline):
+                await self._changed.wait()
+            if trio.current_time() >= deadline:
+                return
+
+    def look_again(self) -> None:
+        """Settings have changed; a round that is under way goes on with them."""
+        self._changed.set()
+
+    async def scrub_all(self) -> int:
+        """Read every log once; returns how many bytes were checked."""
+        slices = Slices()
+        checked = 0
+        for name, index in self._node.logs.folders():
+            with suppress(KafkaError):
+                checked += await self._scrub(self._node.named_hosted(name, index))
+            await slices.pause()
+        return checked
+
+    async def _scrub(self, replica: Replica) -> int:
+        log = replica.log
+        log.scrub_again()
+        checked = 0
+        try:
+            while log.offline is None and (place := log.next_to_scrub()) is not None:
+                rate = self._node.config.log_scrub_bytes_per_second
+                if not rate:
+                    break
+                # The event loop finds the bytes in memory then.
+                await self._node.in_thread(partial(_read, self._node.logs.files, *place))
+                if log.offline is None:
+                    size = log.scrub(SLICE_BYTES)
+                    checked += size
+                    await trio.sleep(size / rate)
+        except StorageError as error:
+            self._node.report_storage_error(replica.topic, replica.index, error)
+            replica.wake()
+        return checked
+
+
+def _read(files: Files, path: str, position: int) -> None:
+    try:
+        file = files.open(path)
+    except FileNotFoundError:  # retention, compaction
+        return
+    try:
+        file.read(position, SLICE_BYTES)
+    finally:
+        file.close()

@@ -1,0 +1,71 @@
+"""The settings of a server from its flags, the environment and a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kbroker.config import BrokerConfig, ConfigError, KafkaEnvironment, read_kafka_environment
+
+from .listeners import parse_endpoint, split_address
+
+
+@dataclass(slots=True)
+class SettingFlags:
+    """What a command line says about settings; see the help of `kbroker serve` for each."""
+
+    host: str | None = None
+    port: int | None = None
+    advertise: str | None = None
+    data_dir: str | None = None
+    config_file: str | None = None
+    overrides: dict[str, str] = field(default_factory=dict)
+    env_config: bool = False
+    strict: bool = False
+
+
+def kafka_environment(flags: SettingFlags, environ: Mapping[str, str]) -> KafkaEnvironment:
+    """What `KAFKA_*` says; nothing unless it is asked for. Raises ConfigError."""
+    return read_kafka_environment(environ if flags.env_config else {})
+
+
+def load_settings(flags: SettingFlags, environ: Mapping[str, str]) -> BrokerConfig:
+    """Merge all places, strongest first: flags, `KBROKER_*`, `KAFKA_*`, the file.
+
+    Raises ConfigError.
+    """
+    config = BrokerConfig.load(
+        options=flags.overrides,
+        environ=environ,
+        kafka_values=kafka_environment(flags, environ).values,
+        file=Path(flags.config_file) if flags.config_file else None,
+        strict=flags.strict,
+    )
+    for origin, name, value in _settings_of_flags(flags, config):
+        config = config.overlay({name: value}, origin=origin)
+    return config
+
+
+def _settings_of_flags(flags: SettingFlags, config: BrokerConfig) -> Iterator[tuple[str, str, str]]:
+    """The flags that stand for a setting: their origin, the setting, its value."""
+    if flags.data_dir is not None:
+        if {"log.dir", "log.dirs"} & flags.overrides.keys():
+            raise ConfigError("--data-dir and -o log.dirs both say where data is; leave one out")
+        yield "--data-dir", "log.dirs", flags.data_dir
+    first = config.listeners[0]
+    name, address = split_address(first, "listeners")
+    if flags.host is not None or flags.port is not None:
+        host = address.host if flags.host is None else flags.host
+        port = address.port if flags.port is None else flags.port
+        changed = f"{name}://{address._replace(host=host, port=port)}"
+        listeners = [changed if each == first else each for each in config.items("listeners")]
+        yield "--host" if flags.port is None else "--port", "listeners", ",".join(listeners)
+    if flags.advertise is not None:
+        others = [
+            each
+            for each in config.items("advertised.listeners")
+            if split_address(each, "advertised.listeners")[0] != name
+        ]
+        told = f"{name}://{parse_endpoint(flags.advertise)}"
+        yield "--advertise", "advertised.listeners", ",".join([told, *others])

@@ -1,0 +1,103 @@
+"""A command that runs beside a broker of its own: `kbroker run`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import trio
+
+from kbroker.broker import Broker, open_broker
+from kbroker.cluster.topics import NewTopic
+from kbroker.config import BrokerConfig
+from kbroker.net.server import Listener
+
+from .declared import declare
+from .serving import ServeOptions, load_config
+
+ADDRESS_VARIABLES = ("KAFKA_BOOTSTRAP_SERVERS", "BOOTSTRAP_SERVERS", "KBROKER_BOOTSTRAP")
+CONTROL_VARIABLE = "KBROKER_CONTROL"
+TOKEN_FILE_VARIABLE = "KBROKER_CONTROL_TOKEN_FILE"
+PASSED_ON = [
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+]
+
+
+@dataclass(slots=True)
+class RunOptions:
+    """What the command line of `kbroker run` says; `data_dir` None keeps all in memory."""
+
+    command: Sequence[str]
+    topics: list[NewTopic] = field(default_factory=list)
+    seeds: Sequence[str] = ()
+    variables: Sequence[str] = ()
+    overrides: dict[str, str] = field(default_factory=dict)
+    data_dir: str | None = None
+    control: bool = False
+    disk: bool = False
+
+
+def run_command(options: RunOptions) -> int:
+    """Run a command while a broker runs; returns its exit code, 128 + n after signal n.
+
+    Raises StartFailed, ConfigError, or OSError when the command cannot be started.
+    """
+    return trio.run(_run, options, strict_exception_groups=True)
+
+
+async def _run(options: RunOptions) -> int:
+    config = load_config(ServeOptions(overrides=options.overrides))
+    async with (_controlled if options.control else _plain)(options, config) as (broker, more):
+        names = (*ADDRESS_VARIABLES, *options.variables)
+        environment = os.environ | dict.fromkeys(names, broker.bootstrap_servers) | more
+        return await _run_child(options.command, environment)
+
+
+Variables = dict[str, str]
+
+
+@asynccontextmanager
+async def _plain(
+    options: RunOptions, config: BrokerConfig
+) -> AsyncIterator[tuple[Broker, Variables]]:
+    listener = Listener("PLAINTEXT", "127.0.0.1", 0)
+    async with open_broker(config, data_dir=options.data_dir, listeners=[listener]) as broker:
+        await declare(broker, options.topics, options.seeds)
+        yield broker, {}
+
+
+@asynccontextmanager
+async def _controlled(
+    options: RunOptions, config: BrokerConfig
+) -> AsyncIterator[tuple[Broker, Variables]]:
+    """A broker that takes orders of tests, and the variables that say where."""
+    from kbroker.testing.control import controlled
+
+    async def prepare(broker: Broker) -> None:
+        await declare(broker, options.topics, options.seeds)
+
+    settings = {"config": config, "data_dir": options.data_dir, "disk": options.disk}
+    async with controlled(0, None, prepare, **settings) as (local, control):
+        variables = {CONTROL_VARIABLE: control.address, TOKEN_FILE_VARIABLE: control.token_file}
+        yield local.running.broker, variables
+
+
+async def _run_child(command: Sequence[str], environment: dict[str, str]) -> int:
+    with trio.open_signal_receiver(*PASSED_ON) as signals:
+        process = await trio.lowlevel.open_process(command, env=environment)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_pass_on, signals, process)
+            status = await process.wait()
+            nursery.cancel_scope.cancel()
+    return status if status >= 0 else 128 - status
+
+
+async def _pass_on(signals: AsyncIterator[int], process: trio.Process) -> None:
+    async for number in signals:
+        # Ctrl+C on a terminal reaches the command by itself.
+        if number != signal.SIGINT or not sys.stdin.isatty():
+            process.send_signal(number)

@@ -1,0 +1,95 @@
+"""Records of a file that are written into a broker before it is ready."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from kbroker.broker import Broker
+from kbroker.client.cluster import ClusterClient, open_cluster
+from kbroker.client.errors import ClientError
+from kbroker.client.list_offsets import LATEST, offsets_at
+from kbroker.client.ndjson import BadLine, parse_line
+from kbroker.client.producer import ANY_PARTITION, Producer
+from kbroker.client.topics import Partition
+from kbroker.cluster.topics import NewTopic
+from kbroker.protocol.errors import KafkaError
+from kbroker.protocol.records import Record
+
+from .declared import StartFailed, create
+
+logger = logging.getLogger(__name__)
+
+CHUNK_RECORDS = 1_000
+
+
+async def write_seed(broker: Broker, path: str) -> int:
+    """Write the records of a file, as `kbroker topic consume --json` prints them; returns how many.
+
+    Topics that do not exist are made. Topics that hold records already are left alone, so that a
+    restart does not write everything twice. Raises StartFailed.
+    """
+    # This process asks itself: what it advertises need not work from here.
+    async with open_cluster([broker.endpoint], direct=True) as cluster:
+        try:
+            return await _Seeding(broker, cluster, path).run()
+        except (OSError, BadLine, KafkaError, ClientError) as error:
+            raise StartFailed(f"--seed {path}: {error}") from None
+
+
+class _Seeding:
+    """One seed file on its way into the log."""
+
+    def __init__(self, broker: Broker, cluster: ClusterClient, path: str) -> None:
+        self._broker = broker
+        self._cluster = cluster
+        self._path = path
+        self._producer = Producer(cluster)
+        self._fresh: dict[str, bool] = {}
+
+    async def run(self) -> int:
+        count = 0
+        placed: dict[Partition, list[Record]] = {}
+        for number, text in _lines(self._path):
+            try:
+                line = parse_line(text, time.time_ns() // 1_000_000)
+            except BadLine as error:
+                raise BadLine(f"line {number}: {error}") from None
+            if line.topic is None:
+                raise BadLine(f'line {number} names no topic; write {{"topic": ...}}')
+            if not await self._is_fresh(line.topic):
+                continue
+            wanted = ANY_PARTITION if line.partition is None else line.partition
+            at = await self._producer.place(line.topic, line.record, wanted)
+            placed.setdefault(at, []).append(line.record)
+            count += 1
+            if count % CHUNK_RECORDS == 0:
+                await self._producer.write(placed)
+                placed = {}
+        await self._producer.write(placed)
+        return count
+
+    async def _is_fresh(self, name: str) -> bool:
+        """Whether a topic had no records when its first line came."""
+        if name not in self._fresh:
+            topic = self._broker.node.cluster.topics.get(name)
+            if topic is None:
+                await create(self._broker, NewTopic(name), f"--seed {self._path}")
+                self._fresh[name] = True
+            else:
+                partitions = [(name, part.index) for part in topic.partitions]
+                ends = await offsets_at(self._cluster, partitions, LATEST)
+                self._fresh[name] = not any(ends.values())
+                if not self._fresh[name]:
+                    logger.info("--seed: topic %s holds records already, it stays as it is", name)
+        return self._fresh[name]
+
+
+def _lines(path: str) -> Iterator[tuple[int, bytes]]:
+    """The lines of a file that are not empty, with their numbers."""
+    with Path(path).open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if line.strip():
+                yield number, line

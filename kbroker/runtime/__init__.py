@@ -1,0 +1,1 @@
+"""The ground: time, turns of the event loop, threads, log output."""

@@ -1,0 +1,134 @@
+"""How the command line writes logs: on stderr, as text or JSON. Embedding installs no handler."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import math
+import sys
+from collections.abc import Iterable, Iterator
+from contextvars import ContextVar
+from typing import Any
+
+from kbroker.text.printable import printable
+
+ACCEPT_COMPLAINT_SECONDS = 60
+logger = logging.getLogger(__name__)
+
+LEVELS = {"debug", "info", "warning", "error", "critical"}
+
+_node: ContextVar[int | None] = ContextVar("node", default=None)
+"""Which of several nodes does what is logged: its tasks and worker threads inherit it."""
+
+
+@contextlib.contextmanager
+def logged_as(node_id: int | None) -> Iterator[None]:
+    """What is logged within, and by tasks that begin within, is of that node; None: the only one."""
+    before = _node.set(node_id)
+    try:
+        yield
+    finally:
+        _node.reset(before)
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        event: dict[str, object] = {
+            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        node_id = _node.get()
+        if node_id is not None:
+            event["node"] = node_id
+        if record.exc_info:
+            event["exception"] = self.formatException(record.exc_info)
+        return json.dumps(event)
+
+
+class TextFormatter(logging.Formatter):
+    """One line a message, whatever is in it: names that clients choose cannot forge a line.
+
+    The lines of a traceback are indented, because what it quotes may have line ends.
+    """
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        node_id = _node.get()
+        record.node = "" if node_id is None else f" [node {node_id}]"
+        return printable(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:
+        return _indented(super().formatException(ei))
+
+    def formatStack(self, stack_info: str) -> str:
+        return _indented(super().formatStack(stack_info))
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"  {printable(line)}" for line in text.split("\n"))
+
+
+class OnceInAWhile(logging.Filter):
+    """Lets one record of a logger through every `seconds`, without its traceback.
+
+    For what is told ten times a second while it lasts.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self._seconds = seconds
+        self._last = -math.inf
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.created - self._last < self._seconds:
+            return False
+        self._last = record.created
+        record.exc_info = record.exc_text = None
+        return True
+
+
+def set_up_logging(levels: Iterable[str], form: str) -> None:
+    """Install the handler of the command line.
+
+    Parameters: `levels` are LEVEL or LOGGER=LEVEL; `form` is "text" or "json".
+    Raises ValueError for a level that does not exist.
+    """
+    handler = logging.StreamHandler(sys.stderr)
+    if form == "json":
+        handler.setFormatter(JsonFormatter())
+    else:
+        handler.setFormatter(
+            TextFormatter("%(asctime)s %(levelname)-7s %(name)s%(node)s: %(message)s", "%H:%M:%S")
+        )
+    # What accepts connections says each time that the process is out of descriptors.
+    logging.getLogger("trio.serve_listeners").filters[:] = [OnceInAWhile(ACCEPT_COMPLAINT_SECONDS)]
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.WARNING)
+    logging.getLogger("kbroker").setLevel(logging.INFO)
+    for text in levels:
+        name, _, level = text.rpartition("=")
+        if level.lower() not in LEVELS:
+            raise ValueError(f"{level!r} is no log level; there are {', '.join(sorted(LEVELS))}")
+        if name and not _is_known(name):
+            logger.warning(
+                "--log-level %s: nothing logs under %s; names are those of modules, such as "
+                "kbroker.protocol",
+                text,
+                name,
+            )
+        logging.getLogger(name or "kbroker").setLevel(level.upper())
+
+
+def _is_known(name: str) -> bool:
+    """Whether a logger or a module has this name: most loggers come with their module."""
+    from importlib.util import find_spec
+
+    try:
+        return name in logging.root.manager.loggerDict or find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False

@@ -1,0 +1,1 @@
+"""Text that people and other programs write and read."""

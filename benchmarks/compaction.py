@@ -76,7 +76,7 @@ async def measure_commits(folder: str) -> float:
     listeners = [Listener("PLAINTEXT", "127.0.0.1", 0)]
     async with open_broker(config, data_dir=folder, listeners=listeners) as broker:
         await broker.node.groups.create_topic()
-        replica = broker.node.named_replica("__consumer_offsets", 0)
+        replica = broker.node.partitions.named_replica("__consumer_offsets", 0)
         for number in range(COMMITS):
             value = OffsetCommitValue(
                 offset=number,
@@ -92,7 +92,7 @@ async def measure_commits(folder: str) -> float:
             if number % 1000 == 0:
                 await trio.lowlevel.checkpoint()
         replica.log.roll()
-        await broker.node.flusher.sync_now()
+        await broker.node.partitions.flusher.sync_now()
     for name in ("before", "after"):
         async with open_broker(config, data_dir=folder, listeners=listeners) as broker:
             load_seconds = await measure_load(broker, name)
@@ -109,7 +109,7 @@ async def measure_load(broker: Broker, name: str) -> float:
     began = time.perf_counter()
     await broker.node.groups.load()
     seconds = time.perf_counter() - began
-    size = broker.node.named_replica("__consumer_offsets", 0).log.size
+    size = broker.node.partitions.named_replica("__consumer_offsets", 0).log.size
     print(
         f"figures: {COMMITS:,} commits of {OFFSETS:,} offsets {name} compaction: {size / 1e6:.1f} MB, "
         f"loaded in {seconds:.2f} s",

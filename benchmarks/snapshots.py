@@ -84,14 +84,14 @@ def measure_snapshots(thread: BrokerThread, size: int, kind: str, settings: dict
 async def fill(running: RunningBroker, size: int) -> None:
     """Write so many bytes into t-0."""
     records = [Record(None, b"x" * RECORD_BYTES, 0) for _ in range(BATCH_RECORDS)]
-    replica = running.broker.node.named_replica("t", 0)
+    replica = running.broker.node.partitions.named_replica("t", 0)
     for number in range(size // (RECORD_BYTES * BATCH_RECORDS) + 1):
         batch = encode_batch(records)
         replica.append(memoryview(batch), read_header(batch), running.clock.log_ms())
         if number % BATCHES_AT_ONCE == 0:
             await trio.lowlevel.checkpoint()
-    await running.broker.node.flusher.sync_now()
-    await running.broker.node.checkpoint()
+    await running.broker.node.partitions.flusher.sync_now()
+    await running.broker.node.upkeep.checkpoint()
 
 
 class Took(NamedTuple):

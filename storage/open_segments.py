@@ -8,13 +8,18 @@ opens it again. Sealed segments keep nothing open.
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from .segment import Segment
+from typing import Protocol
 
 LOOKS_MAX = 16
 """How many segments are looked at for one that is idle, before one that is not has to go."""
+
+
+class Segment(Protocol):
+    """An active segment, as far as it matters here."""
+
+    def let_go(self, *, at_once: bool) -> bool:
+        """Close the file, unless it is in use, or `at_once` only unless it must not be; says whether."""
+        ...
 
 
 class OpenSegments:

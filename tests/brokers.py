@@ -41,7 +41,9 @@ async def started(
         nodes=nodes,
     ) as broker:
         yield broker
-        assert [each.node.unhandled_errors for each in broker.nodes] == [0] * len(broker.nodes)
+        assert [each.node.troubles.unhandled_errors for each in broker.nodes] == [0] * len(
+            broker.nodes
+        )
 
 
 @asynccontextmanager
@@ -58,7 +60,9 @@ async def started_on(
         files=files,
     ) as broker:
         yield broker
-        assert [each.node.unhandled_errors for each in broker.nodes] == [0] * len(broker.nodes)
+        assert [each.node.troubles.unhandled_errors for each in broker.nodes] == [0] * len(
+            broker.nodes
+        )
 
 
 def hand_to(broker: Broker, key: ApiKey, handler: Callable[[Context, Any], Any]) -> None:

@@ -303,7 +303,7 @@ class LocalNode:
                     await self._end_endless_lease()
                     await self._end()
                     await self.node.peers.aclose()
-                    self.node.logs.close(clean=False)
+                    self.node.partitions.logs.close(clean=False)
                 logger.warning("node %d crashed, as it was asked to", self.id)
 
     async def _end_endless_lease(self) -> None:

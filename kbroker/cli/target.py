@@ -96,7 +96,7 @@ def check_setting(key: str) -> None:
 
 def resolve(given: Mapping[str, str]) -> Target:
     """What is given, else what the environment, the profile in use and the defaults say."""
-    from .profile import current_settings
+    from .profiles import current_settings
 
     environment = os.environ.get(ENVIRONMENT)
     settings = DEFAULTS | current_settings()

@@ -137,8 +137,8 @@ class Cluster:
         self.topics_by_id: dict[uuid.UUID, Topic] = {}
         self.configs: dict[ConfigResource, StoredConfigs] = {}
         self.registrations = Registrations()
-        self.min_in_sync: Callable[[Topic], int] = _own_min_in_sync
-        """The min.insync.replicas of a topic; a node lays its defaults under that."""
+        self.default_min_in_sync = 1
+        """The min.insync.replicas of topics that have none of their own: what a node says."""
         self.features: dict[str, int] = dict(INITIAL)
         """Finalized levels (KIP-584)."""
         self.changes_seen = 0
@@ -245,6 +245,11 @@ class Cluster:
 
     def topic(self, name: str) -> Topic | None:
         return self.topics.get(name)
+
+    def min_in_sync(self, topic: Topic) -> int:
+        """The min.insync.replicas of a topic."""
+        own = topic.configs.get("min.insync.replicas")
+        return self.default_min_in_sync if own is None else int(own)
 
     def partition(self, name: str, index: int) -> Partition | None:
         topic = self.topics.get(name)
@@ -872,7 +877,3 @@ def _has_moved(change: PartitionChange) -> bool:
 
 def _configs_key(resource: ConfigResource) -> str:
     return f"{CONFIGS}{resource.type.name}/{resource.name}"
-
-
-def _own_min_in_sync(topic: Topic) -> int:
-    return int(topic.configs.get("min.insync.replicas", 1))

@@ -69,8 +69,6 @@ class Controller:
         self._wake = Changes()
         self._look_at_all = True
         self._touched: dict[tuple[int, int], Place] = {}
-        cluster.subscribe_nodes(self._on_nodes_changed)
-        cluster.subscribe(self._on_topics_changed)
 
     @property
     def in_charge(self) -> bool:
@@ -83,11 +81,13 @@ class Controller:
             and self._membership.is_registered
         )
 
-    def _on_nodes_changed(self, event: NodesChanged) -> None:
+    def nodes_changed(self, event: NodesChanged) -> None:
+        """Nodes came or went: partitions may need other leaders."""
         self._look_at_all = True
         self._wake.happened()
 
-    def _on_topics_changed(self, event: TopicsChanged) -> None:
+    def topics_changed(self, event: TopicsChanged) -> None:
+        """Look at the partitions that have changed."""
         for change in event.partitions:
             place = change.topic, change.after.index
             self._touched[change.topic.id.int, change.after.index] = place

@@ -16,7 +16,7 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.runtime.changes import Changes
 from kbroker.storage.errors import StorageError
 
-from . import Cluster, NodesChanged, PartitionChange, Registration
+from . import Cluster, NodesChanged, PartitionChange, Registration, TopicsChanged
 from .election import withdraw
 from .keys import CONTROLLER_ALIVE, live_key, node_key, ready_key
 from .registrations import NO_EPOCH, KnownNode
@@ -71,8 +71,6 @@ class Membership:
         self._news = Changes()
         self._cordoned = False
         self._cordons = Changes()
-        cluster.subscribe_nodes(self._on_nodes_changed)
-        cluster.subscribe(lambda _: self._news.happened())
 
     @property
     def lease(self) -> Lease:
@@ -172,9 +170,14 @@ class Membership:
         if registration is not None and registration.epoch == self.epoch and not registration.ready:
             await self._put_ready()
 
-    def _on_nodes_changed(self, event: NodesChanged) -> None:
+    def nodes_changed(self, event: NodesChanged) -> None:
+        """Nodes came or went; this one may be missed by the others."""
         if self.node_id in event.node_ids and self.is_registered and not self._stands_there():
             self._lose()
+        self._news.happened()
+
+    def topics_changed(self, _: TopicsChanged) -> None:
+        """Who waits for others to take over looks again."""
         self._news.happened()
 
     def _stands_there(self) -> bool:

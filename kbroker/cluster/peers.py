@@ -15,9 +15,9 @@ from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.primitives import DecodeError
 
 if TYPE_CHECKING:
-    from kbroker.node.node import Node
-
     from . import Registration
+    from .cluster import Cluster
+    from .live_config import LiveConfig
 
 Dial: TypeAlias = Callable[[Endpoint], Awaitable[trio.abc.Stream]]
 """Connects to an address. Raises OSError."""
@@ -87,8 +87,9 @@ class Peer:
 class Peers:
     """The other nodes of the cluster, as one node talks to them."""
 
-    def __init__(self, node: Node, dial: Dial = dial_tcp) -> None:
-        self._node = node
+    def __init__(self, cluster: Cluster, config: LiveConfig, dial: Dial = dial_tcp) -> None:
+        self._cluster = cluster
+        self._config = config
         self._dial = dial
         self._kept: dict[int, Peer] = {}
 
@@ -108,7 +109,7 @@ class Peers:
 
     def _is_current(self, peer: Peer) -> bool:
         registration = peer.registration
-        known = self._node.cluster.registration(registration.node_id)
+        known = self._cluster.registration(registration.node_id)
         return not peer.broken and known is not None and known.epoch == registration.epoch
 
     async def _renewed(self, node_id: int, old: Peer | None) -> Peer:
@@ -128,14 +129,14 @@ class Peers:
 
         Raises Unreachable; Gone when nobody listens there.
         """
-        registration = self._node.cluster.registration(node_id)
+        registration = self._cluster.registration(node_id)
         if registration is None:
             raise _unreachable(node_id, None, "it is not alive")
         endpoint = self.endpoint_of(registration)
         with trio.move_on_after(CONNECT_SECONDS):
             try:
                 stream = await self._dial(endpoint)
-                connection = Connection(stream, client_id_of(self._node.id))
+                connection = Connection(stream, client_id_of(self._config.static.node_id))
                 try:
                     await connection.negotiate()
                 except BaseException:
@@ -144,13 +145,13 @@ class Peers:
             except (OSError, DecodeError) as error:
                 kind = Gone if _is_refused(error) else Unreachable
                 raise _unreachable(node_id, endpoint, str(error), kind) from error
-            timeout_seconds = self._node.config.replica_socket_timeout_ms / 1000
+            timeout_seconds = self._config.now.replica_socket_timeout_ms / 1000
             return Peer(connection, registration, timeout_seconds)
         raise _unreachable(node_id, endpoint, f"no answer within {CONNECT_SECONDS} s")
 
     def endpoint_of(self, registration: Registration) -> Endpoint:
         """Where nodes reach a node: its inter.broker.listener.name, else its first listener."""
-        name = self._node.config.inter_broker_listener_name
+        name = self._config.now.inter_broker_listener_name
         listeners = registration.listeners
         if name and name in listeners:
             return listeners[name]

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import trio
 
+from kbroker.cluster.peers import Peers
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.transactions import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
 )
-
-if TYPE_CHECKING:
-    from kbroker.node.node import Node
 
 ANSWER_SECONDS = 5
 """How long the coordinator may take; requests of the producer's connection wait behind."""
@@ -32,7 +30,7 @@ class Writer(NamedTuple):
 
 
 async def ask_coordinator(
-    node: Node,
+    peers: Peers,
     coordinator_id: int,
     writer: Writer,
     partitions: Collection[TopicPartition],
@@ -47,7 +45,7 @@ async def ask_coordinator(
     request = _request(writer, partitions, verify_only=verify_only)
     codes: dict[TopicPartition, ErrorCode] = {}
     with suppress(OSError), trio.move_on_after(ANSWER_SECONDS):
-        codes = _codes(await node.peers.ask(coordinator_id, request))
+        codes = _codes(await peers.ask(coordinator_id, request))
     unknown = ErrorCode.COORDINATOR_NOT_AVAILABLE
     return {partition: codes.get(partition, unknown) for partition in partitions}
 

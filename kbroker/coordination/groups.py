@@ -6,7 +6,7 @@ import logging
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 from uuid import UUID
 
 import trio
@@ -14,23 +14,19 @@ import trio
 from kbroker.cluster import OFFSETS_TOPIC, Cluster, TopicsChanged
 from kbroker.cluster.topics import NewTopic
 from kbroker.coordinator import (
-    ClientInfo,
     Event,
     GroupCoordinator,
     GroupSettings,
 )
-from kbroker.node.explain import cause_of, rebalance_ended_by
 from kbroker.partitions.history import History
+from kbroker.partitions.partitions import Partitions
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.records import BatchHeader, Record, read_marker
 from kbroker.protocol.transaction_log import NO_PRODUCER_ID
-from kbroker.runtime.slices import Slices, Turn
+from kbroker.runtime.slices import Slices, Turn, TurnQueue
 
+from .causes import cause_of, rebalance_ended_by
 from .shards import RECORDS_AT_ONCE, REST, Load, Shard, Shards
-
-if TYPE_CHECKING:
-    from kbroker.handlers.context import Context
-    from kbroker.node.node import Node
 
 logger = logging.getLogger(__name__)
 
@@ -40,8 +36,8 @@ GroupShard: TypeAlias = Shard[GroupCoordinator]
 class GroupService(Shards[GroupCoordinator]):
     """All group coordinators of one node."""
 
-    def __init__(self, node: Node) -> None:
-        super().__init__(node, OFFSETS_TOPIC)
+    def __init__(self, partitions: Partitions, turns: TurnQueue) -> None:
+        super().__init__(partitions, turns, OFFSETS_TOPIC)
         self.history: History[str, Event] = History()
         """What changed in each group and why."""
         self._sweeps: deque[Iterator[int]] = deque()
@@ -49,7 +45,7 @@ class GroupService(Shards[GroupCoordinator]):
         self._closed: set[str] = set()
 
     def _new_topic(self) -> NewTopic:
-        config = self._node.config
+        config = self._partitions.config
         return self._compacted_topic(
             "offsets.topic.num.partitions",
             config.offsets_topic_num_partitions,
@@ -61,7 +57,7 @@ class GroupService(Shards[GroupCoordinator]):
         )
 
     def _new_coordinator(self, index: int) -> GroupCoordinator:
-        config = self._node.config
+        config = self._partitions.config
         settings = GroupSettings(
             session_timeout_min_ms=config.group_min_session_timeout_ms,
             session_timeout_max_ms=config.group_max_session_timeout_ms,
@@ -70,10 +66,10 @@ class GroupService(Shards[GroupCoordinator]):
             offset_metadata_length_max=config.offset_metadata_max_bytes,
             offsets_retention_ms=config.offsets_retention_minutes * 60_000,
         )
-        return GroupCoordinator(settings, _ClusterTopics(self._node.cluster))
+        return GroupCoordinator(settings, _ClusterTopics(self._partitions.cluster))
 
     def _expiry_interval_ms(self) -> int:
-        return self._node.config.offsets_retention_check_interval_ms
+        return self._partitions.config.offsets_retention_check_interval_ms
 
     def _note(self, event: Event) -> None:
         reason = rebalance_ended_by(self.history.of(event.group_id), event)
@@ -94,7 +90,7 @@ class GroupService(Shards[GroupCoordinator]):
         shard = self._shards.get(index)
         if shard is not None:
             shard.coordinator.end_transaction(producer_id, commit=commit)
-            self._node.changes.happened()
+            self._partitions.changes.happened()
 
     def _replay(
         self, coordinator: GroupCoordinator, header: BatchHeader, records: Iterable[Record]
@@ -119,7 +115,7 @@ class GroupService(Shards[GroupCoordinator]):
     def _on_loaded(self, load: Load[GroupCoordinator]) -> None:
         """Topics may have been deleted while no node had the coordinator."""
         # Else this one heard of all that were.
-        if load.missed_topics or len(self._node.cluster.node_ids) > 1:
+        if load.missed_topics or len(self._partitions.cluster.node_ids) > 1:
             pieces = load.shard.coordinator.forget_missing_topics()
             self._begin([self.sweep(load.shard, pieces)])
 
@@ -128,7 +124,7 @@ class GroupService(Shards[GroupCoordinator]):
 
         A little is done at once however slow the machine is.
         """
-        turn = Turn(self._node.turns)
+        turn = Turn(self._turns)
         done = 0
         for sweep in sweeps:
             for records in sweep:
@@ -137,6 +133,12 @@ class GroupService(Shards[GroupCoordinator]):
                     self._sweeps.append(sweep)
                     self._more_sweeps.set()
                     break
+
+    async def work(self) -> None:
+        """As of all coordinators, and what is to be forgotten."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(super().work)
+            nursery.start_soon(self.run_sweeps)
 
     async def run_sweeps(self) -> None:
         """Forget beside clients what did not fit in a turn, until cancelled."""
@@ -186,8 +188,3 @@ class _ClusterTopics:
 
     def exists(self, name: str, partition: int) -> bool:
         return self._cluster.partition(name, partition) is not None
-
-
-def client_info(ctx: Context) -> ClientInfo:
-    """Who sent a request, as groups show their members."""
-    return ClientInfo(ctx.client_id or "", "/" + ctx.peer.host)

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import trio
 
+from kbroker.cluster import Cluster
+from kbroker.cluster.peers import Peer, Peers
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.transactions import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from kbroker.protocol.records import Marker
-
-if TYPE_CHECKING:
-    from kbroker.cluster.peers import Peer
-    from kbroker.node.node import Node
 
 MARKERS_MAX = 1000
 """Of one request; what is due beside them is in the next one."""
@@ -52,8 +50,9 @@ class MarkerSender:
     not wait that long. Nothing is tried again here, because the leader may be another node by then.
     """
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, cluster: Cluster, peers: Peers) -> None:
+        self._cluster = cluster
+        self._nodes = peers
         self._due: dict[int, list[DueMarker]] = {}
         self._busy: dict[int, None] = {}
         self._peers: dict[int, Peer] = {}
@@ -99,12 +98,12 @@ class MarkerSender:
         """A connection to the run of a node that is registered now. Raises OSError."""
         peer = self._peers.get(node_id)
         if peer is not None:
-            registration = self._node.cluster.registration(node_id)
+            registration = self._cluster.registration(node_id)
             if not peer.broken and registration and peer.registration.epoch == registration.epoch:
                 return peer
             del self._peers[node_id]
             await peer.aclose()
-        peer = self._peers[node_id] = await self._node.peers.connect(node_id)
+        peer = self._peers[node_id] = await self._nodes.connect(node_id)
         return peer
 
 

@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import trio
 
@@ -28,6 +28,7 @@ from kbroker.cluster import NO_LEADER, Topic, TopicsChanged
 from kbroker.cluster.topics import NewTopic, create_topic
 from kbroker.coordinator import Answer, Now, Parked, Pieces, Result, hash_partition
 from kbroker.coordinator.shapes import refused
+from kbroker.partitions.partitions import Partitions
 from kbroker.partitions.replica import Replica
 from kbroker.partitions.waiters import Pending
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -40,11 +41,8 @@ from kbroker.protocol.records import (
     read_header,
     read_records,
 )
-from kbroker.runtime.slices import Slices
+from kbroker.runtime.slices import Slices, TurnQueue
 from kbroker.storage.log import Log
-
-if TYPE_CHECKING:
-    from kbroker.node.node import Node
 
 logger = logging.getLogger(__name__)
 
@@ -147,8 +145,10 @@ class Shards(ABC, Generic[C]):
     Parameters: `topic` is the internal topic whose partitions keep their records.
     """
 
-    def __init__(self, node: Node, topic: str) -> None:
-        self._node = node
+    def __init__(self, partitions: Partitions, turns: TurnQueue, topic: str) -> None:
+        self._partitions = partitions
+        self._turns = turns
+        self._stopping = False
         self._topic = topic
         self._shards: dict[int, Shard[C]] = {}
         self._loads: dict[int, Load[C]] = {}
@@ -179,34 +179,35 @@ class Shards(ABC, Generic[C]):
     ) -> NewTopic:
         """The internal topic with as many partitions as `setting` says; in memory, where one process
         is all there is, with one unless somebody has set it."""
-        node = self._node
-        if node.in_memory and node.config.origin(setting) is None:
+        partitions_here, cluster = self._partitions, self._partitions.cluster
+        config = partitions_here.config
+        if partitions_here.in_memory and config.origin(setting) is None:
             partitions = MEMORY_PARTITIONS
-        known = len(node.cluster.node_ids)
-        if known < min(replicas, node.config.nodes):
+        known = len(cluster.node_ids)
+        if known < min(replicas, config.nodes):
             # At the very first start: it would never have more replicas.
             raise KafkaError(
                 ErrorCode.COORDINATOR_NOT_AVAILABLE,
-                f"{self._topic} is made when {node.config.nodes} nodes run; {known} do",
+                f"{self._topic} is made when {config.nodes} nodes run; {known} do",
             )
-        replicas = max(min(replicas, len(node.cluster.open_ids)), 1)
+        replicas = max(min(replicas, len(cluster.open_ids)), 1)
         return NewTopic(
             self._topic, partitions, replicas, configs={"cleanup.policy": "compact"} | configs
         )
 
     async def create_topic(self) -> Topic:
         """Return the internal topic, made on first use."""
-        cluster = self._node.cluster
+        cluster = self._partitions.cluster
         topic = cluster.topics.get(self._topic)
         if topic is not None:
             return topic
         new = self._new_topic()
         try:
-            return await create_topic(cluster, self._node.config, new, cause="first use")
+            return await create_topic(cluster, self._partitions.config, new, cause="first use")
         except KafkaError as error:
             if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
                 text = f"{self._topic} cannot be created: {error.message or error.code.name}"
-                if self._node.is_news(text):
+                if self._partitions.troubles.is_news(text):
                     logger.error("%s", text)
                 raise
             return cluster.topics[self._topic]
@@ -214,7 +215,7 @@ class Shards(ABC, Generic[C]):
     def coordinator_id(self, key: str) -> int:
         """The node that has the coordinator of a group or of a transactional id, NO_LEADER when no
         node leads its partition, or when there is no such topic yet."""
-        topic = self._node.cluster.topics.get(self._topic)
+        topic = self._partitions.cluster.topics.get(self._topic)
         if topic is None:
             return NO_LEADER
         return topic.partitions[hash_partition(key, len(topic.partitions))].leader
@@ -224,7 +225,7 @@ class Shards(ABC, Generic[C]):
 
         Raises KafkaError UNKNOWN_TOPIC_OR_PARTITION when there is no such topic yet.
         """
-        topic = self._node.cluster.existing(self._topic, 0)[0]
+        topic = self._partitions.cluster.existing(self._topic, 0)[0]
         return self._topic, hash_partition(key, len(topic.partitions))
 
     def shard(self, key: str) -> Shard[C]:
@@ -233,8 +234,8 @@ class Shards(ABC, Generic[C]):
         Raises KafkaError: NOT_COORDINATOR when this node is not it, COORDINATOR_LOAD_IN_PROGRESS
         when it is not yet.
         """
-        topic = self._node.cluster.topics.get(self._topic)
-        if topic is None or self._node.stopping:
+        topic = self._partitions.cluster.topics.get(self._topic)
+        if topic is None or self._stopping:
             raise KafkaError(ErrorCode.NOT_COORDINATOR)
         index = hash_partition(key, len(topic.partitions))
         return self._shards.get(index) or self._load_now(topic, index)
@@ -257,7 +258,7 @@ class Shards(ABC, Generic[C]):
 
         Those who wait for it are told NOT_COORDINATOR.
         """
-        topic = self._node.cluster.topics.get(self._topic)
+        topic = self._partitions.cluster.topics.get(self._topic)
         if topic is not None:
             index = hash_partition(key, len(topic.partitions))
             if index in self._shards:
@@ -276,14 +277,14 @@ class Shards(ABC, Generic[C]):
 
     def settle(self) -> None:
         """Have a coordinator for each partition that this node leads, and for no other one."""
-        topic = self._node.cluster.topics.get(self._topic)
+        topic = self._partitions.cluster.topics.get(self._topic)
         for shard in (*self._shards.values(), *(load.shard for load in self._loads.values())):
             if topic is None or shard.replica.topic.id != topic.id or not self._leads(shard):
                 self._lose(shard)
-        if topic is None or self._node.stopping:
+        if topic is None or self._stopping:
             return
         for index in range(len(topic.partitions)):
-            if (self._topic, index) in self._node.logs:
+            if (self._topic, index) in self._partitions.logs:
                 self._begin_if_led(topic, index)
 
     def _leads(self, shard: Shard[C]) -> bool:
@@ -292,7 +293,7 @@ class Shards(ABC, Generic[C]):
 
     def _begin_if_led(self, topic: Topic, index: int) -> None:
         is_known = index in self._shards or index in self._loads
-        if is_known or not self._node.leads(topic.partitions[index]):
+        if is_known or not self._partitions.leads(topic.partitions[index]):
             return
         try:
             self._begin_load(topic, index)
@@ -301,13 +302,13 @@ class Shards(ABC, Generic[C]):
 
     def _cannot_load(self, index: int, error: Exception) -> None:
         text = f"there is no coordinator for {self._topic}-{index}: {error}"
-        if self._node.is_news(text):
+        if self._partitions.troubles.is_news(text):
             logger.error("%s", text)
 
     def _begin_load(self, topic: Topic, index: int) -> Load[C]:
         """Raises KafkaError: NOT_COORDINATOR when this node does not lead the partition."""
         try:
-            replica = self._node.replica(topic, index)
+            replica = self._partitions.replica(topic, index)
         except KafkaError as error:
             raise KafkaError(ErrorCode.NOT_COORDINATOR, error.message) from error
         shard = Shard(replica, self._new_coordinator(index))
@@ -402,6 +403,13 @@ class Shards(ABC, Generic[C]):
         except KafkaError as error:
             self._cannot_load(load.shard.replica.index, error)
 
+    async def work(self) -> None:
+        """Load, act on time-outs and expire, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.run_loads)
+            nursery.start_soon(self.run_timers)
+            nursery.start_soon(self.expire_regularly)
+
     async def run_loads(self) -> None:
         """Rebuild the coordinators of partitions that this node begins to lead, until cancelled."""
         while True:
@@ -426,7 +434,7 @@ class Shards(ABC, Generic[C]):
     # -- running operations
 
     def now(self) -> Now:
-        clock = self._node.clock
+        clock = self._partitions.clock
         return Now(clock.log_ms(), clock.coordinator_ms())
 
     def run(self, shard: Shard[C], result: Result[R]) -> R | ShardPending | None:
@@ -446,7 +454,7 @@ class Shards(ABC, Generic[C]):
         for event in result.events:
             self._note(event)
         self._arm(shard)
-        self._node.changes.happened()
+        self._partitions.changes.happened()
         return result
 
     def _log_failure(self, error: KafkaError) -> None:
@@ -454,9 +462,17 @@ class Shards(ABC, Generic[C]):
         if error.code == ErrorCode.INVALID_PRODUCER_EPOCH:
             level = logging.DEBUG  # it is the producer that is at fault, not the log
         elif error.code == ErrorCode.KAFKA_STORAGE_ERROR:
-            level = logging.ERROR if self._node.is_news(f"{self._topic}: {error}") else NO_NEWS
+            level = (
+                logging.ERROR
+                if self._partitions.troubles.is_news(f"{self._topic}: {error}")
+                else NO_NEWS
+            )
         elif error.code == ErrorCode.NOT_ENOUGH_REPLICAS:
-            level = logging.WARNING if self._node.is_news(f"{self._topic}: {error}") else NO_NEWS
+            level = (
+                logging.WARNING
+                if self._partitions.troubles.is_news(f"{self._topic}: {error}")
+                else NO_NEWS
+            )
         logger.log(level, "records for %s were not stored: %s", self._topic, str(error))
 
     def run_all(self, shard: Shard[C], results: Iterable[Result[None]]) -> None:
@@ -522,7 +538,7 @@ class Shards(ABC, Generic[C]):
             return ShardPending(self, shard, response)
         if len(shard.replica.partition.replicas) == 1:
             return ShardPending(self, shard, None)
-        seconds = self._node.config.offsets_commit_timeout_ms / 1000
+        seconds = self._partitions.config.offsets_commit_timeout_ms / 1000
         return ShardPending(
             self,
             shard,
@@ -542,7 +558,8 @@ class Shards(ABC, Generic[C]):
             give(shard.coordinator.on_unloaded())
 
     def stop(self) -> None:
-        """Tell everyone who is parked that the coordinator goes."""
+        """Tell everyone who is parked that the coordinator goes; from now on there is none here."""
+        self._stopping = True
         self._loads.clear()
         for shard in self.shards():
             self._lose(shard)
@@ -565,7 +582,7 @@ class Shards(ABC, Generic[C]):
             self.run_due()
             deadline = self.next_deadline()
             self._armed_ms = math.inf if deadline is None else deadline
-            wait_seconds = max(self._armed_ms - self._node.clock.coordinator_ms(), 0) / 1000
+            wait_seconds = max(self._armed_ms - self._partitions.clock.coordinator_ms(), 0) / 1000
             with trio.move_on_after(wait_seconds):
                 await self._rearm.wait()
 

@@ -10,12 +10,14 @@ import logging
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import trio
 
 from kbroker.cluster import NO_LEADER, OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from kbroker.cluster.features import TRANSACTION_VERSION
+from kbroker.cluster.peers import Peers
+from kbroker.cluster.producer_ids import ProducerIds
 from kbroker.cluster.topics import NewTopic
 from kbroker.coordinator import (
     Result,
@@ -28,20 +30,18 @@ from kbroker.coordinator import (
 )
 from kbroker.coordinator.transaction import SECOND_PROTOCOL
 from kbroker.partitions.history import History
+from kbroker.partitions.partitions import Partitions
 from kbroker.partitions.replica import Replica
 from kbroker.partitions.waiters import Pending
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.transactions import EndTxnResponse
 from kbroker.protocol.records import Marker, end_transaction_marker, read_header
 from kbroker.protocol.transaction_log import NO_PRODUCER_ID
-from kbroker.runtime.slices import Turn
+from kbroker.runtime.slices import Turn, TurnQueue
 
 from .admission import Writer, ask_coordinator
 from .markers import DueMarker, MarkerSender, TransactionEnd
 from .shards import Shard, ShardPending, Shards, outcome_of
-
-if TYPE_CHECKING:
-    from kbroker.node.node import Node
 
 logger = logging.getLogger(__name__)
 
@@ -60,22 +60,38 @@ OVERTAKEN = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_C
 TransactionShard: TypeAlias = Shard[TransactionCoordinator]
 
 
+class OffsetsEnded(Protocol):
+    """Told of each marker in the topic of committed offsets: its partition, producer and outcome."""
+
+    def __call__(self, index: int, producer_id: int, *, commit: bool) -> None: ...
+
+
 class TransactionService(Shards[TransactionCoordinator]):
     """All transaction coordinators of one node."""
 
-    def __init__(self, node: Node) -> None:
-        super().__init__(node, TRANSACTIONS_TOPIC)
+    def __init__(
+        self,
+        partitions: Partitions,
+        turns: TurnQueue,
+        peers: Peers,
+        producer_ids: ProducerIds,
+        offsets_ended: OffsetsEnded,
+    ) -> None:
+        super().__init__(partitions, turns, TRANSACTIONS_TOPIC)
+        self._peers = peers
+        self._producer_ids = producer_ids
+        self._offsets_ended = offsets_ended
         self.history: History[str, TransactionEvent] = History()
         """What changed in each transactional id and why."""
         self._ends: dict[str, list[_Asked]] = {}
-        self._markers = MarkerSender(node)
+        self._markers = MarkerSender(partitions.cluster, peers)
         self._stuck: list[_Ending] = []
         self._stuck_changed = trio.Event()
         self._wide: list[_Ending] = []
         self._wide_changed = trio.Event()
 
     def _new_topic(self) -> NewTopic:
-        config = self._node.config
+        config = self._partitions.config
         return self._compacted_topic(
             "transaction.state.log.num.partitions",
             config.transaction_state_log_num_partitions,
@@ -89,7 +105,7 @@ class TransactionService(Shards[TransactionCoordinator]):
         )
 
     def _new_coordinator(self, index: int) -> TransactionCoordinator:
-        config = self._node.config
+        config = self._partitions.config
         settings = TransactionSettings(
             timeout_max_ms=config.transaction_max_timeout_ms,
             expiration_ms=config.transactional_id_expiration_ms,
@@ -97,10 +113,10 @@ class TransactionService(Shards[TransactionCoordinator]):
         return TransactionCoordinator(settings, self._has_second_protocol)
 
     def _has_second_protocol(self) -> bool:
-        return self._node.cluster.features.get(TRANSACTION_VERSION, 0) >= SECOND_PROTOCOL
+        return self._partitions.cluster.features.get(TRANSACTION_VERSION, 0) >= SECOND_PROTOCOL
 
     def _expiry_interval_ms(self) -> int:
-        return self._node.config.transaction_remove_expired_interval_ms
+        return self._partitions.config.transaction_remove_expired_interval_ms
 
     def _note(self, event: TransactionEvent) -> None:
         self.history.note(event.transactional_id, event)
@@ -127,7 +143,7 @@ class TransactionService(Shards[TransactionCoordinator]):
         """
         if not self.shard(transactional_id).coordinator.wants_producer_id(transactional_id):
             return NO_PRODUCER_ID
-        return await self._node.producer_ids.next()
+        return await self._producer_ids.next()
 
     # -- partitions of a transaction
 
@@ -143,9 +159,9 @@ class TransactionService(Shards[TransactionCoordinator]):
         coordinator_id = self.coordinator_id(writer.transactional_id)
         if coordinator_id == NO_LEADER:
             return dict.fromkeys(partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        if coordinator_id != self._node.id:
+        if coordinator_id != self._partitions.node_id:
             return await ask_coordinator(
-                self._node, coordinator_id, writer, partitions, verify_only=not adds
+                self._peers, coordinator_id, writer, partitions, verify_only=not adds
             )
         if adds:
             return dict.fromkeys(partitions, await self.join(*writer, partitions))
@@ -249,11 +265,10 @@ class TransactionService(Shards[TransactionCoordinator]):
         self._go_on(ending)
 
     def _write_marker(self, ending: _Ending, partition: tuple[str, int]) -> None:
-        node = self._node
-        known = node.cluster.partition(*partition)
+        known = self._partitions.cluster.partition(*partition)
         if known is None:
             ending.unwritten.discard(partition)  # it is deleted
-        elif known.leader == node.id:
+        elif known.leader == self._partitions.node_id:
             self._write_own(ending, partition)
         elif known.leader != NO_LEADER:
             ending.waits += 1
@@ -270,7 +285,7 @@ class TransactionService(Shards[TransactionCoordinator]):
                 await self._write_in_turns(ending)
 
     async def _write_in_turns(self, ending: _Ending) -> None:
-        turn = Turn(self._node.turns)
+        turn = Turn(self._turns)
         ending.waits += 1  # for the markers that are not written yet
         async for partition in turn.each(sorted(ending.unwritten)):
             if self.serves(ending.shard):
@@ -320,7 +335,7 @@ class TransactionService(Shards[TransactionCoordinator]):
 
         `is_bumped`: its epoch is newer than that of the transaction (second protocol).
 
-        Raises KafkaError: what `Node.named_replica` and `Log.append` raise, NOT_ENOUGH_REPLICAS,
+        Raises KafkaError: what `Partitions.named_replica` and `Log.append` raise, NOT_ENOUGH_REPLICAS,
         and INVALID_PRODUCER_EPOCH for a marker that comes too late.
         """
         topic, index = partition
@@ -329,13 +344,13 @@ class TransactionService(Shards[TransactionCoordinator]):
             marker, producer_id=producer_id, producer_epoch=epoch, timestamp=now_ms
         )
         header = read_header(batch)
-        replica = self._node.named_replica(topic, index)
+        replica = self._partitions.named_replica(topic, index)
         if is_bumped:
             replica.log.producers.check_bumped_marker(header)
         replica.check_enough_in_sync()
         replica.append(memoryview(batch), header, now_ms)
         if topic == OFFSETS_TOPIC:
-            self._node.groups.end_transaction(index, producer_id, commit=marker.commit)
+            self._offsets_ended(index, producer_id, commit=marker.commit)
         return replica
 
     def _go_on(self, ending: _Ending) -> None:
@@ -363,9 +378,13 @@ class TransactionService(Shards[TransactionCoordinator]):
         self._stuck.append(ending)
         self._stuck_changed.set()
 
-    async def send_markers(self) -> None:
-        """Have markers written by other nodes, until cancelled."""
-        await self._markers.run()
+    async def work(self) -> None:
+        """As of all coordinators, and have markers written."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(super().work)
+            nursery.start_soon(self._markers.run)
+            nursery.start_soon(self.retry_markers)
+            nursery.start_soon(self.end_wide_transactions)
 
     async def retry_markers(self) -> None:
         """Go on with ends that could not be written at first, until cancelled."""

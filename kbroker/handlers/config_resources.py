@@ -119,7 +119,7 @@ class TopicResource(Resource):
         return frozenset(self._topic.configs.items())
 
     def own(self) -> Mapping[str, str]:
-        return self.node.topic_config(self._topic).overrides
+        return self.node.partitions.topic_config(self._topic).overrides
 
     def check(self, values: Mapping[str, str]) -> None:
         validate_topic_configs(values, self.node.config)
@@ -147,7 +147,7 @@ class BrokerResource(StoredResource):
         return describe_every_broker(config) if self.name == EVERY_NODE else describe_broker(config)
 
     def check(self, values: Mapping[str, str]) -> None:
-        source = dict(self.node.dynamic_resources())[self.resource]
+        source = dict(self.node.live_config.resources)[self.resource]
         try:
             config = self.node.config.overlay(values, origin="set by clients", source=source)
             self.node.cordoned_folders(config)

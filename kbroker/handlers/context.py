@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from kbroker.coordinator import ClientInfo
+
 if TYPE_CHECKING:
     from kbroker.client.endpoint import Endpoint
     from kbroker.cluster import Registration
@@ -66,6 +68,10 @@ class Context:
         self.client_id = client_id
         self.version = version
         self.turn = turn
+
+    def client_info(self) -> ClientInfo:
+        """Who asks, as groups show their members."""
+        return ClientInfo(self.client_id or "", "/" + self.peer.host)
 
     def endpoint(self) -> Endpoint:
         """The address of this node for this client: what it dialled unless one is configured."""

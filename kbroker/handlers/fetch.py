@@ -285,19 +285,19 @@ class _FetchWork:
             return self._read_replica(target, name, replica, max_bytes, at_least_one)
         except KafkaError as error:
             if isinstance(error, StorageError) and replica is not None and not replica.closed:
-                self.node.report_storage_error(replica.topic, index, error)
+                self.node.partitions.report_storage_error(replica.topic, index, error)
             return self._refused(target, name, error, replica)
 
     def _replica(self, topic: Topic, index: int) -> Replica:
         """The replica that serves whoever asks: any that can be read up to its high watermark."""
         if self.follower is not None:
             self.follower.check_registered(self.node.cluster)
-            replica = self.node.replica(topic, index)
+            replica = self.node.partitions.replica(topic, index)
             replica.check_is_replica(self.follower.node_id)
             return replica
         if self.version < FIRST_VERSION_AT_FOLLOWERS:
-            return self.node.replica(topic, index)
-        return self.node.hosted(topic, index)
+            return self.node.partitions.replica(topic, index)
+        return self.node.partitions.hosted(topic, index)
 
     def _refused(
         self, target: Target, name: str, error: KafkaError, replica: Replica | None
@@ -373,7 +373,7 @@ class _FetchWork:
         rack = self.request.rack_id
         if not rack or self.follower is not None or not self.node.config.reads_by_rack:
             return NO_REPLICA
-        return self.node.nearer_replica(replica, rack, target.fetch_offset)
+        return self.node.partitions.nearer_replica(replica, rack, target.fetch_offset)
 
     def _found(self, target: Target, replica: Replica, max_bytes: int, at_least_one: bool) -> Slice:
         if self.follower is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any, TypeAlias, TypeVar
 
-from kbroker.coordination.groups import client_info
 from kbroker.coordination.shards import ShardPending, Shards, outcome_of
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -113,7 +112,7 @@ def join_group(ctx: Context, request: JoinGroupRequest) -> JoinGroupResponse | S
     except KafkaError as error:
         return JoinGroupResponse(error_code=error.code, member_id=request.member_id)
     return groups.run(
-        shard, shard.coordinator.join(request, client_info(ctx), groups.now(), ctx.version)
+        shard, shard.coordinator.join(request, ctx.client_info(), groups.now(), ctx.version)
     )
 
 

@@ -96,7 +96,7 @@ def _list_one(
     try:
         if twice:
             raise KafkaError(ErrorCode.INVALID_REQUEST)
-        replica = ctx.node.named_replica(name, partition.partition_index)
+        replica = ctx.node.partitions.named_replica(name, partition.partition_index)
         replica.check_epoch(partition.current_leader_epoch)
         found = _find(
             replica, partition.timestamp, request.isolation_level == READ_COMMITTED, ctx.version
@@ -184,7 +184,7 @@ def _epoch_end(
 ) -> OffsetForLeaderEpochResponse.Partition:
     answer = OffsetForLeaderEpochResponse.Partition(partition=row.partition)
     try:
-        replica = ctx.node.named_replica(name, row.partition)
+        replica = ctx.node.partitions.named_replica(name, row.partition)
         replica.check_epoch(row.current_leader_epoch)
         answer.leader_epoch, answer.end_offset = replica.end_of_epoch(row.leader_epoch)
     except KafkaError as error:

@@ -34,13 +34,17 @@ async def describe_log_dirs(
     Versions: 3 has an error code, 4 the room on the disk (KIP-827), 5 says which folders take no
     new partitions (KIP-1066).
     """
-    rows: dict[str, dict[str, list[Row]]] = {each.data_dir: {} for each in ctx.node.logs.managers}
+    rows: dict[str, dict[str, list[Row]]] = {
+        each.data_dir: {} for each in ctx.node.partitions.logs.managers
+    }
     for name, indexes in (await _asked(ctx, request)).items():
         async for index in ctx.turn.each(indexes):
             for path, row in _places(ctx, name, index):
                 rows[path].setdefault(name, []).append(row)
     return DescribeLogDirsResponse(
-        results=[_folder(ctx, each, rows[each.data_dir]) for each in ctx.node.logs.managers]
+        results=[
+            _folder(ctx, each, rows[each.data_dir]) for each in ctx.node.partitions.logs.managers
+        ]
     )
 
 
@@ -53,7 +57,7 @@ async def _asked(ctx: Context, request: DescribeLogDirsRequest) -> Mapping[str, 
 
 def _places(ctx: Context, name: str, index: int) -> Iterable[tuple[str, Row]]:
     """Where a partition lies, and where it is on its way to."""
-    logs = ctx.node.logs
+    logs = ctx.node.partitions.logs
     if ctx.node.cluster.partition(name, index) is None:
         return
     try:
@@ -79,7 +83,7 @@ def _folder(
     ctx: Context, folder: LogManager, rows: dict[str, list[Row]]
 ) -> DescribeLogDirsResponse.Dir:
     answer = DescribeLogDirsResponse.Dir(
-        log_dir=folder.data_dir, is_cordoned=folder.data_dir in ctx.node.logs.cordoned
+        log_dir=folder.data_dir, is_cordoned=folder.data_dir in ctx.node.partitions.logs.cordoned
     )
     try:
         answer.total_bytes, answer.usable_bytes = folder.usage()

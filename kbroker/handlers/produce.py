@@ -328,7 +328,7 @@ class _ProduceWork:
             raise KafkaError(
                 ErrorCode.INVALID_TOPIC_EXCEPTION, "clients do not write to internal topics"
             )
-        return self.node.replica(found, index)
+        return self.node.partitions.replica(found, index)
 
     def _refuse(self, index: int, error: KafkaError) -> ProduceResponse.Partition:
         self.failed = True
@@ -339,7 +339,7 @@ class _ProduceWork:
         try:
             return replica.append_produced(batch, header, self.now_ms, all_in_sync=all_in_sync)
         except StorageError as error:
-            self.node.report_storage_error(replica.topic, replica.index, error)
+            self.node.partitions.report_storage_error(replica.topic, replica.index, error)
             raise
 
     def _wait(self) -> Generator[None, None, Pending[ProduceResponse]]:

@@ -243,7 +243,7 @@ async def delete_records(ctx: Context, request: DeleteRecordsRequest) -> DeleteR
             for topic in await last_rows(ctx.turn, request.topics)
         ]
     )
-    await ctx.node.checkpoint()
+    await ctx.node.upkeep.checkpoint()
     async for deletion in ctx.turn.each(waiting):
         await _finish(ctx, deletion, deadline)
     return response
@@ -265,7 +265,7 @@ def _delete_before(
 ) -> DeleteRecordsResponse.Partition:
     answer = DeleteRecordsResponse.Partition(partition_index=row.partition_index, low_watermark=-1)
     try:
-        replica = ctx.node.named_replica(name, row.partition_index)
+        replica = ctx.node.partitions.named_replica(name, row.partition_index)
         _check_deletable(replica.config.cleanup_policy)
         high_watermark = replica.log.high_watermark
         offset = high_watermark if row.offset == HIGH_WATERMARK else row.offset

@@ -161,7 +161,7 @@ async def _producers_of(ctx: Context, name: str, index: int) -> DescribeProducer
     try:
         check_topic_name(name)
         ctx.node.cluster.existing(name, index)
-        producers = sorted(ctx.node.named_replica(name, index).log.producers)
+        producers = sorted(ctx.node.partitions.named_replica(name, index).log.producers)
     except KafkaError as error:
         row.error_code, row.error_message = error.code, error.message
         return row

@@ -141,9 +141,9 @@ class Connection:
             logger.debug("connection from %s ended: %s", self.peer.host, str(group.exceptions[0]))
         except* MemoryError:
             logger.error("there is no memory; closing the connection from %s", self.peer.host)
-            self._node.memory_errors.happened()
+            self._node.troubles.memory_errors.happened()
         except* Exception:
-            self._node.unhandled_errors += 1
+            self._node.troubles.unhandled_errors += 1
             logger.exception("unexpected error; closing the connection from %s", self.peer.host)
         finally:
             self.peer.is_gone = True
@@ -421,7 +421,7 @@ class Connection:
 
     def _log_refusal(self, error: Exception) -> None:
         """Say why; the same reason again is for debugging only, or a retrying client fills the log."""
-        level = logging.WARNING if self._node.is_news(str(error)) else logging.DEBUG
+        level = logging.WARNING if self._node.troubles.is_news(str(error)) else logging.DEBUG
         logger.log(
             level,
             "closing the connection from %s: %s%s",

@@ -284,7 +284,7 @@ class Server:
             logger.warning("refusing %s: max.connections are open", host)
             return False
         if self._open >= self._connections_max:
-            if self._node.is_news("out of descriptors"):
+            if self._node.troubles.is_news("out of descriptors"):
                 logger.warning(
                     "refusing %s and others: %d connections are open, and what is left of this "
                     "process's descriptors the logs need; raise its limit of open files (ulimit -n)",
@@ -308,7 +308,7 @@ class Server:
                 f"clients on {peer.host} are told to connect to {peer.advertised}, which is their "
                 "own machine; set --advertise to an address that they can reach"
             )
-            if self._node.is_news(message):
+            if self._node.troubles.is_news(message):
                 logger.warning("%s", message)
 
     def _turn(self) -> float:

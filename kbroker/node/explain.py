@@ -1,18 +1,17 @@
 """Why a group, a transaction or a partition is as it is: the changes that led there, each with its
 cause.
 
-Coordinators report their changes to `Shards.run`, partitions to the `Node`; both keep them in a
-`History`. Here they become sentences.
+Coordinators report their changes to `Shards.run`, what happens to partitions comes to `Partitions`;
+both keep it in a `History`. Here it becomes sentences.
 """
 
 from __future__ import annotations
 
-import itertools
-import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from kbroker.cluster import NO_LEADER, TRANSACTIONS_TOPIC, Partition, PartitionChange
+from kbroker.cluster import NO_LEADER, TRANSACTIONS_TOPIC
+from kbroker.coordination.causes import PREPARING, cause_of
 from kbroker.coordinator import (
     Event,
     Transaction,
@@ -21,25 +20,13 @@ from kbroker.coordinator import (
     TransactionState,
     some_of,
 )
+from kbroker.partitions.history import Line, clock_time, placing
 from kbroker.protocol.errors import KafkaError
 from kbroker.storage.log import Log
 from kbroker.text.printable import printable
 
 if TYPE_CHECKING:
     from .node import Node
-
-PREPARING = "PreparingRebalance"
-REBALANCING = (PREPARING, "CompletingRebalance")
-
-
-class Line(NamedTuple):
-    """One change, or something else that happened, at a moment of log time."""
-
-    at_ms: int
-    text: str
-
-    def __str__(self) -> str:
-        return f"{clock_time(self.at_ms)}.{self.at_ms % 1000:03d} {printable(self.text)}"
 
 
 class Explanation(NamedTuple):
@@ -77,21 +64,6 @@ def group_lines(events: Iterable[Event]) -> Iterator[Line]:
             text = f"{cause_of(event)}; {event.state}, generation {event.generation}"
         before = event.state
         yield Line(event.at_ms, text)
-
-
-def rebalance_ended_by(past: Sequence[Event], event: Event) -> str | None:
-    """Why the rebalance began that ends with this event of a group; None when it ends none."""
-    if event.state in REBALANCING:
-        return None
-    steps = list(itertools.takewhile(lambda each: each.state in REBALANCING, reversed(past)))
-    return cause_of(steps[-1]) if steps else None
-
-
-def cause_of(event: Event) -> str:
-    """The cause of a group's change, with the time that it took."""
-    if event.since_ms is None:
-        return event.cause
-    return f"{event.cause} {clock_time(event.since_ms)}-{clock_time(event.at_ms)}"
 
 
 def explain_transaction(node: Node, transactional_id: str) -> Explanation:
@@ -139,7 +111,7 @@ def _transaction_lines(events: Iterable[TransactionEvent]) -> Iterator[Line]:
 
 def explain_partition(node: Node, topic: str, index: int) -> Explanation:
     """Why a partition is served, or is not, and what holds up readers of committed records."""
-    past = [*node.history.of((topic, None)), *node.history.of((topic, index))]
+    past = [*node.partitions.history.of((topic, None)), *node.partitions.history.of((topic, index))]
     return Explanation(_partition_now(node, topic, index), []).beside(past)
 
 
@@ -155,14 +127,14 @@ def _partition_now(node: Node, topic: str, index: int) -> str:
         return f"{name} has no leader: none of its nodes {partition.replicas} runs; start one"
     if partition.leader != node.id:
         return f"{name} is led by node {partition.leader}; ask that one"
-    reason = node.why_offline(topic, index)
+    reason = node.partitions.why_offline(topic, index)
     if reason is not None:
         return f"{name} is offline on node {node.id}: {reason}"
-    refusal = node.logs.refusal(topic, index)
+    refusal = node.partitions.logs.refusal(topic, index)
     if refusal is not None:
         return f"{name} can be read, but takes no records on node {node.id}: {refusal}"
-    log = node.logs.get(topic, index)
-    now = f"{name} is online: {_placing(partition)}"
+    log = node.partitions.logs.get(topic, index)
+    now = f"{name} is online: {placing(partition)}"
     if log is not None and holds_back_readers(log):
         return f"{now}; {_held_up(node, topic, index, log)}"
     return now
@@ -190,21 +162,3 @@ def _held_up(node: Node, topic: str, index: int, log: Log) -> str:
         f"{first}: producer {producer_id} has a transaction open there of which no coordinator of "
         f"this node knows; `kbroker cluster txn abort {topic} {index} {offset}` ends it"
     )
-
-
-def change_of(change: PartitionChange) -> str:
-    """What changed in a partition's place in the cluster, in words."""
-    after = change.after
-    if after.leader == NO_LEADER:
-        return f"lost its leader, node {change.before.leader}"
-    return _placing(after)
-
-
-def _placing(partition: Partition) -> str:
-    in_sync = ", ".join(map(str, partition.isr))
-    return f"node {partition.leader} leads in epoch {partition.leader_epoch}, in sync: {in_sync}"
-
-
-def clock_time(at_ms: int) -> str:
-    """A moment of log time as logs show it: the time of day, to the second."""
-    return time.strftime("%H:%M:%S", time.localtime(at_ms / 1000))

@@ -12,8 +12,8 @@ from __future__ import annotations
 import random
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Protocol
 
-from kbroker.handlers.context import Peer
 from kbroker.partitions.replica import Replica
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
@@ -31,6 +31,12 @@ EPOCH_MAX = 2**31 - 1
 
 TargetKey = tuple[uuid.UUID | str, int]
 """A partition by topic id (Fetch 13+) or topic name, and index."""
+
+
+class User(Protocol):
+    """Who fetches in a session: a connection."""
+
+    is_gone: bool
 
 
 class Target:
@@ -141,7 +147,7 @@ class Session:
     __slots__ = ("by_topic_id", "epoch", "id", "of_follower", "targets", "used_at_ms", "user")
 
     def __init__(
-        self, session_id: int, user: Peer, now_ms: int, *, by_topic_id: bool, of_follower: bool
+        self, session_id: int, user: User, now_ms: int, *, by_topic_id: bool, of_follower: bool
     ) -> None:
         self.id = session_id
         self.user = user
@@ -222,7 +228,7 @@ class FetchSessions:
         *,
         by_topic_id: bool,
         of_follower: bool,
-        user: Peer,
+        user: User,
         now_ms: int,
     ) -> FetchPlan:
         """Return what a request fetches, and move its session on.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
 
 import trio
 
@@ -17,11 +16,9 @@ from kbroker.storage.files import OsFiles
 from kbroker.storage.log import Log
 
 from .compactor import CompactionFailed, Compactor, InlineCompactor, ProcessCompactor
-
-if TYPE_CHECKING:
-    from kbroker.node.node import Node
-
-    from .replica import Replica
+from .partitions import Partitions
+from .replica import Replica
+from .upkeep import Upkeep
 
 logger = logging.getLogger(__name__)
 
@@ -31,11 +28,12 @@ BACKOFF_SECONDS_MIN = 0.1
 class Cleaner:
     """Finds logs that are dirty enough, has them compacted, and puts the results in place."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, partitions: Partitions, upkeep: Upkeep) -> None:
+        self._partitions = partitions
+        self._upkeep = upkeep
         self._again = trio.Event()
         self._one_at_a_time = trio.Lock()
-        files = node.logs.files
+        files = partitions.logs.files
         # Another process sees the files of the operating system and no others.
         self._compactor: Compactor = (
             ProcessCompactor() if isinstance(files, OsFiles) else InlineCompactor(files)
@@ -45,7 +43,7 @@ class Cleaner:
         """Look for work again and again, until cancelled."""
         while True:
             self._again = trio.Event()
-            backoff_seconds = self._node.config.log_cleaner_backoff_ms / 1000
+            backoff_seconds = self._partitions.config.log_cleaner_backoff_ms / 1000
             with trio.move_on_after(max(backoff_seconds, BACKOFF_SECONDS_MIN)):
                 await self._again.wait()
             await self.clean_all()
@@ -67,10 +65,10 @@ class Cleaner:
 
     async def _clean_due(self) -> int:
         """Compact once what is due now; returns how many logs made progress."""
-        now_ms = self._node.clock.log_ms()
+        now_ms = self._partitions.clock.log_ms()
         slices = Slices()
         due = []
-        for replica in self._node.open_replicas():
+        for replica in self._partitions.opened():
             log = replica.log
             if log.config.compacted and log.offline is None:
                 with suppress(StorageError):  # whoever needs the records will say so
@@ -86,7 +84,7 @@ class Cleaner:
         log = replica.log
         try:
             if log.wants_checkpoint:
-                await self._node.checkpoint()
+                await self._upkeep.checkpoint()
             task = self._plan(log)
             if task is None:
                 return False
@@ -100,23 +98,27 @@ class Cleaner:
         except StorageError as error:
             self._report(replica, error.message or str(error))
             return False
-        await self._node.checkpoint()
+        await self._upkeep.checkpoint()
         _report_success(log, task, result, trio.current_time() - began)
         return result.end_offset > task.first_dirty_offset
 
     def _plan(self, log: Log) -> CompactionTask | None:
         if log.offline is not None:
             return None
-        config = self._node.config
+        config = self._partitions.config
         return plan(
             log,
-            self._node.clock.log_ms(),
+            self._partitions.clock.log_ms(),
             key_map_bytes=config.log_cleaner_dedupe_buffer_bytes,
             decompressed_max=config.decompressed_batch_max_bytes,
         )
 
     async def _put_in_place(self, log: Log, task: CompactionTask, result: Compacted) -> bool:
-        files, logs, in_thread = self._node.logs.files, self._node.logs, self._node.in_thread
+        files, logs, in_thread = (
+            self._partitions.logs.files,
+            self._partitions.logs,
+            self._partitions.in_thread,
+        )
         try:
             await in_thread(partial(logs.note_compaction, log))
             segments = await in_thread(partial(prepare, files, task, result))
@@ -132,10 +134,10 @@ class Cleaner:
         if is_damage:
             replica.log.fail(message)
             error = StorageError(message)
-            self._node.report_storage_error(replica.topic, replica.index, error)
+            self._partitions.report_storage_error(replica.topic, replica.index, error)
             return
         text = f"{replica.log.folder} is not compacted: {message}"
-        if not replica.log.deleted and self._node.is_news(text):
+        if not replica.log.deleted and self._partitions.troubles.is_news(text):
             logger.warning("%s", text)
 
 

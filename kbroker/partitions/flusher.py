@@ -20,7 +20,6 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING
 
 import trio
 
@@ -28,8 +27,7 @@ from kbroker.runtime.changes import Changes
 from kbroker.runtime.threads import InThread
 from kbroker.storage.log import Log
 
-if TYPE_CHECKING:
-    from .replica import Replica
+from .replica import Replica
 
 logger = logging.getLogger(__name__)
 

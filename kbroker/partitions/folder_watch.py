@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import trio
 
@@ -17,10 +17,8 @@ from kbroker.cluster import Partition, Topic, TopicsChanged
 from kbroker.storage.errors import StorageError
 from kbroker.storage.manager import LogManager
 
+from .partitions import Partitions
 from .replica import Replica
-
-if TYPE_CHECKING:
-    from kbroker.node.node import Node
 
 logger = logging.getLogger(__name__)
 
@@ -64,11 +62,14 @@ class _Folder:
 class FolderWatch:
     """Watches the data folders of one node; `run` it until cancelled."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
-        self._folders = {each.data_dir: _Folder(each) for each in node.logs.managers}
+    def __init__(self, partitions: Partitions) -> None:
+        self._partitions = partitions
+        self._folders = {each.data_dir: _Folder(each) for each in partitions.logs.managers}
         self._refused = trio.Event()
-        node.cluster.subscribe(self._on_topics_changed)
+        self.give_away_one: Callable[[Topic, int], None] = lambda topic, index: None
+        """Lets others have a partition that can be read here, and not written."""
+        self.when_refused: Callable[[], None] = lambda: None
+        """Told when a folder takes no more records."""
 
     async def run(self) -> None:
         """Probe what refuses, and look how full disks are."""
@@ -83,7 +84,7 @@ class FolderWatch:
 
     def refused(self, replica: Replica, error: StorageError) -> None:
         """The system refused an append: nothing more is appended in that folder until a probe."""
-        manager = self._node.logs.where(replica.topic.name, replica.index)
+        manager = self._partitions.logs.where(replica.topic.name, replica.index)
         if manager.refusal is None and manager.failed is None:
             manager.refuse(error.message or str(error))
             self._begin(self._folders[manager.data_dir])
@@ -100,36 +101,36 @@ class FolderWatch:
         )
         self._note(folder, f"refused because {folder.manager.refusal}")
         self.give_away()
-        self._node.following.leave_out_refused()
+        self.when_refused()
         self._refused.set()
 
     def _note(self, folder: _Folder, text: str) -> None:
         for topic, index in folder.manager.folders():
-            self._node.note(topic, index, text)
+            self._partitions.note(topic, index, text)
 
     def give_away(self) -> None:
         """Let others have all partitions that nothing can be appended to."""
-        if self._node.logs.refuses:
-            for topic in self._node.cluster.topics.values():
+        if self._partitions.logs.refuses:
+            for topic in self._partitions.cluster.topics.values():
                 for partition in topic.partitions:
                     self._give_away_refused(topic, partition)
 
     def _give_away_refused(self, topic: Topic, partition: Partition) -> None:
-        node = self._node
-        is_held = node.id in partition.isr and len(partition.isr) > 1
-        if is_held and node.logs.refusal(topic.name, partition.index) is not None:
-            node.in_sync.give_away(topic, partition.index, eligible=True)
+        is_held = self._partitions.node_id in partition.isr and len(partition.isr) > 1
+        if is_held and self._partitions.logs.refusal(topic.name, partition.index) is not None:
+            self.give_away_one(topic, partition.index)
 
-    def _on_topics_changed(self, event: TopicsChanged) -> None:
-        if self._node.logs.refuses:
-            for change in event.partitions:  # somebody may have joined who can take over
+    def topics_changed(self, event: TopicsChanged) -> None:
+        """Somebody may have joined who can take over."""
+        if self._partitions.logs.refuses:
+            for change in event.partitions:
                 self._give_away_refused(change.topic, change.after)
 
     async def _probe_regularly(self) -> None:
         while True:
             await self._refused.wait()
             self._refused = trio.Event()
-            while self._node.logs.refuses:
+            while self._partitions.logs.refuses:
                 await trio.sleep(PROBE_SECONDS)
                 for folder in self._folders.values():
                     if folder.is_probe_due(trio.current_time()):
@@ -137,8 +138,8 @@ class FolderWatch:
 
     async def _probe(self, folder: _Folder) -> None:
         try:
-            with self._node.flusher.beside_another():
-                await self._node.in_thread(folder.manager.probe)
+            with self._partitions.flusher.beside_another():
+                await self._partitions.in_thread(folder.manager.probe)
         except StorageError as error:
             logger.debug("%s: the probe failed: %s", folder.manager.data_dir, error.message)
             return

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from typing import TYPE_CHECKING
 
 import trio
 
@@ -19,9 +18,7 @@ from kbroker.storage.errors import StorageError
 from kbroker.storage.future import FutureLog
 
 from .log_settings import log_config
-
-if TYPE_CHECKING:
-    from kbroker.node.node import Node
+from .partitions import Partitions
 
 logger = logging.getLogger(__name__)
 
@@ -32,17 +29,17 @@ COPY_BYTES = 256 * 1024
 class ReplicaMoves:
     """The moves of one node, one after the other in the order in which they were asked for."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, partitions: Partitions) -> None:
+        self._partitions = partitions
         self._more = trio.Event()
 
     def begin(self, name: str, index: int, path: str) -> None:
         """Move a replica to the data folder at `path`; to the one where it is: let it stay there.
 
         Raises KafkaError: LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR for a folder that is offline,
-        INVALID_REPLICA_ASSIGNMENT for one that is cordoned, and what `Node.named_hosted` raises.
+        INVALID_REPLICA_ASSIGNMENT for one that is cordoned, and what `Partitions.named_hosted` raises.
         """
-        logs = self._node.logs
+        logs = self._partitions.logs
         folder = logs.manager_at(path)
         if folder is None:
             raise KafkaError(ErrorCode.LOG_DIR_NOT_FOUND)
@@ -52,7 +49,7 @@ class ReplicaMoves:
             raise KafkaError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{path} is in cordoned.log.dirs"
             )
-        replica = self._node.named_hosted(name, index)
+        replica = self._partitions.named_hosted(name, index)
         future = logs.future(name, index)
         if logs.where(name, index) is folder:
             logs.drop_future((name, index))
@@ -62,14 +59,14 @@ class ReplicaMoves:
 
     def resume(self) -> None:
         """Go on with the moves that the last stop broke off."""
-        for (name, index), path in self._node.logs.interrupted:
+        for (name, index), path in self._partitions.logs.interrupted:
             with contextlib.suppress(KafkaError):  # the topic may be gone
                 self.begin(name, index, path)
 
     async def run(self) -> None:
         """Move what is to be moved, for ever."""
         while True:
-            future = self._node.logs.next_future()
+            future = self._partitions.logs.next_future()
             if future is None:
                 self._more = trio.Event()
                 await self._more.wait()
@@ -85,30 +82,30 @@ class ReplicaMoves:
         """Copy, then swap, unless somebody gives the move up meanwhile."""
         slices = Slices()
         while self._is_wanted(future):
-            if future.copy(COPY_BYTES, now_ms=self._node.clock.log_ms()):
-                future.log.synced(await self._node.in_thread(future.log.sync))
+            if future.copy(COPY_BYTES, now_ms=self._partitions.clock.log_ms()):
+                future.log.synced(await self._partitions.in_thread(future.log.sync))
                 if self._is_wanted(future) and await self._swap(future):
                     return
             await slices.pause()
 
     def _is_wanted(self, future: FutureLog) -> bool:
         source = future.source
-        return self._node.logs.future(source.topic, source.partition) is future
+        return self._partitions.logs.future(source.topic, source.partition) is future
 
     async def _swap(self, future: FutureLog) -> bool:
         """Let the copy take the log's place; False when it was given up while we waited."""
-        node, source = self._node, future.source
-        async with node.flusher.no_pass, node.no_checkpoint:
+        partitions, source = self._partitions, future.source
+        async with partitions.flusher.no_pass, partitions.no_checkpoint:
             if not self._is_wanted(future):
                 return False
-            now_ms = node.clock.log_ms()
+            now_ms = partitions.clock.log_ms()
             while not future.copy(COPY_BYTES, now_ms=now_ms):
                 pass
-            replica = node.named_hosted(source.topic, source.partition)
-            log = node.logs.swap(future, log_config(replica.config), now_ms=now_ms)
-            node.note_when_offline(log)
+            replica = partitions.named_hosted(source.topic, source.partition)
+            log = partitions.logs.swap(future, log_config(replica.config), now_ms=now_ms)
+            partitions.note_when_offline(log)
             replica.move_to(log)
-        node.empty_trash_soon()
+        partitions.empty_trash_soon()
         logger.info("%s-%d moved to %s", source.topic, source.partition, future.data_dir)
         return True
 
@@ -119,8 +116,8 @@ class ReplicaMoves:
         if self._is_wanted(future):
             logger.error("%s cannot move to %s and stays: %s", name, future.data_dir, reason)
             with contextlib.suppress(StorageError):
-                self._node.logs.drop_future((source.topic, source.partition))
-        elif self._node.cluster.partition(source.topic, source.partition) is not None:
+                self._partitions.logs.drop_future((source.topic, source.partition))
+        elif self._partitions.cluster.partition(source.topic, source.partition) is not None:
             logger.error(
                 "%s is offline until the node starts again: its move to %s was not finished: %s",
                 name,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 import trio
 
@@ -11,16 +12,28 @@ from kbroker.cluster import Partition, Topic
 from kbroker.config import TopicConfig
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.records import BatchHeader
+from kbroker.runtime.changes import Changes
 from kbroker.storage.errors import StorageError, WriteRefusedError
 from kbroker.storage.log import Appended, Log
 
-from .flusher import Flusher
 from .leading import Leading
 from .log_settings import log_config
 from .waiters import CommitWaits, FetchWait
 
 ANY_EPOCH = -1
 """A request's leader epoch that asks for no check."""
+
+
+class Flushing(Protocol):
+    """What makes the records of replicas durable; see `flusher`."""
+
+    changes: Changes
+
+    def longest_wait(self, flush_ms: int) -> float: ...
+
+    def opened(self, replica: Replica) -> None: ...
+
+    def appended(self, replica: Replica) -> None: ...
 
 
 class Replica:
@@ -65,7 +78,7 @@ class Replica:
         partition: Partition,
         log: Log,
         config: TopicConfig,
-        flusher: Flusher,
+        flusher: Flushing,
         when_refused: Callable[[Replica, StorageError], None],
     ) -> None:
         """`when_refused` is told when the system refuses an append."""

@@ -6,7 +6,6 @@ import logging
 import math
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
 
 import trio
 
@@ -15,10 +14,8 @@ from kbroker.runtime.slices import Slices
 from kbroker.storage.errors import StorageError
 from kbroker.storage.files import Files
 
-if TYPE_CHECKING:
-    from kbroker.node.node import Node
-
-    from .replica import Replica
+from .partitions import Partitions
+from .replica import Replica
 
 logger = logging.getLogger(__name__)
 
@@ -30,8 +27,8 @@ FIRST_ROUND_SECONDS = 60
 class Scrubber:
     """Compares the records in sealed segments of one node with their checksums, round by round."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, partitions: Partitions) -> None:
+        self._partitions = partitions
         self._changed = trio.Event()
 
     async def run(self) -> None:
@@ -45,7 +42,7 @@ class Scrubber:
     async def _wait(self, since: float, seconds_max: float = math.inf) -> None:
         """Wait for the interval between rounds, which may change meanwhile."""
         while True:
-            interval_seconds = self._node.config.log_scrub_interval_ms / 1000
+            interval_seconds = self._partitions.config.log_scrub_interval_ms / 1000
             deadline = since + min(interval_seconds, seconds_max)
             self._changed = trio.Event()
             with trio.move_on_at(deadline):
@@ -61,9 +58,9 @@ class Scrubber:
         """Read every log once; returns how many bytes were checked."""
         slices = Slices()
         checked = 0
-        for name, index in self._node.logs.folders():
+        for name, index in self._partitions.logs.folders():
             with suppress(KafkaError):
-                checked += await self._scrub(self._node.named_hosted(name, index))
+                checked += await self._scrub(self._partitions.named_hosted(name, index))
             await slices.pause()
         return checked
 
@@ -73,17 +70,19 @@ class Scrubber:
         checked = 0
         try:
             while log.offline is None and (place := log.next_to_scrub()) is not None:
-                rate = self._node.config.log_scrub_bytes_per_second
+                rate = self._partitions.config.log_scrub_bytes_per_second
                 if not rate:
                     break
                 # The event loop finds the bytes in memory then.
-                await self._node.in_thread(partial(_read, self._node.logs.files, *place))
+                await self._partitions.in_thread(
+                    partial(_read, self._partitions.logs.files, *place)
+                )
                 if log.offline is None:
                     size = log.scrub(SLICE_BYTES)
                     checked += size
                     await trio.sleep(size / rate)
         except StorageError as error:
-            self._node.report_storage_error(replica.topic, replica.index, error)
+            self._partitions.report_storage_error(replica.topic, replica.index, error)
             replica.wake()
         return checked
 

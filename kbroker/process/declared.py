@@ -6,14 +6,11 @@ import logging
 from collections.abc import Iterable
 
 from kbroker.broker import Broker
-from kbroker.cluster.topics import DEFAULT, NewTopic, create_topic
-from kbroker.protocol.errors import KafkaError
+from kbroker.cluster.topics import DEFAULT, NewTopic
+
+from .first_topics import create
 
 logger = logging.getLogger(__name__)
-
-
-class StartFailed(Exception):
-    """The server cannot start; the message names the cause and the next action."""
 
 
 async def declare(broker: Broker, topics: Iterable[NewTopic], seeds: Iterable[str]) -> None:
@@ -36,12 +33,3 @@ async def declare(broker: Broker, topics: Iterable[NewTopic], seeds: Iterable[st
 
         written = await write_seed(broker, path)
         logger.info("%d records of %s written", written, path)
-
-
-async def create(broker: Broker, new: NewTopic, what: str) -> None:
-    """Create a topic that `what` asked for. Raises StartFailed."""
-    try:
-        node = broker.node
-        await create_topic(node.cluster, node.config, new, cause="declared at the start")
-    except KafkaError as error:
-        raise StartFailed(f"{what}: {error.message or error}") from None

@@ -18,7 +18,7 @@ from kbroker.cluster.topics import NewTopic
 from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.records import Record
 
-from .declared import StartFailed, create
+from .first_topics import StartFailed, create
 
 logger = logging.getLogger(__name__)
 

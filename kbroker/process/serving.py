@@ -31,7 +31,8 @@ from kbroker.runtime.log_output import set_up_logging
 from kbroker.runtime.memory_errors import NEXT_ACTION, OutOfMemory, is_shortage
 from kbroker.storage.naming import LOG, META_PROPERTIES
 
-from .declared import StartFailed, declare
+from .declared import declare
+from .first_topics import StartFailed
 from .flags import SettingFlags, kafka_environment, load_settings
 from .listeners import configured_listeners
 
@@ -304,7 +305,7 @@ class _Serving:
         if self.control:
             where, file = self.control
             lines.append(f"  Control  {where}  (faults, clocks and nodes; token in {file})")
-        loss = _loss_window(node.config, in_memory=node.in_memory)
+        loss = _loss_window(node.config, in_memory=node.partitions.in_memory)
         if loss:
             lines.append(f"  Loss     {loss}")
         took = time.perf_counter() - self.started
@@ -316,7 +317,7 @@ class _Serving:
         count = f"{topics} topic{'' if topics == 1 else 's'}"
         if not self.data_dirs:
             return f"in memory, {count}"
-        crashed = [each.id for each in broker.nodes if each.node.logs.crashed]
+        crashed = [each.id for each in broker.nodes if each.node.partitions.logs.crashed]
         state = "clean shutdown"
         if self.is_new:
             state = "new"
@@ -324,7 +325,7 @@ class _Serving:
             state = "recovered after a crash"
             if len(crashed) < len(broker.nodes):
                 state += f" of node {', '.join(map(str, crashed))}"
-        if sum(len(each.node.logs.folders()) for each in broker.nodes) <= SIZED_MAX:
+        if sum(len(each.node.partitions.logs.folders()) for each in broker.nodes) <= SIZED_MAX:
             paths = [path for each in broker.nodes for path in each.data_dirs]
             count += f", {sum(map(_segment_bytes, paths)) / 1e6:.1f} MB"
         return f"{', '.join(self.data_dirs)}  {count}, {state}"

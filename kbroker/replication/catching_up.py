@@ -10,9 +10,11 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kbroker.client.errors import error_code
+from kbroker.partitions.partitions import Partitions
+from kbroker.partitions.replica import Replica
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchResponse
 from kbroker.protocol.messages.list_offsets import (
@@ -20,13 +22,8 @@ from kbroker.protocol.messages.list_offsets import (
     OffsetForLeaderEpochRequest,
 )
 
+from .followed import Followed
 from .truncation import cut_at
-
-if TYPE_CHECKING:
-    from kbroker.node.node import Node
-    from kbroker.partitions.replica import Replica
-
-    from .fetcher import Followed
 
 logger = logging.getLogger(__name__)
 
@@ -39,8 +36,8 @@ Ask = Callable[[Any], Awaitable[Any]]
 class CatchingUp:
     """Cuts the logs of one node, or begins them anew."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, partitions: Partitions) -> None:
+        self._partitions = partitions
 
     async def cut(self, followed: Followed, diverging: FetchResponse.EpochEnd) -> None:
         """Cut what the leader does not have. Raises StorageError, or KafkaError when there is
@@ -80,7 +77,7 @@ class CatchingUp:
         async with self._alone(followed) as replica:
             if replica is not None:
                 self._restart(replica, first_offset)
-                replica.append_replicated(records, self._node.clock.log_ms())
+                replica.append_replicated(records, self._partitions.clock.log_ms())
 
     async def _begin_at(self, followed: Followed, start: int) -> None:
         async with self._alone(followed) as replica:
@@ -93,7 +90,7 @@ class CatchingUp:
             if replica is None:
                 return
             end, committed = replica.log.log_end_offset, replica.log.high_watermark
-            replica.truncate_to(offset, self._node.clock.log_ms())
+            replica.truncate_to(offset, self._partitions.clock.log_ms())
             self._copy_anew(replica)
             now = replica.log.log_end_offset
         self._tell(followed.replica, f"cut from {end} to {now} because {reason}")
@@ -107,23 +104,23 @@ class CatchingUp:
             )
 
     def _tell(self, replica: Replica, what: str) -> None:
-        self._node.note(replica.topic.name, replica.index, what)
+        self._partitions.note(replica.topic.name, replica.index, what)
         logger.debug("%s-%d: %s", replica.topic.name, replica.index, what)
 
     def _restart(self, replica: Replica, offset: int) -> None:
-        replica.restart_at(offset, self._node.clock.log_ms())
+        replica.restart_at(offset, self._partitions.clock.log_ms())
         self._copy_anew(replica)
 
     def _copy_anew(self, replica: Replica) -> None:
         """A copy on its way to another folder may have what is gone."""
-        future = self._node.logs.future(replica.topic.name, replica.index)
+        future = self._partitions.logs.future(replica.topic.name, replica.index)
         if future is not None:
             future.begin_again()
 
     @asynccontextmanager
     async def _alone(self, followed: Followed) -> AsyncIterator[Replica | None]:
         """Hold off syncs and checkpoints; gives None when we do not follow this leader any more."""
-        async with self._node.flusher.no_pass, self._node.no_checkpoint:
+        async with self._partitions.flusher.no_pass, self._partitions.no_checkpoint:
             yield followed.replica if followed.is_current else None
 
     async def _leader_start(self, followed: Followed, ask: Ask) -> int:
@@ -134,7 +131,7 @@ class CatchingUp:
             timestamp=EARLIEST,
         )
         topic = cls.Topic(name=followed.replica.topic.name, partitions=[row])
-        answer = await ask(cls(replica_id=self._node.id, topics=[topic]))
+        answer = await ask(cls(replica_id=self._partitions.node_id, topics=[topic]))
         return int(_only_row(answer).offset)
 
     async def _leader_end(self, followed: Followed, ask: Ask) -> int:
@@ -145,7 +142,7 @@ class CatchingUp:
             leader_epoch=followed.leader_epoch,
         )
         topic = cls.Topic(topic=followed.replica.topic.name, partitions=[row])
-        answer = await ask(cls(replica_id=self._node.id, topics=[topic]))
+        answer = await ask(cls(replica_id=self._partitions.node_id, topics=[topic]))
         return int(_only_row(answer).end_offset)
 
 

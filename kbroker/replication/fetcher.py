@@ -10,12 +10,14 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import trio
 
 from kbroker.client.errors import error_code
-from kbroker.cluster.peers import Gone, Peer, Unreachable
+from kbroker.cluster.peers import Gone, Peer, Peers, Unreachable
+from kbroker.partitions.partitions import Partitions
+from kbroker.partitions.replica import Replica
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.protocol.records import read_header
@@ -23,6 +25,7 @@ from kbroker.storage.errors import StorageError
 
 from .backoff import Backoff
 from .catching_up import CatchingUp
+from .followed import Followed
 from .follower_session import (
     FollowerSession,
     PartitionKey,
@@ -31,10 +34,6 @@ from .follower_session import (
     topic_rows,
 )
 from .quota import Quota
-
-if TYPE_CHECKING:
-    from kbroker.node.node import Node
-    from kbroker.partitions.replica import Replica
 
 logger = logging.getLogger(__name__)
 
@@ -67,68 +66,12 @@ QUOTA_SECONDS_MAX = 1.0
 """How long a throttled partition waits before the quota is looked at again."""
 
 
-class Followed:
-    """One partition under one leader and epoch."""
-
-    __slots__ = ("backoff", "high_watermark", "key", "leader_epoch", "log_start", "replica")
-
-    def __init__(self, replica: Replica, leader_epoch: int, backoff: Backoff) -> None:
-        self.replica = replica
-        self.key: PartitionKey = (replica.topic.id, replica.index)
-        self.leader_epoch = leader_epoch
-        self.backoff = backoff
-        self.high_watermark = self.log_start = 0
-        """As the leader told last."""
-
-    def __str__(self) -> str:
-        return f"{self.replica.topic.name}-{self.replica.index}"
-
-    @property
-    def is_current(self) -> bool:
-        """Whether this node still follows, under the same leader epoch."""
-        replica = self.replica
-        return (
-            not replica.closed
-            and not replica.is_leader
-            and replica.leader_epoch == self.leader_epoch
-        )
-
-    @property
-    def is_durable(self) -> bool:
-        """Whether everything here may be acknowledged."""
-        log = self.replica.log
-        return log.offline is None and self.replica.durable_end >= log.log_end_offset
-
-    @property
-    def may_go_on(self) -> bool:
-        """Whether what comes next can be appended: a fetch says that this replica keeps up."""
-        return self.is_durable and self.replica.log.refusal is None
-
-    def apply_marks(self) -> None:
-        """Let readers see what the leader calls committed, and forget what it has given up."""
-        self.replica.committed_by_leader(self.high_watermark)
-        log = self.replica.log
-        start = min(self.log_start, log.high_watermark)
-        if start > log.log_start_offset:
-            self.replica.delete_records_before(start)
-
-    @property
-    def position(self) -> Position:
-        log = self.replica.log
-        return Position(
-            log.log_end_offset,
-            log.log_start_offset,
-            self.leader_epoch,
-            log.epochs.latest,
-            log.high_watermark,
-        )
-
-
 class Fetcher:
     """Copies from one leader what this node follows; `run` it until cancelled."""
 
-    def __init__(self, node: Node, leader_id: int, quota: Quota) -> None:
-        self._node = node
+    def __init__(self, partitions: Partitions, peers: Peers, leader_id: int, quota: Quota) -> None:
+        self._partitions = partitions
+        self._peers = peers
         self._leader_id = leader_id
         self._quota = quota
         self._followed: dict[PartitionKey, Followed] = {}
@@ -139,7 +82,9 @@ class Fetcher:
         self._session = FollowerSession()
         self._peer: Peer | None = None
         self._backoff = self._new_backoff()
-        self._patience = Backoff(node.config.replica_fetch_wait_max_ms / 1000, PATIENCE_SECONDS)
+        self._patience = Backoff(
+            partitions.config.replica_fetch_wait_max_ms / 1000, PATIENCE_SECONDS
+        )
         self._wake = trio.Event()
         self._held_back: trio.CancelScope | None = None
         self._lost_at: float | None = None
@@ -147,10 +92,10 @@ class Fetcher:
         """Whether it was said that the leader cannot be reached."""
         self._gone_since: float | None = None
         """When the leader ended the connection; until it takes another one."""
-        self._catching_up = CatchingUp(node)
+        self._catching_up = CatchingUp(partitions)
 
     def _new_backoff(self) -> Backoff:
-        return Backoff(self._node.config.replica_fetch_backoff_ms / 1000)
+        return Backoff(self._partitions.config.replica_fetch_backoff_ms / 1000)
 
     # -- what to copy
 
@@ -193,7 +138,7 @@ class Fetcher:
         """
         if self._gone_since is None:
             return False
-        seconds = self._node.config.broker_session_timeout_ms / 1000
+        seconds = self._partitions.config.broker_session_timeout_ms / 1000
         return trio.current_time() < self._gone_since + seconds
 
     # -- the loop
@@ -206,7 +151,7 @@ class Fetcher:
                 try:
                     await self._round()
                 except Exception:  # a defect of ours must neither end the node nor pass unnoticed
-                    self._node.unhandled_errors += 1
+                    self._partitions.troubles.unhandled_errors += 1
                     logger.exception("copying from node %d failed", self._leader_id)
                     await self._disconnect()
                     await self._sleep_until(trio.current_time() + self._backoff.next())
@@ -235,7 +180,7 @@ class Fetcher:
     async def _ask_leader(self) -> FetchResponse | None:
         """The leader's answer; None when it was not waited for, because something has changed."""
         if self._peer is None:
-            self._peer = await self._node.peers.connect(self._leader_id)
+            self._peer = await self._peers.connect(self._leader_id)
             self._gone_since = None
         request = await self._next_request()
         try:
@@ -249,14 +194,14 @@ class Fetcher:
 
     async def _next_request(self) -> FetchRequest:
         await self._sync(self._changed)
-        session, config = self._session, self._node.config
+        session, config = self._session, self._partitions.config
         keys = self._followed if session.is_new else self._changed
         positions = self._positions(keys)
         named, dropped = session.update(positions, self._changed - positions.keys())
         self._changed.clear()
         return FetchRequest(
             replica_state=FetchRequest.ReplicaState(
-                replica_id=self._node.id, replica_epoch=self._node.epoch
+                replica_id=self._partitions.node_id, replica_epoch=self._partitions.epoch
             ),
             max_wait_ms=self._wait_ms(),
             min_bytes=config.replica_fetch_min_bytes,
@@ -278,7 +223,7 @@ class Fetcher:
                 self._pause(followed)
                 continue
             followed.apply_marks()
-            wait = self._quota.wait_seconds(followed.replica, self._node.id, now)
+            wait = self._quota.wait_seconds(followed.replica, self._partitions.node_id, now)
             if wait:
                 self._paused[key] = now + min(wait, QUOTA_SECONDS_MAX)
             else:
@@ -287,7 +232,7 @@ class Fetcher:
 
     def _wait_ms(self) -> int:
         """How long the leader may hold its answer back: a pause may end earlier."""
-        longest = self._node.config.replica_fetch_wait_max_ms
+        longest = self._partitions.config.replica_fetch_wait_max_ms
         if not self._paused:
             return longest
         left = min(self._paused.values()) - trio.current_time()
@@ -297,7 +242,7 @@ class Fetcher:
         """Make durable, as far as the flush policy asks, what the next request acknowledges."""
         found = [self._followed[key] for key in keys if key in self._followed]
         if not all(followed.is_durable for followed in found):
-            await self._node.flusher.sync_now()
+            await self._partitions.flusher.sync_now()
 
     # -- answers
 
@@ -334,7 +279,7 @@ class Fetcher:
                 await self._copy(followed, row)
         except StorageError as error:
             replica = followed.replica
-            self._node.report_storage_error(replica.topic, replica.index, error)
+            self._partitions.report_storage_error(replica.topic, replica.index, error)
             self._pause(followed)
         except KafkaError as error:
             self._say_why(followed, str(error))
@@ -358,14 +303,14 @@ class Fetcher:
         followed.log_start = row.log_start_offset
         if row.records:
             now = trio.current_time()
-            self._quota.took(followed.replica, self._node.id, len(row.records), now)
+            self._quota.took(followed.replica, self._partitions.node_id, len(row.records), now)
             await self._append(followed, row.records)
             await trio.lowlevel.checkpoint()  # a large answer takes turns with clients
 
     async def _append(self, followed: Followed, records: memoryview) -> None:
         log, before = followed.replica.log, followed.replica.log.log_end_offset
         try:
-            followed.replica.append_replicated(records, self._node.clock.log_ms())
+            followed.replica.append_replicated(records, self._partitions.clock.log_ms())
         except KafkaError as error:
             is_empty = log.log_start_offset == before
             if error.code != ErrorCode.OFFSET_OUT_OF_RANGE or not is_empty:
@@ -387,7 +332,7 @@ class Fetcher:
         self._say_once(f"{followed} cannot be copied from node {self._leader_id}: {reason}")
 
     def _say_once(self, text: str) -> None:
-        if self._node.is_news(text):
+        if self._partitions.troubles.is_news(text):
             logger.error("%s", text)
 
     async def _ask_again(self, message: Any) -> Any:
@@ -437,7 +382,7 @@ class Fetcher:
             self._gone_since = None
         elif self._gone_since is None:
             self._gone_since = now
-        is_registered = self._node.cluster.registration(self._leader_id) is not None
+        is_registered = self._partitions.cluster.registration(self._leader_id) is not None
         is_first = self._lost_at is None and is_registered
         if is_first:
             self._lost_at = now

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import trio
 
 from kbroker.cluster import NO_LEADER, NodesChanged, Partition, Topic, TopicsChanged
+from kbroker.cluster.peers import Peers
+from kbroker.partitions.partitions import Partitions
 from kbroker.protocol.errors import KafkaError
 
 from .fetcher import Fetcher
 from .follower_session import PartitionKey
 from .quota import Quota, Side
-
-if TYPE_CHECKING:
-    from kbroker.node.node import Node
 
 LOGS_OF_ONE_TURN = 50
 """How many logs are opened before clients get their turn."""
@@ -31,11 +30,13 @@ class Following:
     """The follower side of one node: it copies each partition that the node hosts from the leader
     that the cluster names, and stops when the node leads it or hosts it no longer.
 
-    It hears of changes by itself; `run` it, and `stop` it before the logs are closed.
+    It hears of changes by `topics_changed` and `nodes_changed`; `run` it, and `stop` it before the logs
+    are closed.
     """
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, partitions: Partitions, peers: Peers) -> None:
+        self._partitions = partitions
+        self._peers = peers
         self._fetchers: dict[int, Fetcher] = {}
         self._terms: dict[PartitionKey, Term] = {}
         """Under which leader and leader epoch each partition is copied."""
@@ -45,9 +46,7 @@ class Following:
         self._scope = trio.CancelScope()
         self._ended = trio.Event()
         self._ended.set()  # it has not begun
-        self._quota = Quota(node, Side.FOLLOWER)
-        node.cluster.subscribe(self._on_topics_changed)
-        node.cluster.subscribe_nodes(self._on_nodes_changed)
+        self._quota = Quota(partitions, Side.FOLLOWER)
 
     async def run(self) -> None:
         """Copy until cancelled or stopped."""
@@ -64,7 +63,7 @@ class Following:
         await self._ended.wait()
 
     async def _run(self) -> None:
-        for topic in self._node.cluster.topics.values():
+        for topic in self._partitions.cluster.topics.values():
             self._consider(topic)
         async with trio.open_nursery() as nursery:
             while True:
@@ -84,14 +83,16 @@ class Following:
 
     # -- what has changed
 
-    def _on_topics_changed(self, event: TopicsChanged) -> None:
+    def topics_changed(self, event: TopicsChanged) -> None:
+        """Copy from the leaders that there are now."""
         for topic in (*event.created, *event.changed):
             self._consider(topic)
         for topic in event.deleted:
             for partition in topic.partitions:
                 self._stop((topic.id, partition.index))
 
-    def _on_nodes_changed(self, event: NodesChanged) -> None:
+    def nodes_changed(self, event: NodesChanged) -> None:
+        """Leaders may be reached again, or elsewhere."""
         for node_id in event.node_ids & self._fetchers.keys():
             self._fetchers[node_id].look_again()
 
@@ -110,7 +111,7 @@ class Following:
             self._more.set()
 
     def _leader_to_copy(self, partition: Partition) -> int:
-        me = self._node.id
+        me = self._partitions.node_id
         if me not in partition.replicas or partition.leader == me:
             return NO_LEADER
         return partition.leader
@@ -135,13 +136,15 @@ class Following:
     def _begin(self, key: PartitionKey, topic: Topic, nursery: trio.Nursery) -> None:
         partition = topic.partitions[key[1]]
         try:
-            replica = self._node.hosted(topic, partition.index)
+            replica = self._partitions.hosted(topic, partition.index)
         except KafkaError:  # the node says why
             return
         leader = partition.leader
         self._terms[key] = Term(leader, partition.leader_epoch)
         fetcher = self._fetchers.get(leader)
         if fetcher is None:
-            fetcher = self._fetchers[leader] = Fetcher(self._node, leader, self._quota)
+            fetcher = self._fetchers[leader] = Fetcher(
+                self._partitions, self._peers, leader, self._quota
+            )
             nursery.start_soon(fetcher.run)
         fetcher.follow(replica, partition.leader_epoch)

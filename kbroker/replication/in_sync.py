@@ -8,8 +8,7 @@ leader counts on both (see `leading`), and another change makes an end of that.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 from uuid import UUID
 
 import trio
@@ -17,11 +16,9 @@ import trio
 from kbroker.cluster import Leaving, Topic
 from kbroker.cluster.store import OutcomeUnknown
 from kbroker.partitions.leading import Leading
+from kbroker.partitions.partitions import Partitions
 from kbroker.partitions.replica import Replica
 from kbroker.storage.errors import StorageError
-
-if TYPE_CHECKING:
-    from kbroker.node.node import Node
 
 logger = logging.getLogger(__name__)
 
@@ -34,8 +31,10 @@ RETRY_SECONDS = 0.1
 class InSync:
     """The in-sync sets of one node: one change of each partition at a time."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, partitions: Partitions) -> None:
+        self._partitions = partitions
+        self.give_away_refused: Callable[[], None] = lambda: None
+        """Has `give_away` called for what lies in folders that take no records."""
         self._waiting: dict[Replica, None] = {}
         self._changing: dict[Replica, None] = {}
         self._leaving: dict[tuple[UUID, int], bool] = {}
@@ -53,14 +52,14 @@ class InSync:
         """This node can append nothing to its log: others must lead it and be in sync, if there are
         any. `eligible`: the log can be read, so it may lead when nobody else can."""
         partition = topic.partitions[index]
-        if self._node.id in partition.isr and len(partition.isr) > 1:
+        if self._partitions.node_id in partition.isr and len(partition.isr) > 1:
             self._leaving[topic.id, index] = eligible
             self._leaves.set()
 
     def look_at_all(self) -> None:
         """Nodes came or went, or time passed: look at everything that this node leads."""
-        self._node.folder_watch.give_away()
-        for replica in self._node.open_replicas():
+        self.give_away_refused()
+        for replica in self._partitions.opened():
             if replica.closed:  # its node stops in order, and keeps its place in sync
                 continue
             if replica.log.offline is not None:
@@ -85,7 +84,7 @@ class InSync:
 
     async def _look_regularly(self) -> None:
         while True:
-            await trio.sleep(self._node.config.replica_lag_time_max_ms / 1000 / 2)
+            await trio.sleep(self._partitions.config.replica_lag_time_max_ms / 1000 / 2)
             self.look_at_all()
 
     async def _settle(self, replica: Replica) -> None:
@@ -100,17 +99,17 @@ class InSync:
 
     async def _store(self, replica: Replica, leading: Leading, isr: frozenset[int]) -> bool:
         """Propose an in-sync set; returns whether it was stored."""
-        node, partition = self._node, leading.partition
+        partitions, partition = self._partitions, leading.partition
         added = leading.registrations(isr)
         leading.propose(isr)
         try:
-            revision = await node.cluster.change_isr(
+            revision = await partitions.cluster.change_isr(
                 replica.topic,
                 partition,
                 [*(each for each in partition.isr if each in isr), *added],
                 registrations=added,
-                self_id=node.id,
-                self_epoch=node.epoch,
+                self_id=partitions.node_id,
+                self_epoch=partitions.epoch,
                 cause=_cause(frozenset(partition.isr), isr),
             )
         except (OutcomeUnknown, StorageError) as error:
@@ -132,7 +131,7 @@ class InSync:
         while True:
             await self._leaves.wait()
             self._leaves = trio.Event()
-            topics = self._node.cluster.topics_by_id
+            topics = self._partitions.cluster.topics_by_id
             leavings = [
                 Leaving(topics[topic_id], index, eligible)
                 for (topic_id, index), eligible in self._leaving.items()
@@ -146,14 +145,15 @@ class InSync:
 
     async def _resign(self, leavings: Sequence[Leaving]) -> None:
         """Give partitions away; those with which something else happened meanwhile are left."""
-        node = self._node
-        cause = f"node {node.id} cannot append to its log"
+        partitions = self._partitions
+        node_id, cluster = partitions.node_id, partitions.cluster
+        cause = f"node {node_id} cannot append to its log"
         try:
-            left = await node.cluster.resign(leavings, node.id, epoch=node.epoch, cause=cause)
+            left = await cluster.resign(leavings, node_id, epoch=partitions.epoch, cause=cause)
         except (OutcomeUnknown, StorageError):
             left = leavings
         for topic, index, eligible in left:
-            if topic.id in node.cluster.topics_by_id:
+            if topic.id in cluster.topics_by_id:
                 self.give_away(topic, index, eligible=eligible)
 
 

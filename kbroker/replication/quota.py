@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from enum import Enum
-from typing import TYPE_CHECKING
+
+from kbroker.partitions.partitions import Partitions
+from kbroker.partitions.replica import Replica
 
 from .throttle import Throttle, names_replica
-
-if TYPE_CHECKING:
-    from kbroker.node.node import Node
-    from kbroker.partitions.replica import Replica
 
 UNLIMITED = 2**63 - 1
 """The rate that Kafka writes for none."""
@@ -29,8 +27,8 @@ class Quota:
     A follower in sync is never held back. `follower_id` is the node that copies.
     """
 
-    def __init__(self, node: Node, side: Side) -> None:
-        self._node = node
+    def __init__(self, partitions: Partitions, side: Side) -> None:
+        self._partitions = partitions
         self._rate_name, self._replicas_name = side.value
         self._throttle = Throttle()
 
@@ -44,9 +42,9 @@ class Quota:
             self._throttle.took(size, now)
 
     def _holds(self, replica: Replica, follower_id: int) -> bool:
-        rate = self._node.config.integer(self._rate_name)
+        rate = self._partitions.config.integer(self._rate_name)
         self._throttle.set_rate(math.inf if rate == UNLIMITED else rate)
         if rate == UNLIMITED or follower_id in replica.partition.isr:
             return False
         throttled = replica.config.items(self._replicas_name)
-        return names_replica(throttled, replica.index, self._node.id)
+        return names_replica(throttled, replica.index, self._partitions.node_id)

@@ -158,12 +158,12 @@ class RunningBroker(Kit, StateVerbs, NodeVerbs, Arming[Awaitable[None]]):
 
     async def _look_at_logs(self) -> None:
         for node in self.broker.running_nodes:
-            await node.apply_retention_now()
+            await node.upkeep.apply_retention_now()
             await node.groups.expire()
             await node.transactions.expire()
             if node.config.log_cleaner_enable:
                 await node.cleaner.clean_all()
-            await node.flusher.sync_now()
+            await node.partitions.flusher.sync_now()
 
     async def advance_coordinator(self, span_ms: int, *, keep_members: bool) -> None:
         """Move the coordinators' clock; returns when the time-outs due by then were acted on.
@@ -256,7 +256,7 @@ class RunningBroker(Kit, StateVerbs, NodeVerbs, Arming[Awaitable[None]]):
         if len(self.broker.nodes) > 1:
             lines += map(str, self.nodes())
         for node in nodes:
-            await node.open_all()
+            await node.partitions.open_all()
         for topic in any_node(self.broker).cluster.topics.values():
             lines += self._topic(topic)
         for node in nodes:
@@ -271,7 +271,7 @@ class RunningBroker(Kit, StateVerbs, NodeVerbs, Arming[Awaitable[None]]):
 
     def _topic(self, topic: Topic) -> Iterator[str]:
         leaders = [leader_of(self.broker, topic.name, each.index) for each in topic.partitions]
-        logs = [node.logs.get(topic.name, index) for index, node in enumerate(leaders)]
+        logs = [node.partitions.logs.get(topic.name, index) for index, node in enumerate(leaders)]
         ends = [str(log.high_watermark) if log else "0" for log in logs]
         yield f"topic {topic.name}: ends at {', '.join(ends)}"
         for index, partition in enumerate(topic.partitions):

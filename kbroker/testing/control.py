@@ -55,7 +55,7 @@ async def controlled(
     Parameters: `port` of 127.0.0.1 is where orders come in, 0 is a free one; `token_file` has the
     token of those who may give them, None is a new file; `prepare` is called in the broker's thread
     before anybody is told of it; `settings` are those of `LocalBroker`. Yields the broker and where
-    to send orders. Raises OSError when the port cannot be used, StartFailed when the token's file
+    to send orders. Raises OSError when the port cannot be used, ValueError when the token's file
     cannot, else what `open_broker` and `prepare` raise.
     """
     with control_token(token_file) as token:

@@ -11,8 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from kbroker.process.declared import StartFailed
-
 _BYTES = 32
 
 
@@ -31,7 +29,7 @@ class ControlToken(NamedTuple):
 def control_token(file: str | None) -> Iterator[ControlToken]:
     """The token of a file, which is made when it is not there, and stays.
 
-    Without a name the file is a new one, which is gone at the end. Raises StartFailed where it cannot
+    Without a name the file is a new one, which is gone at the end. Raises ValueError where it cannot
     be made or read, where others than its owner can read it, and where it is empty.
     """
     if file is not None:
@@ -54,7 +52,7 @@ def _of_file(path: Path) -> ControlToken:
         return ControlToken(_write(handle), path)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        raise StartFailed(
+        raise ValueError(
             f"--control-token-file {path}: {reason}; remove it, or name another one"
         ) from None
 

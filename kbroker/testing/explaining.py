@@ -9,11 +9,11 @@ from typing import NamedTuple
 from kbroker.broker import Broker
 from kbroker.node.explain import (
     Explanation,
-    Line,
     explain_group,
     explain_partition,
     explain_transaction,
 )
+from kbroker.partitions.history import Line
 from kbroker.protocol.api_keys import ApiKey
 
 from .rules import Asked, Faults, Hit

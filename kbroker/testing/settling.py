@@ -83,5 +83,5 @@ def _assigned(group: DescribeGroupsResponse.Group) -> Iterator[Partition]:
 def _log(node: Node, topic: str, index: int) -> Log | None:
     """The log of a partition, opened if nobody has asked for it since the broker was started."""
     with contextlib.suppress(KafkaError):  # it is gone, or its disk is broken
-        node.named_replica(topic, index)
-    return node.logs.get(topic, index)
+        node.partitions.named_replica(topic, index)
+    return node.partitions.logs.get(topic, index)

@@ -87,9 +87,9 @@ def _read_clocks(path: Path) -> Readings:
 
 async def take_snapshot(node: Node, store: Store, clocks: Readings) -> Snapshot:
     """What a running node holds now. Raises StorageError."""
-    await node.open_all()
-    async with node.no_checkpoint:
-        return Snapshot(store.copy(node.logs), clocks)
+    await node.partitions.open_all()
+    async with node.partitions.no_checkpoint:
+        return Snapshot(store.copy(node.partitions.logs), clocks)
 
 
 # --- making use of one --------------------------------------------------------------------------

@@ -32,7 +32,7 @@ async def complete_ends(nodes: Sequence[Node]) -> None:
 async def _sync(nodes: Sequence[Node]) -> None:
     for _ in range(STEPS_OF_AN_END):
         for node in nodes:
-            await node.flusher.sync_now()
+            await node.partitions.flusher.sync_now()
 
 
 def known_transactions(nodes: Sequence[Node]) -> Iterator[Known]:

@@ -131,7 +131,7 @@ class StateVerbs:
                     "name a producer by its id or by its transactional id, not by both"
                 )
             return [await self._fence_transactional(transactional_id)]
-        logs = [replica.log for node in self._nodes for replica in node.open_replicas()]
+        logs = [replica.log for node in self._nodes for replica in node.partitions.opened()]
         named = {it.producer_id: name for _, name, it in known_transactions(self._nodes)}
         known = sorted({*named, *(known for log in logs for known, _ in log.producers)})
         meant = known if producer_id is None else [producer_id]
@@ -215,13 +215,13 @@ class StateVerbs:
         UNKNOWN_TOPIC_OR_PARTITION.
         """
         node = leader_of(self.broker, topic, partition)
-        replica = node.named_replica(topic, partition)
+        replica = node.partitions.named_replica(topic, partition)
         self.did(f"lost all records of {topic}-{partition}", topic=topic)
-        await node.flusher.sync_now()
-        async with node.flusher.no_pass, node.no_checkpoint:
+        await node.partitions.flusher.sync_now()
+        async with node.partitions.flusher.no_pass, node.partitions.no_checkpoint:
             start = replica.log.log_end_offset + 1
             replica.restart_at(start, node.clock.log_ms())
-        await node.checkpoint()
+        await node.upkeep.checkpoint()
         node.changes.happened()
         return start
 
@@ -245,7 +245,8 @@ class StateVerbs:
             self._refuse_until(ApiKey.METADATA, target, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         for index in stayed:
             await cluster.renew_leader(topic, index, cause=CAUSE)
-            leader_of(self.broker, topic, index).named_replica(topic, index).wake()
+            node = leader_of(self.broker, topic, index)
+            node.partitions.named_replica(topic, index).wake()
 
     async def _hand_over(self, cluster: Cluster, topic: str, index: int, to: int | None) -> bool:
         """Let another node lead; False when there is none that can."""

@@ -248,7 +248,7 @@ async def test_changed_settings_survive_a_restart(tmp_path: Path) -> None:
         await change(wire, ("retention.ms", SET, "12345"))
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         assert await own(wire) == {"retention.ms": "12345"}
-        assert broker.node.named_replica("t", 0).config.retention_ms == 12345
+        assert broker.node.partitions.named_replica("t", 0).config.retention_ms == 12345
 
 
 # -- brokers

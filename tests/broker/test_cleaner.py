@@ -50,7 +50,7 @@ async def update(wire: Wire, topic: Topic, start: int, end: int) -> None:
 
 
 def log_of(broker: Broker, name: str) -> Log:
-    return broker.node.named_replica(name, 0).log
+    return broker.node.partitions.named_replica(name, 0).log
 
 
 async def contents(wire: Wire, topic: Topic) -> list[Record]:
@@ -126,7 +126,7 @@ async def test_committed_offsets_are_compacted(start: Start) -> None:
             await commit(wire, "g", offset)
         log = log_of(broker, "__consumer_offsets")
         log.roll()
-        await broker.node.flusher.sync_now()
+        await broker.node.partitions.flusher.sync_now()
         before = log.size
         assert await broker.node.cleaner.clean_all() > 0
         assert log.size < before / 10

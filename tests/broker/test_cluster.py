@@ -14,6 +14,7 @@ from kbroker.storage.files import MemFiles
 async def start(cluster: Cluster) -> None:
     """Let node 1 join and lead what it can."""
     member = Membership(cluster, BrokerConfig(), directories={}, is_clean=True, keeps_records=True)
+    cluster.subscribe_nodes(member.nodes_changed)
     await member.register({})
     await member.become_ready()
     await Controller(cluster, member, BrokerConfig()).settle()

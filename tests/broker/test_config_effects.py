@@ -83,7 +83,7 @@ class Trial:
 
     async def earliest(self) -> int:
         """The first offset that is left once retention was applied."""
-        await self.broker.node.apply_retention()
+        await self.broker.node.upkeep.apply_retention()
         row = await list_offset(self.wire, T, EARLIEST)
         assert isinstance(row.offset, int)
         return row.offset
@@ -129,7 +129,7 @@ async def keyless_records_are_refused_while_compacted(trial: Trial) -> None:
 
 @effect_of("flush.messages", flush_policy="os")
 async def an_acknowledgement_waits_for_the_disk_after_so_many_records(trial: Trial) -> None:
-    log = trial.broker.node.named_replica(T.name, 0).log
+    log = trial.broker.node.partitions.named_replica(T.name, 0).log
     assert await trial.produce() == 0
     assert log.synced_offset == 0
     await trial.set("flush.messages", "3")
@@ -140,7 +140,7 @@ async def an_acknowledgement_waits_for_the_disk_after_so_many_records(trial: Tri
 
 @effect_of("flush.ms", flush_policy="os")
 async def records_are_on_disk_after_a_time(trial: Trial) -> None:
-    log = trial.broker.node.named_replica(T.name, 0).log
+    log = trial.broker.node.partitions.named_replica(T.name, 0).log
     await trial.set("flush.ms", str(HOUR_MS))
     assert await trial.produce() == 0
     await trio.sleep(0.05)
@@ -153,13 +153,13 @@ async def records_are_on_disk_after_a_time(trial: Trial) -> None:
 @effect_of("index.interval.bytes")
 async def the_index_gets_an_entry_each_interval(trial: Trial) -> None:
     """From the next segment on."""
-    log = trial.broker.node.named_replica(T.name, 0).log
+    log = trial.broker.node.partitions.named_replica(T.name, 0).log
     for _ in range(2):
         for _ in range(5):
             assert await trial.produce() == 0
         await trial.set("index.interval.bytes", "1")
         log.roll()
-    await trial.broker.node.checkpoint()
+    await trial.broker.node.upkeep.checkpoint()
     sparse, dense = (file.stat().st_size for file in trial.files("index")[:2])
     assert sparse < dense
 
@@ -208,7 +208,7 @@ async def records_get_the_time_of_the_broker(trial: Trial) -> None:
 @effect_of("min.insync.replicas")
 async def too_few_replicas_refuse_a_write_for_all(trial: Trial) -> None:
     """Of two replicas one is in sync; that a partition has only one is never held against it."""
-    replica = trial.broker.node.named_replica(T.name, 0)
+    replica = trial.broker.node.partitions.named_replica(T.name, 0)
     replica.follow_cluster(Partition(0, replicas=[1, 2], isr=[1], leader=1, leader_epoch=0))
     assert await trial.produce() == 0
     await trial.set("min.insync.replicas", "2")
@@ -244,7 +244,7 @@ async def a_new_segment_begins_at_a_size(trial: Trial) -> None:
 @effect_of("segment.index.bytes")
 async def a_full_index_begins_a_new_segment(trial: Trial) -> None:
     """From the next segment on."""
-    log = trial.broker.node.named_replica(T.name, 0).log
+    log = trial.broker.node.partitions.named_replica(T.name, 0).log
     await trial.set("index.interval.bytes", "1")
     for size, files in (("10485760", 1), ("16", 3)):
         await trial.set("segment.index.bytes", size)
@@ -325,7 +325,7 @@ async def _levels_differ(trial: Trial, codec: str, low: str, high: str) -> None:
 
 
 async def _last_batch(trial: Trial) -> BatchHeader:
-    end = trial.broker.node.named_replica(T.name, 0).log.log_end_offset
+    end = trial.broker.node.partitions.named_replica(T.name, 0).log.log_end_offset
     row = await fetch(trial.wire, T, end - 1)
     return read_header(row.records)
 
@@ -339,7 +339,7 @@ async def _compacted_topic(trial: Trial, versions: int = 3) -> Log:
     await trial.set("internal.segment.bytes", "100")
     for number in range(versions + 1):
         assert await trial.produce(aged(value=b"%d" % number)) == 0
-    return trial.broker.node.named_replica(T.name, 0).log
+    return trial.broker.node.partitions.named_replica(T.name, 0).log
 
 
 async def _is_compacted(trial: Trial) -> bool:
@@ -409,11 +409,11 @@ async def a_smaller_key_map_takes_more_runs(trial: Trial) -> None:
     for size, runs in (("1600", 2), (None, 1)):
         await trial.set_broker("log.cleaner.dedupe.buffer.size", size)
         await trial.set("cleanup.policy", "compact")
-        log = trial.broker.node.named_replica(T.name, 0).log
+        log = trial.broker.node.partitions.named_replica(T.name, 0).log
         for number in range(15):
             assert await trial.produce(aged(key=b"%d" % number)) == 0
         log.roll()
-        await trial.broker.node.flusher.sync_now()
+        await trial.broker.node.partitions.flusher.sync_now()
         assert await trial.broker.node.cleaner.clean_all() == runs
 
 
@@ -502,7 +502,7 @@ async def a_producer_that_is_forgotten_is_a_new_one(trial: Trial) -> None:
     assert offsets == [0, 0], "the second one is a duplicate"
     await trial.set_broker("producer.id.expiration.ms", "1")
     await trio.sleep(0.01)
-    await trial.broker.node.apply_retention()
+    await trial.broker.node.upkeep.apply_retention()
     assert (await produce(trial.wire, T, mine)).base_offset == 1
 
 

@@ -225,7 +225,7 @@ async def test_a_session_of_a_deleted_topic_gets_3(start: Start, version: int) -
 async def test_a_client_that_goes_away_frees_its_parked_fetch(start: Start) -> None:
     async with start() as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
-        replica = broker.node.named_replica("t", 0)
+        replica = broker.node.partitions.named_replica("t", 0)
         async with connected(broker.endpoint) as reader:
             await reader.send(ApiKey.FETCH, 12, fetch_request(topic, max_wait_ms=NEVER))
             await until(lambda: len(replica._fetches) == 1)
@@ -598,8 +598,8 @@ async def test_an_error_in_a_handler_ends_its_connection_only(
         monkeypatch.setattr(node.fetch_sessions, "plan", lambda *_, **__: 1 / 0)
         await wire.send(ApiKey.FETCH, 12, fetch_request(Topic("t")))
         assert await wire.wait_closed() == b""
-        assert node.unhandled_errors == 1
-        node.unhandled_errors = 0
+        assert node.troubles.unhandled_errors == 1
+        node.troubles.unhandled_errors = 0
         assert await other.works()
 
 

@@ -86,7 +86,7 @@ async def commit(wire: Wire, offset: int, **settings: Any) -> int:
 
 
 def replica_of(broker: Broker) -> Replica:
-    return broker.node.named_replica(OFFSETS_TOPIC, 0)
+    return broker.node.partitions.named_replica(OFFSETS_TOPIC, 0)
 
 
 class Lagging:

@@ -10,13 +10,11 @@ from kbroker.cluster.election import without_leader
 from kbroker.coordinator import Event
 from kbroker.node.explain import (
     Explanation,
-    Line,
-    change_of,
-    clock_time,
     explain_group,
     explain_partition,
     group_lines,
 )
+from kbroker.partitions.history import Line, change_of, clock_time
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages.groups import DeleteGroupsRequest, LeaveGroupRequest
 
@@ -102,7 +100,7 @@ async def test_a_partition_is_made_served_and_deleted(broker: Broker, wire: Wire
 async def test_a_partition_that_went_offline(broker: Broker, wire: Wire) -> None:
     topic = await create_topic(wire, "orders", 1)
     await produce(wire, topic, batch())
-    log = broker.node.logs.get("orders", 0)
+    log = broker.node.partitions.logs.get("orders", 0)
     assert log is not None
     log.fail("the disk is gone")
     log.fail("and once more")

@@ -23,7 +23,7 @@ async def test_a_pass_beside_another_sync_holds_up_nobody(
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
         await produce(wire, topic, batch())
-        flusher = broker.node.flusher
+        flusher = broker.node.partitions.flusher
         sync = flusher._sync
         threads: list[bool] = []
 

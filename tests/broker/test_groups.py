@@ -14,7 +14,7 @@ import pytest
 import trio
 
 from kbroker.broker import Broker
-from kbroker.node.explain import cause_of
+from kbroker.coordination.causes import cause_of
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.groups import (
@@ -338,7 +338,7 @@ async def test_a_commit_is_answered_when_it_is_durable(tmp_path: Path) -> None:
             ask = DescribeGroupsRequest(groups=["g"])
             described.append(await third.ask(ApiKey.DESCRIBE_GROUPS, 5, ask))
 
-        async with broker.node.flusher.no_pass:
+        async with broker.node.partitions.flusher.no_pass:
             nursery.start_soon(commit)
             await trio.sleep(0.1)
             nursery.start_soon(look)
@@ -358,7 +358,7 @@ async def test_a_commit_that_cannot_be_stored_is_not_acknowledged(
         member = Member(wire)
         await member.enter()
         assert await member.commit("t", 1) == 0
-        monkeypatch.setattr(broker.node.flusher, "_sync", lambda logs: [])
+        monkeypatch.setattr(broker.node.partitions.flusher, "_sync", lambda logs: [])
         try:
             code = await member.commit("t", 2)
         except ConnectionClosed:

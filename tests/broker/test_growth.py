@@ -93,7 +93,7 @@ async def test_one_node_becomes_three_and_one_again(alone: Path) -> None:
     assert set(os.listdir(alone)) == there
     async with started(alone) as broker:
         assert [each.id for each in broker.nodes] == [1, 2, 3]
-        assert all(each.node.logs.clean for each in broker.nodes)
+        assert all(each.node.partitions.logs.clean for each in broker.nodes)
         await _check(broker)
     assert await shrink(OsFiles(), [str(alone)]) == 1
     assert not {"node-3", ".moving", ".moved"} & set(os.listdir(alone))

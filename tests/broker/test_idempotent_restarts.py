@@ -121,7 +121,7 @@ async def test_after_clean_stops(tmp_path: Path) -> None:
         producer = await begun(wire, await create_topic(wire, "t"))
     for _ in range(2):
         async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
-            assert broker.node.logs.clean
+            assert broker.node.partitions.logs.clean
             await check(producer, wire)
 
 
@@ -133,12 +133,12 @@ async def test_after_a_crash(mode: Mode | None, checkpoint: bool) -> None:
     async with started_on(files, DATA) as broker, connected(broker.endpoint) as wire:
         producer = await begun(wire, await create_topic(wire, "t"))
         if checkpoint:
-            broker.node.named_replica("t", 0).log.save()
-            broker.node.logs.checkpoint(0).run()
+            broker.node.partitions.named_replica("t", 0).log.save()
+            broker.node.partitions.logs.checkpoint(0).run()
         await producer.send(wire, 2)
         left = files.killed() if mode is None else files.crashed(mode, 0)
     async with started_on(left, DATA) as broker, connected(broker.endpoint) as wire:
-        assert not broker.node.logs.clean
+        assert not broker.node.partitions.logs.clean
         await check(producer, wire)
 
 
@@ -182,7 +182,7 @@ async def test_after_a_move_to_another_folder(crash: bool) -> None:
             await check(producer, wire)
         left = files.killed()
     async with started_on(left if crash else files, folders) as broker:
-        assert broker.node.logs.clean != crash
+        assert broker.node.partitions.logs.clean != crash
         async with connected(broker.endpoint) as wire:
             await check(producer, wire)
 
@@ -192,7 +192,7 @@ async def test_after_a_move_of_a_log_without_their_records(tmp_path: Path) -> No
     folders = [tmp_path / "one", tmp_path / "two"]
     async with started(folders) as broker, connected(broker.endpoint) as wire:
         producer = await begun(wire, await create_topic(wire, "t"))
-        replica = broker.node.named_replica("t", 0)
+        replica = broker.node.partitions.named_replica("t", 0)
         replica.delete_records_before(replica.log.log_end_offset)
         assert await move(wire, folders[1], ("t", [0])) == [0]
         await moved(wire, ("t", 0), folders[1])

@@ -140,7 +140,7 @@ async def test_sizes_of_logs_that_are_not_open(tmp_path: Path) -> None:
         before = await places(wire)
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         assert await places(wire) == before
-        assert broker.node.logs.get("t", 0) is None
+        assert broker.node.partitions.logs.get("t", 0) is None
 
 
 # -- several folders
@@ -161,7 +161,7 @@ async def test_partitions_are_spread(folders: list[Path]) -> None:
     assert metas[0].cluster_id == metas[1].cluster_id
     assert metas[0].directory_id != metas[1].directory_id
     async with started(folders) as broker, connected(broker.endpoint) as wire:
-        assert broker.node.logs.clean
+        assert broker.node.partitions.logs.clean
         assert await places(wire) == before
         for index in range(5):
             assert values_of(await fetch(wire, topic, partitions=[index])) == [b"%d" % index]
@@ -179,7 +179,7 @@ async def test_what_is_deleted_while_others_are_removed_goes_too(
     two: Broker, client: Wire, folders: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs, go_on = [], threading.Event()
-    remove = two.node.logs.empty_trash
+    remove = two.node.partitions.logs.empty_trash
 
     def slowly() -> None:
         remove()
@@ -188,7 +188,7 @@ async def test_what_is_deleted_while_others_are_removed_goes_too(
 
     for name in ("a", "b"):
         await produce(client, await create_topic(client, name), batch())
-    monkeypatch.setattr(two.node.logs, "empty_trash", slowly)
+    monkeypatch.setattr(two.node.partitions.logs, "empty_trash", slowly)
     await delete_topic(client, "a")
     await until(lambda: runs)
     await delete_topic(client, "b")
@@ -222,7 +222,7 @@ async def test_a_disk_that_fails_takes_its_own_partitions(
     new = await create_topic(client, "new", 2)
     for index in range(2):
         assert (await produce(client, new, batch(), partition=index)).error_code == 0
-    assert two.node.logs.managers[0].failed is None
+    assert two.node.partitions.logs.managers[0].failed is None
 
 
 async def test_a_folder_that_is_missing_is_asked_for(folders: list[Path]) -> None:
@@ -231,12 +231,12 @@ async def test_a_folder_that_is_missing_is_asked_for(folders: list[Path]) -> Non
         topic = await create_topic(wire, "t", 2)
         for index in range(2):
             await produce(wire, topic, batch([b"%d" % index]), partition=index)
-        lost = broker.node.logs.managers[1].meta.directory_id
+        lost = broker.node.partitions.logs.managers[1].meta.directory_id
     with pytest.raises(StorageError, match=rf"two \(id {lost}\) is missing"):
         async with started(folders[0]):
             raise AssertionError("it started")
     async with started(folders) as broker:
-        assert broker.node.logs.clean
+        assert broker.node.partitions.logs.clean
     async with (
         started(folders[0], log_dirs_lost=lost) as broker,
         connected(broker.endpoint) as wire,
@@ -342,7 +342,7 @@ async def test_cordons_name_folders_that_exist(
     two: Broker, client: Wire, folders: list[Path], tmp_path: Path
 ) -> None:
     assert await cordon(client, str(tmp_path)) == ErrorCode.INVALID_REQUEST
-    assert two.node.logs.cordoned == set()
+    assert two.node.partitions.logs.cordoned == set()
     with pytest.raises(ConfigError, match="there is no data folder"):
         async with started(tmp_path / "other", cordoned_log_dirs="/nowhere"):
             raise AssertionError("it started")
@@ -384,7 +384,7 @@ async def test_a_replica_moves_while_clients_write_and_read(
         found += values_of(await fetch(client, topic, offset))
         offset = len(found)
     assert found == written
-    assert two.node.logs.future("t", 0) is None
+    assert two.node.partitions.logs.future("t", 0) is None
 
 
 async def _write(broker: Broker, topic: Topic, written: list[bytes], stop: trio.Event) -> None:
@@ -419,9 +419,11 @@ async def test_a_move_that_a_stop_broke_off_goes_on(folders: list[Path]) -> None
     async with started(folders) as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
         await produce(wire, topic, batch([b"a"]))
-        replica = broker.node.named_replica("t", 0)
-        broker.node.logs.begin_move(replica.log, str(folders[1]))  # nobody carries it out
-        broker.node.logs.next_future().copy(100, now_ms=0)  # type: ignore[union-attr]
+        replica = broker.node.partitions.named_replica("t", 0)
+        broker.node.partitions.logs.begin_move(
+            replica.log, str(folders[1])
+        )  # nobody carries it out
+        broker.node.partitions.logs.next_future().copy(100, now_ms=0)  # type: ignore[union-attr]
         found = await describe(wire, ("t", [0]))
         (now,), (future,) = (folder.topics[0].partitions for folder in found)
         assert (now.is_future_key, future.is_future_key, future.offset_lag) == (False, True, 0)
@@ -454,7 +456,7 @@ async def test_deleting_records_and_topics_while_they_move(
     topic = await create_topic(client, "t")
     for _ in range(5):
         await produce(client, topic, batch([b"x" * 100]))
-    replica = two.node.named_replica("t", 0)
+    replica = two.node.partitions.named_replica("t", 0)
     replica.delete_records_before(3)
     assert await move(client, folders[1], ("t", [0])) == [0]
     await moved(client, ("t", 0), folders[1])
@@ -486,8 +488,8 @@ async def test_what_cannot_move(client: Wire, folders: list[Path], version: int)
 async def test_to_stay_ends_a_move(two: Broker, client: Wire, folders: list[Path]) -> None:
     topic = await create_topic(client, "t")
     await produce(client, topic, batch([b"a"]))
-    logs = two.node.logs
-    logs.begin_move(two.node.named_replica("t", 0).log, str(folders[1]))
+    logs = two.node.partitions.logs
+    logs.begin_move(two.node.partitions.named_replica("t", 0).log, str(folders[1]))
     assert await move(client, folders[0], ("t", [0])) == [0]
     assert logs.future("t", 0) is None
     assert (await places(client))["t", 0][0] == "one"
@@ -505,7 +507,7 @@ async def test_a_copy_that_fails_is_given_up(
 
     monkeypatch.setattr("kbroker.storage.future.FutureLog.copy", refuse)
     assert await move(client, folders[1], ("t", [0])) == [0]
-    await until(lambda: two.node.logs.future("t", 0) is None)
+    await until(lambda: two.node.partitions.logs.future("t", 0) is None)
     assert values_of(await fetch(client, topic)) == [b"a"]
     assert (await produce(client, topic, batch([b"b"]))).error_code == 0
 
@@ -542,5 +544,5 @@ async def test_a_copy_whose_folder_is_gone_is_given_up(
 
     monkeypatch.setattr("kbroker.storage.future.FutureLog.finish", refuse)
     assert await move(client, folders[1], ("t", [0])) == [0]
-    await until(lambda: two.node.logs.future("t", 0) is None)
+    await until(lambda: two.node.partitions.logs.future("t", 0) is None)
     assert values_of(await fetch(client, topic)) == [b"a"]

@@ -55,7 +55,7 @@ async def timed(
         connected(broker.endpoint) as wire,
     ):
         yield broker, wire, clock
-        assert broker.node.unhandled_errors == 0
+        assert broker.node.troubles.unhandled_errors == 0
 
 
 async def put(wire: Wire, clock: MovableClock, value: bytes | None, **fields: Any) -> int:
@@ -79,14 +79,14 @@ class TestOnTheClock:
             for hours in range(6):
                 await put(wire, clock, b"hour %d" % hours)
                 clock.log.add(HOUR_MS + 1)
-            await broker.node.apply_retention_now()
+            await broker.node.upkeep.apply_retention_now()
             left = await start_of(wire)
             assert 0 < left < 5
             clock.log.add(-4 * HOUR_MS)  # a clock that jumps back removes nothing
-            await broker.node.apply_retention_now()
+            await broker.node.upkeep.apply_retention_now()
             assert await start_of(wire) == left
             clock.log.add(DAY_MS)
-            await broker.node.apply_retention_now()
+            await broker.node.upkeep.apply_retention_now()
             assert await start_of(wire) == 6
 
     async def test_a_time_in_the_future_is_refused_so_that_retention_goes_on(
@@ -103,10 +103,10 @@ class TestOnTheClock:
             mine = {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0}
             assert [await put(wire, clock, b"x", **mine) for _ in range(2)] == [0, 0]
             clock.log.add(HOUR_MS - 1)
-            await broker.node.apply_retention_now()
+            await broker.node.upkeep.apply_retention_now()
             assert await put(wire, clock, b"x", **mine) == 0
             clock.log.add(HOUR_MS)
-            await broker.node.apply_retention_now()
+            await broker.node.upkeep.apply_retention_now()
             assert await put(wire, clock, b"x", **mine) == 1
 
     async def test_committed_offsets_expire(self, tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ async def test_in_real_time(tmp_path: Path) -> None:
         )
         assert dict(kept)[b"key 1"] == b"29"
         assert b"key 0" not in dict(kept)
-        log = broker.node.named_replica("aging", 0).log
+        log = broker.node.partitions.named_replica("aging", 0).log
         with trio.fail_after(ANSWER_SECONDS):
             while len(log.producers):  # noqa: ASYNC110
                 await trio.sleep(0.05)

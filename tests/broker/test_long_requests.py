@@ -249,7 +249,7 @@ async def test_what_is_written_while_others_have_their_turn_is_not_missed(
     """After a pass with pauses, what came behind the back of the reader is looked for."""
     async with started() as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, TOPIC, PARTITIONS)
-        replica = broker.node.named_replica(TOPIC, 0)
+        replica = broker.node.partitions.named_replica(TOPIC, 0)
         begin_waiting = FetchWait.__init__
         written: list[object] = []
 

@@ -74,7 +74,7 @@ async def test_a_node_whose_disk_was_replaced_comes_back_under_its_id(
     tmp_path: Path, lost: int
 ) -> None:
     async with started(tmp_path, nodes=3) as broker:
-        (folder,) = broker.local_node(lost).node.logs.managers
+        (folder,) = broker.local_node(lost).node.partitions.logs.managers
         gone = folder.meta.directory_id
     shutil.rmtree(tmp_path / f"node-{lost}")
     async with started(tmp_path, nodes=3, **{"log.dirs.lost": gone}) as broker:
@@ -116,8 +116,8 @@ async def test_a_node_that_stops_leaves_a_marker_and_one_that_crashes_does_not(
                 await trio.open_tcp_stream(*each.endpoint)
         await second.start()
         await third.start()
-        assert second.node.logs.clean
-        assert not third.node.logs.clean
+        assert second.node.partitions.logs.clean
+        assert not third.node.partitions.logs.clean
         assert [each.endpoint for each in broker.nodes] == ports
         for each in broker.nodes:
             await (await trio.open_tcp_stream(*each.endpoint)).aclose()
@@ -167,7 +167,7 @@ async def test_a_process_stops_with_nodes_that_are_down(tmp_path: Path) -> None:
         await broker.nodes[0].crash()
         await broker.nodes[2].stop()
     async with started(tmp_path) as broker:
-        assert [each.node.logs.clean for each in broker.nodes] == [False, True, True]
+        assert [each.node.partitions.logs.clean for each in broker.nodes] == [False, True, True]
 
 
 # -- nodes that come and go

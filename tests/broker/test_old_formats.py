@@ -210,7 +210,7 @@ async def test_acks_0(broker: Broker, wire: Wire, version: int) -> None:
     bad = produce_request(topic, message(crc=1), acks=0)
     await wire.send(ApiKey.PRODUCE, version, bad, answered=False)
     assert await wire.wait_closed() == b""
-    assert broker.node.unhandled_errors == 0
+    assert broker.node.troubles.unhandled_errors == 0
 
 
 async def test_pipelined_requests_keep_their_order(wire: Wire) -> None:
@@ -436,7 +436,7 @@ async def test_the_work_for_one_fetch_is_bounded(
 
 def append_marker(broker: Broker, name: str) -> None:
     """Append a control batch, as the end of a transaction does."""
-    replica = broker.node.named_replica(name, 0)
+    replica = broker.node.partitions.named_replica(name, 0)
     marker = end_transaction_marker(
         Marker(True, 0), producer_id=7, producer_epoch=0, timestamp=broker.node.clock.log_ms()
     )
@@ -444,7 +444,7 @@ def append_marker(broker: Broker, name: str) -> None:
 
 
 async def markers_committed(broker: Broker, name: str, end_offset: int) -> None:
-    log = broker.node.named_replica(name, 0).log
+    log = broker.node.partitions.named_replica(name, 0).log
     await until(lambda: log.high_watermark == end_offset)
 
 

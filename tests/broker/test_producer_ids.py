@@ -27,7 +27,7 @@ async def test_a_store_that_does_not_answer_is_said_to_the_client(
             assert answer.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
             assert answer.producer_id == -1
         assert (await wire.ask(ApiKey.INIT_PRODUCER_ID, 5, request)).producer_id >= 0
-        assert broker.node.unhandled_errors == 0
+        assert broker.node.troubles.unhandled_errors == 0
 
 
 @pytest.mark.parametrize("version", range(3, 6))

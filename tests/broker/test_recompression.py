@@ -152,7 +152,7 @@ async def test_what_is_durable_before_the_rest_is_ready(
         await create_topic(wire, "t", 2, configs={"compression.type": "gzip"})
 
         async def slowly(self: HeavyWork, work: Callable[[], bytes]) -> bytes:
-            replica = broker.node.named_replica("t", 0)
+            replica = broker.node.partitions.named_replica("t", 0)
             await until(lambda: replica.log.high_watermark == replica.log.log_end_offset)
             return work()
 

@@ -120,8 +120,8 @@ async def test_metadata_that_is_gone_or_damaged(tmp_path: Path) -> None:
     await is_refused(tmp_path, r"no cluster\.journal", started([one, new]))
     journal.write_bytes(sound)
     async with started([one, new]) as broker:
-        assert not broker.node.logs.managers[1].clean  # it is new
-        assert broker.node.logs.managers[0].clean, "the refusals were no crashes"
+        assert not broker.node.partitions.logs.managers[1].clean  # it is new
+        assert broker.node.partitions.logs.managers[0].clean, "the refusals were no crashes"
 
 
 async def test_a_port_that_is_taken(tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ async def test_what_kbroker_makes_is_for_its_owner_alone(tmp_path: Path) -> None
         topic = await create_topic(wire, "t", 4)
         for index in range(4):
             await produce(wire, topic, batch(), partition=index)
-        await broker.node.checkpoint()
+        await broker.node.upkeep.checkpoint()
     paths = [data, *data.rglob("*"), *(tmp_path / "given").rglob("*")]
     assert len(paths) > 20
     for path in paths:

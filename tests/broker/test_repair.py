@@ -21,7 +21,7 @@ BATCHES = 10
 
 
 def replica_of(broker: Broker) -> Replica:
-    return broker.node.named_replica("t", 0)
+    return broker.node.partitions.named_replica("t", 0)
 
 
 async def write_batches(folder: Path) -> None:

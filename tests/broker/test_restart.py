@@ -89,14 +89,14 @@ async def test_a_clean_restart_keeps_everything(tmp_path: Path) -> None:
     async with started(data) as broker, connected(broker.endpoint) as wire:
         topic = await fill(wire)
         cluster_id = broker.node.cluster.id
-        first = broker.node.named_replica("t", 0)
+        first = broker.node.partitions.named_replica("t", 0)
         assert not (data / CLEAN_SHUTDOWN).exists()
     assert (data / CLEAN_SHUTDOWN).exists()
     async with started(data) as broker, connected(broker.endpoint) as wire:
-        assert broker.node.logs.clean
+        assert broker.node.partitions.logs.clean
         assert not (data / CLEAN_SHUTDOWN).exists()
         await check(broker, wire, topic, cluster_id)
-        assert broker.node.named_replica("t", 0).leader_epoch == first.leader_epoch + 1
+        assert broker.node.partitions.named_replica("t", 0).leader_epoch == first.leader_epoch + 1
         row = await produce(wire, topic, batch([b"after"]))
         assert (row.error_code, row.base_offset) == (0, 10)
 
@@ -108,7 +108,7 @@ async def test_a_crash_keeps_everything(tmp_path: Path) -> None:
         cluster_id = broker.node.cluster.id
         copy = crash(data, tmp_path / "copy")
     async with started(copy) as broker, connected(broker.endpoint) as wire:
-        assert not broker.node.logs.clean
+        assert not broker.node.partitions.logs.clean
         await check(broker, wire, topic, cluster_id)
         row = await produce(wire, topic, batch([b"after"]))
         assert (row.error_code, row.base_offset) == (0, 10)
@@ -139,7 +139,7 @@ async def test_damage_below_the_recovery_point_takes_the_partition_offline_only(
         for i in range(5):
             await produce(wire, topic, batch([b"%d" % i]))
             await produce(wire, topic, batch([b"%d" % i]), partition=1)
-        broker.node.logs.checkpoint(0).run()
+        broker.node.partitions.logs.checkpoint(0).run()
         copy = crash(data, tmp_path / "copy")
     segment = copy / "t-0" / "00000000000000000000.log"
     bytes_before = bytearray(segment.read_bytes())
@@ -261,12 +261,12 @@ async def test_flush_policy(tmp_path: Path, policy: str, before_the_disk: bool) 
         topic = await create_topic(wire, "t")
         for acks in (1, -1):
             await produce(wire, topic, batch([b"%d" % acks]), acks=acks)
-            log = broker.node.named_replica("t", 0).log
+            log = broker.node.partitions.named_replica("t", 0).log
             assert (log.synced_offset < log.log_end_offset) == before_the_disk
             assert log.high_watermark == log.log_end_offset
         assert values_of(await fetch(wire, topic)) == [b"1", b"-1"]
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
-        assert broker.node.logs.clean, "a graceful stop syncs whatever the policy"
+        assert broker.node.partitions.logs.clean, "a graceful stop syncs whatever the policy"
         assert values_of(await fetch(wire, topic)) == [b"1", b"-1"]
 
 
@@ -277,7 +277,7 @@ async def test_flush_policy_interval_syncs_in_time(tmp_path: Path) -> None:
     ):
         topic = await create_topic(wire, "t")
         await produce(wire, topic, batch())
-        log = broker.node.named_replica("t", 0).log
+        log = broker.node.partitions.named_replica("t", 0).log
         await until(lambda: log.synced_offset == 1)
 
 
@@ -298,7 +298,7 @@ async def test_a_sync_that_fails_takes_the_folder_offline(
         assert row.error_code == ErrorCode.KAFKA_STORAGE_ERROR
         assert (await fetch(wire, topic)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
-        assert not broker.node.logs.clean
+        assert not broker.node.partitions.logs.clean
         assert values_of(await fetch(wire, topic))[0] == b"safe"
 
 
@@ -381,7 +381,7 @@ async def test_a_stop_waits_for_a_checkpoint_that_runs(
         topic = await create_topic(wire, "t")
         await produce(wire, topic, batch())
         monkeypatch.setattr(CheckpointJob, "run", slow_run)
-        nursery.start_soon(broker.node.checkpoint)
+        nursery.start_soon(broker.node.upkeep.checkpoint)
         await trio.to_thread.run_sync(begun.wait)
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         assert (await fetch(wire, topic)).high_watermark == 1

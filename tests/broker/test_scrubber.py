@@ -38,12 +38,12 @@ async def test_rot_takes_one_partition_offline(
     ):
         for name in ("rotten", "sound"):
             await fill(wire, name)
-        log = broker.node.named_replica("rotten", 0).log
+        log = broker.node.partitions.named_replica("rotten", 0).log
         assert len(log.segments) > 2
         sealed = sum(
             segment.size
             for name in ("rotten", "sound")
-            for segment in broker.node.named_replica(name, 0).log.segments[:-1]
+            for segment in broker.node.partitions.named_replica(name, 0).log.segments[:-1]
         )
         for _ in range(2):  # each round reads everything
             assert await broker.node.scrubber.scrub_all() == sealed
@@ -58,11 +58,11 @@ async def test_rot_takes_one_partition_offline(
 async def test_logs_that_nobody_opened_are_read(tmp_path: Path) -> None:
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         await fill(wire, "t")
-        path = Path(broker.node.named_replica("t", 0).log.segments[0].log_path)
+        path = Path(broker.node.partitions.named_replica("t", 0).log.segments[0].log_path)
     rot(path)
     async with started(tmp_path, log_scrub_interval_ms=100) as broker:
-        await until(lambda: broker.node.open_replicas())
-        await until(lambda: broker.node.open_replicas()[0].log.offline)
+        await until(lambda: broker.node.partitions.opened())
+        await until(lambda: broker.node.partitions.opened()[0].log.offline)
 
 
 async def test_a_segment_that_goes_meanwhile(tmp_path: Path) -> None:
@@ -71,10 +71,10 @@ async def test_a_segment_that_goes_meanwhile(tmp_path: Path) -> None:
         connected(broker.endpoint) as wire,
     ):
         await fill(wire, "t")
-        log = broker.node.named_replica("t", 0).log
+        log = broker.node.partitions.named_replica("t", 0).log
         async with trio.open_nursery() as nursery:
             nursery.start_soon(broker.node.scrubber.scrub_all)
             await trio.sleep(0.05)
             log.delete_records_before(log.high_watermark)
-            await broker.node.checkpoint()
+            await broker.node.upkeep.checkpoint()
         assert log.offline is None

@@ -319,12 +319,14 @@ async def test_a_stop_answers_produces_that_wait_for_the_disk(tmp_path: Path) ->
                 for i in range(100)
             )
             await wire.send_bytes(data)
-            await until(lambda: broker.node.named_replica("t", 0).log.log_end_offset == 100)
+            await until(
+                lambda: broker.node.partitions.named_replica("t", 0).log.log_end_offset == 100
+            )
         answers = [await wire.receive() for _ in range(100)]
         rows = [answer.responses[0].partition_responses[0] for answer in answers]
         assert [(row.error_code, row.base_offset) for row in rows] == [(0, i) for i in range(100)]
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
-        assert broker.node.logs.clean
+        assert broker.node.partitions.logs.clean
         assert values_of(await fetch(wire, topic)) == [b"%d" % i for i in range(100)]
 
 

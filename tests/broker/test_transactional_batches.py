@@ -274,7 +274,7 @@ async def test_without_answers(broker: Broker, wire: Wire) -> None:
     topic, producer = await create_topic(wire, "t"), await init(wire)
     ask = produce_request(topic, part(producer), acks=0, transactional_id="tx")
     await wire.send_bytes(wire.frame(ApiKey.PRODUCE, 12, ask))
-    log = broker.node.named_replica("t", 0).log
+    log = broker.node.partitions.named_replica("t", 0).log
     await until(lambda: log.log_end_offset == 1)
     refused = produce_request(
         topic, part(producer._replace(epoch=5)), acks=0, transactional_id="tx"

@@ -306,7 +306,7 @@ async def test_a_commit_is_answered_when_it_is_durable(
         async def commit() -> None:
             codes.append(await txn_commit(wire, 2))
 
-        async with broker.node.flusher.no_pass:
+        async with broker.node.partitions.flusher.no_pass:
             nursery.start_soon(commit)
             await until(lambda: log_of(broker).log_end_offset)
             await trio.sleep(0.1)
@@ -356,7 +356,7 @@ async def write_transactions(broker: Broker, wire: Wire, start: int, stop: int) 
 
 async def clean(broker: Broker) -> None:
     log_of(broker).roll()
-    await broker.node.flusher.sync_now()
+    await broker.node.partitions.flusher.sync_now()
     assert await broker.node.cleaner.clean_all() > 0
 
 

@@ -243,7 +243,7 @@ async def test_a_reader_that_waits_for_much_hears_of_the_end(broker: Broker, wir
 
     async with connected(broker.endpoint) as reader, trio.open_nursery() as nursery:
         nursery.start_soon(read)
-        replica = broker.node.named_replica("t", 0)
+        replica = broker.node.partitions.named_replica("t", 0)
         await until(lambda: replica._fetches)
         assert not fetched
         await writer.commit()
@@ -541,7 +541,7 @@ async def test_a_partition_that_cannot_be_written(
     topic = await create_topic(wire, "t")
     writer = await begun(wire, FIRST)
     await writer.write(topic, b"x")
-    log = broker.node.named_replica("t", 0).log
+    log = broker.node.partitions.named_replica("t", 0).log
     monkeypatch.setattr(log, "offline", "out of order")
     await writer.commit()
     assert (await described(wire)).transaction_state == "PrepareCommit"
@@ -699,7 +699,7 @@ async def test_a_log_that_moves_with_an_open_transaction(tmp_path: Path, version
             await writer.write(topic, b"%d" % number)
             assert await writer.end(commit=number != 1) == ErrorCode.NONE
         await writer.write(topic, b"open")
-        logs = broker.node.logs
+        logs = broker.node.partitions.logs
         (target,) = {each.data_dir for each in logs.managers} - {log_folder(broker)}
         broker.node.moves.begin("t", 0, target)
         await until(lambda: log_folder(broker) == target)
@@ -713,7 +713,7 @@ async def test_a_log_that_moves_with_an_open_transaction(tmp_path: Path, version
 
 def log_folder(broker: Broker) -> str:
     """The data folder in which partition 0 of "t" is."""
-    folder = broker.node.logs.where("t", 0)
+    folder = broker.node.partitions.logs.where("t", 0)
     assert folder is not None
     return folder.data_dir
 
@@ -726,8 +726,8 @@ async def test_deleting_records_of_an_open_transaction(tmp_path: Path, version: 
         writer = await begun(wire, version)
         for value in (b"a", b"b", b"c"):
             await writer.write(topic, value)
-        broker.node.named_replica("t", 0).delete_records_before(2)
-        await broker.node.checkpoint()
+        broker.node.partitions.named_replica("t", 0).delete_records_before(2)
+        await broker.node.upkeep.checkpoint()
         shutil.copytree(tmp_path / "data", tmp_path / "crashed")
     async with started(tmp_path / "crashed") as broker, connected(broker.endpoint) as wire:
         writer.wire = wire

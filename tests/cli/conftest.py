@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 
 from kbroker.broker import Broker
 from kbroker.cli import main
-from kbroker.cli.profile import FILE_VARIABLE
+from kbroker.cli.profiles import FILE_VARIABLE
 from kbroker.cli.target import ENVIRONMENT
 
 

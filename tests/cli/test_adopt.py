@@ -136,7 +136,7 @@ async def test_everything_goes_on(
     async with started(target) as broker, connected(broker.endpoint) as wire:
         address = ("-b", broker.bootstrap_servers)
         assert broker.node.cluster.id == CLUSTER
-        assert broker.node.logs.clean
+        assert broker.node.partitions.logs.clean
         (row,) = await read_json("topic", "describe", "orders", *address)
         assert row["configs"] == {"retention.ms": "-1"}
         assert [part["end_offset"] for part in row["partitions"]] == [3, 3]
@@ -180,8 +180,8 @@ async def test_a_kafka_that_was_killed(cli: Cli, kafka: Path, tmp_path: Path) ->
     said = await cli("log", "adopt", str(kafka), "--data-dir", str(target))
     assert "was not stopped properly" in said.stderr
     async with started(target) as broker:
-        assert not broker.node.logs.clean
-        assert broker.node.named_replica("orders", 0).log.log_end_offset == 3
+        assert not broker.node.partitions.logs.clean
+        assert broker.node.partitions.named_replica("orders", 0).log.log_end_offset == 3
 
 
 @pytest.mark.parametrize("transfer", Transfer)
@@ -207,7 +207,7 @@ async def test_an_interrupted_run_is_continued(
     await adopt.adopt(adopt.plan([kafka], tmp_path / "new"), target, node_id=1, transfer=transfer)
     async with started(target) as broker:
         assert set(broker.node.cluster.topics) == {"orders", "users", "__consumer_offsets"}
-        assert broker.node.named_replica("orders", 1).log.high_watermark == 3
+        assert broker.node.partitions.named_replica("orders", 1).log.high_watermark == 3
 
 
 def test_what_is_refused(kafka: Path, tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ async def test_health_names_what_refuses_records(cli: Cli) -> None:
         assert "kbroker topic trim" in rows["partition alone-0"]
         assert "copies on 2 are behind" in rows["partition shared-0"]
         files.heal()
-        await until(lambda: not broker.local_node(2).node.logs.refuses)
+        await until(lambda: not broker.local_node(2).node.partitions.logs.refuses)
         await until(lambda: len(broker.node.cluster.topics["shared"].partitions[0].isr) == 3)
         assert (await cli("cluster", "health", *address)).stdout == "healthy\n"
 

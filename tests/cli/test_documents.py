@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kbroker.broker import Broker
-from kbroker.cli.profile import FILE_VARIABLE
+from kbroker.cli.profiles import FILE_VARIABLE
 from kbroker.text.documents import NESTING_MAX, read_json, read_toml
 
 from ..wire import batch, connected, create_topic, produce

@@ -89,7 +89,7 @@ async def test_what_hangs_is_found_and_aborted(
         (row,) = await read_json("cluster", "txn", "find-hanging", "--older-than", "0s", *only)
         assert (row["topic"], row["partition"], row["start_offset"]) == ("t", 0, 1)
         assert row["producer_id"] == hanging_id
-    log = broker.node.named_replica("t", 0).log
+    log = broker.node.partitions.named_replica("t", 0).log
     assert log.last_stable_offset == 0
     abort = ("cluster", "txn", "abort", "t", "0")
     assert "no transaction" in (await cli(*abort, "7", status=1)).stderr

@@ -59,6 +59,9 @@ class Member:
             keeps_records=self.keeps_records,
         )
         self.controller = Controller(self.cluster, self.membership, config)
+        for each in (self.membership, self.controller):
+            self.cluster.subscribe_nodes(each.nodes_changed)
+            self.cluster.subscribe(each.topics_changed)
         await self.membership.register({})
 
     async def _run(self, task_status: trio.TaskStatus[None]) -> None:

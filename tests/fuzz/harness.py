@@ -189,7 +189,7 @@ class Fuzzer:
         report.frames += 1
         report.kinds[frame.how] += 1
         self._came_through = False
-        errors = node.unhandled_errors
+        errors = node.troubles.unhandled_errors
         began_at = time.process_time()
         try:
             sent, cut_off = await exchange(node, self._apis, frame.data)
@@ -197,7 +197,7 @@ class Fuzzer:
             problem = self._judge(frame, sent, cut_off) or self._too_slow(frame, took, index)
         except Exception as error:  # noqa: BLE001  # what this is for
             problem = f"{type(error).__name__}: {error}"
-        if node.unhandled_errors > errors or self.alarm.messages:
+        if node.troubles.unhandled_errors > errors or self.alarm.messages:
             problem = "\n".join(["unhandled error", *self.alarm.messages])
             self.alarm.messages.clear()
         report.reached += self._came_through

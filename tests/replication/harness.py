@@ -12,8 +12,9 @@ import trio
 from kbroker.broker import Broker
 from kbroker.broker.local_node import LocalNode
 from kbroker.client.endpoint import Endpoint
+from kbroker.cluster import Cluster
+from kbroker.cluster.live_config import LiveConfig
 from kbroker.cluster.peers import Dial, Peers
-from kbroker.node.node import Node
 from kbroker.partitions.replica import Replica
 from kbroker.protocol.records import read_records
 from kbroker.storage.log import Log
@@ -99,15 +100,17 @@ def links(monkeypatch: pytest.MonkeyPatch) -> Links:
     """The links of all nodes that are made afterwards."""
     found = Links()
 
-    def peers(node: Node, dial: Dial) -> Peers:
+    def peers(cluster: Cluster, config: LiveConfig, dial: Dial) -> Peers:
+        node_id = config.static.node_id
+
         async def held_dial(endpoint: Endpoint) -> trio.abc.Stream:
             return HeldStream(
                 await dial(endpoint),
-                lambda: found.open_for(node.id),
-                lambda: found.received(node.id),
+                lambda: found.open_for(node_id),
+                lambda: found.received(node_id),
             )
 
-        return Peers(node, held_dial)
+        return Peers(cluster, config, held_dial)
 
     monkeypatch.setattr("kbroker.node.node.Peers", peers)
     return found
@@ -122,7 +125,7 @@ async def wire_to(local: LocalNode) -> AsyncIterator[Wire]:
 
 def replica_on(broker: Broker, node_id: int, topic: str, index: int = 0) -> Replica:
     """A partition on one node, as its leader or follower."""
-    return broker.local_node(node_id).node.named_hosted(topic, index)
+    return broker.local_node(node_id).node.partitions.named_hosted(topic, index)
 
 
 def log_on(broker: Broker, node_id: int, topic: str, index: int = 0) -> Log:

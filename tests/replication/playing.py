@@ -96,6 +96,7 @@ async def played(
     membership = Membership(
         broker.node.cluster, config, directories={}, is_clean=True, keeps_records=True
     )
+    broker.node.cluster.subscribe_nodes(membership.nodes_changed)
     await membership.register({"PLAINTEXT": NOBODY})
     if ready:
         await membership.become_ready()

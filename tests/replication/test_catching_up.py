@@ -8,7 +8,7 @@ import trio.testing
 from kbroker.protocol.messages.fetch import FetchResponse
 from kbroker.replication.backoff import Backoff
 from kbroker.replication.catching_up import CatchingUp
-from kbroker.replication.fetcher import Followed
+from kbroker.replication.followed import Followed
 
 from ..brokers import started
 from .harness import log_on, place_topic, replica_on, send, until_equal, until_leader, values_in
@@ -22,8 +22,8 @@ async def test_a_node_that_leads_by_now_cuts_nothing() -> None:
         node, replica = broker.local_node(2).node, replica_on(broker, 2, "t")
         followed = Followed(replica, replica.leader_epoch, Backoff(1))
         nothing_of_it = FetchResponse.EpochEnd(epoch=0, end_offset=0)
-        async with trio.open_nursery() as nursery, node.flusher.no_pass:
-            nursery.start_soon(CatchingUp(node).cut, followed, nothing_of_it)
+        async with trio.open_nursery() as nursery, node.partitions.flusher.no_pass:
+            nursery.start_soon(CatchingUp(node.partitions).cut, followed, nothing_of_it)
             await trio.testing.wait_all_tasks_blocked(0.01)
             await broker.local_node(1).crash()
             await until_leader(broker, "t", {2})
@@ -39,5 +39,7 @@ async def test_a_node_that_still_follows_cuts() -> None:
         node, replica = broker.local_node(2).node, replica_on(broker, 2, "t")
         await node.following.stop()
         followed = Followed(replica, replica.leader_epoch, Backoff(1))
-        await CatchingUp(node).cut(followed, FetchResponse.EpochEnd(epoch=0, end_offset=0))
+        await CatchingUp(node.partitions).cut(
+            followed, FetchResponse.EpochEnd(epoch=0, end_offset=0)
+        )
         assert values_in(log_on(broker, 2, "t")) == []

@@ -242,7 +242,9 @@ async def test_a_follower_moves_to_another_folder(tmp_path: Path) -> None:
         await send(broker, 1, topic, b"a")
         node = broker.local_node(2).node
         here = log_on(broker, 2, "t").folder
-        (other,) = (each.data_dir for each in node.logs.managers if each.data_dir not in here)
+        (other,) = (
+            each.data_dir for each in node.partitions.logs.managers if each.data_dir not in here
+        )
         node.moves.begin("t", 0, other)
         await until(lambda: log_on(broker, 2, "t").folder.startswith(other))
         await send(broker, 1, topic, b"b")
@@ -262,10 +264,10 @@ async def test_a_defect_in_copying_is_counted_and_does_not_end_the_node(
         with monkeypatch.context() as patch:
             patch.setattr(type(follower), "append_replicated", fail)
             await send(broker, 1, topic, b"x", acks=1)
-            await until(lambda: broker.local_node(2).node.unhandled_errors)
+            await until(lambda: broker.local_node(2).node.troubles.unhandled_errors)
         await until_equal(broker, "t", 1, 2)
         assert "copying from node 1 failed" in caplog.text
-        broker.local_node(2).node.unhandled_errors = 0
+        broker.local_node(2).node.troubles.unhandled_errors = 0
 
 
 @pytest.mark.parametrize("damage", [True, False])

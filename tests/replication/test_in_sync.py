@@ -50,7 +50,9 @@ async def test_who_falls_behind_leaves_and_is_waited_for_no_more(
     await until(lambda: isr_of(broker, topic) == [1])
     answer = await wire.receive()
     assert answer.responses[0].partition_responses[0].error_code == 0
-    (line,) = (it for it in broker.node.history.of((topic.name, 0)) if "fell behind" in it.text)
+    (line,) = (
+        it for it in broker.node.partitions.history.of((topic.name, 0)) if "fell behind" in it.text
+    )
     assert "node 2 fell behind" in line.text
 
 
@@ -137,7 +139,7 @@ async def test_an_unknown_outcome_counts_until_it_is_known(
 
     monkeypatch.setattr(cluster, "change_isr", lossy)
     await follower.fetch(topic, 1)
-    leading = broker.node.named_replica(topic.name, 0).leading
+    leading = broker.node.partitions.named_replica(topic.name, 0).leading
     assert leading is not None
     await until(lambda: leading.maximal_isr == {1, 2})
     await produce(wire, topic, batch(), acks=1)
@@ -147,7 +149,7 @@ async def test_an_unknown_outcome_counts_until_it_is_known(
         assert (await fetch(wire, topic)).high_watermark == 1, "it may be in sync"
     may_answer.set()
     await until(lambda: isr_of(broker, topic) == [1] and leading.maximal_isr == {1})
-    await until(lambda: broker.node.named_replica(topic.name, 0).log.high_watermark == 2)
+    await until(lambda: broker.node.partitions.named_replica(topic.name, 0).log.high_watermark == 2)
 
 
 async def test_a_change_that_is_refused_is_tried_again(
@@ -181,7 +183,7 @@ async def test_fewer_in_sync_are_enough_after_a_change_of_the_setting(
     assert (await produce(wire, topic, batch())).error_code == ErrorCode.NOT_ENOUGH_REPLICAS
     changed = {"min.insync.replicas": "1"}
     await cluster.alter_topic_configs(cluster.topics[topic.name], changed, cause="test")
-    log = broker.node.named_replica(topic.name, 0).log
+    log = broker.node.partitions.named_replica(topic.name, 0).log
     assert log.high_watermark == 0, "node 2 could still lead"
     await until(lambda: log.high_watermark == 1)
     assert list(cluster.topics[topic.name].partitions[0].elr) == []
@@ -197,7 +199,7 @@ async def test_a_log_that_is_offline_leads_no_more_and_holds_nobody_up(leader: i
         lead = broker.local_node(leader)
         async with connected(lead.endpoint) as wire:
             await produce(wire, topic, batch([b"a"]))
-            second.named_hosted("t", 0).log.fail("the disk is broken")
+            second.partitions.named_hosted("t", 0).log.fail("the disk is broken")
             # Whoever uses it finds out.
             await produce(wire, topic, batch([b"b"]), acks=1)
         await until(lambda: sorted(created.partitions[0].isr) == [1, 3])
@@ -212,7 +214,7 @@ async def test_a_node_that_stops_in_order_stays_in_sync() -> None:
         first, second, _ = (each.node for each in broker.nodes)
         created = await first.cluster.create_topic("t", [[1, 2, 3]], {}, cause="test")
         await until(lambda: sorted(created.partitions[0].isr) == [1, 2, 3])
-        replica = second.named_hosted("t", 0)
+        replica = second.partitions.named_hosted("t", 0)
         await second.following.stop()
         replica.close(deleted=False)
         replica.log.close(clean=True)  # it is offline from now on
@@ -223,7 +225,7 @@ async def test_a_node_that_stops_in_order_stays_in_sync() -> None:
 
 async def test_the_only_log_stays_where_it_is(broker: Broker, wire: Wire) -> None:
     topic = await replicated(broker, 1)
-    broker.node.named_replica("t", 0).log.fail("the disk is broken")
+    broker.node.partitions.named_replica("t", 0).log.fail("the disk is broken")
     assert (await produce(wire, topic, batch())).error_code == ErrorCode.KAFKA_STORAGE_ERROR
     await trio.sleep(0.05)
     assert isr_of(broker, topic) == [1]

@@ -162,7 +162,7 @@ async def test_kip_279_a_leader_without_the_followers_epoch_names_one_that_both_
         kept = [b"a%d" % n for n in range(5)] + [b"x%d" % n for n in range(5, 10)]
         assert values_in(log_on(broker, 2, "t")) == [*kept, b"c10", b"c11", b"c12"]
         assert log_on(broker, 2, "t").epochs.entries == log_on(broker, 1, "t").epochs.entries
-        known = [line.text for line in broker.local_node(2).node.history.of(("t", 0))]
+        known = [line.text for line in broker.local_node(2).node.partitions.history.of(("t", 0))]
         assert "cut from 15 to 5 because its leader's epoch 0 ends at 10" in known
     # What the unclean election lost had been committed, and that is not passed over in silence.
     lost = [each for each in caplog.records if "were committed and are lost here" in each.message]
@@ -210,7 +210,7 @@ async def move_leader(broker: Broker, to: int) -> Partition:
     state |= {
         "leader": to,
         "leader_epoch": before.leader_epoch + 1,
-        "leader_registration": node.epoch,
+        "leader_registration": node.partitions.epoch,
     }
     key = partition_key(topic.id, 0)
     assert await node.cluster.transact({key: state}, compares={key: before.revision}, cause="test")
@@ -289,7 +289,7 @@ async def test_kip_903_a_node_that_came_back_empty_does_not_join_by_what_it_had(
             return answers[-1]
 
         monkeypatch.setattr(cluster, "change_isr", late)
-        earlier = broker.local_node(2).node.epoch
+        earlier = broker.local_node(2).node.partitions.epoch
         links.release(2)
         await until(lambda: asked == [{2: earlier}])
         await broker.local_node(2).crash()
@@ -304,7 +304,7 @@ async def test_kip_903_a_node_that_came_back_empty_does_not_join_by_what_it_had(
         links.release(2)
         await until(lambda: partition_of(broker).isr == [1, 2])
         assert values_in(log_on(broker, 2, "t")) == [b"m1", b"m2"]
-        assert asked[-1] == {2: broker.local_node(2).node.epoch}
+        assert asked[-1] == {2: broker.local_node(2).node.partitions.epoch}
 
 
 def lose_records(folders: list[str]) -> None:
@@ -323,8 +323,8 @@ async def test_kip_903_a_fetch_of_an_earlier_run_is_refused(tmp_path: Path) -> N
         await send(broker, 1, topic, b"m1")
         cls = type(fetch_request(topic))
         for epoch, code in (
-            (broker.local_node(2).node.epoch, 0),
-            (broker.local_node(2).node.epoch - 1, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+            (broker.local_node(2).node.partitions.epoch, 0),
+            (broker.local_node(2).node.partitions.epoch - 1, ErrorCode.NOT_LEADER_OR_FOLLOWER),
         ):
             state = cls.ReplicaState(replica_id=2, replica_epoch=epoch)
             async with wire_to(broker.local_node(1)) as wire:

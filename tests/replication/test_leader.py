@@ -51,7 +51,7 @@ async def follower(broker: Broker) -> AsyncIterator[PlayedFollower]:
 
 
 def replica_of(broker: Broker, topic: Topic) -> Replica:
-    return broker.node.named_replica(topic.name, 0)
+    return broker.node.partitions.named_replica(topic.name, 0)
 
 
 def isr_of(broker: Broker, topic: Topic) -> list[int]:
@@ -129,7 +129,7 @@ async def test_who_stops_leading_says_so_to_producers(
     broker: Broker, wire: Wire, follower: PlayedFollower, acks: int
 ) -> None:
     topic = await replicated(broker, 1, 2, flush_messages=1)
-    async with broker.node.flusher.no_pass:  # so that acks=1 has to wait too
+    async with broker.node.partitions.flusher.no_pass:  # so that acks=1 has to wait too
         request = produce_request(topic, batch(), acks=acks, timeout_ms=NEVER)
         await wire.send(ApiKey.PRODUCE, 9, request)
         await until(lambda: replica_of(broker, topic).log.log_end_offset == 1)
@@ -416,7 +416,7 @@ async def test_a_follower_serves_up_to_its_own_high_watermark(broker: Broker, wi
     async with played(broker, 2):
         topic = await replicated(broker, 2, 1)
         node = broker.node
-        replica = node.named_hosted(topic.name, 0)
+        replica = node.partitions.named_hosted(topic.name, 0)
         assert not replica.is_leader
         replica.append_replicated(memoryview(batch([b"a"])), node.clock.log_ms())
         assert values_of(await fetch(wire, topic, version=12)) == []

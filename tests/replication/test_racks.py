@@ -37,7 +37,7 @@ async def filled(broker: Broker) -> Topic:
     topic = Topic(created.name, created.id)
     async with connected(broker.endpoint) as wire:
         assert (await produce(wire, topic, batch([b"a"]))).error_code == 0
-    log = broker.local_node(FOLLOWER).node.named_hosted("t", 0).log
+    log = broker.local_node(FOLLOWER).node.partitions.named_hosted("t", 0).log
     await until(lambda: log.high_watermark == 1)
     return topic
 
@@ -58,7 +58,10 @@ async def test_a_follower_shows_nothing_beyond_what_is_committed(broker: Broker)
             assert (row.error_code, row.high_watermark, values_of(row)) == (0, 1, [])
         broker.links.heal(broker.links.cuts)
         await until(
-            lambda: broker.local_node(FOLLOWER).node.named_hosted("t", 0).log.high_watermark == 2
+            lambda: (
+                broker.local_node(FOLLOWER).node.partitions.named_hosted("t", 0).log.high_watermark
+                == 2
+            )
         )
         assert values_of(await fetch(follower, topic, 1, rack_id="b")) == [b"b"]
 

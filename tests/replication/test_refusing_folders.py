@@ -145,7 +145,7 @@ async def test_what_nobody_else_has_can_be_read_and_goes_on_later(
     now = explain_partition(broker.local_node(2).node, "t", 0).now
     assert now.startswith("partition t-0 can be read, but takes no records on node 2: cannot write")
     files.heal()
-    watch = broker.local_node(2).node.logs
+    watch = broker.local_node(2).node.partitions.logs
     await until(lambda: watch.refusal("t", 0) is None)
     assert await send(broker, 2, topic, b"after") == 1
 
@@ -185,7 +185,7 @@ async def test_a_folder_that_refuses_again_and_again_is_tried_less_often(
 ) -> None:
     """A file that is broken refuses what the probe of its folder gets through."""
     topic = await place_topic(broker, "t", 2)
-    logs = broker.local_node(2).node.logs
+    logs = broker.local_node(2).node.partitions.logs
     lasted = []
     for _ in range(3):
         files.takes = 0

@@ -247,7 +247,7 @@ async def ends_of(broker: Broker, topic: Topic) -> list[int]:
     found = []
     for index in range(3):
         node = broker.local_node(await leader(broker, topic.name, index)).node
-        found.append(node.named_replica(topic.name, index).log.last_stable_offset)
+        found.append(node.partitions.named_replica(topic.name, index).log.last_stable_offset)
     return found
 
 

@@ -111,13 +111,16 @@ class Checks:
         self._check_quorums()
         for machine in self._machines:
             if machine.node is not None:
-                must(not machine.node.unhandled_errors, f"node {machine.id}: an unexpected error")
+                must(
+                    not machine.node.troubles.unhandled_errors,
+                    f"node {machine.id}: an unexpected error",
+                )
         self.counts["checks"] += 1
 
     def _replicas(self) -> Iterator[tuple[Machine, Replica, Place]]:
         for machine in self._machines:
             if machine.node is not None:
-                for replica in machine.node.open_replicas():
+                for replica in machine.node.partitions.opened():
                     if replica.log.offline is None and not replica.closed:
                         yield machine, replica, Place(replica.topic.id, replica.index)
 

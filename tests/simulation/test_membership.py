@@ -29,6 +29,7 @@ def test_a_node_is_ready_again_when_the_store_can_be_reached(seed: int) -> None:
             config = BrokerConfig.load(options={"node.id": "1"}, nodes=3)
             cluster = await Cluster.open(store)
             member = Membership(cluster, config, directories={}, is_clean=True, keeps_records=True)
+            cluster.subscribe_nodes(member.nodes_changed)
             truth.faults = StoreFaults(**BAD, timeout_seconds=0.5)
             await _insist(member)
             nursery.start_soon(member.run)

@@ -147,7 +147,7 @@ def producers(broker: LocalBroker) -> int:
     """How many producers the log of orders-0 knows."""
 
     async def count(running: RunningBroker) -> int:
-        log = running.broker.node.logs.get("orders", 0)
+        log = running.broker.node.partitions.logs.get("orders", 0)
         assert log is not None
         return len(list(log.producers))
 

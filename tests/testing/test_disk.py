@@ -392,7 +392,7 @@ def test_what_a_power_cut_loses_is_what_was_not_acknowledged(broker: LocalBroker
 
 def synced_up_to(broker: LocalBroker) -> int:
     async def look(running: RunningBroker) -> int:
-        log = running.broker.node.logs.get("orders", 0)
+        log = running.broker.node.partitions.logs.get("orders", 0)
         return log.synced_offset if log else 0
 
     return broker.run_in_broker(look)

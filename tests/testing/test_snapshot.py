@@ -248,7 +248,7 @@ def test_the_start_of_a_log_is_in_it(broker: LocalBroker) -> None:
     """Deleting records moves the start at once; the disk hears of it with the next checkpoint."""
     for number in range(5):
         broker.produce("orders", f"{number}", partition=0)
-    ask(broker, lambda node: node.logs.get("orders", 0).delete_records_before(3))
+    ask(broker, lambda node: node.partitions.logs.get("orders", 0).delete_records_before(3))
     with broker.fork() as fork:
         assert values(fork) == ["3", "4"]
 

@@ -311,7 +311,7 @@ async def test_a_transaction_of_which_nobody_knows(
 ) -> None:
     """A batch that an old broker took in after the marker."""
     hanging = batch([b"x"], producer_id=9, producer_epoch=0, base_sequence=0, transactional=True)
-    replica = broker.broker.node.named_replica("orders", 0)
+    replica = broker.broker.node.partitions.named_replica("orders", 0)
     replica.append(memoryview(hanging), read_header(hanging), broker.clock.log_ms())
     told = str(broker.explain.partition("orders", 0))
     assert "producer 9 has a transaction open there of which no coordinator" in told

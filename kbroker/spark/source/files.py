@@ -25,10 +25,10 @@ from .offsets import EARLIEST, LATEST, OffsetRange, Offsets, split
 from .offsets import TopicPartition as Partition
 from .options import OptionError, SourceOptions
 from .partitions import Partitions
-from .reader import RangePartition
 from .record_columns import RecordColumns, RecordHeaders
 from .stored import DataFolders, StoredLog, damaged
 from .stored_range import StoredRange
+from .tasks import RangePartition
 
 TASK_BYTES = 64 * 1024 * 1024
 """About how much of a partition one task reads, as it is stored."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -11,18 +10,12 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from .loss import changed, report
 from .offsets import EARLIEST, LATEST, OffsetRange, split
 from .options import Everywhere, SourceOptions
+from .tasks import RangePartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from .partitions import Partitions
-
-
-@dataclass
-class RangePartition(InputPartition):
-    """What one task reads; None when there is nothing to read."""
-
-    range: OffsetRange | None
 
 
 class BatchReader(DataSourceReader):

@@ -19,7 +19,8 @@ from .commit import GroupCommits
 from .loss import changed, missing, report, trimmed
 from .offsets import LATEST, OffsetRange, Offsets, from_json, limited, to_json
 from .options import Everywhere, OptionError, SourceOptions
-from .reader import RangePartition, partitions_of, planned, read_planned
+from .reader import partitions_of, planned, read_planned
+from .tasks import RangePartition
 
 try:
     from pyspark.sql.streaming.datasource import (

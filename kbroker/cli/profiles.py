@@ -1,0 +1,70 @@
+"""The file of profiles: settings of clusters under names."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .output import say
+
+FILE_VARIABLE = "KBROKER_PROFILES"
+
+
+def profiles_path() -> Path:
+    """Where profiles are kept; the environment may name another file."""
+    named = os.environ.get(FILE_VARIABLE)
+    return Path(named) if named else Path(click.get_app_dir("kbroker"), "profiles.toml")
+
+
+def current_settings() -> dict[str, str]:
+    """The settings of the profile in use; none without one."""
+    current, profiles = read_profiles()
+    return profiles.get(current, {})
+
+
+def read_profiles() -> tuple[str, dict[str, dict[str, str]]]:
+    """The name of the profile in use, empty for none, and all profiles."""
+    from kbroker.text.documents import read_toml
+
+    path = profiles_path()
+    try:
+        data: dict[str, Any] = read_toml(path.read_text())
+        profiles = {
+            str(name): {str(key): str(value) for key, value in settings.items()}
+            for name, settings in data.get("profiles", {}).items()
+        }
+    except FileNotFoundError:
+        return "", {}
+    except (OSError, ValueError, AttributeError) as error:
+        say(f"kbroker: {path} cannot be read ({error}); correct or remove it", err=True)
+        sys.exit(2)
+    return str(data.get("current", "")), profiles
+
+
+def write_profiles(current: str, profiles: dict[str, dict[str, str]]) -> None:
+    """Keep them: the name of the one in use, and all of them."""
+    lines = [f"current = {json.dumps(current)}"]
+    for name, settings in profiles.items():
+        lines += ["", f"[profiles.{json.dumps(name)}]"]
+        lines += [f"{json.dumps(key)} = {json.dumps(value)}" for key, value in settings.items()]
+    path = profiles_path()
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text("\n".join(lines) + "\n")
+        temporary.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        say(
+            f"kbroker: {path} cannot be written ({error.strerror}); name another file with "
+            f"{FILE_VARIABLE}",
+            err=True,
+        )
+        sys.exit(1)

@@ -1,0 +1,337 @@
+"""The partitions of one node: their logs, and whether each leads or follows.
+
+Who serves clients, copies from leaders, coordinates groups, compacts or moves logs finds its replicas
+here. What they find out about a log they tell here; who is to know of it hears it by a hook, because
+nothing here knows who that is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+
+import trio
+
+from kbroker.cluster import Cluster, Partition, Topic, TopicsChanged
+from kbroker.cluster.live_config import LiveConfig
+from kbroker.config import BrokerConfig, TopicConfig
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.runtime.clock import Clock
+from kbroker.runtime.slices import Slices
+from kbroker.runtime.threads import InThread
+from kbroker.runtime.troubles import Troubles
+from kbroker.storage.errors import StorageError, WriteRefusedError
+from kbroker.storage.folders import LogFolders
+from kbroker.storage.log import Log
+
+from .flusher import Flusher
+from .history import History, Line, change_of
+from .leading import Leading
+from .log_settings import log_config
+from .replica import Replica
+
+logger = logging.getLogger(__name__)
+
+NOT_REGISTERED = -1
+NO_NODE = -1
+
+
+class Partitions:
+    """What one node hosts.
+
+    `epoch` is the registration that the node leads under, `NOT_REGISTERED` before it has one.
+    `no_checkpoint` is held by whoever checkpoints; while another one holds it, nothing is removed.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        logs: LogFolders,
+        flusher: Flusher,
+        config: LiveConfig,
+        clock: Clock,
+        troubles: Troubles,
+        *,
+        in_memory: bool,
+        in_thread: InThread,
+    ) -> None:
+        self.node_id = config.static.node_id
+        self.epoch = NOT_REGISTERED
+        self.cluster = cluster
+        self.logs = logs
+        self.flusher = flusher
+        self.changes = flusher.changes
+        self.clock = clock
+        self.troubles = troubles
+        self.in_memory = in_memory
+        self.in_thread = in_thread
+        self.no_checkpoint = trio.Lock()
+        self.trash = trio.Event()
+        """Set when there are files that nobody needs any more."""
+        self.history: History[tuple[str, int | None], Line] = History()
+        """What changed in each partition and why; with None, in all partitions of a topic."""
+        self.when_unusable: Callable[[Topic, int], None] = lambda topic, index: None
+        """Told of each partition to whose log nothing can be appended here, again and again."""
+        self.when_refused: Callable[[Replica, StorageError], None] = lambda replica, error: None
+        """Told when the system refuses an append."""
+        self._config = config
+        self._replicas: dict[tuple[int, int], Replica] = {}
+        """By the number of the topic's id, whose hash is faster than that of the id, and index."""
+        flusher.when_failed = lambda replica: self.when_unusable(replica.topic, replica.index)
+
+    @property
+    def config(self) -> BrokerConfig:
+        """The settings of the node, as they are now."""
+        return self._config.now
+
+    # -- look-ups
+
+    def leads(self, partition: Partition) -> bool:
+        """Whether this node was elected to lead a partition, since it registered."""
+        return partition.leader == self.node_id and partition.leader_registration == self.epoch
+
+    def replica(self, topic: Topic, index: int) -> Replica:
+        """Return the replica of a partition that this node leads, opening its log if need be.
+
+        Raises KafkaError: UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, or
+        KAFKA_STORAGE_ERROR when the partition is offline.
+        """
+        replica = self._replicas.get((topic.id.int, index))
+        if replica is not None and replica.leading is not None:
+            if replica.log.offline is not None:
+                raise StorageError(replica.log.offline)
+            return replica
+        if not 0 <= index < len(topic.partitions):
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if not self.leads(topic.partitions[index]):
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return self.hosted(topic, index)
+
+    def hosted(self, topic: Topic, index: int) -> Replica:
+        """As `replica`, of a partition that this node leads or follows."""
+        replica = self._replicas.get((topic.id.int, index))
+        if replica is not None:
+            if replica.log.offline is not None:
+                raise StorageError(replica.log.offline)
+            return replica
+        if not 0 <= index < len(topic.partitions):
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if self.node_id not in topic.partitions[index].replicas:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return self._open(topic, index)
+
+    def opened(self) -> list[Replica]:
+        """The replicas whose logs are open."""
+        return list(self._replicas.values())
+
+    def named_replica(self, name: str, index: int) -> Replica:
+        """As `replica`, by topic name."""
+        return self.replica(self._named_topic(name), index)
+
+    def named_hosted(self, name: str, index: int) -> Replica:
+        """As `hosted`, by topic name."""
+        return self.hosted(self._named_topic(name), index)
+
+    def _named_topic(self, name: str) -> Topic:
+        topic = self.cluster.topics.get(name)
+        if topic is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return topic
+
+    def nearer_replica(self, replica: Replica, rack: str, offset: int) -> int:
+        """The node in `rack` from which a consumer should read on at `offset`; -1 for this one."""
+        if replica.leading is None or self.config.rack == rack:
+            return NO_NODE
+        there = [
+            (end, node_id)
+            for node_id, end in replica.leading.readable_at(offset).items()
+            if self.cluster.nodes[node_id].rack == rack
+        ]
+        return max(there)[1] if there else NO_NODE
+
+    def why_offline(self, topic: str, index: int) -> str | None:
+        """Why a partition that this node hosts cannot be served; None when it can."""
+        try:
+            self.named_hosted(topic, index)
+        except KafkaError as error:
+            return error.message or error.code.name
+        return None
+
+    def topic_config(self, topic: Topic) -> TopicConfig:
+        """The settings of a topic over those of this node."""
+        config = TopicConfig.stored(topic.configs, self.config)
+        for reason in config.unfit:
+            text = f"a stored setting of topic {topic.name} is left out: {reason}"
+            if self.troubles.is_news(text):
+                logger.error("%s", text)
+        return config
+
+    # -- opening, and roles
+
+    async def open_all(self) -> None:
+        """Open every log on disk: to check it soon after a crash, and to apply retention to it."""
+        slices = Slices()
+        for name, index in self.logs.folders():
+            with contextlib.suppress(KafkaError):
+                self.named_hosted(name, index)
+            await slices.pause()
+
+    def _open(self, topic: Topic, index: int) -> Replica:
+        config = self.topic_config(topic)
+        try:
+            log = self.logs.open_log(
+                topic.name, topic.id, index, log_config(config), now_ms=self.clock.log_ms()
+            )
+        except StorageError as error:
+            self.report_storage_error(topic, index, error)
+            raise
+        self.note_when_offline(log)
+        replica = Replica(
+            topic, topic.partitions[index], log, config, self.flusher, self._append_refused
+        )
+        self._replicas[topic.id.int, index] = replica
+        if self.leads(replica.partition):
+            self._lead(replica, replica.partition)
+        self.flusher.opened(replica)
+        return replica
+
+    def _append_refused(self, replica: Replica, error: StorageError) -> None:
+        self.when_refused(replica, error)
+
+    def registered(self, epoch: int) -> None:
+        """Lead under another registration from now on; with NOT_REGISTERED, nothing at all."""
+        self.epoch = epoch
+        for replica in self.opened():
+            self._take_role(replica, replica.topic.partitions[replica.index])
+
+    def _take_role(self, replica: Replica, partition: Partition) -> None:
+        """Let a replica lead or follow, as the cluster and this node's registration say."""
+        leads = self.leads(partition)
+        is_same_term = partition.leader_epoch == replica.leader_epoch
+        if leads == replica.is_leader and is_same_term:
+            replica.follow_cluster(partition)
+        elif leads:
+            self._lead(replica, partition)
+        else:
+            replica.become_follower(partition)
+        if replica.log.offline is not None:
+            self.when_unusable(replica.topic, replica.index)
+
+    def _lead(self, replica: Replica, partition: Partition) -> None:
+        replica.become_leader(
+            Leading(
+                partition,
+                self.node_id,
+                replica.log.log_end_offset,
+                trio.current_time(),
+                self.config.replica_lag_time_max_ms / 1000,
+                eligible=self._may_be_in_sync,
+            )
+        )
+
+    def _may_be_in_sync(self, node_id: int, broker_epoch: int) -> bool:
+        """Whether a node is in the cluster under this registration, and not fenced (KIP-841)."""
+        registration = self.cluster.registration(node_id)
+        return (
+            registration is not None and registration.ready and registration.epoch == broker_epoch
+        )
+
+    # -- what has changed
+
+    def topics_changed(self, event: TopicsChanged) -> None:
+        """Take the roles that the cluster gives, and let go of what is here no longer."""
+        self._note_topics(event)
+        for topic in event.deleted:
+            self._drop(topic, range(len(topic.partitions)), deleted=True)
+        for change in event.partitions:
+            replica = self._replicas.get((change.topic.id.int, change.after.index))
+            if replica is not None:
+                self._take_role(replica, change.after)
+        for topic in event.altered:
+            self._configure(topic)
+        for change in event.moved:
+            if self.node_id in change.before.replicas and self.node_id not in change.after.replicas:
+                self._drop(change.topic, [change.after.index], deleted=False)
+
+    def settings_changed(self) -> None:
+        """The settings of the node have changed, and with them the defaults of topics."""
+        for topic in self.cluster.topics.values():
+            self._configure(topic)
+
+    def _configure(self, topic: Topic) -> None:
+        config = self.topic_config(topic)
+        for index in range(len(topic.partitions)):
+            replica = self._replicas.get((topic.id.int, index))
+            if replica is not None:
+                replica.configure(config)
+
+    def _drop(self, topic: Topic, indexes: Sequence[int], *, deleted: bool) -> None:
+        """Let go of partitions that this node has no part in any more, and of their files."""
+        for index in indexes:
+            replica = self._replicas.pop((topic.id.int, index), None)
+            if replica is not None:
+                self.flusher.forget(replica)
+                replica.close(deleted=deleted)
+        try:
+            self.logs.delete_logs((topic.name, index) for index in indexes)
+        except StorageError as error:
+            logger.error(
+                "files of topic %s stay until the next start: %s", topic.name, error.message
+            )
+        self.empty_trash_soon()
+
+    def empty_trash_soon(self) -> None:
+        """Let go of files that nobody needs any more."""
+        if self.in_memory:
+            self.logs.empty_trash()  # at once: a full memory waits for it
+        else:
+            self.trash.set()
+
+    # -- what happened to a partition
+
+    def _note_topics(self, event: TopicsChanged) -> None:
+        named = {"created": event.created, "deleted": event.deleted, "changed": event.changed}
+        for what, topics in named.items():
+            for topic in topics:
+                self.note(topic.name, None, f"topic {topic.name} {what}: {event.cause}")
+        for change in event.moved:
+            text = f"{change_of(change)}: {event.cause}"
+            self.note(change.topic.name, change.after.index, text)
+
+    def note(self, topic: str, index: int | None, text: str) -> None:
+        """Remember what happened to a partition, or with None to all of a topic, and why."""
+        self.history.note((topic, index), Line(self.clock.log_ms(), text))
+
+    def note_when_offline(self, log: Log) -> None:
+        """Remember when and why a log of this node goes offline."""
+        log.when_offline = self._note_offline
+
+    def _note_offline(self, log: Log) -> None:
+        self.note(log.topic, log.partition, f"offline because {log.offline}")
+
+    def report_storage_error(self, topic: Topic, index: int, error: StorageError) -> None:
+        """Say once why a partition can be neither opened, read nor appended to."""
+        is_refusal = isinstance(error, WriteRefusedError)
+        if is_refusal and self.logs.refusal(topic.name, index) is not None:
+            return  # that was said of the whole folder
+        if self.troubles.is_news(str(error)):
+            logger.error("partition %s-%d: %s", topic.name, index, error.message)
+            known = self.history.of((topic.name, index))
+            if not known or str(error.message) not in known[-1].text:
+                self.note(topic.name, index, f"refused because {error.message}")
+        log = self.logs.get(topic.name, index)
+        if log is None or log.offline is not None:
+            self.when_unusable(topic, index)
+
+    # -- the end
+
+    def wake_fetches(self) -> None:
+        """Answer the fetches that wait for records."""
+        for replica in self._replicas.values():
+            replica.wake()
+
+    def close(self) -> None:
+        """Nobody appends or reads any more; the logs are closed by whoever has opened them."""
+        for replica in self._replicas.values():
+            replica.close(deleted=False)

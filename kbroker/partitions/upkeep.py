@@ -1,0 +1,131 @@
+"""What is done for the logs of a node again and again: checkpoints, retention, and emptying the trash;
+and once after a crash."""
+
+from __future__ import annotations
+
+import logging
+
+import trio
+
+from kbroker.runtime.slices import Slices
+from kbroker.storage.errors import StorageError
+
+from .partitions import Partitions
+from .replica import Replica
+
+logger = logging.getLogger(__name__)
+
+CHECKPOINT_SECONDS = 0.5
+
+
+class Upkeep:
+    """The upkeep of one node's logs; `run` it until cancelled."""
+
+    def __init__(self, partitions: Partitions) -> None:
+        self._partitions = partitions
+
+    async def run(self) -> None:
+        """Do all of it, until cancelled."""
+        partitions = self._partitions
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._checkpoint_regularly)
+            nursery.start_soon(self._apply_retention_regularly)
+            if partitions.in_memory:
+                partitions.logs.empty_trash()
+            else:
+                nursery.start_soon(self._empty_trash)
+            if partitions.logs.crashed and partitions.logs.folders():
+                nursery.start_soon(self._recover)
+
+    async def _recover(self) -> None:
+        """Look at every log soon after a crash."""
+        partitions = self._partitions
+        began = trio.current_time()
+        try:
+            with partitions.flusher.beside_another():
+                await partitions.in_thread(partitions.logs.settle)
+        except StorageError as error:
+            logger.error(
+                "what the crash left is not all durable: %s; check the disk", error.message
+            )
+        await partitions.open_all()
+        logger.info(
+            "opened all %d partitions after the crash in %.1f s",
+            len(partitions.opened()),
+            trio.current_time() - began,
+        )
+
+    async def _checkpoint_regularly(self) -> None:
+        partitions = self._partitions
+        while True:
+            await trio.sleep(CHECKPOINT_SECONDS)
+            if partitions.logs.checkpoint_due(partitions.clock.log_ms()):
+                await self.checkpoint()
+
+    async def checkpoint(self) -> None:
+        """Make durable what recovery starts from: how far logs are synced, and where they begin."""
+        partitions = self._partitions
+        async with partitions.no_checkpoint:
+            try:
+                job = partitions.logs.checkpoint(partitions.clock.log_ms())
+                with partitions.flusher.beside_another():
+                    await partitions.in_thread(job.run)
+            except StorageError as error:
+                text = f"checkpoint failed: {error.message}"
+                is_known = partitions.logs.refuses or not partitions.troubles.is_news(text)
+                logger.log(logging.DEBUG if is_known else logging.ERROR, "%s", text)
+
+    async def _empty_trash(self) -> None:
+        """Remove the files of deleted partitions, off the event loop."""
+        partitions = self._partitions
+        while True:
+            partitions.trash = trio.Event()  # first, so that what comes meanwhile is not missed
+            await partitions.in_thread(partitions.logs.empty_trash)
+            await partitions.trash.wait()
+
+    async def _apply_retention_regularly(self) -> None:
+        while True:
+            await trio.sleep(self._partitions.config.retention_check_interval_ms / 1000)
+            await self.apply_retention_now()
+
+    async def apply_retention_now(self) -> None:
+        """Look at every partition, also those that nobody has used yet."""
+        await self._partitions.open_all()
+        if await self.apply_retention():
+            # A crash must not bring back what clients saw going.
+            await self.checkpoint()
+
+    async def apply_retention(self) -> bool:
+        """Give up what each topic's limits let go; returns whether anything went."""
+        now_ms = self._partitions.clock.log_ms()
+        slices = Slices()
+        moved = 0
+        for replica in self._partitions.opened():
+            moved += _retain(replica, now_ms)
+            await slices.pause()
+        if moved:
+            logger.info("retention moved the start of %d partitions", moved)
+        return moved > 0
+
+
+def _retain(replica: Replica, now_ms: int) -> bool:
+    """Apply retention to one partition; one that is offline stays as it is.
+
+    Followers begin where their leader does, so that all replicas begin at the same offset.
+    """
+    log = replica.log
+    if not replica.is_leader:
+        log.expire_producers(now_ms)
+        return False
+    try:
+        moved = log.apply_retention(now_ms) > 0
+    except StorageError:
+        return False
+    if moved:
+        logger.debug(
+            "%s-%d: retention moved the start to %d",
+            replica.topic.name,
+            replica.index,
+            log.log_start_offset,
+        )
+    return moved

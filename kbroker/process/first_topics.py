@@ -1,0 +1,20 @@
+"""Topics that a start makes, and what is said when it cannot."""
+
+from __future__ import annotations
+
+from kbroker.broker import Broker
+from kbroker.cluster.topics import NewTopic, create_topic
+from kbroker.protocol.errors import KafkaError
+
+
+class StartFailed(Exception):
+    """The server cannot start; the message names the cause and the next action."""
+
+
+async def create(broker: Broker, new: NewTopic, what: str) -> None:
+    """Create a topic that `what` asked for. Raises StartFailed."""
+    try:
+        node = broker.node
+        await create_topic(node.cluster, node.config, new, cause="declared at the start")
+    except KafkaError as error:
+        raise StartFailed(f"{what}: {error.message or error}") from None

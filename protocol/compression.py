@@ -109,7 +109,7 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
 def decompress(codec: int, data: Buffer, limit: int) -> bytes:
     """The content of a whole compressed stream.
 
-    Args:
+    Parameters:
         codec: a `Codec` or its number.
         data: the stream, to its end; nothing may follow it.
         limit: the most bytes that may come out.
@@ -138,7 +138,7 @@ def _coder(codec: int) -> _Coder:
         raise ValueError(f"there is no compression codec {codec}") from None
 
 
-# --- gzip -------------------------------------------------------------------------------------
+# -- gzip
 
 _GZIP_WBITS = 31  # 15 bits of window, and 16 says "with a gzip header and trailer"
 
@@ -169,7 +169,7 @@ def _gzip_decompress(data: memoryview, output: _Output) -> None:
             return
 
 
-# --- snappy -----------------------------------------------------------------------------------
+# -- snappy
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)  # version, oldest compatible version
@@ -242,7 +242,7 @@ def _snappy_declared_size(block: memoryview) -> int:
     raise DecompressionError("snappy block has no valid length")
 
 
-# --- lz4 --------------------------------------------------------------------------------------
+# -- lz4
 
 
 _LZ4_FAST_LEVEL = 9
@@ -292,7 +292,7 @@ def _lz4_decompress(data: memoryview, output: _Output) -> None:
             return
 
 
-# --- zstd -------------------------------------------------------------------------------------
+# -- zstd
 
 _ZSTD_MAGIC = 0xFD2FB528
 _ZSTD_SKIPPABLE = 0x184D2A50  # and the fifteen numbers after it

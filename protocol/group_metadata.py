@@ -104,7 +104,7 @@ def encode_key(key: Key) -> bytes:
 def encode_value(value: Value, version: int | None = None) -> bytes:
     """The value of a record, with its version in front.
 
-    Args:
+    Parameters:
         value: the value.
         version: to write another version than Kafka 4.3 does. Without it an offset with an
             `expire_timestamp` takes version 1, the only one that has the field.
@@ -144,7 +144,7 @@ def decode_group_metadata(buffer: Buffer) -> GroupMetadataValue:
     return decode_versioned(GroupMetadataValue, buffer)
 
 
-# --- what consumers tell each other -----------------------------------------------------------
+# -- what consumers tell each other
 
 _FORM_FOR_ALL = 0
 

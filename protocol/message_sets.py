@@ -90,7 +90,7 @@ def is_message_set(buffer: Buffer | None) -> bool:
     return buffer is not None and (len(buffer) <= _MAGIC_AT or buffer[_MAGIC_AT] < MAGIC)
 
 
-# --- reading ----------------------------------------------------------------------------------
+# -- reading
 
 
 def read_messages(buffer: Buffer, magic: int) -> Iterator[Message]:
@@ -137,7 +137,7 @@ def _read_bytes(body: bytes, position: int) -> tuple[bytes | None, int]:
     return body[position : position + size], position + size
 
 
-# --- from a producer --------------------------------------------------------------------------
+# -- from a producer
 
 
 def to_batch(buffer: Buffer, rules: ProduceRules = DEFAULT_RULES) -> bytes | None:
@@ -146,7 +146,7 @@ def to_batch(buffer: Buffer, rules: ProduceRules = DEFAULT_RULES) -> bytes | Non
     Timestamps stay as they are (-1 in format 0). What only the topic can judge (timestamp limits,
     keys of a compacted topic, the size of the batch) is left to `records.validate_produced`.
 
-    Args:
+    Parameters:
         buffer: the whole field of a Produce request, see `is_message_set`. It is messages without
             compression, or one wrapper.
         rules: what the topic asks.
@@ -235,7 +235,7 @@ def _too_large(message: str) -> KafkaError:
     return KafkaError(ErrorCode.MESSAGE_TOO_LARGE, message)
 
 
-# --- for a consumer ---------------------------------------------------------------------------
+# -- for a consumer
 
 
 class MessageSet(NamedTuple):
@@ -260,7 +260,7 @@ def from_batches(
     they can be (old consumers need not skip them). What comes out is empty when nothing else is
     there. A batch that cannot be converted ends the set before it.
 
-    Args:
+    Parameters:
         buffer: batches, one after the other; a part of one at the end is left out.
         magic: 0 or 1.
         first_offset: where the consumer wants to begin.

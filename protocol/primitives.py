@@ -78,20 +78,6 @@ def read_varint(buffer: Buffer, position: int) -> tuple[int, int]:
     return (value >> 1) ^ -(value & 1), position
 
 
-def read_varlong(buffer: Buffer, position: int) -> tuple[int, int]:
-    """Read a signed varint of at most 64 bits (10 bytes)."""
-    value = 0
-    for shift in range(0, 70, 7):
-        byte = buffer[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            if value > 0xFFFFFFFFFFFFFFFF:
-                break
-            return (value >> 1) ^ -(value & 1), position
-    raise DecodeError("varint of more than 64 bits")
-
-
 def skip_tags(buffer: Buffer, position: int, count: int) -> int:
     """Step over `count` tagged fields that this version does not know; returns where they end.
 

@@ -200,7 +200,7 @@ class ProduceRules:
 DEFAULT_RULES = ProduceRules()
 
 
-# --- headers ----------------------------------------------------------------------------------
+# -- headers
 
 
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
@@ -271,7 +271,7 @@ def placed(
 ) -> list[Buffer]:
     """The batch at the start of `buffer` as it goes into a log, without a copy of its records.
 
-    Args:
+    Parameters:
         buffer: the batch as received.
         header: its header; what `validate_produced` or `stamp_log_append_time` changed in it
             (attributes, max timestamp, CRC) is written.
@@ -312,7 +312,7 @@ def with_payload(header: BatchHeader, payload: Buffer) -> tuple[bytes, BatchHead
     return _HEADER.pack(*changed) + payload, changed
 
 
-# --- what a client may send -------------------------------------------------------------------
+# -- what a client may send
 
 
 def validate_produced(
@@ -335,7 +335,7 @@ def validate_produced(
     `timestamp_before_max_ms`, or when the header speaks of a time beyond `timestamp_after_max_ms`
     or of a maximum below its first timestamp; only then is `max_timestamp` recomputed.
 
-    Args:
+    Parameters:
         buffer: the whole field of the request, or None when it was null.
         version: version of the Produce request.
         now_ms: the broker's log clock.
@@ -541,7 +541,7 @@ def _invalid(message: str) -> KafkaError:
     return KafkaError(ErrorCode.INVALID_RECORD, message)
 
 
-# --- reading records --------------------------------------------------------------------------
+# -- reading records
 
 
 def read_records(
@@ -551,7 +551,7 @@ def read_records(
 
     With LogAppendTime every record has its batch's `max_timestamp`.
 
-    Args:
+    Parameters:
         buffer: batches, one after the other.
         max_decompressed: how many bytes the records of one batch may take uncompressed.
 
@@ -584,25 +584,6 @@ def first_record_at_or_after(
                 if record.timestamp >= timestamp and record.offset >= start_offset:
                     return FoundRecord(record.offset, record.timestamp, header.leader_epoch)
     return None
-
-
-def max_timestamp_record(
-    buffer: Buffer, *, max_decompressed: int = MAX_DECOMPRESSED_BYTES
-) -> FoundRecord | None:
-    """The first record with the greatest time in `buffer`; None when there are no records.
-
-    Only the batch with the greatest `max_timestamp` is opened. Raises as `read_records`.
-    """
-    newest = max(iter_headers(buffer), key=lambda batch: batch[1].max_timestamp, default=None)
-    if newest is None:
-        return None
-    position, header = newest
-    with errors_as(ErrorCode.CORRUPT_MESSAGE):
-        records = _records(buffer, position, header, max_decompressed)
-        latest = max(records, key=lambda record: record.timestamp, default=None)
-    if latest is None:
-        return None
-    return FoundRecord(latest.offset, latest.timestamp, header.leader_epoch)
 
 
 class MalformedError(ValueError):
@@ -761,7 +742,7 @@ def _bad_length(raw: int) -> NoReturn:
     raise MalformedError(f"length {(raw >> 1) ^ -1}")
 
 
-# --- building batches -------------------------------------------------------------------------
+# -- building batches
 
 
 def encode_batch(
@@ -780,7 +761,7 @@ def encode_batch(
 ) -> bytes:
     """Build one batch.
 
-    Args:
+    Parameters:
         records: at least one. They are numbered from `base_offset` on, whatever their `offset`
             says, unless `keep_offsets` (batches with gaps, as compaction leaves them).
         base_offset: offset of the first record, or what offsets are counted from.
@@ -837,7 +818,7 @@ def _encode_bytes(field: bytes | None) -> tuple[bytes, bytes]:
     return write_varint(len(field)), field
 
 
-# --- transaction markers ----------------------------------------------------------------------
+# -- transaction markers
 
 
 class Marker(NamedTuple):

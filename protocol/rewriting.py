@@ -137,7 +137,7 @@ def with_records(
 ) -> tuple[bytes, BatchHeader]:
     """A batch with some of its records, in the codec that it had; returns it and its header.
 
-    Args:
+    Parameters:
         header: of the batch as it was.
         data: its uncompressed records.
         kept: which of them stay, in order; at least one. Gone through once.
@@ -217,7 +217,7 @@ def recompressed(
     Offsets, timestamps and all else stay. Every record is looked at, because the broker answers for
     what it writes itself.
 
-    Args:
+    Parameters:
         buffer: the batch as a client sent it.
         header: its header as it is to be stored.
         codec: the codec to store it in.

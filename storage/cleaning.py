@@ -215,7 +215,7 @@ def discard(files: Files, task: CompactionTask, result: Compacted) -> None:
         files.remove(f"{task.folder}/{file_name(base, REPLACES)}")
 
 
-# --- the note about what is replaced ------------------------------------------------------------
+# -- the note about what is replaced
 
 
 def replaced_to_bytes(cleaned: CleanedSegment) -> bytes:

@@ -327,7 +327,7 @@ class Compaction:
         path = f"{self._task.folder}/{file_name(source.base_offset, LOG)}"
         return read_batches(self._files, path, source.size)
 
-    # --- the last record of each key ------------------------------------------------------------
+    # -- the last record of each key
 
     def _map_keys(self) -> Iterator[None]:
         first, key_map = self._task.first_dirty_offset, self._map
@@ -379,7 +379,7 @@ class Compaction:
         except KafkaError:
             return None
 
-    # --- writing anew ---------------------------------------------------------------------------
+    # -- writing anew
 
     @property
     def _end_offset(self) -> int:

@@ -160,7 +160,7 @@ class _NoLock:
 class CrashFiles:
     """A disk that can lose power.
 
-    Args:
+    Parameters:
         hook: called with every `Operation` before it happens.
         capacity: most bytes that all files may hold.
     """
@@ -213,7 +213,7 @@ class CrashFiles:
         if self.capacity < NO_LIMIT and self.used() + size > self.capacity:
             raise WriteRefusedError(f"cannot append to {path}: no space left")
 
-    # --- the Files interface --------------------------------------------------------------------
+    # -- the Files interface
 
     def open(self, path: str, *, create: bool = False) -> CrashFile:
         folder, name = self._place(path)

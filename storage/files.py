@@ -172,7 +172,7 @@ class Files(Protocol):
         """Claim a lock file. Raises StorageError when someone else holds it."""
 
 
-# --- the operating system -----------------------------------------------------------------------
+# -- the operating system
 
 
 def _fsync_call() -> Callable[[int], None]:
@@ -510,7 +510,7 @@ class OsFiles:
         return _FileLock(lock)
 
 
-# --- memory -------------------------------------------------------------------------------------
+# -- memory
 
 _BLOCK_MIN = 4 * 1024
 _BLOCK_MAX = 1024 * 1024

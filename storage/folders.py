@@ -129,7 +129,7 @@ class LogFolders:
                 manager.discard_future(key, name)
                 self.interrupted.append((key, manager.data_dir))
 
-    # --- what is where --------------------------------------------------------------------------
+    # -- what is where
 
     @property
     def meta(self) -> MetaProperties:
@@ -234,7 +234,7 @@ class LogFolders:
         """All open logs."""
         return (log for manager in self.managers for log in manager)
 
-    # --- logs -----------------------------------------------------------------------------------
+    # -- logs
 
     def open_log(
         self, topic: str, topic_id: UUID, partition: int, config: LogConfig, *, now_ms: int
@@ -283,7 +283,7 @@ class LogFolders:
             ends += synced
         return ends
 
-    # --- moving ---------------------------------------------------------------------------------
+    # -- moving
 
     def future(self, topic: str, partition: int) -> FutureLog | None:
         """The copy of a log that is being made, if it is on its way."""
@@ -329,7 +329,7 @@ class LogFolders:
             source.topic, source.topic_id, source.partition, config, now_ms=now_ms
         )
 
-    # --- checkpoints and end --------------------------------------------------------------------
+    # -- checkpoints and end
 
     def checkpoint_due(self, now_ms: int) -> bool:
         """As `LogManager.checkpoint_due`, for any folder."""

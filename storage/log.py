@@ -308,14 +308,14 @@ class Log:
             self._unsettled += segment.seal()
             self._keep_indexes(segment)
 
-    # --- appending ------------------------------------------------------------------------------
+    # -- appending
 
     def append(
         self, batch: memoryview, header: BatchHeader, *, leader_epoch: int, now_ms: int
     ) -> Appended:
         """Append one validated batch as the leader, which gives it its offsets.
 
-        Args:
+        Parameters:
             batch: the whole batch as received; it is written without a copy.
             header: its header, as `validate_produced` returned it.
             leader_epoch: of this leader; never below that of an earlier append.
@@ -522,7 +522,7 @@ class Log:
             if self.when_offline is not None:
                 self.when_offline(self)
 
-    # --- producers and transactions -------------------------------------------------------------
+    # -- producers and transactions
 
     def _check_marker(self, batch: memoryview, header: BatchHeader) -> Marker | None:
         marker = _marker_of(batch)
@@ -621,7 +621,7 @@ class Log:
         self._changed[self] = None
         self._unsettled += self._snapshots.save(self.producers, self.log_end_offset, self._bases)
 
-    # --- safety ---------------------------------------------------------------------------------
+    # -- safety
 
     @property
     def dirty(self) -> bool:
@@ -735,12 +735,12 @@ class Log:
         self.offline = self.offline or "the log is closed"
         return sound
 
-    # --- reading --------------------------------------------------------------------------------
+    # -- reading
 
     def read(self, offset: int, max_bytes: int, *, limit: int, at_least_one: bool = True) -> Slice:
         """Whole batches of one segment, from the one that contains `offset`.
 
-        Args:
+        Parameters:
             offset: where to begin; in a gap the next batch is the first.
             max_bytes: how much to return at most.
             limit: offset to stop before: the high watermark, or the last stable offset.
@@ -914,7 +914,7 @@ class Log:
             if segment is not self.active:
                 segment.distrust()
 
-    # --- compaction (see storage.cleaning) ------------------------------------------------------
+    # -- compaction (see storage.cleaning)
 
     @property
     def segment_rules(self) -> SegmentRules:
@@ -979,7 +979,7 @@ class Log:
         leftovers = (OFFSET_INDEX + CLEANED, TIME_INDEX + CLEANED, TXN_INDEX + CLEANED, REPLACES)
         return items + [Removal(self._files, path + kind) for kind in leftovers]
 
-    # --- forgetting and cutting -----------------------------------------------------------------
+    # -- forgetting and cutting
 
     def configure(self, config: LogConfig) -> None:
         """Obey other settings from now on."""

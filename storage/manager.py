@@ -192,7 +192,7 @@ class LogManager:
     ) -> None:
         """Claim a folder, and mark it as in use.
 
-        Args:
+        Parameters:
             files: where the folder is.
             data_dir: its path; made when it does not exist.
             fresh: written when the folder is new. In one that is not, `node_id` must be the same;
@@ -234,7 +234,7 @@ class LogManager:
             self._lock.release()
             raise
 
-    # --- start ----------------------------------------------------------------------------------
+    # -- start
 
     def _read_meta(self, fresh: MetaProperties) -> MetaProperties:
         path = f"{self.data_dir}/{META_PROPERTIES}"
@@ -262,7 +262,7 @@ class LogManager:
             self._files.sync_dir(self.data_dir)
         return clean
 
-    # --- a disk that takes nothing ----------------------------------------------------------------
+    # -- a disk that takes nothing
 
     def _keep_room(self) -> None:
         """Begin without appends on a disk on which no room can be kept back."""
@@ -302,7 +302,7 @@ class LogManager:
         for log in self._logs.values():
             log.refusal = None
 
-    # --- logs -----------------------------------------------------------------------------------
+    # -- logs
 
     @property
     def files(self) -> Files:
@@ -557,7 +557,7 @@ class LogManager:
         while self._trash:
             self._files.rmtree(self._trash.pop())
 
-    # --- copies that replace logs ---------------------------------------------------------------
+    # -- copies that replace logs
 
     def futures(self) -> list[tuple[Partition, str]]:
         """Copies that were found at start: partition, and the name of the folder."""
@@ -585,7 +585,7 @@ class LogManager:
         self._folders.add(key)
         self._unopened.add(key)
 
-    # --- checkpoints ----------------------------------------------------------------------------
+    # -- checkpoints
 
     def checkpoint_due(self, now_ms: int) -> bool:
         """Whether something changed since the last checkpoint, and it is time for the next."""
@@ -635,7 +635,7 @@ class LogManager:
         if known.first_dirty == NEVER_COMPACTED and not log.deleted:
             self._checkpoints.update([(_key(log), known._replace(first_dirty=0))])
 
-    # --- end ------------------------------------------------------------------------------------
+    # -- end
 
     def close(self, *, clean: bool = True, now_ms: int = 0) -> None:
         """Close all logs and give the folder free; with `clean` everything is durable first.

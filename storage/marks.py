@@ -34,7 +34,7 @@ def seal(log: Log) -> None:
 def complete(files: Files, folder: str, manager: LogManager) -> None:
     """Write into a copy of a data folder what a clean stop of its owner would leave there.
 
-    Args:
+    Parameters:
         files: where the copy is.
         folder: the copy; it has the files of this moment.
         manager: the owner. Partitions that it has not opened, or that are offline, stay as they

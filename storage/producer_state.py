@@ -171,7 +171,7 @@ class ProducerStates:
         Returns None when it is to be appended, and the remembered batch when it is a retry. An
         unknown producer may begin with any sequence: it may have been forgotten.
 
-        Args:
+        Parameters:
             header: of a batch with a producer id.
 
         Raises:
@@ -246,7 +246,7 @@ class ProducerStates:
     def recall(self, headers: Iterable[BatchHeader]) -> None:
         """Remember batches that came before the newest one of each producer.
 
-        Args:
+        Parameters:
             headers: of batches in the log, in their order.
         """
         earlier: dict[int, deque[Batch]] = defaultdict(lambda: deque(maxlen=BATCHES_KEPT - 1))

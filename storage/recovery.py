@@ -105,7 +105,7 @@ def load_log(
 ) -> Log:
     """Open a partition whose folder exists.
 
-    Args:
+    Parameters:
         files, data_dir, topic, partition, topic_id, config: as for `Log`.
         known: what the checkpoints say.
         clean: the broker stopped properly, so that everything is durable and complete.

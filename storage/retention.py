@@ -19,7 +19,7 @@ def expired_segments(
     stays. A segment of unknown age (-1) stays, and so does what comes after it. A clock that jumps
     back makes everything younger and so removes nothing.
 
-    Args:
+    Parameters:
         segments: (bytes, ms since the epoch that its age counts from) of each, oldest first.
         now_ms: log clock.
         retention_ms: -1 for ever.

@@ -254,7 +254,7 @@ class Segment:
         except FileNotFoundError:
             return b""
 
-    # --- appending ------------------------------------------------------------------------------
+    # -- appending
 
     def append(
         self, parts: Sequence[Buffer], length: int, last_offset: int, max_timestamp: int
@@ -420,7 +420,7 @@ class Segment:
         self._suffix = ""
         self._offsets_saved = self._times_saved = self._aborted_saved = 0
 
-    # --- going on with what is there ------------------------------------------------------------
+    # -- going on with what is there
 
     @contextmanager
     def held_open(self) -> Iterator[None]:
@@ -510,7 +510,7 @@ class Segment:
         self._unchecked.remove(position, NEVER)
         self._resume()
 
-    # --- reading --------------------------------------------------------------------------------
+    # -- reading
 
     def _reader(self) -> File:
         if self._file is not None:
@@ -591,7 +591,7 @@ class Segment:
         """The bytes of one batch. Raises CorruptLogError."""
         return self.range(position, size, epochs).read()
 
-    # --- times ----------------------------------------------------------------------------------
+    # -- times
 
     def first_record_at_or_after(
         self, timestamp: int, start_offset: int, epochs: LeaderEpochs
@@ -640,7 +640,7 @@ class Segment:
         for record in read_records(self.batch(position, header.size, epochs)):
             yield FoundRecord(record.offset, record.timestamp, header.leader_epoch)
 
-    # --- looking for damage ---------------------------------------------------------------------
+    # -- looking for damage
 
     def _check(self, file: File, start: int, end: int, epochs: LeaderEpochs) -> None:
         """Look for damage between two borders, unless that was done.
@@ -734,7 +734,7 @@ class Segment:
             end = place.last_offset + 1
         return end
 
-    # --- indexes --------------------------------------------------------------------------------
+    # -- indexes
 
     def _with_index(self, look: Callable[[], Found]) -> Found:
         """Look something up; once more if the index turns out to be wrong."""

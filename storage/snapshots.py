@@ -17,7 +17,7 @@ from .sync import AtomicWrite, Removal, SyncItem
 class Snapshots:
     """Which snapshots there are, or will be when what was queued is done.
 
-    Args:
+    Parameters:
         files: where they are.
         folder: of the partition.
         offsets: of those that were found, rising.

@@ -149,7 +149,7 @@ class _Verification:
         if data is not None and partition_metadata_from_bytes(data) is None:
             self.problem(f"{self.folder}/{PARTITION_METADATA}", None, "it is damaged")
 
-    # --- segments
+    # -- segments
 
     def _check_segment(self, base: int, next_base: int | None) -> None:
         path = f"{self.folder}/{file_name(base, LOG)}"
@@ -208,7 +208,7 @@ class _Verification:
         report.batches += 1
         report.records += header.record_count
 
-    # --- producers
+    # -- producers
 
     def _follow_producer(self, file: File, position: int, header: BatchHeader) -> None:
         if header.producer_id < 0:

@@ -210,7 +210,7 @@ async def _against_lake(source: Source, lake: Path, choices: Choices) -> PairRep
     return await compare_lake(source, lake, may_lag=choices.may_lag, listed=choices.listed)
 
 
-# --- what is printed --------------------------------------------------------------------------
+# -- what is printed
 
 
 def _as_json(report: TopicReport | PairReport) -> dict[str, Any]:

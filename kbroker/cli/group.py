@@ -53,7 +53,7 @@ def list_(target: Target, states: tuple[str, ...], output: str) -> None:
     show(output, rows, lambda wide: table(columns, rows, wide=wide))
 
 
-# --- describe ---------------------------------------------------------------------------------
+# -- describe
 
 PARTITION_COLUMNS = [
     Column("topic"),
@@ -194,7 +194,7 @@ async def _bounds(
     return starts, ends
 
 
-# --- seek -------------------------------------------------------------------------------------
+# -- seek
 
 
 @group.command()
@@ -255,7 +255,7 @@ def seek(
         fail("not every offset was set; stop the members of the group, `group wait` tells when")
 
 
-# --- delete -----------------------------------------------------------------------------------
+# -- delete
 
 
 @group.command()
@@ -322,7 +322,7 @@ def offset_delete(target: Target, name: str, topics: tuple[str, ...]) -> None:
         raise SystemExit(1)
 
 
-# --- wait -------------------------------------------------------------------------------------
+# -- wait
 
 
 @group.command()

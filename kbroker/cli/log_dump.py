@@ -138,7 +138,7 @@ def _sound(parsed: Any) -> Any:
     return parsed
 
 
-# --- segments ---------------------------------------------------------------------------------
+# -- segments
 
 
 def _batches(path: Path, records: bool, form: str) -> Iterator[Row]:
@@ -195,7 +195,7 @@ def _record(record: Record, header: BatchHeader, form: str) -> Row:
     return row | {"headers": headers_field(record)}
 
 
-# --- indexes and snapshots --------------------------------------------------------------------
+# -- indexes and snapshots
 
 
 def _offset_entries(data: bytes, base: int) -> Iterator[Row]:

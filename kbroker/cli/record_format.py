@@ -66,7 +66,7 @@ def _timestamp_type(read: Read) -> str:
     return "LogAppendTime" if read.batch.is_log_append_time else "CreateTime"
 
 
-# --- templates --------------------------------------------------------------------------------
+# -- templates
 
 _LITERALS = {"t": b"\t", "n": b"\n", "r": b"\r", "\\": b"\\", "0": b"\0"}
 

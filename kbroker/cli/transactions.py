@@ -91,7 +91,7 @@ def _summary(row: dict[str, Any]) -> list[str]:
     return [f"{key:<18}{'-' if value is None else value}" for key, value in lines.items()]
 
 
-# --- transactions that hang -------------------------------------------------------------------
+# -- transactions that hang
 
 HANGING_COLUMNS = [
     Column("topic"),

@@ -60,8 +60,6 @@ class Membership:
         self._lost: dict[str, str] = {}
         """Data folders that are gone; the cluster knows of them until nothing counts on them."""
         self._listeners: Mapping[str, Endpoint] = {}
-        self._valid_until = -math.inf
-        """By this clock: the lease lasts at least until then."""
         self._hands_over = config.controlled_shutdown_enable
         self._leaving = False
         self._is_elsewhere = False
@@ -155,14 +153,11 @@ class Membership:
             await self.lease.keep_alive()
         elif not self.is_registered:
             await self._return()
+        elif await self.lease.keep_alive():
+            await self._stay_ready()
         else:
-            asked = trio.current_time()
-            if await self.lease.keep_alive():
-                self._valid_until = asked + self.lease.ttl_seconds
-                await self._stay_ready()
-            else:
-                self._lose()
-                await self._return()
+            self._lose()
+            await self._return()
 
     async def _stay_ready(self) -> None:
         """Say it again if it was lost on its way to the store."""
@@ -204,17 +199,9 @@ class Membership:
         self._set_epoch(await self._put_live())
         await self._put_ready()
 
-    @property
-    def holds_lease(self) -> bool:
-        """Whether no other node can have taken over what this one leads."""
-        return self.is_registered and trio.current_time() < self._valid_until
-
     async def _granted(self) -> Lease:
         seconds = math.inf if self.is_alone else self._config.broker_session_timeout_ms / 1000
-        began = trio.current_time()
-        lease = await self._cluster.grant(seconds, holder=f"node {self.node_id}")
-        self._valid_until = began + lease.ttl_seconds
-        return lease
+        return await self._cluster.grant(seconds, holder=f"node {self.node_id}")
 
     async def _remember(self, *, clean_epoch: int) -> None:
         """Write what outlives this run, unless it stands there already."""

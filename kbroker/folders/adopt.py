@@ -163,7 +163,7 @@ class Plan:
         return sum(_size(folder) for folder in self.folders.values())
 
 
-# --- reading ----------------------------------------------------------------------------------
+# -- reading
 
 
 def read_source(path: Path) -> Source:
@@ -292,7 +292,7 @@ def _values(path: Path) -> Iterator[tuple[int, bytes]]:
                 yield record.offset, record.value
 
 
-# --- planning ---------------------------------------------------------------------------------
+# -- planning
 
 
 def plan(paths: Iterable[Path], data_dir: Path, *, only: Iterable[str] = ()) -> Plan:
@@ -426,7 +426,7 @@ def _open_transactions(folders: Mapping[Key, Path]) -> Iterator[str]:
             )
 
 
-# --- taking over ------------------------------------------------------------------------------
+# -- taking over
 
 
 async def adopt(

@@ -37,7 +37,7 @@ R = TypeVar("R")
 Part: TypeAlias = tuple[list[R] | ShardPending | None, list[R]]
 """Rows of one coordinator, or what becomes them, and those to give when they are lost."""
 
-GROUP, TRANSACTION, SHARE = 0, 1, 2
+GROUP, TRANSACTION = 0, 1
 GROUP_OPERATIONS = 0xD48
 """READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS as bits: all of groups (KIP-430)."""
 PROTOCOLS_MAX = 1000

@@ -18,6 +18,7 @@ from .context import Context
 from .registry import handles
 
 METADATA_TOPIC = "__cluster_metadata"
+NOT_KNOWN = -1
 NOT_DYNAMIC = (
     "voters cannot be added or removed: metadata is not kept by a quorum (kraft.version 0)"
 )
@@ -71,13 +72,14 @@ def _asks_for_the_quorum(request: DescribeQuorumRequest) -> bool:
 
 
 def _replica(ctx: Context, node_id: int) -> DescribeQuorumResponse.Replica:
-    """A node whose metadata is as new as ours, as far as we know."""
-    now_ms = ctx.node.clock.log_ms()
+    """A node, with what is known of its metadata: that of this one is as it is now. Each node hears of
+    each change, but when another one did, nobody is told (-1)."""
+    heard_ms = ctx.node.clock.log_ms() if node_id == ctx.node.id else NOT_KNOWN
     return DescribeQuorumResponse.Replica(
         replica_id=node_id,
         log_end_offset=ctx.node.cluster.revision,
-        last_fetch_timestamp=now_ms,
-        last_caught_up_timestamp=now_ms,
+        last_fetch_timestamp=heard_ms,
+        last_caught_up_timestamp=heard_ms,
     )
 
 

@@ -158,7 +158,7 @@ async def _receive(stream: trio.abc.ReceiveStream, size: int) -> bytes:
     return bytes(data)
 
 
-# --- the process --------------------------------------------------------------------------------
+# -- the process
 
 
 def main() -> None:

@@ -92,7 +92,7 @@ async def take_snapshot(node: Node, store: Store, clocks: Readings) -> Snapshot:
         return Snapshot(store.copy(node.partitions.logs), clocks)
 
 
-# --- making use of one --------------------------------------------------------------------------
+# -- making use of one
 
 
 class Reached(NamedTuple):

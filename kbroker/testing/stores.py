@@ -234,7 +234,7 @@ def _copy_file(source: Files, path: str, target: Files, to: str) -> None:
     writer.close()
 
 
-# --- real folders -------------------------------------------------------------------------------
+# -- real folders
 
 
 def _beside(folder: Path) -> str:

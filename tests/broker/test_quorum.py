@@ -64,6 +64,16 @@ async def test_the_controller_leads_and_the_others_observe() -> None:
         assert {each.replica_id for each in row.observers} == {1, 2, 3} - {controller}
 
 
+async def test_what_is_not_known_of_other_nodes_is_not_made_up() -> None:
+    async with started(nodes=3) as broker, connected(broker.nodes[1].endpoint) as wire:
+        row = await described(wire)
+        moments = {
+            each.replica_id: (each.last_fetch_timestamp, each.last_caught_up_timestamp)
+            for each in (*row.current_voters, *row.observers)
+        }
+        assert {node_id for node_id, seen in moments.items() if seen == (-1, -1)} == {1, 3}
+
+
 async def test_each_change_moves_the_offset(wire: Wire) -> None:
     before = (await described(wire)).high_watermark
     await create_topic(wire, "a", 5)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import pkgutil
 from collections.abc import Callable, Coroutine, Iterator
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import pytest
 
+from kbroker import handlers
 from kbroker.handlers.context import Context
-from kbroker.handlers.registry import load_apis
+from kbroker.handlers.registry import HANDLER_MODULES, load_apis
 from kbroker.partitions.waiters import Pending, Waiting
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
@@ -53,6 +56,16 @@ def is_outcome(key: ApiKey, found: Any) -> bool:
     elif isinstance(kind, type) and issubclass(kind, Pending):
         return True  # of a coordinator, whose answers are of many types
     return found in (NoneType, Encoded, messages.response_class(key))
+
+
+def test_every_module_that_serves_something_is_known() -> None:
+    serving = set()
+    for each in pkgutil.iter_modules(handlers.__path__):
+        module = importlib.import_module(f"{handlers.__name__}.{each.name}")
+        functions = [it for it in vars(module).values() if hasattr(it, "__served__")]
+        if any(it.__module__ == module.__name__ for it in functions):
+            serving.add(each.name)
+    assert serving == set(HANDLER_MODULES)
 
 
 @pytest.mark.parametrize("key", load_apis())

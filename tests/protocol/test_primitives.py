@@ -9,7 +9,6 @@ from kbroker.protocol.primitives import (
     finish_uvarint,
     read_uvarint,
     read_varint,
-    read_varlong,
     skip_tags,
     uuid_from,
     write_uvarint,
@@ -44,14 +43,6 @@ def test_signed_varints_are_zigzag(value: int, raw: str) -> None:
 def test_varint_round_trip(value: int) -> None:
     raw = write_varint(value)
     assert read_varint(raw, 0) == (value, len(raw))
-    assert read_varlong(raw, 0) == (value, len(raw))
-
-
-@given(st.integers(-(2**63), 2**63 - 1))
-def test_varlong_round_trip(value: int) -> None:
-    raw = write_varint(value)
-    assert len(raw) <= 10
-    assert read_varlong(raw, 0) == (value, len(raw))
 
 
 @pytest.mark.parametrize("raw", ["ffffffff10", "8080808080", "808080808001"])
@@ -60,12 +51,6 @@ def test_an_unsigned_varint_has_at_most_32_bits(raw: str) -> None:
         read_uvarint(bytes.fromhex(raw), 0)
     with pytest.raises(DecodeError):
         finish_uvarint(bytes.fromhex(raw), 1, int(raw[:2], 16))
-
-
-@pytest.mark.parametrize("raw", ["ff" * 9 + "02", "80" * 10 + "01"])
-def test_a_varlong_has_at_most_64_bits(raw: str) -> None:
-    with pytest.raises(DecodeError):
-        read_varlong(bytes.fromhex(raw), 0)
 
 
 def test_unknown_tags_are_stepped_over() -> None:

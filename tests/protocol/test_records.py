@@ -47,7 +47,6 @@ from kbroker.protocol.records import (
     end_transaction_marker,
     first_record_at_or_after,
     iter_headers,
-    max_timestamp_record,
     placed,
     read_header,
     read_marker,
@@ -935,21 +934,12 @@ def test_first_record_at_or_after(codec: Codec) -> None:
     assert first_record_at_or_after(b"", 0) is None
     assert first_record_at_or_after(log, 101, start_offset=12) == FoundRecord(12, 200, 10)
     assert first_record_at_or_after(log, 101, start_offset=13) == FoundRecord(13, 250, 13)
-    assert max_timestamp_record(log) == FoundRecord(16, 500, 14)
-    assert max_timestamp_record(log[: -len(batch(14, 400, 150, 500))]) == FoundRecord(11, 300, 10)
-
-
-def test_max_timestamp_is_the_first_of_equals() -> None:
-    log = timed(5, 9, 9, 1) + encode_batch([Record(timestamp=9)], base_offset=4)
-    assert max_timestamp_record(log) == FoundRecord(1, 9, -1)
-    assert max_timestamp_record(b"") is None
 
 
 def test_search_where_the_append_time_counts() -> None:
     log = encode_batch(RECORDS, base_offset=7, log_append_time=1000)
     assert first_record_at_or_after(log, 1000) == FoundRecord(7, 1000, -1)
     assert first_record_at_or_after(log, 1001) is None
-    assert max_timestamp_record(log) == FoundRecord(7, 1000, -1)
 
 
 def test_search_in_a_header_that_promises_too_much() -> None:
@@ -970,7 +960,6 @@ def use_all(batch: bytes) -> None:
     for reader in (
         lambda: list(read_records(batch, max_decompressed=50_000)),
         lambda: first_record_at_or_after(batch, 1, max_decompressed=50_000),
-        lambda: max_timestamp_record(batch, max_decompressed=50_000),
     ):
         with suppress(KafkaError):
             reader()

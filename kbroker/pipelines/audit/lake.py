@@ -107,7 +107,7 @@ def _check_partitions(topic: str, archive: Archive, known: set[int], findings: F
         findings.add(Finding(Kind.EXTRA, topic, what, number))
 
 
-# --- files ------------------------------------------------------------------------------------
+# -- files
 
 
 def open_archive(lake: Path, topic: str, findings: Findings) -> Archive:
@@ -212,7 +212,7 @@ def _is_in_hour(path: Path, *times: datetime.datetime) -> bool:
     return all((time.date().isoformat(), f"{time.hour:02}") == named for time in times)
 
 
-# --- records ----------------------------------------------------------------------------------
+# -- records
 
 
 async def _in_lake_times(pieces: AsyncIterator[Piece]) -> AsyncIterator[Piece]:

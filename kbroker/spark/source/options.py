@@ -106,13 +106,6 @@ class SourceOptions:
     kafka: dict[str, str] = field(default_factory=dict)
     """The ``kafka.*`` options without that prefix, as they were given."""
 
-    @property
-    def asked_for(self) -> str:
-        """The topics as they were asked for, for messages."""
-        if self.pattern is not None:
-            return f"subscribePattern {self.pattern.pattern!r}"
-        return f"assign {named(set(self.assign))}" if self.assign else ", ".join(self.subscribe)
-
     def matches(self, topic: str) -> bool:
         """Whether `subscribePattern` is found in a topic, as the connector looks; without one, all."""
         return self.pattern is None or self.pattern.search(topic) is not None

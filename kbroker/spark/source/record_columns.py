@@ -101,7 +101,7 @@ def read_columns(
     With LogAppendTime every record has its batch's `max_timestamp`. What is not UTF-8 in the key of
     a header becomes U+FFFD, as in Java.
 
-    Args:
+    Parameters:
         buffer: batches, one after the other.
         batches: which ones to read, as `records.iter_headers` gives them; all whole ones that are
             not control batches when left out.

@@ -138,7 +138,7 @@ class StoredLog:
         numbered = filter(None, map(parse_file_name, names))
         return sorted(offset for offset, suffix in numbered if suffix == LOG)
 
-    # --- finding records --------------------------------------------------------------------------
+    # -- finding records
 
     def open_segment(self, base: int) -> File:
         """Open the records of a segment. Raises FileNotFoundError when it is gone."""
@@ -237,7 +237,7 @@ class StoredLog:
                 total += max(high - low, 0)
         return total
 
-    # --- transactions -----------------------------------------------------------------------------
+    # -- transactions
 
     @cached_property
     def stable(self) -> Stable:
@@ -257,7 +257,7 @@ class StoredLog:
         first_open = producers.first_open_offset
         return Stable(end if first_open is None else max(first_open, self.start), aborted)
 
-    # --- times ------------------------------------------------------------------------------------
+    # -- times
 
     def first_at_or_after(self, timestamp: int, end: int) -> FoundRecord | None:
         """The first record before the offset `end` whose time is at least `timestamp` (ms)."""

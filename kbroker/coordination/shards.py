@@ -148,7 +148,7 @@ class Shards(ABC, Generic[C]):
     def __init__(self, partitions: Partitions, turns: TurnQueue, topic: str) -> None:
         self._partitions = partitions
         self._turns = turns
-        self._stopping = False
+        self._retired = False
         self._topic = topic
         self._shards: dict[int, Shard[C]] = {}
         self._loads: dict[int, Load[C]] = {}
@@ -235,7 +235,7 @@ class Shards(ABC, Generic[C]):
         when it is not yet.
         """
         topic = self._partitions.cluster.topics.get(self._topic)
-        if topic is None or self._stopping:
+        if topic is None or self._retired:
             raise KafkaError(ErrorCode.NOT_COORDINATOR)
         index = hash_partition(key, len(topic.partitions))
         return self._shards.get(index) or self._load_now(topic, index)
@@ -281,7 +281,7 @@ class Shards(ABC, Generic[C]):
         for shard in (*self._shards.values(), *(load.shard for load in self._loads.values())):
             if topic is None or shard.replica.topic.id != topic.id or not self._leads(shard):
                 self._lose(shard)
-        if topic is None or self._stopping:
+        if topic is None or self._retired:
             return
         for index in range(len(topic.partitions)):
             if (self._topic, index) in self._partitions.logs:
@@ -558,11 +558,15 @@ class Shards(ABC, Generic[C]):
             give(shard.coordinator.on_unloaded())
 
     def stop(self) -> None:
-        """Tell everyone who is parked that the coordinator goes; from now on there is none here."""
-        self._stopping = True
+        """Tell everyone who is parked that the coordinator goes."""
         self._loads.clear()
         for shard in self.shards():
             self._lose(shard)
+
+    def retire(self) -> None:
+        """As `stop`, and there will be none again."""
+        self._retired = True
+        self.stop()
 
     def abandon(self, shard: Shard[C], slot: Parked[Any]) -> None:
         """The client that waits in `slot` has gone."""

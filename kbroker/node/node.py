@@ -77,7 +77,6 @@ class Node:
         self.id = config.node_id
         self.cluster = cluster
         self.live_config = LiveConfig(cluster, config)
-        self.clock = clock
         self.changes = flusher.changes
         self.troubles = Troubles()
         self.turns = TurnQueue()
@@ -156,6 +155,11 @@ class Node:
         """The settings of this node, as they are now."""
         return self.live_config.now
 
+    @property
+    def clock(self) -> Clock:
+        """The time of this node."""
+        return self.partitions.clock
+
     # -- life
 
     async def join(self, listeners: Mapping[str, Endpoint] = MappingProxyType({})) -> None:
@@ -228,8 +232,8 @@ class Node:
     async def release_waits(self) -> None:
         """Begin to stop: parked fetches and group members are answered, acks that wait are given."""
         self.stopping = True
-        self.groups.stop()
-        self.transactions.stop()
+        self.groups.retire()
+        self.transactions.retire()
         self.partitions.wake_fetches()
         await self.partitions.flusher.sync_now()
 

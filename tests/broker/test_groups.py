@@ -146,7 +146,7 @@ def standing_time(broker: Broker) -> Callable[[int], None]:
     """Let the coordinators' clock stand, however slow the machine is; what moves it, in ms."""
     clock = MovableClock()
     clock.coordinator.freeze()
-    broker.node.clock = clock
+    broker.node.partitions.clock = clock
 
     def advance(milliseconds: int) -> None:
         clock.coordinator.add(milliseconds)
@@ -410,7 +410,7 @@ async def test_offsets_expire_with_their_group() -> None:
 
     clock = Calendar()
     async with started(offsets_retention_check_interval_ms=50) as broker:
-        broker.node.clock = clock
+        broker.node.partitions.clock = clock
         async with connected(broker.endpoint) as wire:
             await create_topic(wire, "t")
             member = Member(wire)

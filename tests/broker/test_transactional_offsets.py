@@ -338,7 +338,7 @@ async def test_compaction_keeps_what_transactions_committed(
         end(broker, commit=True)
         sizes = []
         for day in range(1, 8, 2):
-            broker.node.clock = Later(day)
+            broker.node.partitions.clock = Later(day)
             await write_transactions(broker, wire, day * 100, day * 100 + 100)
             await clean(broker)
             await reload(broker)

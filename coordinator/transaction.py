@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from types import MappingProxyType
 from typing import TypeAlias
 
 from kbroker.protocol.transaction_log import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TransactionLogValue
@@ -38,6 +40,38 @@ class TransactionState(IntEnum):
     def is_prepared(self) -> bool:
         """It is decided how the transaction ends, and markers say so to its partitions."""
         return self in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
+
+
+EMPTY, ONGOING, DEAD = TransactionState.EMPTY, TransactionState.ONGOING, TransactionState.DEAD
+PREPARE_COMMIT, COMPLETE_COMMIT = TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT
+PREPARE_ABORT, COMPLETE_ABORT = TransactionState.PREPARE_ABORT, TransactionState.COMPLETE_ABORT
+
+FOLLOWS: Mapping[TransactionState, frozenset[TransactionState]] = MappingProxyType(
+    {
+        # In the second protocol an abort of nothing raises the epoch as well.
+        EMPTY: frozenset({ONGOING, PREPARE_ABORT, DEAD}),
+        ONGOING: frozenset({PREPARE_COMMIT, PREPARE_ABORT}),
+        PREPARE_COMMIT: frozenset({COMPLETE_COMMIT}),
+        PREPARE_ABORT: frozenset({COMPLETE_ABORT}),
+        # Asked again with the last epoch that there is, the end is told once more with another id.
+        COMPLETE_COMMIT: frozenset({EMPTY, ONGOING, PREPARE_COMMIT, PREPARE_ABORT, DEAD}),
+        COMPLETE_ABORT: frozenset({EMPTY, ONGOING, PREPARE_ABORT, DEAD}),
+        DEAD: frozenset(),
+        # Kafka's number for what it never stores.
+        TransactionState.PREPARE_EPOCH_FENCE: frozenset(),
+    }
+)
+"""Which states may follow: each is entered by replaying the record that says so, Dead by one without
+a value."""
+
+
+def check_follows(before: TransactionState, after: TransactionState) -> None:
+    """Raise ValueError when a transaction cannot go from one state to the other; to stay is no change.
+
+    Nothing else notices: what is stored is believed.
+    """
+    if after is not before and after not in FOLLOWS[before]:
+        raise ValueError(f"{before.label} cannot become {after.label}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,10 +44,16 @@ from .result import (
 )
 from .timers import Timers
 from .transaction import (
+    COMPLETE_ABORT,
+    COMPLETE_COMMIT,
+    EMPTY,
     LAST_EPOCH_GIVEN,
+    ONGOING,
+    PREPARE_ABORT,
+    PREPARE_COMMIT,
     TopicPartition,
     Transaction,
-    TransactionState,
+    check_follows,
     from_value,
     to_value,
 )
@@ -56,10 +62,6 @@ VALUE_VERSION = 1
 
 RETRY_MS = 1_000
 """After how long an abort that could not be stored is tried again."""
-
-EMPTY, ONGOING = TransactionState.EMPTY, TransactionState.ONGOING
-PREPARE_COMMIT, PREPARE_ABORT = TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT
-COMPLETE_COMMIT, COMPLETE_ABORT = TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT
 
 
 @dataclass(frozen=True, slots=True)
@@ -408,6 +410,8 @@ class TransactionCoordinator:
         by_coordinator: bool = False,
     ) -> None:
         """Have a changed transaction stored; a change without a cause is not worth telling."""
+        known = self._transactions.get(transactional_id)
+        check_follows(EMPTY if known is None else known.state, changed.state)
         value = encode_value(to_value(changed), VALUE_VERSION)
         result.records.append(CoordinatorRecord(encode_key(transactional_id), value))
         if cause is not None:

@@ -1,0 +1,62 @@
+"""The tables of states, and the pictures that the documentation has of them."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from kbroker.coordinator import group_state, transaction
+from kbroker.coordinator.group_state import GroupState
+from kbroker.coordinator.transaction import (
+    DEAD,
+    EMPTY,
+    FOLLOWS,
+    TransactionState,
+    check_follows,
+)
+
+PAGE = (Path(__file__).parents[2] / "docs/architecture.md").read_text()
+NEVER_STORED = TransactionState.PREPARE_EPOCH_FENCE
+
+
+def arrows(table: Mapping[GroupState, frozenset[GroupState]]) -> set[tuple[str, str]]:
+    return {(str(before), str(after)) for before in table for after in table[before]}
+
+
+def pictures() -> list[set[tuple[str, str]]]:
+    drawn = re.findall(r"^```mermaid\nstateDiagram-v2\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    return [set(re.findall(r"^ *(\w+) --> (\w+)$", each, re.MULTILINE)) for each in drawn]
+
+
+def test_the_pictures_are_those_of_the_tables() -> None:
+    groups, transactions = pictures()
+    assert groups == arrows(group_state.FOLLOWS)
+    assert transactions == {
+        (before.label, after.label) for before in FOLLOWS for after in FOLLOWS[before]
+    }
+
+
+def test_every_state_of_a_transaction_can_be_reached_and_left() -> None:
+    assert set(FOLLOWS) == set(TransactionState)
+    reached = {EMPTY}
+    while len(reached) < len(reached := reached | {t for s in reached for t in FOLLOWS[s]}):
+        pass
+    assert reached == set(TransactionState) - {NEVER_STORED}
+    assert all(FOLLOWS[state] for state in reached - {DEAD})
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), list(itertools.product(TransactionState, TransactionState))
+)
+def test_a_transaction_moves_as_the_table_says(
+    before: TransactionState, after: TransactionState
+) -> None:
+    if after is before or after in transaction.FOLLOWS[before]:
+        check_follows(before, after)
+    else:
+        with pytest.raises(ValueError, match=f"{before.label} cannot become {after.label}"):
+            check_follows(before, after)

@@ -1,6 +1,6 @@
 """What is true for all nodes of a cluster, whatever machine they run on."""
 
-from .cluster import Cluster, Leaving, NodesChanged, PartitionChange, TopicsChanged
+from .cluster import Cluster, Leaving
 from .local_store import LocalStore
 from .model import (
     EVERY_NODE,
@@ -15,6 +15,7 @@ from .model import (
 )
 from .registrations import Registration
 from .store import MetadataStore
+from .view import NodesChanged, PartitionChange, TopicsChanged
 
 __all__ = [
     "EVERY_NODE",

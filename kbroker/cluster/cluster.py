@@ -1,15 +1,15 @@
 """The truth that all nodes share: topics, ids, leaders, configs, producer-id blocks.
 
-Reads are plain attribute access on a cache that is fed by the store's changes. Writes are
+Reads are plain attribute access on a cache that is fed by the store's changes (`view`). Writes are
 compare-and-set transactions on the store; the cache changes only when a change comes back
-(`_on_change`), so a node that wrote and one that watched see the same.
+(`ClusterView.apply`), so a node that wrote and one that watched see the same.
 """
 
 from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import NamedTuple
@@ -26,12 +26,10 @@ from .election import (
     resign,
     without_leader,
 )
-from .features import INITIAL
 from .keys import (
     CONFIGS,
     FEATURES,
     META,
-    PARTITIONS,
     PRODUCER_IDS,
     TOPICS,
     live_key,
@@ -43,8 +41,6 @@ from .model import (
     NO_LEADER,
     ConfigResource,
     Partition,
-    ResourceType,
-    StoredConfigs,
     Topic,
     check_topic_name,
     collision_key,
@@ -52,8 +48,9 @@ from .model import (
 )
 from .placement import Load, place
 from .reassignment import begin, cancel, is_moving, target
-from .registrations import NO_EPOCH, KnownNode, Registration, Registrations
-from .store import ABSENT, Change, Compacted, Document, Entry, Lease, MetadataStore
+from .registrations import NO_EPOCH, KnownNode
+from .store import ABSENT, Compacted, Document, Lease, MetadataStore
+from .view import ClusterView, PartitionChange
 
 logger = logging.getLogger(__name__)
 
@@ -83,14 +80,6 @@ async def known_node(store: MetadataStore, node_id: int) -> KnownNode:
     return KnownNode() if entry is None else KnownNode.from_entry(entry)
 
 
-class PartitionChange(NamedTuple):
-    """A partition that one store change gave another leader, or other nodes."""
-
-    topic: Topic
-    before: Partition
-    after: Partition
-
-
 class Leaving(NamedTuple):
     """A partition that a node can append nothing to; `eligible` when it has all that is committed."""
 
@@ -99,57 +88,13 @@ class Leaving(NamedTuple):
     eligible: bool
 
 
-class TopicsChanged(NamedTuple):
-    """Which topics one store change touched.
-
-    `changed` has the topics that were there before, `altered` those of them that got other settings
-    or more partitions; `moved` their partitions that got another leader or other nodes,
-    `partitions` all partitions of which anything changed.
-    """
-
-    created: list[Topic]
-    deleted: list[Topic]
-    changed: list[Topic]
-    altered: list[Topic]
-    moved: list[PartitionChange]
-    partitions: list[PartitionChange]
-    cause: str
-
-
-class NodesChanged(NamedTuple):
-    """Which nodes began or ended to run, to be ready or to be the controller."""
-
-    node_ids: frozenset[int]
-    cause: str
-
-
-Listener = Callable[[TopicsChanged], None]
-ConfigsListener = Callable[[ConfigResource], None]
-NodesListener = Callable[[NodesChanged], None]
-
-
-class Cluster:
-    """What is true for all nodes; see the module's text for how it is kept."""
+class Cluster(ClusterView):
+    """What is true for all nodes, and how it is changed; see the module's text."""
 
     def __init__(self, store: MetadataStore, cluster_id: str) -> None:
+        super().__init__()
         self.id = cluster_id
-        self.topics: dict[str, Topic] = {}
-        self.topics_by_id: dict[uuid.UUID, Topic] = {}
-        self.configs: dict[ConfigResource, StoredConfigs] = {}
-        self.registrations = Registrations()
-        self.default_min_in_sync = 1
-        """The min.insync.replicas of topics that have none of their own: what a node says."""
-        self.features: dict[str, int] = dict(INITIAL)
-        """Finalized levels (KIP-584)."""
-        self.changes_seen = 0
-        """How often anything has changed since this was loaded."""
-        self._collisions: dict[str, str] = {}
         self._store = store
-        self._producer_ids_revision = ABSENT
-        self._next_producer_id = 0
-        self._listeners: list[Listener] = []
-        self._configs_listeners: list[ConfigsListener] = []
-        self._nodes_listeners: list[NodesListener] = []
 
     @classmethod
     async def open(cls, store: MetadataStore, *, cluster_id: str | None = None) -> Cluster:
@@ -175,105 +120,19 @@ class Cluster:
                 continue
             return cluster
 
-    def subscribe(self, listener: Listener) -> None:
-        """Call `listener` after each change of topics, in order."""
-        self._listeners.append(listener)
-
-    def subscribe_configs(self, listener: ConfigsListener) -> None:
-        """Call `listener` after each change of the settings of anything but a topic."""
-        self._configs_listeners.append(listener)
-
-    def subscribe_nodes(self, listener: NodesListener) -> None:
-        """Call `listener` after each change of the nodes, before listeners to topics."""
-        self._nodes_listeners.append(listener)
+    async def _load(self) -> None:
+        revision, entries = await self._store.range("")
+        self.fill(entries)
+        self._store.watch(self.apply, after=revision)
 
     async def aclose(self) -> None:
         """Hear of no more changes; the store stays open."""
-        self._store.unwatch(self._on_change)
-
-    # -- look-ups
+        self._store.unwatch(self.apply)
 
     @property
     def revision(self) -> int:
         """How many changes the metadata has seen."""
         return self._store.revision
-
-    @property
-    def nodes(self) -> dict[int, Registration]:
-        """The nodes that run; not to be changed."""
-        return self.registrations.live
-
-    @property
-    def node_ids(self) -> list[int]:
-        """All nodes that belong to the cluster, also those that are down."""
-        return sorted(self.registrations.known)
-
-    @property
-    def ready_ids(self) -> list[int]:
-        """The nodes that may lead partitions."""
-        return sorted(self.registrations.ready)
-
-    @property
-    def controller_id(self) -> int:
-        """The node that elects leaders now; -1 when there is none."""
-        return self.registrations.controller_id
-
-    @property
-    def controller_epoch(self) -> int:
-        """How often a node took the metadata over: once at each start of a cluster of one."""
-        return self.registrations.controller_epoch
-
-    @property
-    def open_ids(self) -> list[int]:
-        """The nodes that take new partitions: all but those that are cordoned (KIP-1066)."""
-        known = self.registrations.known
-        return sorted(node_id for node_id, each in known.items() if not each.cordoned)
-
-    def registration(self, node_id: int) -> Registration | None:
-        """A node that runs."""
-        return self.registrations.live.get(node_id)
-
-    def is_ready(self, node_id: int) -> bool:
-        """Whether a node runs and may lead."""
-        registration = self.registrations.live.get(node_id)
-        return registration is not None and registration.ready
-
-    def directories(self, node_id: int) -> Mapping[str, str]:
-        """The data folders of a node: where each directory id was at its last start."""
-        known = self.registrations.known.get(node_id)
-        return known.directories if known else {}
-
-    def topic(self, name: str) -> Topic | None:
-        return self.topics.get(name)
-
-    def min_in_sync(self, topic: Topic) -> int:
-        """The min.insync.replicas of a topic."""
-        own = topic.configs.get("min.insync.replicas")
-        return self.default_min_in_sync if own is None else int(own)
-
-    def partition(self, name: str, index: int) -> Partition | None:
-        topic = self.topics.get(name)
-        if topic is None or not 0 <= index < len(topic.partitions):
-            return None
-        return topic.partitions[index]
-
-    def count_partitions(self) -> int:
-        """How many partitions all topics have together."""
-        return sum(len(topic.partitions) for topic in self.topics.values())
-
-    def own_configs(self, resource: ConfigResource) -> dict[str, str]:
-        """The settings that were given to a resource other than a topic; not to be changed."""
-        stored = self.configs.get(resource)
-        return stored.values if stored else {}
-
-    def existing(self, name: str, index: int) -> tuple[Topic, Partition]:
-        """A topic and one of its partitions. Raises UNKNOWN_TOPIC_OR_PARTITION."""
-        topic, partition = self.topics.get(name), self.partition(name, index)
-        if topic is None or partition is None:
-            raise KafkaError(
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {name}-{index}"
-            )
-        return topic, partition
 
     # -- changes
 
@@ -737,142 +596,6 @@ class Cluster:
         self, puts: dict[str, Document | None], *, compares: dict[str, int], cause: str
     ) -> bool:
         return await self._store.transact(puts, compares=compares, cause=cause) is not None
-
-    # -- the cache
-
-    async def _load(self) -> None:
-        revision, entries = await self._store.range("")
-        topics = {key: entry for key, entry in entries.items() if key.startswith(TOPICS)}
-        for key, entry in topics.items():
-            self._put_topic(key.removeprefix(TOPICS), entry)
-        for key, entry in entries.items():
-            if key.startswith(PARTITIONS):
-                self._put_partition(key, entry)
-            elif key.startswith(CONFIGS):
-                self._put_configs(key, entry)
-            elif key not in topics:
-                self._put_single(key, entry)
-        self._store.watch(self._on_change, after=revision)
-
-    def _on_change(self, change: Change) -> None:
-        self.changes_seen += 1
-        created: list[Topic] = []
-        deleted: list[Topic] = []
-        touched: dict[uuid.UUID, Topic] = {}
-        altered: list[Topic] = []
-        moved: list[PartitionChange] = []
-        partitions: list[PartitionChange] = []
-        nodes: set[int] = set()
-        resources: list[ConfigResource] = []
-        for key, entry in _topics_first(change.entries):
-            if key.startswith(TOPICS):
-                name = key.removeprefix(TOPICS)
-                known = self.topics.get(name)
-                if entry is None:
-                    deleted += self._remove_topic(name)
-                elif known is None:
-                    created.append(self._put_topic(name, entry))
-                else:
-                    topic = self._put_topic(name, entry)
-                    touched[topic.id] = topic
-                    altered.append(topic)
-            elif key.startswith(PARTITIONS) and entry is not None:
-                placed = self._put_partition(key, entry)
-                if placed is not None:
-                    touched[placed.topic.id] = placed.topic
-                    partitions.append(placed)
-                    if _has_moved(placed):
-                        moved.append(placed)
-            elif key.startswith(CONFIGS):
-                resources.append(self._put_configs(key, entry))
-            else:
-                node_id = self._put_single(key, entry)
-                if node_id is not None:
-                    nodes.add(node_id)
-        if nodes:
-            self._tell_nodes(NodesChanged(frozenset(nodes), change.cause))
-        changed = [topic for topic in touched.values() if topic not in created]
-        if created or deleted or changed:
-            event = TopicsChanged(
-                created, deleted, changed, altered, moved, partitions, change.cause
-            )
-            for listener in self._listeners:
-                listener(event)
-        for resource in resources:
-            for listen in self._configs_listeners:
-                listen(resource)
-
-    def _put_topic(self, name: str, entry: Entry) -> Topic:
-        topic_id = uuid.UUID(entry.value["id"])
-        topic = self.topics_by_id.get(topic_id)
-        if topic is None:
-            topic = Topic(name=name, id=topic_id)
-            self.topics[name] = topic
-            self.topics_by_id[topic_id] = topic
-            self._collisions[collision_key(name)] = name
-        topic.revision = entry.revision
-        topic.configs = dict(entry.value["configs"])
-        for index in range(len(topic.partitions), entry.value["partitions"]):
-            topic.partitions.append(Partition(index, [], [], NO_LEADER, 0))
-        return topic
-
-    def _put_partition(self, key: str, entry: Entry) -> PartitionChange | None:
-        _, topic_id, index = key.split("/")
-        topic = self.topics_by_id.get(uuid.UUID(topic_id))
-        if topic is None:
-            return None
-        position = int(index)
-        before = topic.partitions[position]
-        after = Partition.from_document(position, entry.value, entry.revision)
-        topic.partitions[position] = after
-        return PartitionChange(topic, before, after)
-
-    def _remove_topic(self, name: str) -> list[Topic]:
-        topic = self.topics.pop(name, None)
-        if topic is None:
-            return []
-        del self.topics_by_id[topic.id]
-        self._collisions.pop(collision_key(name), None)
-        return [topic]
-
-    def _put_configs(self, key: str, entry: Entry | None) -> ConfigResource:
-        _, kind, name = key.split("/", 2)
-        resource = ConfigResource(ResourceType[kind], name)
-        if entry is None:
-            self.configs.pop(resource, None)
-        else:
-            self.configs[resource] = StoredConfigs(dict(entry.value["values"]), entry.revision)
-        return resource
-
-    def _put_single(self, key: str, entry: Entry | None) -> int | None:
-        """Take over an entry that stands alone under its key; returns the node it is about."""
-        if entry is not None and key == PRODUCER_IDS:
-            self._next_producer_id = int(entry.value["next"])
-            self._producer_ids_revision = entry.revision
-        elif entry is not None and key == FEATURES:
-            self.features = dict(entry.value)
-        else:
-            return self.registrations.put(key, entry)
-        return None
-
-    def _tell_nodes(self, event: NodesChanged) -> None:
-        for listener in self._nodes_listeners:
-            listener(event)
-
-
-def _topics_first(entries: Mapping[str, Entry | None]) -> list[tuple[str, Entry | None]]:
-    """A partition can be placed when its topic is known."""
-    return sorted(entries.items(), key=lambda item: not item[0].startswith(TOPICS))
-
-
-def _has_moved(change: PartitionChange) -> bool:
-    """Whether a partition that was placed before is placed otherwise now."""
-    before, after = change.before, change.after
-    return bool(before.replicas) and (before.leader, before.replicas, before.isr) != (
-        after.leader,
-        after.replicas,
-        after.isr,
-    )
 
 
 def _configs_key(resource: ConfigResource) -> str:

@@ -12,7 +12,7 @@ from kbroker.runtime.descriptors import LOGS_MAX, RESERVE, divided
 
 RAISE = """
 import resource
-from kbroker.descriptors import raise_limit, shares
+from kbroker.runtime.descriptors import raise_limit, shares
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 256))
 raise_limit()
 print(resource.getrlimit(resource.RLIMIT_NOFILE), shares() == (64, 128, 6))

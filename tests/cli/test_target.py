@@ -168,7 +168,7 @@ def test_profiles_that_cannot_be_written(
     (tmp_path / "file").touch()
     (tmp_path / "folder").mkdir()
     monkeypatch.setenv(FILE_VARIABLE, str(tmp_path / place))
-    monkeypatch.setattr("kbroker.cli.profiles.read_profiles", lambda: ("", {}))
+    monkeypatch.setattr("kbroker.cli.profile.read_profiles", lambda: ("", {}))
     said = invoke("profile", "create", "p", "-X", "brokers=h:1", status=1).stderr
     assert f"{tmp_path / place} cannot be written" in said
     assert f"name another file with {FILE_VARIABLE}" in said

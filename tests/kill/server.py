@@ -112,7 +112,7 @@ class Server:
             "--log-level",
             "kbroker.coordination.groups=debug",
             "--log-level",
-            "kbroker.node.node=debug",
+            "kbroker.partitions.upkeep=debug",
         ]
         command += self._options
         command += [word for setting in self._settings for word in ("-o", setting)]

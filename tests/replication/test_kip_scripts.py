@@ -194,12 +194,12 @@ async def test_kip_320_a_consumer_is_told_where_the_log_that_it_read_was_cut(
 
 def stop_hearing(node: Node) -> int:
     """Cut a node off from the metadata's changes; returns the revision that it has."""
-    node.cluster._store.unwatch(node.cluster._on_change)
+    node.cluster._store.unwatch(node.cluster.apply)
     return node.cluster.revision
 
 
 def hear_again(node: Node, revision: int) -> None:
-    node.cluster._store.watch(node.cluster._on_change, after=revision)
+    node.cluster._store.watch(node.cluster.apply, after=revision)
 
 
 async def move_leader(broker: Broker, to: int) -> Partition:

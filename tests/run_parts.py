@@ -95,6 +95,7 @@ def _passes(
     except subprocess.TimeoutExpired:
         print(f"{mark}--- stopped, for the run is over its limit: {command}", flush=True)
         _stop(process, printing)
+        return False
     except BaseException:
         _stop(process, printing)
         raise
@@ -115,6 +116,7 @@ def _stop(process: subprocess.Popen[str], printing: threading.Thread) -> None:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, number)
         printing.join(STOP_SECONDS)
+    process.wait()
 
 
 if __name__ == "__main__":

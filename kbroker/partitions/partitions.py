@@ -215,8 +215,7 @@ class Partitions:
             self._lead(replica, partition)
         else:
             replica.become_follower(partition)
-        if replica.log.offline is not None:
-            self.when_unusable(replica.topic, replica.index)
+        self._tell_if_unusable(replica)
 
     def _lead(self, replica: Replica, partition: Partition) -> None:
         replica.become_leader(
@@ -309,6 +308,16 @@ class Partitions:
 
     def _note_offline(self, log: Log) -> None:
         self.note(log.topic, log.partition, f"offline because {log.offline}")
+        topic = self.cluster.topics.get(log.topic)
+        replica = None if topic is None else self._replicas.get((topic.id.int, log.partition))
+        # What fails in a thread is told by whoever waits for the thread.
+        if replica is not None and trio.lowlevel.in_trio_task():
+            self._tell_if_unusable(replica)
+
+    def _tell_if_unusable(self, replica: Replica) -> None:
+        # A node that stops in order keeps its place in sync.
+        if replica.log.offline is not None and not replica.closed:
+            self.when_unusable(replica.topic, replica.index)
 
     def report_storage_error(self, topic: Topic, index: int, error: StorageError) -> None:
         """Say once why a partition can be neither opened, read nor appended to."""

@@ -13,7 +13,7 @@ from kbroker.cluster.store import OutcomeUnknown
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from tests.brokers import started
-from tests.wire import Topic, Wire, batch, connected, fetch, produce, produce_request, until
+from tests.wire import NEVER, Topic, Wire, batch, connected, fetch, produce, produce_request, until
 
 from .playing import PlayedFollower, played, replicated
 
@@ -191,7 +191,9 @@ async def test_fewer_in_sync_are_enough_after_a_change_of_the_setting(
 
 @pytest.mark.parametrize("leader", [1, 2])
 async def test_a_log_that_is_offline_leads_no_more_and_holds_nobody_up(leader: int) -> None:
-    async with started(nodes=3) as broker:
+    async with started(
+        nodes=3, replica_lag_time_max_ms=NEVER
+    ) as broker:  # and nobody looks by chance
         first, second, _ = (each.node for each in broker.nodes)
         replicas = [[leader, 3 - leader, 3]]
         created = await first.cluster.create_topic("t", replicas, {}, cause="test")
@@ -200,7 +202,6 @@ async def test_a_log_that_is_offline_leads_no_more_and_holds_nobody_up(leader: i
         async with connected(lead.endpoint) as wire:
             await produce(wire, topic, batch([b"a"]))
             second.partitions.named_hosted("t", 0).log.fail("the disk is broken")
-            # Whoever uses it finds out.
             await produce(wire, topic, batch([b"b"]), acks=1)
         await until(lambda: sorted(created.partitions[0].isr) == [1, 3])
         now = broker.local_node(first.cluster.topics["t"].partitions[0].leader)

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.kbroker(
 
 
 def leader(kbroker):
-    return next(node.id for node in kbroker.nodes() if node.partitions.leads)
+    return next(node.id for node in kbroker.nodes() if node.leads)
 
 
 def crash(kbroker):

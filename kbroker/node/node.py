@@ -224,7 +224,7 @@ class Node:
                 nursery.start_soon(self.scrubber.run)
 
     def registered(self, epoch: int) -> None:
-        """Lead under another registration from now on; with NOT_REGISTERED, nothing at all."""
+        """Lead under another registration from now on; with NO_EPOCH, nothing at all."""
         self.partitions.registered(epoch)
         self.groups.settle()
         self.transactions.settle()

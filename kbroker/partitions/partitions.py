@@ -15,6 +15,7 @@ import trio
 
 from kbroker.cluster import Cluster, Partition, Topic, TopicsChanged
 from kbroker.cluster.live_config import LiveConfig
+from kbroker.cluster.registrations import NO_EPOCH, NO_NODE
 from kbroker.config import BrokerConfig, TopicConfig
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.runtime.clock import Clock
@@ -33,14 +34,11 @@ from .replica import Replica
 
 logger = logging.getLogger(__name__)
 
-NOT_REGISTERED = -1
-NO_NODE = -1
-
 
 class Partitions:
     """What one node hosts.
 
-    `epoch` is the registration that the node leads under, `NOT_REGISTERED` before it has one.
+    `epoch` is the registration that the node leads under, `NO_EPOCH` before it has one.
     `no_checkpoint` is held by whoever checkpoints; while another one holds it, nothing is removed.
     """
 
@@ -57,7 +55,7 @@ class Partitions:
         in_thread: InThread,
     ) -> None:
         self.node_id = config.static.node_id
-        self.epoch = NOT_REGISTERED
+        self.epoch = NO_EPOCH
         self.cluster = cluster
         self.logs = logs
         self.flusher = flusher
@@ -200,7 +198,7 @@ class Partitions:
         self.when_refused(replica, error)
 
     def registered(self, epoch: int) -> None:
-        """Lead under another registration from now on; with NOT_REGISTERED, nothing at all."""
+        """Lead under another registration from now on; with NO_EPOCH, nothing at all."""
         self.epoch = epoch
         for replica in self.opened():
             self._take_role(replica, replica.topic.partitions[replica.index])

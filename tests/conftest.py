@@ -9,7 +9,7 @@ import logging
 import os
 import random
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,17 @@ from kbroker.broker import Broker
 
 from .brokers import Start, started
 from .wire import Wire, connected
+
+
+def pytest_configure() -> None:
+    """Beside other work any test is slow: Hypothesis does not judge them by that."""
+    with suppress(ImportError):  # the demo's environment has none
+        from hypothesis import HealthCheck, settings
+
+        settings.register_profile(
+            "beside-others", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+        )
+        settings.load_profile("beside-others")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

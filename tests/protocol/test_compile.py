@@ -463,7 +463,7 @@ def survives(pair: Pair, data: bytes) -> None:
     MUTATIONS["accepted"] += 1
 
 
-@settings(deadline=None, max_examples=1500)
+@settings(max_examples=1500)
 @given(
     pair=st.sampled_from(PAIRS),
     seed=st.integers(0, 2**32),
@@ -502,7 +502,7 @@ def test_mutated_bytes_raise_nothing_but_decode_errors(
     assert MUTATIONS["accepted"] > 100
 
 
-@settings(deadline=None, max_examples=500)
+@settings(max_examples=500)
 @given(pair=st.sampled_from(PAIRS), data=st.binary(max_size=200))
 def test_random_bytes_raise_nothing_but_decode_errors(pair: Pair, data: bytes) -> None:
     survives(pair, data)

@@ -183,7 +183,7 @@ def outcome(work: Any) -> Any:
         return f"{type(error).__name__}: {error}"
 
 
-@settings(deadline=None, max_examples=600)
+@settings(max_examples=600)
 @given(
     pair=st.sampled_from(PAIRS),
     seed=st.integers(0, 2**32),

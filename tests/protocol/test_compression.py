@@ -214,7 +214,7 @@ def test_garbage_after_the_stream_is_refused(codec: Codec) -> None:
 
 @pytest.mark.parametrize("codec", COMPRESSED)
 @given(data=st.binary(max_size=400))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_arbitrary_bytes_raise_nothing_else(codec: Codec, data: bytes) -> None:
     with suppress(DecompressionError):
         assert len(decompress(codec, data, 1000)) <= 1000
@@ -226,7 +226,7 @@ def test_arbitrary_bytes_raise_nothing_else(codec: Codec, data: bytes) -> None:
     changes=st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=6),
     cut=st.integers(0, 10_000),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_mutated_streams_raise_nothing_else(
     codec: Codec, seed: bytes, changes: list[tuple[int, int]], cut: int
 ) -> None:

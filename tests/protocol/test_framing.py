@@ -112,7 +112,7 @@ def test_a_large_frame_can_be_fed_too() -> None:
     assert [bytes(frame) for frame in reader] == [payload, b"next"]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.data())
 def test_any_division_of_the_stream_gives_the_same_frames(data: st.DataObject) -> None:
     sizes = data.draw(st.lists(st.sampled_from([1, 5, 300, GATHERED_SIZE, GATHERED_SIZE + 7])))

@@ -212,7 +212,7 @@ def test_a_subscription_says_its_topics_whatever_its_version(version: int) -> No
     user_data=st.none() | st.binary(max_size=20),
     more=st.binary(max_size=40),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_whatever_follows_topics_and_user_data_hides_nothing(
     version: int, topics: list[str], user_data: bytes | None, more: bytes
 ) -> None:
@@ -242,7 +242,7 @@ def test_blobs_of_other_protocols_are_nothing() -> None:
 
 
 @given(data=st.binary(max_size=120))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_arbitrary_bytes_raise_nothing_else(data: bytes) -> None:
     for reader in (decode_key, decode_offset_commit, decode_group_metadata):
         for version in range(5):

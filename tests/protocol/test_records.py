@@ -251,7 +251,7 @@ varied_records = st.lists(
 
 
 @given(records=varied_records, codec=st.sampled_from(Codec), base_offset=st.integers(0, 2**62))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_round_trip_of_anything(records: list[Record], codec: Codec, base_offset: int) -> None:
     batch = encode_batch(records, base_offset=base_offset, codec=codec)
     again = list(read_records(batch))
@@ -966,7 +966,7 @@ def use_all(batch: bytes) -> None:
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_arbitrary_bytes(data: bytes) -> None:
     use_all(data)
     use_all(data[:16] + b"\x02" + data[17:])
@@ -987,7 +987,7 @@ def test_arbitrary_bytes(data: bytes) -> None:
     ),
     changes=st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=5),
 )
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 def test_mutated_batches_with_a_right_crc(
     codec: Codec, fields: dict[str, int], changes: list[tuple[int, int]]
 ) -> None:

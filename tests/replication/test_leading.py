@@ -264,7 +264,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(steps=steps, in_sync_min=st.integers(1, 3), isr=st.sampled_from([[1], [1, 2], [1, 2, 3]]))
 def test_nothing_is_committed_that_a_member_lacks(
     steps: list[tuple[str, int]], in_sync_min: int, isr: list[int]

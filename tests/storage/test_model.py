@@ -260,5 +260,5 @@ class LogMachine(RuleBasedStateMachine):
                 raise AssertionError("a gap was accepted")
 
 
-LogMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+LogMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
 TestLog = LogMachine.TestCase

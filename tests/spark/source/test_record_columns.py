@@ -49,7 +49,7 @@ def all_rows(buffer: bytes) -> list[Record]:
 
 
 @given(st.lists(st.tuples(_RECORDS, st.sampled_from(Codec)), max_size=4))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_columns_hold_what_the_records_hold(batches: list[tuple[list[Record], Codec]]) -> None:
     buffer, offset = b"", 7
     for records, codec in batches:

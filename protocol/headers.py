@@ -21,9 +21,9 @@ from .schema import Message
 _new = tuple.__new__  # half the time of a call of the class
 _REQUEST = struct.Struct(">hhih")
 _RESPONSE = struct.Struct(">ii")
+_FLEXIBLE_RESPONSE = struct.Struct(">iix")  # no tagged field
 _SIZE = struct.Struct(">i")
 _KEYS = frozenset(map(int, ApiKey))
-_API_VERSIONS = int(ApiKey.API_VERSIONS)  # a plain number: every response asks
 
 M = TypeVar("M")
 
@@ -72,9 +72,8 @@ def encode_response(correlation_id: int, key: int, version: int, message: object
     Raises:
       EncodeError: as `compile.encode`.
     """
-    out = bytearray(_RESPONSE.pack(0, correlation_id))
-    if version in _flexible_versions(key) and key != _API_VERSIONS:
-        out.append(0)
+    header = _FLEXIBLE_RESPONSE if version in _flexible_responses(key) else _RESPONSE
+    out = bytearray(header.pack(0, correlation_id))
     return _framed(out, encode_after(out, message, version))
 
 
@@ -82,9 +81,8 @@ def encode_response_in_slices(
     correlation_id: int, key: int, version: int, message: object
 ) -> Generator[None, None, list[Part]]:
     """Like `encode_response`, as a generator that pauses now and then and returns the parts."""
-    out = bytearray(_RESPONSE.pack(0, correlation_id))
-    if version in _flexible_versions(key) and key != _API_VERSIONS:
-        out.append(0)
+    header = _FLEXIBLE_RESPONSE if version in _flexible_responses(key) else _RESPONSE
+    out = bytearray(header.pack(0, correlation_id))
     return _framed(out, (yield from encode_in_slices(out, message, version)))
 
 
@@ -129,7 +127,8 @@ def decode_response(cls: type[M], frame: Buffer, version: int) -> tuple[int, M]:
 
 def _framed(header: bytearray, parts: list[Part]) -> list[Part]:
     """Write the length of a frame into the room that its header, the first part, has for it."""
-    _SIZE.pack_into(header, 0, sum(map(len, parts)) - _SIZE.size)
+    size = len(header) if len(parts) == 1 else sum(map(len, parts))
+    _SIZE.pack_into(header, 0, size - _SIZE.size)
     return parts
 
 
@@ -141,3 +140,9 @@ def _flexible_versions(key: int) -> range:
     request = messages.request_class(key)
     first, versions = request.FLEXIBLE, request.VERSIONS
     return range(0) if first is None else range(max(first, versions.start), versions.stop)
+
+
+@lru_cache(maxsize=256)
+def _flexible_responses(key: int) -> range:
+    """The versions of a key whose responses have tagged fields in their headers."""
+    return range(0) if key == ApiKey.API_VERSIONS else _flexible_versions(key)

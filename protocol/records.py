@@ -67,6 +67,7 @@ _UNCOVERED = struct.Struct(">qiibI")  # the header's part before the range of th
 _COVERED = struct.Struct(">hiqqqhii")  # ... and the part in it
 _MARKER = struct.Struct(">hh")
 _MARKER_VALUE = struct.Struct(">hi")
+_new = tuple.__new__  # half the time of a call of the class
 _NO_CODEC, _ZSTD = int(Codec.NONE), int(Codec.ZSTD)
 # Plain numbers: a look at an enum costs as much as a whole check.
 
@@ -210,7 +211,7 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
         KafkaError: CORRUPT_MESSAGE, when fewer than `HEADER_SIZE` bytes are there.
     """
     try:
-        return BatchHeader._make(_HEADER.unpack_from(buffer, position))
+        return _new(BatchHeader, _HEADER.unpack_from(buffer, position))
     except struct.error:
         raise KafkaError(
             ErrorCode.CORRUPT_MESSAGE, f"no batch header in {len(buffer) - position} bytes"
@@ -240,7 +241,8 @@ def claimed_codec(buffer: Buffer | None) -> int:
 
 def check_crc(buffer: Buffer, position: int, header: BatchHeader) -> bool:
     """Whether the CRC-32C of the batch at `position` is the one in its header."""
-    covered = memoryview(buffer)[position + _CRC_START : position + header.size]
+    end = position + header.batch_length + LENGTH_END
+    covered = memoryview(buffer)[position + _CRC_START : end]
     return crc32c(covered) == header.crc
 
 
@@ -279,7 +281,7 @@ def placed(
         leader_epoch: epoch of the leader that appends. Both lie outside the CRC.
     """
     head = _HEADER.pack(base_offset, header.batch_length, leader_epoch, *header[3:])
-    return [head, memoryview(buffer)[HEADER_SIZE : header.size]]
+    return [head, memoryview(buffer)[HEADER_SIZE : header.batch_length + LENGTH_END]]
 
 
 def stamp_log_append_time(buffer: Buffer, header: BatchHeader, now_ms: int) -> BatchHeader:

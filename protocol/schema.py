@@ -309,9 +309,11 @@ def _constructor(cls: type[Struct]) -> Any:
     for field in fields(cls):
         name = field.name
         if field.mutable:
-            namespace[f"zero_{name}"] = field.zero
+            if not field.array:
+                namespace[f"zero_{name}"] = field.kind
+            fresh = "[]" if field.array else f"zero_{name}()"
             parameters.append(f"{name}=MISSING")
-            body.append(f"    self.{name} = zero_{name}() if {name} is MISSING else {name}")
+            body.append(f"    self.{name} = {fresh} if {name} is MISSING else {name}")
         else:
             namespace[f"zero_{name}"] = field.zero()
             parameters.append(f"{name}=zero_{name}")

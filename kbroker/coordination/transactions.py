@@ -219,7 +219,7 @@ class TransactionService(Shards[TransactionCoordinator]):
         assert isinstance(response, EndTxnResponse)
         if not result.records:
             return self.run(shard, result)
-        pending = Pending[EndTxnResponse](
+        pending: Pending[EndTxnResponse] = Pending(
             deadline=trio.current_time() + END_SECONDS_MAX, on_timeout=lambda: response
         )
         asked = _Asked(shard, pending, response)

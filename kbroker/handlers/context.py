@@ -47,11 +47,12 @@ class Peer:
 class Context:
     """One request's surroundings.
 
-    `version` is that of the request and of its response. Who goes over what the request names pauses
+    `version` is that of the request and of its response, `rows` how many array elements the request
+    has. Who goes over what the request names pauses
     with `turn` on the way, because others want their turn as well.
     """
 
-    __slots__ = ("apis", "client_id", "node", "peer", "turn", "version")
+    __slots__ = ("apis", "client_id", "node", "peer", "rows", "turn", "version")
 
     def __init__(
         self,
@@ -61,6 +62,7 @@ class Context:
         client_id: str | None,
         version: int,
         turn: Turn,
+        rows: int,
     ) -> None:
         self.node = node
         self.apis = apis
@@ -68,6 +70,7 @@ class Context:
         self.client_id = client_id
         self.version = version
         self.turn = turn
+        self.rows = rows
 
     def client_info(self) -> ClientInfo:
         """Who asks, as groups show their members."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Generator, Iterator
+from collections.abc import Coroutine
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeAlias
@@ -29,14 +29,13 @@ from kbroker.protocol.records import (
 )
 from kbroker.protocol.rewriting import as_stored
 from kbroker.storage.errors import StorageError
-from kbroker.storage.log import Appended
 
 from .context import Context, Refused
 from .current_leader import TELLING, tell_leaders
 from .registry import handles
 from .transactional_batches import Missing, ProduceTransaction, new_in_transaction
 
-NO_ANSWER, LEADER_ONLY, ALL_IN_SYNC = 0, 1, -1
+ACKS = NO_ANSWER, LEADER_ONLY, ALL_IN_SYNC = 0, 1, -1
 FIRST_VERSION_OF_BATCHES = 3
 """Older versions may carry message sets."""
 ROWS_AT_ONCE = 200
@@ -77,7 +76,7 @@ def produce(ctx: Context, request: ProduceRequest) -> Answer | Later:
     too few replicas are in sync after the append, that and not the timeout is the error.
     """
     work = _ProduceWork(ctx, request)
-    if _is_long(request):
+    if ctx.rows > ROWS_AT_ONCE:
         return work.do_in_turns()
     if request.transactional_id is not None:
         missing = work.missing_in_transaction()
@@ -96,8 +95,10 @@ class _ProduceWork:
         "costly",
         "ctx",
         "failed",
+        "left",
         "node",
         "now_ms",
+        "pending",
         "refusal",
         "request",
         "response",
@@ -115,6 +116,8 @@ class _ProduceWork:
         self.now_ms = ctx.node.clock.log_ms()
         self.refusal: KafkaError | None = None
         """Why nothing at all is appended."""
+        if request.acks not in ACKS:
+            self.refusal = KafkaError(ErrorCode.INVALID_REQUIRED_ACKS)
         self.transaction: ProduceTransaction | None = None
         if request.transactional_id is not None:
             self.transaction = ProduceTransaction(ctx, request.transactional_id)
@@ -174,48 +177,64 @@ class _ProduceWork:
 
     def append_all(self) -> Answer | Later:
         """Append one batch after the other, up to the first that takes heavy work before."""
-        for topic, answer in self._topics():
+        for topic in self.request.topic_data:
+            rows = self._answer_to(topic)
             for partition in topic.partition_data:
                 row = self._append_unless_heavy(topic, partition)
                 if row is None:
                     return self.prepare_and_append()
-                answer.partition_responses.append(row)
-        return self.ctx.turn.run(self._answer())
+                rows.append(row)
+        if self.waiting and self.acks != NO_ANSWER:
+            pending = self._begin_waiting()
+            for appended in self.waiting:
+                self._wait_for(*appended)
+            return pending
+        return self._answer()
 
     async def prepare_and_append(self) -> Answer:
         """Append what is not appended yet, from a batch on that takes heavy work before."""
         turn = self.ctx.turn
         is_heavy = True
-        async for topic, answer in turn.each(self._topics()):
-            rows = answer.partition_responses
+        answers = self.response.responses
+        topics = self.request.topic_data
+        async for position in turn.each(range(max(len(answers) - 1, 0), len(topics))):
+            topic = topics[position]
+            is_begun = position < len(answers)
+            rows = answers[position].partition_responses if is_begun else self._answer_to(topic)
             async for partition in turn.each(topic.partition_data[len(rows) :]):
                 row = None if is_heavy else self._append_unless_heavy(topic, partition)
                 if row is None:
                     row = await self._prepare_and_append(topic, partition)
                     is_heavy, self.costly = False, 0
                 rows.append(row)
-        return await turn.finish(self._answer())
+        if self.waiting and self.acks != NO_ANSWER:
+            pending = self._begin_waiting()
+            async for appended in turn.each(self.waiting):
+                self._wait_for(*appended)
+            return pending
+        return self._answer()
 
-    def _topics(self) -> Iterator[tuple[ProduceRequest.Topic, ProduceResponse.Topic]]:
-        """What was sent for each topic, and the answer to it as far as there is one."""
-        answers = self.response.responses
-        for position, topic in enumerate(self.request.topic_data):
-            if position == len(answers):
-                answers.append(ProduceResponse.Topic(name=topic.name, topic_id=topic.topic_id))
-            yield topic, answers[position]
+    def _answer_to(self, topic: ProduceRequest.Topic) -> list[ProduceResponse.Partition]:
+        """Begin the answer to what was sent for one topic; returns the list of its rows."""
+        rows: list[ProduceResponse.Partition] = []
+        self.response.responses.append(
+            ProduceResponse.Topic(
+                name=topic.name, topic_id=topic.topic_id, partition_responses=rows
+            )
+        )
+        return rows
 
-    def _answer(self) -> Generator[None, None, Answer]:
-        if self.acks == NO_ANSWER:
-            if self.failed:
-                # The only way to tell a client that does not read answers.
-                raise Refused("a batch sent with acks=0 was refused")
-            return None
-        if self.waiting:
-            return (yield from self._wait())
-        return self._finished() if self.failed else self.response
+    def _answer(self) -> ProduceResponse | None:
+        """The answer to a request that waits for nothing more."""
+        if self.acks != NO_ANSWER:
+            return self._finished() if self.failed else self.response
+        if self.failed:
+            # The only way to tell a client that does not read answers.
+            raise Refused("a batch sent with acks=0 was refused")
+        return None
 
     def _finished(self) -> ProduceResponse:
-        """The answer, when all of it is known."""
+        """The answer that is owed, when all of it is known."""
         if self.failed and self.version >= FIRST_VERSION_WITH_LEADERS:
             tell_leaders(
                 self.ctx,
@@ -298,7 +317,12 @@ class _ProduceWork:
         self, replica: Replica, index: int, batch: memoryview | None, header: BatchHeader
     ) -> ProduceResponse.Partition:
         assert batch is not None
-        appended = self._append_to(replica, batch, header)
+        all_in_sync = self.acks == ALL_IN_SYNC
+        try:
+            appended = replica.append_produced(batch, header, self.now_ms, all_in_sync=all_in_sync)
+        except StorageError as error:
+            self.node.partitions.report_storage_error(replica.topic, replica.index, error)
+            raise
         row = ProduceResponse.Partition(
             index=index,
             base_offset=appended.base_offset,
@@ -306,7 +330,6 @@ class _ProduceWork:
             log_start_offset=replica.log.log_start_offset,
         )
         # As `_reached`, without a call for each batch.
-        all_in_sync = self.acks == ALL_IN_SYNC
         if appended.last_offset >= (
             replica.log.high_watermark if all_in_sync else replica.durable_end
         ):
@@ -321,8 +344,6 @@ class _ProduceWork:
         """The replica that the request may append to."""
         if self.refusal is not None:
             raise self.refusal
-        if self.acks not in (NO_ANSWER, LEADER_ONLY, ALL_IN_SYNC):
-            raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS)
         found = find_topic(self.node.cluster, topic.name, topic.topic_id, by_id=self.version >= 13)
         if found.is_internal:
             raise KafkaError(
@@ -334,42 +355,30 @@ class _ProduceWork:
         self.failed = True
         return _refusal(index, error)
 
-    def _append_to(self, replica: Replica, batch: memoryview, header: BatchHeader) -> Appended:
-        all_in_sync = self.acks == ALL_IN_SYNC
-        try:
-            return replica.append_produced(batch, header, self.now_ms, all_in_sync=all_in_sync)
-        except StorageError as error:
-            self.node.partitions.report_storage_error(replica.topic, replica.index, error)
-            raise
-
-    def _wait(self) -> Generator[None, None, Pending[ProduceResponse]]:
-        """Answer when every append is committed, or at the request's timeout."""
-        left = len(self.waiting)
+    def _begin_waiting(self) -> Pending[ProduceResponse]:
+        """The answer to come when every append is committed, or at the request's timeout."""
         timeout_seconds = max(self.request.timeout_ms, 0) / 1000
-        pending = Pending[ProduceResponse](
+        self.left = len(self.waiting)
+        self.pending = Pending(
             deadline=trio.current_time() + timeout_seconds, on_timeout=self._expire
         )
-        for count, (replica, end_offset, row) in enumerate(self.waiting, 1):
-            if not count % ROWS_AT_ONCE:
-                yield
+        return self.pending
 
-            def done(
-                committed: bool, replica: Replica = replica, row: ProduceResponse.Partition = row
-            ) -> None:
-                nonlocal left
-                left -= 1
-                if not committed:
-                    self.failed = True
-                    _fail(row, replica.failure())
-                if not left:
-                    pending.resolve(self._finished())
+    def _wait_for(self, replica: Replica, end_offset: int, row: ProduceResponse.Partition) -> None:
+        if self._reached(replica) >= end_offset:
+            self._settle(replica, row, True)  # it was committed while others had their turn
+        else:
+            waits = replica.commits if self.acks == ALL_IN_SYNC else replica.writes
+            waits.add(end_offset, partial(self._settle, replica, row))
 
-            if self._reached(replica) >= end_offset:
-                done(True)  # it was committed while others had their turn
-            else:
-                waits = replica.commits if self.acks == ALL_IN_SYNC else replica.writes
-                waits.add(end_offset, done)
-        return pending
+    def _settle(self, replica: Replica, row: ProduceResponse.Partition, committed: bool) -> None:
+        """An append is committed, or never will be."""
+        self.left -= 1
+        if not committed:
+            self.failed = True
+            _fail(row, replica.failure())
+        if not self.left:
+            self.pending.resolve(self._finished())
 
     def _expire(self) -> ProduceResponse:
         for replica, end_offset, row in self.waiting:
@@ -377,13 +386,6 @@ class _ProduceWork:
                 all_in_sync = self.acks == ALL_IN_SYNC
                 _fail(row, replica.why_late() if all_in_sync else ErrorCode.REQUEST_TIMED_OUT)
         return self._finished()
-
-
-def _is_long(request: ProduceRequest) -> bool:
-    rows = len(request.topic_data)
-    for topic in request.topic_data:
-        rows += len(topic.partition_data)
-    return rows > ROWS_AT_ONCE
 
 
 def _claims_transaction(request: ProduceRequest) -> bool:

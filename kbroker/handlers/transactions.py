@@ -334,7 +334,7 @@ def _marked(
         row.error_code = error.code
         return row
     if replica.log.high_watermark < replica.log.log_end_offset:
-        pending = Pending[bool]()
+        pending: Pending[bool] = Pending()
         replica.commits.add(replica.log.log_end_offset, pending.resolve)
         waits.append((pending, row))
     return row

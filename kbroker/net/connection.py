@@ -304,7 +304,7 @@ class Connection:
         wire_logger.debug("%s > %s %s", self.peer.host, header, request)
 
     def _handle(
-        self, api: Api, header: RequestHeader, request: Any, rows: int = 0
+        self, api: Api, header: RequestHeader, request: Any, rows: int
     ) -> Awaitable[None] | None:
         """Do the ordered work of one request, and give its answer a place in the queue.
 
@@ -312,7 +312,7 @@ class Connection:
 
         Returns None when that is done, as it mostly is, or what is to be awaited for it.
         """
-        result = api.handler(self._context(header), request)
+        result = api.handler(self._context(header, rows), request)
         if type(result) is CoroutineType:
             return self._work_and_reply(header, result, rows)
         if rows > SMALL_ROWS:
@@ -320,9 +320,15 @@ class Connection:
         self._reply(header, result, rows)
         return None
 
-    def _context(self, header: RequestHeader) -> Context:
+    def _context(self, header: RequestHeader, rows: int) -> Context:
         return Context(
-            self._node, self._apis, self.peer, header.client_id, header.api_version, self._turn
+            self._node,
+            self._apis,
+            self.peer,
+            header.client_id,
+            header.api_version,
+            self._turn,
+            rows,
         )
 
     async def _work_and_reply(
@@ -389,9 +395,11 @@ class Connection:
         """Give what came of a request its place in the queue; None is no answer."""
         if isinstance(result, (Pending, Waiting)):
             self._queue(header, result, rows * ROW_BYTES)
-        elif result is not None:
+        elif result is not None and not self._gone:
             parts = self._encode(header, result)
-            self._queue(header, parts, _size_of(parts))
+            size = len(parts[0]) if len(parts) == 1 else _size_of(parts)
+            self._queued_bytes += size
+            self._replies.append((header, parts, size))
 
     async def _reply_slowly(self, header: RequestHeader, result: Any, rows: int) -> None:
         """As `_reply`, for who may have much to say."""
@@ -553,7 +561,7 @@ def _is_long(size: int) -> bool:
 
 
 def _size_of(parts: Parts) -> int:
-    return len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
+    return sum(map(len, parts))
 
 
 def abandon(reply: Any) -> None:

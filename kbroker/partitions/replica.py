@@ -344,8 +344,9 @@ class Replica:
             if self.commits.queue:
                 self.commits.advance(offset)
             size, self._unread_bytes = self._unread_bytes, 0
-            for fetch in tuple(self._fetches):
-                fetch.grow(size)
+            if self._fetches:
+                for fetch in tuple(self._fetches):
+                    fetch.grow(size)
             if self._follower_fetches:
                 for fetch in self._follower_fetches:
                     fetch.hurry()

@@ -37,11 +37,12 @@ class Mangled(NamedTuple):
 
 
 class Asking(NamedTuple):
-    """One request, what is asked with it, and what serves it."""
+    """One request with its number of array elements, what is asked with it, and what serves it."""
 
     api: Api
     header: RequestHeader
     request: Any
+    rows: int
     asked: Asked
 
 
@@ -97,12 +98,12 @@ class FaultyConnection(Connection):
         await super()._handle_frames()
         self._node.changes.happened()  # who waits for rest looks again: less is being worked on
 
-    async def _handle(self, api: Api, header: RequestHeader, request: Any, rows: int = 0) -> None:
+    async def _handle(self, api: Api, header: RequestHeader, request: Any, rows: int) -> None:
         self._get_to_know(header)
         if self.is_spared:
             if self.is_of_kit:
                 self._faults.own.add(api.key)
-            await self._serve_plainly(api, header, request)
+            await self._serve_plainly(api, header, request, rows)
         elif not self._is_served(header):
             self._refuse_or_answer(header)
         elif api.key == ApiKey.FETCH and self._names_too_little(header, request):
@@ -112,28 +113,30 @@ class FaultyConnection(Connection):
                 api.key, header.api_version, header.client_id, request, self._name_of_topic
             )
             rule = self._faults.take(asked)
-            asking = Asking(api, header, request, asked)
+            asking = Asking(api, header, request, rows, asked)
             await (self._serve(asking) if rule is None else self._hit(rule, asking))
 
     async def _serve(self, asking: Asking) -> None:
         """Serve a request that no rule hits, unless one breaks its batches."""
-        api, header, request, asked = asking
+        api, header, request, rows, asked = asking
         if self._faults.corrupts(asked):
             if api.key == ApiKey.PRODUCE:
                 self._break_batches(asked, request)
             elif api.key == ApiKey.FETCH:
                 await self._answer_with_broken_batches(asking)
                 return
-        await self._serve_plainly(api, header, request)
+        await self._serve_plainly(api, header, request, rows)
 
-    async def _serve_plainly(self, api: Api, header: RequestHeader, request: Any) -> None:
-        unfinished = super()._handle(api, header, request)
+    async def _serve_plainly(
+        self, api: Api, header: RequestHeader, request: Any, rows: int
+    ) -> None:
+        unfinished = super()._handle(api, header, request, rows)
         if unfinished is not None:
             await unfinished
 
-    async def _ordered_work(self, api: Api, header: RequestHeader, request: Any) -> Any:
+    async def _ordered_work(self, asking: Asking) -> Any:
         """Call the handler; what it returns is the answer, or stands for it."""
-        result = api.handler(self._context(header), request)
+        result = asking.api.handler(self._context(asking.header, asking.rows), asking.request)
         return await result if isinstance(result, CoroutineType) else result
 
     def _names_too_little(self, header: RequestHeader, request: FetchRequest) -> bool:
@@ -151,7 +154,7 @@ class FaultyConnection(Connection):
 
     async def _hit(self, rule: Rule, asking: Asking) -> None:
         """Carry out a rule on one request."""
-        effect, (api, header, request, _) = rule.effect, asking
+        effect, (api, header, request, rows, _) = rule.effect, asking
         if rule.after:
             await self._answer(rule, asking)
         elif effect is Effect.HOOK:
@@ -164,13 +167,13 @@ class FaultyConnection(Connection):
             self._reply(header, Waiting(trio.sleep_forever))
         elif effect is Effect.DELAY:
             await trio.sleep(rule.milliseconds / 1000)
-            await self._serve_plainly(api, header, request)
+            await self._serve_plainly(api, header, request, rows)
         else:
             await self._answer(rule, asking)
 
     async def _refuse(self, rule: Rule, asking: Asking) -> None:
         """Answer with the error; rows about what is not meant are served as they should be."""
-        api, header, request, _ = asking
+        api, header, request, _, _ = asking
         if rule.top_level:
             self._reply(header, messages.response_class(api.key)(error_code=rule.code))
             return
@@ -179,12 +182,12 @@ class FaultyConnection(Connection):
         if kept is None:
             self._reply(header, refusal)
             return
-        result = await self._ordered_work(api, header, kept)
+        result = await self._ordered_work(asking._replace(request=kept))
         self._reply(header, _Changed(result, lambda response: joined(response, refusal)))
 
     async def _ask_first(self, rule: Rule, asking: Asking) -> None:
         """Let a hook answer, or another rule do what it does, or serve the request."""
-        _, header, request, asked = asking
+        _, header, request, _, asked = asking
         try:
             answer = await self._ask_hook(rule, request, asked)
         except OSError as error:
@@ -226,22 +229,20 @@ class FaultyConnection(Connection):
         return [row for row in rows if row.records]
 
     async def _answer_with_broken_batches(self, asking: Asking) -> None:
-        api, header, request, asked = asking
-
         def break_batches(response: Any) -> Any:
-            self._break_batches(asked, response)
+            self._break_batches(asking.asked, response)
             return response
 
-        self._reply(header, _Changed(await self._ordered_work(api, header, request), break_batches))
+        self._reply(asking.header, _Changed(await self._ordered_work(asking), break_batches))
 
     # -- answers
 
     async def _answer(self, rule: Rule, asking: Asking) -> None:
         """Do the work, then lie about it."""
-        api, header, request, asked = asking
-        result = await self._ordered_work(api, header, request)
+        result = await self._ordered_work(asking)
         if result is not None:
-            self._reply(header, _Changed(result, partial(self._lie, rule, asked)))
+            lie = partial(self._lie, rule, asking.asked)
+            self._reply(asking.header, _Changed(result, lie))
         elif rule.effect is Effect.DISCONNECT:  # Produce with acks=0
             raise Refused(f"fault: {rule}")
 

@@ -46,29 +46,48 @@ class TurnQueue:
 
     Without a queue each of them goes on in every pass: who sends little waits for the sum of all
     their turns, and that for each time that its request comes back to the event loop.
+
+    Who has had a single turn stands in a line of its own, and the two lines take turns: a small
+    request that lost its turn to something else does not wait for a turn of each long one.
     """
 
     def __init__(self) -> None:
-        self._waiting: deque[trio.Event] = deque()
+        self._first: deque[trio.Event] = deque()
+        self._again: deque[trio.Event] = deque()
+        self._lines = [self._first, self._again]
+        """The one from which the last came stands behind."""
+        self._called: trio.Event | None = None
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._first) + len(self._again)
 
-    async def wait(self) -> None:
-        """Let one pass of the event loop go by, and those go on who came before."""
+    async def wait(self, *, again: bool) -> None:
+        """Let one pass of the event loop go by, and those go on who came before.
+
+        Parameters: `again` is said by who has waited here before in the same work.
+        """
+        line = self._again if again else self._first
         mine = trio.Event()
-        self._waiting.append(mine)
-        self._call_first()
+        line.append(mine)
+        if self._called is None:
+            self._call_next()
         try:
             await mine.wait()
         finally:
+            line.remove(mine)
             # The next one goes on in the next pass, whatever this one does in its turn.
-            self._waiting.remove(mine)
-            self._call_first()
+            if self._called is mine:
+                self._call_next()
 
-    def _call_first(self) -> None:
-        if self._waiting:
-            self._waiting[0].set()
+    def _call_next(self) -> None:
+        self._called = None
+        line = next(filter(None, self._lines), None)
+        if line is None:
+            return
+        if line is self._lines[0]:
+            self._lines.reverse()
+        self._called = line[0]
+        self._called.set()
 
 
 class Turn:
@@ -82,10 +101,15 @@ class Turn:
     times in a second, because little work then costs no more than a plain call.
     """
 
-    __slots__ = ("_ends_at", "_queue")
+    __slots__ = ("_ends_at", "_queue", "_waited")
 
     def __init__(self, queue: TurnQueue) -> None:
         self._queue = queue
+        self.begin()
+
+    def begin(self) -> None:
+        """A first turn begins: of what has just come."""
+        self._waited = False
         self._ends_at = trio.current_time() + TURN_SECONDS
 
     @property
@@ -100,11 +124,8 @@ class Turn:
 
     async def next(self) -> None:
         """Let the others have their turn, and begin another one."""
-        await self._queue.wait()
-        self.begin()
-
-    def begin(self) -> None:
-        """Another turn begins."""
+        await self._queue.wait(again=self._waited)
+        self._waited = True
         self._ends_at = trio.current_time() + TURN_SECONDS
 
     def each(self, items: Iterable[Item]) -> AsyncIterator[Item]:

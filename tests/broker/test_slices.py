@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kbroker.runtime.slices import REST, SLICE_SECONDS, TURN_SECONDS, Slices, Turn, TurnQueue
 
@@ -37,9 +37,12 @@ async def test_one_turn_in_a_pass_however_many_want_one(mock_clock: MockClock) -
     queue = TurnQueue()
     passes = Passes()
     turns = [0] * 20
+    go_on = trio.Event()
 
     async def work_long(index: int) -> None:
         turn = Turn(queue)
+        await turn.next()
+        await go_on.wait()
         while min(turns) < 10:
             mock_clock.jump(TURN_SECONDS)
             await turn.pause()
@@ -47,13 +50,52 @@ async def test_one_turn_in_a_pass_however_many_want_one(mock_clock: MockClock) -
             passes.turns[-1] += 1
 
     async with trio.open_nursery() as nursery:
-        trio.lowlevel.add_instrument(passes)
         for index in range(len(turns)):
             nursery.start_soon(work_long, index)
+        await wait_all_tasks_blocked()
+        trio.lowlevel.add_instrument(passes)
+        go_on.set()
     trio.lowlevel.remove_instrument(passes)
     assert max(passes.turns) == 1
     assert len(passes.turns) < sum(turns) + 10, "and hardly a pass without one"
     assert max(turns) - min(turns) <= 1, "all have as many"
+
+
+async def test_who_has_had_one_turn_does_not_wait_for_all_who_had_more() -> None:
+    """And those do not wait for ever for new ones that come and come."""
+    queue = TurnQueue()
+    began = long_turns = 0
+    short_turns: list[int] = []
+
+    async def work_long() -> None:
+        nonlocal began, long_turns
+        turn = Turn(queue)
+        await turn.next()
+        began += 1
+        while True:
+            await turn.next()
+            long_turns += 1
+
+    async def ask_little() -> None:
+        turn = Turn(queue)
+        for _ in range(20):
+            before = long_turns
+            turn.begin()
+            await turn.next()
+            short_turns.append(long_turns - before)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(300):
+            nursery.start_soon(work_long)
+        while began < 300:
+            await trio.lowlevel.checkpoint()
+        async with trio.open_nursery() as polite:
+            for _ in range(3):
+                polite.start_soon(ask_little)
+        nursery.cancel_scope.cancel()
+    assert len(short_turns) == 60
+    assert max(short_turns) <= 6, "about as many as wait in the same line"
+    assert long_turns >= 60, "and those go on as well"
 
 
 async def test_who_does_not_wait_any_longer_keeps_nobody_from_a_turn() -> None:
@@ -62,7 +104,7 @@ async def test_who_does_not_wait_any_longer_keeps_nobody_from_a_turn() -> None:
 
     async def wait(index: int, scope: trio.CancelScope) -> None:
         with scope:
-            await queue.wait()
+            await queue.wait(again=False)
             went_on.append(index)
 
     scopes = [trio.CancelScope() for _ in range(6)]

@@ -213,9 +213,17 @@ class GroupCoordinator:
         """
         replay(self._state, key, value, producer_id)
 
-    def end_transaction(self, producer_id: int, *, commit: bool) -> None:
-        """Apply one transaction marker of the partition, in log order like a record."""
-        end_transaction(self._state, producer_id, commit=commit)
+    def groups_in_transaction(self, producer_id: int) -> Collection[str]:
+        """The groups in which a producer has committed offsets that are pending."""
+        return self._state.pending_offsets.groups(producer_id)
+
+    def end_transaction(self, producer_id: int, *, commit: bool) -> Iterator[int]:
+        """Apply one transaction marker of the partition, in log order like a record.
+
+        There may be many offsets, so it goes in pieces; yields how many each had. Until all are
+        taken nobody may use the `groups_in_transaction`, as they were before the call.
+        """
+        return end_transaction(self._state, producer_id, commit=commit)
 
     def on_loaded(self, now: Now) -> Result[None]:
         """All records have been replayed: sessions start, and members go on where they were."""

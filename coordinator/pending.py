@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import NamedTuple, TypeAlias
 
 from kbroker.protocol.group_metadata import OffsetCommitValue
@@ -32,14 +32,14 @@ class PendingOffsets:
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[Place, dict[int, OffsetCommitValue | None]]] = {}
-        self._producers: dict[int, dict[tuple[str, Place], None]] = {}
+        self._producers: dict[int, dict[str, dict[Place, None]]] = {}
 
     def add(self, producer_id: int, group_id: str, place: Place, value: OffsetCommitValue) -> None:
         """A producer has written an offset; it replaces the one that the producer wrote before."""
         waiting = self._groups.setdefault(group_id, {}).setdefault(place, {})
         waiting.pop(producer_id, None)  # for a new place in the order
         waiting[producer_id] = value
-        self._producers.setdefault(producer_id, {})[group_id, place] = None
+        self._producers.setdefault(producer_id, {}).setdefault(group_id, {})[place] = None
 
     def overtake(self, group_id: str, place: Place) -> None:
         """An offset without a transaction was written after all that wait."""
@@ -52,21 +52,39 @@ class PendingOffsets:
         waiting = self._groups.get(group_id, {}).get(place, {})
         for producer_id in tuple(waiting):
             self._take(producer_id, group_id, place)
-            places = self._producers[producer_id]
-            del places[group_id, place]
-            if not places:
-                del self._producers[producer_id]
+            groups = self._producers.get(producer_id, {})
+            groups.get(group_id, {}).pop(place, None)  # it is not there while its transaction ends
+            if group_id in groups and not groups[group_id]:
+                del groups[group_id]
+            if not groups:
+                self._producers.pop(producer_id, None)
 
-    def end(self, producer_id: int, *, commit: bool) -> list[Ended]:
-        """The transaction of a producer has ended; returns the offsets that count from now on."""
-        ended = []
-        for group_id, place in self._producers.pop(producer_id, ()):
-            if commit:
-                self._overtake_before(producer_id, self._groups[group_id][place])
-            value = self._take(producer_id, group_id, place)
-            if commit and value is not None:
-                ended.append(Ended(group_id, place, value))
-        return ended
+    def groups(self, producer_id: int) -> Collection[str]:
+        """The groups that have pending offsets of a producer."""
+        return self._producers.get(producer_id, {}).keys()
+
+    def end(self, producer_id: int, *, commit: bool) -> Iterator[Ended | None]:
+        """The transaction of a producer has ended; yields each of its offsets, or None for one that
+        does not count. There may be many: take them in pieces.
+
+        What the producer writes from the call on belongs to its next transaction; before it writes
+        to one of the groups, all are to be taken.
+        """
+        return self._end(producer_id, self._producers.pop(producer_id, {}), commit=commit)
+
+    def _end(
+        self, producer_id: int, groups: dict[str, dict[Place, None]], *, commit: bool
+    ) -> Iterator[Ended | None]:
+        for group_id, places in groups.items():
+            while places:  # which are let go one by one: to free many takes long
+                place = places.popitem()[0]
+                waiting = self._groups.get(group_id, {}).get(place, {})
+                if producer_id not in waiting:
+                    continue  # it was deleted meanwhile
+                if commit:
+                    self._overtake_before(producer_id, waiting)
+                value = self._take(producer_id, group_id, place)
+                yield Ended(group_id, place, value) if commit and value is not None else None
 
     @staticmethod
     def _overtake_before(producer_id: int, waiting: dict[int, OffsetCommitValue | None]) -> None:

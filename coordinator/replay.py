@@ -7,6 +7,9 @@ their timers). At start-up there is nothing to keep.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import islice
+
 from kbroker.protocol.group_metadata import (
     GroupMetadataKey,
     GroupMetadataValue,
@@ -21,8 +24,8 @@ from kbroker.protocol.transaction_log import NO_PRODUCER_ID
 
 from .group import Group, Member
 from .group_state import EMPTY, STABLE
-from .pending import Place
-from .state import ShardState
+from .pending import Ended, Place
+from .state import OFFSETS_AT_ONCE, ShardState
 
 
 def replay(
@@ -53,14 +56,34 @@ def replay_offset(
         _commit(state, group_id, place, value)
         state.deleted_topics.spare(group_id, place)
     else:
+        _finish_end(state, producer_id)
         state.pending_offsets.add(producer_id, group_id, place, value)
         _group_with_offsets(state, group_id)
 
 
-def end_transaction(state: ShardState, producer_id: int, *, commit: bool) -> None:
-    """A marker: the pending offsets of a producer count from now on, or vanish."""
-    for group_id, place, value in state.pending_offsets.end(producer_id, commit=commit):
-        _commit(state, group_id, place, value)
+def end_transaction(state: ShardState, producer_id: int, *, commit: bool) -> Iterator[int]:
+    """A marker: the pending offsets of a producer count from now on, or vanish.
+
+    Yields behind each piece how many were looked at; until the last one, readers would see a half.
+    """
+    _finish_end(state, producer_id)
+    ended = state.pending_offsets.end(producer_id, commit=commit)
+    pieces = state.ending[producer_id] = _pieces(state, producer_id, ended)
+    return pieces
+
+
+def _pieces(state: ShardState, producer_id: int, ended: Iterator[Ended | None]) -> Iterator[int]:
+    while some := list(islice(ended, OFFSETS_AT_ONCE)):
+        for each in filter(None, some):
+            _commit(state, each.group_id, each.place, each.value)
+        yield len(some)
+    del state.ending[producer_id]
+
+
+def _finish_end(state: ShardState, producer_id: int) -> None:
+    """What a producer writes next must not be taken for what it wrote before its marker."""
+    for _ in state.ending.get(producer_id, ()):
+        pass
 
 
 def _commit(state: ShardState, group_id: str, place: Place, value: OffsetCommitValue) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import TypeAlias
 
 from kbroker.protocol.group_metadata import OffsetCommitValue
@@ -27,12 +27,14 @@ class ShardState:
     used for offsets is called simple and has no protocol type.
     """
 
-    __slots__ = ("deleted_topics", "groups", "offsets", "pending_offsets")
+    __slots__ = ("deleted_topics", "ending", "groups", "offsets", "pending_offsets")
 
     def __init__(self) -> None:
         self.groups: dict[str, Group] = {}
         self.offsets: dict[str, GroupOffsets] = {}
         self.pending_offsets = PendingOffsets()
+        self.ending: dict[int, Iterator[int]] = {}
+        """What is left to do for the end of a transaction, by producer id."""
         self.deleted_topics = DeletedTopics()
 
     def places(self, group_id: str) -> Collection[Place]:

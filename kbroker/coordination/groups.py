@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeAlias
@@ -42,7 +42,7 @@ class GroupService(Shards[GroupCoordinator]):
         """What changed in each group and why."""
         self._sweeps: deque[Iterator[int]] = deque()
         self._more_sweeps = trio.Event()
-        self._closed: set[str] = set()
+        self._closed: Counter[str] = Counter()
 
     def _new_topic(self) -> NewTopic:
         config = self._partitions.config
@@ -89,15 +89,25 @@ class GroupService(Shards[GroupCoordinator]):
         pending there for its producer count from now on, or vanish."""
         shard = self._shards.get(index)
         if shard is not None:
-            shard.coordinator.end_transaction(producer_id, commit=commit)
-            self._partitions.changes.happened()
+            self._begin([self._ended(shard, producer_id, commit=commit)])
+
+    def _ended(self, shard: GroupShard, producer_id: int, *, commit: bool) -> Iterator[int]:
+        """Let the end of a transaction count, in pieces between which nobody sees a half of it."""
+        groups = tuple(shard.coordinator.groups_in_transaction(producer_id))
+        pieces = shard.coordinator.end_transaction(producer_id, commit=commit)
+        with self.closed_to_others(*groups):
+            for offsets in pieces:
+                yield offsets
+                if not self.serves(shard):
+                    return
+        self._partitions.changes.happened()
 
     def _replay(
         self, coordinator: GroupCoordinator, header: BatchHeader, records: Iterable[Record]
-    ) -> None:
+    ) -> Iterator[int]:
         if header.is_control:
             for marker in filter(None, map(read_marker, records)):
-                coordinator.end_transaction(header.producer_id, commit=marker.commit)
+                yield from coordinator.end_transaction(header.producer_id, commit=marker.commit)
             return
         producer_id = header.producer_id if header.is_transactional else NO_PRODUCER_ID
         for record in records:
@@ -135,20 +145,22 @@ class GroupService(Shards[GroupCoordinator]):
                     break
 
     async def work(self) -> None:
-        """As of all coordinators, and what is to be forgotten."""
+        """As of all coordinators, and what did not fit in a turn."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(super().work)
             nursery.start_soon(self.run_sweeps)
 
     async def run_sweeps(self) -> None:
-        """Forget beside clients what did not fit in a turn, until cancelled."""
+        """Do beside clients what did not fit in a turn, until cancelled."""
         while True:
             await self._more_sweeps.wait()
             self._more_sweeps = trio.Event()
             slices = Slices(rest=REST)
             while self._sweeps:
-                for _ in self._sweeps.popleft():
-                    await slices.pause()
+                sweep = self._sweeps.popleft()
+                if next(sweep, None) is not None:
+                    self._sweeps.append(sweep)  # none of them waits for the others
+                await slices.pause()
 
     # -- groups that go
 
@@ -158,13 +170,16 @@ class GroupService(Shards[GroupCoordinator]):
         return super().shard(key)
 
     @contextmanager
-    def closed_to_others(self, group_id: str) -> Iterator[None]:
+    def closed_to_others(self, *group_ids: str) -> Iterator[None]:
         """While the block runs, who asks for the coordinator of a group is told to come again."""
-        self._closed.add(group_id)
+        self._closed.update(group_ids)
         try:
             yield
         finally:
-            self._closed.remove(group_id)
+            for group_id in group_ids:
+                self._closed[group_id] -= 1
+                if not self._closed[group_id]:
+                    del self._closed[group_id]
 
     def renew_sessions(self) -> None:
         """All members count as just heard of."""

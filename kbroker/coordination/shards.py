@@ -344,7 +344,7 @@ class Shards(ABC, Generic[C]):
             offset, batches = _stored_batches(log, offset)
             for header, records in batches:
                 while some := list(islice(records, RECORDS_PER_STEP)):
-                    self._replay(shard.coordinator, header, some)
+                    yield from self._replay(shard.coordinator, header, some)
                     yield len(some)
 
     def _replay_some(self, load: Load[C], records: int) -> bool:
@@ -496,15 +496,22 @@ class Shards(ABC, Generic[C]):
         for batch, some in _batches_of(records, encode, _batch_bytes_max(shard.replica.log)):
             header = read_header(batch)
             shard.replica.append(memoryview(batch), header, now.log_ms)
-            self._replay(shard.coordinator, header, some)
+            for _ in self._replay(shard.coordinator, header, some):
+                pass
 
-    def _replay(self, coordinator: C, header: BatchHeader, records: Iterable[Record]) -> None:
-        """Let a coordinator see one batch of its log, at start-up and after an append."""
+    def _replay(
+        self, coordinator: C, header: BatchHeader, records: Iterable[Record]
+    ) -> Iterator[int]:
+        """Let a coordinator see records of one batch of its log, at start-up and after an append.
+
+        Yields where that is more than records are, as `_steps`.
+        """
         if header.is_control:
             return  # a marker that a client asked for; it says nothing to this coordinator
         for record in records:
             if record.key is not None:
                 coordinator.replay(record.key, record.value)
+        yield from ()
 
     def release(
         self, shard: Shard[C], response: R | Parked[R] | None, answers: Sequence[Answer] = ()

@@ -23,7 +23,8 @@ from kbroker.protocol.group_metadata import OffsetCommitValue
 from kbroker.protocol.messages.configs import ListConfigResourcesRequest
 from kbroker.protocol.messages.groups import DeleteGroupsRequest, DescribeGroupsRequest
 from kbroker.protocol.messages.metadata import DescribeTopicPartitionsRequest
-from kbroker.protocol.messages.offsets import OffsetCommitRequest
+from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
+from kbroker.protocol.records import Marker, end_transaction_marker, read_header, read_records
 from kbroker.protocol.transaction_log import encode_key, encode_value
 from kbroker.runtime.slices import Turn
 
@@ -35,6 +36,7 @@ GROUPS = 5000
 OFFSETS = 20_000
 TOPICS = 200_000
 LONG_AGO = OffsetCommitValue(offset=1, metadata="", commit_timestamp=1)
+PRODUCER_ID = 7
 LOADING = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
@@ -271,6 +273,59 @@ async def test_a_coordinator_that_goes_while_it_deletes_a_group(
     on_append(monkeypatch, lose)
     assert await delete_group(wire) == ErrorCode.NOT_COORDINATOR
     assert log.log_end_offset == 4 * OFFSETS_AT_ONCE
+
+
+# -- a transaction with many offsets
+
+
+def pending(broker: Broker, group: str = "wide") -> None:
+    for record in of_one_group(group):
+        shard_of(broker).coordinator.replay(*record, PRODUCER_ID)
+
+
+async def test_a_transaction_of_many_offsets_ends_in_turns(broker: Broker, wire: Wire) -> None:
+    pending(broker)
+    rows = OffsetFetchRequest.Topic(name="t", partition_indexes=[0, OFFSETS - 1])
+    look = OffsetFetchRequest(groups=[OffsetFetchRequest.Group(group_id="wide", topics=[rows])])
+    turns = 0
+    with longest_step() as step:
+        broker.node.groups.end_transaction(0, PRODUCER_ID, commit=True)
+        while 0 < len(offsets_of(broker).get("wide", ())) < OFFSETS:
+            turns += 1
+            (group,) = (await wire.ask(ApiKey.OFFSET_FETCH, 8, look)).groups
+            if group.error_code != LOADING:
+                seen = [row.committed_offset for row in group.topics[0].partitions]
+                assert seen == [1, 1], "nobody sees a half of it"
+    assert turns > 1
+    await until(lambda: not broker.node.groups._closed)
+    (group,) = (await wire.ask(ApiKey.OFFSET_FETCH, 8, look)).groups
+    assert [row.committed_offset for row in group.topics[0].partitions] == [1, 1]
+    assert step.seconds < TURN_SECONDS_MAX, str(step)
+
+
+async def test_a_coordinator_that_goes_while_a_transaction_ends(broker: Broker) -> None:
+    pending(broker)
+    groups = broker.node.groups
+    groups.end_transaction(0, PRODUCER_ID, commit=True)
+    assert groups._closed == {"wide": 1}
+    groups._lose(groups._shards[0])
+    await until(lambda: not groups._closed)
+
+
+async def test_a_coordinator_with_an_ended_transaction_is_loaded_in_pieces(broker: Broker) -> None:
+    """As it is for clients, a marker is not one step."""
+    pending(broker)
+    batch = end_transaction_marker(
+        Marker(commit=True, coordinator_epoch=0),
+        producer_id=PRODUCER_ID,
+        producer_epoch=0,
+        timestamp=1,
+    )
+    header, records = read_header(batch), read_records(batch)
+    coordinator = shard_of(broker).coordinator
+    pieces = [*broker.node.groups._replay(coordinator, header, records)]
+    assert max(pieces) <= OFFSETS_AT_ONCE
+    assert sum(pieces) == len(offsets_of(broker)["wide"]) == OFFSETS
 
 
 # -- batches

@@ -7,7 +7,7 @@ version does not have cannot be used by accident.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 from uuid import UUID
 
@@ -138,10 +138,11 @@ class Entry(NamedTuple):
     producer_id: int = -1
     commit: bool = False
 
-    def replay(self, record: Callable[..., None], marker: Callable[..., None]) -> None:
+    def replay(self, record: Callable[..., None], marker: Callable[..., Iterator[int]]) -> None:
         """Tell whom it concerns: `GroupCoordinator.replay` or `end_transaction`."""
         if self.record is None:
-            marker(self.producer_id, commit=self.commit)
+            for _ in marker(self.producer_id, commit=self.commit):
+                pass
         else:
             record(*self.record, self.producer_id)
 
@@ -453,7 +454,8 @@ class Harness:
     def end(self, producer_id: int = 7, *, commit: bool) -> None:
         """The marker of a transaction reaches the partition."""
         self.entries.append(Entry(None, producer_id, commit))
-        self.coordinator.end_transaction(producer_id, commit=commit)
+        for _ in self.coordinator.end_transaction(producer_id, commit=commit):
+            pass
         self.commit_log()
 
     def fetch_response(

@@ -8,8 +8,11 @@ from typing import NamedTuple
 import pytest
 
 from kbroker.coordinator import GroupSettings
+from kbroker.coordinator.pending import Place
+from kbroker.coordinator.records import offset_record, offset_tombstone
+from kbroker.coordinator.state import OFFSETS_AT_ONCE
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.group_metadata import decode_offset_commit
+from kbroker.protocol.group_metadata import OffsetCommitValue, decode_offset_commit
 
 from .harness import LOG_START_MS, TRANSACTIONAL_VERSIONS, FakeTopics, Harness
 
@@ -44,6 +47,58 @@ def test_offsets_of_a_committed_transaction_appear(version: int) -> None:
             AUDIT: (7, epoch, "m", 0),
         }
         assert shard.coordinator.committed("g") == {ORDERS: 42, AUDIT: 7}
+
+
+def pending_in_many(h: Harness, producer_id: int = 7, offset: int = 1) -> dict[Place, int]:
+    """Replays what a transaction wrote to more partitions than are ended in one piece."""
+    places = {("orders", index): offset for index in range(3 * OFFSETS_AT_ONCE)}
+    for topic, index in places:
+        value = OffsetCommitValue(offset=offset, metadata="", commit_timestamp=1)
+        h.coordinator.replay(*offset_record("g", topic, index, value), producer_id)
+    return places
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_many_offsets_of_a_transaction_count_in_pieces(commit: bool) -> None:
+    h = Harness()
+    places = pending_in_many(h)
+    assert [*h.coordinator.groups_in_transaction(7)] == ["g"]
+    pieces = h.coordinator.end_transaction(7, commit=commit)
+    assert [*h.coordinator.groups_in_transaction(7)] == []
+    looked_at = 0
+    for size in pieces:
+        assert size <= OFFSETS_AT_ONCE
+        looked_at += size
+        assert len(h.coordinator.committed("g")) == (looked_at if commit else 0)
+    assert looked_at == len(places)
+    assert h.coordinator.committed("g") == (places if commit else {})
+
+
+def test_what_is_deleted_between_two_pieces_of_an_end_is_gone() -> None:
+    h = Harness()
+    places = pending_in_many(h)
+    pieces = h.coordinator.end_transaction(7, commit=True)
+    next(pieces)
+    for topic, index in places:
+        h.coordinator.replay(*offset_tombstone("g", topic, index))
+    assert sum(pieces) == 0
+    assert h.coordinator.committed("g") == {}
+
+
+@pytest.mark.parametrize("is_marker", [True, False])
+def test_a_producer_that_goes_on_between_two_pieces_of_an_end(is_marker: bool) -> None:
+    """What it writes then is not of the transaction that ends; nor is its next end lost."""
+    h = Harness()
+    places = pending_in_many(h)
+    pieces = h.coordinator.end_transaction(7, commit=True)
+    next(pieces)
+    if is_marker:
+        assert sum(h.coordinator.end_transaction(7, commit=False)) == 0
+    else:
+        pending_in_many(h, offset=2)
+    assert h.coordinator.committed("g") == places
+    assert sum(pieces) == 0
+    assert h.coordinator.committed("g") == places
 
 
 def test_offsets_of_an_aborted_transaction_vanish() -> None:

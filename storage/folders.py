@@ -215,8 +215,8 @@ class LogFolders:
         return self._holder(partition) is not None
 
     def folders(self) -> list[Partition]:
-        """Topic and partition of everything on disk, open or not."""
-        return sorted(key for manager in self.managers for key in manager.folders())
+        """Topic and partition of everything on disk, open or not, as `LogManager.folders`."""
+        return [key for manager in self.managers for key in manager.folders()]
 
     def partitions(self) -> list[tuple[str, int, UUID | None]]:
         """As `LogManager.partitions`, for all folders."""

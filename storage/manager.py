@@ -250,7 +250,8 @@ class LogManager:
     def _find_folders(self) -> None:
         names = self._files.listdir(self.data_dir)
         self._trash = [f"{self.data_dir}/{name}" for name in names if name.endswith(DELETED_FOLDER)]
-        self._folders = set(partitions_among(names))  # partitions that are on disk
+        # Partitions that are on disk; in one order in every run.
+        self._folders = dict.fromkeys(sorted(partitions_among(names)))
         self._unopened = set(self._folders)
 
     def _take_clean_marker(self) -> bool:
@@ -346,8 +347,9 @@ class LogManager:
         return sum(self._files.size(f"{folder}/{name}") for name in names)
 
     def folders(self) -> list[Partition]:
-        """Topic and partition of everything on disk, open or not."""
-        return sorted(self._folders)
+        """Topic and partition of everything on disk, open or not: what was found at the start by
+        name, and behind it what came since. To sort all of them takes long when there are many."""
+        return list(self._folders)
 
     def partitions(self) -> list[tuple[str, int, UUID | None]]:
         """As `folders`, with the topic id that the folder names; this reads a file for each.
@@ -441,7 +443,7 @@ class LogManager:
     def _keep(self, key: Partition, log: Log) -> Log:
         log.refusal = self.refusal
         self._logs[key] = log
-        self._folders.add(key)
+        self._folders[key] = None
         self._unopened.discard(key)
         return log
 
@@ -544,7 +546,7 @@ class LogManager:
             log.close(clean=False)
             self._changed.pop(log, None)
             self._checkpointed_bytes.pop(log, None)
-        self._folders.discard(key)
+        self._folders.pop(key, None)
         self._unopened.discard(key)
         if not self._files.exists(path):
             return None
@@ -582,7 +584,7 @@ class LogManager:
         """
         self._files.rename(f"{self.data_dir}/{name}", f"{self.data_dir}/{folder_name(*key)}")
         self._files.sync_dir(self.data_dir)
-        self._folders.add(key)
+        self._folders[key] = None
         self._unopened.add(key)
 
     # -- checkpoints

@@ -57,7 +57,7 @@ def test_a_partition_goes_where_the_fewest_are() -> None:
     folders.close(now_ms=NOW)
     again = open_folders(files)
     assert again.clean
-    assert again.folders() == [("a", 1), ("a", 3), ("a", 4)]
+    assert sorted(again.folders()) == [("a", 1), ("a", 3), ("a", 4)]
     assert [place(again, index=index) for index in (1, 3, 4)] == [TWO, TWO, ONE]
 
 

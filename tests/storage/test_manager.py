@@ -83,6 +83,8 @@ class TestOpen:
         assert manager.partitions() == [("orders", 0, TOPIC_ID), ("other", 0, TOPIC_ID)]
         assert manager.folders() == [("orders", 0), ("other", 0)]
         assert open_log(manager, "other").log_end_offset == 7
+        fill(open_log(manager, "first"), 1)
+        assert manager.folders() == [("orders", 0), ("other", 0), ("first", 0)], "none is sorted"
 
     def test_a_folder_of_an_earlier_topic_is_put_aside(self, place: Place) -> None:
         files, data_dir = place

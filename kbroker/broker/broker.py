@@ -28,7 +28,7 @@ from kbroker.net.connection import Connection
 from kbroker.net.server import CannotListen, ConnectionClass, Listener, Server
 from kbroker.node.node import Node
 from kbroker.runtime.clock import Clock, SystemClock
-from kbroker.runtime.threads import at_once
+from kbroker.runtime.threads import InThread, at_once
 from kbroker.storage.files import Files, MemFiles, OsFiles
 
 from .local_node import LocalNode, NodeMaker, Shared
@@ -183,7 +183,9 @@ async def open_broker(
     maker = NodeMaker(config, listeners, listeners_of, shared)
     places = islice(cycle(racks or (None,)), len(ids))
     local = [maker.make(each, len(ids), rack=rack) for each, rack in zip(ids, places, strict=True)]
-    store = await _open_all(local, folders, cluster_id)
+    # The disk of somebody else is as fast as they make it.
+    in_thread = None if data_dir is None or files is not None else trio.to_thread.run_sync
+    store = await _open_all(local, folders, cluster_id, in_thread)
     work = trio.CancelScope(shield=True)
     async with trio.open_nursery() as nursery:
         try:
@@ -214,7 +216,10 @@ def _data_folders(
 
 
 async def _open_all(
-    local: Sequence[LocalNode], folders: DataFolders, cluster_id: str | None
+    local: Sequence[LocalNode],
+    folders: DataFolders,
+    cluster_id: str | None,
+    in_thread: InThread | None,
 ) -> MetadataStore:
     """Take the ports and the folders of all nodes, and open what they share.
 
@@ -225,7 +230,9 @@ async def _open_all(
     try:
         _check_ports(local)
         found = {node.id: node.look() for node in local}
-        store = folders.open_store(each for some in found.values() for each in some)
+        store = folders.open_store(
+            (each for some in found.values() for each in some), in_thread=in_thread
+        )
         for node in local:
             await node.check(store, found[node.id])
         for node in local:

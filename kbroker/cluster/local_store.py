@@ -7,13 +7,14 @@ import logging
 import math
 import zlib
 from collections import deque
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import ExitStack, asynccontextmanager, suppress
 from functools import partial
 from typing import Any
 
 import trio
 
+from kbroker.runtime.threads import InThread
 from kbroker.storage.errors import StorageError, WriteRefusedError
 from kbroker.storage.files import File, Files
 from kbroker.storage.naming import RESERVE
@@ -37,6 +38,9 @@ class LocalStore:
     A reserve beside the journal lets metadata change on a full disk: topics can be deleted there.
 
     Watchers are called within `transact`: when it returns, all nodes have heard of the change.
+
+    Parameters: `in_thread` is where lines are synced, so that only who changes metadata waits for
+    a slow disk; without it that is done at once. Changes go one after the other.
     """
 
     REWRITE_BYTES = 1 << 20
@@ -44,8 +48,10 @@ class LocalStore:
     """Of the newest changes, kept for `watch`."""
     TICK_SECONDS = 0.05
 
-    def __init__(self, files: Files, path: str) -> None:
+    def __init__(self, files: Files, path: str, *, in_thread: InThread | None = None) -> None:
         self._files = files
+        self._in_thread = in_thread
+        self._writing = trio.Lock()
         self._path = path
         self._entries: dict[str, Entry] = {}
         self._revision = 0
@@ -165,25 +171,39 @@ class LocalStore:
         cause: str,
         lease: Lease | None = None,
     ) -> int | None:
-        if not all(self._is_at(key, revision) for key, revision in compares.items()):
-            return None
-        if lease is None:
-            return self._commit(puts, cause, None)
-        held = self._leases.get(lease.id)
-        return None if held is None else self._commit(puts, cause, held)
+        async with self._alone():
+            if not all(self._is_at(key, revision) for key, revision in compares.items()):
+                return None
+            if lease is None:
+                return await self._commit(puts, cause, None)
+            held = self._leases.get(lease.id)
+            return None if held is None else await self._commit(puts, cause, held)
+
+    @asynccontextmanager
+    async def _alone(self) -> AsyncIterator[None]:
+        """Let the change before come to its end, and this one when it is begun."""
+        try:
+            self._writing.acquire_nowait()
+        except trio.WouldBlock:
+            await self._writing.acquire()
+        try:
+            with trio.CancelScope(shield=True):
+                yield
+        finally:
+            self._writing.release()
 
     def _is_at(self, key: str, revision: int) -> bool:
         entry = self._entries.get(key)
         return (entry.revision if entry else ABSENT) == revision
 
-    def _commit(
+    async def _commit(
         self, puts: Mapping[str, Document | None], cause: str, lease: LocalLease | None
     ) -> int:
         record: dict[str, Any] = {"revision": self._revision + 1, "entries": puts}
         if lease is not None:
             record["lease"] = lease.id
         body = _to_json(record)
-        self._write(_format_line(body))
+        await self._write(_format_line(body))
         # As a restart would read them, and not what the caller may change afterwards.
         change = _change(self._revision + 1, json.loads(body)["entries"], cause)
         self._apply(change)
@@ -192,7 +212,7 @@ class LocalStore:
         self._tell(change)
         return change.revision
 
-    def _write(self, line: bytes) -> None:
+    async def _write(self, line: bytes) -> None:
         """Append a line and make it durable.
 
         An append that fails takes back what it wrote: on a disk that was full, the next one may do.
@@ -208,7 +228,10 @@ class LocalStore:
             logger.error("metadata could not be written: %s", error.message)
             raise
         try:
-            journal.sync()
+            if self._in_thread is None:
+                journal.sync()
+            else:
+                await self._in_thread(journal.sync)
         except StorageError as error:
             self._failed = f"{self._path} cannot be written ({error.message}); restart the server"
             logger.error("%s", self._failed)
@@ -259,11 +282,12 @@ class LocalStore:
         """Whether a lease has not ended."""
         return lease.id in self._leases
 
-    def end(self, lease: LocalLease, cause: str) -> None:
+    async def end(self, lease: LocalLease, cause: str) -> None:
         """Delete what hangs on a lease. Raises StorageError; the lease goes on then."""
-        if lease.keys:
-            self._commit(dict.fromkeys(lease.keys), cause, None)
-        self._leases.pop(lease.id, None)
+        async with self._alone():
+            if lease.keys:
+                await self._commit(dict.fromkeys(lease.keys), cause, None)
+            self._leases.pop(lease.id, None)
 
     def _hang(self, entries: Mapping[str, Entry | None], lease: LocalLease | None) -> None:
         for key, entry in entries.items():
@@ -283,20 +307,20 @@ class LocalStore:
         while True:
             await self._expiring.wait()
             await trio.sleep(self.TICK_SECONDS)
-            self._tick()
+            await self._tick()
 
-    def _tick(self) -> None:
+    async def _tick(self) -> None:
         expiring = [each for each in self._leases.values() if each.ttl_seconds < math.inf]
         if not expiring:
             self._expiring = trio.Event()
         for lease in expiring:
             lease.seconds_left -= self.TICK_SECONDS
             if lease.seconds_left <= 0:
-                self._expire(lease)
+                await self._expire(lease)
 
-    def _expire(self, lease: LocalLease) -> None:
+    async def _expire(self, lease: LocalLease) -> None:
         try:
-            self.end(lease, f"lease of {lease.holder} ended")
+            await self.end(lease, f"lease of {lease.holder} ended")
         except StorageError:  # logged; without it the disk would be asked in each tick
             lease.seconds_left = lease.ttl_seconds
 
@@ -322,7 +346,7 @@ class LocalLease:
 
     async def revoke(self) -> None:
         if self._store.has(self):
-            self._store.end(self, f"{self.holder} gave its lease back")
+            await self._store.end(self, f"{self.holder} gave its lease back")
 
 
 def _parent(path: str) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from kbroker.cluster import LocalStore
 from kbroker.cluster.model import random_cluster_id
 from kbroker.runtime.descriptors import shares
+from kbroker.runtime.threads import InThread
 from kbroker.storage.checkpoints import MetaProperties
 from kbroker.storage.errors import StorageError
 from kbroker.storage.files import Files
@@ -121,14 +122,16 @@ class DataFolders:
                 manager.close(clean=manager.clean)  # it stays as it was found
             raise
 
-    def open_store(self, found: Iterable[FoundFolder]) -> LocalStore:
+    def open_store(
+        self, found: Iterable[FoundFolder], *, in_thread: InThread | None = None
+    ) -> LocalStore:
         """The journal of the folder that has one, whatever their order; else in the first one.
 
         Nothing is written before somebody changes something.
 
         Parameters: `found` are the folders of all nodes. Raises StorageError: it is damaged, there
         are two, or there is none but partitions. Those would belong to no topic then, and a node
-        removes what belongs to none.
+        removes what belongs to none. `in_thread` is as of `LocalStore`.
         """
         journals = [f"{path}/{METADATA_JOURNAL}" for path in self.paths]
         there = [path for path in journals if self.files.exists(path) and self.files.size(path)]
@@ -143,7 +146,7 @@ class DataFolders:
                 f"{METADATA_JOURNAL} that knows their topics; add the folder that has it to "
                 "log.dirs, or restore it from a copy"
             )
-        return LocalStore(self.files, there[0] if there else journals[0])
+        return LocalStore(self.files, there[0] if there else journals[0], in_thread=in_thread)
 
 
 def absolute_paths(data_dir: str | Sequence[str]) -> list[str]:

@@ -157,8 +157,8 @@ class LeasesKeepWhatTheyHad(LocalStore):
 class KeepsWhatItIsGiven(LocalStore):
     """Stores the very objects of its caller."""
 
-    def _commit(self, puts, cause, lease):  # type: ignore[no-untyped-def]
-        revision = super()._commit(puts, cause, lease)
+    async def _commit(self, puts, cause, lease):  # type: ignore[no-untyped-def]
+        revision = await super()._commit(puts, cause, lease)
         self._entries |= {key: Entry(value, revision) for key, value in puts.items()}
         return revision
 

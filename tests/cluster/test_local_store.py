@@ -1,10 +1,12 @@
 """The local metadata store: compare-and-set, journal, torn lines."""
 
 import math
+from collections.abc import Callable
+from typing import TypeVar
 
 import pytest
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kbroker.cluster.local_store import LocalStore
 from kbroker.cluster.store import ABSENT, Change, Compacted, Document, Entry, Lease
@@ -13,6 +15,7 @@ from kbroker.storage.errors import StorageError
 from kbroker.storage.files import MemFiles
 
 PATH = "data/cluster.journal"
+Result = TypeVar("Result")
 
 
 @pytest.fixture
@@ -330,3 +333,54 @@ async def test_the_history_is_bounded(files: MemFiles, monkeypatch: pytest.Monke
         store.watch(heard.append, after=14)
     store.watch(heard.append, after=15)
     assert [change.revision for change in heard] == [16, 17, 18, 19, 20]
+
+
+class SlowDisk:
+    """Syncs that come to their end when they are told to."""
+
+    def __init__(self) -> None:
+        self.began = 0
+        self.go_on = trio.Event()
+
+    async def in_thread(self, work: Callable[[], Result], /) -> Result:
+        self.began += 1
+        await self.go_on.wait()
+        return work()
+
+
+async def test_others_have_their_turn_while_a_change_is_synced(files: MemFiles) -> None:
+    """And see nothing of it before; the next change waits, and meets what the first one left."""
+    disk = SlowDisk()
+    store = LocalStore(files, PATH, in_thread=disk.in_thread)
+    changes: list[Change] = []
+    store.watch(changes.append, after=0)
+    outcomes: list[int | None] = []
+
+    async def change(value: int) -> None:
+        outcomes.append(await put(store, "a", value))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(change, 1)
+        await wait_all_tasks_blocked()
+        nursery.start_soon(change, 2)
+        await wait_all_tasks_blocked()
+        assert disk.began == 1
+        assert await keys(store) == set()
+        assert not changes
+        disk.go_on.set()
+    assert outcomes == [1, None]
+    assert [change.revision for change in changes] == [1]
+
+
+async def test_a_change_that_was_begun_is_finished(files: MemFiles) -> None:
+    """A line that is in the journal is a change, whoever has lost patience."""
+    disk = SlowDisk()
+    store = LocalStore(files, PATH, in_thread=disk.in_thread)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(put, store, "a", 1)
+        await wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+        disk.go_on.set()
+    assert await keys(store) == {"a"}
+    assert await put(store, "b", 2) == 2
+    assert await keys(LocalStore(files, PATH)) == {"a", "b"}

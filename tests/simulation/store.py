@@ -253,7 +253,7 @@ class SharedTruth:
                 self._expire_later(lease)
             else:
                 self.met["leases_ended"] += 1
-                self.store.end(lease.inner, f"lease of {lease.inner.holder} ended")
+                await self.store.end(lease.inner, f"lease of {lease.inner.holder} ended")
 
         self.after(due - trio.current_time(), expire)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Iterator
+from itertools import islice
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -33,6 +34,7 @@ from kbroker.protocol.primitives import Buffer
 from kbroker.protocol.transaction_log import NO_PRODUCER_ID
 
 from .classic import ClassicGroups
+from .group import Group
 from .group_state import STABLE
 from .listing import delete_group, describe_group, list_groups
 from .offsets import Offsets, TopicNames
@@ -42,6 +44,9 @@ from .result import Answer, ClientInfo, Now, Parked, Pieces, Result
 from .settings import GroupSettings
 from .standing import standing
 from .state import ShardState
+
+GROUPS_AT_ONCE = 100
+"""That go on in one piece after a load: some milliseconds with their events."""
 
 
 class GroupCoordinator:
@@ -225,20 +230,26 @@ class GroupCoordinator:
         """
         return end_transaction(self._state, producer_id, commit=commit)
 
-    def on_loaded(self, now: Now) -> Result[None]:
-        """All records have been replayed: sessions start, and members go on where they were."""
-        result: Result[None] = Result()
-        for group in self._state.groups.values():
-            if group.state is not STABLE:
-                continue
-            note(group, f"loaded with {len(group.members)} members", now, result)
-            for member in group.members.values():
-                self._rebalances.keep_alive(group, member, now)
-            if len(group.members) > self._settings.group_size_max:
-                self._rebalances.begin(
-                    group, "it has more members than group.max.size", now, result
-                )
-        return result
+    def on_loaded(self, now: Now) -> Iterator[Result[None]]:
+        """All records have been replayed: sessions start, and members go on where they were.
+
+        In pieces: handle each before taking the next, and all before anything else is asked.
+        """
+        groups = iter(tuple(self._state.groups.values()))
+        while some := tuple(islice(groups, GROUPS_AT_ONCE)):
+            result: Result[None] = Result()
+            for group in some:
+                self._go_on(group, now, result)
+            yield result
+
+    def _go_on(self, group: Group, now: Now, result: Result[None]) -> None:
+        if group.state is not STABLE:
+            return
+        note(group, f"loaded with {len(group.members)} members", now, result)
+        for member in group.members.values():
+            self._rebalances.keep_alive(group, member, now)
+        if len(group.members) > self._settings.group_size_max:
+            self._rebalances.begin(group, "it has more members than group.max.size", now, result)
 
     def on_unloaded(self, code: ErrorCode = ErrorCode.NOT_COORDINATOR) -> list[Answer]:
         """The shard goes: an error for all who are parked. Release at once; do not use it again."""

@@ -62,6 +62,8 @@ VALUE_VERSION = 1
 
 RETRY_MS = 1_000
 """After how long an abort that could not be stored is tried again."""
+TRANSACTIONS_AT_ONCE = 1000
+"""That go on in one piece after a load."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -447,13 +449,17 @@ class TransactionCoordinator:
         if transaction.state.is_prepared:
             self._prepared[transactional_id] = None
 
-    def on_loaded(self, now: Now) -> Result[None]:
-        """All records have been replayed: open transactions go on to last as long as they may."""
-        for transactional_id, known in self._transactions.items():
+    def on_loaded(self, now: Now) -> Iterator[Result[None]]:
+        """All records have been replayed: open transactions go on to last as long as they may.
+
+        In pieces, as `GroupCoordinator.on_loaded`.
+        """
+        for number, (transactional_id, known) in enumerate(tuple(self._transactions.items()), 1):
             if known.state is ONGOING:
                 left_ms = min(max(known.deadline_ms - now.log_ms, 0), known.timeout_ms)
                 self._timers.schedule(transactional_id, now.coordinator_ms + left_ms)
-        return Result()
+            if not number % TRANSACTIONS_AT_ONCE:
+                yield Result()
 
     def on_unloaded(self) -> list[Answer]:
         """Nobody is parked here; the caller keeps those who wait for the end of a transaction."""

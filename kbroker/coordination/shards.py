@@ -69,7 +69,7 @@ class Coordinator(Protocol):
 
     def replay(self, key: Buffer, value: Buffer | None) -> None: ...
 
-    def on_loaded(self, now: Now) -> Result[None]: ...
+    def on_loaded(self, now: Now) -> Iterator[Result[None]]: ...
 
     def on_unloaded(self) -> list[Answer]: ...
 
@@ -336,8 +336,8 @@ class Shards(ABC, Generic[C]):
         return load.shard
 
     def _steps(self, shard: Shard[C]) -> Iterator[int]:
-        """Replay the log of a coordinator until nothing is left of it; yields after a few records,
-        how many those were."""
+        """Replay the log of a coordinator until nothing is left of it, and let it begin; yields after
+        a few records, how many those were."""
         log = shard.replica.log
         offset = log.log_start_offset
         while offset < log.log_end_offset:
@@ -346,6 +346,11 @@ class Shards(ABC, Generic[C]):
                 while some := list(islice(records, RECORDS_PER_STEP)):
                     yield from self._replay(shard.coordinator, header, some)
                     yield len(some)
+        counts = 0  # the first piece does not: small coordinators are there at once
+        for result in shard.coordinator.on_loaded(self.now()):
+            self.run(shard, result)
+            yield counts
+            counts = RECORDS_AT_ONCE
 
     def _replay_some(self, load: Load[C], records: int) -> bool:
         """Go on with a load for about so many records; whether that was all.
@@ -360,7 +365,7 @@ class Shards(ABC, Generic[C]):
         except StopIteration:
             del self._loads[index]
             self._shards[index] = shard
-            self.run(shard, shard.coordinator.on_loaded(self.now()))
+            self.store(shard, Result())  # which was put off until it serves
             self._on_loaded(load)
             return True
         except (KafkaError, DecodeError) as error:

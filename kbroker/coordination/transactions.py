@@ -234,6 +234,8 @@ class TransactionService(Shards[TransactionCoordinator]):
 
     def store(self, shard: TransactionShard, result: Result[Any]) -> Result[Any]:
         result = super().store(shard, result)
+        if not self.serves(shard):
+            return result  # it is being loaded, and ends what was prepared afterwards
         log = shard.replica.log
         for transactional_id in shard.coordinator.take_prepared():
             write = partial(self._end_prepared, shard, transactional_id)

@@ -177,7 +177,8 @@ class Harness:
         )
         for entry in self.entries:
             entry.replay(self.coordinator.replay, self.coordinator.end_transaction)
-        self.settle(self.coordinator.on_loaded(self.now))
+        for result in self.coordinator.on_loaded(self.now):
+            self.settle(result)
 
     @property
     def log(self) -> list[CoordinatorRecord]:

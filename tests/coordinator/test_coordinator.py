@@ -15,7 +15,9 @@ from kbroker.coordinator import (
     Result,
     hash_partition,
 )
+from kbroker.coordinator.coordinator import GROUPS_AT_ONCE
 from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.group_metadata import GroupMetadataKey, encode_key
 from kbroker.protocol.messages.groups import (
     HeartbeatRequest,
     JoinGroupRequest,
@@ -82,6 +84,18 @@ def test_time_outs_see_what_the_ones_before_have_done() -> None:
     causes = [event.cause for event in h.history("g")]
     assert causes.count("the last member is gone") == 1
     assert h.describe().group_state == "Empty"
+
+
+def test_many_groups_go_on_in_pieces_after_a_load() -> None:
+    h = Harness()
+    h.stable(1)
+    _, value = h.log[-1]
+    fresh = GroupCoordinator(h.settings, h.topics)
+    for index in range(5 * GROUPS_AT_ONCE // 2):
+        fresh.replay(encode_key(GroupMetadataKey(group=f"g{index}")), value)
+    going_on = [len(piece.events) for piece in fresh.on_loaded(h.now)]
+    assert going_on == [GROUPS_AT_ONCE, GROUPS_AT_ONCE, GROUPS_AT_ONCE // 2]
+    assert fresh.next_deadline() is not None
 
 
 def test_unloading_answers_everybody() -> None:

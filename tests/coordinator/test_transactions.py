@@ -57,7 +57,8 @@ class Log:
         self.coordinator = self._new()
         for record in self.records:
             self.coordinator.replay(*record)
-        self.keep(self.coordinator.on_loaded(self.now))
+        for result in self.coordinator.on_loaded(self.now):
+            self.keep(result)
 
     def later(self, ms: int) -> None:
         self.now = Now(self.now.log_ms + ms, self.now.coordinator_ms + ms)

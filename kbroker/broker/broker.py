@@ -183,7 +183,7 @@ async def open_broker(
     maker = NodeMaker(config, listeners, listeners_of, shared)
     places = islice(cycle(racks or (None,)), len(ids))
     local = [maker.make(each, len(ids), rack=rack) for each, rack in zip(ids, places, strict=True)]
-    # The disk of somebody else is as fast as they make it.
+    # Files that are handed in are as fast as whoever made them wants.
     in_thread = None if data_dir is None or files is not None else trio.to_thread.run_sync
     store = await _open_all(local, folders, cluster_id, in_thread)
     work = trio.CancelScope(shield=True)

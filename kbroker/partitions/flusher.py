@@ -2,9 +2,10 @@
 
 With `flush.policy=fsync` an append makes its replica wait here; a pass then syncs all waiting logs
 together and moves their high watermarks, which releases the acks (group commit). While a pass runs,
-the next appends gather for the next one. With the other policies a batch is readable at once, and a
-pass comes after a time; a topic's `flush.messages` makes a batch wait all the same, its `flush.ms`
-brings the pass forward.
+the next appends gather for the next one. Of many logs it takes some, of each topic in turn, and the
+next pass follows at once: who appends to one does not wait for all that another one appends to. With
+the other policies a batch is readable at once, and a pass comes after a time; a topic's
+`flush.messages` makes a batch wait all the same, its `flush.ms` brings the pass forward.
 
 A pass runs in the event loop while the disk is fast and in a worker thread when it is not: on a fast
 disk the hand-over to a thread and back costs a busy loop more than the sync itself, on a slow one the
@@ -17,6 +18,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -37,6 +39,9 @@ SECONDS_MAX = 10 * 365 * 86_400
 INLINE_SECONDS_MAX = 0.0015
 """Passes that are longer than this, on average, go to a thread."""
 AVERAGE_WEIGHT = 0.2
+LOGS_AT_ONCE = 64
+"""Of one pass: on a slow disk some tens of milliseconds. To release their acks takes less than a
+turn of the event loop as well."""
 
 
 class Flusher:
@@ -65,7 +70,8 @@ class Flusher:
         self._timer = timer
         self.waits_for_disk = policy == "fsync"
         self._interval_seconds = interval_ms / 1000 if policy == "interval" else math.inf
-        self._dirty: dict[Replica, None] = {}  # in order, so that one run is as the other
+        self._dirty: OrderedDict[str, OrderedDict[Replica, None]] = OrderedDict()
+        """By topic, in order, so that one run is as the other; those whose turn is next stand first."""
         self._pass_at = NEVER
         self._sooner = trio.Event()
         self.when_failed: Callable[[Replica], None] = lambda _: None
@@ -94,7 +100,10 @@ class Flusher:
 
     def _sync_at(self, time_due: float, replica: Replica) -> None:
         """Have `replica` synced by a pass that begins at this time of trio's clock, or before."""
-        self._dirty[replica] = None
+        of_topic = self._dirty.get(replica.topic.name)
+        if of_topic is None:
+            of_topic = self._dirty[replica.topic.name] = OrderedDict()
+        of_topic[replica] = None
         if time_due < self._pass_at:
             self._pass_at = time_due
             self._sooner.set()
@@ -109,7 +118,11 @@ class Flusher:
 
     def forget(self, replica: Replica) -> None:
         """The replica is gone; nothing of it needs a sync."""
-        self._dirty.pop(replica, None)
+        of_topic = self._dirty.get(replica.topic.name)
+        if of_topic is not None:
+            of_topic.pop(replica, None)
+            if not of_topic:
+                del self._dirty[replica.topic.name]
 
     async def run(self) -> None:
         """Sync what waits, for ever."""
@@ -118,8 +131,9 @@ class Flusher:
             # Taking the lock yields once: connections that have bytes now still append and share
             # this pass.
             async with self.no_pass:
-                self._pass_at = NEVER
-                await self._pass()
+                some = [*self._take(LOGS_AT_ONCE)]
+                self._pass_at = AT_ONCE if self._dirty else NEVER
+                await self._pass(some)
 
     async def _pass_is_due(self) -> None:
         while self._pass_at == NEVER or self._pass_at > trio.current_time():
@@ -130,7 +144,18 @@ class Flusher:
     async def sync_now(self) -> None:
         """Sync what waits at once, after the pass that runs already."""
         async with self.no_pass:
-            await self._pass()
+            await self._pass([*self._take(math.inf)])
+
+    def _take(self, count: float) -> Iterator[Replica]:
+        """Up to so many of those that wait, one of each topic and then the next ones."""
+        taken = 0
+        while self._dirty and taken < count:
+            name, of_topic = self._dirty.popitem(last=False)
+            replica, _ = of_topic.popitem(last=False)
+            if of_topic:
+                self._dirty[name] = of_topic
+            taken += 1
+            yield replica
 
     @contextmanager
     def beside_another(self) -> Iterator[None]:
@@ -142,14 +167,13 @@ class Flusher:
         finally:
             self._others -= 1
 
-    async def _pass(self) -> None:
-        """Sync all that waits. A failed sync takes the logs offline for good.
+    async def _pass(self, some: Collection[Replica]) -> None:
+        """Sync some of those that wait. A failed sync takes the logs offline for good.
 
         It is never tried again: after a failed fsync the kernel may have dropped the pages and
         report success the next time.
         """
-        replicas = {replica.log: replica for replica in self._dirty}
-        self._dirty.clear()
+        replicas = {replica.log: replica for replica in some}
         if not replicas:
             return
         if not self.waits_for_disk or self._others or self._average_seconds > INLINE_SECONDS_MAX:

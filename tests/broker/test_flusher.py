@@ -14,7 +14,7 @@ from kbroker.storage import files
 from kbroker.storage.log import Log
 
 from ..brokers import started
-from ..wire import batch, connected, create_topic, produce, produce_request
+from ..wire import batch, connected, create_topic, produce, produce_request, until
 
 
 async def test_a_pass_beside_another_sync_holds_up_nobody(
@@ -38,6 +38,44 @@ async def test_a_pass_beside_another_sync_holds_up_nobody(
             await produce(wire, topic, batch())
         await produce(wire, topic, batch())
         assert threads == [False, True, False]
+
+
+async def test_one_log_does_not_wait_for_all_that_another_client_appends_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pass takes some logs, of each topic in turn; what is left is synced right after it."""
+    monkeypatch.setattr("kbroker.partitions.flusher.LOGS_AT_ONCE", 10)
+    count = 35
+    async with (
+        started(tmp_path) as broker,
+        connected(broker.endpoint) as wide,
+        connected(broker.endpoint) as polite,
+    ):
+        many = await create_topic(wide, "many", count)
+        one = await create_topic(polite, "one")
+        flusher = broker.node.partitions.flusher
+        sync = flusher._sync
+        passes: list[list[str]] = []
+
+        def noted(logs: list[Log]) -> list[tuple[Log, int]]:
+            passes.append([log.topic for log in logs])
+            return sync(logs)
+
+        monkeypatch.setattr(flusher, "_sync", noted)
+        async with flusher.no_pass:  # all of it waits for the disk
+            asked = produce_request(many, None)
+            asked.topic_data[0].partition_data = [
+                ProduceRequest.Partition(index=index, records=batch()) for index in range(count)
+            ]
+            await wide.send(ApiKey.PRODUCE, 9, asked)
+            await until(lambda: len(flusher._dirty.get("many", ())) == count)
+            await polite.send(ApiKey.PRODUCE, 9, produce_request(one, batch()))
+            await until(lambda: "one" in flusher._dirty)
+        for wire in (polite, wide):
+            (answer,) = (await wire.receive()).responses
+            assert {row.error_code for row in answer.partition_responses} == {0}
+        assert [len(logs) for logs in passes] == [10, 10, 10, 6]
+        assert passes[0].count("one") == 1
 
 
 async def test_acks_of_many_partitions_rest_on_a_sync_of_each_file(

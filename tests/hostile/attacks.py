@@ -29,6 +29,7 @@ from kbroker.protocol.records import Record, encode_batch
 from ..wire import (
     NEVER,
     Topic,
+    batch,
     connected,
     create_topic,
     fetch_request,
@@ -127,6 +128,17 @@ def unknown_rows(count: int) -> bytes:
 async def rows_behind_a_long_poll(target: Target) -> None:
     poll = frame(ApiKey.FETCH, 12, fetch_request(MANY, max_wait_ms=NEVER))
     await send_and_hold(target, poll + unknown_rows(4000) * 100)
+
+
+@cache
+def records_of_all_partitions() -> bytes:
+    rows = [ProduceRequest.Partition(index=i, records=batch()) for i in range(PARTITIONS)]
+    topic = ProduceRequest.Topic(name=MANY.name, partition_data=rows)
+    return frame(ApiKey.PRODUCE, 9, ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=[topic]))
+
+
+async def records_to_many_partitions(target: Target) -> None:
+    await ask_all(target, [records_of_all_partitions()])
 
 
 async def many_requests_that_cost_little(target: Target) -> None:
@@ -366,6 +378,7 @@ ATTACKS: dict[Attack, int] = {
     answers_that_nobody_takes: 3,
     answers_behind_a_long_poll: 3,
     rows_behind_a_long_poll: 3,
+    records_to_many_partitions: 1,
     many_requests_that_cost_little: 2,
     announced_and_not_sent: 30,
     all_but_one_byte: 15,

@@ -109,7 +109,7 @@ async def measure_load(broker: Broker, name: str) -> float:
     began = time.perf_counter()
     await broker.node.groups.load()
     seconds = time.perf_counter() - began
-    size = broker.node.partitions.named_replica("__consumer_offsets", 0).log.size
+    size = broker.node.partitions.named_replica("__consumer_offsets", 0).log.segments.size
     print(
         f"figures: {COMMITS:,} commits of {OFFSETS:,} offsets {name} compaction: {size / 1e6:.1f} MB, "
         f"loaded in {seconds:.2f} s",

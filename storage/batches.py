@@ -73,6 +73,30 @@ def walk_headers(file: File, position: int, end: int) -> Iterator[tuple[int, Bat
         yield place.position, read_header(chunk, at)
 
 
+class Batches(NamedTuple):
+    """The batches of a segment file, which end at the position `size`."""
+
+    file: File
+    size: int
+
+    def walk(self, position: int = 0) -> Iterator[Place]:
+        """The batches from a border on, as `walk`."""
+        return walk(self.file, position, self.size)
+
+    def headers(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
+        """Position and header of each batch from a border on. Raises CorruptLogError."""
+        return walk_headers(self.file, position, self.size)
+
+    def header_at(self, position: int) -> BatchHeader | None:
+        """The header that stands at a position; None when no batch can begin there."""
+        data = self.file.read(position, HEADER_SIZE)
+        if len(data) < HEADER_SIZE:
+            return None
+        header = read_header(data)
+        sound = header.magic == MAGIC and HEADER_SIZE <= header.size <= self.size - position
+        return header if sound else None
+
+
 def read_batches(files: Files, path: str, end: int) -> Iterator[tuple[BatchHeader, memoryview]]:
     """Header and bytes of every batch up to a border, each compared with its CRC.
 

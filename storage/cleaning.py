@@ -38,7 +38,8 @@ from .compaction import (
 )
 from .errors import StorageError
 from .files import Files
-from .log import FOREVER_MS, Log
+from .log import Log
+from .log_config import FOREVER_MS
 from .naming import CLEANED, REPLACES, file_name
 from .segment import Segment
 
@@ -100,7 +101,7 @@ def _cleanable(log: Log, now_ms: int) -> list[tuple[Segment, int]]:
     lag_ms = log.config.min_compaction_lag_ms
     first = first_dirty_offset(log)
     found = []
-    for segment, end in log.sealed_segments():
+    for segment, end in log.segments.sealed():
         is_young = lag_ms > 0 and end > first and segment.max_timestamp > now_ms - lag_ms
         if end > limit or is_young:
             break
@@ -117,7 +118,7 @@ def plan(
     replace.
     """
     cleanable = _cleanable(log, now_ms)
-    if not cleanable or log.wants_checkpoint:
+    if not cleanable or log.pending.wants_checkpoint:
         return None
     end = cleanable[-1][1]
     config = log.config
@@ -126,7 +127,7 @@ def plan(
         sources=tuple(Source(it.base_offset, end, it.size) for it, end in cleanable),
         first_dirty_offset=first_dirty_offset(log),
         aborted=tuple(
-            entry for it in log.segments for entry in it.aborted if entry.first_offset < end
+            entry for it in log.segments for entry in it.aborted.entries if entry.first_offset < end
         ),
         last_entries={
             producer_id: LastEntry(
@@ -197,7 +198,7 @@ def install(log: Log, task: CompactionTask, result: Compacted, segments: Sequenc
 
 def _sources_in(log: Log, sources: Sequence[Source]) -> list[Segment] | None:
     """The segments of the log that a run has read, if they are what they were."""
-    found = {segment.base_offset: (segment, end) for segment, end in log.sealed_segments()}
+    found = {segment.base_offset: (segment, end) for segment, end in log.segments.sealed()}
     segments = []
     for source in sources:
         segment, end = found.get(source.base_offset, (None, 0))

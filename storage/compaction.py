@@ -45,9 +45,9 @@ from kbroker.protocol.rewriting import (
 from .batches import read_batches
 from .errors import StorageError
 from .files import Buffer, Files
-from .index import AbortedTransaction
+from .index import RELATIVE_OFFSET_MAX, AbortedTransaction
 from .naming import CLEANED, LOG, file_name
-from .segment import RELATIVE_OFFSET_MAX, Segment, SegmentRules
+from .segment import Segment, SegmentRules
 from .sync import write_ahead
 
 KEY_BYTES = 160
@@ -255,10 +255,10 @@ class _Output:
     def _append(self, batch: Buffer, header: BatchHeader) -> None:
         segment = self.segment
         segment.append([batch], header.size, header.last_offset, header.max_timestamp)
-        segment.dirty = True
+        segment.file.dirty = True
         if segment.size - self._synced_bytes >= SYNC_EVERY_BYTES:
             self._synced_bytes = segment.size
-            segment.sync()
+            segment.file.sync()
 
     def close(self) -> None:
         """Let the segment say how far it reaches, and make its records durable."""
@@ -268,7 +268,7 @@ class _Output:
             self.changed = self.changed or header.record_count > 0
         self.changed = self.changed or len(self.sources) > 1
         write_ahead(self.segment.seal())
-        self.segment.sync()
+        self.segment.file.sync()
 
     def describe(self) -> CleanedSegment:
         segment = self.segment
@@ -398,7 +398,7 @@ class Compaction:
                 self._written.append(output.segment)
             output.sources.append(source)
             for header, batch in self._batches(source):
-                kept = self._kept(header, batch, output.segment.aborted)
+                kept = self._kept(header, batch, output.segment.aborted.entries)
                 output.add(header, batch, kept)
                 self._count(header, kept)
                 yield

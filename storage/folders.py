@@ -25,7 +25,8 @@ from .checkpoints import MetaProperties, Partition
 from .errors import StorageError
 from .files import Files
 from .future import FutureLog
-from .log import Log, LogConfig
+from .log import Log
+from .log_config import LogConfig
 from .manager import CheckpointJob, LogManager, sync_logs
 
 EVERY_FOLDER = "*"

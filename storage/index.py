@@ -32,6 +32,9 @@ OFFSET_ENTRY_SIZE = 8
 TIME_ENTRY_SIZE = _TIME_ENTRY.size
 ABORTED_ENTRY_SIZE = _ABORTED.size
 
+RELATIVE_OFFSET_MAX = (1 << 31) - 1
+"""How far from its base offset a segment may reach."""
+
 
 class OffsetIndex:
     """Offset to position in one segment.

@@ -31,7 +31,8 @@ from .checkpoints import (
 )
 from .errors import StorageError
 from .files import Files, Lock
-from .log import NEVER_COMPACTED, Log, LogConfig
+from .log import NEVER_COMPACTED, Log
+from .log_config import LogConfig
 from .naming import (
     CLEAN_SHUTDOWN,
     DELETED_FOLDER,
@@ -129,7 +130,7 @@ class CheckpointJob:
                     if not log.deleted:
                         after[0].remove()
                         if one_by_one:
-                            log.sync_folder()
+                            log.segments.sync_folder()
                 del after[0]
 
     def _offsets(self) -> Iterator[tuple[Partition, Offsets]]:
@@ -341,7 +342,7 @@ class LogManager:
         """Bytes of a partition's records, whether it is open or not. Raises StorageError."""
         log = self._logs.get((topic, partition))
         if log is not None:
-            return log.size
+            return log.segments.size
         folder = f"{self.data_dir}/{folder_name(topic, partition)}"
         names = [name for name in self._files.listdir(folder) if name.endswith(LOG)]
         return sum(self._files.size(f"{folder}/{name}") for name in names)
@@ -596,7 +597,9 @@ class LogManager:
         waited_ms = now_ms - self._checkpointed_ms
         if waited_ms >= CHECKPOINT_EVERY_MS or waited_ms < 0:
             return True
-        if waited_ms >= _ROLLED_EVERY_MS and any(log.wants_checkpoint for log in self._changed):
+        if waited_ms >= _ROLLED_EVERY_MS and any(
+            log.pending.wants_checkpoint for log in self._changed
+        ):
             return True
         return any(
             log.appended_bytes - self._checkpointed_bytes.get(log, 0) >= CHECKPOINT_EVERY_BYTES
@@ -611,10 +614,10 @@ class LogManager:
         collected = []
         for log in self._changed:
             self._checkpointed_bytes[log] = log.appended_bytes
-            if log.log_end_offset or log.wants_checkpoint:
+            if log.log_end_offset or log.pending.wants_checkpoint:
                 collected.append(_Collected(log, _offsets_of(log), *log.unsettled()))
         # In place, because the logs share it. What is not synced yet will change again.
-        for log in [log for log in self._changed if not log.dirty]:
+        for log in [log for log in self._changed if not log.pending.dirty]:
             del self._changed[log]
         self._job = CheckpointJob(self._files, self._checkpoints, collected)
         return self._job
@@ -662,7 +665,7 @@ class LogManager:
 
     def _sync_all(self) -> None:
         """Sync all logs in one pass, which leaves little for each."""
-        dirty = [log for log in self._logs.values() if log.dirty and log.offline is None]
+        dirty = [log for log in self._logs.values() if log.pending.dirty and log.offline is None]
         for log, end in sync_logs(self._files, dirty):
             log.synced(end)
 
@@ -701,7 +704,7 @@ def sync_logs(files: Files, logs: Iterable[Log]) -> list[tuple[Log, int]]:
     then, and left out.
     """
     passes = [(log, log.log_end_offset) for log in logs]
-    items = [item for log, _ in passes for item in log.take_dirty()]
+    items = [item for log, _ in passes for item in log.pending.take_dirty()]
     try:
         sync_together(files, items)
     except StorageError as error:

@@ -11,11 +11,11 @@ from collections import OrderedDict
 from typing import Protocol
 
 LOOKS_MAX = 16
-"""How many segments are looked at for one that is idle, before one that is not has to go."""
+"""How many files are looked at for one that is idle, before one that is not has to go."""
 
 
-class Segment(Protocol):
-    """An active segment, as far as it matters here."""
+class Closable(Protocol):
+    """The file of an active segment, as far as it matters here."""
 
     def let_go(self, *, at_once: bool) -> bool:
         """Close the file, unless it is in use, or `at_once` only unless it must not be; says whether."""
@@ -30,22 +30,22 @@ class OpenSegments:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self._open: OrderedDict[Segment, None] = OrderedDict()
+        self._open: OrderedDict[Closable, None] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def opened(self, segment: Segment) -> None:
-        """A segment has opened its file: another one may have to close its own."""
-        self._open[segment] = None
+    def opened(self, file: Closable) -> None:
+        """A file is open now: another one may have to be closed."""
+        self._open[file] = None
         for look in range(2 * LOOKS_MAX):
             if len(self._open) <= self.limit:
                 return
             oldest = next(iter(self._open))
             # Used or not durable yet: a second chance, but not for ever.
-            if oldest is segment or not oldest.let_go(at_once=look >= LOOKS_MAX):
+            if oldest is file or not oldest.let_go(at_once=look >= LOOKS_MAX):
                 self._open.move_to_end(oldest)
 
-    def closed(self, segment: Segment) -> None:
-        """A segment has closed its file."""
-        self._open.pop(segment, None)
+    def closed(self, file: Closable) -> None:
+        """A file is closed now."""
+        self._open.pop(file, None)

@@ -33,7 +33,9 @@ from .cleaning import replaced_from_bytes
 from .epochs import UNDEFINED, LeaderEpochs
 from .errors import CorruptLogError
 from .files import Files
-from .log import Log, LogConfig
+from .index import RELATIVE_OFFSET_MAX
+from .log import Log
+from .log_config import LogConfig
 from .naming import (
     CLEANED,
     CORRUPT,
@@ -46,7 +48,7 @@ from .naming import (
     parse_file_name,
 )
 from .open_segments import OpenSegments
-from .segment import RELATIVE_OFFSET_MAX, Segment, SegmentRules
+from .segment import Segment, SegmentRules
 from .snapshots import Snapshots
 from .sync import sync_file
 
@@ -137,7 +139,7 @@ def load_log(
     for segment in segments:
         segment.seen_ms = now_ms  # when its file was written nobody knows
     snapshots = Snapshots(files, log.folder, folder.snapshots)
-    with segments[-1].held_open() if segments else nullcontext():
+    with segments[-1].file.held_open() if segments else nullcontext():
         end = _take_over(
             files,
             log,
@@ -149,7 +151,7 @@ def load_log(
             cut=cut,
         )
         log.reload_producers(now_ms)
-    if log.wants_checkpoint or end != known.recovery_point:
+    if log.pending.wants_checkpoint or end != known.recovery_point:
         log.synced(end)
     return log
 
@@ -174,12 +176,12 @@ def _take_over(
         recovery = _Recovery(files, log, segments, known, durable=durable, cut=cut)
         end = recovery.run()
         log.epochs = recovery.epochs
-        log.complete(recovery.scanned[:-1])
+        log.segments.complete(recovery.scanned[:-1])
         if not durable:
-            log.distrust_names()
+            log.segments.distrust_all_names()
         # A repair believes nothing, and so builds the indexes of aborted transactions anew.
         if snapshots.drop_after(end if cut is None else log_start):
-            log.sync_folder()  # for good, before other records take their offsets
+            log.segments.sync_folder()  # for good, before other records take their offsets
     end = max(end, log_start)
     log.epochs.truncate_end(end)
     log.epochs.truncate_start(log_start)
@@ -461,7 +463,7 @@ class _Recovery:
                 position,
                 f"no sound batch at offset {offset}, {self._point} was synced",
             )
-        segment.checked(start, position)
+        segment.checks.checked(start, position)
         return offset, position
 
     def _sound_batches(self, segment: Segment, position: int, offset: int) -> Iterator[BatchHeader]:

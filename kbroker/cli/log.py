@@ -138,7 +138,7 @@ def repair(folder: Path) -> None:
     from kbroker.storage.checkpoints import MetaProperties
     from kbroker.storage.errors import StorageError
     from kbroker.storage.files import OsFiles
-    from kbroker.storage.log import LogConfig
+    from kbroker.storage.log_config import LogConfig
     from kbroker.storage.manager import LogManager
     from kbroker.storage.naming import META_PROPERTIES, parse_folder_name
 

@@ -109,7 +109,7 @@ class Load(Generic[C]):
     @property
     def bytes(self) -> int:
         """How much there is to replay."""
-        return self.shard.replica.log.size
+        return self.shard.replica.log.segments.size
 
 
 class ShardPending(Pending[Any]):

@@ -7,7 +7,8 @@ from functools import partial
 from kbroker.protocol.message_sets import MessageSet, from_batches
 from kbroker.runtime.heavy_work import HeavyWork
 from kbroker.storage.files import FileRange
-from kbroker.storage.log import Log, Slice
+from kbroker.storage.log import Log
+from kbroker.storage.segment import Slice
 
 CONTENT_BYTES_MAX = 4 << 20
 """How many uncompressed bytes one fetch gets, give or take a batch. 4 MiB of records take 25 ms at

@@ -19,7 +19,8 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.protocol.schema import ZERO_UUID
 from kbroker.storage.errors import StorageError
-from kbroker.storage.log import Slice
+from kbroker.storage.lookups import aborted_transactions
+from kbroker.storage.segment import Slice
 
 from .context import Context
 from .current_leader import TELLING, tell_leaders
@@ -350,8 +351,8 @@ class _FetchWork:
         if self.committed_only and found.size:
             response.aborted_transactions = [
                 FetchResponse.AbortedTransaction(producer_id=producer_id, first_offset=offset)
-                for producer_id, offset in replica.log.aborted_transactions(
-                    found.first_offset, found.next_offset
+                for producer_id, offset in aborted_transactions(
+                    replica.log, found.first_offset, found.next_offset
                 )
             ]
         return _Row(target, name, response, found, replica, replica.log.log_end_offset)

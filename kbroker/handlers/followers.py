@@ -12,7 +12,7 @@ from kbroker.node.node import Node
 from kbroker.partitions.replica import Replica
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchRequest
-from kbroker.storage.log import Slice
+from kbroker.storage.segment import Slice
 
 NO_EPOCH = -1
 

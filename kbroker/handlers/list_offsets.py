@@ -14,6 +14,7 @@ from kbroker.protocol.messages.list_offsets import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )
+from kbroker.storage.lookups import latest_record, offset_for_timestamp
 
 from .context import Context
 from .registry import handles
@@ -130,10 +131,10 @@ def _find(replica: Replica, timestamp: int, committed_only: bool, version: int) 
             return _Found()
     limit = log.last_stable_offset if committed_only else log.high_watermark
     if timestamp == MAX_TIMESTAMP:
-        newest = log.max_timestamp_offset()
+        newest = latest_record(log)
         found = newest if newest and newest.offset < limit else None
     else:
-        found = log.offset_for_timestamp(timestamp, limit=limit)
+        found = offset_for_timestamp(log, timestamp, limit=limit)
     if found is None:
         _check_end_is_known(replica)
         return _Found()

@@ -72,7 +72,7 @@ def _places(ctx: Context, name: str, index: int) -> Iterable[tuple[str, Row]]:
             future.data_dir,
             Row(
                 partition_index=index,
-                partition_size=future.log.size,
+                partition_size=future.log.segments.size,
                 offset_lag=future.lag,
                 is_future_key=True,
             ),

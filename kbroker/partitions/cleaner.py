@@ -83,7 +83,7 @@ class Cleaner:
         """Compact one log; returns whether it is cleaner than before."""
         log = replica.log
         try:
-            if log.wants_checkpoint:
+            if log.pending.wants_checkpoint:
                 await self._upkeep.checkpoint()
             task = self._plan(log)
             if task is None:

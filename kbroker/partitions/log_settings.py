@@ -7,7 +7,7 @@ from types import MappingProxyType
 from kbroker.config import TopicConfig
 from kbroker.protocol.compression import Codec
 from kbroker.protocol.records import ProduceRules
-from kbroker.storage.log import LogConfig
+from kbroker.storage.log_config import LogConfig
 
 
 def log_config(topic: TopicConfig) -> LogConfig:

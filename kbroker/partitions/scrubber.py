@@ -13,6 +13,7 @@ from kbroker.protocol.errors import KafkaError
 from kbroker.runtime.slices import Slices
 from kbroker.storage.errors import StorageError
 from kbroker.storage.files import Files
+from kbroker.storage.scrubbing import next_to_scrub, scrub, scrub_again
 
 from .partitions import Partitions
 from .replica import Replica
@@ -66,10 +67,10 @@ class Scrubber:
 
     async def _scrub(self, replica: Replica) -> int:
         log = replica.log
-        log.scrub_again()
+        scrub_again(log)
         checked = 0
         try:
-            while log.offline is None and (place := log.next_to_scrub()) is not None:
+            while log.offline is None and (place := next_to_scrub(log)) is not None:
                 rate = self._partitions.config.log_scrub_bytes_per_second
                 if not rate:
                     break
@@ -78,7 +79,7 @@ class Scrubber:
                     partial(_read, self._partitions.logs.files, *place)
                 )
                 if log.offline is None:
-                    size = log.scrub(SLICE_BYTES)
+                    size = scrub(log, SLICE_BYTES)
                     checked += size
                     await trio.sleep(size / rate)
         except StorageError as error:

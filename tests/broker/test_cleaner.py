@@ -74,9 +74,9 @@ async def test_a_topic_is_compacted_while_it_is_written(start: Start) -> None:
     async with start() as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t", configs=COMPACTED)
         await update(wire, topic, 0, 100)
-        before = log_of(broker, "t").size
+        before = log_of(broker, "t").segments.size
         assert await broker.node.cleaner.clean_all() > 0
-        assert log_of(broker, "t").size < before / 3
+        assert log_of(broker, "t").segments.size < before / 3
         await update(wire, topic, 100, 120)
         found = await contents(wire, topic)
         assert {it.key: it.offset for it in found} == {
@@ -127,9 +127,9 @@ async def test_committed_offsets_are_compacted(start: Start) -> None:
         log = log_of(broker, "__consumer_offsets")
         log.roll()
         await broker.node.partitions.flusher.sync_now()
-        before = log.size
+        before = log.segments.size
         assert await broker.node.cleaner.clean_all() > 0
-        assert log.size < before / 10
+        assert log.segments.size < before / 10
         broker.node.groups.stop()
         await broker.node.groups.load()
         assert await committed(wire, "g") == [249 + index for index in range(4)]

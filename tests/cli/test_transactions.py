@@ -9,6 +9,7 @@ import pytest
 from kbroker.broker import Broker
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages.transactions import AddPartitionsToTxnRequest
+from kbroker.storage.lookups import aborted_transactions
 
 from ..brokers import started
 from ..wire import Topic, Wire, batch, connected, create_topic, produce, request
@@ -97,6 +98,6 @@ async def test_what_hangs_is_found_and_aborted(
     assert log.log_end_offset == 2
     await cli(*abort, "1")
     assert await read_json("cluster", "txn", "find-hanging", "--older-than", "0s") == []
-    assert log.aborted_transactions(0, 3) == [(hanging_id, 1)]
+    assert aborted_transactions(log, 0, 3) == [(hanging_id, 1)]
     await cli(*abort, "0", "--force")
     assert log.last_stable_offset == 4

@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from kbroker.broker import Broker
 from kbroker.handlers.fetch import _FetchWork
-from kbroker.storage.log import Slice
+from kbroker.storage.segment import Slice
 from tests.brokers import started
 from tests.wire import Topic, batch, connected, fetch, produce, until, values_of
 

@@ -124,10 +124,10 @@ async def test_each_replica_compacts_by_itself() -> None:
         topic = await place_topic(broker, "t", 1, 2, configs=COMPACTED)
         await keyed(broker, topic, 60)
         await until_equal(broker, "t", 1, 2)
-        size = log_on(broker, 1, "t").size
+        size = log_on(broker, 1, "t").segments.size
         assert await broker.local_node(2).node.cleaner.clean_all() > 0
-        assert log_on(broker, 2, "t").size < size
-        assert log_on(broker, 1, "t").size == size
+        assert log_on(broker, 2, "t").segments.size < size
+        assert log_on(broker, 1, "t").segments.size == size
         await one_more(broker, topic)
         assert last_values(broker, 2) == last_values(broker, 1)
 
@@ -167,4 +167,4 @@ async def test_retention_is_the_leaders() -> None:
         start = log_on(broker, 1, "t").log_start_offset
         assert start > 0
         await until(lambda: log_on(broker, 2, "t").log_start_offset == start)
-        assert replica_on(broker, 2, "t").log.size < 5000
+        assert replica_on(broker, 2, "t").log.segments.size < 5000

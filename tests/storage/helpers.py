@@ -18,8 +18,11 @@ from kbroker.protocol.records import (
 )
 from kbroker.storage.checkpoints import MetaProperties
 from kbroker.storage.files import Files
-from kbroker.storage.log import Appended, Log, LogConfig, Slice
+from kbroker.storage.log import Appended, Log
+from kbroker.storage.log_config import LogConfig
+from kbroker.storage.lookups import aborted_transactions
 from kbroker.storage.manager import LogManager
+from kbroker.storage.segment import Slice
 
 META = MetaProperties("AAAAAAAAAAAAAAAAAAAAAA", 1, "BBBBBBBBBBBBBBBBBBBBBB")
 TOPIC_ID = UUID(int=7)
@@ -169,10 +172,10 @@ def _index_faults(log: Log, seen: Transactions) -> list[str]:
     entries = {
         entry.last_offset: entry
         for segment in log.segments
-        for entry in segment.aborted
+        for entry in segment.aborted.entries
         if entry.last_offset >= start
     }
-    listed = log.aborted_transactions(start, log.log_end_offset)
+    listed = aborted_transactions(log, start, log.log_end_offset)
     if listed != [(entry.producer_id, entry.first_offset) for entry in entries.values()]:
         faults.append(f"{listed} are listed, {list(entries.values())} are in the index")
     for at, (producer_id, first) in seen.ended.items():

@@ -32,7 +32,9 @@ from kbroker.storage.cleaning import (
 from kbroker.storage.compaction import KEY_BYTES, Compacted, Compaction, digest
 from kbroker.storage.errors import CorruptLogError, StorageError
 from kbroker.storage.files import Files, MemFiles, OsFiles
-from kbroker.storage.log import Log, LogConfig
+from kbroker.storage.log import Log
+from kbroker.storage.log_config import LogConfig
+from kbroker.storage.lookups import aborted_transactions, latest_record, offset_for_timestamp
 from kbroker.storage.manager import LogManager
 
 from .helpers import NOW, commit, content, open_log, open_manager, records
@@ -154,7 +156,7 @@ class TestWhatStays:
         assert (log.log_start_offset, log.log_end_offset) == (0, end)
         assert len(log.segments) == 2
         assert (result.records_read, result.records_kept) == (100, 7)
-        assert log.size < 1000
+        assert log.segments.size < 1000
         assert len(names(files, log, ".log")) == 2
         assert not names(files, log, ".cleaned")
         assert not names(files, log, ".replaces")
@@ -198,7 +200,7 @@ class TestWhatStays:
         assert (first.base_timestamp, first.max_timestamp) == (NOW, NOW + 1)
         assert kept == [Record(b"b", b"2", NOW + 1, [], 1)]
         assert (second.base_offset, len(all_kept)) == (3, 2)
-        found = log.offset_for_timestamp(NOW + 50, limit=log.log_end_offset)
+        found = offset_for_timestamp(log, NOW + 50, limit=log.log_end_offset)
         assert found is not None
         assert found.offset == 3
 
@@ -348,10 +350,10 @@ class TestProducers:
         compact(files, manager, log)
         put(log, (b"c", b"1"), timestamp=NOW)
         assert [len(found) for _, found in batches(log)] == [1, 0, 1, 1]
-        found = log.max_timestamp_offset()
+        found = latest_record(log)
         assert found is not None
         assert (found.offset, found.timestamp) == (2, NOW + 2)
-        later = log.offset_for_timestamp(NOW + 3, limit=log.log_end_offset)
+        later = offset_for_timestamp(log, NOW + 3, limit=log.log_end_offset)
         assert later is None
 
     def test_only_the_last_marker_of_a_producer_without_sequences_stays(
@@ -398,7 +400,7 @@ class TestTransactions:
 
     def committed(self, log: Log) -> list[tuple[int, bytes | None]]:
         """What a read-committed reader sees."""
-        aborted = log.aborted_transactions(0, log.log_end_offset)
+        aborted = aborted_transactions(log, 0, log.log_end_offset)
         hidden: set[int] = set()
         found = []
         for header, listed in batches(log):
@@ -422,7 +424,7 @@ class TestTransactions:
         kinds = [(h.is_control, h.producer_id, len(found)) for h, found in batches(log)]
         # The last data batch of producer 2 stays for its sequence, its marker for the readers.
         assert kinds == [(False, 1, 1), (False, 1, 1), (True, 1, 1), (False, 2, 0), (True, 2, 1)]
-        assert log.aborted_transactions(0, log.log_end_offset) == [(2, 3)]
+        assert aborted_transactions(log, 0, log.log_end_offset) == [(2, 3)]
 
     def test_markers_go_when_nothing_of_their_transaction_is_left(
         self, files: Files, manager: LogManager, log: Log
@@ -436,12 +438,12 @@ class TestTransactions:
         compact(files, manager, log, now_ms=NOW)
         assert self.committed(log) == after
         assert len(batches(log)) == 3
-        assert log.aborted_transactions(0, 100) == [(2, 3)]
+        assert aborted_transactions(log, 0, 100) == [(2, 3)]
         # Then they are alone and get a horizon; the entry has nothing to hide any more.
         compact_sealed(files, manager, log, now_ms=NOW)
         horizons = [h.delete_horizon for h, _ in batches(log) if h.is_control]
         assert horizons == [NOW + 1000, NOW + 1000]
-        assert log.aborted_transactions(0, 100) == []
+        assert aborted_transactions(log, 0, 100) == []
         compact_sealed(files, manager, log, now_ms=NOW + 999)
         assert len(batches(log)) == 3
         compact_sealed(files, manager, log, now_ms=NOW + 1000)
@@ -522,12 +524,12 @@ class TestRuns:
             put(log, (b"key %d" % (number % 60), b"v" * 50))
         sealed = len(log.segments)
         compact(files, manager, log)
-        sizes = [segment.size for segment in log.segments[:-1]]
+        sizes = [segment.size for segment, _ in log.segments.sealed()]
         assert 1 < len(sizes) < sealed
         assert max(sizes) <= KEYED.segment_bytes
         for _ in range(3):
             compact_sealed(files, manager, log)
-        assert [segment.size for segment in log.segments[:-1]] == sizes
+        assert [segment.size for segment, _ in log.segments.sealed()] == sizes
 
     def test_a_run_that_finds_nothing_replaces_nothing(
         self, files: Files, manager: LogManager, log: Log
@@ -552,7 +554,7 @@ class TestRuns:
     def test_not_while_a_checkpoint_waits(self, log: Log, manager: LogManager) -> None:
         fill(log, 60)
         commit(log)
-        assert log.wants_checkpoint
+        assert log.pending.wants_checkpoint
         assert plan(log, NOW, key_map_bytes=KEYS, decompressed_max=1) is None
         manager.checkpoint(NOW).run()
         assert plan(log, NOW, key_map_bytes=KEYS, decompressed_max=1) is not None

@@ -10,7 +10,8 @@ import pytest
 from kbroker.protocol.records import Record, encode_batch, iter_headers, read_header, read_records
 from kbroker.storage.files import OsFiles
 from kbroker.storage.index import aborted_from_bytes
-from kbroker.storage.log import Log, LogConfig
+from kbroker.storage.log import Log
+from kbroker.storage.log_config import LogConfig
 from kbroker.storage.manager import LogManager
 
 from .helpers import NOW, commit, open_log, open_manager

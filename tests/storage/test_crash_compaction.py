@@ -18,7 +18,9 @@ from kbroker.storage import recovery
 from kbroker.storage.cleaning import install, plan, prepare
 from kbroker.storage.compaction import Compaction
 from kbroker.storage.files import Files
-from kbroker.storage.log import Log, LogConfig
+from kbroker.storage.log import Log
+from kbroker.storage.log_config import LogConfig
+from kbroker.storage.lookups import offset_for_timestamp
 from kbroker.storage.manager import LogManager, sync_logs
 from kbroker.storage.segment import Segment
 
@@ -126,7 +128,7 @@ def find_faults(files: Files, truth: Truth) -> list[str]:
             faults.append(f"{record!r} was not sent")
         if next(iter(_contents(log, record.offset))).offset != record.offset:
             faults.append(f"read at {record.offset} gives another record")
-        time = log.offset_for_timestamp(record.timestamp, limit=log.log_end_offset)
+        time = offset_for_timestamp(log, record.timestamp, limit=log.log_end_offset)
         if time is None or time.timestamp < record.timestamp or time.offset > record.offset:
             faults.append(f"time of {record.offset} gives {time}")
     faults += lost_values(truth.acked, found)
@@ -218,7 +220,7 @@ def test_the_enumeration_sees_removals_before_the_swap(
     def remove_first(log: Log, old: Sequence[Segment], new: Segment) -> None:
         for segment in old:
             segment.remove()
-        log.sync_folder()
+        log.segments.sync_folder()
         original(log, old, new)
 
     monkeypatch.setattr(Log, "replace", remove_first)

@@ -22,6 +22,7 @@ from kbroker.protocol.records import (
 from kbroker.storage.compaction import _Transactions
 from kbroker.storage.files import Files
 from kbroker.storage.log import Log
+from kbroker.storage.lookups import aborted_transactions
 from kbroker.storage.manager import LogManager
 
 from .helpers import META, NOW, content, end_transaction, open_log
@@ -107,7 +108,7 @@ def find_faults(files: Files, truth: Truth) -> list[str]:
 def committed(log: Log) -> Iterator[Record]:
     """What a consumer with read_committed delivers: it drops what the list of aborted names."""
     limit = log.last_stable_offset
-    aborted = sorted(log.aborted_transactions(0, limit), key=lambda entry: entry[1])
+    aborted = sorted(aborted_transactions(log, 0, limit), key=lambda entry: entry[1])
     dropped: set[int] = set()
     offset = log.log_start_offset
     while offset < limit:

@@ -18,13 +18,15 @@ from zlib import crc32
 import pytest
 
 from kbroker.protocol.records import Record, encode_batch, read_header, read_records
+from kbroker.storage.aborted_index import AbortedIndex
 from kbroker.storage.crash_files import MODES, CrashFiles, Mode, Operation
 from kbroker.storage.files import Files
-from kbroker.storage.log import Log, LogConfig
+from kbroker.storage.log import Log
+from kbroker.storage.log_config import LogConfig
+from kbroker.storage.lookups import offset_for_timestamp
 from kbroker.storage.manager import LogManager, sync_logs
 from kbroker.storage.marks import seal
 from kbroker.storage.producer_state import Producer, ProducerStates
-from kbroker.storage.segment import Segment
 from kbroker.storage.sync import FolderSync
 
 from .helpers import (
@@ -270,7 +272,7 @@ def _lookup_faults(log: Log) -> list[str]:
         )
         if record.offset != offset:
             faults.append(f"read at {offset} gives {record.offset}")
-        found = log.offset_for_timestamp(record.timestamp, limit=log.log_end_offset)
+        found = offset_for_timestamp(log, record.timestamp, limit=log.log_end_offset)
         if found is None or found.timestamp < record.timestamp or found.offset > offset:
             faults.append(f"time of {offset} gives {found}")
     return faults
@@ -393,7 +395,7 @@ def test_the_enumeration_sees_aborted_transactions_that_are_not_listed(
 ) -> None:
     """Indexes that are believed after a crash may be torn, or name what is gone."""
     monkeypatch.setattr("kbroker.storage.log.SAVE_EVERY_BYTES", 500)
-    monkeypatch.setattr(Segment, "forget_aborted", lambda self, offset: None)
+    monkeypatch.setattr(AbortedIndex, "forget_from", lambda self, offset: None)
     enumeration = Enumeration(find_faults, deep=False, modes=("mixed",))
     enumeration.run(Script)
     assert any("has no marker" in fault for fault in enumeration.faults)

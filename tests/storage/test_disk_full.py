@@ -11,6 +11,7 @@ import contextlib
 from kbroker.storage.crash_files import CrashFiles
 from kbroker.storage.errors import StorageError
 from kbroker.storage.log import Log
+from kbroker.storage.lookups import offset_for_timestamp
 
 from .helpers import NOW, append, commit, open_log, open_manager, values
 
@@ -75,7 +76,7 @@ def check(files: CrashFiles) -> None:
     assert values(log) == expected(RECORDS)
     assert log.epochs.entries == [(0, 0), (1, 25), (2, 50)]
     write(log, RECORDS)
-    assert log.offset_for_timestamp(NOW + 40, limit=RECORDS) == (40, NOW + 40, 1)
+    assert offset_for_timestamp(log, NOW + 40, limit=RECORDS) == (40, NOW + 40, 1)
 
 
 def test_at_any_byte() -> None:

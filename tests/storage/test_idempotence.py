@@ -11,7 +11,8 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.records import BatchHeader
 from kbroker.storage.crash_files import MODES, CrashFiles, Mode
 from kbroker.storage.files import Files
-from kbroker.storage.log import Log, LogConfig
+from kbroker.storage.log import Log
+from kbroker.storage.log_config import LogConfig
 from kbroker.storage.manager import LogManager
 from kbroker.storage.producer_state import ProducerStates
 
@@ -117,9 +118,9 @@ def test_when_retention_took_their_records(manager: LogManager) -> None:
 def test_when_compaction_took_their_records(manager: LogManager) -> None:
     log = open_log(manager, config=KEYED)
     sent = send(log)
-    before = log.size
+    before = log.segments.size
     assert compact(manager.files, manager, log)
-    assert log.size < before
+    assert log.segments.size < before
     check(open_log(stopped(manager), config=KEYED), sent)
 
 

@@ -20,7 +20,9 @@ from kbroker.protocol.records import (
 )
 from kbroker.storage.errors import CorruptLogError, StorageError
 from kbroker.storage.files import FileRange, Files, OsFiles
-from kbroker.storage.log import Appended, Log, LogConfig
+from kbroker.storage.log import Appended, Log
+from kbroker.storage.log_config import LogConfig
+from kbroker.storage.lookups import aborted_transactions, latest_record, offset_for_timestamp
 from kbroker.storage.manager import LogManager
 
 from .helpers import (
@@ -84,7 +86,7 @@ class TestAppend:
     ) -> None:
         files, data_dir = place
         assert "orders-0" not in files.listdir(data_dir)
-        assert not log.dirty
+        assert not log.pending.dirty
         manager.checkpoint(NOW).run()
         assert "orders-0" not in files.listdir(data_dir)
         append(log, b"a")
@@ -105,7 +107,7 @@ class TestAppend:
         for use in (
             lambda: append(log, b"b"),
             lambda: log.read(0, 100, limit=1),
-            lambda: log.offset_for_timestamp(0, limit=1),
+            lambda: offset_for_timestamp(log, 0, limit=1),
             lambda: log.apply_retention(NOW),
             lambda: log.truncate_to(0, now_ms=NOW),
         ):
@@ -272,9 +274,9 @@ class TestTransactions:
         self.end(log, 1, commit=False)
         commit(log)
         end = log.log_end_offset
-        assert log.aborted_transactions(0, end) == [(1, 0), (1, 4)]
-        assert log.aborted_transactions(0, 2) == [(1, 0)]
-        assert log.aborted_transactions(2, end) == [(1, 4)]
+        assert aborted_transactions(log, 0, end) == [(1, 0), (1, 4)]
+        assert aborted_transactions(log, 0, 2) == [(1, 0)]
+        assert aborted_transactions(log, 2, end) == [(1, 4)]
 
     @pytest.mark.parametrize("clean", [True, False])
     def test_transactions_outlive_a_restart(
@@ -291,7 +293,7 @@ class TestTransactions:
             manager._lock.release()
         log = open_log(open_manager(*place))
         log.advance_high_watermark(3)
-        assert log.aborted_transactions(0, 3) == [(1, 0)]
+        assert aborted_transactions(log, 0, 3) == [(1, 0)]
         assert log.last_stable_offset == 2
 
     def test_an_index_that_a_crash_took_is_there_after_the_next_stop(
@@ -307,7 +309,7 @@ class TestTransactions:
         open_log(manager)
         manager.close()
         log = open_log(open_manager(*place))
-        assert log.aborted_transactions(0, 2) == [(1, 0)]
+        assert aborted_transactions(log, 0, 2) == [(1, 0)]
 
     @pytest.mark.parametrize("damage", ["cut", "zeros", "twice", "another version"])
     def test_a_damaged_index_of_aborted_transactions(self, tmp_path: Path, damage: str) -> None:
@@ -334,11 +336,11 @@ class TestTransactions:
         manager = open_manager(*place)
         log = open_log(manager)
         with pytest.raises(CorruptLogError, match="log repair"):
-            log.aborted_transactions(0, 2)
+            aborted_transactions(log, 0, 2)
         assert log.offline
         manager.close()
         repaired = open_manager(*place).repair_log("orders", TOPIC_ID, 0, SMALL, now_ms=NOW).log
-        assert repaired.aborted_transactions(0, 5) == [(1, 0), (1, 2)]
+        assert aborted_transactions(repaired, 0, 5) == [(1, 0), (1, 2)]
         assert repaired.log_end_offset == 5
         repaired.advance_high_watermark(5)
         assert repaired.last_stable_offset == 4
@@ -377,12 +379,12 @@ class TestTransactions:
         self.end(log, 1, commit=False)
         self.end(log, 2, commit=True)
         log.truncate_to(end, now_ms=NOW)
-        assert log.aborted_transactions(0, 10) == []
+        assert aborted_transactions(log, 0, 10) == []
         assert log.last_stable_offset == 0
         self.end(log, 1, commit=True)
         commit(log)
         assert log.last_stable_offset == 1
-        assert log.aborted_transactions(0, 10) == []
+        assert aborted_transactions(log, 0, 10) == []
 
     def test_a_cut_of_everything_is_known_after_a_stop(
         self, manager: LogManager, place: Place
@@ -397,7 +399,7 @@ class TestTransactions:
         assert log.log_end_offset == 0
         self.write(log, 1, 0)
         self.end(log, 1, commit=True)
-        assert log.aborted_transactions(0, 2) == []
+        assert aborted_transactions(log, 0, 2) == []
 
     def test_the_log_start_passes_an_open_transaction(self, log: Log) -> None:
         self.write(log, 1, 0)
@@ -421,14 +423,14 @@ class TestSync:
     def test_offsets_move_in_order(self, log: Log, place: Place) -> None:
         durable = place[0].durable
         append(log, b"a")
-        assert log.dirty == durable
+        assert log.pending.dirty == durable
         end = log.sync()
-        assert (end, log.dirty, log.synced_offset, log.high_watermark) == (1, False, 0, 0)
+        assert (end, log.pending.dirty, log.synced_offset, log.high_watermark) == (1, False, 0, 0)
         append(log, b"b")
         log.synced(end)
         log.advance_high_watermark(log.synced_offset)
         assert (log.synced_offset, log.high_watermark, log.log_end_offset) == (1, 1, 2)
-        assert log.dirty == durable
+        assert log.pending.dirty == durable
         log.synced(0)
         log.advance_high_watermark(0)
         assert (log.synced_offset, log.high_watermark) == (1, 1)
@@ -441,8 +443,8 @@ class TestSync:
     def test_a_sealed_segment_is_synced_too(self, tmp_path: Path) -> None:
         log = open_log(open_manager(OsFiles(), (tmp_path / "data").as_posix()))
         fill(log, 30)
-        items = log.take_dirty()
-        assert sum(type(item).__name__ == "Segment" for item in items) > 1
+        items = log.pending.take_dirty()
+        assert sum(type(item).__name__ == "SegmentFile" for item in items) > 1
 
 
 class TestRead:
@@ -546,7 +548,7 @@ class TestTimes:
             log = open_log(open_manager(*place))
         for time in range(32):
             expected = next((i for i, it in enumerate(self.TIMES) if it >= time), None)
-            found = log.offset_for_timestamp(NOW + time, limit=7)
+            found = offset_for_timestamp(log, NOW + time, limit=7)
             if expected is None:
                 assert found is None
             else:
@@ -555,24 +557,24 @@ class TestTimes:
     def test_a_record_inside_a_compressed_batch(self, log: Log) -> None:
         data, header = batch(b"a", b"b", b"c", timestamps=[NOW, NOW + 10, NOW + 20], codec=1)
         log.append(data, header, leader_epoch=4, now_ms=NOW)
-        assert log.offset_for_timestamp(NOW + 5, limit=3) == (1, NOW + 10, 4)
-        assert log.max_timestamp_offset() == (2, NOW + 20, 4)
+        assert offset_for_timestamp(log, NOW + 5, limit=3) == (1, NOW + 10, 4)
+        assert latest_record(log) == (2, NOW + 20, 4)
 
     def test_bounds(self, log: Log) -> None:
-        assert log.offset_for_timestamp(0, limit=0) is None
-        assert log.max_timestamp_offset() is None
+        assert offset_for_timestamp(log, 0, limit=0) is None
+        assert latest_record(log) is None
         self.fill(log)
-        assert log.offset_for_timestamp(NOW + 10, limit=4) is None
+        assert offset_for_timestamp(log, NOW + 10, limit=4) is None
         commit(log)
         log.delete_records_before(5)
-        found = log.offset_for_timestamp(NOW, limit=7)
+        found = offset_for_timestamp(log, NOW, limit=7)
         assert found is not None
         assert found.offset == 5
 
     def test_max_timestamp(self, log: Log) -> None:
         self.fill(log)
         append(log, b"late", timestamp=NOW + 30)
-        assert log.max_timestamp_offset() == (6, NOW + 30, 0)
+        assert latest_record(log) == (6, NOW + 30, 0)
 
 
 class TestRetention:
@@ -585,7 +587,7 @@ class TestRetention:
         commit(log)
         assert log.apply_retention(NOW) > 0
         assert log.log_start_offset > 0
-        assert 4000 <= log.size < 4000 + 2000
+        assert 4000 <= log.segments.size < 4000 + 2000
         before = _bases(log, place)
         manager.checkpoint(NOW).run()
         assert _bases(log, place)[0] == log.log_start_offset > before[0]
@@ -599,7 +601,7 @@ class TestRetention:
         assert log.apply_retention(NOW + 49 + 1000) > 0
         assert log.log_start_offset < 50
         assert log.apply_retention(NOW + 49 + 1001) == 1
-        assert (log.log_start_offset, log.log_end_offset, log.size) == (50, 50, 0)
+        assert (log.log_start_offset, log.log_end_offset, log.segments.size) == (50, 50, 0)
         assert append(log, b"next").base_offset == 50
 
     def test_an_emptied_log_keeps_its_end(self, manager: LogManager, place: Place) -> None:
@@ -688,7 +690,7 @@ class TestTruncate:
         assert (log.log_end_offset, log.synced_offset, log.high_watermark) == (23, 23, 23)
         assert log.epochs.entries == [(0, 0), (1, 10), (2, 20)]
         assert values(log) == [b"v%d" % number * 20 for number in range(23)]
-        assert not log.dirty
+        assert not log.pending.dirty
         assert append(log, b"v22" * 20, producer_id=9, epoch=0, sequence=22).duplicate
         assert (
             append(log, b"new", producer_id=9, epoch=0, sequence=23, leader_epoch=7).base_offset
@@ -712,7 +714,7 @@ class TestTruncate:
         manager = open_manager(*place)
         log, other = open_log(manager), open_log(manager, "other")
         assert list(records(log)) == list(records(other))
-        assert log.offset_for_timestamp(NOW + 39, limit=40) == (39, NOW + 39, 0)
+        assert offset_for_timestamp(log, NOW + 39, limit=40) == (39, NOW + 39, 0)
 
     def test_indexes_of_what_stays_are_saved(self, log: Log, place: Place) -> None:
         fill(log, 100)
@@ -803,8 +805,8 @@ def test_indexes_of_few_sealed_segments_are_kept(log: Log) -> None:
         assert next(records(log, offset)) == Record(
             b"k", b"value %d" % offset, NOW + offset, [], offset
         )
-    in_memory = [segment for segment in log._segments if segment._offsets is not None]
-    assert len(log._segments) > 15
+    in_memory = [segment for segment in log.segments if segment.indexes.in_memory]
+    assert len(log.segments) > 15
     assert len(in_memory) <= 9
 
 

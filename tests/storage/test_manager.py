@@ -15,7 +15,8 @@ from kbroker.storage.checkpoints import offsets_from_bytes
 from kbroker.storage.crash_files import CrashFiles, Operation
 from kbroker.storage.errors import StorageError
 from kbroker.storage.files import Files, MemFiles, OsFiles
-from kbroker.storage.log import Log, LogConfig
+from kbroker.storage.log import Log
+from kbroker.storage.log_config import LogConfig
 from kbroker.storage.manager import LogManager, sync_logs
 
 from .helpers import META, NOW, SMALL, TOPIC_ID, append, commit, open_log, open_manager, values
@@ -354,8 +355,8 @@ class TestCheckpoint:
         log = open_log(open_manager(MemFiles(), "data"))
         for number in range(60):
             append(log, b"value %d" % number)
-        assert not log.dirty
-        assert log.take_dirty() == []
+        assert not log.pending.dirty
+        assert log.pending.take_dirty() == []
 
     def test_a_cut_lowers_the_recovery_point_before_anything_goes(self) -> None:
         files = CrashFiles()
@@ -432,7 +433,7 @@ class TestMany:
         files.hook = lambda operation: kinds.update([operation.kind])
         logs = self.open_all(manager)
         assert [log.log_end_offset for log in logs] == [20] * self.COUNT
-        assert not any(log.dirty for log in logs)
+        assert not any(log.pending.dirty for log in logs)
         assert not kinds
         for seed in range(5):
             after = open_manager(files.crashed("mixed", seed))
@@ -484,7 +485,7 @@ class TestSyncLogs:
         assert sync_logs(files, logs) == [(log, 2) for log in logs]
         assert Counter(kinds)["sync"] == 2 * count, "the records and the topic's id"
         files.hook = None
-        assert not any(log.dirty for log in logs)
+        assert not any(log.pending.dirty for log in logs)
         manager = open_manager(files.crashed("lost-name", 0))
         for number in range(count):
             log = manager.open_log("orders", TOPIC_ID, number, SMALL, now_ms=NOW)
@@ -532,7 +533,7 @@ class TestSyncLogs:
             stop.set()
             thread.join()
         assert log.sync() == 3000
-        assert not log.dirty
+        assert not log.pending.dirty
         assert ends == sorted(ends)
 
 

@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from kbroker.protocol.errors import KafkaError
 from kbroker.storage.crash_files import MODES, CrashFiles, Mode
+from kbroker.storage.lookups import latest_record, offset_for_timestamp
 
 from .helpers import (
     NOW,
@@ -228,12 +229,12 @@ class LogMachine(RuleBasedStateMachine):
         live = list(enumerate(self.entries))[self.start_offset :]
         for _, entry in live[:: max(len(live) // 3, 1)]:
             for wanted in (entry.timestamp, entry.timestamp + 1):
-                found = self.log.offset_for_timestamp(wanted, limit=len(self.entries))
+                found = offset_for_timestamp(self.log, wanted, limit=len(self.entries))
                 expected = next(
                     (at for at, it in live if it.timestamp >= wanted and not it.is_marker), None
                 )
                 assert (found.offset if found else None) == expected
-        latest = self.log.max_timestamp_offset()
+        latest = latest_record(self.log)
         if live and latest and latest.offset >= self.start_offset:
             assert latest.timestamp == max(entry.timestamp for _, entry in live)
 

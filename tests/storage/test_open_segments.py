@@ -22,7 +22,7 @@ def logs_of(files: CrashFiles, count: int, *, open_files_max: int = 1) -> list[L
 
 def is_open(log: Log) -> bool:
     assert log.active is not None
-    return log.active._file is not None
+    return log.active.file.opened is not None
 
 
 def test_the_one_that_was_used_longest_ago_is_closed() -> None:
@@ -96,7 +96,7 @@ def test_a_segment_that_is_sealed_during_a_pass_is_synced() -> None:
     files = CrashFiles()
     (log,) = logs_of(files, 1)
     append(log, b"x")
-    items = log.take_dirty()
+    items = log.pending.take_dirty()
     log.roll()
     sync_in_order(items)
     (again,) = logs_of(files.crashed("drop", 0), 1)

@@ -11,8 +11,11 @@ import pytest
 from kbroker.protocol.records import read_header
 from kbroker.storage.crash_files import CrashFiles
 from kbroker.storage.errors import CorruptLogError, StorageError
-from kbroker.storage.log import Log, LogConfig
+from kbroker.storage.log import Log
+from kbroker.storage.log_config import LogConfig
+from kbroker.storage.lookups import offset_for_timestamp
 from kbroker.storage.manager import LogManager
+from kbroker.storage.scrubbing import scrub
 
 from .helpers import NOW, append, commit, open_log, open_manager, records, values
 
@@ -85,9 +88,9 @@ def read_everything(log: Log) -> None:
     """Read, search and scrub, so that any damage has its chance to be noticed."""
     assert numbers(log) == list(range(log.log_start_offset, log.log_end_offset))
     for number in range(log.log_start_offset, log.log_end_offset, 7):
-        found = log.offset_for_timestamp(NOW + number, limit=log.log_end_offset)
+        found = offset_for_timestamp(log, NOW + number, limit=log.log_end_offset)
         assert found == (number, NOW + number, 0)
-    while log.scrub(300):
+    while scrub(log, 300):
         pass
 
 

@@ -10,6 +10,7 @@ from kbroker.storage.epochs import LeaderEpochs
 from kbroker.storage.errors import CorruptLogError
 from kbroker.storage.files import Files, MemFiles, OsFiles
 from kbroker.storage.index import OffsetIndex, TimeIndex
+from kbroker.storage.lookups import first_record_at_or_after
 from kbroker.storage.segment import FULL, Segment, SegmentRules
 from kbroker.storage.sync import sync_in_order
 
@@ -53,12 +54,12 @@ class TestAppend:
         segment = make(MemFiles(), 12)
         every = 200 // SIZE + 1
         expected = list(range(every, 12, every))
-        assert list(segment.offsets.positions) == [SIZE * number for number in expected]
-        assert list(segment.offsets.offsets) == [2 * number + 1 for number in expected]
-        assert list(segment.times.timestamps) == [NOW + number for number in expected]
+        assert list(segment.indexes.offsets.positions) == [SIZE * number for number in expected]
+        assert list(segment.indexes.offsets.offsets) == [2 * number + 1 for number in expected]
+        assert list(segment.indexes.times.timestamps) == [NOW + number for number in expected]
         segment.seal()
-        assert segment.times.timestamps[-1] == NOW + 11
-        assert segment.times.offsets[-1] == 23
+        assert segment.indexes.times.timestamps[-1] == NOW + 11
+        assert segment.indexes.times.offsets[-1] == 23
 
     def test_state(self) -> None:
         segment = make(MemFiles(), 3)
@@ -77,10 +78,10 @@ class TestAppend:
         files, folder = OsFiles(), (tmp_path / "d").as_posix()
         before = len(os.listdir("/proc/self/fd"))
         segment = make(files, 3, folder=folder)
-        segment.dirty = True
+        segment.file.dirty = True
         segment.seal()
         assert len(os.listdir("/proc/self/fd")) == before + 1, "the sync still needs it"
-        segment.sync()
+        segment.file.sync()
         assert len(os.listdir("/proc/self/fd")) == before
         found = segment.range(0, SIZE, LeaderEpochs())
         assert len(os.listdir("/proc/self/fd")) == before + 1
@@ -96,7 +97,7 @@ class TestAppend:
             add(loaded, number)
         for segment in (loaded, whole):
             segment.seal()
-        assert loaded.offsets.to_bytes() == whole.offsets.to_bytes()
+        assert loaded.indexes.offsets.to_bytes() == whole.indexes.offsets.to_bytes()
         assert (loaded.size, loaded.end_offset) == (whole.size, whole.end_offset)
         assert (loaded.max_timestamp, loaded.max_timestamp_offset) == (NOW + 40, 181)
 
@@ -114,8 +115,8 @@ class TestFind:
     def test_marks_answer_without_looking(self, monkeypatch: pytest.MonkeyPatch) -> None:
         segment = make(MemFiles(), 40)
         segment.mark(120, 10 * SIZE)
-        monkeypatch.setattr(segment, "_file", None)
-        monkeypatch.setattr(segment, "_files", None)
+        monkeypatch.setattr(segment.file, "opened", None)
+        monkeypatch.setattr(segment.file, "_files", None)
         assert segment.find(120) == (10 * SIZE, 120)
         for number in range(100):
             segment.mark(1000 + number, 0)
@@ -138,9 +139,9 @@ class TestWrongIndex:
         files = MemFiles()
         segment = make(files, 40)
         segment.seal()
-        right = segment.offsets.to_bytes()
-        change(segment.offsets, segment.times)
-        segment._offsets_saved = segment._times_saved = 0
+        right = segment.indexes.offsets.to_bytes()
+        change(segment.indexes.offsets, segment.indexes.times)
+        segment.indexes._offsets_saved = segment.indexes._times_saved = 0
         sync_in_order(segment.unsaved())
         loaded = Segment.load(files, "d", 100, RULES)
         loaded.load_latest()
@@ -149,13 +150,13 @@ class TestWrongIndex:
         for offset in range(100, 180):
             number = (offset - 100) // 2
             assert loaded.find(offset) == (number * SIZE, 100 + 2 * number)
-            found = loaded.first_record_at_or_after(NOW + number, 100, LeaderEpochs())
+            found = first_record_at_or_after(loaded, NOW + number, 100, LeaderEpochs())
             assert found is not None
             assert found.offset == 100 + 2 * number
         while loaded.scrub(300, LeaderEpochs()):
             pass
-        if loaded._trusted:
-            assert loaded.offsets.to_bytes() == right
+        if loaded.indexes.is_trusted:
+            assert loaded.indexes.offsets.to_bytes() == right
 
     def test_positions(self) -> None:
         def change(offsets: OffsetIndex, times: TimeIndex) -> None:

@@ -1,0 +1,76 @@
+"""What a log has still to do on the disk, for somebody who has time to block.
+
+Three queues: what an ack waits for, which the next sync pass takes; what no ack waits for, but has to
+be durable before a checkpoint may name more of the log; and segments below the log start, which are
+removed after a checkpoint says that they are.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from .segment import Segment
+from .sync import SyncItem, sync_in_order
+
+
+class Pending:
+    """The queues of one log. `durable`: its files survive a power cut once they are synced."""
+
+    __slots__ = ("_dirty", "_doomed", "_durable", "_unsettled")
+
+    def __init__(self, *, durable: bool) -> None:
+        self._durable = durable
+        # Appended to by the owner, emptied by whoever syncs: a deque, because its append and
+        # popleft are atomic.
+        self._dirty: deque[SyncItem] = deque()
+        self._unsettled: list[SyncItem] = []
+        self._doomed: list[Segment] = []
+
+    def must_sync(self, item: SyncItem) -> None:
+        """Let the next sync pass make something durable."""
+        if self._durable:
+            self._dirty.append(item)
+
+    @property
+    def dirty(self) -> bool:
+        """Whether something waits for a sync."""
+        return bool(self._dirty)
+
+    def take_dirty(self) -> list[SyncItem]:
+        """What the next sync pass must make durable; nothing of it is dirty any more."""
+        items = []
+        dirty = self._dirty
+        while dirty:
+            items.append(dirty.popleft())
+        return items
+
+    def settle(self, items: Iterable[SyncItem]) -> None:
+        """Let the next checkpoint do something, in this order, before it names more of the log."""
+        self._unsettled += items
+
+    def settle_now(self) -> None:
+        """Do what waits for a checkpoint; blocks. Raises StorageError, and the rest waits on."""
+        while self._unsettled:
+            sync_in_order(self._unsettled[:1])
+            del self._unsettled[0]
+
+    def doom(self, segment: Segment) -> None:
+        """Let the next checkpoint remove a segment, after it has named the log start."""
+        self._doomed.append(segment)
+
+    @property
+    def wants_checkpoint(self) -> bool:
+        """Whether a new segment, or one to be removed, waits for a checkpoint."""
+        return bool(self._unsettled or self._doomed)
+
+    def take(self) -> tuple[list[SyncItem], list[Segment]]:
+        """What a checkpoint does before and after it names offsets of the log."""
+        items, self._unsettled = self._unsettled, []
+        doomed, self._doomed = self._doomed, []
+        return items, doomed
+
+    def put_back(self, items: list[SyncItem], doomed: list[Segment]) -> None:
+        """Take back what a checkpoint that failed did not come to."""
+        self._unsettled[:0] = items
+        self._doomed[:0] = doomed

@@ -1,0 +1,344 @@
+"""Where the batches of one segment are: its offset and time index, in memory and on disk.
+
+Both grow while batches are appended, are saved behind, and are read when somebody looks something
+up. Look-ups walk from the batch that an entry names, a few kB at most.
+
+What was read from disk is not believed: an entry is compared with the batch that it names, and
+WrongIndexError says that the two differ, or that there is no index to read. Whoever has the segment
+builds its indexes anew then, and looks once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from .batches import Batches, Place
+from .errors import CorruptLogError
+from .files import Files
+from .index import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE, OffsetIndex, TimeIndex
+from .naming import OFFSET_INDEX, TIME_INDEX
+from .sync import FileWrite, SyncItem
+
+_LATEST_WALK = 64 * 1024
+
+
+class WrongIndexError(Exception):
+    """An index is missing, or does not fit its segment."""
+
+
+class Latest(NamedTuple):
+    """The greatest timestamp of a segment (ms, -1 for none), and the last offset of its batch."""
+
+    timestamp: int
+    offset: int
+
+
+class Resumed(NamedTuple):
+    """How far indexes reach: where the first batch begins that they know nothing of, its offset,
+    the bytes since the last entry, and the latest time before it."""
+
+    position: int
+    offset: int
+    bytes_since_entry: int
+    latest: Latest
+
+
+class SegmentIndexes:
+    """The offset and the time index of one segment.
+
+    `is_trusted`: they were made here, not read from disk.
+
+    Parameters:
+        files: where the index files are.
+        path: of the segment's files, without what their names end in.
+        base_offset: of the segment.
+        suffix: what the names end in while the segment is not part of a log.
+    """
+
+    __slots__ = (
+        "_base_offset",
+        "_files",
+        "_offsets",
+        "_offsets_saved",
+        "_path",
+        "_suffix",
+        "_times",
+        "_times_saved",
+        "is_trusted",
+    )
+
+    def __init__(self, files: Files, path: str, base_offset: int, suffix: str) -> None:
+        self._files = files
+        self._path = path
+        self._base_offset = base_offset
+        self._suffix = suffix
+        self._offsets: OffsetIndex | None = None
+        self._times: TimeIndex | None = None
+        self._offsets_saved = 0  # entries that stand in the file already
+        self._times_saved = 0
+        self.is_trusted = True
+
+    @property
+    def paths(self) -> list[str]:
+        """The files; they need not exist."""
+        return [self._name(OFFSET_INDEX), self._name(TIME_INDEX)]
+
+    def _name(self, kind: str) -> str:
+        return self._path + kind + self._suffix
+
+    @property
+    def in_memory(self) -> bool:
+        return self._offsets is not None
+
+    @property
+    def offsets(self) -> OffsetIndex:
+        """The offset index, which must be in memory."""
+        assert self._offsets is not None
+        return self._offsets
+
+    @property
+    def times(self) -> TimeIndex:
+        """The time index, which must be in memory."""
+        assert self._times is not None
+        return self._times
+
+    # -- memory and disk
+
+    def begin(self) -> None:
+        """Have empty indexes, whatever is on disk."""
+        self._offsets, self._times = OffsetIndex(), TimeIndex()
+        self._offsets_saved = self._times_saved = 0
+
+    def add(self, last_offset: int, position: int, latest: Latest) -> None:
+        """Add entries for a batch, given by its last offset and where it begins."""
+        self.offsets.append(last_offset - self._base_offset, position)
+        self.add_latest(latest)
+
+    def add_latest(self, latest: Latest) -> None:
+        """Let the time index say what the latest time is."""
+        if latest.timestamp >= 0:
+            self.times.append(latest.timestamp, latest.offset - self._base_offset)
+
+    def load(self, segment_size: int) -> None:
+        """Have the indexes in memory. Raises WrongIndexError when one is missing or damaged."""
+        if self._offsets is not None:
+            return
+        self._offsets_saved = self._times_saved = 0
+        self.is_trusted = False
+        try:
+            offsets = OffsetIndex.from_bytes(
+                self._files.read_bytes(self._name(OFFSET_INDEX)), segment_size
+            )
+            times = TimeIndex.from_bytes(self._files.read_bytes(self._name(TIME_INDEX)))
+        except FileNotFoundError:
+            raise WrongIndexError from None
+        if offsets is None or times is None:
+            raise WrongIndexError
+        self._offsets, self._times = offsets, times
+        self._offsets_saved, self._times_saved = len(offsets), len(times)
+
+    def release(self) -> None:
+        """Have nothing in memory; it must be saved."""
+        self._offsets = self._times = None
+
+    def unsaved(self) -> list[SyncItem]:
+        """Writes that bring the files up to what is in memory."""
+        if self._offsets is None:
+            return []
+        # Times first: where the offset index goes on, the time index must not end before.
+        at, self._times_saved = self._times_saved, len(self.times)
+        data, path = self.times.to_bytes(at), self._name(TIME_INDEX)
+        times = FileWrite(self._files, path, at * TIME_ENTRY_SIZE, data)
+        at, self._offsets_saved = self._offsets_saved, len(self.offsets)
+        data, path = self.offsets.to_bytes(at), self._name(OFFSET_INDEX)
+        return [times, FileWrite(self._files, path, at * OFFSET_ENTRY_SIZE, data)]
+
+    def take_place(self) -> None:
+        """The segment is part of the log now; what is in memory is not in its files yet."""
+        self._suffix = ""
+        self._offsets_saved = self._times_saved = 0
+
+    # -- going on with what is there
+
+    def resume(self, batches: Batches, offset: int) -> Resumed:
+        """Forget what is said from `offset` on; returns how far the rest reaches, a little less."""
+        try:
+            self.load(batches.size)
+        except WrongIndexError:
+            self._offsets, self._times = OffsetIndex(), TimeIndex()
+        offsets, times = self.offsets, self.times
+        slot = offsets.floor(offset - 1 - self._base_offset)
+        start, start_offset, size = 0, self._base_offset, 0
+        if slot >= 0:
+            header = batches.header_at(offsets.positions[slot])
+            if header and header.last_offset == offsets.offsets[slot] + self._base_offset:
+                size = header.size
+                start, start_offset = offsets.positions[slot] + size, header.next_offset
+        # When one entry is of another life of this file, so may be all others.
+        times.truncate(start_offset - self._base_offset)
+        latest = self._last_of(times)
+        if slot >= 0 and not self._agrees(latest, batches._replace(size=start)):
+            start, start_offset, size = 0, self._base_offset, 0
+            times.truncate(0)
+            latest = self._last_of(times)
+        offsets.truncate(start)
+        self._offsets_saved = min(self._offsets_saved, len(offsets))
+        self._times_saved = min(self._times_saved, len(times))
+        return Resumed(start, start_offset, size, latest)
+
+    def _last_of(self, times: TimeIndex) -> Latest:
+        if not times.timestamps:
+            return Latest(-1, self._base_offset)
+        return Latest(times.timestamps[-1], times.offsets[-1] + self._base_offset)
+
+    def _agrees(self, latest: Latest, batches: Batches) -> bool:
+        """Whether the latest time is that of some batches, as far as a short walk tells."""
+        if latest.timestamp < 0:
+            return False
+        seen = -1
+        try:
+            start = self._position_before(latest.offset - self._base_offset)
+            for position, header in batches.headers(start):
+                if header.last_offset == latest.offset:
+                    seen = header.max_timestamp
+                elif header.max_timestamp > latest.timestamp:
+                    return False
+                if position - start > _LATEST_WALK:
+                    break
+        except (CorruptLogError, FileNotFoundError):
+            return False
+        return seen == latest.timestamp
+
+    def _position_before(self, relative_offset: int) -> int:
+        """The position in the last entry up to an offset, without loading the index."""
+        if self._offsets is not None:
+            slot = self._offsets.floor(relative_offset)
+            return self._offsets.positions[slot] if slot >= 0 else 0
+        file = self._files.open(self._name(OFFSET_INDEX))
+        low, high = 0, file.size // OFFSET_ENTRY_SIZE
+        position = 0
+        while low < high:
+            middle = (low + high) // 2
+            entry = file.read(middle * OFFSET_ENTRY_SIZE, OFFSET_ENTRY_SIZE)
+            if int.from_bytes(entry[:4], "big") <= relative_offset:
+                position = int.from_bytes(entry[4:], "big")
+                low = middle + 1
+            else:
+                high = middle
+        return position
+
+    def _last_entry(self, kind: str, entry_size: int) -> bytes | None:
+        """The last entry of an index file; None when the whole file has to be looked at."""
+        try:
+            size = self._files.size(self._name(kind))
+            if not size or size % entry_size:
+                return None
+            entry = self._files.open(self._name(kind)).read(size - entry_size, entry_size)
+        except FileNotFoundError:
+            return None
+        return entry if entry.strip(b"\0") else None
+
+    # -- look-ups; they raise WrongIndexError and CorruptLogError
+
+    def latest(self, batches: Batches) -> Latest:
+        """The latest time: the last entry, if the batch that it names agrees, and the few kB behind
+        that one."""
+        entry = self._last_entry(TIME_INDEX, TIME_ENTRY_SIZE)
+        times = TimeIndex.from_bytes(entry) if entry else None
+        if times is None:
+            raise WrongIndexError
+        latest = self._last_of(times)
+        if not self._agrees(latest, batches):
+            raise WrongIndexError
+        return latest
+
+    def end(self, batches: Batches) -> int:
+        """The offset behind the last batch, from the last entry and the few kB behind it."""
+        entry = self._last_entry(OFFSET_INDEX, OFFSET_ENTRY_SIZE)
+        last = OffsetIndex.from_bytes(entry, batches.size) if entry and not self._offsets else None
+        if last is not None:
+            try:
+                return self._end(batches, last)
+            except (WrongIndexError, CorruptLogError):
+                pass  # the entry may be to blame: the whole index tells
+        self.load(batches.size)
+        return self._end(batches, self.offsets)
+
+    def _end(self, batches: Batches, index: OffsetIndex) -> int:
+        end = self._base_offset
+        for place in self._walk_from(len(index) - 1, index, batches):
+            end = place.last_offset + 1
+        return end
+
+    def find(self, batches: Batches, offset: int) -> tuple[int, int]:
+        """Position and base offset of the first batch that ends at or behind `offset`; the size of
+        the segment and `offset` itself when there is none."""
+        self.load(batches.size)
+        index = self.offsets
+        for place in self._walk_from(index.floor(offset - self._base_offset), index, batches):
+            if place.last_offset >= offset:
+                return place.position, place.base_offset
+        return batches.size, offset
+
+    def cut(
+        self, batches: Batches, start: int, limit: int, *, at_least_one: bool
+    ) -> tuple[int, int]:
+        """The last batch border at or before the position `limit`, and the offset there.
+
+        With `at_least_one` it is at least the end of the batch at `start`.
+        """
+        self.load(batches.size)
+        index = self.offsets
+        slot = index.floor_position(limit)
+        if slot >= 0 and index.positions[slot] > start:
+            places = self._walk_from(slot, index, batches)
+        else:
+            places = batches.walk(start)
+        end, next_offset = start, -1
+        for position, size, base, last in places:
+            if position + size > limit and not (at_least_one and position == start):
+                return position, base
+            end, next_offset = position + size, last + 1
+        return end, next_offset
+
+    def _walk_from(self, slot: int, index: OffsetIndex, batches: Batches) -> Iterator[Place]:
+        """Walk from the batch of an entry; from the beginning for -1."""
+        if slot < 0:
+            yield from batches.walk()
+            return
+        places = batches.walk(index.positions[slot])
+        try:
+            first = next(places, None)
+        except CorruptLogError:
+            if self.is_trusted:
+                raise
+            raise WrongIndexError from None
+        if first is None or first.last_offset != index.offsets[slot] + self._base_offset:
+            raise WrongIndexError
+        yield first
+        yield from places
+
+    def older_until(self, batches: Batches, timestamp: int) -> int:
+        """An offset up to which, as the time index has it, everything is older."""
+        self.load(batches.size)
+        times = self.times
+        slot = times.floor(timestamp - 1)
+        if slot < 0:
+            return self._base_offset
+        reached = times.offsets[slot] + self._base_offset
+        if not self.is_trusted:
+            header = batches.header_at(self.find(batches, reached)[0])
+            entry = (reached, times.timestamps[slot])
+            if header is None or (header.last_offset, header.max_timestamp) != entry:
+                raise WrongIndexError
+        return reached
+
+    def base_at(self, batches: Batches, slot: int) -> int:
+        """The base offset of the batch that an entry names; that of the segment for -1."""
+        if slot < 0:
+            return self._base_offset
+        header = batches.header_at(self.offsets.positions[slot])
+        if header is None:
+            raise WrongIndexError
+        return self.offsets.offsets[slot] + self._base_offset - header.last_offset_delta

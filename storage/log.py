@@ -178,6 +178,16 @@ class Log:
         self.log_start_offset = log_start
         self.log_end_offset = self.synced_offset = log_end
         self.high_watermark = max(log_start, min(high_watermark, log_end))
+        self._check_order()
+
+    def _check_order(self) -> None:
+        """The offsets stand in the order that all else relies on.
+
+        What is before the log start has been visible, what is visible or durable is there.
+        """
+        start, end = self.log_start_offset, self.log_end_offset
+        assert start <= self.high_watermark <= end, f"{start} <= {self.high_watermark} <= {end}"
+        assert self.synced_offset <= end, f"{self.synced_offset} <= {end}"
 
     def _activate(self, segment: Segment) -> None:
         """Go on appending to a segment that was loaded. Raises CorruptLogError."""
@@ -235,6 +245,7 @@ class Log:
             placed(batch, header, base, leader_epoch), length, last, header.max_timestamp
         )
         if leader_epoch != self.epochs.latest:
+            assert leader_epoch > self.epochs.latest, "an earlier leader appends"
             self.epochs.assign(leader_epoch, base)
         # The order of these three lines lets a sync run in another thread: the bytes are written
         # before they are announced, and announced before they are counted.
@@ -448,6 +459,7 @@ class Log:
     def synced(self, offset: int) -> None:
         """Take note that everything before `offset` survives a power cut."""
         if offset > self.synced_offset:
+            assert offset <= self.log_end_offset, "more was synced than there is"
             self.synced_offset = offset
             self._changed[self] = None
 
@@ -654,6 +666,7 @@ class Log:
             self.roll()
         self.log_start_offset = offset
         self.epochs.truncate_start(offset)
+        self._check_order()
         self.segments.drop_before(offset)
         self._changed[self] = None
 
@@ -673,6 +686,9 @@ class Log:
         segments = self.segments
         number = segments.number_of(offset)
         position, base = segments[number].find(offset)
+        if base < self.log_start_offset:  # of the batch that the log begins within nothing stays
+            self.restart_at(self.log_start_offset, now_ms=now_ms)
+            return
         self._forget_from(min(base, offset))
         with self._all_or_offline():
             segments.snapshots.drop_after(self.log_end_offset)
@@ -682,6 +698,7 @@ class Log:
                 self._activate(segment)
             segment.truncate(position)
             self._finish_cut(segment, now_ms)
+        self._check_order()
 
     def restart_at(self, offset: int, *, now_ms: int) -> None:
         """Drop all records; the next one has `offset`. For a follower that is too far behind.
@@ -697,6 +714,7 @@ class Log:
             self.active = None
             self._finish_cut(self.roll(), now_ms)
             self.high_watermark = offset
+        self._check_order()
 
     def _forget_from(self, offset: int) -> None:
         """First step of a cut: nothing may go on claiming what is about to go.

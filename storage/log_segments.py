@@ -191,6 +191,10 @@ class LogSegments:
 
     def begin(self, base_offset: int, rules: SegmentRules) -> Segment:
         """Begin a new segment, and seal the one before. Raises StorageError, with nothing changed."""
+        if self._segments:  # or the files of another segment would be made anew, empty
+            last = self._segments[-1]
+            assert base_offset > last.base_offset, "two segments begin at one offset"
+            assert base_offset >= last.end_offset, "a segment begins within the one before"
         if not self.folder_exists:
             self._create_folder()
         segment = Segment.create(
@@ -240,10 +244,14 @@ class LogSegments:
         The old files go with the next checkpoint. Raises StorageError, with nothing changed.
         """
         index = self._segments.index(old[0])
+        end = index + len(old)
+        assert list(old) == self._segments[index:end], "what is replaced does not hang together"
+        assert end < len(self._segments), "the segment that is appended to is replaced"
+        assert old[0].base_offset == new.base_offset, "records before the new segment are dropped"
+        assert new.end_offset <= self._bases[end], "the new segment reaches into the next one"
         replaced = self._held(old[0])
         new.take_place()
         new.seen_ms = max(segment.seen_ms for segment in old)
-        end = index + len(old)
         for segment in old:
             segment.close()
             if segment in self._indexed:

@@ -500,6 +500,7 @@ class _Recovery:
 
     def _cut_after(self, number: int, position: int, end: int) -> None:
         """End the log in segment `number` at `position`; keep what may be worth something."""
+        assert end >= self._point, "what was synced is cut"
         segment = self._segments[number]
         keep_all, cut = self._cut is not None, self._cut or Cut()
         tail = _read_from(self._files, segment.log_path, position)

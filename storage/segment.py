@@ -182,6 +182,8 @@ class Segment:
         """Add one batch of `length` bytes. Raises StorageError and changes nothing then."""
         file = self.file.opened or self.file.keep_open()
         position = file.append(parts)
+        assert position == self.size, "the file does not end where its segment does"
+        assert last_offset >= self.end_offset, "offsets do not rise"
         if max_timestamp > self.max_timestamp:
             self.max_timestamp = max_timestamp
             self.max_timestamp_offset = last_offset

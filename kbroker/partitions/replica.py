@@ -339,6 +339,7 @@ class Replica:
 
     def _commit(self, offset: int) -> None:
         if offset > self.log.high_watermark:
+            assert offset <= self.durable_end, "more is committed than is durable here"
             ends_transactions = bool(self.log.producers.ended)
             self.log.advance_high_watermark(offset)
             if self.commits.queue:

@@ -99,3 +99,12 @@ async def test_acks_of_many_partitions_rest_on_a_sync_of_each_file(
         answer = await wire.ask(ApiKey.PRODUCE, 9, asked)
         assert [row.error_code for row in answer.responses[0].partition_responses] == [0] * count
         assert synced == {f"t-{number}" for number in range(count)}
+
+
+async def test_nothing_is_committed_that_is_not_durable(tmp_path: Path) -> None:
+    async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
+        await create_topic(wire, "t")
+        replica = broker.node.partitions.named_replica("t", 0)
+        with pytest.raises(AssertionError, match="more is committed than is durable"):
+            replica._commit(1)
+        assert replica.log.high_watermark == 0

@@ -1,0 +1,140 @@
+"""What must never be, because records would be lost by it, stops whoever is about to do it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from kbroker.storage.crash_files import CrashFiles
+from kbroker.storage.files import MemFiles
+from kbroker.storage.log import Log
+
+from .helpers import NOW, append, commit, open_log, open_manager, values
+
+
+@pytest.fixture
+def log() -> Log:
+    """Several segments, all of it committed."""
+    log = open_log(open_manager(MemFiles(), "data"))
+    for number in range(60):
+        append(log, b"value %d" % number * 10)
+    commit(log)
+    assert len(log.segments) > 3
+    return log
+
+
+def active_files(log: Log) -> bytes:
+    assert log.active is not None
+    return log._files.read_bytes(log.active.log_path)
+
+
+def test_a_batch_begins_where_the_file_ends(log: Log) -> None:
+    assert log.active is not None
+    log.active.file.opened = None
+    other = log._files.open(log.active.log_path)
+    other.append([b"somebody else"])
+    end = log.log_end_offset
+    with pytest.raises(AssertionError, match="does not end where its segment does"):
+        append(log, b"lost in the middle")
+    assert log.log_end_offset == end
+
+
+def test_offsets_of_a_segment_rise(log: Log) -> None:
+    log.log_end_offset -= 2
+    with pytest.raises(AssertionError, match="offsets do not rise"):
+        append(log, b"again")
+
+
+def test_an_earlier_leader_does_not_append(log: Log) -> None:
+    append(log, b"a", leader_epoch=5)
+    with pytest.raises(AssertionError, match="earlier leader"):
+        append(log, b"b", leader_epoch=4)
+    assert log.epochs.latest == 5
+
+
+@pytest.mark.parametrize(
+    ("lower", "reason"), [(1, "begins within the one before"), (1000, "begin at one offset")]
+)
+def test_a_new_segment_does_not_empty_another_one(log: Log, lower: int, reason: str) -> None:
+    assert log.active is not None
+    before = active_files(log)
+    log.log_end_offset = max(log.active.base_offset, log.log_end_offset - lower)
+    with pytest.raises(AssertionError, match=reason):
+        log.roll()
+    assert active_files(log) == before != b""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        (lambda log: [log.segments[0], log.segments[2]], 0, "does not hang together"),
+        (lambda log: [log.active], -1, "appended to"),
+        (lambda log: [log.segments[1]], 0, "are dropped"),
+        (lambda log: [log.segments[0]], 0, "into the next"),
+    ],
+)
+def test_a_compacted_segment_stands_for_what_it_replaces(
+    log: Log, old: Callable[[Log], list[object]], new: int, reason: str
+) -> None:
+    replacement = log.segments[new]
+    replacement.end_offset += 1
+    found = values(log)
+    with pytest.raises(AssertionError, match=reason):
+        log.replace(old(log), replacement)  # type: ignore[arg-type]
+    assert values(log) == found
+
+
+def test_no_more_is_durable_than_there_is(log: Log) -> None:
+    with pytest.raises(AssertionError, match="more was synced"):
+        log.synced(log.log_end_offset + 1)
+
+
+def test_what_was_not_visible_is_not_deleted(log: Log) -> None:
+    log.high_watermark = 3
+    with pytest.raises(AssertionError, match="<= 3 <="):
+        log._start_at(10)
+    assert values(log, 10), "no segment was given up"
+
+
+def test_a_cut_leaves_the_offsets_in_order(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A defect is planted: a cut that forgets the high watermark."""
+    forget = Log._forget_from
+
+    def without_high_watermark(log: Log, offset: int) -> None:
+        before = log.high_watermark
+        forget(log, offset)
+        log.high_watermark = before
+
+    monkeypatch.setattr(Log, "_forget_from", without_high_watermark)
+    with pytest.raises(AssertionError, match="0 <= 60 <= 20"):
+        log.truncate_to(20, now_ms=NOW)
+
+
+def test_a_cut_within_the_first_batch_leaves_an_empty_log() -> None:
+    """A batch goes as a whole, also when the log begins within it."""
+    files = CrashFiles()
+    log = open_log(open_manager(files))
+    append(log, *(b"%d" % number for number in range(10)))
+    commit(log)
+    log.delete_records_before(5)
+    log.truncate_to(7, now_ms=NOW)
+    assert (log.log_start_offset, log.high_watermark, log.log_end_offset) == (5, 5, 5)
+    append(log, b"next")
+    commit(log)
+    again = open_log(open_manager(files.crashed("drop", 0)))
+    assert (again.log_start_offset, values(again)) == (5, [b"next"])
+
+
+def test_recovery_does_not_cut_what_was_synced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A defect is planted: recovery believes that records end before the recovery point."""
+    files = CrashFiles()
+    manager = open_manager(files)
+    log = open_log(manager)
+    for number in range(5):
+        append(log, b"%d" % number)
+    commit(log)
+    manager.checkpoint(NOW).run()
+    monkeypatch.setattr("kbroker.storage.recovery._Recovery._scan", lambda *_: (3, 10))
+    with pytest.raises(AssertionError, match="what was synced is cut"):
+        open_log(open_manager(files.crashed("drop", 0)))

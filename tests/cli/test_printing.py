@@ -36,8 +36,19 @@ PRINTED = r"evil\x1b[2J\x9b31m\x7f\r\nFORGED \u202e\u2028\U000e0041"
 OTHER, OPEN = f"other {EVIL}", f"open {EVIL}"
 """A group that only has offsets, and a transactional id."""
 FORMS = [[], *(["-o", form.value] for form in Format)]
-NOTHING: list[list[str]] = []
-"""It prints what its user wrote, or what is on this machine, or numbers."""
+SILENT = (
+    *("serve", "run", "health", "completion", "new pipeline", "clock advance", "demo"),
+    *(f"config {verb}" for verb in ("explain", "show", "set", "unset")),
+    *(f"log {verb}" for verb in ("verify", "repair", "adopt")),
+    *(f"fault {verb}" for verb in ("arm", "hits", "disarm")),
+    *(f"spark {verb}" for verb in ("packages", "doctor")),
+    *(f"profile {verb}" for verb in ("list", "use", "create")),
+    *(f"lake {verb}" for verb in ("archive", "merge", "check", "set-aside")),
+    *(f"cluster {verb}" for verb in ("grow", "shrink", "drain", "rebalance", "forget")),
+    *(f"cluster link {verb}" for verb in ("cut", "heal")),
+    *(f"cluster node {verb}" for verb in ("list", "stop", "crash", "start", "add", "remove")),
+)
+"""Commands that print what their user wrote, or what is on this machine, or numbers."""
 
 
 def commands(data: Path) -> dict[str, list[list[str]]]:
@@ -83,38 +94,8 @@ def commands(data: Path) -> dict[str, list[list[str]]]:
         "explain transaction": [[OPEN], [EVIL]],
         "control": [["group", f"group={EVIL}"], ["report"], ["delete_topic", f"name={EVIL}"]],
         "fault check": [[]],
-        **dict.fromkeys(
-            [
-                *[
-                    "serve",
-                    "run",
-                    "health",
-                    "config explain",
-                    "config show",
-                    "completion",
-                    "new pipeline",
-                ],
-                *[
-                    "config set",
-                    "config unset",
-                    "log verify",
-                    "log repair",
-                    "log adopt",
-                    "fault arm",
-                    "fault hits",
-                ],
-                *["fault disarm", "clock advance", "demo", "spark packages", "spark doctor"],
-                *["profile list", "profile use", "profile create", "lake archive", "lake merge"],
-                *["lake check", "lake set-aside", "cluster grow", "cluster shrink"],
-                *["cluster drain", "cluster rebalance", "cluster forget", "cluster link cut"],
-                *["cluster link heal", *(f"cluster node {verb}" for verb in NODE_VERBS)],
-            ],
-            NOTHING,
-        ),
+        **{name: [] for name in SILENT},
     }
-
-
-NODE_VERBS = ("list", "stop", "crash", "start", "add", "remove")
 
 
 def leaves(command: click.Command, path: str = "") -> Iterator[str]:

@@ -4,31 +4,14 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
-from typing import Any, TypeVar
 
-from kbroker.coordinator import (
-    ClientInfo,
-    GroupCoordinator,
-    GroupSettings,
-    Parked,
-    Result,
-    hash_partition,
-)
+from kbroker.coordinator import GroupCoordinator, GroupSettings, Parked, hash_partition
 from kbroker.coordinator.coordinator import GROUPS_AT_ONCE
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.group_metadata import GroupMetadataKey, encode_key
-from kbroker.protocol.messages.groups import (
-    HeartbeatRequest,
-    JoinGroupRequest,
-    LeaveGroupRequest,
-    SyncGroupRequest,
-)
-from kbroker.protocol.messages.offsets import OffsetDeleteRequest
 
-from .harness import SESSION_MS, FakeTopics, Harness, subscription, travel
-
-T = TypeVar("T")
+from .harness import SESSION_MS, FakeTopics, Harness
+from .random_requests import RandomRequests
 
 
 def test_groups_have_the_partition_that_kafka_gives_them() -> None:
@@ -136,122 +119,15 @@ def test_only_the_first_answer_of_a_slot_counts() -> None:
 
 def test_no_request_raises() -> None:
     """Fields at random, from a small set of values that make them meet, and from the extremes."""
-    rng = random.Random(5)
     h = Harness(GroupSettings(group_size_max=3))
-    known: list[str] = [""]
+    requests = RandomRequests(random.Random(5))
     answered = Counter[str]()
-
-    def text() -> str:
-        return rng.choice(["", "g", "range", "consumer", "orders", "x\n" * 16_000, *known[-4:]])
-
-    def mostly(usual: T, other: T) -> T:
-        return usual if rng.random() < 0.9 else other
-
-    def group() -> str:
-        return mostly(rng.choice("gh"), text())
-
-    def number(bits: int) -> int:
-        top = 2 ** (bits - 1)
-        chosen: int = rng.choice([0, 1, 2, 3, -1, 6_000, 30_000, 60_000, -top, top - 1])
-        return chosen
-
-    def maybe() -> str | None:
-        return mostly(None, text())
-
-    def blob() -> bytes:
-        return rng.choice([b"", b"\x00", subscription("orders"), rng.randbytes(20)])
-
-    def several(make: Callable[[], Any]) -> list[Any]:
-        return [make() for _ in range(rng.randrange(4))]
-
-    def join(version: int) -> Result[Any]:
-        request = JoinGroupRequest(
-            group_id=group(),
-            session_timeout_ms=mostly(10_000, number(32)),
-            rebalance_timeout_ms=number(32),
-            member_id=mostly(rng.choice(["", known[-1]]), text()),
-            group_instance_id=maybe(),
-            protocol_type=mostly("consumer", text()),
-            protocols=mostly([JoinGroupRequest.Protocol(name="a")], [])
-            + several(lambda: JoinGroupRequest.Protocol(name=text(), metadata=blob())),
-            reason=maybe(),
-        )
-        client = ClientInfo(text(), text())
-        result = h.coordinator.join(travel(request, version), client, h.now, version)
-        response = result.response
-        if isinstance(response, Parked) or (
-            response is not None and response.error_code == ErrorCode.MEMBER_ID_REQUIRED
-        ):
-            known.append(response.member_id)
-        return result
-
-    def sync(version: int) -> Result[Any]:
-        request = SyncGroupRequest(
-            group_id=group(),
-            generation_id=number(32),
-            member_id=known[-1],
-            group_instance_id=maybe(),
-            protocol_type=maybe(),
-            protocol_name=maybe(),
-            assignments=several(
-                lambda: SyncGroupRequest.Assignment(member_id=text(), assignment=blob())
-            ),
-        )
-        return h.coordinator.sync(travel(request, version), h.now, version)
-
-    def heartbeat(version: int) -> Result[Any]:
-        request = HeartbeatRequest(
-            group_id=group(),
-            generation_id=number(32),
-            member_id=known[-1],
-            group_instance_id=maybe(),
-        )
-        return h.coordinator.heartbeat(travel(request, min(version, 4)), h.now)
-
-    def leave(version: int) -> Result[Any]:
-        request = LeaveGroupRequest(
-            group_id=group(),
-            member_id=text(),
-            members=several(
-                lambda: LeaveGroupRequest.Member(member_id=text(), group_instance_id=maybe())
-            ),
-        )
-        return h.coordinator.leave(travel(request, version), h.now, version)
-
-    def commit(version: int) -> Result[Any]:
-        request = h.commit_request(
-            {(text(), number(32)): number(64) for _ in range(3)},
-            text(),
-            number(32),
-            group=group(),
-            instance=maybe(),
-            metadata=maybe(),
-            retention_ms=number(64),
-            leader_epoch=number(32),
-            commit_timestamp=number(64),
-        )
-        return h.coordinator.commit_offsets(travel(request, version), h.now, version)
-
-    def delete_offsets(_: int) -> Result[Any]:
-        partition = OffsetDeleteRequest.Partition(partition_index=number(32))
-        topics = several(lambda: OffsetDeleteRequest.Topic(name=text(), partitions=[partition]))
-        return h.coordinator.delete_offsets(OffsetDeleteRequest(group_id=text(), topics=topics))
-
-    makers = {join: 9, sync: 5, heartbeat: 4, leave: 5, commit: 10, delete_offsets: 0}
     for _ in range(6_000):
-        make, newest = rng.choices(list(makers.items()), (6, 3, 2, 1, 2, 1))[0]
-        result = make(rng.randrange(newest + 1))
+        name, result = requests.send(h)
         h.settle(result)
         code = getattr(result.response, "error_code", None)
-        answered[f"{make.__name__} {'parked' if code is None else int(code)}"] += 1
-        h.describe(text())
-        h.fetch(None, group=text())
-        h.coordinator.list_groups([text()], [text()])
-        if rng.random() < 0.05:
-            h.sleep(rng.choice([0, 5_000, 40_000]))
-        if rng.random() < 0.01:
-            h.delete_groups("g", text())
-            h = h.restarted()
+        answered[f"{name} {'parked' if code is None else int(code)}"] += 1
+        h = requests.look_around(h)
     # The requests went deep: members came, waited and were refused in many ways.
     assert answered["join parked"] > 100, answered
     assert answered["heartbeat 27"] + answered["heartbeat 0"] > 0

@@ -7,13 +7,13 @@ Which transactions are open, and which were aborted, must be what the batches sa
 
 from __future__ import annotations
 
+import pickle
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic, Protocol, TypeVar
-from zlib import crc32
 
 import pytest
 
@@ -289,7 +289,8 @@ class Runs(Protocol[Promise]):
 class Enumeration(Generic[Promise]):
     """Cuts the power at each operation and counts what came of it.
 
-    `find` recovers what a cut left and compares it with what was promised.
+    `find` recovers what a cut left and compares it with what was promised. Most cuts leave one of a
+    few disks: each is recovered once for each promise, and the recovery of each is cut once.
     """
 
     def __init__(
@@ -305,8 +306,10 @@ class Enumeration(Generic[Promise]):
         self.cuts = Counter[str]()
         self.kinds = Counter[str]()
         self.cuts_in_recovery = 0
+        self.recovered = 0
         self.faults: list[str] = []
-        self._seen: dict[int, bool] = {}
+        self._disks_cut: set[int] = set()
+        self._checked: set[int] = set()
 
     def run(self, make: Callable[[Files], Runs[Promise]]) -> None:
         files = CrashFiles()
@@ -324,14 +327,9 @@ class Enumeration(Generic[Promise]):
 
     def _recover(self, disk: CrashFiles, mode: Mode, truth: Promise, operation: Operation) -> None:
         place = f"{mode} before {operation.kind} {operation.path}"
-        if self.deep and self._is_new(disk):
+        if self.deep and _is_new(self._disks_cut, disk.image()):
             disk.hook = lambda inner: self._cut_recovery(disk, mode, truth, place, inner)
         self._check(disk, truth, place)
-
-    def _is_new(self, disk: CrashFiles) -> bool:
-        """Most cuts leave one of a few disks; the recovery of each is cut once."""
-        key = crc32(repr(disk.image()).encode())
-        return not self._seen.setdefault(key, False) and not self._seen.update({key: True})
 
     def _cut_recovery(
         self, disk: CrashFiles, mode: Mode, truth: Promise, place: str, operation: Operation
@@ -341,6 +339,9 @@ class Enumeration(Generic[Promise]):
         self._check(again, truth, f"{place}, then {operation.kind} {operation.path}")
 
     def _check(self, disk: CrashFiles, truth: Promise, place: str) -> None:
+        if not _is_new(self._checked, disk.image(), truth) and disk.hook is None:
+            return
+        self.recovered += 1
         try:
             self.faults += [f"{place}: {fault}" for fault in self.find(disk, truth)]
         except Exception as error:  # noqa: BLE001 - whatever it is, it is a fault
@@ -358,9 +359,18 @@ class Enumeration(Generic[Promise]):
         cuts = ", ".join(f"{count} {mode}" for mode, count in self.cuts.items())
         kinds = ", ".join(f"{count} {kind}" for kind, count in self.kinds.most_common())
         return (
-            f"crash points: {cuts}; during recovery: {self.cuts_in_recovery}; "
-            f"operations: {kinds}; faults: {len(self.faults)}"
+            f"crash points: {cuts}; during recovery: {self.cuts_in_recovery}; recovered "
+            f"disks: {self.recovered}; operations: {kinds}; faults: {len(self.faults)}"
         )
+
+
+def _is_new(seen: set[int], *state: object) -> bool:
+    """Whether `seen` lacks a state; it has it from then on."""
+    key = hash(pickle.dumps(state))
+    if key in seen:
+        return False
+    seen.add(key)
+    return True
 
 
 def test_no_cut_loses_an_acknowledged_record(capsys: pytest.CaptureFixture[str]) -> None:

@@ -43,7 +43,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--frames",
         type=int,
-        default=int(os.environ.get("KBROKER_FUZZ_FRAMES", "20000")),
+        default=int(os.environ.get("KBROKER_FUZZ_FRAMES", "10000")),
         help="How many mutated frames tests/fuzz sends (KBROKER_FUZZ_FRAMES).",
     )
     group.addoption(

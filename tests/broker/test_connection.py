@@ -442,7 +442,7 @@ async def test_requests_that_do_not_come_on_give_their_memory_to_others(
 
 async def test_waiting_for_memory_is_not_the_fault_of_a_client() -> None:
     """The time for the first request does not run while there is no room for it."""
-    async with small_memory(first_request_timeout_ms=100) as broker:
+    async with small_memory(first_request_timeout_ms=700) as broker:
         memory = broker.node.request_memory
         other = Claim(memory, "elsewhere", lambda: None)
         other.count(600_000, 400_000)

@@ -52,7 +52,7 @@ with warnings.catch_warnings():
 
 IN_FLIGHT_MAX = 300
 """Records of one producer that wait for their ack."""
-BURST, PAUSE_SECONDS = 10, 0.01
+BURST, PAUSE_SECONDS = 10, 0.02
 VALUE_BYTES = 120
 VALUES_PER_PRODUCER = 10**9
 PLACES: list[Place] = [(topic, index) for topic, n in PARTITIONS.items() for index in range(n)]

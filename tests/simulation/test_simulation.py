@@ -20,7 +20,7 @@ from kbroker.partitions.leading import Leading
 from .clients import Violation
 from .world import Outcome, simulate, simulate_aside
 
-SEEDS = 200
+SEEDS = 60
 SEEDS_EACH = 10
 WORTHLESS_MAX = 2
 DEFECT_SEEDS = 20

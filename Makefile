@@ -1,5 +1,6 @@
 # make demo             the main job: a year of flights through the broker and Spark, checked
 # make test             everything that is tested, against its time budget
+# make quick            lint, and the unit tests without the slow ones, in three minutes
 # make examples         the programs under examples/, each with its own tests
 # make spark-test       pipelines and everything about Spark; SPARK_VERSION=4.0 on the oldest one
 # make soak PART=x      a long test that does not fit the budget
@@ -17,8 +18,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # JAVA_HOME's Java goes first, then what was unpacked because the system lacks it.
 export PATH := $(if $(JAVA_HOME),$(JAVA_HOME)/bin:)$(CURDIR)/.work/tools/bin:$(PATH)
 
-.PHONY: demo demo-test spark-test spark-environment test test-environment demo-environment examples examples-python examples-java \
-examples-pyspark soak benchmarks system-packages python-there clean
+.PHONY: demo demo-test spark-test spark-environment test quick test-environment demo-environment \
+examples examples-python examples-java examples-pyspark soak benchmarks system-packages python-there clean
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 
@@ -82,6 +83,9 @@ spark-test: needs-spark $(SPARK)-$(SPARK_VERSION)/ready
 
 test: needs-of-parts $(BIN)/ready
 	@$(BIN)/python tests/run_parts.py $(PARTS)
+
+quick: needs-lint $(BIN)/ready
+	@$(BIN)/python tests/run_parts.py lint quick
 
 examples: examples-python examples-java examples-pyspark
 

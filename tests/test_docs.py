@@ -35,6 +35,7 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
     assert not missing
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RUN)
 def test_the_commands_of_a_page_do_what_it_says(name: str, tmp_path: Path) -> None:
     folder = tmp_path / "page"

@@ -334,6 +334,7 @@ async def test_the_dirtiest_log_comes_first(start: Start, caplog: pytest.LogCapt
     assert any(text.startswith("half-0: compacted") for text in folders)
 
 
+@pytest.mark.slow
 async def test_the_process_ends_with_a_broker_that_is_killed(tmp_path: Path) -> None:
     """A second broker on the same folder must not meet it."""
     script = (

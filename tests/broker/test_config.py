@@ -180,6 +180,7 @@ def words_of_the_program() -> tuple[set[str], set[str]]:
     return names, texts
 
 
+@pytest.mark.slow
 def test_what_the_table_calls_applied_is_read_by_the_program() -> None:
     names, texts = words_of_the_program()
     attribute = attributes()

@@ -130,6 +130,7 @@ def test_files_that_may_not_grow(tmp_path: Path) -> None:
         assert "File too large" in said
 
 
+@pytest.mark.slow
 def test_a_disk_of_30_megabytes(tmp_path: Path) -> None:
     """Full, killed, started and won back; filled by somebody else while it is down, and won back."""
     server = Server(tmp_path, (), ("t:1:internal.segment.bytes=1000000",))

@@ -128,6 +128,7 @@ async def test_a_cluster_of_several_grows_on(tmp_path: Path) -> None:
         assert [each.id for each in broker.nodes] == [1, 2, 3, 4]
 
 
+@pytest.mark.slow
 async def test_growth_that_breaks_off_anywhere_leaves_one_of_two_states(
     alone: Path, tmp_path: Path
 ) -> None:

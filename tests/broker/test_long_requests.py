@@ -229,6 +229,7 @@ async def test_of_a_partition_that_is_fetched_twice_the_last_row_counts(wire: Wi
     assert [row.error_code for row in found.partitions] == [ErrorCode.OFFSET_OUT_OF_RANGE]
 
 
+@pytest.mark.slow
 async def test_settings_of_any_number_of_names_are_not_described(wire: Wire) -> None:
     cls = DescribeConfigsRequest
     rows = [cls.Resource(resource_type=32, resource_name=f"g{index}") for index in range(10_001)]

@@ -89,6 +89,7 @@ def batch_sizes(broker: Broker) -> list[int]:
 # -- topics that are deleted
 
 
+@pytest.mark.slow
 async def test_offsets_of_a_topic_go_beside_clients(broker: Broker, wire: Wire) -> None:
     await create_topic(wire, "gone")
     fill(broker, of_many_groups())
@@ -374,6 +375,7 @@ async def test_a_page_of_many_topics_is_found_in_turns(
     assert step.seconds < TURN_SECONDS_MAX, str(step)
 
 
+@pytest.mark.slow
 async def test_many_resources_are_listed_in_turns(
     broker: Broker, wire: Wire, crowded: list[str]
 ) -> None:

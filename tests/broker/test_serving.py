@@ -69,6 +69,7 @@ def said_at_start(folder: Path, *more: str, how: int = signal.SIGTERM, **setting
     return output
 
 
+@pytest.mark.slow
 def test_the_banner_tells_how_the_folder_was_left(tmp_path: Path) -> None:
     topic = ("--topic", "t:2")
     assert "0 topics" in said_at_start(tmp_path)

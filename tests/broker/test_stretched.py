@@ -39,6 +39,8 @@ from .stretching import (
     valid_requests,
 )
 
+pytestmark = pytest.mark.slow
+
 STEP_SECONDS_MAX = 0.04
 """Of a processor: several times what a turn takes, for one that is shared with others."""
 ANSWER_BYTES_MAX = 16_000_000

@@ -315,6 +315,7 @@ async def test_a_commit_is_answered_when_it_is_durable(
         assert codes == [0]
 
 
+@pytest.mark.slow
 async def test_compaction_keeps_what_transactions_committed(
     start: Start, transactions: FakeTransactions
 ) -> None:

@@ -204,6 +204,7 @@ async def test_answers_that_are_not_there_yet_count_by_their_rows() -> None:
 # -- turns
 
 
+@pytest.mark.slow
 async def test_a_turn_ends_among_many_requests_that_cost_little() -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
         asked = request(ApiKey.API_VERSIONS)
@@ -230,6 +231,7 @@ async def test_a_turn_ends_within_a_large_request() -> None:
             assert step.seconds < TURN_SECONDS_MAX, str(step)
 
 
+@pytest.mark.slow
 async def test_a_request_of_too_many_rows_is_refused(caplog: pytest.LogCaptureFixture) -> None:
     async with started(request_max_rows=5000) as broker, connected(broker.endpoint) as wire:
         await wire.ask(ApiKey.METADATA, 9, MetadataRequest(topics=names(5000)))

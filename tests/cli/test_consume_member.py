@@ -78,6 +78,7 @@ def test_it_commits_and_leaves_when_it_is_told_to_end(
     assert broker.committed("g") == {("t", 0): 3, ("t", 1): 0}
 
 
+@pytest.mark.slow
 def test_two_share_the_partitions_and_every_record_is_printed_once(
     broker: LocalBroker, start: Start
 ) -> None:
@@ -109,6 +110,7 @@ def test_places_count_where_nothing_is_committed(broker: LocalBroker, start: Sta
     assert broker.committed("g") == {("t", 0): 1, ("t", 1): 2}
 
 
+@pytest.mark.slow
 def test_what_comes_before_the_first_record_is_read_is_not_left_out(
     broker: LocalBroker, start: Start
 ) -> None:
@@ -122,6 +124,7 @@ def test_what_comes_before_the_first_record_is_read_is_not_left_out(
     assert start("-n", "1").communicate(timeout=SECONDS)[0] == "meanwhile\n"
 
 
+@pytest.mark.slow
 def test_a_member_that_was_expired_goes_on(broker: LocalBroker, start: Start) -> None:
     broker.produce("t", "first", partition=0)
     process = start("--from-beginning")

@@ -54,6 +54,7 @@ def test_the_command_finds_its_broker_with_topics_and_records(tmp_path: Path) ->
     ]
 
 
+@pytest.mark.slow
 def test_exit_status_and_messages() -> None:
     assert ran("--", "sh", "-c", "kill -9 $$").returncode == 128 + 9
     missing = ran("--", "no-such-command")

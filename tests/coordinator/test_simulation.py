@@ -23,6 +23,7 @@ STEPS = 400
 DEFECT_SEEDS = 200
 
 
+@pytest.mark.slow
 def test_nothing_goes_wrong(capsys: pytest.CaptureFixture[str]) -> None:
     work: Counter[str] = Counter()
     for seed in range(SEEDS):

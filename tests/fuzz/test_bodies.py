@@ -262,6 +262,7 @@ async def test_a_client_that_poses_as_a_follower(
     assert (await fetch(wire, topic)).high_watermark == 3
 
 
+@pytest.mark.slow
 async def test_a_request_of_a_hundred_thousand_topics(broker: Broker, wire: Wire) -> None:
     """Each is refused in its row; nothing is kept."""
     rows = [ProduceRequest.Topic(name="x", partition_data=[]) for _ in range(100_000)]

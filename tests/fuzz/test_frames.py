@@ -152,6 +152,7 @@ async def test_clients_that_never_read(broker: Broker, bystander: Wire) -> None:
     await until(lambda: len(broker.server.connections) == 1)
 
 
+@pytest.mark.slow
 async def test_idle_connections(request: pytest.FixtureRequest) -> None:
     """Two thousand of them, ten thousand in a long run; as far as open files are allowed to us."""
     wanted = 10_000 if request.config.getoption("--frames") >= 100_000 else 2_000

@@ -40,6 +40,7 @@ from .tokens import tokens
 from .world import VALID, World, make_world
 
 
+@pytest.mark.slow
 async def test_mutated_frames(request: pytest.FixtureRequest) -> None:
     seed = request.config.getoption("--seed")
     frames = request.config.getoption("--frames")
@@ -53,6 +54,7 @@ async def test_mutated_frames(request: pytest.FixtureRequest) -> None:
     assert min(report.hits.values()) > frames / len(served) / 5
 
 
+@pytest.mark.slow
 async def test_mutated_frames_over_sockets(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     """A tenth of them again, to a broker on disk: whole, in pieces, cut off, with wrong lengths."""
     seed = request.config.getoption("--seed")
@@ -187,6 +189,7 @@ async def test_memory_that_grows_is_reported(monkeypatch: pytest.MonkeyPatch) ->
     assert any("memory grew" in failure for failure in report.failures)
 
 
+@pytest.mark.slow
 async def test_no_half_answer_when_the_client_goes_as_it_becomes_ready() -> None:
     rows = [DeleteRecordsRequest.Partition(partition_index=index) for index in range(30_000)]
     topic = DeleteRecordsRequest.Topic(name="missing", partitions=rows)
@@ -217,6 +220,7 @@ def test_changes_upon_changes_of_an_array_stay_small() -> None:
         assert len(message.groups_names or ()) <= 4 * ITEMS_MAX
 
 
+@pytest.mark.slow
 async def test_a_run_can_be_repeated() -> None:
     """The same seed draws the same changes of the same requests."""
     first, second = await Fuzzer(7).run(150), await Fuzzer(7).run(150)

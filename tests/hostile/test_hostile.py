@@ -8,6 +8,8 @@ import pytest
 
 from .own import attack_own_broker, wrongs
 
+pytestmark = pytest.mark.slow
+
 SECONDS = 0.3
 
 

@@ -27,6 +27,7 @@ from .load import PLACES, Load, read_back
 from .server import KEPT, TRIMMED, Restart, Server
 
 pytestmark = [
+    pytest.mark.slow,
     # kafka-python reads its own files in a way that Python 3.11 and 3.12 find old.
     pytest.mark.filterwarnings("ignore:(open|read)_text is deprecated:DeprecationWarning"),
     # It forgets to close sockets of connections that failed.

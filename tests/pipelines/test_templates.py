@@ -76,6 +76,7 @@ def test_the_command_says_what_comes_next(tmp_path: Path, monkeypatch: pytest.Mo
     assert all(kind in help_text for kind in KINDS)
 
 
+@pytest.mark.slow
 def test_projects_are_clean_as_copied(tmp_path: Path) -> None:
     """Types of PySpark are not looked at here: it may be missing."""
     for kind in KINDS:

@@ -491,6 +491,7 @@ def mutate_and_decode(
     survives(pair, data)
 
 
+@pytest.mark.slow
 def test_mutated_bytes_raise_nothing_but_decode_errors(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

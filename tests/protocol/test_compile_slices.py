@@ -101,6 +101,7 @@ def short_slices() -> Iterator[None]:
             forget()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("style", Style)
 def test_every_message_in_slices_is_the_same(style: Style) -> None:
     """The same bytes, the same values, the same count, and a pause after so many elements."""
@@ -183,6 +184,7 @@ def outcome(work: Any) -> Any:
         return f"{type(error).__name__}: {error}"
 
 
+@pytest.mark.slow
 @settings(max_examples=600)
 @given(
     pair=st.sampled_from(PAIRS),

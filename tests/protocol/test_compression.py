@@ -142,6 +142,7 @@ def test_lz4_options_of_other_writers(option: str) -> None:
             decompress(Codec.LZ4, stream, len(TEXT))
 
 
+@pytest.mark.slow
 def test_zstd_highest_level_of_a_stream_of_unknown_size() -> None:
     # What Java writes with compression.zstd.level=22: a declared window of 128 MiB.
     stream = zstandard.ZstdCompressor(level=22).compressobj()
@@ -270,6 +271,7 @@ def bomb(codec: Codec) -> bytes:
     return zstd_bomb()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", COMPRESSED)
 def test_bomb_costs_the_limit_and_a_few_chunks(codec: Codec) -> None:
     stream = bomb(codec)

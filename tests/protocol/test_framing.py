@@ -112,6 +112,7 @@ def test_a_large_frame_can_be_fed_too() -> None:
     assert [bytes(frame) for frame in reader] == [payload, b"next"]
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(st.data())
 def test_any_division_of_the_stream_gives_the_same_frames(data: st.DataObject) -> None:

@@ -160,6 +160,7 @@ def our_frame(pair: Pair, message: Message) -> tuple[bytes, int]:
     return frame, 9 if has_tags else 8
 
 
+@pytest.mark.slow
 def test_frames_are_those_of_kafka_python(capsys: pytest.CaptureFixture[str]) -> None:
     oracle = KafkaPython()
     pairs = sorted(set(declared_pairs()) & oracle.pairs())

@@ -116,6 +116,7 @@ def oracle(request: pytest.FixtureRequest) -> Oracle:
     return made
 
 
+@pytest.mark.slow
 def test_bytes_are_equal(oracle: Oracle, capsys: pytest.CaptureFixture[str]) -> None:
     started = time.monotonic()
     ours = set(declared_pairs())

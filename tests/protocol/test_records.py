@@ -740,6 +740,7 @@ def zeros(size: int) -> bytes:
     return encode_batch([Record(b"k", bytes(size), NOW)])[HEADER_SIZE:]
 
 
+@pytest.mark.slow
 def test_bombs_cost_the_limit() -> None:
     rules = ProduceRules(compacted=True, max_decompressed=4 * MIB, max_message_bytes=2 * MIB)
     content = zeros(20 * MIB)
@@ -972,6 +973,7 @@ def test_arbitrary_bytes(data: bytes) -> None:
     use_all(data[:16] + b"\x02" + data[17:])
 
 
+@pytest.mark.slow
 @given(
     codec=st.sampled_from(Codec),
     fields=st.fixed_dictionaries(

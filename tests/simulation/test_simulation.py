@@ -20,6 +20,8 @@ from kbroker.partitions.leading import Leading
 from .clients import Violation
 from .world import Outcome, simulate, simulate_aside
 
+pytestmark = pytest.mark.slow
+
 SEEDS = 60
 SEEDS_EACH = 10
 WORTHLESS_MAX = 2

@@ -200,6 +200,7 @@ def cut_everywhere(
     return scripts[0]
 
 
+@pytest.mark.slow
 def test_no_cut_loses_the_last_value_of_a_key(capsys: pytest.CaptureFixture[str]) -> None:
     cut_everywhere(Script, find_faults, capsys)
 

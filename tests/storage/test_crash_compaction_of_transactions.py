@@ -127,6 +127,7 @@ def committed(log: Log) -> Iterator[Record]:
         offset = part.next_offset
 
 
+@pytest.mark.slow
 def test_readers_of_committed_records_lose_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     script = cut_everywhere(Transactional, find_faults, capsys)
     assert len(script.truth.acked) == 5

@@ -39,6 +39,8 @@ from .helpers import (
     transaction_faults,
 )
 
+pytestmark = pytest.mark.slow
+
 RECORDS = 200
 
 ORDERS = LogConfig(

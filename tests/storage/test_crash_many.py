@@ -68,6 +68,7 @@ def find_faults(files: Files, truth: Truth) -> list[str]:
     return faults
 
 
+@pytest.mark.slow
 def test_no_cut_loses_an_acknowledged_record(capsys: pytest.CaptureFixture[str]) -> None:
     enumeration = Enumeration(find_faults, deep=False)
     enumeration.run(Script)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 
+import pytest
+
 from kbroker.storage.crash_files import CrashFiles
 from kbroker.storage.errors import StorageError
 from kbroker.storage.log import Log
@@ -79,6 +81,7 @@ def check(files: CrashFiles) -> None:
     assert offset_for_timestamp(log, NOW + 40, limit=RECORDS) == (40, NOW + 40, 1)
 
 
+@pytest.mark.slow
 def test_at_any_byte() -> None:
     refusals = [run(capacity) for capacity in range(0, 9000, 41)]
     assert sum(refusals) > 500

@@ -374,6 +374,7 @@ def find_faults(files: Files, truth: Promise) -> list[str]:
     return faults
 
 
+@pytest.mark.slow
 def test_a_crash_in_any_step_leaves_one_log() -> None:
     enumeration = Enumeration(find_faults, deep=True)
     enumeration.run(MoveScript)

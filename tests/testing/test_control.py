@@ -509,6 +509,7 @@ def test_the_command_line_has_every_word_of_a_fault() -> None:
     assert [name for name in EFFECTS if name not in (told.help or "") and name != "pass"] == []
 
 
+@pytest.mark.slow
 def test_the_command_line(ready: dict[str, Any], order: Orders) -> None:
     def kbroker(*words: str, status: int = 0) -> str:
         done = subprocess.run(
@@ -632,6 +633,7 @@ def test_who_says_nothing_does_not_stay() -> None:
     trio.run(main, clock=clock)
 
 
+@pytest.mark.slow
 def test_the_token_is_its_owners(tmp_path: Path) -> None:
     path = tmp_path / "token"
     flags = ("--control-token-file", str(path))
@@ -651,6 +653,7 @@ def test_the_token_is_its_owners(tmp_path: Path) -> None:
     assert not own.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("content", "mode", "error"),
     [

@@ -63,6 +63,7 @@ def use(broker: LocalBroker) -> None:
     broker.wait_for("orders")
 
 
+@pytest.mark.slow
 def test_brokers_of_one_thread(tmp_path: Path) -> None:
     before = Traces()
     thread = BrokerThread()

@@ -12,6 +12,8 @@ import pytest
 
 from kbroker.testing import LocalBroker, Snapshot
 
+pytestmark = pytest.mark.slow
+
 Run = Callable[..., pytest.RunResult]
 
 

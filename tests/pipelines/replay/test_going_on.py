@@ -106,6 +106,7 @@ def wait_for_some(broker: LocalBroker, topic: str, count: int) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("topic", "source"), [("copy", "topic"), ("two", "topic"), ("two", "lines")]
 )

@@ -6,8 +6,9 @@ import os
 import re
 import subprocess
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from harness.brokers import Broker
@@ -17,7 +18,13 @@ from harness.tools import COMMANDS
 
 CLIENT = "librdkafka's own"
 SECONDS = 1_500
-ROW = re.compile(r"^\|\s*(\d{4}_\w+)\s*\|\s*(PASSED|FAILED|SKIPPED)\s*\|", re.MULTILINE)
+PASSED, FAILED, SKIPPED = "PASSED", "FAILED", "SKIPPED"
+ROW = re.compile(
+    rf"^\|\s*(\d{{4}}_\w+)\s*\|\s*({PASSED}|{FAILED}|{SKIPPED})\s*\|[^|\n]*\|(.*)$", re.MULTILINE
+)
+"""Name, verdict, seconds, and what it says of a failure or of why it was skipped."""
+LOCAL = "Filtered due to negative test flags"
+"""Why those are skipped that need no broker: the option -L leaves them out."""
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 PROPERTIES = {"num.partitions": "4"}
 OURS = {"replication.factor.clamp": "true"}
@@ -40,8 +47,33 @@ def kafka_folder(folder: Path) -> Path:
     return scripts.parent
 
 
-def run_suite(address: str, folder: Path, *options: str) -> tuple[dict[str, str], str]:
-    """Run it; returns what became of each test, and what it printed."""
+class Verdict(NamedTuple):
+    """What became of a test, and why."""
+
+    verdict: str
+    reason: str
+
+
+def verdicts_of(printed: str) -> dict[str, Verdict]:
+    """The rows of its summary, by the names of the tests."""
+    rows = ROW.findall(COLOUR.sub("", printed))
+    return {name: Verdict(verdict, reason.strip()) for name, verdict, reason in rows}
+
+
+def counts_of(verdicts: Mapping[str, Verdict]) -> str:
+    """How many there are of each verdict, and of each reason to skip one."""
+    counts = Counter(each.verdict for each in verdicts.values())
+    reasons = Counter(each.reason for each in verdicts.values() if each.verdict == SKIPPED)
+    said = [
+        f"{count} {'need no broker' if reason == LOCAL else reason or 'without a reason'}"
+        for reason, count in reasons.most_common()
+    ]
+    figures = f"{counts[PASSED]} passed, {counts[FAILED]} failed, {counts[SKIPPED]} skipped"
+    return f"{figures} ({'; '.join(said)})" if said else figures
+
+
+def run_suite(address: str, folder: Path, *options: str) -> str:
+    """Run it; returns what it printed."""
     tests = environment("librdkafka-tests") / "librdkafka" / "tests"
     conf, log = folder / "test.conf", folder / "suite.log"
     conf.write_text(
@@ -64,8 +96,7 @@ def run_suite(address: str, folder: Path, *options: str) -> tuple[dict[str, str]
             timeout=SECONDS,
             check=False,
         )
-    printed = COLOUR.sub("", log.read_text(errors="replace"))
-    return dict(ROW.findall(printed)), printed
+    return log.read_text(errors="replace")
 
 
 def test_its_own_tests(
@@ -74,10 +105,39 @@ def test_its_own_tests(
     is_kbroker = request.config.getoption("--broker") == "kbroker"
     broker = make_broker("librdkafka", PROPERTIES | (OURS if is_kbroker else {}))
     broker.start()
-    verdicts, printed = run_suite(broker.address, tmp_path, "-p3")
+    printed = run_suite(broker.address, tmp_path, "-p3")
     broker.stop()
-    counts = Counter(verdicts.values())
-    print(f"figures: on {broker.name} {dict(counts)}")
-    assert counts["PASSED"] > 80, printed[-5_000:]
-    failed = {name for name, verdict in verdicts.items() if verdict == "FAILED"}
+    verdicts = verdicts_of(printed)
+    print(f"figures: on {broker.name} {counts_of(verdicts)}")
+    passed, failed = (
+        {name for name, each in verdicts.items() if each.verdict == verdict}
+        for verdict in (PASSED, FAILED)
+    )
+    assert len(passed) > 80, printed[-5_000:]
     assert failed == (ACLS if is_kbroker else ACLS | {"0103_transactions"}), printed[-5_000:]
+
+
+# -- what it prints
+
+PRINTED = """\
+TEST 20261122120000 (bare, scenario default) SUMMARY
+#==================================================================#
+|\x1b[36m <MAIN>                                   |    PASSED | 480.001s \x1b[0m|
+|\x1b[36m 0000_unittests                           |    SKIPPED |   0.000s \x1b[0m|\x1b[36m {local}\x1b[0m
+|\x1b[36m 0004_conf                                |    SKIPPED |   0.000s \x1b[0m|\x1b[36m {local}\x1b[0m
+|\x1b[32m 0011_produce_batch                       |     PASSED |   2.503s \x1b[0m|
+|\x1b[36m 0022_consume_batch_local                 |    SKIPPED |   0.010s \x1b[0m|\x1b[36m not in quick mode\x1b[0m
+|\x1b[36m 0034_offset_reset                        |    SKIPPED |   0.000s \x1b[0m|\x1b[36m \x1b[0m
+|\x1b[31m 0081_admin                               |     FAILED |   9.120s \x1b[0m|\x1b[31m no ACLs\x1b[0m
+#==================================================================#
+"""
+
+
+def test_what_it_skips_is_counted_by_reason() -> None:
+    verdicts = verdicts_of(PRINTED.format(local=LOCAL))
+    assert len(verdicts) == 6
+    assert verdicts["0081_admin"] == (FAILED, "no ACLs")
+    assert counts_of(verdicts) == (
+        "1 passed, 1 failed, 4 skipped (2 need no broker; 1 not in quick mode; 1 without a reason)"
+    )
+    assert counts_of({"0011_produce_batch": Verdict(PASSED, "")}) == "1 passed, 0 failed, 0 skipped"

@@ -164,6 +164,24 @@ def batch(values: Iterable[bytes | Record] = (b"x",), **settings: Any) -> bytes:
     return encode_batch(records, **settings)
 
 
+def sequenced(
+    producer_id: int,
+    sequence: int,
+    values: Iterable[bytes | Record] = (b"x",),
+    *,
+    epoch: int = 0,
+    **settings: Any,
+) -> bytes:
+    """A batch of an idempotent producer; `sequence` is that of its first record (KIP-98)."""
+    return batch(
+        values,
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+        **settings,
+    )
+
+
 # -- what most tests do
 
 

@@ -40,7 +40,7 @@ def run(keep: bool, variables: tuple[str, ...], overrides: tuple[str, ...], **as
         raise click.UsageError("--disk goes with --control, and not with --keep")
     from kbroker.client.errors import first_error
     from kbroker.config import ConfigError
-    from kbroker.process.first_topics import StartFailed
+    from kbroker.process.errors import StartFailed
     from kbroker.process.running import RunOptions, run_command
 
     data_dir = tempfile.mkdtemp(prefix="kbroker-run-") if keep else None

@@ -80,7 +80,7 @@ NODES_MAX = 100
 def serve(**options: Any) -> None:
     """Run a broker until Ctrl+C or SIGTERM."""
     from kbroker.config import ConfigError
-    from kbroker.process.first_topics import StartFailed
+    from kbroker.process.errors import StartFailed
     from kbroker.process.serving import ServeOptions, run_server
 
     if options["memory"] and options["data_dir"]:

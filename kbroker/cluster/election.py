@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from .model import NO_LEADER, Partition
+from .registrations import NO_EPOCH
 
-NO_EPOCH = -1
 Epochs = Mapping[int, int]
 """Node ids and the broker epochs that they have."""
 

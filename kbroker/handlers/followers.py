@@ -7,14 +7,13 @@ from typing import NamedTuple
 import trio
 
 from kbroker.cluster import Cluster
+from kbroker.cluster.registrations import NO_EPOCH
 from kbroker.node.fetch_sessions import Target
 from kbroker.node.node import Node
 from kbroker.partitions.replica import Replica
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchRequest
 from kbroker.storage.segment import Slice
-
-NO_EPOCH = -1
 
 
 class FetchingFollower(NamedTuple):

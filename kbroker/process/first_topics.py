@@ -6,9 +6,7 @@ from kbroker.broker import Broker
 from kbroker.cluster.topics import NewTopic, create_topic
 from kbroker.protocol.errors import KafkaError
 
-
-class StartFailed(Exception):
-    """The server cannot start; the message names the cause and the next action."""
+from .errors import StartFailed
 
 
 async def create(broker: Broker, new: NewTopic, what: str) -> None:

@@ -18,7 +18,8 @@ from kbroker.cluster.topics import NewTopic
 from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.records import Record
 
-from .first_topics import StartFailed, create
+from .errors import StartFailed
+from .first_topics import create
 
 logger = logging.getLogger(__name__)
 

@@ -32,7 +32,7 @@ from kbroker.runtime.memory_errors import NEXT_ACTION, OutOfMemory, is_shortage
 from kbroker.storage.naming import LOG, META_PROPERTIES
 
 from .declared import declare
-from .first_topics import StartFailed
+from .errors import StartFailed
 from .flags import SettingFlags, kafka_environment, load_settings
 from .listeners import configured_listeners
 

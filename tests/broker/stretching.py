@@ -30,7 +30,17 @@ from kbroker.protocol.schema import MISSING, Field, Struct, fields
 from ..fuzz.harness import SENTINEL_ID, correlation, sentinel
 from ..fuzz.tokens import tokens, uvarint
 from ..fuzz.world import TRANSACTIONAL_ID, VALID, World, make_world
-from ..wire import ConnectionClosed, Topic, Wire, batch, connected, create_topic, produce, request
+from ..wire import (
+    ConnectionClosed,
+    Topic,
+    Wire,
+    batch,
+    connected,
+    create_topic,
+    produce,
+    request,
+    sequenced,
+)
 
 ITEMS = 4000
 """How long arrays are made: many turns of work for any API, and less than `request.max.rows`."""
@@ -85,7 +95,7 @@ async def make_crowd(broker: Broker, partitions: int = PARTITIONS, many: int = M
         for index in range(partitions):
             await produce(wire, wide, batch(), partition=index)
         for producer_id in range(many):
-            mine = batch(producer_id=10**6 + producer_id, producer_epoch=0, base_sequence=0)
+            mine = sequenced(10**6 + producer_id, 0)
             await produce(wire, wide, mine)
     return Crowd(world, wide, topics, groups, ids, answer.producer_id)
 

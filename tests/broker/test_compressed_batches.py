@@ -30,6 +30,7 @@ from ..wire import (
     fetch,
     produce,
     produce_request,
+    sequenced,
     values_of,
 )
 
@@ -108,7 +109,7 @@ async def test_requests_of_a_connection_keep_their_order(wire: Wire) -> None:
     sent = 0
     for number in range(60):
         value = LARGE if number % 3 else b"small"
-        data = batch([value], producer_id=7, producer_epoch=0, base_sequence=sent, codec=number % 5)
+        data = sequenced(7, sent, [value], codec=number % 5)
         if number % 10 == 9:
             data = garbage(Codec.GZIP)
         else:

@@ -34,6 +34,7 @@ from ..wire import (
     list_offset,
     produce,
     request,
+    sequenced,
     until,
 )
 
@@ -497,7 +498,7 @@ async def requests_are_refused_by_their_rows(trial: Trial) -> None:
 async def a_producer_that_is_forgotten_is_a_new_one(trial: Trial) -> None:
     ask = request(ApiKey.INIT_PRODUCER_ID, transaction_timeout_ms=1000)
     producer_id = (await trial.wire.ask(ApiKey.INIT_PRODUCER_ID, 4, ask)).producer_id
-    mine = batch(producer_id=producer_id, producer_epoch=0, base_sequence=0)
+    mine = sequenced(producer_id, 0)
     offsets = [(await produce(trial.wire, T, mine)).base_offset for _ in range(2)]
     assert offsets == [0, 0], "the second one is a duplicate"
     await trial.set_broker("producer.id.expiration.ms", "1")
@@ -512,7 +513,7 @@ async def transactions_are_not_asked_whether_they_know_of_a_partition(trial: Tri
     await trial.wire.ask(ApiKey.FIND_COORDINATOR, 3, find)
     ask = request(ApiKey.INIT_PRODUCER_ID, transactional_id="tx", transaction_timeout_ms=60_000)
     mine = (await trial.wire.ask(ApiKey.INIT_PRODUCER_ID, 4, ask)).producer_id
-    part = batch(producer_id=mine, producer_epoch=0, base_sequence=0, transactional=True)
+    part = sequenced(mine, 0, transactional=True)
     for value, code in ((None, ErrorCode.INVALID_TXN_STATE), ("false", ErrorCode.NONE)):
         await trial.set_broker("transaction.partition.verification.enable", value)
         row = await produce(trial.wire, T, part, 9, transactional_id="tx")

@@ -21,13 +21,13 @@ from ..replication.harness import place_topic, until_leader, wire_to
 from ..wire import (
     Topic,
     Wire,
-    batch,
     connected,
     create_topic,
     fetch,
     produce,
     produce_request,
     request,
+    sequenced,
     until,
     values_of,
 )
@@ -84,9 +84,7 @@ class Producer:
         return [b"%d" % number, b"%d and a half" % number]
 
     def _batch(self, number: int) -> bytes:
-        return batch(
-            self._values(number), producer_id=self.id, producer_epoch=0, base_sequence=2 * number
-        )
+        return sequenced(self.id, 2 * number, self._values(number))
 
     async def _answers(self, wire: Wire, batches: list[bytes]) -> list[tuple[int, int]]:
         """Error and offset of each batch; none waits for the answer to another one."""
@@ -102,7 +100,7 @@ async def begun(wire: Wire, topic: Topic) -> Producer:
     producer, other = await Producer.made(wire, topic), await Producer.made(wire, topic)
     await producer.send(wire, 2)
     for sequence in range(2):
-        theirs = batch([b"x"], producer_id=other.id, producer_epoch=0, base_sequence=sequence)
+        theirs = sequenced(other.id, sequence)
         assert (await produce(wire, topic, theirs)).error_code == 0
         await producer.send(wire, 3)
     return producer

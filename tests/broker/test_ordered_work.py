@@ -67,6 +67,7 @@ from ..wire import (
     produce,
     produce_request,
     request,
+    sequenced,
     until,
     values_of,
 )
@@ -467,12 +468,7 @@ async def a_marker_is_written(wire: Wire) -> Pair:
     topic = await create_topic(wire, "t")
     producer = await begin(wire)
     await wire.ask(*adding(producer, "t"))
-    records = batch(
-        producer_id=producer.producer_id,
-        producer_epoch=producer.producer_epoch,
-        base_sequence=0,
-        transactional=True,
-    )
+    records = sequenced(producer.producer_id, 0, epoch=producer.producer_epoch, transactional=True)
     await produce(wire, topic, records, transactional_id=NAME)
     cls = WriteTxnMarkersRequest
     marker = cls.Marker(

@@ -27,6 +27,7 @@ from ..wire import (
     produce,
     produce_request,
     request,
+    sequenced,
     values_of,
 )
 
@@ -192,9 +193,7 @@ async def test_a_batch_above_the_segment_size(start: Start) -> None:
 def numbered(
     sequence: int, values: list[bytes] | None = None, *, pid: int = 7, epoch: int = 0
 ) -> bytes:
-    return batch(
-        values or [b"%d" % sequence], producer_id=pid, producer_epoch=epoch, base_sequence=sequence
-    )
+    return sequenced(pid, sequence, values or [b"%d" % sequence], epoch=epoch)
 
 
 @pytest.mark.parametrize("version", VERSIONS)

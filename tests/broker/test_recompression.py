@@ -39,6 +39,7 @@ from ..wire import (
     fetch,
     produce,
     produce_request,
+    sequenced,
     until,
 )
 
@@ -95,9 +96,7 @@ async def test_requests_of_a_connection_keep_their_order(start: Start) -> None:
         await create_topic(wire, "t", configs={"compression.type": "zstd"})
         for number in range(40):
             value = HEAVY if number % 3 else LIGHT
-            records = batch(
-                [value], producer_id=7, producer_epoch=0, base_sequence=number, codec=number % 2
-            )
+            records = sequenced(7, number, [value], codec=number % 2)
             await wire.send(ApiKey.PRODUCE, 9, produce_request(T, records))
         answers = [await wire.receive() for _ in range(40)]
         rows = [answer.responses[0].partition_responses[0] for answer in answers]
@@ -107,7 +106,7 @@ async def test_requests_of_a_connection_keep_their_order(start: Start) -> None:
 
 async def test_a_retry_is_recognised(wire: Wire) -> None:
     await create_topic(wire, "t", configs={"compression.type": "gzip"})
-    records = batch([HEAVY], producer_id=7, producer_epoch=0, base_sequence=0)
+    records = sequenced(7, 0, [HEAVY])
     assert [(await produce(wire, T, records)).base_offset for _ in range(2)] == [0, 0]
 
 

@@ -23,6 +23,7 @@ from ..wire import (
     produce,
     produce_request,
     request,
+    sequenced,
     until,
 )
 
@@ -47,12 +48,8 @@ def part(
     transactional: bool = True,
 ) -> bytes:
     """A batch that is part of the producer's transaction."""
-    return batch(
-        values,
-        producer_id=producer.id,
-        producer_epoch=producer.epoch,
-        base_sequence=sequence,
-        transactional=transactional,
+    return sequenced(
+        producer.id, sequence, values, epoch=producer.epoch, transactional=transactional
     )
 
 

@@ -40,6 +40,7 @@ from ..wire import (
     produce,
     produce_request,
     request,
+    sequenced,
     until,
     values_of,
 )
@@ -101,13 +102,7 @@ class Writer:
     def batch(self, topic: Topic, *values: bytes, partition: int = 0) -> bytes:
         sequence = self.sequences.get((topic.name, partition), 0)
         self.sequences[topic.name, partition] = sequence + len(values)
-        return batch(
-            values,
-            producer_id=self.id,
-            producer_epoch=self.epoch,
-            base_sequence=sequence,
-            transactional=True,
-        )
+        return sequenced(self.id, sequence, values, epoch=self.epoch, transactional=True)
 
     async def produce(self, topic: Topic, *values: bytes, partition: int = 0) -> ErrorCode:
         """Produce without saying before to which partition."""

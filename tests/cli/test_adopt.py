@@ -34,7 +34,7 @@ from kbroker.storage.checkpoints import partition_metadata_from_bytes
 
 from ..brokers import started
 from ..limits import PROCESS_SECONDS
-from ..wire import Topic, batch, connected, fetch, metadata, produce, request, values_of
+from ..wire import Topic, batch, connected, fetch, metadata, produce, request, sequenced, values_of
 from .conftest import Cli, ReadJson, invoke
 
 META = "#\nnode.id=5\ndirectory.id=G8FncGbyQjmlmoYM5EtsLQ\nversion=1\ncluster.id={cluster}\n"
@@ -146,9 +146,9 @@ async def test_everything_goes_on(
         (group,) = await read_json("group", "describe", "g", *address)
         assert [each["current_offset"] for each in group["partitions"]] == [2, 2]
         # The producer goes on with its sequence, and no other one gets its id.
-        again = batch([b"4"], producer_id=0, producer_epoch=0, base_sequence=2)
+        again = sequenced(0, 2, [b"4"])
         assert (await produce(wire, Topic("orders"), again)).base_offset == 2
-        next_one = batch([b"6"], producer_id=0, producer_epoch=0, base_sequence=3)
+        next_one = sequenced(0, 3, [b"6"])
         assert (await produce(wire, Topic("orders"), next_one)).base_offset == 3
         assert values_of(await fetch(wire, Topic("orders"))) == [b"0", b"2", b"4", b"6"]
         init = request(ApiKey.INIT_PRODUCER_ID, transaction_timeout_ms=1000)

@@ -13,7 +13,7 @@ from kbroker.broker import Broker
 from kbroker.protocol.api_keys import ApiKey
 
 from ..brokers import started
-from ..wire import batch, connected, create_topic, produce, request
+from ..wire import connected, create_topic, produce, request, sequenced
 from .conftest import Cli, ReadJson, invoke
 
 LINES = "".join(f'{{"key": "k{n}", "value": {{"id": {n}}}, "timestamp": {n}}}\n' for n in range(20))
@@ -98,7 +98,7 @@ async def test_open_transactions_are_told(broker: Broker, cli: Cli) -> None:
         )
         init = request(ApiKey.INIT_PRODUCER_ID, transactional_id="x", transaction_timeout_ms=60_000)
         producer_id = (await wire.ask(ApiKey.INIT_PRODUCER_ID, 4, init)).producer_id
-        data = batch(producer_id=producer_id, producer_epoch=0, base_sequence=0, transactional=True)
+        data = sequenced(producer_id, 0, transactional=True)
         row = await produce(wire, topic, data, 12, transactional_id="x")
         assert row.error_code == 0
     assert "1 offsets lie behind the start of open transactions" in (await cli("audit", "t")).stdout

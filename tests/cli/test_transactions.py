@@ -12,7 +12,7 @@ from kbroker.protocol.messages.transactions import AddPartitionsToTxnRequest
 from kbroker.storage.lookups import aborted_transactions
 
 from ..brokers import started
-from ..wire import Topic, Wire, batch, connected, create_topic, produce, request
+from ..wire import Topic, Wire, connected, create_topic, produce, request, sequenced
 from .conftest import Cli, ReadJson
 
 TIMEOUT_MS = 60_000
@@ -42,7 +42,7 @@ async def begin(wire: Wire, name: str, topic: Topic, *, added: bool = True) -> i
             v3_and_below_topics=[AddPartitionsToTxnRequest.Topic(name=topic.name, partitions=[0])],
         )
         await wire.ask(ApiKey.ADD_PARTITIONS_TO_TXN, 3, add)
-    data = batch(producer_id=producer_id, producer_epoch=0, base_sequence=0, transactional=True)
+    data = sequenced(producer_id, 0, transactional=True)
     row = await produce(wire, topic, data, 9, transactional_id=name)
     assert row.error_code == 0
     return producer_id

@@ -12,12 +12,12 @@ from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.primitives import write_varint
 from kbroker.protocol.records import Record, encode_batch, read_header
 
-from ..wire import Wire, batch, create_topic, fetch, produce, values_of
+from ..wire import Wire, batch, create_topic, fetch, produce, sequenced, values_of
 from .mutate import HEADER_FIELDS
 
 VERSIONS = (3, 5, 7, 8, 9, 12, 13)
 CORRUPT, INVALID = ErrorCode.CORRUPT_MESSAGE, ErrorCode.INVALID_RECORD
-GOOD = batch([b"first", b"second"], producer_id=9, producer_epoch=0, base_sequence=0)
+GOOD = sequenced(9, 0, [b"first", b"second"])
 PLAIN = batch([b"first", b"second"])
 
 

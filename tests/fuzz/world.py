@@ -63,7 +63,7 @@ from kbroker.protocol.records import Record, encode_batch
 from kbroker.protocol.schema import ZERO_UUID
 
 from ..message_sets import messages, wrapper
-from ..wire import Topic, Wire, batch, create_topic, fetch_request, produce, request
+from ..wire import Topic, Wire, batch, create_topic, fetch_request, produce, request, sequenced
 
 TOPICS = ("plain", "compact", "stamped")
 GROUPS = ("stable", "empty", "fresh")
@@ -98,7 +98,7 @@ async def make_world(wire: Wire) -> World:
     await produce(wire, stamped, batch())
     ask = request(ApiKey.INIT_PRODUCER_ID, transaction_timeout_ms=1000)
     producer_id = (await wire.ask(ApiKey.INIT_PRODUCER_ID, 4, ask)).producer_id
-    mine = batch(producer_id=producer_id, producer_epoch=0, base_sequence=0)
+    mine = sequenced(producer_id, 0)
     await produce(wire, plain, mine)
     find = request(ApiKey.FIND_COORDINATOR, coordinator_keys=[TRANSACTIONAL_ID], key_type=1)
     await wire.ask(ApiKey.FIND_COORDINATOR, 4, find)

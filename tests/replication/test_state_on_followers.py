@@ -12,7 +12,7 @@ from kbroker.protocol.messages.transactions import WriteTxnMarkersRequest
 from kbroker.protocol.records import Record, read_records
 
 from ..brokers import started
-from ..wire import Topic, batch, fetch, produce, until
+from ..wire import Topic, batch, fetch, produce, sequenced, until
 from .harness import (
     Links,
     links,
@@ -35,13 +35,7 @@ async def part(
     broker: Broker, node_id: int, topic: Topic, sequence: int, *, transactional: bool = False
 ) -> Any:
     """Produce one batch of a producer with sequences; returns the row of the answer."""
-    records = batch(
-        [b"x", b"y"],
-        producer_id=PRODUCER,
-        producer_epoch=0,
-        base_sequence=sequence,
-        transactional=transactional,
-    )
+    records = sequenced(PRODUCER, sequence, [b"x", b"y"], transactional=transactional)
     name = "tx" if transactional else None
     async with wire_to(broker.local_node(node_id)) as wire:
         return await produce(wire, topic, records, transactional_id=name)

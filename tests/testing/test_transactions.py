@@ -17,7 +17,7 @@ from kbroker.protocol.records import read_header
 from kbroker.testing import LocalBroker, RunningBroker, WaitTimeout
 
 from ..broker.test_transactions import FIRST, NAME, PROTOCOLS, SECOND, Writer, begun, seen
-from ..wire import Topic, Wire, batch, connected, create_topic, produce, request
+from ..wire import Topic, Wire, batch, connected, create_topic, produce, request, sequenced
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
@@ -310,7 +310,7 @@ async def test_a_transaction_of_which_nobody_knows(
     broker: RunningBroker, wire: Wire, orders: Topic
 ) -> None:
     """A batch that an old broker took in after the marker."""
-    hanging = batch([b"x"], producer_id=9, producer_epoch=0, base_sequence=0, transactional=True)
+    hanging = sequenced(9, 0, transactional=True)
     replica = broker.broker.node.partitions.named_replica("orders", 0)
     replica.append(memoryview(hanging), read_header(hanging), broker.clock.log_ms())
     told = str(broker.explain.partition("orders", 0))

@@ -23,6 +23,7 @@ from ..wire import (
     metadata,
     produce,
     request,
+    sequenced,
 )
 
 ORDERS = Topic("orders")
@@ -179,7 +180,7 @@ async def test_a_fetch_that_waits_learns_that_its_position_is_gone(
 
 async def test_a_producer_that_is_fenced(broker: RunningBroker, wire: Wire) -> None:
     async def write(producer_id: int, sequence: int, epoch: int = 0) -> int:
-        data = batch(producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence)
+        data = sequenced(producer_id, sequence, epoch=epoch)
         return int((await produce(wire, ORDERS, data)).error_code)
 
     with pytest.raises(ValueError, match="there are none"):

@@ -45,6 +45,7 @@ def minimum(planned: list[str]) -> Minimum:
     )
 
 
+@pytest.mark.slow
 def test_one_output_for_every_input(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     rounds: int = request.config.getoption("rounds")
     seed: int = request.config.getoption("seed")
@@ -100,6 +101,7 @@ DEFECT_SECONDS = 60
 DEFECTS_PER_RUN, ROUNDS_FOR_ALL_DEFECTS = 1, 100
 
 
+@pytest.mark.slow
 def test_broken_brokers_are_seen(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """One of them in a test run, all in a long one."""
     rounds: int = request.config.getoption("rounds")

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import doctest
 import os
-import random
 import re
-import socket
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+
+from .ports import free_ports
 
 FENCE = re.compile(r"^```(sh|console|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 MARK = "@@@"
@@ -56,7 +56,7 @@ def commands_of(page: str) -> list[Command]:
 
 def run_page(page: str, folder: Path, seconds: float = SECONDS) -> list[str]:
     """Run the commands of a page; returns what was wrong, in words."""
-    port = _free_ports(PORTS)
+    port = free_ports(PORTS)
     for number in range(PORTS):
         page = page.replace(f"localhost:{9092 + number}", f"localhost:{port + number}")
     page = page.replace("--control-port 9099", f"--control-port {port + PORTS - 1}")
@@ -106,15 +106,3 @@ def _environ(folder: Path, port: int) -> dict[str, str]:
         "KBROKER_PROFILES": str(programs / "profiles.toml"),
         "KBROKER_EXIT_WITH_PARENT": "1",
     }
-
-
-def _free_ports(count: int) -> int:
-    """The first of some ports in a row that nobody listens on, and which no system gives away."""
-    while True:
-        first = random.randrange(20_000, 32_000 - count)
-        try:
-            for port in range(first, first + count):
-                socket.create_server(("127.0.0.1", port)).close()
-        except OSError:
-            continue
-        return first

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import socket
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from kbroker.net.server import CannotListen, Listener
 from kbroker.storage.errors import StorageError
 from kbroker.storage.naming import CLEAN_SHUTDOWN
 from tests.brokers import LOOPBACK, started
+from tests.ports import free_ports
 from tests.wire import Topic, batch, connected, fetch, produce, until, values_of
 
 pytestmark = pytest.mark.trio
@@ -35,25 +35,15 @@ async def test_each_node_has_its_port_and_its_folder(tmp_path: Path) -> None:
     assert set(os.listdir(tmp_path)) == there
 
 
-def _free_ports(count: int) -> int:
-    """The first of so many neighbours that nobody listens on."""
-    for first in range(20_000, 30_000, count):
-        with contextlib.suppress(OSError), contextlib.ExitStack() as probes:
-            for port in range(first, first + count):
-                probes.enter_context(socket.create_server(("127.0.0.1", port)))
-            return first
-    raise AssertionError("no ports are free")
-
-
 async def test_ports_of_the_next_nodes_are_those_behind() -> None:
-    port = _free_ports(3)
+    port = free_ports(3)
     listeners = [Listener("PLAINTEXT", "127.0.0.1", port)]
     async with open_broker(BrokerConfig(), data_dir=None, listeners=listeners, nodes=3) as broker:
         assert [each.endpoint.port for each in broker.nodes] == [port, port + 1, port + 2]
 
 
 async def test_listeners_whose_ports_are_too_close_are_refused() -> None:
-    port = _free_ports(4)
+    port = free_ports(4)
     listeners = [Listener("IN", "127.0.0.1", port), Listener("OUT", "127.0.0.1", port + 1)]
     with pytest.raises(CannotListen, match="let listeners be 2 ports apart"):
         async with open_broker(BrokerConfig(), data_dir=None, listeners=listeners, nodes=2):

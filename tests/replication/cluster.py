@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-import random
 import re
 import shutil
-import socket
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
@@ -23,6 +21,7 @@ from kbroker.storage.naming import LOG, META_PROPERTIES, parse_file_name
 
 from ..kill.history import Batch, Place
 from ..kill.server import HOST, KEPT, Server
+from ..ports import free_ports
 from ..wire import LATEST, ConnectionClosed, Topic, connected, list_offset, metadata, request
 
 SINGLE = "single"
@@ -68,9 +67,9 @@ class Cluster(Server):
     ) -> None:
         super().__init__(folder, settings, topics)
         self._names = names
-        self.port = _free_ports(len(NODES))
+        self.port = free_ports(len(NODES))
         self.ports = [self.port + number for number in range(len(NODES))]
-        port, token = _free_ports(1), str(folder / "control.token")
+        port, token = free_ports(1), str(folder / "control.token")
         self._control = Control(f"127.0.0.1:{port}", token)
         self._lost: list[str] = []
         orders = ("--control-port", str(port), "--control-token-file", token)
@@ -232,19 +231,3 @@ def wait_until(
     while not condition():
         assert time.monotonic() < deadline, what()
         time.sleep(pause)
-
-
-def _free_ports(count: int) -> int:
-    """The first of some ports in a row that nobody listens on now.
-
-    They are below those from which systems take the other end of a connection: while a node is down,
-    nobody else gets its port.
-    """
-    while True:
-        first = random.randrange(20_000, 32_000 - count)
-        try:
-            for port in range(first, first + count):
-                socket.create_server(("127.0.0.1", port)).close()
-        except OSError:
-            continue
-        return first

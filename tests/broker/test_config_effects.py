@@ -520,6 +520,7 @@ async def transactions_are_not_asked_whether_they_know_of_a_partition(trial: Tri
         assert row.error_code == code
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EFFECTS)
 async def test_effect(name: str, tmp_path: Path) -> None:
     async with (

@@ -509,6 +509,7 @@ async def test_current_leader_epoch(tmp_path: Path, version: int) -> None:
             assert bool(row.records) == (code == 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", range(12, 19))
 @pytest.mark.parametrize(
     ("offset", "last_epoch", "code", "diverging"),

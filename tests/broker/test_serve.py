@@ -110,6 +110,7 @@ def test_a_taken_port_names_the_flag_and_leaves_no_folder(tmp_path: Path) -> Non
     assert not (tmp_path / "d").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flags", "status", "message"),
     [

@@ -272,6 +272,7 @@ def polled(ctx: Any, asked: Any) -> Any:
     return Waiting(begin)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("handler", [at_once, as_a_coroutine, pending, ready, polled])
 async def test_a_turn_ends_within_a_large_answer(handler: Any) -> None:
     """However a handler gives it. Who answers at once has as much to say as it was asked for."""

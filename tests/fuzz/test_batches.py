@@ -87,6 +87,7 @@ BAD: dict[str, tuple[bytes | None, set[int]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("case", BAD)
 async def test_a_bad_batch_is_refused(wire: Wire, case: str, version: int) -> None:

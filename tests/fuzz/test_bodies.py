@@ -69,6 +69,7 @@ def disturbed(token: Token) -> list[bytes]:
     return [struct.pack(form, min(n, 2 ** (bits - 1) - 1)) for n in sorted(numbers)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", VALID, ids=lambda key: key.name)
 async def test_every_length_count_and_tag_of_every_version(key: ApiKey) -> None:
     """Null, empty, negative, huge and overlong ones, and text that is none, each in its place."""

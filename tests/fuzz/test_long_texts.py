@@ -59,6 +59,7 @@ def stretched(message: Any, version: int) -> Iterator[tuple[str, Any]]:
             yield f"{name} = {text[:1]!r}...", changed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", VALID, ids=lambda key: key.name)
 async def test_every_text_of_every_version(key: ApiKey) -> None:
     apis = load_apis()

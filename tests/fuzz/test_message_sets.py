@@ -100,6 +100,7 @@ async def _read_everything(wire: Wire, topic: Topic) -> None:
     assert count == end > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", [1, 2, 3])
 @pytest.mark.parametrize("magic", [0, 1])
 async def test_a_bomb_is_given_up(wire: Wire, codec: int, magic: int) -> None:

@@ -327,6 +327,7 @@ class TestDamageAnywhere:
         "../.kafka_cleanshutdown",
     )
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("clean", [True, False])
     @pytest.mark.parametrize("name", NAMES)
     def test_it_is_noticed_or_does_no_harm(self, name: str, clean: bool) -> None:

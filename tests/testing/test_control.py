@@ -158,6 +158,7 @@ def test_time_by_json(ready: dict[str, Any], order: Orders) -> None:
     kafka.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "error"),
     [

@@ -122,6 +122,7 @@ def texts(broker: LocalBroker) -> list[str]:
 # -- crash points
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["drop", "torn", "lost-name", "mixed"])
 @pytest.mark.parametrize("point", ["produce.received", "produce.appended", "produce.synced"])
 def test_a_producer_lives_through_a_crash(broker: LocalBroker, point: str, mode: Any) -> None:
@@ -147,6 +148,7 @@ def test_another_producer_lives_through_a_crash(broker: LocalBroker, point: str)
     assert values(broker) == acknowledged
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["drop", "mixed"])
 @pytest.mark.parametrize("point", ["segment.created", "index.written", "checkpoint.written"])
 def test_a_producer_lives_through_a_crash_between_segments(point: str, mode: Any) -> None:
@@ -286,6 +288,7 @@ def crash_in_start(broker: LocalBroker) -> None:
     broker.start()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("crash", [crash_in_produce, crash_in_stop, crash_in_start])
 @pytest.mark.parametrize(
     "calls",

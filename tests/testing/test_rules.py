@@ -73,6 +73,7 @@ def test_what_a_request_is_about() -> None:
     assert gone.groups == {"a", "b"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "hit"),
     [

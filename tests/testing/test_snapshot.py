@@ -163,6 +163,7 @@ def test_a_decision_in_a_snapshot_is_carried_out(broker: LocalBroker) -> None:
     broker.settled()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_open", [True, False], ids=["open", "at rest"])
 def test_no_two_producers_have_one_epoch(broker: LocalBroker, is_open: bool) -> None:
     """One that began after the snapshot is still there when another one begins after it."""

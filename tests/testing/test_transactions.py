@@ -352,6 +352,7 @@ def on_disk() -> Iterator[LocalBroker]:
         yield broker
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_committed", [True, False], ids=["commit", "abort"])
 @pytest.mark.parametrize(
     "point", ["txn.prepared", "txn.marker(1)", "txn.marker(2)", "txn.completed"]
@@ -392,6 +393,7 @@ def fence(broker: LocalBroker) -> None:
     broker.fence_producer(transactional_id=NAME)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", ["txn.prepared", "txn.marker(1)", "txn.completed"])
 @pytest.mark.parametrize("end", [time_out, expire, abort, fence])
 def test_a_crash_amid_an_end_that_the_test_asked_for(

@@ -40,6 +40,7 @@ def test_the_right_model_has_no_findings(seed: int) -> None:
     assert simulation.is_drained
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("defect", SHOWN_BY, ids=lambda defect: defect.__name__)
 def test_a_defect_is_seen(defect: type[Model]) -> None:
     findings = [check(Simulation(defect, seed).run()) for seed in range(DEFECT_SEEDS)]

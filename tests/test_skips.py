@@ -13,7 +13,7 @@ from .skips import read_listed
 SKIPPED = "import pytest\n\ndef test_a():\n    pytest.skip('not today')\n"
 
 
-def run(folder: Path, name: str, *, ci: str) -> subprocess.CompletedProcess[str]:
+def run(folder: Path, *arguments: str, ci: str) -> subprocess.CompletedProcess[str]:
     """Run tests under the rule, as `tests/run_parts.py` does."""
     environment = os.environ | {
         "CI": ci,
@@ -21,7 +21,7 @@ def run(folder: Path, name: str, *, ci: str) -> subprocess.CompletedProcess[str]
         "PYTHONPATH": str(Path(__file__).parent),
     }
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", name],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments],
         cwd=folder,
         env=environment,
         capture_output=True,
@@ -30,11 +30,15 @@ def run(folder: Path, name: str, *, ci: str) -> subprocess.CompletedProcess[str]
     )
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", ["-n0", "-n2"])
 @pytest.mark.parametrize(("ci", "status"), [("true", 1), ("false", 0)])
-def test_a_skip_that_is_not_listed_fails_in_ci_only(tmp_path: Path, ci: str, status: int) -> None:
+def test_a_skip_that_is_not_listed_fails_in_ci_only(
+    tmp_path: Path, ci: str, status: int, processes: str
+) -> None:
     (tmp_path / "test_it.py").write_text(SKIPPED)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    done = run(tmp_path, ".", ci=ci)
+    done = run(tmp_path, ".", processes, ci=ci)
     assert done.returncode == status
     assert "skipped: 1" in done.stdout
     assert "not listed in tests/skips.txt: test_it.py::test_a" in done.stdout

@@ -84,7 +84,7 @@ spark-test: needs-spark $(SPARK)-$(SPARK_VERSION)/ready
 test: needs-of-parts $(BIN)/ready
 	@$(BIN)/python tests/run_parts.py $(PARTS)
 
-quick: needs-lint $(BIN)/ready
+quick: needs-quick $(BIN)/ready
 	@$(BIN)/python tests/run_parts.py lint quick
 
 examples: examples-python examples-java examples-pyspark

@@ -305,7 +305,7 @@ JAVA_PROGRAMS = {
 
 NEEDS = (
     Need(
-        commands=("lint", "unit", "demo", "spark", "compat", "examples-java"),
+        commands=("lint", "quick", "unit", "demo", "spark", "compat", "examples-java"),
         problem=problem_of_venv,
         installed=("python3-venv",),
         unpacked=("python3-pip-whl",),

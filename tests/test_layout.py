@@ -291,6 +291,7 @@ for name in {names!r}:
 """
 
 
+@pytest.mark.slow
 def test_the_wheel_works_beside_a_project_with_the_same_folder_names(
     wheel: Path, tmp_path: Path
 ) -> None:

@@ -26,8 +26,9 @@ LEADER_CHANGES = {
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.REPLICA_NOT_AVAILABLE,
     KafkaError.OFFSET_NOT_AVAILABLE,
+    KafkaError._NOENT,  # the client's own word where the metadata name no leader
 }
-"""What brokers say for a moment when a partition has another leader, or the same one anew."""
+"""What is said for a moment when a partition has another leader, or the same one anew."""
 INTERNAL = {"__consumer_offsets", "__transaction_state", "__share_group_state"}
 """A pattern does not select them, as with the connector; by name they can be read."""
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.metadata import MetadataResponse
 from kbroker.spark.source import arrow, wire
 from kbroker.spark.source.loss import DataLoss
 from kbroker.spark.source.offsets import OffsetRange
@@ -57,6 +60,27 @@ def test_a_leader_that_has_changed_is_asked_again(shared: LocalBroker, error: st
     fault = shared.fault("ListOffsets", error=error, topic=error).times(2)
     assert cluster.latest([(error, 0)], {}) == {(error, 0): 2}
     assert fault.hits == 2
+
+
+def test_a_leader_that_is_not_known_yet_is_waited_for(shared: LocalBroker) -> None:
+    """As after a broker's start: librdkafka finds no leaders in the metadata, and asks nobody."""
+    shared.create_topic("leaderless")
+    produce(shared, "leaderless", ["a"])
+
+    @shared.on("Metadata", topic="leaderless", at="after")
+    def hide(response: MetadataResponse, asked: Any) -> MetadataResponse:
+        if hits[:3] != [1, 1, 1]:
+            hits.append(1)
+            for topic in response.topics:
+                for partition in topic.partitions:
+                    partition.leader_id = -1
+                    partition.error_code = ErrorCode.LEADER_NOT_AVAILABLE
+        return response
+
+    hits: list[int] = []
+    cluster = WirePartitions(options(shared))
+    assert cluster.latest([("leaderless", 0)], {}) == {("leaderless", 0): 1}
+    assert hits
 
 
 def test_control_and_aborted_records_at_the_end_do_not_hold_a_task_up(shared: LocalBroker) -> None:

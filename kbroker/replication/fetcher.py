@@ -58,6 +58,8 @@ ENDS_OF_SESSIONS = frozenset(
 )
 """The leader has forgotten our session: another one begins."""
 
+TOLD_LATE_SECONDS = 0.5
+"""How much later than a node is missed the controller may say so."""
 PATIENCE_SECONDS = 0.005
 """How long an answer may still take after a change of what is to be copied."""
 
@@ -138,8 +140,13 @@ class Fetcher:
         """
         if self._gone_since is None:
             return False
-        seconds = self._partitions.config.broker_session_timeout_ms / 1000
-        return trio.current_time() < self._gone_since + seconds
+        return trio.current_time() < self._missed_at
+
+    @property
+    def _missed_at(self) -> float:
+        """When the cluster misses a process that is gone, at the latest."""
+        assert self._gone_since is not None
+        return self._gone_since + self._partitions.config.broker_session_timeout_ms / 1000
 
     # -- the loop
 
@@ -387,7 +394,8 @@ class Fetcher:
         if is_first:
             self._lost_at = now
         # Of a process that is gone the controller speaks, as soon as it is missed.
-        if is_registered and not self._has_told and not self.finds_nobody:
+        is_missed = self._gone_since is None or now > self._missed_at + TOLD_LATE_SECONDS
+        if is_registered and not self._has_told and is_missed:
             self._has_told = True
             logger.warning(
                 "%s; what it leads (partitions copied here: %d) is not copied until it answers",

@@ -324,12 +324,13 @@ async def test_a_cordoned_folder_takes_nothing_new(client: Wire, folders: list[P
 
 
 async def test_nothing_is_created_when_all_folders_are_cordoned(
-    client: Wire, folders: list[Path]
+    two: Broker, client: Wire, folders: list[Path]
 ) -> None:
     old = await create_topic(client, "old", 2)
     for value in ("*", f"{folders[0]},{folders[1]}"):
         assert await cordon(client, value) == 0
         assert await cordoned(client) == [True, True]
+        await until(lambda: not two.node.cluster.open_ids)  # whoever creates topics knows as well
         row = CreateTopicsRequest.Topic(name="new", num_partitions=1, replication_factor=1)
         answer = await client.ask(ApiKey.CREATE_TOPICS, 7, CreateTopicsRequest(topics=[row]))
         assert answer.topics[0].error_code == ErrorCode.INVALID_REPLICATION_FACTOR

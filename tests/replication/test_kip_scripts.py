@@ -73,7 +73,7 @@ async def test_kip_101_committed_but_not_known_to_be_survives_a_restart_and_an_e
     """The follower has a committed record, but not the high watermark that says so; it restarts,
     the leader dies. Cutting to its high watermark would lose the record."""
     # It is back before anybody misses it, on a slow machine too.
-    async with started(tmp_path, nodes=2, broker_session_timeout_ms=2000) as broker:
+    async with started(tmp_path, nodes=2, broker_session_timeout_ms=5000) as broker:
         topic = await place_topic(broker, "t", 1, 2)
         await send(broker, 1, topic, b"m1")
         await until_equal(broker, "t", 1, 2)

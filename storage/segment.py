@@ -180,10 +180,10 @@ class Segment:
         self, parts: Sequence[Buffer], length: int, last_offset: int, max_timestamp: int
     ) -> None:
         """Add one batch of `length` bytes. Raises StorageError and changes nothing then."""
-        file = self.file.opened or self.file.keep_open()
-        position = file.append(parts)
-        assert position == self.size, "the file does not end where its segment does"
+        file = self.file.opened or self.file.keep_open(self.size)
+        assert file.size == self.size, "the file does not end where its segment does"
         assert last_offset >= self.end_offset, "offsets do not rise"
+        position = file.append(parts)
         if max_timestamp > self.max_timestamp:
             self.max_timestamp = max_timestamp
             self.max_timestamp_offset = last_offset
@@ -307,7 +307,7 @@ class Segment:
 
         The file stays open for the sync that makes the cut durable.
         """
-        file = self.file.opened or self.file.keep_open()
+        file = self.file.opened or self.file.keep_open(self.size)
         file.truncate(position)
         self.size = position
         self.indexes.offsets.truncate(position)

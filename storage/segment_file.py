@@ -61,9 +61,19 @@ class SegmentFile:
         if file.size:
             file.truncate(0)
 
-    def keep_open(self) -> File:
-        """Open it, and keep it open. Raises StorageError."""
-        return self._keep(self._files.open(self.path))
+    def keep_open(self, size: int) -> File:
+        """Open it, of which `size` bytes count, and keep it open. Raises StorageError.
+
+        What a failed append has left behind them, if it could not be taken back, is cut away.
+        """
+        file = self._files.open(self.path)
+        if file.size > size:
+            try:
+                file.truncate(size)
+            except StorageError:
+                file.close()
+                raise
+        return self._keep(file)
 
     def _keep(self, file: File) -> File:
         self.opened = file

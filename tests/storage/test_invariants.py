@@ -31,13 +31,23 @@ def active_files(log: Log) -> bytes:
 
 def test_a_batch_begins_where_the_file_ends(log: Log) -> None:
     assert log.active is not None
-    log.active.file.opened = None
-    other = log._files.open(log.active.log_path)
-    other.append([b"somebody else"])
-    end = log.log_end_offset
+    assert log.active.file.opened is not None
+    log.active.file.opened.append([b"somebody else"])
+    before = active_files(log)
     with pytest.raises(AssertionError, match="does not end where its segment does"):
         append(log, b"lost in the middle")
-    assert log.log_end_offset == end
+    assert active_files(log) == before
+
+
+def test_what_a_failed_append_left_behind_is_cut_away_before_the_next_one(log: Log) -> None:
+    """Where it could not be taken back at once, and the file was closed meanwhile."""
+    assert log.active is not None
+    log.active.file.opened = None
+    log._files.open(log.active.log_path).append([b"the half of a batch"])
+    append(log, b"behind it")
+    commit(log)
+    assert values(log)[-1] == b"behind it"
+    assert len(active_files(log)) == log.active.size
 
 
 def test_offsets_of_a_segment_rise(log: Log) -> None:

@@ -106,7 +106,8 @@ def test_commit_after_a_lost_answer(
     worker.admin("create_topic", name=topic)
     records = [{"value": value, "partition": 0} for value in VALUES]
     worker("produce", topic=topic, records=records)
-    worker("join", member="me", topics=[topic], group=group, session_ms=10_000)
+    # librdkafka asks for the coordinator behind its fetch: see FINDINGS.md.
+    worker("join", member="me", topics=[topic], group=group, session_ms=10_000, fetch_wait_ms=20)
     eventually(
         lambda: worker("state", member="me")["count"], lambda seen: seen == len(VALUES), "records"
     )

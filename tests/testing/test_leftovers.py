@@ -6,6 +6,7 @@ import gc
 import logging
 import tempfile
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -50,7 +51,15 @@ NOTHING = {"threads": set(), "descriptors": 0, "files": set(), "handlers": 0}
 
 
 @pytest.fixture(autouse=True)
-def _warmed_up() -> None:
+def _alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The temporary files of other processes, which run other tests, are no traces."""
+    with tempfile.TemporaryDirectory() as folder:  # with a short path, for sockets in it
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _warmed_up(_alone: None) -> None:
     """What is made once in a process and stays is no trace of a broker."""
     with LocalBroker(topics={"orders": 1}) as broker:
         use(broker)

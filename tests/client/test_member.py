@@ -107,9 +107,9 @@ async def test_it_gets_on_with_librdkafka(
             theirs[:] = [(each.topic, each.partition) for each in other.assignment()]
 
     async with trio.open_nursery() as nursery, open_member(cluster, "g", ["t"]) as member:
-        mine = await member.join()
-        nursery.start_soon(poll)
+        nursery.start_soon(poll)  # at once: it takes part in rebalances only while it is polled
         with trio.fail_after(60):
+            mine = await member.join()
             while not theirs or sorted(mine + theirs) != T:
                 if member.is_rebalancing:
                     mine = await member.join()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import time
@@ -234,7 +235,8 @@ def test_group(
     [
         (("-C", "-t", "no-such-topic", "-e"), "Unknown topic or partition"),
         (("-C", "-t", "{topic}", "-o", "1000", "-e", "-X", "auto.offset.reset=error"), "range"),
-        (("-P", "-t", "not a name"), "Invalid topic"),
+        # librdkafka says the second to who produces when it has heard of the name already.
+        (("-P", "-t", "not a name"), "Invalid topic|Local: Unknown topic"),
     ],
     ids=["unknown-topic", "beyond-the-end", "invalid-name"],
 )
@@ -245,7 +247,7 @@ def test_errors(
     admin.admin("create_topic", name=topic)
     allowed = ("-X", "allow.auto.create.topics=false") if "-C" in arguments else ()
     said = kcat(*(one.format(topic=topic) for one in arguments), *allowed, stdin="x", ok=False)
-    assert word in said
+    assert re.search(word, said)
 
 
 def test_a_port_where_nobody_listens(kcat: Kcat) -> None:

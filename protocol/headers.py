@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar
 
 from . import messages
 from .api_keys import ApiKey
-from .compile import Part, decode, encode_after, encode_in_slices
+from .compile import DETACHED_SIZE, Encoded, Part, decode, encode_after, encode_in_slices
 from .primitives import Buffer, DecodeError, skip_tags
 from .schema import Message
 
@@ -73,6 +73,11 @@ def encode_response(correlation_id: int, key: int, version: int, message: object
       EncodeError: as `compile.encode`.
     """
     header = _FLEXIBLE_RESPONSE if version in _flexible_responses(key) else _RESPONSE
+    if isinstance(message, Encoded):
+        body = message.body
+        size = header.size - _SIZE.size + len(body)
+        if size < DETACHED_SIZE:
+            return [header.pack(size, correlation_id) + body]
     out = bytearray(header.pack(0, correlation_id))
     return _framed(out, encode_after(out, message, version))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import shutil
 import signal
 import socket
@@ -13,6 +12,8 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from tests.ports import free_ports
 
 ROOT = Path(__file__).resolve().parent.parent
 START_SECONDS = 60
@@ -75,7 +76,8 @@ class Broker:
         self.folder = folder
         self.durable = durable
         self.settings = settings or {}
-        self.ports = free_ports(self.nodes)
+        first = free_ports(self.nodes)
+        self.ports = range(first, first + self.nodes)
         commands = self._commands()
         self._log = (folder / "broker.log").open("wb")
         began = time.perf_counter()
@@ -216,22 +218,6 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports in a row that nobody listens on now.
-
-    They are below those from which systems take the other end of a connection: while a node is down,
-    nobody else gets its port.
-    """
-    while True:
-        first = random.randrange(20_000, 32_000 - count)
-        try:
-            for port in range(first, first + count):
-                socket.create_server(("127.0.0.1", port)).close()
-        except OSError:
-            continue
-        return [*range(first, first + count)]
 
 
 def nodes_known(port: int) -> int:

@@ -20,9 +20,10 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from kbroker.cli.control import Control, ask
+from tests.ports import free_ports
 
 from .__main__ import arguments, document, measure, run, write_section
-from .brokers import BenchmarkFailed, Broker, Kafka, Kbroker, free_port, free_ports
+from .brokers import BenchmarkFailed, Broker, Kafka, Kbroker, free_port
 from .rows import Sample
 
 REPLICATED = {
@@ -75,7 +76,8 @@ class ThreeKafka(Kafka):
     heap = "512M"
 
     def _formats(self) -> list[tuple[Path, list[str]]]:
-        controllers = free_ports(self.nodes)
+        first = free_ports(self.nodes)
+        controllers = range(first, first + self.nodes)
         voters = ",".join(f"{n}@127.0.0.1:{port}" for n, port in enumerate(controllers, 1))
         return [
             (

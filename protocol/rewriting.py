@@ -193,7 +193,7 @@ def as_stored(
 ) -> tuple[memoryview, BatchHeader]:
     """What a client sent, checked and in the codec of its topic; returns it and its header.
 
-    Args: as for `validate_produced`.
+    Parameters: as for `validate_produced`.
 
     Raises KafkaError: as `validate_produced` and `recompressed`.
     """

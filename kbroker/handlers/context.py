@@ -48,8 +48,8 @@ class Context:
     """One request's surroundings.
 
     `version` is that of the request and of its response, `rows` how many array elements the request
-    has. Who goes over what the request names pauses
-    with `turn` on the way, because others want their turn as well.
+    has. Who goes over what the request names pauses with `turn` on the way, because others want
+    their turn as well.
     """
 
     __slots__ = ("apis", "client_id", "node", "peer", "rows", "turn", "version")

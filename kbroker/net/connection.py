@@ -10,9 +10,9 @@ needed: the writer is idle only while it waits for the reader to hand over, and 
 task is alone.
 
 What was read is finished: when the client goes, the requests that are here already are still carried
-out, in order, and their answers dropped; only what just asks for an answer is left out. One client does not hold up the others: the reader lets them
-have their turn after some milliseconds, in large requests and answers as well, and it stops while the
-client does not take the answers that it has.
+out, in order, and their answers dropped; only what just asks for an answer is left out. One client
+does not hold up the others: the reader lets them have their turn after some milliseconds, in large
+requests and answers as well, and it stops while the client does not take the answers that it has.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 # make examples         the programs under examples/, each with its own tests
 # make spark-test       pipelines and everything about Spark; SPARK_VERSION=4.0 on the oldest one
 # make soak PART=x      a long test that does not fit the budget
-# make benchmarks       side by side with Apache Kafka, one table; with ARGS="--against REF" beside a commit
+# make benchmarks       side by side with Apache Kafka and kfake, one table; with ARGS="--against REF" beside a commit
 # make system-packages  what all of these need from the operating system; each sets it up by itself
 
 PYTHON ?= python3

@@ -1,6 +1,6 @@
-"""`python -m benchmarks`: kbroker and Apache Kafka in turns, then one table.
+"""`python -m benchmarks`: kbroker, Apache Kafka and kfake in turns, then one table.
 
-With `--against REF` the kbroker of that commit takes Kafka's place.
+With `--against REF` the kbroker of that commit takes the place of the others.
 """
 
 from __future__ import annotations
@@ -13,22 +13,25 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from .against import checkout, kbroker_at, slower_rows, verdict
-from .brokers import ROOT, BenchmarkFailed, Broker, Kafka, Kbroker, kafka_jars
+from .brokers import ROOT, BenchmarkFailed, Broker, Kafka, Kbroker, Kfake, kafka_jars
 from .rows import SIZES, TRANSACTING, Sample
-from .table import PEER, lines
+from .table import PEERS, lines
 
-BROKERS: Mapping[str, type[Broker]] = {"kbroker": Kbroker, "kafka": Kafka}
+BROKERS: Mapping[str, type[Broker]] = {"kbroker": Kbroker, "kafka": Kafka, "kfake": Kfake}
 RESULTS = Path(__file__).parent / "results"
 DOCUMENT = ROOT / "docs/benchmarks.md"
 SECTION = "<!-- what follows is written by benchmarks.replicated -->"
 IDLE_SECONDS = 1
+WARM_SECONDS, WARM_SECONDS_AGAINST = 60, 2
+"""For how long there is load before anything counts: a JVM compiles all through its first minute,
+Python never does."""
 DURABILITY = {False: "os", True: "fsync"}
 HEADINGS = {
     False: "Without fsync (kbroker `flush.policy=os`, Kafka as it comes)",
@@ -36,14 +39,15 @@ HEADINGS = {
 }
 OUR_HEADINGS = {False: "Without fsync (`flush.policy=os`)", True: "With fsync before each ack"}
 INTRODUCTION = """\
-Made by `make benchmarks`. Both brokers ran in turns on the same machine with the same clients.
-Ratios above 1 mean that kbroker is ahead, whatever the unit; those below are bold. CPU is the
-processor time of the broker's process.
+Made by `make benchmarks`. The brokers ran in turns on the same machine with the same clients, each
+warmed by a minute of the same load before anything counted. A ratio above 1 means that kbroker is
+ahead, whatever the unit; those below are bold. CPU is the processor time of the broker's process.
+kfake has a data folder, and `SyncWrites` where records are synced before the ack.
 """
 
 
 def main() -> None:
-    parser = arguments("benchmarks", __doc__)
+    parser = arguments("benchmarks", __doc__, BROKERS)
     parser.add_argument("--against", metavar="REF", help="a commit: which rows were faster there")
     options = parser.parse_args()
     if options.against:
@@ -62,12 +66,13 @@ def run_against(options: argparse.Namespace) -> int:
         with checkout(options.against, ROOT) as folder:
             before = kbroker_at(folder)
             options.brokers = ["kbroker", "before"]
+            options.warm = WARM_SECONDS_AGAINST if options.warm is None else options.warm
             report = run(options, measure, {"kbroker": Kbroker, "before": before})
     except BenchmarkFailed as error:
         sys.exit(f"benchmarks: {error}")
     slower = slower_rows(report["samples"], before.name)
     title = f"# kbroker beside its commit {before.name}"
-    print(document(report, title, "", OUR_HEADINGS, before.name))
+    print(document(report, title, "", OUR_HEADINGS, [before.name]))
     print(verdict(slower, before.name))
     return 1 if slower else 0
 
@@ -85,6 +90,8 @@ def run(
         if "kafka" in options.brokers or any("java" in name for name in options.rows):
             kafka_jars()
         facts = about(options.repeat)
+        if "kfake" in options.brokers:
+            facts["kfake"] = _kfake_version()
         for repeat in range(options.repeat):
             for durable in options.durable:
                 # Who comes second finds a machine that the first one warmed up.
@@ -121,7 +128,8 @@ def measure(
         yield Sample("start", broker.start_seconds)
         time.sleep(IDLE_SECONDS)
         yield Sample("idle memory", broker.resident_bytes() / 1e6)
-        for name, run in _plan(broker, options.scale).items():
+        warm = WARM_SECONDS if options.warm is None else options.warm
+        for name, run in _plan(broker, options.scale, warm).items():
             if not options.rows or any(wanted in name for wanted in options.rows):
                 yield from run()
         yield Sample("memory", broker.resident_bytes() / 1e6)
@@ -129,14 +137,16 @@ def measure(
         broker.stop()
 
 
-def _plan(broker: Broker, scale: float) -> dict[str, Callable[[], Iterator[Sample]]]:
+def _plan(
+    broker: Broker, scale: float, warm_seconds: float
+) -> dict[str, Callable[[], Iterator[Sample]]]:
     """What is run, in order; one entry may give several rows."""
     from .java_client import JavaClient
     from .python_client import PythonClient
 
     client = PythonClient(broker, scale)
     java = JavaClient(broker, scale, client.create_topic)
-    client.warm_up()
+    client.warm_up(warm_seconds)
     plan = {
         "create topic": client.create_topics,
         "join": client.join,
@@ -174,6 +184,11 @@ def about(repeat: int) -> dict[str, str]:
     }
 
 
+def _kfake_version() -> str:
+    module = (Path(__file__).parent / "kfake/go.mod").read_text()
+    return next(line.split()[-1] for line in module.splitlines() if "/kfake v" in line)
+
+
 def _memory() -> str:
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return f"{pages / 2**30:.0f} GB"
@@ -184,13 +199,13 @@ def document(
     title: str = "# kbroker beside Apache Kafka",
     introduction: str = INTRODUCTION,
     headings: Mapping[bool, str] = HEADINGS,
-    peer: str = PEER,
+    peers: Sequence[str] = PEERS,
 ) -> str:
     """A part of the page, with both tables."""
     facts = "; ".join(f"{key}: {value}" for key, value in report["about"].items())
     parts = [title, "", introduction, facts + "."]
     for durable, heading in headings.items():
-        table = list(lines(report["samples"], durable, peer))
+        table = list(lines(report["samples"], durable, peers))
         if len(table) > 2:
             parts += ["", f"{title.split()[0]}# {heading}", "", *table]
     return "\n".join(parts) + "\n"
@@ -200,16 +215,25 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def arguments(program: str, description: str | None) -> argparse.ArgumentParser:
-    """The options that all side-by-side runs have."""
+def arguments(
+    program: str, description: str | None, brokers: Iterable[str]
+) -> argparse.ArgumentParser:
+    """The options that all side-by-side runs have; `brokers` are those that can be compared."""
     parser = argparse.ArgumentParser(prog=program, description=description)
     parser.add_argument("--repeat", type=int, default=3, help="runs of each broker (default 3)")
     parser.add_argument("--scale", type=float, default=1, help="times as many records (default 1)")
     parser.add_argument(
+        "--warm",
+        type=float,
+        metavar="SECONDS",
+        help=f"load before anything counts (default {WARM_SECONDS}; with --against "
+        f"{WARM_SECONDS_AGAINST})",
+    )
+    parser.add_argument(
         "--rows", type=_words, default=[], help="only rows with one of these words: ping,java"
     )
     parser.add_argument(
-        "--brokers", type=_words, default=["kbroker", "kafka"], help="default: kbroker,kafka"
+        "--brokers", type=_words, default=[*brokers], help=f"default: {','.join(brokers)}"
     )
     parser.add_argument(
         "--durability",

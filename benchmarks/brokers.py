@@ -1,4 +1,4 @@
-"""The two brokers that are compared, as processes whose time and memory can be read."""
+"""The brokers that are compared, as processes whose time and memory can be read."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from pathlib import Path
 from tests.ports import free_ports
 
 ROOT = Path(__file__).resolve().parent.parent
+KFAKE = ROOT / ".work/kfake"
+"""The program, once it is compiled."""
 START_SECONDS = 60
 STOP_SECONDS = 30
 LISTENER_PROPERTIES = """\
@@ -60,8 +62,8 @@ class Broker:
     """A running broker, or several nodes of one cluster. Call `stop` at the end.
 
     `durable` means that an acknowledged record was synced to the disk; `settings` are properties
-    besides those that every run needs. It is run in `root`, where Python finds kbroker. `start_seconds` is the time
-    from exec to the first answer to Metadata that names all nodes.
+    besides those that every run needs. It is run in `root`, where Python finds kbroker.
+    `start_seconds` is the time from exec to the first answer to Metadata that names all nodes.
     """
 
     name: str
@@ -204,6 +206,32 @@ class Kafka(Broker):
         path = self.folder / f"{name}.properties"
         path.write_text(text)
         return path
+
+
+class Kfake(Broker):
+    """franz-go's fake cluster with a data folder, in a process of its own."""
+
+    name = "kfake"
+
+    def _commands(self) -> list[list[str]]:
+        build_kfake()
+        sync = ["sync"] if self.durable else []
+        return [[str(KFAKE), str(self.ports[0]), str(self.folder / "data"), *sync]]
+
+
+def build_kfake() -> None:
+    """Compile kfake's program. Raises BenchmarkFailed where that does not work, or Go is missing."""
+    KFAKE.parent.mkdir(exist_ok=True)
+    command = ["go", "build", "-o", str(KFAKE), "."]
+    source = Path(__file__).parent / "kfake"
+    try:
+        done = subprocess.run(command, cwd=source, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        raise BenchmarkFailed(
+            "kfake needs Go: install it, or leave kfake out with --brokers"
+        ) from None
+    if done.returncode:
+        raise BenchmarkFailed(f"kfake cannot be compiled:\n{done.stderr}")
 
 
 def _as_installed() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Rows measured with confluent-kafka (librdkafka): the same client in the same process for both."""
+"""Rows measured with confluent-kafka (librdkafka): the same client in the same process for all."""
 
 from __future__ import annotations
 
@@ -22,6 +22,10 @@ WAIT_SECONDS = 60
 TOPICS = 15
 PING_BYTES = 200
 RECORDS_IN_TRANSACTION = 10
+WARM = "warm-up"
+WARM_BYTES = 10_000_000
+ALONE = {"linger.ms": 0, "batch.num.messages": 1}
+"""One record in each request."""
 RATE = 1000
 RATE_SECONDS = 6
 QUIET = {"log_level": 2}
@@ -57,12 +61,20 @@ class PythonClient:
         self._scale = scale
         self._admin = AdminClient({"bootstrap.servers": broker.address, **QUIET})
 
-    def warm_up(self) -> None:
-        """Let the JVM compile, and everybody open their connections."""
-        self.create_topic("warm-up")
-        self._produce("warm-up", 100, 100_000)
-        self._consume("warm-up", 100_000)
-        self._exchange(200)
+    def warm_up(self, seconds: float) -> None:
+        """The load of the rows for so long, so that a JVM compiles what they use."""
+        topics = {size: f"warm-up-{size}" for size in SIZES.values()}
+        for topic in (WARM, *topics.values()):
+            self.create_topic(topic)
+        ends = time.monotonic() + seconds
+        while True:
+            for size, topic in topics.items():
+                self._produce(topic, size, WARM_BYTES // size)
+                self._consume(topic, WARM_BYTES // size)
+            self._produce(WARM, PING_BYTES, 2000, **ALONE)
+            self._exchange(200)
+            if time.monotonic() >= ends:
+                break
 
     def create_topics(self) -> Iterator[Sample]:
         seconds = []
@@ -112,8 +124,7 @@ class PythonClient:
         """One record in each request, many requests on their way."""
         count = int(self._scale * (8000 if self._broker.durable else 40_000))
         self.create_topic("pipelined")
-        alone = {"linger.ms": 0, "batch.num.messages": 1}
-        watch = self._produce("pipelined", PING_BYTES, count, **alone)
+        watch = self._produce("pipelined", PING_BYTES, count, **ALONE)
         yield Sample("pipelined", count / watch.seconds / 1e3, watch.cpu_seconds / count * 1e6)
 
     def produce_at_rate(self) -> Iterator[Sample]:
@@ -223,7 +234,7 @@ class PythonClient:
         seconds = []
         for _ in range(count):
             began = time.perf_counter()
-            producer.produce("warm-up", value, partition=0)
+            producer.produce(WARM, value, partition=0)
             producer.flush()
             seconds.append(time.perf_counter() - began)
         return seconds

@@ -222,12 +222,15 @@ def measure_three(
         yield Sample(row, statistics.median(seconds))
 
 
+BROKERS: Mapping[str, type[Broker]] = {"kbroker": ThreeKbroker, "kafka": ThreeKafka}
+
+
 def main() -> None:
-    parser = arguments("benchmarks.replicated", __doc__)
+    parser = arguments("benchmarks.replicated", __doc__, BROKERS)
     parser.set_defaults(rows=ROWS)
     parser.add_argument("--only-failover", action="store_true", help="nothing but crashes")
     options = parser.parse_args()
-    report = run(options, measure_three, {"kbroker": ThreeKbroker, "kafka": ThreeKafka})
+    report = run(options, measure_three, BROKERS)
     text = document(report, TITLE, INTRODUCTION)
     print(text)
     if options.write:

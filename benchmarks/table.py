@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from .rows import ROWS, Row
 
-OURS, PEER = "kbroker", "Kafka"
-FLOOR = 0.7
+OURS = "kbroker"
+PEERS = ("Kafka", "kfake")
 
 
 class Cell(NamedTuple):
@@ -21,17 +21,22 @@ class Cell(NamedTuple):
     cpu: float | None
 
 
-def lines(samples: list[dict[str, Any]], durable: bool, peer: str = PEER) -> Iterator[str]:
-    """A Markdown table of all samples with this durability."""
-    yield (
-        f"| row | {OURS}: median (min to max) | {peer}: median (min to max) | ratio "
-        f"| broker CPU, {OURS} / {peer} |"
-    )
-    yield "|---|--:|--:|--:|--:|"
+def lines(
+    samples: list[dict[str, Any]], durable: bool, peers: Sequence[str] = PEERS
+) -> Iterator[str]:
+    """A Markdown table of all samples with this durability: ours, then each peer with its ratio."""
+    known = {sample["broker"] for sample in samples}
+    brokers = [OURS, *(peer for peer in peers if peer in known)]
+    heads = [f"{broker}: median (min to max)" for broker in brokers]
+    columns = ["row", heads[0]]
+    for head in heads[1:]:
+        columns += [head, "ratio"]
+    yield _joined([*columns, f"broker CPU, {' / '.join(brokers)}"])
+    yield "|---" + "|--:" * len(columns) + "|"
     for name, row in ROWS.items():
-        cells = [cell(matching(samples, name, broker, durable)) for broker in (OURS, peer)]
+        cells = [cell(matching(samples, name, broker, durable)) for broker in brokers]
         if any(cells):
-            yield _line(row, *cells)
+            yield _line(row, cells)
 
 
 def ratio(row: Row, ours: Cell, peer: Cell) -> float:
@@ -62,16 +67,24 @@ def cell(samples: Iterable[dict[str, Any]]) -> Cell | None:
     )
 
 
-def _line(row: Row, ours: Cell | None, peer: Cell | None) -> str:
-    times = ""
-    if ours and peer:
-        value = ratio(row, ours, peer)
-        times = f"{value:.2f}" if value >= 1 else f"**{value:.2f}**"
+def _line(row: Row, cells: Sequence[Cell | None]) -> str:
+    ours = cells[0]
+    columns = [row.title, _cell(ours, row.unit)]
+    for peer in cells[1:]:
+        times = ""
+        if ours and peer:
+            value = ratio(row, ours, peer)
+            times = f"{value:.2f}" if value >= 1 else f"**{value:.2f}**"
+        columns += [_cell(peer, row.unit), times]
     cpu = ""
     if row.cpu_unit:
-        pair = " / ".join(_number(one.cpu) if one and one.cpu else "-" for one in (ours, peer))
-        cpu = f"{pair} {row.cpu_unit}"
-    return f"| {row.title} | {_cell(ours, row.unit)} | {_cell(peer, row.unit)} | {times} | {cpu} |"
+        figures = (_number(one.cpu) if one and one.cpu else "-" for one in cells)
+        cpu = f"{' / '.join(figures)} {row.cpu_unit}"
+    return _joined([*columns, cpu])
+
+
+def _joined(columns: Iterable[str]) -> str:
+    return f"| {' | '.join(columns)} |"
 
 
 def _cell(found: Cell | None, unit: str) -> str:

@@ -62,7 +62,7 @@ def test_rows_that_became_slower_are_named_worst_first() -> None:
         "  0.83  one record per request, one by one: p50, without fsync (in every round)",
         "  0.93  one record per request, pipelined, with fsync (rounds overlap)",
     ]
-    table = "\n".join(lines(found, True, "abc"))
+    table = "\n".join(lines(found, True, ["abc"]))
     assert "| row | kbroker: median (min to max) | abc: median (min to max) | ratio |" in table
     assert "| **0.93** |" in table
     assert verdict([], "abc") == "No row is more than 3% slower than at abc."

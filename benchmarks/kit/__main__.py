@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.__main__ import about
-from benchmarks.brokers import ROOT, BenchmarkFailed, kafka_jars
+from benchmarks.brokers import ROOT, BenchmarkFailed, build_kfake, kafka_jars
 
-from .plugin import RESULT_VARIABLE, build_kfake
+from .plugin import RESULT_VARIABLE
 
 SUITE = "benchmarks/kit/suite.py"
 DOCUMENT = ROOT / "docs/comparison.md"

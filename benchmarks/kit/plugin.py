@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.brokers import ROOT, BenchmarkFailed, Kafka, free_port, nodes_known
+from benchmarks.brokers import KFAKE, Kafka, free_port, nodes_known
 
 if TYPE_CHECKING:
     from kbroker.testing.local import ExternalKafka
 
 RESULT_VARIABLE = "KBROKER_KIT_RESULT"
 START_SECONDS = 30
-KFAKE = ROOT / ".work/kfake"
 
 
 @pytest.fixture(scope="session")
@@ -32,16 +31,6 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ExternalKafka]:
     yield handle
     handle.close()
     process.stop()
-
-
-def build_kfake() -> None:
-    """Compile franz-go's kfake, where Go is installed. Raises BenchmarkFailed."""
-    source = Path(__file__).parent / "kfake"
-    KFAKE.parent.mkdir(exist_ok=True)
-    command = ["go", "build", "-o", str(KFAKE), "."]
-    done = subprocess.run(command, cwd=source, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise BenchmarkFailed(f"kfake cannot be compiled:\n{done.stderr}")
 
 
 @pytest.fixture(scope="session")

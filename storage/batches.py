@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.protocol.records import HEADER_SIZE, MAGIC, BatchHeader, check_crc, read_header
 
@@ -25,17 +25,34 @@ _PROBE = struct.Struct(">qi4xb6xi")
 _PROBE_SIZE = _PROBE.size
 _LENGTH_END = 12
 
+if TYPE_CHECKING:
+
+    class Position(int):
+        """A byte position in the file of a segment, which the offset of a record does not pass for.
+
+        This is for type checkers: it is `int` when it runs, for which no append and no read pays. A
+        size added to a position gives a position; with `NewType` each sum would need a call.
+        """
+
+        def __add__(self, size: int, /) -> Position: ...
+
+else:
+    Position = int
+
+BEGINNING = Position(0)
+"""Where the first batch of a segment stands."""
+
 
 class Place(NamedTuple):
     """Where a batch stands: bytes from `position`, and the offsets of its first and last record."""
 
-    position: int
+    position: Position
     size: int
     base_offset: int
     last_offset: int
 
 
-def walk(file: File, position: int, end: int) -> Iterator[Place]:
+def walk(file: File, position: Position, end: Position) -> Iterator[Place]:
     """The batches from one border to another; of each only what is needed to go on is read.
 
     Raises CorruptLogError where no batch begins or offsets go back.
@@ -44,6 +61,7 @@ def walk(file: File, position: int, end: int) -> Iterator[Place]:
     length_wanted = _SMALL_READ
     unpack = _PROBE.unpack_from
     next_offset = 0
+    base: int  # what is unpacked could be anything
     while position < end:
         at = position - chunk_at
         if at + _PROBE_SIZE > len(chunk):
@@ -62,7 +80,9 @@ def walk(file: File, position: int, end: int) -> Iterator[Place]:
         position += size
 
 
-def walk_headers(file: File, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
+def walk_headers(
+    file: File, position: Position, end: Position
+) -> Iterator[tuple[Position, BatchHeader]]:
     """As `walk`, with whole headers: position and header of each batch."""
     chunk_at, chunk = 0, b""
     for place in walk(file, position, end):
@@ -77,17 +97,17 @@ class Batches(NamedTuple):
     """The batches of a segment file, which end at the position `size`."""
 
     file: File
-    size: int
+    size: Position
 
-    def walk(self, position: int = 0) -> Iterator[Place]:
+    def walk(self, position: Position = BEGINNING) -> Iterator[Place]:
         """The batches from a border on, as `walk`."""
         return walk(self.file, position, self.size)
 
-    def headers(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
+    def headers(self, position: Position = BEGINNING) -> Iterator[tuple[Position, BatchHeader]]:
         """Position and header of each batch from a border on. Raises CorruptLogError."""
         return walk_headers(self.file, position, self.size)
 
-    def header_at(self, position: int) -> BatchHeader | None:
+    def header_at(self, position: Position) -> BatchHeader | None:
         """The header that stands at a position; None when no batch can begin there."""
         data = self.file.read(position, HEADER_SIZE)
         if len(data) < HEADER_SIZE:
@@ -97,7 +117,9 @@ class Batches(NamedTuple):
         return header if sound else None
 
 
-def read_batches(files: Files, path: str, end: int) -> Iterator[tuple[BatchHeader, memoryview]]:
+def read_batches(
+    files: Files, path: str, end: Position
+) -> Iterator[tuple[BatchHeader, memoryview]]:
     """Header and bytes of every batch up to a border, each compared with its CRC.
 
     A view is valid as long as it is held, but keeps a piece of `_LARGE_READ` bytes alive.
@@ -107,7 +129,7 @@ def read_batches(files: Files, path: str, end: int) -> Iterator[tuple[BatchHeade
     file = files.open(path)
     try:
         chunk_at, chunk = 0, b""
-        for place in walk(file, 0, end):
+        for place in walk(file, BEGINNING, end):
             at = place.position - chunk_at
             if at + place.size > len(chunk):
                 wanted = max(_LARGE_READ, place.size)
@@ -121,7 +143,7 @@ def read_batches(files: Files, path: str, end: int) -> Iterator[tuple[BatchHeade
 
 
 def check(
-    file: File, start: int, end: int, epochs: LeaderEpochs, *, gaps_allowed: bool
+    file: File, start: Position, end: Position, epochs: LeaderEpochs, *, gaps_allowed: bool
 ) -> tuple[int, int]:
     """Check everything about the batches from one border to another.
 
@@ -170,20 +192,20 @@ class Intervals:
 
     __slots__ = ("_ranges",)
 
-    def __init__(self, size: int) -> None:
-        self._ranges = [(0, size)] if size else []
+    def __init__(self, size: Position) -> None:
+        self._ranges = [(BEGINNING, size)] if size else []
 
     def __bool__(self) -> bool:
         return bool(self._ranges)
 
     @property
-    def first(self) -> tuple[int, int]:
+    def first(self) -> tuple[Position, Position]:
         return self._ranges[0]
 
-    def overlaps(self, start: int, end: int) -> bool:
+    def overlaps(self, start: Position, end: Position) -> bool:
         return any(low < end and start < high for low, high in self._ranges)
 
-    def remove(self, start: int, end: int) -> None:
+    def remove(self, start: Position, end: Position) -> None:
         cut = [(low, min(high, start)) for low, high in self._ranges]
         cut += [(max(low, end), high) for low, high in self._ranges]
         self._ranges = sorted({(low, high) for low, high in cut if low < high})

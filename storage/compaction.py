@@ -42,7 +42,7 @@ from kbroker.protocol.rewriting import (
     without_records,
 )
 
-from .batches import read_batches
+from .batches import Position, read_batches
 from .errors import StorageError
 from .files import Buffer, Files
 from .index import RELATIVE_OFFSET_MAX, AbortedTransaction
@@ -65,7 +65,7 @@ class Source(NamedTuple):
 
     base_offset: int
     end_offset: int
-    size: int
+    size: Position
 
 
 class LastEntry(NamedTuple):

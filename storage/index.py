@@ -26,6 +26,8 @@ from array import array
 from bisect import bisect_right
 from typing import NamedTuple
 
+from .batches import Position
+
 _TIME_ENTRY = struct.Struct(">qi")
 _ABORTED = struct.Struct(">hqqqq")
 OFFSET_ENTRY_SIZE = 8
@@ -51,7 +53,7 @@ class OffsetIndex:
     def __len__(self) -> int:
         return len(self.offsets)
 
-    def append(self, relative_offset: int, position: int) -> None:
+    def append(self, relative_offset: int, position: Position) -> None:
         self.offsets.append(relative_offset)
         self.positions.append(position)
 
@@ -59,11 +61,15 @@ class OffsetIndex:
         """Number of the last entry at or before an offset, -1 when there is none."""
         return bisect_right(self.offsets, relative_offset) - 1
 
-    def floor_position(self, position: int) -> int:
+    def floor_position(self, position: Position) -> int:
         """Number of the last entry at or before a position, -1 when there is none."""
         return bisect_right(self.positions, position) - 1
 
-    def truncate(self, position: int) -> None:
+    def position(self, slot: int) -> Position:
+        """Where the batch of an entry begins."""
+        return Position(self.positions[slot])
+
+    def truncate(self, position: Position) -> None:
         """Drop the entries of batches that start at or behind `position`."""
         keep = bisect_right(self.positions, position - 1)
         del self.offsets[keep:], self.positions[keep:]

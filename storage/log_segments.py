@@ -17,6 +17,7 @@ from uuid import UUID
 
 from kbroker.protocol.records import BatchHeader
 
+from .batches import BEGINNING, Position
 from .checkpoints import partition_metadata_to_bytes
 from .files import Files
 from .naming import (
@@ -120,10 +121,10 @@ class LogSegments:
 
     # -- batches
 
-    def headers_since(self, offset: int) -> Iterator[tuple[Segment, int, BatchHeader]]:
+    def headers_since(self, offset: int) -> Iterator[tuple[Segment, Position, BatchHeader]]:
         """Of the batches from an offset on: segment, position and header. Raises CorruptLogError."""
         for segment in self.since(offset):
-            start, _ = segment.find(offset) if offset > segment.base_offset else (0, 0)
+            start, _ = segment.find(offset) if offset > segment.base_offset else (BEGINNING, 0)
             for position, header in segment.headers(start):
                 yield segment, position, header
 
@@ -132,11 +133,11 @@ class LogSegments:
 
         Raises CorruptLogError.
         """
-        places: list[tuple[Segment, int]] = []
+        places: list[tuple[Segment, Position]] = []
         left = bytes_max
         for segment in reversed(self._segments[: bisect_left(self._bases, offset)]):
             stop, _ = segment.find(offset)
-            start, _ = segment.cut(0, max(stop - left, 0), at_least_one=False)
+            start, _ = segment.cut(BEGINNING, Position(max(stop - left, 0)), at_least_one=False)
             places.append((segment, start))
             left -= stop - start
             if segment is not self._segments[-1]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from kbroker.protocol.records import BatchHeader, FoundRecord, read_records
 
+from .batches import Position
 from .epochs import LeaderEpochs
 from .log import Log
 from .segment import Segment
@@ -100,7 +101,7 @@ def _latest_in(segment: Segment, epochs: LeaderEpochs) -> FoundRecord | None:
 
 
 def _records(
-    segment: Segment, position: int, header: BatchHeader, epochs: LeaderEpochs
+    segment: Segment, position: Position, header: BatchHeader, epochs: LeaderEpochs
 ) -> Iterator[FoundRecord]:
     for record in read_records(segment.batch(position, header.size, epochs)):
         yield FoundRecord(record.offset, record.timestamp, header.leader_epoch)

@@ -28,6 +28,7 @@ from uuid import UUID
 
 from kbroker.protocol.records import HEADER_SIZE, MAGIC, BatchHeader, check_crc, read_header
 
+from .batches import BEGINNING, Position
 from .checkpoints import Offsets
 from .cleaning import replaced_from_bytes
 from .epochs import UNDEFINED, LeaderEpochs
@@ -325,7 +326,7 @@ def _epoch_of(segments: list[Segment], offset: int) -> int | None:
     return None
 
 
-def _headers(segments: list[Segment], end: int) -> Iterator[tuple[Segment, int, BatchHeader]]:
+def _headers(segments: list[Segment], end: int) -> Iterator[tuple[Segment, Position, BatchHeader]]:
     for segment in segments:
         for position, header in segment.headers():
             if header.base_offset >= end:
@@ -445,7 +446,7 @@ class _Recovery:
         base = segment.base_offset
         return base == end or (base > end and self._gaps_allowed)
 
-    def _scan(self, segment: Segment, start: int, offset: int) -> tuple[int, int]:
+    def _scan(self, segment: Segment, start: Position, offset: int) -> tuple[int, Position]:
         """Check and index the batches from a position on, whose offset is given.
 
         Returns offset and position behind the last sound batch.
@@ -466,7 +467,9 @@ class _Recovery:
         segment.checks.checked(start, position)
         return offset, position
 
-    def _sound_batches(self, segment: Segment, position: int, offset: int) -> Iterator[BatchHeader]:
+    def _sound_batches(
+        self, segment: Segment, position: Position, offset: int
+    ) -> Iterator[BatchHeader]:
         file = self._files.open(segment.log_path)
         highest = segment.base_offset + RELATIVE_OFFSET_MAX
         chunk, chunk_at = b"", position
@@ -498,7 +501,7 @@ class _Recovery:
         known = self.epochs.epoch_at(header.base_offset)
         return known in (UNDEFINED, header.leader_epoch)
 
-    def _cut_after(self, number: int, position: int, end: int) -> None:
+    def _cut_after(self, number: int, position: Position, end: int) -> None:
         """End the log in segment `number` at `position`; keep what may be worth something."""
         assert end >= self._point, "what was synced is cut"
         segment = self._segments[number]
@@ -509,7 +512,7 @@ class _Recovery:
             self._files.write_atomic(path, tail)
             cut.paths.append(path)
         for later in self._segments[number + 1 :]:
-            data = _read_from(self._files, later.log_path, 0)
+            data = _read_from(self._files, later.log_path, BEGINNING)
             if cut.find(data, end) or (data and keep_all):
                 path = later.log_path + CORRUPT
                 self._files.rename(later.log_path, path)
@@ -534,7 +537,7 @@ class _Recovery:
             logger.info("%s: %d torn bytes cut at offset %d", self._log.folder, len(tail), end)
 
 
-def _read_from(files: Files, path: str, position: int) -> bytes:
+def _read_from(files: Files, path: str, position: Position) -> bytes:
     file = files.open(path)
     try:
         return file.read(position, file.size - position)

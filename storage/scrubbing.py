@@ -5,6 +5,7 @@ What was not looked through since the log was opened comes first; then a round m
 
 from __future__ import annotations
 
+from .batches import Position
 from .log import Log
 from .segment import Segment
 
@@ -26,7 +27,7 @@ def scrub(log: Log, bytes_max: int) -> int:
         return segment.scrub(bytes_max, log.epochs)
 
 
-def next_to_scrub(log: Log) -> tuple[str, int] | None:
+def next_to_scrub(log: Log) -> tuple[str, Position] | None:
     """Path and position of what `scrub` checks next; None when nothing is left."""
     segment = _first_unchecked(log)
     if segment is None or segment.checks.first_unchecked is None:

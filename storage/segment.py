@@ -22,7 +22,7 @@ from typing import NamedTuple, TypeVar
 from kbroker.protocol.records import BatchHeader
 
 from .aborted_index import AbortedIndex
-from .batches import Batches
+from .batches import BEGINNING, Batches, Position
 from .epochs import LeaderEpochs
 from .errors import CorruptLogError
 from .files import Buffer, FileRange, Files
@@ -39,6 +39,9 @@ NEVER = 1 << 62
 
 FULL = -2
 """A time that every batch is later than, even one without timestamps (-1)."""
+
+_FAR_BEHIND = Position(1 << 62)
+"""A position that no file reaches."""
 
 _MARKS_MAX = 64
 FEW_BYTES = 64 * 1024
@@ -111,14 +114,14 @@ class Segment:
         self._path = f"{folder}/{file_name(base_offset, '')}"
         self._rules = rules
         self._since_index = 0  # bytes
-        self._marks: dict[int, int] = {}  # offset -> position, batch borders only
+        self._marks: dict[int, Position] = {}  # by offset, batch borders only
         self.file = SegmentFile(files, self._path + LOG + suffix)
         self.indexes = SegmentIndexes(files, self._path, base_offset, suffix)
         self.aborted = AbortedIndex(files, self._path, base_offset, suffix)
-        self.checks = SegmentChecks(0, gaps_allowed=rules.gaps_allowed)
+        self.checks = SegmentChecks(BEGINNING, gaps_allowed=rules.gaps_allowed)
         self.base_offset = base_offset
         self.end_offset = base_offset
-        self.size = 0
+        self.size = BEGINNING
         self.max_timestamp = -1
         self.max_timestamp_offset = base_offset
         self.roll_at_ms = NEVER
@@ -155,7 +158,7 @@ class Segment:
     ) -> Segment:
         """A sealed segment that exists; nothing but the size of its file is looked at."""
         segment = cls(files, folder, base_offset, rules, suffix)
-        segment.size = files.size(segment.log_path)
+        segment.size = Position(files.size(segment.log_path))
         segment.checks.distrust(segment.size)
         return segment
 
@@ -183,7 +186,8 @@ class Segment:
         file = self.file.opened or self.file.keep_open(self.size)
         assert file.size == self.size, "the file does not end where its segment does"
         assert last_offset >= self.end_offset, "offsets do not rise"
-        position = file.append(parts)
+        position = self.size
+        file.append(parts)
         if max_timestamp > self.max_timestamp:
             self.max_timestamp = max_timestamp
             self.max_timestamp_offset = last_offset
@@ -193,7 +197,7 @@ class Segment:
         self.size = position + length
         self.end_offset = last_offset + 1
 
-    def _index(self, last_offset: int, position: int) -> None:
+    def _index(self, last_offset: int, position: Position) -> None:
         indexes = self.indexes
         indexes.add(last_offset, position, self._latest)
         self._since_index = 0
@@ -236,7 +240,7 @@ class Segment:
         self.max_timestamp, self.max_timestamp_offset = max_timestamp, max_timestamp_offset
         self._with_indexes(lambda batches: self.indexes.load(batches.size))
         _ = self.aborted.entries
-        self.checks.checked(0, self.size)
+        self.checks.checked(BEGINNING, self.size)
 
     def take_place(self) -> None:
         """Put the records of a segment with a suffix under their name, over what is there.
@@ -264,7 +268,7 @@ class Segment:
 
     def first_timestamp(self) -> int:
         """The greatest timestamp of the first batch (ms); -1 without one."""
-        header = self._batches().header_at(0)
+        header = self._batches().header_at(BEGINNING)
         return header.max_timestamp if header is not None else -1
 
     def _resume(self) -> None:
@@ -273,7 +277,7 @@ class Segment:
         for position, header in self.headers(start):
             self.scanned(position, header)
 
-    def begin_scan(self, offset: int) -> tuple[int, int]:
+    def begin_scan(self, offset: int) -> tuple[Position, int]:
         """Forget what the indexes say from `offset` on, so that `scanned` can say it anew.
 
         Returns position and offset of the batch to begin with, which is a little before `offset`.
@@ -285,7 +289,7 @@ class Segment:
         self._marks.clear()
         return position, start_offset
 
-    def scanned(self, position: int, header: BatchHeader) -> None:
+    def scanned(self, position: Position, header: BatchHeader) -> None:
         """Do for a batch that is in the file already what `append` does for a new one."""
         if header.max_timestamp > self.max_timestamp:
             self.max_timestamp = header.max_timestamp
@@ -295,14 +299,14 @@ class Segment:
         self._since_index += header.size
         self.end_offset = header.next_offset
 
-    def cut_file(self, position: int) -> None:
+    def cut_file(self, position: Position) -> None:
         """Cut the file of a segment that was scanned up to there; not durable yet."""
         file = self.file.reader()
         file.truncate(position)
         self.size = position
-        self.checks.checked(position, NEVER)
+        self.checks.checked(position, _FAR_BEHIND)
 
-    def truncate(self, position: int) -> None:
+    def truncate(self, position: Position) -> None:
         """Cut at a batch border; the segment must be active.
 
         The file stays open for the sync that makes the cut durable.
@@ -311,7 +315,7 @@ class Segment:
         file.truncate(position)
         self.size = position
         self.indexes.offsets.truncate(position)
-        self.checks.checked(position, NEVER)
+        self.checks.checked(position, _FAR_BEHIND)
         self._resume()
 
     # -- reading
@@ -351,7 +355,7 @@ class Segment:
         found = self.range(start, stop - start, epochs)
         return Slice(found.read() if few else found, first, next_offset, stop - start)
 
-    def range(self, position: int, size: int, epochs: LeaderEpochs) -> FileRange:
+    def range(self, position: Position, size: int, epochs: LeaderEpochs) -> FileRange:
         """Bytes between two batch borders, looked through for damage if nobody did yet.
 
         Raises CorruptLogError.
@@ -362,21 +366,23 @@ class Segment:
             self._check(Batches(file, self.size), position, position + size, epochs)
         return file.range(position, size)
 
-    def _check(self, batches: Batches, start: int, end: int, epochs: LeaderEpochs) -> None:
+    def _check(
+        self, batches: Batches, start: Position, end: Position, epochs: LeaderEpochs
+    ) -> None:
         self._with_indexes(
             lambda _: self.checks.look_through(
                 batches, self.indexes, start, end, end_offset=self.end_offset, epochs=epochs
             )
         )
 
-    def mark(self, offset: int, position: int) -> None:
+    def mark(self, offset: int, position: Position) -> None:
         """Remember that `offset` is where the batch at `position` begins."""
         marks = self._marks
         if len(marks) >= _MARKS_MAX:
             marks.clear()
         marks[offset] = position
 
-    def find(self, offset: int) -> tuple[int, int]:
+    def find(self, offset: int) -> tuple[Position, int]:
         """Position and base offset of the first batch that ends at or behind `offset`.
 
         Behind the last batch this is the size of the segment and `offset` itself.
@@ -386,7 +392,7 @@ class Segment:
             return position, offset
         return self._with_indexes(lambda batches: self.indexes.find(batches, offset))
 
-    def cut(self, start: int, limit: int, *, at_least_one: bool) -> tuple[int, int]:
+    def cut(self, start: Position, limit: Position, *, at_least_one: bool) -> tuple[Position, int]:
         """The last batch border at or before the position `limit`, and the offset there.
 
         With `at_least_one` it is at least the end of the batch at `start`.
@@ -395,11 +401,11 @@ class Segment:
             lambda batches: self.indexes.cut(batches, start, limit, at_least_one=at_least_one)
         )
 
-    def headers(self, start: int = 0) -> Iterator[tuple[int, BatchHeader]]:
+    def headers(self, start: Position = BEGINNING) -> Iterator[tuple[Position, BatchHeader]]:
         """Walk from a batch border: position and header of each batch. Raises CorruptLogError."""
         return self._batches().headers(start)
 
-    def batch(self, position: int, size: int, epochs: LeaderEpochs) -> bytes:
+    def batch(self, position: Position, size: int, epochs: LeaderEpochs) -> bytes:
         """The bytes of one batch. Raises CorruptLogError."""
         return self.range(position, size, epochs).read()
 

@@ -6,7 +6,7 @@ are served for the first time, and once more whenever a round of scrubbing begin
 
 from __future__ import annotations
 
-from .batches import Batches, Intervals, check
+from .batches import BEGINNING, Batches, Intervals, Position, check
 from .epochs import LeaderEpochs
 from .errors import CorruptLogError
 from .segment_indexes import SegmentIndexes, WrongIndexError
@@ -16,26 +16,26 @@ class SegmentChecks:
     """Which bytes of one segment nobody has looked through yet.
 
     Parameters:
-        size: bytes that were there before.
+        size: where the bytes end that were there before.
         gaps_allowed: compaction may have removed batches.
     """
 
     __slots__ = ("_gaps_allowed", "unchecked")
 
-    def __init__(self, size: int, *, gaps_allowed: bool) -> None:
+    def __init__(self, size: Position, *, gaps_allowed: bool) -> None:
         self._gaps_allowed = gaps_allowed
         self.unchecked = Intervals(size)
 
     @property
-    def first_unchecked(self) -> tuple[int, int] | None:
+    def first_unchecked(self) -> tuple[Position, Position] | None:
         """The first positions between which nobody looked for damage; None without any."""
         return self.unchecked.first if self.unchecked else None
 
-    def checked(self, start: int, end: int) -> None:
+    def checked(self, start: Position, end: Position) -> None:
         """Take note that somebody looked for damage between two borders."""
         self.unchecked.remove(start, end)
 
-    def distrust(self, size: int) -> None:
+    def distrust(self, size: Position) -> None:
         """Let all of a segment of that size be looked through once more."""
         self.unchecked = Intervals(size)
 
@@ -43,8 +43,8 @@ class SegmentChecks:
         self,
         batches: Batches,
         indexes: SegmentIndexes,
-        start: int,
-        end: int,
+        start: Position,
+        end: Position,
         *,
         end_offset: int,
         epochs: LeaderEpochs,
@@ -61,10 +61,10 @@ class SegmentChecks:
         indexes.load(batches.size)
         index = indexes.offsets
         slot = index.floor_position(start)
-        after = index.floor_position(end - 1) + 1
+        after = index.floor_position(Position(end - 1)) + 1
         is_last = after == len(index)
-        low = index.positions[slot] if slot >= 0 else 0
-        high = batches.size if is_last else index.positions[after]
+        low = index.position(slot) if slot >= 0 else BEGINNING
+        high = batches.size if is_last else index.position(after)
         first_due = indexes.base_at(batches, slot)
         behind_due = end_offset if is_last else indexes.base_at(batches, after)
         try:
@@ -78,7 +78,7 @@ class SegmentChecks:
     def _check(
         self,
         batches: Batches,
-        low: int,
+        low: Position,
         first_due: int,
         behind_due: int,
         from_the_beginning: bool,

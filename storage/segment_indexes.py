@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from .batches import Batches, Place
+from .batches import BEGINNING, Batches, Place, Position
 from .errors import CorruptLogError
 from .files import Files
 from .index import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE, OffsetIndex, TimeIndex
@@ -38,7 +38,7 @@ class Resumed(NamedTuple):
     """How far indexes reach: where the first batch begins that they know nothing of, its offset,
     the bytes since the last entry, and the latest time before it."""
 
-    position: int
+    position: Position
     offset: int
     bytes_since_entry: int
     latest: Latest
@@ -110,7 +110,7 @@ class SegmentIndexes:
         self._offsets, self._times = OffsetIndex(), TimeIndex()
         self._offsets_saved = self._times_saved = 0
 
-    def add(self, last_offset: int, position: int, latest: Latest) -> None:
+    def add(self, last_offset: int, position: Position, latest: Latest) -> None:
         """Add entries for a batch, given by its last offset and where it begins."""
         self.offsets.append(last_offset - self._base_offset, position)
         self.add_latest(latest)
@@ -169,17 +169,17 @@ class SegmentIndexes:
             self._offsets, self._times = OffsetIndex(), TimeIndex()
         offsets, times = self.offsets, self.times
         slot = offsets.floor(offset - 1 - self._base_offset)
-        start, start_offset, size = 0, self._base_offset, 0
+        start, start_offset, size = BEGINNING, self._base_offset, 0
         if slot >= 0:
-            header = batches.header_at(offsets.positions[slot])
+            header = batches.header_at(offsets.position(slot))
             if header and header.last_offset == offsets.offsets[slot] + self._base_offset:
                 size = header.size
-                start, start_offset = offsets.positions[slot] + size, header.next_offset
+                start, start_offset = offsets.position(slot) + size, header.next_offset
         # When one entry is of another life of this file, so may be all others.
         times.truncate(start_offset - self._base_offset)
         latest = self._last_of(times)
         if slot >= 0 and not self._agrees(latest, batches._replace(size=start)):
-            start, start_offset, size = 0, self._base_offset, 0
+            start, start_offset, size = BEGINNING, self._base_offset, 0
             times.truncate(0)
             latest = self._last_of(times)
         offsets.truncate(start)
@@ -210,19 +210,19 @@ class SegmentIndexes:
             return False
         return seen == latest.timestamp
 
-    def _position_before(self, relative_offset: int) -> int:
+    def _position_before(self, relative_offset: int) -> Position:
         """The position in the last entry up to an offset, without loading the index."""
         if self._offsets is not None:
             slot = self._offsets.floor(relative_offset)
-            return self._offsets.positions[slot] if slot >= 0 else 0
+            return self._offsets.position(slot) if slot >= 0 else BEGINNING
         file = self._files.open(self._name(OFFSET_INDEX))
         low, high = 0, file.size // OFFSET_ENTRY_SIZE
-        position = 0
+        position = BEGINNING
         while low < high:
             middle = (low + high) // 2
             entry = file.read(middle * OFFSET_ENTRY_SIZE, OFFSET_ENTRY_SIZE)
             if int.from_bytes(entry[:4], "big") <= relative_offset:
-                position = int.from_bytes(entry[4:], "big")
+                position = Position.from_bytes(entry[4:], "big")
                 low = middle + 1
             else:
                 high = middle
@@ -271,7 +271,7 @@ class SegmentIndexes:
             end = place.last_offset + 1
         return end
 
-    def find(self, batches: Batches, offset: int) -> tuple[int, int]:
+    def find(self, batches: Batches, offset: int) -> tuple[Position, int]:
         """Position and base offset of the first batch that ends at or behind `offset`; the size of
         the segment and `offset` itself when there is none."""
         self.load(batches.size)
@@ -282,8 +282,8 @@ class SegmentIndexes:
         return batches.size, offset
 
     def cut(
-        self, batches: Batches, start: int, limit: int, *, at_least_one: bool
-    ) -> tuple[int, int]:
+        self, batches: Batches, start: Position, limit: Position, *, at_least_one: bool
+    ) -> tuple[Position, int]:
         """The last batch border at or before the position `limit`, and the offset there.
 
         With `at_least_one` it is at least the end of the batch at `start`.
@@ -307,7 +307,7 @@ class SegmentIndexes:
         if slot < 0:
             yield from batches.walk()
             return
-        places = batches.walk(index.positions[slot])
+        places = batches.walk(index.position(slot))
         try:
             first = next(places, None)
         except CorruptLogError:
@@ -338,7 +338,7 @@ class SegmentIndexes:
         """The base offset of the batch that an entry names; that of the segment for -1."""
         if slot < 0:
             return self._base_offset
-        header = batches.header_at(self.offsets.positions[slot])
+        header = batches.header_at(self.offsets.position(slot))
         if header is None:
             raise WrongIndexError
         return self.offsets.offsets[slot] + self._base_offset - header.last_offset_delta

@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar
 from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.records import BatchHeader, check_crc, read_header, read_marker, read_records
 
-from .batches import walk
+from .batches import BEGINNING, Position, walk
 from .checkpoints import MetaProperties, offsets_from_bytes, partition_metadata_from_bytes
 from .epochs import UNDEFINED, LeaderEpochs
 from .errors import CorruptLogError, StorageError
@@ -160,7 +160,7 @@ class _Verification:
         indexes = _Indexes(self, base, size)
         due = base
         try:
-            for place in walk(file, 0, size):
+            for place in walk(file, BEGINNING, Position(size)):
                 header = self._check_batch(file, place.position, place.size)
                 if header is None:
                     break

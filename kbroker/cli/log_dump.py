@@ -16,7 +16,7 @@ from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.primitives import DecodeError
 from kbroker.protocol.records import BatchHeader, Record, check_crc, read_header, read_marker
 from kbroker.protocol.records import read_records as records_of
-from kbroker.storage.batches import walk
+from kbroker.storage.batches import BEGINNING, Position, walk
 from kbroker.storage.checkpoints import parse_lines
 from kbroker.storage.errors import CorruptLogError
 from kbroker.storage.files import OsFiles
@@ -144,7 +144,7 @@ def _sound(parsed: Any) -> Any:
 def _batches(path: Path, records: bool, form: str) -> Iterator[Row]:
     file = OsFiles().open(str(path))
     try:
-        for place in walk(file, 0, file.size):
+        for place in walk(file, BEGINNING, Position(file.size)):
             yield from _batch(file, place.position, place.size, records, form)
     except CorruptLogError as error:
         yield {"kind": "damage", "position": error.position, "valid": False, "why": error.reason}

@@ -19,6 +19,7 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
 from kbroker.protocol.records import Record, read_records
+from kbroker.storage.batches import Position
 from kbroker.storage.compaction import CompactionTask, Source
 from kbroker.storage.log import Log
 from kbroker.storage.segment import SegmentRules
@@ -241,7 +242,7 @@ async def test_files_that_vanish_meanwhile(
 def some_task(folder: Path) -> CompactionTask:
     return CompactionTask(
         folder=str(folder),
-        sources=(Source(0, 10, 1000),),
+        sources=(Source(0, 10, Position(1000)),),
         first_dirty_offset=0,
         aborted=(),
         last_entries={},

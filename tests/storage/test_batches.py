@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbroker.protocol.records import Record, encode_batch
-from kbroker.storage.batches import Intervals, Place, check, walk, walk_headers
+from kbroker.storage.batches import BEGINNING, Intervals, Place, Position, check, walk, walk_headers
 from kbroker.storage.epochs import LeaderEpochs
 from kbroker.storage.errors import CorruptLogError
 from kbroker.storage.files import File, MemFiles
@@ -38,15 +38,15 @@ SIZES = [1, 4000, 4096 - 70, 300_000, 1, 256 * 1024 - 100, 5, 50_000, 1]
 def test_walk_finds_every_batch() -> None:
     batches = [batch(number * 2, 2, size=size) for number, size in enumerate(SIZES)]
     file = file_of(*batches)
-    places = list(walk(file, 0, file.size))
-    position = 0
+    places = list(walk(file, BEGINNING, Position(file.size)))
+    position = BEGINNING
     for number, (place, data) in enumerate(zip(places, batches, strict=True)):
         assert place == Place(position, len(data), number * 2, number * 2 + 1)
         position += len(data)
-    assert [place.position for place in walk(file, places[3].position, file.size)] == [
+    assert [place.position for place in walk(file, places[3].position, Position(file.size))] == [
         place.position for place in places[3:]
     ]
-    headers = list(walk_headers(file, 0, file.size))
+    headers = list(walk_headers(file, BEGINNING, Position(file.size)))
     assert [(at, header.base_offset, header.size) for at, header in headers] == [
         (place.position, place.base_offset, place.size) for place in places
     ]
@@ -68,15 +68,18 @@ def test_walk_stops_at_damage(damage: object, position: int, reason: str) -> Non
     assert len(first) == 80
     file = file_of(damage(first + second))  # type: ignore[operator]
     with pytest.raises(CorruptLogError, match=reason) as error:
-        list(walk(file, 0, file.size))
+        list(walk(file, BEGINNING, Position(file.size)))
     assert error.value.position == position
     assert error.value.path == file.path
 
 
 def test_check_returns_the_offsets() -> None:
     file = file_of(batch(5, 2), batch(7, 3))
-    assert check(file, 0, file.size, LeaderEpochs(), gaps_allowed=False) == (5, 10)
-    assert check(file, 0, 0, LeaderEpochs(), gaps_allowed=False) == (-1, -1)
+    assert check(file, BEGINNING, Position(file.size), LeaderEpochs(), gaps_allowed=False) == (
+        5,
+        10,
+    )
+    assert check(file, BEGINNING, BEGINNING, LeaderEpochs(), gaps_allowed=False) == (-1, -1)
 
 
 def test_check_sees_every_flipped_bit_that_it_can() -> None:
@@ -90,23 +93,24 @@ def test_check_sees_every_flipped_bit_that_it_can() -> None:
             damaged[position] ^= 1 << bit
             file = file_of(bytes(damaged))
             with pytest.raises(CorruptLogError):
-                check(file, 0, file.size, epochs, gaps_allowed=False)
+                check(file, BEGINNING, Position(file.size), epochs, gaps_allowed=False)
 
 
 def test_gaps() -> None:
     file = file_of(batch(0), batch(5))
-    assert check(file, 0, file.size, LeaderEpochs(), gaps_allowed=True) == (0, 6)
+    assert check(file, BEGINNING, Position(file.size), LeaderEpochs(), gaps_allowed=True) == (0, 6)
     with pytest.raises(CorruptLogError, match="offset 5 where 1 is due"):
-        check(file, 0, file.size, LeaderEpochs(), gaps_allowed=False)
+        check(file, BEGINNING, Position(file.size), LeaderEpochs(), gaps_allowed=False)
     file = file_of(batch(5), batch(0))
     with pytest.raises(CorruptLogError):
-        check(file, 0, file.size, LeaderEpochs(), gaps_allowed=True)
+        check(file, BEGINNING, Position(file.size), LeaderEpochs(), gaps_allowed=True)
 
 
 @given(st.lists(st.tuples(st.integers(0, 29), st.integers(1, 9)), max_size=12))
 def test_intervals_are_sets_of_positions(removals: list[tuple[int, int]]) -> None:
-    intervals, expected = Intervals(25), set(range(25))
-    for start, length in removals:
+    intervals, expected = Intervals(Position(25)), set(range(25))
+    for first, length in removals:
+        start = Position(first)
         removed = set(range(start, start + length))
         assert intervals.overlaps(start, start + length) == bool(expected & removed)
         intervals.remove(start, start + length)

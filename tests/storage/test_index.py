@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kbroker.storage.batches import BEGINNING, Position
 from kbroker.storage.index import (
     AbortedTransaction,
     OffsetIndex,
@@ -15,7 +16,7 @@ from kbroker.storage.index import (
 def offset_index(*entries: tuple[int, int]) -> OffsetIndex:
     index = OffsetIndex()
     for offset, position in entries:
-        index.append(offset, position)
+        index.append(offset, Position(position))
     return index
 
 
@@ -31,12 +32,18 @@ class TestOffsetIndex:
     def test_floor(self) -> None:
         index = offset_index((5, 100), (9, 200))
         assert [index.floor(offset) for offset in (0, 4, 5, 8, 9, 99)] == [-1, -1, 0, 0, 1, 1]
-        assert [index.floor_position(at) for at in (0, 99, 100, 200, 300)] == [-1, -1, 0, 1, 1]
+        assert [index.floor_position(Position(at)) for at in (0, 99, 100, 200, 300)] == [
+            -1,
+            -1,
+            0,
+            1,
+            1,
+        ]
 
     def test_truncate(self) -> None:
         for position, left in ((0, 0), (100, 0), (101, 1), (200, 1), (201, 2)):
             index = offset_index((5, 100), (9, 200))
-            index.truncate(position)
+            index.truncate(Position(position))
             assert len(index) == len(index.positions) == left
 
     def test_part(self) -> None:
@@ -63,7 +70,7 @@ class TestOffsetIndex:
 
     @given(st.lists(st.tuples(st.integers(1, 500), st.integers(1, 5000)), max_size=40))
     def test_round_trip(self, steps: list[tuple[int, int]]) -> None:
-        index, offset, position = OffsetIndex(), 0, 0
+        index, offset, position = OffsetIndex(), 0, BEGINNING
         for more, further in steps:
             offset, position = offset + more, position + further
             index.append(offset, position)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from kbroker.storage.batches import BEGINNING, Position
 from kbroker.storage.epochs import LeaderEpochs
 from kbroker.storage.errors import CorruptLogError
 from kbroker.storage.files import Files, MemFiles, OsFiles
@@ -83,7 +84,7 @@ class TestAppend:
         assert len(os.listdir("/proc/self/fd")) == before + 1, "the sync still needs it"
         segment.file.sync()
         assert len(os.listdir("/proc/self/fd")) == before
-        found = segment.range(0, SIZE, LeaderEpochs())
+        found = segment.range(BEGINNING, SIZE, LeaderEpochs())
         assert len(os.listdir("/proc/self/fd")) == before + 1
         del found
         assert len(os.listdir("/proc/self/fd")) == before
@@ -114,12 +115,12 @@ class TestFind:
 
     def test_marks_answer_without_looking(self, monkeypatch: pytest.MonkeyPatch) -> None:
         segment = make(MemFiles(), 40)
-        segment.mark(120, 10 * SIZE)
+        segment.mark(120, Position(10 * SIZE))
         monkeypatch.setattr(segment.file, "opened", None)
         monkeypatch.setattr(segment.file, "_files", None)
         assert segment.find(120) == (10 * SIZE, 120)
         for number in range(100):
-            segment.mark(1000 + number, 0)
+            segment.mark(1000 + number, BEGINNING)
         assert len(segment._marks) <= 64
 
     def test_cut(self) -> None:
@@ -127,9 +128,10 @@ class TestFind:
         for limit in range(0, segment.size + 100, 37):
             number = min(limit // SIZE, 40)
             expected = (number * SIZE, 100 + 2 * number)
-            assert segment.cut(0, limit, at_least_one=False) == expected
-        assert segment.cut(3 * SIZE, 3 * SIZE + 1, at_least_one=True) == (4 * SIZE, 108)
-        assert segment.cut(3 * SIZE, 3 * SIZE + 1, at_least_one=False) == (3 * SIZE, 106)
+            assert segment.cut(BEGINNING, Position(limit), at_least_one=False) == expected
+        start = Position(3 * SIZE)
+        assert segment.cut(start, start + 1, at_least_one=True) == (4 * SIZE, 108)
+        assert segment.cut(start, start + 1, at_least_one=False) == (start, 106)
 
 
 class TestWrongIndex:
@@ -181,7 +183,7 @@ class TestWrongIndex:
 
     def test_entries_that_are_missing(self) -> None:
         def change(offsets: OffsetIndex, times: TimeIndex) -> None:
-            offsets.truncate(20 * SIZE)
+            offsets.truncate(Position(20 * SIZE))
             times.truncate(40)
 
         self.check(change)
@@ -202,9 +204,9 @@ class TestDamage:
         data[30 * SIZE + 70] ^= 1
         files.write_atomic(segment.log_path, bytes(data))
         epochs = LeaderEpochs()
-        assert len(segment.range(0, 10 * SIZE, epochs).read()) == 10 * SIZE
+        assert len(segment.range(BEGINNING, 10 * SIZE, epochs).read()) == 10 * SIZE
         with pytest.raises(CorruptLogError) as error:
-            segment.range(28 * SIZE, 6 * SIZE, epochs)
+            segment.range(Position(28 * SIZE), 6 * SIZE, epochs)
         assert error.value.position == 30 * SIZE
         with pytest.raises(CorruptLogError):
             sum(iter(lambda: segment.scrub(500, epochs), 0))
@@ -214,7 +216,7 @@ class TestDamage:
         segment = sealed(files)
         files.remove(segment.log_path)
         with pytest.raises(CorruptLogError, match="it is missing"):
-            segment.range(0, 10, LeaderEpochs())
+            segment.range(BEGINNING, 10, LeaderEpochs())
 
     def test_a_batch_in_the_wrong_place(self) -> None:
         """Each batch is sound, but two of them changed places."""
@@ -224,7 +226,7 @@ class TestDamage:
         first, second = data[:SIZE], data[SIZE : 2 * SIZE]
         files.write_atomic(segment.log_path, second + first + data[2 * SIZE :])
         with pytest.raises(CorruptLogError):
-            segment.range(0, SIZE, LeaderEpochs())
+            segment.range(BEGINNING, SIZE, LeaderEpochs())
 
 
 def test_remove_takes_every_file() -> None:

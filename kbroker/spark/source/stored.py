@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from kbroker.protocol.records import BatchHeader, FoundRecord, read_marker, read_records
-from kbroker.storage.batches import Place, walk, walk_headers
+from kbroker.storage.batches import BEGINNING, Place, Position, walk, walk_headers
 from kbroker.storage.checkpoints import Partition, offsets_from_bytes
 from kbroker.storage.errors import CorruptLogError
 from kbroker.storage.files import File, OsFiles
@@ -155,26 +155,27 @@ class StoredLog:
         except FileNotFoundError:
             return b""
 
-    def find(self, file: File, base: int, offset: int) -> int | None:
+    def find(self, file: File, base: int, offset: int) -> Position | None:
         """Where the first batch begins that ends at or behind `offset`; None when there is none.
 
         Parameters: `file` is the segment at `base`. Raises CorruptLogError.
         """
         if offset <= base:
-            return 0 if file.size else None
-        index = self.offset_index(base, file.size)
+            return BEGINNING if file.size else None
+        size = Position(file.size)
+        index = self.offset_index(base, size)
         slot = index.floor(offset - base)
         if slot >= 0:
-            position, last_offset = index.positions[slot], index.offsets[slot] + base
+            position, last_offset = index.position(slot), index.offsets[slot] + base
             try:
-                places = walk(file, position, file.size)
+                places = walk(file, position, size)
                 if next(places).last_offset == last_offset:
-                    return _first_ending_behind(walk(file, position, file.size), offset)
+                    return _first_ending_behind(walk(file, position, size), offset)
             except CorruptLogError:
                 pass  # the index may be to blame
-        return _first_ending_behind(walk(file, 0, file.size), offset)
+        return _first_ending_behind(walk(file, BEGINNING, size), offset)
 
-    def headers(self, start: int, end: int) -> Iterator[tuple[File, int, BatchHeader]]:
+    def headers(self, start: int, end: int) -> Iterator[tuple[File, Position, BatchHeader]]:
         """File, position and header of the batches with records between two offsets."""
         bases = self.bases()
         for base in bases[max(bisect_right(bases, start) - 1, 0) :]:
@@ -184,7 +185,7 @@ class StoredLog:
             position = self.find(file, base, start)
             if position is None:
                 continue
-            for at, header in walk_headers(file, position, file.size):
+            for at, header in walk_headers(file, position, Position(file.size)):
                 if header.base_offset >= end:
                     return
                 yield file, at, header
@@ -192,16 +193,16 @@ class StoredLog:
                 if start >= end:  # what follows may be torn
                     return
 
-    def extent(self, base: int, start: int, end: int) -> tuple[int, int, OffsetIndex]:
+    def extent(self, base: int, start: int, end: int) -> tuple[Position, Position, OffsetIndex]:
         """About where the records between two offsets lie in a segment, and its index.
 
         Nothing is compared with the batches: this is for estimates.
         """
-        size = FILES.size(f"{self.folder}/{file_name(base, LOG)}")
+        size = Position(FILES.size(f"{self.folder}/{file_name(base, LOG)}"))
         index = self.offset_index(base, size)
         first, last = index.floor(start - base), index.floor(end - base)
-        low = index.positions[first] if first >= 0 else 0
-        high = index.positions[last + 1] if last + 1 < len(index) else size
+        low = index.position(first) if first >= 0 else BEGINNING
+        high = index.position(last + 1) if last + 1 < len(index) else size
         return low, high, index
 
     def cuts(self, start: int, end: int, bytes_wanted: int) -> Iterator[int]:
@@ -217,11 +218,11 @@ class StoredLog:
             except FileNotFoundError:
                 continue
             while gathered + stop - position > bytes_wanted:
-                slot = index.floor_position(position + bytes_wanted - gathered)
+                slot = index.floor_position(position + (bytes_wanted - gathered))
                 slot = max(slot, index.floor_position(position) + 1)
                 if slot >= len(index):
                     break
-                position, gathered = index.positions[slot], 0
+                position, gathered = index.position(slot), 0
                 cut = index.offsets[slot] + base + 1
                 if start < cut < end:
                     yield cut
@@ -287,7 +288,7 @@ class StoredLog:
         return base
 
 
-def _first_ending_behind(places: Iterator[Place], offset: int) -> int | None:
+def _first_ending_behind(places: Iterator[Place], offset: int) -> Position | None:
     return next((place.position for place in places if place.last_offset >= offset), None)
 
 

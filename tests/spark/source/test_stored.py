@@ -24,6 +24,7 @@ from kbroker.spark.source.options import AtTimestamps, Everywhere, OptionError, 
 from kbroker.spark.source.partitions import SourceError
 from kbroker.spark.source.stored import DataFolders, FilesError, StoredLog
 from kbroker.spark.source.stored_range import StoredRange
+from kbroker.storage.batches import Position
 from kbroker.storage.checkpoints import offsets_to_bytes
 from kbroker.storage.index import AbortedTransaction, OffsetIndex, TimeIndex
 from kbroker.storage.naming import (
@@ -69,7 +70,7 @@ class Folder:
         data = (self.partition / file_name(base, ".log")).read_bytes()
         offsets, times = OffsetIndex(), TimeIndex()
         for position, header in iter_headers(data):
-            offsets.append(header.last_offset - base, position)
+            offsets.append(header.last_offset - base, Position(position))
             times.append(header.max_timestamp, header.last_offset - base)
         (self.partition / file_name(base, ".index")).write_bytes(offsets.to_bytes())
         (self.partition / file_name(base, ".timeindex")).write_bytes(times.to_bytes())
@@ -134,7 +135,7 @@ def test_small_pieces_make_the_whole_whatever_the_indexes_say(folder: Folder, in
         elif index == "of another file":
             wrong = OffsetIndex()
             for number in range(1, 5):
-                wrong.append(number * 6, number * 70)
+                wrong.append(number * 6, Position(number * 70))
             path.write_bytes(wrong.to_bytes())
         elif index == "torn":
             path.write_bytes(path.read_bytes()[:-3])

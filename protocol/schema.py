@@ -24,7 +24,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Annotated, Any, ClassVar, TypeVar, dataclass_transform
+from typing import Annotated, Any, ClassVar, NewType, TypeVar, dataclass_transform
 from uuid import UUID
 
 Int8 = Annotated[int, "b"]
@@ -42,6 +42,9 @@ Decoding gives a zero-copy ``memoryview | None`` into the frame. Encoding takes 
 range* (of a file, say), which comes out of `compile.encode` as an element of its own. With the
 default ``b""`` the field is one that cannot be null.
 """
+
+BrokerEpoch = NewType("BrokerEpoch", int)
+"""Which run of a node: its registration (KIP-631). Neither a leader epoch nor an offset goes for it."""
 
 ZERO_UUID = UUID(int=0)
 """How Kafka writes "no id"."""

@@ -15,6 +15,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.schema import BrokerEpoch
 
 from .election import (
     after_isr_change,
@@ -505,9 +506,9 @@ class Cluster(ClusterView):
         partition: Partition,
         isr: Sequence[int],
         *,
-        registrations: Mapping[int, int],
+        registrations: Mapping[int, BrokerEpoch],
         self_id: int,
-        self_epoch: int,
+        self_epoch: BrokerEpoch,
         cause: str,
     ) -> int | None:
         """Let a partition's leader say who is in sync; returns the new revision.
@@ -521,7 +522,7 @@ class Cluster(ClusterView):
         if (partition.leader, partition.leader_registration) != (self_id, self_epoch):
             return None
         added = set(isr) - set(partition.isr)
-        fences = {live_key(self_id): self_epoch}
+        fences: dict[str, int] = {live_key(self_id): self_epoch}
         for node_id in added:
             fences[live_key(node_id)] = registrations[node_id]
             revision = self.registrations.ready_revisions.get(node_id)
@@ -533,7 +534,7 @@ class Cluster(ClusterView):
         return await self.put_partitions([change], fences=fences, cause=cause)
 
     async def resign(
-        self, leavings: Sequence[Leaving], node_id: int, *, epoch: int, cause: str
+        self, leavings: Sequence[Leaving], node_id: int, *, epoch: BrokerEpoch, cause: str
     ) -> Sequence[Leaving]:
         """Let others lead and be in sync in place of a node that can append nothing.
 

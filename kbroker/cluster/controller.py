@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import trio
@@ -15,7 +15,7 @@ from kbroker.runtime.changes import Changes
 from kbroker.storage.errors import StorageError
 
 from . import Cluster, NodesChanged, Partition, PartitionChange, Topic, TopicsChanged
-from .election import elect, elect_preferred, leads_soundly
+from .election import Epochs, elect, elect_preferred, leads_soundly
 from .keys import CONTROLLER, CONTROLLER_ALIVE, live_key
 from .membership import Membership
 from .reassignment import complete, is_moving
@@ -238,7 +238,7 @@ class Controller:
             moved.setdefault(batch[0].cause, Counter()).update(leaders)
         return revision is not None
 
-    def _cause(self, before: Partition, after: Partition, live: Mapping[int, int]) -> Cause:
+    def _cause(self, before: Partition, after: Partition, live: Epochs) -> Cause:
         """Why a partition changes, for its history."""
         if before.leader not in live and before.leader != NO_NODE:
             known = self._cluster.registrations.known.get(before.leader)

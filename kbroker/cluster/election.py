@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from kbroker.protocol.schema import BrokerEpoch
+
 from .model import NO_LEADER, Partition
 from .registrations import NO_EPOCH
 
-Epochs = Mapping[int, int]
+Epochs = Mapping[int, BrokerEpoch]
 """Node ids and the broker epochs that they have."""
 
 

@@ -13,6 +13,7 @@ import trio
 from kbroker.client.endpoint import Endpoint
 from kbroker.config import BrokerConfig
 from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.schema import BrokerEpoch
 from kbroker.runtime.changes import Changes
 from kbroker.storage.errors import StorageError
 
@@ -44,7 +45,7 @@ class Membership:
         directories: Mapping[str, str],
         is_clean: bool,
         keeps_records: bool,
-        on_epoch: Callable[[int], None] = lambda _: None,
+        on_epoch: Callable[[BrokerEpoch], None] = lambda _: None,
     ) -> None:
         self.node_id = config.node_id
         self.epoch = NO_EPOCH
@@ -107,7 +108,7 @@ class Membership:
         await self._remember(clean_epoch=NO_EPOCH)
         self._set_epoch(await self._put_live())
 
-    def _set_epoch(self, epoch: int) -> None:
+    def _set_epoch(self, epoch: BrokerEpoch) -> None:
         self.epoch = epoch
         self._on_epoch(epoch)
 
@@ -203,7 +204,7 @@ class Membership:
         seconds = math.inf if self.is_alone else self._config.broker_session_timeout_ms / 1000
         return await self._cluster.grant(seconds, holder=f"node {self.node_id}")
 
-    async def _remember(self, *, clean_epoch: int) -> None:
+    async def _remember(self, *, clean_epoch: BrokerEpoch) -> None:
         """Write what outlives this run, unless it stands there already."""
         while True:
             before = self._known
@@ -223,7 +224,7 @@ class Membership:
             if await self._cluster.transact(puts, compares={key: before.revision}, cause=cause):
                 return
 
-    async def _put_live(self) -> int:
+    async def _put_live(self) -> BrokerEpoch:
         """Returns the broker epoch."""
         key = live_key(self.node_id)
         document = Registration(
@@ -248,14 +249,14 @@ class Membership:
                 # Nothing to wait for: each write less is a shorter start.
                 puts[ready_key(self.node_id)] = {}
                 puts[CONTROLLER_ALIVE] = {"node": self.node_id}
-            epoch = await self._cluster.transact(
+            revision = await self._cluster.transact(
                 puts,
                 compares=compares,
                 cause=f"node {self.node_id} started",
                 lease=self.lease,
             )
-            if epoch is not None:
-                return epoch
+            if revision is not None:
+                return BrokerEpoch(revision)
             if not await self.lease.keep_alive():  # it ended meanwhile
                 self._lease = await self._granted()
 

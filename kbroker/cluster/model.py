@@ -11,7 +11,9 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.schema import BrokerEpoch
 
+from .registrations import NO_EPOCH
 from .store import Document
 
 OFFSETS_TOPIC = "__consumer_offsets"
@@ -42,7 +44,7 @@ class Partition:
     leader: int
     leader_epoch: int
     revision: int = 0
-    leader_registration: int = -1
+    leader_registration: BrokerEpoch = NO_EPOCH
     elr: Sequence[int] = ()
     adding: Sequence[int] = ()
     removing: Sequence[int] = ()

@@ -7,12 +7,13 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from kbroker.client.endpoint import Endpoint
+from kbroker.protocol.schema import BrokerEpoch
 
 from .keys import CONTROLLER, CONTROLLER_ALIVE, LIVE, NODES, READY
 from .store import ABSENT, Document, Entry
 
 NO_NODE = -1
-NO_EPOCH = -1
+NO_EPOCH = BrokerEpoch(-1)
 """Of a node that is not registered."""
 
 
@@ -20,7 +21,7 @@ class Registration(NamedTuple):
     """A node that runs. `epoch` is its broker epoch: another one for each run (KIP-631)."""
 
     node_id: int
-    epoch: int
+    epoch: BrokerEpoch
     incarnation: str
     listeners: Mapping[str, Endpoint]
     rack: str | None
@@ -31,7 +32,8 @@ class Registration(NamedTuple):
     def from_entry(cls, node_id: int, entry: Entry, *, ready: bool) -> Registration:
         value = entry.value
         listeners = {name: Endpoint.parse(text) for name, text in value["listeners"].items()}
-        return cls(node_id, entry.revision, value["incarnation"], listeners, value["rack"], ready)
+        epoch = BrokerEpoch(entry.revision)
+        return cls(node_id, epoch, value["incarnation"], listeners, value["rack"], ready)
 
     def to_document(self) -> Document:
         listeners = {name: str(endpoint) for name, endpoint in self.listeners.items()}
@@ -48,7 +50,7 @@ class KnownNode(NamedTuple):
 
     directories: Mapping[str, str] = MappingProxyType({})
     cordoned: bool = False
-    clean_epoch: int = NO_EPOCH
+    clean_epoch: BrokerEpoch = NO_EPOCH
     rack: str | None = None
     revision: int = ABSENT
 
@@ -136,11 +138,11 @@ class Registrations:
             self.live[node_id] = self.live[node_id]._replace(ready=entry is not None)
 
     @property
-    def ready(self) -> dict[int, int]:
+    def ready(self) -> dict[int, BrokerEpoch]:
         """The broker epochs of the nodes that may lead."""
         return {each.node_id: each.epoch for each in self.live.values() if each.ready}
 
     @property
-    def live_epochs(self) -> dict[int, int]:
+    def live_epochs(self) -> dict[int, BrokerEpoch]:
         """The broker epochs of all nodes that run."""
         return {each.node_id: each.epoch for each in self.live.values()}

@@ -13,6 +13,7 @@ from kbroker.node.node import Node
 from kbroker.partitions.replica import Replica
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchRequest
+from kbroker.protocol.schema import BrokerEpoch
 from kbroker.storage.segment import Slice
 
 
@@ -20,7 +21,7 @@ class FetchingFollower(NamedTuple):
     """A node that fetches as a replica, and the registration that it does so under (KIP-903)."""
 
     node_id: int
-    broker_epoch: int
+    broker_epoch: BrokerEpoch
 
     def is_registered(self, cluster: Cluster) -> bool:
         """Whether it is a node that runs, and this the run that it is in."""

@@ -36,6 +36,7 @@ from kbroker.partitions.moves import ReplicaMoves
 from kbroker.partitions.partitions import Partitions
 from kbroker.partitions.scrubber import Scrubber
 from kbroker.partitions.upkeep import Upkeep
+from kbroker.protocol.schema import BrokerEpoch
 from kbroker.replication.following import Following
 from kbroker.replication.in_sync import InSync
 from kbroker.replication.quota import Quota, Side
@@ -223,7 +224,7 @@ class Node:
             if not partitions.in_memory:
                 nursery.start_soon(self.scrubber.run)
 
-    def registered(self, epoch: int) -> None:
+    def registered(self, epoch: BrokerEpoch) -> None:
         """Lead under another registration from now on; with NO_EPOCH, nothing at all."""
         self.partitions.registered(epoch)
         self.groups.settle()

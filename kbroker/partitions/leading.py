@@ -19,6 +19,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kbroker.cluster import Partition
+from kbroker.cluster.registrations import NO_EPOCH
+from kbroker.protocol.schema import BrokerEpoch
 
 UNKNOWN = -1
 """An offset that nobody has told yet; a high watermark that must not move."""
@@ -33,7 +35,7 @@ class Follower:
     that it fetches under (KIP-903).
     """
 
-    broker_epoch: int = UNKNOWN
+    broker_epoch: BrokerEpoch = NO_EPOCH
     end: int = UNKNOWN
     log_start: int = UNKNOWN
     caught_up_at: float = -math.inf
@@ -41,7 +43,7 @@ class Follower:
     leader_end: int = UNKNOWN
     """The leader's log end when it fetched last."""
 
-    def fetched(self, broker_epoch: int, offset: int, log_end: int, now: float) -> None:
+    def fetched(self, broker_epoch: BrokerEpoch, offset: int, log_end: int, now: float) -> None:
         """Take note of a fetch from `offset` that arrived when the leader's log ended at `log_end`.
 
         One that has now what the leader had at the fetch before was in sync back then: under
@@ -64,7 +66,7 @@ class Follower:
         return self.end >= log_end or now - self.caught_up_at <= lag_max
 
 
-def _everyone(node_id: int, broker_epoch: int) -> bool:
+def _everyone(node_id: int, broker_epoch: BrokerEpoch) -> bool:
     return True
 
 
@@ -101,7 +103,7 @@ class Leading:
         lag_max: float,
         *,
         in_sync_min: int = 1,
-        eligible: Callable[[int, int], bool] = _everyone,
+        eligible: Callable[[int, BrokerEpoch], bool] = _everyone,
     ) -> None:
         self.me = me
         self.epoch_start = log_end
@@ -147,7 +149,7 @@ class Leading:
     def fetched(
         self,
         node_id: int,
-        broker_epoch: int,
+        broker_epoch: BrokerEpoch,
         offset: int,
         log_end: int,
         now: float,
@@ -248,7 +250,7 @@ class Leading:
         is_settled = not self._proposed and (not self.partition.elr or self.is_below_minimum())
         return None if wanted == self._isr and is_settled else wanted
 
-    def registrations(self, isr: frozenset[int]) -> dict[int, int]:
+    def registrations(self, isr: frozenset[int]) -> dict[int, BrokerEpoch]:
         """The broker epochs under which the members that `isr` adds have fetched."""
         return {each: self.followers[each].broker_epoch for each in sorted(isr - self._isr)}
 

@@ -18,6 +18,7 @@ from kbroker.cluster.live_config import LiveConfig
 from kbroker.cluster.registrations import NO_EPOCH, NO_NODE
 from kbroker.config import BrokerConfig, TopicConfig
 from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.schema import BrokerEpoch
 from kbroker.runtime.clock import Clock
 from kbroker.runtime.slices import Slices
 from kbroker.runtime.threads import InThread
@@ -197,7 +198,7 @@ class Partitions:
     def _append_refused(self, replica: Replica, error: StorageError) -> None:
         self.when_refused(replica, error)
 
-    def registered(self, epoch: int) -> None:
+    def registered(self, epoch: BrokerEpoch) -> None:
         """Lead under another registration from now on; with NO_EPOCH, nothing at all."""
         self.epoch = epoch
         for replica in self.opened():
@@ -227,7 +228,7 @@ class Partitions:
             )
         )
 
-    def _may_be_in_sync(self, node_id: int, broker_epoch: int) -> bool:
+    def _may_be_in_sync(self, node_id: int, broker_epoch: BrokerEpoch) -> bool:
         """Whether a node is in the cluster under this registration, and not fenced (KIP-841)."""
         registration = self.cluster.registration(node_id)
         return (

@@ -12,6 +12,7 @@ from kbroker.cluster import Partition, Topic
 from kbroker.config import TopicConfig
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.records import BatchHeader
+from kbroker.protocol.schema import BrokerEpoch
 from kbroker.runtime.changes import Changes
 from kbroker.storage.errors import StorageError, WriteRefusedError
 from kbroker.storage.log import Appended, Log
@@ -356,7 +357,7 @@ class Replica:
             self._flusher.changes.happened()
 
     def follower_fetched(
-        self, node_id: int, broker_epoch: int, offset: int, log_start: int
+        self, node_id: int, broker_epoch: BrokerEpoch, offset: int, log_start: int
     ) -> bool:
         """A follower has everything from `log_start` to `offset`; what that commits is committed at
         once. Returns whether some follower should join those that are in sync."""

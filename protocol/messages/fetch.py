@@ -1,6 +1,8 @@
 """Fetch (key 1), by consumers and followers."""
 
-from ..schema import Int8, Int16, Int32, Int64, Records, Uuid, message, struct, wire
+from typing import Annotated
+
+from ..schema import BrokerEpoch, Int8, Int16, Int32, Int64, Records, Uuid, message, struct, wire
 
 
 @message(key=1, versions="0-18", flexible="12+")
@@ -17,7 +19,7 @@ class FetchRequest:
         """Who the follower is, and which start of it (KIP-903)."""
 
         replica_id: Int32 = -1
-        replica_epoch: Int64 = -1
+        replica_epoch: Annotated[BrokerEpoch, "q"] = BrokerEpoch(-1)
 
     @struct
     class Partition:

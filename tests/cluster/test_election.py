@@ -15,14 +15,16 @@ from kbroker.cluster.election import (
     resign,
     withdraw,
 )
+from kbroker.cluster.registrations import NO_EPOCH
+from kbroker.protocol.schema import BrokerEpoch
 
-EPOCHS = {1: 10, 2: 20, 3: 30}
+EPOCHS = {1: BrokerEpoch(10), 2: BrokerEpoch(20), 3: BrokerEpoch(30)}
 SAME = "same"
 
 
 def partition(leader: int, isr: list[int], elr: tuple[int, ...] = (), epoch: int = 5) -> Partition:
     """On nodes 1, 2 and 3; its leader was elected in the run that it is in now."""
-    registration = EPOCHS.get(leader, -1)
+    registration = EPOCHS.get(leader, NO_EPOCH)
     return Partition(0, [1, 2, 3], isr, leader, epoch, 7, registration, elr)
 
 
@@ -88,7 +90,7 @@ def test_elections(name: str) -> None:
 
 
 def test_a_leader_that_started_again_has_to_be_elected_again() -> None:
-    before = replace(partition(1, [1, 2]), leader_registration=9)
+    before = replace(partition(1, [1, 2]), leader_registration=BrokerEpoch(9))
     after = elect(before, ready=EPOCHS, live=EPOCHS, min_in_sync=1)
     assert after is not None
     assert (after.leader, after.leader_epoch, after.leader_registration) == (1, 6, 10)
@@ -136,11 +138,11 @@ def test_the_preferred_leader_leads_when_it_is_in_sync() -> None:
     assert (after.leader, after.leader_epoch, after.isr) == (1, 6, [1, 2])
     assert elect_preferred(partition(1, [1, 2]), ready=EPOCHS, live=EPOCHS) is None
     assert elect_preferred(partition(2, [2, 3]), ready=EPOCHS, live=EPOCHS) is None
-    assert elect_preferred(partition(2, [1, 2]), ready={2: 20}, live=EPOCHS) is None
+    assert elect_preferred(partition(2, [1, 2]), ready={2: EPOCHS[2]}, live=EPOCHS) is None
 
 
 def test_an_unclean_leader_is_in_sync_alone() -> None:
-    after = elect_unclean(partition(-1, [1], (3,)), ready={2: 20, 3: 30})
+    after = elect_unclean(partition(-1, [1], (3,)), ready={2: EPOCHS[2], 3: EPOCHS[3]})
     assert after is not None
     assert (after.leader, after.isr, after.elr) == (2, [2], ())
     assert elect_unclean(partition(-1, [1]), ready={}) is None

@@ -12,6 +12,7 @@ from kbroker.cluster.membership import Membership
 from kbroker.config import BrokerConfig
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages.fetch import FetchRequest
+from kbroker.protocol.schema import BrokerEpoch
 from tests.wire import NEVER, Topic, Wire, connected
 
 NEWEST = 18
@@ -37,7 +38,7 @@ class PlayedFollower:
         partitions: Iterable[int] = (0,),
         max_wait_ms: int = 0,
         session_epoch: int = SESSIONLESS,
-        broker_epoch: int | None = None,
+        broker_epoch: BrokerEpoch | None = None,
         max_bytes: int = 1 << 20,
         log_start_offset: int = 0,
         **fields: Any,

@@ -24,6 +24,7 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.cluster import ElectLeadersRequest
 from kbroker.protocol.messages.list_offsets import OffsetForLeaderEpochRequest
+from kbroker.protocol.schema import BrokerEpoch
 
 from ..brokers import started
 from ..wire import Topic, fetch, fetch_request, until
@@ -327,7 +328,7 @@ async def test_kip_903_a_fetch_of_an_earlier_run_is_refused(tmp_path: Path) -> N
             (broker.local_node(2).node.partitions.epoch, 0),
             (broker.local_node(2).node.partitions.epoch - 1, ErrorCode.NOT_LEADER_OR_FOLLOWER),
         ):
-            state = cls.ReplicaState(replica_id=2, replica_epoch=epoch)
+            state = cls.ReplicaState(replica_id=2, replica_epoch=BrokerEpoch(epoch))
             async with wire_to(broker.local_node(1)) as wire:
                 row = await fetch(wire, topic, version=17, replica_state=state)
             assert row.error_code == code

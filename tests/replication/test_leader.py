@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from kbroker.broker import Broker
+from kbroker.cluster.registrations import NO_EPOCH
 from kbroker.partitions.replica import Replica
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
@@ -133,7 +134,7 @@ async def test_who_stops_leading_says_so_to_producers(
         request = produce_request(topic, batch(), acks=acks, timeout_ms=NEVER)
         await wire.send(ApiKey.PRODUCE, 9, request)
         await until(lambda: replica_of(broker, topic).log.log_end_offset == 1)
-        broker.node.registered(-1)
+        broker.node.registered(NO_EPOCH)
         ((row,),) = (each.partition_responses for each in (await wire.receive()).responses)
     assert row.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
@@ -145,7 +146,7 @@ async def test_who_stops_leading_says_so_to_followers(
     await follower.fetch(topic, 0, session_epoch=0)
     await follower.begin(topic, 0, partitions=(), max_wait_ms=NEVER, session_epoch=1)
     assert await follower.wire.is_silent()
-    broker.node.registered(-1)
+    broker.node.registered(NO_EPOCH)
     assert (await follower.rows())[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 

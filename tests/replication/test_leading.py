@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from kbroker.cluster import Partition
 from kbroker.partitions.leading import UNKNOWN, Leading
+from kbroker.protocol.schema import BrokerEpoch
 
 LAG_MAX = 10.0
 ME = 1
@@ -42,7 +43,7 @@ def fetched(state: Leading, log_end: int, now: float, **offsets: int) -> None:
     """Let followers fetch, `_2=100` for node 2 from offset 100, each under its id as epoch."""
     for name, offset in offsets.items():
         node_id = int(name[1:])
-        state.fetched(node_id, node_id, offset, log_end, now)
+        state.fetched(node_id, BrokerEpoch(node_id), offset, log_end, now)
 
 
 # -- the high watermark
@@ -93,7 +94,7 @@ def test_a_leader_that_has_no_followers_waits_for_nobody() -> None:
 def test_a_proposed_member_counts_at_once() -> None:
     state = leading([1, 3])
     fetched(state, 100, 1, _2=60, _3=100)
-    state.fetched(2, 2, 60, 100, 50)  # long since behind
+    state.fetched(2, BrokerEpoch(2), 60, 100, 50)  # long since behind
     assert state.high_watermark(100, 100, 50) == 100
     state.propose(frozenset({1, 2, 3}))
     assert state.high_watermark(100, 100, 50) == 60
@@ -166,7 +167,7 @@ def test_lag_is_measured_in_time(
     log_end = 100
     for at, offset, end in fetches:
         log_end = end
-        state.fetched(2, 2, offset, end, at)
+        state.fetched(2, BrokerEpoch(2), offset, end, at)
     assert state.lagging(log_end, now) == expected
 
 
@@ -181,7 +182,7 @@ def test_lag_is_measured_in_time(
 )
 def test_who_may_join(offset: int, high_watermark: int, expected: set[int]) -> None:
     state = leading([1, 3])
-    state.fetched(2, 2, offset, offset, 1)
+    state.fetched(2, BrokerEpoch(2), offset, offset, 1)
     assert state.joining(high_watermark, 112, 2) == expected
     assert not state.joining(high_watermark, 112, 2 + LAG_MAX), "it has not fetched since"
 
@@ -203,9 +204,9 @@ def test_a_member_that_stopped_leaves_once() -> None:
 
 def test_those_who_join_are_compared_with_their_last_registration() -> None:
     state = leading([1])
-    state.fetched(2, 7, 100, 100, 1)
-    state.fetched(3, 8, 100, 100, 1)
-    state.fetched(2, 9, 100, 100, 1)
+    state.fetched(2, BrokerEpoch(7), 100, 100, 1)
+    state.fetched(3, BrokerEpoch(8), 100, 100, 1)
+    state.fetched(2, BrokerEpoch(9), 100, 100, 1)
     assert state.registrations(frozenset({1, 2, 3})) == {2: 9, 3: 8}
     assert state.registrations(frozenset({1})) == {}
 
@@ -224,8 +225,8 @@ def test_replicas_come_and_go() -> None:
 def test_the_low_watermark_is_that_of_living_replicas() -> None:
     state = leading([1, 2, 3], fenced=frozenset({3}))
     assert state.low_watermark(50) == UNKNOWN
-    state.fetched(2, 2, 100, 100, 1, log_start=20)
-    state.fetched(3, 3, 100, 100, 1, log_start=0)
+    state.fetched(2, BrokerEpoch(2), 100, 100, 1, log_start=20)
+    state.fetched(3, BrokerEpoch(3), 100, 100, 1, log_start=0)
     assert state.low_watermark(50) == 20
     assert leading([1], replicas=[1]).low_watermark(50) == 50
 
@@ -283,7 +284,7 @@ def test_nothing_is_committed_that_a_member_lacks(
             end += 1 + number
         elif step == "fetch":
             has[node_id] = min(has[node_id] + number, end)
-            state.fetched(node_id, node_id, has[node_id], end, now)
+            state.fetched(node_id, BrokerEpoch(node_id), has[node_id], end, now)
         elif step == "wait":
             now += number
         elif step == "propose":

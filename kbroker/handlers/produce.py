@@ -390,6 +390,7 @@ class _ProduceWork:
     def _begin_waiting(self) -> Pending[ProduceResponse]:
         """The answer to come when every append is committed, or at the request's timeout."""
         timeout_seconds = max(self.request.timeout_ms, 0) / 1000
+        del self.request  # its records are in the log; a slow disk need not keep them in memory
         self.left = len(self.waiting)
         self.pending = Pending(
             deadline=trio.current_time() + timeout_seconds, on_timeout=self._expire

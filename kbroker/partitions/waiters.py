@@ -53,6 +53,7 @@ class Pending(Generic[Response]):
             return
         self.ready = True
         self.response = response
+        self._on_timeout = None  # it may hold this, and all of the request
         if self._event is not None:
             self._event.set()
 

@@ -148,7 +148,7 @@ class Connection:
             logger.exception("unexpected error; closing the connection from %s", self.peer.host)
         finally:
             self.peer.is_gone = True
-            self._claim.release()
+            self._claim.end()
             self._abandon_replies()
             self._transport.close()
 

@@ -126,6 +126,10 @@ class RequestMemory:
         self._seen = {each: each.held for each in self._claims if each not in self._waiting}
 
 
+def _nobody() -> None:
+    """There is no connection any more to be ended."""
+
+
 class Claim:
     """What one connection has received of a large request.
 
@@ -167,3 +171,8 @@ class Claim:
         if self.held:
             self._memory.remove(self, self.held)
             self.held = self.left = 0
+
+    def end(self) -> None:
+        """The connection has ended: forget it, for it holds this, and what it had received."""
+        self.release()
+        self.give_up = _nobody

@@ -1,0 +1,106 @@
+"""What was answered is let go at once. What is part of a circle of objects stays, a request with its
+records, until the garbage collector comes by, which a broker lets happen rarely."""
+
+from __future__ import annotations
+
+import gc
+import random
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from kbroker.broker import Broker
+from kbroker.handlers.registry import load_apis
+from kbroker.protocol import messages
+from kbroker.protocol.api_keys import ApiKey
+
+from ..brokers import started
+from ..fuzz.world import VALID, World, make_world
+from ..wire import ConnectionClosed, batch, connected, create_topic, produce_request, until
+
+TIMES = 5
+ANSWER_SECONDS = 0.3
+"""Who waits longer, for other members or for records, is given up by its client."""
+
+
+@contextmanager
+def no_collection() -> Iterator[Counter[str]]:
+    """Let nothing go but what nobody refers to; at the end, count by class what is left of that."""
+    circles: Counter[str] = Counter()
+    gc.collect()
+    gc.disable()
+    try:
+        yield circles
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+        circles.update(type(each).__qualname__ for each in gc.garbage)
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+
+
+async def ask_and_go(broker: Broker, key: ApiKey, version: int, message: Any) -> None:
+    """Ask on a connection of its own, which ends with it."""
+    async with connected(broker.endpoint) as wire:
+        await wire.send(key, version, message)
+        with trio.move_on_after(ANSWER_SECONDS), suppress(ConnectionClosed):
+            await wire.receive()
+
+
+async def ask_often(broker: Broker, world: World, key: ApiKey) -> None:
+    """Valid requests of one API, in its newest version."""
+    version = load_apis()[key].versions[-1]
+    for seed in range(TIMES):
+        message = VALID[key](world, random.Random(seed))
+        await ask_and_go(broker, key, version, message)
+    await wait_all_tasks_blocked(0.01)
+
+
+async def test_nothing_stays_of_requests_and_connections(tmp_path: Path) -> None:
+    """Of no API, whether its answer has waited for the disk, for others, or for nothing."""
+    async with started(tmp_path) as broker:
+        async with connected(broker.endpoint) as wire:
+            world = await make_world(wire)
+        left = {}
+        for key in map(ApiKey, load_apis()):
+            with no_collection() as circles:
+                await ask_often(broker, world, key)
+            if circles:
+                left[key.name] = circles
+    assert not left
+
+
+async def test_records_that_wait_for_the_disk_are_not_kept(tmp_path: Path) -> None:
+    """They are in the log; only their offsets are waited for."""
+    requests = messages.request_class(ApiKey.PRODUCE)
+    async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "orders")
+        partitions = broker.nodes[0].node.partitions
+        replica = partitions.replica(partitions.cluster.topics[topic.name], 0)
+        async with partitions.flusher.no_pass:
+            for _ in range(TIMES):
+                await wire.send(ApiKey.PRODUCE, 9, produce_request(topic, batch()))
+            await until(lambda: replica.log.log_end_offset == TIMES)
+            assert replica.durable_end == 0
+            kept = [each for each in gc.get_objects() if type(each) is requests]
+            assert len(kept) <= 1  # the connection has the last one at hand
+        for _ in range(TIMES):
+            await wire.receive()
+
+
+async def test_a_large_request_goes_with_its_connection(tmp_path: Path) -> None:
+    """However much of it has come."""
+    async with started(tmp_path) as broker:
+        with no_collection() as circles:
+            async with connected(broker.endpoint) as wire:
+                await wire.send_bytes((50_000_000).to_bytes(4, "big") + bytes(5_000_000))
+                await until(lambda: broker.node.request_memory.used > 4_000_000)
+            await until(lambda: not broker.node.request_memory.used)
+            await wait_all_tasks_blocked(0.01)
+    assert not circles

@@ -53,8 +53,7 @@ from .transport import Transport
 logger = logging.getLogger(__name__)
 wire_logger = logging.getLogger("kbroker.protocol")
 
-RECEIVE_BYTES = 128 * 1024
-"""Read at once. Room for twice as much is taken from the system, and given back, with each read."""
+RECEIVE_BYTES = 256 * 1024
 REPLIES_MAX = 1024
 """Unanswered requests of one connection; above it the reader stops reading (back-pressure)."""
 SEND_BYTES = 1 << 20

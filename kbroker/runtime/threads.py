@@ -41,6 +41,8 @@ def at_once(calls: Calls) -> None:
     alone_until = time.perf_counter() + HELP_AFTER_SECONDS
     while left and time.perf_counter() < alone_until:
         left.popleft()()
+    if not left:  # as in most passes: what follows costs more than a sync
+        return
     failed: list[Exception] = []
     helpers = max(min(len(left) - 1, HELPERS_MAX, shares().helpers), 0)
     ended = threading.Semaphore(0)

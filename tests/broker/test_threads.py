@@ -35,6 +35,17 @@ def test_calls_that_are_quick_are_made_by_the_caller(monkeypatch: pytest.MonkeyP
     assert made == [(number, threading.get_ident()) for number in range(100)]
 
 
+def test_nothing_is_made_ready_for_helpers_that_are_not_needed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """That would take longer than to sync one log, which is what most passes do."""
+    monkeypatch.setattr(threads, "HELP_AFTER_SECONDS", WAIT_SECONDS)
+    monkeypatch.setattr(threads, "shares", lambda: pytest.fail("the system is asked"))
+    made: list[int] = []
+    at_once([partial(made.append, number) for number in range(3)])
+    assert made == [0, 1, 2]
+
+
 def test_each_call_is_made_once_whoever_makes_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threads, "HELP_AFTER_SECONDS", 0)
     made: list[int] = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
 
 from .compile import Encoded, encode_bytes
 from .schema import Message
@@ -17,7 +16,8 @@ class Stencil:
     Parameters:
       message: what is sent, with `numbers` in the fields that change.
       version: in which it is sent.
-      numbers: of 64 bits each, in the order of their fields. As bytes they are nowhere else.
+      layout: how these fields are written, for `struct`: ">iq" are 32 bits and 64 bits.
+      numbers: in the order of the fields. As bytes they are nowhere else.
 
     Raises:
       ValueError: the numbers do not stand side by side in this version.
@@ -26,11 +26,11 @@ class Stencil:
 
     __slots__ = ("_after", "_before", "_cls", "_pack", "_version")
 
-    def __init__(self, message: object, version: int, numbers: Sequence[int]) -> None:
+    def __init__(self, message: object, version: int, layout: str, *numbers: int) -> None:
         assert isinstance(message, Message)
         self._cls = type(message)
         self._version = version
-        self._pack = struct.Struct(f">{len(numbers)}q").pack
+        self._pack = struct.Struct(layout).pack
         self._before, found, self._after = encode_bytes(message, version).partition(
             self._pack(*numbers)
         )
@@ -38,6 +38,6 @@ class Stencil:
             raise ValueError(f"{self._cls.__name__} version {version} has no such row of numbers")
 
     def filled(self, *numbers: int) -> Encoded:
-        """The message with other numbers. Raises struct.error for one of more than 64 bits."""
+        """The message with other numbers. Raises struct.error for one that does not fit."""
         body = self._before + self._pack(*numbers) + self._after
         return Encoded(self._cls, self._version, body)

@@ -449,13 +449,14 @@ class Shards(ABC, Generic[C]):
 
     def store(self, shard: Shard[C], result: Result[R]) -> Result[R]:
         """Append and replay one result; return what is to be released."""
+        undo, result.on_failure = result.on_failure, None  # which may hold the result itself
         if result.records:
             try:
                 self._append(shard, result)
             except KafkaError as error:
                 self._log_failure(error)
-                assert result.on_failure is not None
-                result = result.on_failure(error.code, self.now())
+                assert undo is not None
+                result = undo(error.code, self.now())
         for event in result.events:
             self._note(event)
         self._arm(shard)

@@ -48,8 +48,10 @@ ROWS_AT_ONCE = 200
 FIRST_VERSION_WITH_LEADERS = 10
 """Whose answers say who leads instead (KIP-951)."""
 FIRST_VERSION_WITH_STENCILS = 5
-"""Whose rows have base offset, time and log start side by side."""
-STENCIL_NUMBERS = (0x0102030405060708, 0x1112131415161718, 0x2122232425262728)
+"""Whose rows have index, error code, base offset, time and log start side by side."""
+ROW_LAYOUT = ">ihqqq"
+STENCILS_MAX = 4000
+"""Topics whose answers are kept prepared, about half a kilobyte each."""
 LIGHT_BYTES_MAX = 4096
 """A batch of this size is compressed in less time than another thread takes to begin with it."""
 LIGHT_COMPRESSED_BYTES_MAX = 16 * 1024
@@ -199,8 +201,13 @@ class _ProduceWork:
         ):
             self._answer_to(topic).append(row)
             return self._appended()
-        answer = _stencil(self.version, topic.name, topic.topic_id, row.index)
-        return answer.filled(row.base_offset, row.log_append_time_ms, row.log_start_offset)
+        return _stencil(self.version, topic.name, topic.topic_id).filled(
+            row.index,
+            ErrorCode.NONE,
+            row.base_offset,
+            row.log_append_time_ms,
+            row.log_start_offset,
+        )
 
     def append_all(self) -> Answer | Later:
         """Append one batch after the other, up to the first that takes heavy work before."""
@@ -421,10 +428,10 @@ class _ProduceWork:
         return self._finished()
 
 
-@lru_cache(maxsize=1000)
-def _stencil(version: int, name: str, topic_id: UUID, index: int) -> Stencil:
-    """The answer to one batch that was appended; base offset, time and log start are filled in."""
-    base_offset, time_ms, log_start = STENCIL_NUMBERS
+@lru_cache(maxsize=STENCILS_MAX)
+def _stencil(version: int, name: str, topic_id: UUID) -> Stencil:
+    """The answer to one batch that was appended to a topic; all numbers of its row are filled in."""
+    index, base_offset, time_ms, log_start = 0x01020304, 1 << 60, 2 << 60, 3 << 60
     row = ProduceResponse.Partition(
         index=index,
         base_offset=base_offset,
@@ -432,7 +439,10 @@ def _stencil(version: int, name: str, topic_id: UUID, index: int) -> Stencil:
         log_start_offset=log_start,
     )
     topic = ProduceResponse.Topic(name=name, topic_id=topic_id, partition_responses=[row])
-    return Stencil(ProduceResponse(responses=[topic]), version, STENCIL_NUMBERS)
+    response = ProduceResponse(responses=[topic])
+    return Stencil(
+        response, version, ROW_LAYOUT, index, ErrorCode.NONE, base_offset, time_ms, log_start
+    )
 
 
 def _claims_transaction(request: ProduceRequest) -> bool:

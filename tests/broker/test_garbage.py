@@ -18,6 +18,7 @@ from kbroker.broker import Broker
 from kbroker.handlers.registry import load_apis
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.messages.groups import LeaveGroupRequest
 
 from ..brokers import started
 from ..fuzz.world import VALID, World, make_world
@@ -74,6 +75,19 @@ async def test_nothing_stays_of_requests_and_connections(tmp_path: Path) -> None
             if circles:
                 left[key.name] = circles
     assert not left
+
+
+async def test_nothing_stays_of_a_group_that_becomes_empty(tmp_path: Path) -> None:
+    """What would be undone had its record not been stored is forgotten once it is."""
+    async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
+        world = await make_world(wire)
+        member = LeaveGroupRequest.Member(member_id=world.member_id)
+        ask = LeaveGroupRequest(group_id="stable", members=[member])
+        with no_collection() as circles:
+            answer = await wire.ask(ApiKey.LEAVE_GROUP, 5, ask)
+            await wait_all_tasks_blocked(0.01)
+        assert not answer.members[0].error_code
+    assert not circles
 
 
 def produce_requests() -> list[Any]:

@@ -18,40 +18,47 @@ from kbroker.protocol.stencil import Stencil
 
 RESPONSE: Any = ProduceResponse
 
-NUMBERS = (0x0102030405060708, 0x1112131415161718, 0x2122232425262728)
-LONG = st.integers(-(2**63), 2**63 - 1)
+LAYOUT = ">ihqqq"
+NUMBERS = (0x01020304, 0x1112, 0x2122232425262728, 0x3132333435363738, 0x4142434445464748)
+SHORT, INT, LONG = (st.integers(-(1 << bits), (1 << bits) - 1) for bits in (15, 31, 63))
 
 
-def answer(base_offset: int, time_ms: int, log_start: int) -> ProduceResponse:
+def answer(
+    index: int, error_code: int, base_offset: int, time_ms: int, log_start: int
+) -> ProduceResponse:
     row = ProduceResponse.Partition(
-        index=7, base_offset=base_offset, log_append_time_ms=time_ms, log_start_offset=log_start
+        index=index,
+        error_code=error_code,
+        base_offset=base_offset,
+        log_append_time_ms=time_ms,
+        log_start_offset=log_start,
     )
     topic = ProduceResponse.Topic(name="orders", topic_id=UUID(int=9), partition_responses=[row])
     return ProduceResponse(responses=[topic])
 
 
 @pytest.mark.parametrize("version", range(5, RESPONSE.VERSIONS.stop))
-@given(numbers=st.tuples(LONG, LONG, LONG))
-def test_filled_in_as_made(version: int, numbers: tuple[int, int, int]) -> None:
-    filled = Stencil(answer(*NUMBERS), version, NUMBERS).filled(*numbers)
+@given(numbers=st.tuples(INT, SHORT, LONG, LONG, LONG))
+def test_filled_in_as_made(version: int, numbers: tuple[int, int, int, int, int]) -> None:
+    filled = Stencil(answer(*NUMBERS), version, LAYOUT, *NUMBERS).filled(*numbers)
     assert filled.body == encode_bytes(answer(*numbers), version)
 
 
 def test_one_can_be_filled_in_again() -> None:
-    stencil = Stencil(answer(*NUMBERS), 9, NUMBERS)
-    first, second = stencil.filled(1, 2, 3), stencil.filled(4, 5, 6)
-    assert first.body == encode_bytes(answer(1, 2, 3), 9)
-    assert second.body == encode_bytes(answer(4, 5, 6), 9)
+    stencil = Stencil(answer(*NUMBERS), 9, LAYOUT, *NUMBERS)
+    first, second = stencil.filled(1, 2, 3, 4, 5), stencil.filled(6, 7, 8, 9, 10)
+    assert first.body == encode_bytes(answer(1, 2, 3, 4, 5), 9)
+    assert second.body == encode_bytes(answer(6, 7, 8, 9, 10), 9)
 
 
 def test_numbers_that_do_not_stand_side_by_side_are_refused() -> None:
     with pytest.raises(ValueError, match="ProduceResponse version 4 has no such row of numbers"):
-        Stencil(answer(*NUMBERS), 4, NUMBERS)  # which has no log start offset
+        Stencil(answer(*NUMBERS), 4, LAYOUT, *NUMBERS)  # which has no log start offset
 
 
 def test_a_number_that_does_not_fit_is_refused() -> None:
     with pytest.raises(struct.error):
-        Stencil(answer(*NUMBERS), 9, NUMBERS).filled(2**63, 0, 0)
+        Stencil(answer(*NUMBERS), 9, LAYOUT, *NUMBERS).filled(0, 0, 2**63, 0, 0)
 
 
 @pytest.mark.parametrize("key", [ApiKey.PRODUCE, ApiKey.API_VERSIONS])

@@ -82,7 +82,7 @@ def test_there_and_back(
         (any_old, theirs, sent, {"version": version}),
         (workers(MODERN), ours, STAMPED, {}),
     ):
-        workers(MODERN).admin("create_topic", name=topic)
+        workers(MODERN).admin("create_topic", name=topic, configs={"retention.ms": "-1"})
         placed = [{"partition": 0, **record} for record in records]
         answers = client("produce", topic=topic, records=placed, codec=codec_name, **options)
         assert [one.get("offset") for one in answers] == list(range(len(RECORDS))), answers

@@ -254,8 +254,9 @@ def test_log_folders(
 
 def test_json_goes_from_one_to_the_other(apache: Broker, ours: Broker) -> None:
     """What is read from Apache Kafka and written to kbroker is read from there the same."""
+    for_ever = ("-p", "2", "-c", "retention.ms=-1")
     for broker in (apache, ours):
-        assert ask(broker, "topic", "create", "from", "to", "-p", "2").status == 0
+        assert ask(broker, "topic", "create", "from", "to", *for_ever).status == 0
     ask(apache, "topic", "produce", "from", "--json", stdin=SEED + BINARY)
     read = ask(apache, "topic", "consume", "from", "-o", ":end", "-p", "1").out
     assert '"key_base64": "/wA="' in read

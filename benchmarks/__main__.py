@@ -20,7 +20,16 @@ from pathlib import Path
 from typing import Any
 
 from .against import checkout, kbroker_at, slower_rows, verdict
-from .brokers import ROOT, BenchmarkFailed, Broker, Kafka, Kbroker, Kfake, kafka_jars
+from .brokers import (
+    ROOT,
+    BenchmarkFailed,
+    Broker,
+    Kafka,
+    Kbroker,
+    Kfake,
+    build_kfake,
+    kafka_jars,
+)
 from .rows import SIZES, TRANSACTING, Sample
 from .table import PEERS, lines
 
@@ -91,6 +100,7 @@ def run(
             kafka_jars()
         facts = about(options.repeat)
         if "kfake" in options.brokers:
+            build_kfake()
             facts["kfake"] = _kfake_version()
         for repeat in range(options.repeat):
             for durable in options.durable:

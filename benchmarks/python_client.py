@@ -22,7 +22,6 @@ WAIT_SECONDS = 60
 TOPICS = 15
 PING_BYTES = 200
 RECORDS_IN_TRANSACTION = 10
-WARM = "warm-up"
 WARM_BYTES = 10_000_000
 ALONE = {"linger.ms": 0, "batch.num.messages": 1}
 """One record in each request."""
@@ -54,25 +53,29 @@ def timed(broker: Broker) -> Iterator[Stopwatch]:
 
 
 class PythonClient:
-    """Runs the rows against one broker; `scale` multiplies the number of records."""
+    """Runs the rows against one broker.
 
-    def __init__(self, broker: Broker, scale: float) -> None:
-        self._broker = broker
-        self._scale = scale
+    Parameters: `scale` multiplies the number of records. `tag` is in the names of all topics, groups
+    and transactions: what is run once more finds nothing of what was before.
+    """
+
+    def __init__(self, broker: Broker, scale: float, tag: str) -> None:
+        self.broker = broker
+        self.scale = scale
+        self._tag = tag
         self._admin = AdminClient({"bootstrap.servers": broker.address, **QUIET})
 
     def warm_up(self, seconds: float) -> None:
         """The load of the rows for so long, so that a JVM compiles what they use."""
-        topics = {size: f"warm-up-{size}" for size in SIZES.values()}
-        for topic in (WARM, *topics.values()):
-            self.create_topic(topic)
+        topics = {size: self.create_topic(f"warm-{size}") for size in SIZES.values()}
+        alone = self.create_topic("warm-alone")
         ends = time.monotonic() + seconds
         while True:
             for size, topic in topics.items():
                 self._produce(topic, size, WARM_BYTES // size)
                 self._consume(topic, WARM_BYTES // size)
-            self._produce(WARM, PING_BYTES, 2000, **ALONE)
-            self._exchange(200)
+            self._produce(alone, PING_BYTES, 2000, **ALONE)
+            self._exchange(alone, 200)
             if time.monotonic() >= ends:
                 break
 
@@ -86,12 +89,11 @@ class PythonClient:
 
     def join(self) -> Iterator[Sample]:
         """A new group, its first member, and its first record."""
-        producer = self._producer()
-        producer.produce("topic-0", b"first")
-        producer.flush()
-        consumer = self._consumer("joins")
+        topic = self.create_topic("join")
+        self._send_one(topic)
+        consumer = self._consumer(topic)
         began = time.perf_counter()
-        consumer.subscribe(["topic-0"])
+        consumer.subscribe([topic])
         _next(consumer)
         yield Sample("join", (time.perf_counter() - began) * 1e3)
         consumer.close()
@@ -99,9 +101,8 @@ class PythonClient:
     def bulk(self, name: str) -> Iterator[Sample]:
         """Produce as fast as it goes, then consume the same."""
         size = SIZES[name]
-        count = int(self._scale * BULK_BYTES[name] / size)
-        topic = f"bulk-{size}"
-        self.create_topic(topic)
+        count = int(self.scale * BULK_BYTES[name] / size)
+        topic = self.create_topic(f"bulk-{size}")
         watches = {
             "produce": self._produce(topic, size, count),
             "consume": self._consume(topic, count),
@@ -113,50 +114,50 @@ class PythonClient:
 
     def ping(self) -> Iterator[Sample]:
         """Send one record, wait for its ack, send the next."""
-        count = int(self._scale * (1500 if self._broker.durable else 4000))
-        with timed(self._broker) as watch:
-            seconds = self._exchange(count)
+        count = int(self.scale * (1500 if self.broker.durable else 4000))
+        topic = self.create_topic("ping")
+        with timed(self.broker) as watch:
+            seconds = self._exchange(topic, count)
         cpu = watch.cpu_seconds / count * 1e6
         yield Sample("ping p50", statistics.median(seconds) * 1e6, cpu)
         yield Sample("ping p99", _quantile(seconds, 0.99) * 1e6, cpu)
 
     def pipelined(self) -> Iterator[Sample]:
         """One record in each request, many requests on their way."""
-        count = int(self._scale * (8000 if self._broker.durable else 40_000))
-        self.create_topic("pipelined")
-        watch = self._produce("pipelined", PING_BYTES, count, **ALONE)
+        count = int(self.scale * (8000 if self.broker.durable else 40_000))
+        topic = self.create_topic("pipelined")
+        watch = self._produce(topic, PING_BYTES, count, **ALONE)
         yield Sample("pipelined", count / watch.seconds / 1e3, watch.cpu_seconds / count * 1e6)
 
     def produce_at_rate(self) -> Iterator[Sample]:
         """Single records at a steady rate; the time from send to ack."""
-        self.create_topic("rate-produce")
+        topic = self.create_topic("produce-at-rate")
         seconds: list[float] = []
-        with timed(self._broker) as watch:
-            self._send_at_rate("rate-produce", seconds)
+        with timed(self.broker) as watch:
+            self._send_at_rate(topic, seconds)
         yield from _quantiles("produce at rate", seconds, watch)
 
     def receive_at_rate(self) -> Iterator[Sample]:
         """The same with a consumer that is waiting; the time from send to receive."""
-        self.create_topic("rate-receive")
-        consumer = self._consumer("rate")
-        consumer.subscribe(["rate-receive"])
-        self._send_one("rate-receive")
+        topic = self.create_topic("receive-at-rate")
+        consumer = self._consumer(topic)
+        consumer.subscribe([topic])
+        self._send_one(topic)
         _next(consumer)
         seconds: list[float] = []
-        count = int(self._scale * RATE_SECONDS * RATE)
+        count = int(self.scale * RATE_SECONDS * RATE)
         reader = threading.Thread(target=_receive, args=(consumer, count, seconds))
-        with timed(self._broker) as watch:
+        with timed(self.broker) as watch:
             reader.start()
-            self._send_at_rate("rate-receive", [])
+            self._send_at_rate(topic, [])
             reader.join()
         consumer.close()
         yield from _quantiles("receive at rate", seconds, watch)
 
     def transactions(self, producers: int) -> Iterator[Sample]:
         """Begin, send ten records, commit: each producer one transaction after the other."""
-        topic = f"transactions-{producers}"
-        self.create_topic(topic)
-        each = int(self._scale * (200 if self._broker.durable else 600) / producers)
+        topic = self.create_topic(f"transactions-{producers}")
+        each = max(int(self.scale * (200 if self.broker.durable else 600) / producers), 1)
         ready = [
             self._producer(**{"transactional.id": f"{topic}-{number}"})
             for number in range(producers)
@@ -164,7 +165,7 @@ class PythonClient:
         for producer in ready:
             producer.init_transactions(WAIT_SECONDS)
             _commit(producer, topic)
-        with timed(self._broker) as watch, ThreadPoolExecutor(producers) as pool:
+        with timed(self.broker) as watch, ThreadPoolExecutor(producers) as pool:
             for _ in pool.map(lambda producer: _commit(producer, topic, each), ready):
                 pass
         count = each * producers
@@ -173,17 +174,20 @@ class PythonClient:
 
     # -- the parts
 
-    def create_topic(self, topic: str, partitions: int = 1) -> None:
+    def create_topic(self, name: str, partitions: int = 1) -> str:
+        """Create a topic of which `name` is a part, and return its whole name."""
+        topic = f"{name}-{self._tag}"
         self._admin.create_topics([NewTopic(topic, partitions)])[topic].result(WAIT_SECONDS)
+        return topic
 
     def _producer(self, **settings: Any) -> Producer:
-        servers = {"bootstrap.servers": self._broker.address}
+        servers = {"bootstrap.servers": self.broker.address}
         return Producer({**servers, **QUIET, "acks": "all", "linger.ms": 0, **settings})
 
     def _consumer(self, group: str, **settings: Any) -> Consumer:
         return Consumer(
             {
-                "bootstrap.servers": self._broker.address,
+                "bootstrap.servers": self.broker.address,
                 "group.id": group,
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
@@ -201,40 +205,40 @@ class PythonClient:
         """Send records and wait for all acks."""
         producer = self._producer(**{"linger.ms": 5, **UNBOUNDED, **settings})
         value = bytes(size)
-        with timed(self._broker) as watch:
+        with timed(self.broker) as watch:
             for _ in range(count):
                 producer.produce(topic, value, partition=0)
             if producer.flush(WAIT_SECONDS):
-                raise BenchmarkFailed(f"{self._broker.name} did not take all records of {topic}")
+                raise BenchmarkFailed(f"{self.broker.name} did not take all records of {topic}")
         return watch
 
     def _consume(self, topic: str, count: int) -> Stopwatch:
         """Read records from the first on; joining the group is not counted."""
-        consumer = self._consumer("bulk", **PREFETCH)
+        consumer = self._consumer(topic, **PREFETCH)
         consumer.subscribe([topic])
         _next(consumer)
         left = count - 1
         deadline = time.monotonic() + WAIT_SECONDS
-        with timed(self._broker) as watch:
+        with timed(self.broker) as watch:
             while left > 0:
                 # Not more at a time: it would wait for messages that do not fit into its queue.
                 messages = consumer.consume(500, timeout=0.1)
                 failed = next((message.error() for message in messages if message.error()), None)
                 if failed or time.monotonic() > deadline:
                     reason = f"{left} of {count} records are missing: {failed or 'too slow'}"
-                    raise BenchmarkFailed(f"{self._broker.name}, {topic}: {reason}")
+                    raise BenchmarkFailed(f"{self.broker.name}, {topic}: {reason}")
                 left -= len(messages)
         consumer.close()
         return watch
 
-    def _exchange(self, count: int) -> list[float]:
+    def _exchange(self, topic: str, count: int) -> list[float]:
         """Seconds of each of `count` sends with their acks."""
         producer = self._producer()
         value = bytes(PING_BYTES)
         seconds = []
         for _ in range(count):
             began = time.perf_counter()
-            producer.produce(WARM, value, partition=0)
+            producer.produce(topic, value, partition=0)
             producer.flush()
             seconds.append(time.perf_counter() - began)
         return seconds
@@ -253,7 +257,7 @@ class PythonClient:
 
         padding = bytes(PING_BYTES - _SENT_AT.size)
         start = time.perf_counter() + 0.1
-        for number in range(int(self._scale * RATE_SECONDS * RATE)):
+        for number in range(int(self.scale * RATE_SECONDS * RATE)):
             due = start + number / RATE
             while (wait := due - time.perf_counter()) > 0:
                 producer.poll(wait)

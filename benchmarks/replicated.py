@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import signal
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,9 +21,10 @@ from confluent_kafka.cimpl import NewTopic
 from kbroker.cli.control import Control, ask
 from tests.ports import free_ports
 
-from .__main__ import arguments, document, measure, run, write_section
+from .__main__ import arguments, document, run, write_section
 from .brokers import BenchmarkFailed, Broker, Kafka, Kbroker, free_port
 from .rows import Sample
+from .turns import Record, say
 
 REPLICATED = {
     "default.replication.factor": "3",
@@ -203,22 +203,28 @@ def _wait_after(cluster: CrashingKbroker | CrashingKafka, partition: int, node: 
 # -- all rows
 
 
-def measure_three(
-    kind: type[Broker], durable: bool, options: argparse.Namespace
+def failover_records(options: argparse.Namespace) -> Iterator[Record]:
+    """How soon a crashed leader has a successor, in turns; it does not depend on durability."""
+    for repeat in range(options.repeat):
+        for name in options.brokers:
+            kind = CRASHING[BROKERS[name].name]
+            facts = {"broker": kind.name, "durable": options.durable[0], "repeat": repeat}
+            for sample in _failovers_of(kind, options):
+                yield {**facts, **sample._asdict()}
+
+
+def _failovers_of(
+    kind: type[CrashingKbroker | CrashingKafka], options: argparse.Namespace
 ) -> Iterator[Sample]:
-    """All rows of one run of three nodes."""
-    if not options.only_failover:
-        yield from measure(kind, durable, options, REPLICATED)
-    if durable != options.durable[0]:
-        return  # how soon a node is missed does not depend on that
     for row, settings in (("failover", {}), ("failover short", SHORT_SESSIONS)):
         folder = options.folder / f"{kind.name}-failover"
-        cluster = CRASHING[kind.name](folder, durable=durable, settings={**REPLICATED, **settings})
+        settings = {**REPLICATED, **settings}
+        cluster = kind(folder, durable=options.durable[0], settings=settings)
         try:
             seconds = [*failovers(cluster)]
         finally:
             cluster.stop()
-        print(f"{kind.name}, {row}: {seconds}", file=sys.stderr, flush=True)
+        say(f"{kind.name}, {row}: {seconds}")
         yield Sample(row, statistics.median(seconds))
 
 
@@ -230,7 +236,10 @@ def main() -> None:
     parser.set_defaults(rows=ROWS)
     parser.add_argument("--only-failover", action="store_true", help="nothing but crashes")
     options = parser.parse_args()
-    report = run(options, measure_three, BROKERS)
+    others = failover_records(options)
+    if options.only_failover:
+        options.durable = []
+    report = run(options, BROKERS, REPLICATED, others)
     text = document(report, TITLE, INTRODUCTION)
     print(text)
     if options.write:

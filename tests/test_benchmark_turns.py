@@ -1,0 +1,55 @@
+"""What the benchmark measures again, and what it keeps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from benchmarks import turns
+from benchmarks.rows import Sample
+
+
+class Processors:
+    """Of which a part is taken away during each measurement, as `parts` says."""
+
+    def __init__(self, *parts: float) -> None:
+        self._parts = iter(parts)
+        self._ticks = self._stolen = 0
+        self.measured = 0
+
+    def ticks(self) -> tuple[int, int]:
+        return self._ticks, self._stolen
+
+    def measure(self) -> Iterator[Sample]:
+        self.measured += 1
+        self._ticks += 1000
+        self._stolen += int(1000 * next(self._parts))
+        time.sleep(0.02)
+        yield Sample("ping p50", self.measured)
+
+
+@pytest.mark.parametrize(
+    ("parts", "patience", "kept", "measured"),
+    [
+        ([0.02], 60, 1, 1),
+        ([0.5, 0.03, 0.01], 60, 3, 3),
+        ([0.5, 0.1, 0.3], 0.03, 2, 3),  # never undisturbed: the best one
+        ([0.5], 0, 1, 1),
+    ],
+)
+def test_a_disturbed_row_is_measured_again_while_there_is_patience(
+    parts: list[float],
+    patience: float,
+    kept: int,
+    measured: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    processors = Processors(*parts)
+    monkeypatch.setattr(turns, "_processors", processors.ticks)
+    monkeypatch.setattr(turns, "PROBE_SECONDS", 0)
+    monkeypatch.setattr("os.sync", lambda: None)  # a disk may take its time
+    machine = turns.Machine(patience)
+    assert machine.undisturbed(processors.measure) == [Sample("ping p50", kept)]
+    assert processors.measured == measured

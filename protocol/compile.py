@@ -144,16 +144,19 @@ def decode(cls: type[M], buffer: Buffer, version: int, offset: int = 0) -> tuple
 
 
 def decode_counted(
-    cls: type[M], buffer: Buffer, version: int, offset: int = 0
+    cls: type[M], buffer: Buffer, version: int, offset: int = 0, objects_max: int = OBJECTS_MAX
 ) -> tuple[M, int, int]:
-    """Like `decode`, and says as well how many elements all arrays of the message have."""
+    """Like `decode`, and says as well how many elements all arrays of the message have.
+
+    Raises TooManyElements when they are more than `objects_max`.
+    """
     assert issubclass(cls, Message)
     function = cls.DECODERS.get(version) or _compile(_Decoder, cls, version)
     try:
-        message, end, left = function(buffer, offset, len(buffer), OBJECTS_MAX)
+        message, end, left = function(buffer, offset, len(buffer), objects_max)
     except _NOT_DECODED as error:
         raise DecodeError(f"{cls.__name__} version {version}: {error}") from error
-    return message, end, OBJECTS_MAX - left
+    return message, end, objects_max - left
 
 
 def decode_in_slices(

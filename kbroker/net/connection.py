@@ -33,6 +33,7 @@ from kbroker.node.request_memory import Claim
 from kbroker.partitions.waiters import Pending, Waiting
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.compile import (
+    OBJECTS_MAX,
     DecodeError,
     Encoded,
     TooManyElements,
@@ -62,6 +63,9 @@ TOO_MANY = " that one request may have (request.max.rows)"
 """What follows after a message that says so."""
 SMALL_BYTES = 32 * 1024
 """A request of this size is decoded at once, in less than a turn."""
+SMALL_ELEMENTS = 64
+"""So is one whose arrays have so few elements: what else it has are records, which stay as they are,
+and texts of at most 32 kB."""
 SMALL_ROWS = 1000
 """The answer to a request that names so many is encoded at once, in less than a turn."""
 ROW_BYTES = 128
@@ -263,15 +267,18 @@ class Connection:
                 unfinished = None
             elif self._gone and api.only_looks:
                 unfinished = None
-            elif len(frame) > SMALL_BYTES:
-                unfinished = self._handle_large(api, header, frame, offset)
             else:
-                request, _, rows = decode_counted(
-                    api.request_class, frame, header.api_version, offset
-                )
-                if self._traced:
-                    self._trace(header, request)
-                unfinished = self._handle(api, header, request, rows)
+                elements_max = SMALL_ELEMENTS if len(frame) > SMALL_BYTES else OBJECTS_MAX
+                try:
+                    request, _, rows = decode_counted(
+                        api.request_class, frame, header.api_version, offset, elements_max
+                    )
+                except TooManyElements:
+                    unfinished = self._handle_large(api, header, frame, offset)
+                else:
+                    if self._traced:
+                        self._trace(header, request)
+                    unfinished = self._handle(api, header, request, rows)
             if unfinished is not None:
                 await self._finish(unfinished)
             elif header.api_key == _PRODUCE and len(frame) <= LIGHT_BYTES and light < LIGHT_MAX:
@@ -287,7 +294,7 @@ class Connection:
     async def _handle_large(
         self, api: Api, header: RequestHeader, frame: memoryview, offset: int
     ) -> None:
-        """Decode a large request in turns with other clients, and handle it."""
+        """Decode a request of many rows in turns with other clients, and handle it."""
         rows_max = self._node.config.request_max_rows
         version = header.api_version
         request, _, rows = await self._turn.finish(

@@ -136,13 +136,14 @@ class _Addition:
         turn, asked = self._ctx.turn, self.asked
         named = ((topic.name, topic.partitions) for topic in asked.topics)
         self._topics = await named_once(turn, named)
+        partitions = []
         async for partition in turn.each(self._partitions()):
+            partitions.append(partition)
             code = _unfit(self._ctx, partition)
             if code:
                 self._refused[partition] = code
         if self._refused:
             return
-        partitions = [each async for each in turn.each(self._partitions())]
         service = self._ctx.node.transactions
         try:
             shard = service.shard(asked.transactional_id)

@@ -129,6 +129,7 @@ class Connection:
         self._traced = wire_logger.isEnabledFor(logging.DEBUG)
         self._scope = trio.CancelScope()
         self._work = trio.CancelScope()
+        """Around all that the reader does; a shield while it is to come to its end."""
 
     async def serve(self) -> None:
         """Answer requests until either side closes. Never raises on bad input.
@@ -209,13 +210,14 @@ class Connection:
 
     async def _read_all(self) -> None:
         try:
-            while await self._read_some():
-                self._turn.begin()
-                self._working = True
-                await self._handle_frames()
-                self._working = False
-                self._send_or_hand_over()
-                await self._wait_until_answers_are_taken()
+            with self._work:
+                while await self._read_some():
+                    self._turn.begin()
+                    self._working = True
+                    await self._handle_frames()
+                    self._working = False
+                    self._send_or_hand_over()
+                    await self._wait_until_answers_are_taken()
         except (Refused, FrameError, DecodeError) as error:
             self._log_refusal(error)
         finally:
@@ -350,8 +352,15 @@ class Connection:
         `abort` ends it.
         """
         self._send_or_hand_over()
-        with trio.CancelScope(shield=True) as self._work:
+        await self._shielded(work)
+
+    async def _shielded(self, work: Awaitable[None]) -> None:
+        # A scope of its own for each request would cost three times as much.
+        self._work.shield = True
+        try:
             await work
+        finally:
+            self._work.shield = False
 
     async def _until_appended(self) -> None:
         """Wait until what was produced before is in place, or its time is over."""
@@ -368,8 +377,7 @@ class Connection:
     async def _let_others(self) -> None:
         """Let others have their turn, and wait while the client does not take its answers."""
         self._send_or_hand_over()
-        with trio.CancelScope(shield=True):
-            await self._turn.next()
+        await self._shielded(self._turn.next())
         if self._owes_too_much:
             await self._wait_until_answers_are_taken()
             self._turn.begin()

@@ -28,6 +28,7 @@ from .brokers import (
     build_kfake,
     kafka_jars,
 )
+from .picture import draw
 from .table import PEERS, lines
 from .turns import Contest, Record
 
@@ -60,10 +61,12 @@ def main() -> None:
         if options.write:
             parser.error("--write is for Apache Kafka's figures, not with --against")
         sys.exit(run_against(options))
-    text = document(run(options, BROKERS))
+    report = run(options, BROKERS)
+    text = document(report)
     print(text)
     if options.write:
         write_section(text, is_first=True)
+        draw(report, DOCUMENT.parent)
 
 
 def run_against(options: argparse.Namespace) -> int:
@@ -202,7 +205,9 @@ def arguments(
         help="default: os,fsync",
     )
     parser.add_argument("--folder", type=Path, default=ROOT / ".work/benchmarks", help="for data")
-    parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md")
+    parser.add_argument(
+        "--write", action="store_true", help="write docs/benchmarks.md and its picture"
+    )
     return parser
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import random
 import statistics
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import cycle, islice
 from typing import Any
 
 from confluent_kafka import Consumer, Producer
@@ -16,11 +18,13 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from .brokers import BenchmarkFailed, Broker
-from .rows import BULK_BYTES, SIZES, Sample
+from .rows import BULK_BYTES, COMPRESSED_BYTES, JOINING, SIZES, Sample
 
 WAIT_SECONDS = 60
 TOPICS = 15
 PING_BYTES = 200
+TEXTS = 1000
+CUSTOMERS = ("Ada Lovelace", "Grace Hopper", "Edsger Dijkstra", "Barbara Liskov", "Alan Turing")
 RECORDS_IN_TRANSACTION = 10
 WARM_BYTES = 10_000_000
 ALONE = {"linger.ms": 0, "batch.num.messages": 1}
@@ -72,9 +76,9 @@ class PythonClient:
         ends = time.monotonic() + seconds
         while True:
             for size, topic in topics.items():
-                self._produce(topic, size, WARM_BYTES // size)
+                self._produce(topic, [bytes(size)], WARM_BYTES // size)
                 self._consume(topic, WARM_BYTES // size)
-            self._produce(alone, PING_BYTES, 2000, **ALONE)
+            self._produce(alone, [bytes(PING_BYTES)], 2000, **ALONE)
             self._exchange(alone, 200)
             if time.monotonic() >= ends:
                 break
@@ -104,13 +108,56 @@ class PythonClient:
         count = int(self.scale * BULK_BYTES[name] / size)
         topic = self.create_topic(f"bulk-{size}")
         watches = {
-            "produce": self._produce(topic, size, count),
+            "produce": self._produce(topic, [bytes(size)], count),
             "consume": self._consume(topic, count),
         }
         for verb, watch in watches.items():
             rate = count / watch.seconds
             value = rate / 1e3 if name == "100 B" else rate * size / 1e6
             yield Sample(f"{verb} {name}", value, watch.cpu_seconds / (count * size / 1e9))
+
+    def compressed(self, codec: str) -> Iterator[Sample]:
+        """As `bulk`, of text that the client compresses."""
+        size = SIZES["1 kB"]
+        count = int(self.scale * COMPRESSED_BYTES / size)
+        topic = self.create_topic(codec)
+        watches = {
+            "produce": self._produce(topic, _texts(size), count, **{"compression.type": codec}),
+            "consume": self._consume(topic, count),
+        }
+        for verb, watch in watches.items():
+            megabytes = count * size / 1e6
+            cpu = watch.cpu_seconds / megabytes * 1e3
+            yield Sample(f"{verb} {codec}", megabytes / watch.seconds, cpu)
+
+    def idempotent(self) -> Iterator[Sample]:
+        """As `bulk`, and the broker looks for what it has already."""
+        size = SIZES["1 kB"]
+        count = int(self.scale * BULK_BYTES["1 kB"] / size)
+        topic = self.create_topic("idempotent")
+        watch = self._produce(topic, [bytes(size)], count, **{"enable.idempotence": True})
+        megabytes = count * size / 1e6
+        cpu = watch.cpu_seconds / megabytes * 1e3
+        yield Sample("idempotent", megabytes / watch.seconds, cpu)
+
+    def join_many(self) -> Iterator[Sample]:
+        """All members of a new group subscribe at once, each of them gets a partition."""
+        topic = self.create_topic("join-many", JOINING)
+        members = [self._consumer(topic) for _ in range(JOINING)]
+        deadline = time.monotonic() + WAIT_SECONDS
+        began = time.perf_counter()
+        for member in members:
+            member.subscribe([topic])
+        while any(len(member.assignment()) != 1 for member in members):
+            if time.monotonic() > deadline:
+                raise BenchmarkFailed(f"{self.broker.name}: {JOINING} members do not come together")
+            for member in members:
+                member.poll(0)
+            time.sleep(0.005)
+        yield Sample("join many", time.perf_counter() - began)
+        with ThreadPoolExecutor(JOINING) as pool:
+            for _ in pool.map(Consumer.close, members):
+                pass
 
     def ping(self) -> Iterator[Sample]:
         """Send one record, wait for its ack, send the next."""
@@ -123,11 +170,13 @@ class PythonClient:
         yield Sample("ping p99", _quantile(seconds, 0.99) * 1e6, cpu)
 
     def pipelined(self) -> Iterator[Sample]:
-        """One record in each request, many requests on their way."""
+        """One record in each request, many requests on their way; then all of it is read."""
         count = int(self.scale * (8000 if self.broker.durable else 40_000))
         topic = self.create_topic("pipelined")
-        watch = self._produce(topic, PING_BYTES, count, **ALONE)
+        watch = self._produce(topic, [bytes(PING_BYTES)], count, **ALONE)
         yield Sample("pipelined", count / watch.seconds / 1e3, watch.cpu_seconds / count * 1e6)
+        watch = self._consume(topic, count)
+        yield Sample("tiny batches", count / watch.seconds / 1e3, watch.cpu_seconds / count * 1e6)
 
     def produce_at_rate(self) -> Iterator[Sample]:
         """Single records at a steady rate; the time from send to ack."""
@@ -201,12 +250,13 @@ class PythonClient:
         producer.produce(topic, b"first")
         producer.flush()
 
-    def _produce(self, topic: str, size: int, count: int, **settings: Any) -> Stopwatch:
-        """Send records and wait for all acks."""
+    def _produce(
+        self, topic: str, values: Sequence[bytes], count: int, **settings: Any
+    ) -> Stopwatch:
+        """Send records, with these values in turn, and wait for all acks."""
         producer = self._producer(**{"linger.ms": 5, **UNBOUNDED, **settings})
-        value = bytes(size)
         with timed(self.broker) as watch:
-            for _ in range(count):
+            for value in islice(cycle(values), count):
                 producer.produce(topic, value, partition=0)
             if producer.flush(WAIT_SECONDS):
                 raise BenchmarkFailed(f"{self.broker.name} did not take all records of {topic}")
@@ -221,8 +271,9 @@ class PythonClient:
         deadline = time.monotonic() + WAIT_SECONDS
         with timed(self.broker) as watch:
             while left > 0:
-                # Not more at a time: it would wait for messages that do not fit into its queue.
-                messages = consumer.consume(500, timeout=0.1)
+                # Not more at a time: it would wait for messages that do not fit into its queue, and
+                # at the end for some that never come.
+                messages = consumer.consume(min(left, 500), timeout=0.1)
                 failed = next((message.error() for message in messages if message.error()), None)
                 if failed or time.monotonic() > deadline:
                     reason = f"{left} of {count} records are missing: {failed or 'too slow'}"
@@ -264,6 +315,19 @@ class PythonClient:
             value = _SENT_AT.pack(int(due * 1e9)) + padding
             producer.produce(topic, value, partition=0, on_delivery=done)
         producer.flush(WAIT_SECONDS)
+
+
+def _texts(size: int) -> list[bytes]:
+    """Values as services send them; compressed, they take a third to a sixth."""
+    numbers = random.Random(1)
+    texts = []
+    for _ in range(TEXTS):
+        fields = (
+            f'{{"order": {numbers.getrandbits(40)}, "customer": "{numbers.choice(CUSTOMERS)}"}},'
+            for _ in range(size // 20)
+        )
+        texts.append("".join(fields).encode()[:size])
+    return texts
 
 
 def _commit(producer: Producer, topic: str, count: int = 1) -> None:

@@ -7,6 +7,11 @@ from typing import NamedTuple
 SIZES = {"100 B": 100, "1 kB": 1000, "10 kB": 10_000}
 BULK_BYTES = {"100 B": 100_000_000, "1 kB": 200_000_000, "10 kB": 300_000_000}
 """How much one bulk row writes and reads."""
+CODECS = ("gzip", "snappy", "lz4", "zstd")
+COMPRESSED_BYTES = 60_000_000
+"""How much the row of a codec writes and reads, before it is compressed."""
+JOINING = 100
+"""How many members a group gets at once."""
 TRANSACTING = (1, 8)
 """How many producers commit transactions at the same time."""
 
@@ -34,6 +39,7 @@ def _rows() -> dict[str, Row]:
         "idle memory": Row("resident memory, idle", "MB", False),
         "create topic": Row("create a topic", "ms", False),
         "join": Row("new group: subscribe to first record", "ms", False),
+        "join many": Row(f"new group of {JOINING} members: until all have partitions", "s", False),
     }
     for client, name in (("", "confluent-kafka, linger 5 ms"), ("java ", "Kafka's perf tools")):
         for size in SIZES:
@@ -41,10 +47,17 @@ def _rows() -> dict[str, Row]:
             for verb in ("produce", "consume"):
                 title = f"{verb} {size}, {name}"
                 rows[f"{client}{verb} {size}"] = Row(title, unit, True, "s/GB")
+    for codec in CODECS:
+        for verb in ("produce", "consume"):
+            title = f"{verb} 1 kB of text, {codec}, confluent-kafka"
+            rows[f"{verb} {codec}"] = Row(title, "MB/s", True, "s/GB")
+    rows["idempotent"] = Row("produce 1 kB, idempotent, confluent-kafka", "MB/s", True, "s/GB")
     for quantile in ("p50", "p99"):
         title = f"one record per request, one by one: {quantile}"
         rows[f"ping {quantile}"] = Row(title, "µs", False, "µs/request")
     rows["pipelined"] = Row("one record per request, pipelined", "k requests/s", True, "µs/request")
+    title = "consume batches of one record"
+    rows["tiny batches"] = Row(title, "k records/s", True, "µs/record")
     for kind, what in (("produce at", "send to ack"), ("receive at", "send to receive")):
         for quantile in ("avg", "p50", "p99", "p99.9"):
             title = f"1,000 records/s, {what}: {quantile}"

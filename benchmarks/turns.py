@@ -18,7 +18,7 @@ from typing import Any
 from .brokers import Broker
 from .java_client import JavaClient
 from .python_client import PythonClient
-from .rows import SIZES, TRANSACTING, Sample
+from .rows import CODECS, SIZES, TRANSACTING, Sample
 
 Record = dict[str, Any]
 """A sample with its broker, durability and round."""
@@ -177,6 +177,7 @@ def _java(client: PythonClient, size: str) -> Iterable[Sample]:
 PLAN: Mapping[str, Callable[[PythonClient], Iterable[Sample]]] = {
     "create topic": PythonClient.create_topics,
     "join": PythonClient.join,
+    "many join": PythonClient.join_many,
     "ping": PythonClient.ping,
     "pipelined": PythonClient.pipelined,
     "produce at rate": PythonClient.produce_at_rate,
@@ -186,6 +187,8 @@ PLAN: Mapping[str, Callable[[PythonClient], Iterable[Sample]]] = {
         for producers in TRANSACTING
     },
     **{f"bulk {size}": partial(PythonClient.bulk, name=size) for size in SIZES},
+    **{f"compressed {codec}": partial(PythonClient.compressed, codec=codec) for codec in CODECS},
+    "idempotent": PythonClient.idempotent,
     **{f"java {size}": partial(_java, size=size) for size in SIZES},
 }
 """What is run, in order; one entry may give several rows."""

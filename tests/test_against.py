@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks.against import checkout, kbroker_at, slower_rows, verdict
 from benchmarks.brokers import BenchmarkFailed
+from benchmarks.picture import PICTURED, dots
 from benchmarks.table import lines
 
 
@@ -66,3 +67,20 @@ def test_rows_that_became_slower_are_named_worst_first() -> None:
     assert "| row | kbroker: median (min to max) | abc: median (min to max) | ratio |" in table
     assert "| **0.93** |" in table
     assert verdict([], "abc") == "No row is more than 3% slower than at abc."
+
+
+def test_the_picture_has_a_dot_for_each_ratio() -> None:
+    found = [
+        *samples("kbroker", "ping p50", 50),
+        *samples("Kafka", "ping p50", 100),
+        *samples("kfake", "ping p50", 25),
+        *samples("kbroker", "pipelined", 30, durable=False),
+        *samples("Kafka", "pipelined", 10, durable=False),
+        *samples("kbroker", "start", 0.1),
+    ]
+    drawn = {(PICTURED[dot.line], dot.peer, dot.durable): dot.times for dot in dots(found)}
+    assert drawn == {
+        ("ping p50", "Kafka", True): 2,
+        ("ping p50", "kfake", True): 0.5,
+        ("pipelined", "Kafka", False): 3,
+    }

@@ -279,7 +279,7 @@ def _repeated(of_batches: Sequence[int], counts: list[int]) -> np.ndarray:
 
 
 def _sum(base: np.ndarray, delta: np.ndarray) -> np.ndarray:
-    total = base + delta
+    total: np.ndarray = base + delta
     if (((base ^ total) & (delta ^ total)) < 0).any():
         raise MalformedError("a number of more than 64 bits")
     return total

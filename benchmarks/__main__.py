@@ -30,7 +30,7 @@ from .brokers import (
 )
 from .picture import draw
 from .table import PEERS, lines
-from .turns import Contest, Record
+from .turns import Contest, Machine, Record
 
 BROKERS: Mapping[str, type[Broker]] = {"kbroker": Kbroker, "kafka": Kafka, "kfake": Kfake}
 RESULTS = Path(__file__).parent / "results"
@@ -118,8 +118,9 @@ def _contests(
     kinds: Mapping[str, type[Broker]],
     settings: Mapping[str, str] | None,
 ) -> Iterator[Record]:
+    machine = Machine()
     for durable in options.durable:
-        contest = Contest(kinds, durable, options, settings)
+        contest = Contest(kinds, durable, options, settings, machine)
         try:
             yield from contest.records()
         finally:

@@ -39,7 +39,7 @@ class Machine:
     again, over all rows.
     """
 
-    def __init__(self, patience: float) -> None:
+    def __init__(self, patience: float = PATIENCE_SECONDS) -> None:
         self._patience = patience
 
     def undisturbed(self, measure: Callable[[], Iterable[Sample]]) -> list[Sample]:
@@ -92,7 +92,7 @@ class Contest:
     """The brokers of one durability. Call `stop` at the end.
 
     Parameters: `kinds` by name; `settings` are properties that all of them get; `options` are those
-    of the command line.
+    of the command line; `machine` is where they run.
     """
 
     def __init__(
@@ -100,14 +100,15 @@ class Contest:
         kinds: Mapping[str, type[Broker]],
         durable: bool,
         options: argparse.Namespace,
-        settings: Mapping[str, str] | None = None,
+        settings: Mapping[str, str] | None,
+        machine: Machine,
     ) -> None:
         self._kinds = kinds
         self._durable = durable
         self._options = options
         self._settings = settings
         self._brokers: dict[str, Broker] = {}
-        self._machine = Machine(PATIENCE_SECONDS)
+        self._machine = machine
         self._measured = 0
 
     def records(self) -> Iterator[Record]:

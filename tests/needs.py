@@ -162,7 +162,9 @@ def _first_known(names: tuple[str, ...], options: tuple[str, ...] = ()) -> str:
 
 def _apt(*command: str, at: Path | None = None) -> str:
     lock = ("-o", "DPkg::Lock::Timeout=300")  # another apt may be at work
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"}
+    # With this run level what is installed is not started as a service.
+    settings = {"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C", "RUNLEVEL": "1"}
+    environment = {**os.environ, **settings}
     done = subprocess.run(
         [command[0], *lock, *command[1:]],
         cwd=at,
@@ -339,6 +341,13 @@ NEEDS = (
         installed=("kcat",),
         unpacked=("kcat",),
         programs={"kcat": ("usr/bin/kcat",)},
+    ),
+    Need(
+        commands=("unit",),
+        problem=partial(problem_of_program, name="etcd", title="etcd"),
+        installed=("etcd-server",),
+        unpacked=("etcd-server",),
+        programs={"etcd": ("usr/bin/etcd",)},
     ),
 )
 

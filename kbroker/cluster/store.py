@@ -22,8 +22,9 @@ Document = dict[str, Any]
 ABSENT = 0
 """The revision of a key that does not exist."""
 
-OPERATIONS_MAX = 128
-"""Puts of one transaction, and compares of one, that every store takes: etcd's default."""
+OPERATIONS_MAX = 127
+"""Puts of one transaction, and compares of one, that every store takes: etcd's default, but for the
+put that says why."""
 
 
 class Entry(NamedTuple):

@@ -209,7 +209,7 @@ async def test_a_lease_has_whole_seconds_and_ends_when_its_holder_is_cut_off(
 async def test_what_etcd_would_refuse(autojump_clock: MockClock) -> None:
     async with a_truth() as truth:
         client = truth.client("1")
-        with pytest.raises(ValueError, match="at most 128"):
+        with pytest.raises(ValueError, match="at most 127"):
             await client.transact(
                 {str(n): {} for n in range(OPERATIONS_MAX + 1)}, compares={}, cause="test"
             )

@@ -1,0 +1,448 @@
+"""Metadata on etcd: each node has a client of its own, which follows what all of them write.
+
+Below the prefix of a cluster there are its entries (`entry/`), the holders of leases (`lease/`), each
+hanging on its own lease, and `cause`, which every transaction writes: so a change says why it was made,
+and makes a revision even if it deletes what was not there.
+
+A client knows all entries. It reads them once, and then follows a watch. Watches of etcd may fall
+silent while members are stopped, and older ones had lost events, so it is looked regularly whether the
+watch has come as far as a read, and now and then all entries are compared.
+Sources: https://etcd.io/docs/v3.5/learning/api/, .../api_guarantees/ (events of one revision come
+together, in order).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from itertools import groupby
+from typing import NamedTuple
+
+import trio
+
+from kbroker.storage.errors import StorageError
+
+from .etcd_gateway import Gateway, Message, Refusal, Status, from_base64, to_base64
+from .store import (
+    ABSENT,
+    Change,
+    Compacted,
+    Document,
+    Entry,
+    Lease,
+    OutcomeUnknown,
+    Snapshot,
+    Watcher,
+)
+
+logger = logging.getLogger(__name__)
+
+ENTRY, LEASE, CAUSE = "entry/", "lease/", "cause"
+MISSED = "changes that were missed"
+HEAR_SECONDS = 0.2
+"""How long a change may be on its way before the store writes something to see it arrive."""
+HEARD_SECONDS_MAX = 10.0
+"""After that it is not known what came of it."""
+RETRY_SECONDS = 0.5
+LOOK_SECONDS = 2.0
+COMPARE_SECONDS = 60.0
+
+
+class Held(NamedTuple):
+    """A key as etcd has it. `created` is the revision of the put before which it did not exist."""
+
+    key: str
+    value: Document
+    revision: int
+    created: int
+
+
+class EtcdLease:
+    """A lease of etcd."""
+
+    def __init__(self, gateway: Gateway, number: str, ttl_seconds: float) -> None:
+        self._gateway = gateway
+        self.number = number
+        self.ttl_seconds = ttl_seconds
+
+    @property
+    def id(self) -> int:
+        return int(self.number)
+
+    async def keep_alive(self) -> bool:
+        answer = await self._gateway.ask("lease/keepalive", {"ID": self.number})
+        # A lease that is over has no time left, and what is 0 is left out.
+        return "TTL" in answer.get("result", {})
+
+    async def revoke(self) -> None:
+        try:
+            await self._gateway.ask("lease/revoke", {"ID": self.number})
+        except Refusal as error:
+            if error.status != Status.NOT_FOUND:
+                raise
+
+
+class EtcdStore:
+    """One node's view of a cluster's metadata on etcd; see `MetadataStore`.
+
+    Parameters: `prefix` is what all keys of the cluster begin with, in etcd.
+    """
+
+    HISTORY_ENTRIES = 10_000
+    """Of the newest changes, kept for `watch`."""
+
+    def __init__(self, gateway: Gateway, prefix: str) -> None:
+        self._gateway = gateway
+        self._prefix = prefix
+        self._held: dict[str, Held] = {}
+        """All keys below the prefix, without it."""
+        self._revision = 0
+        self._forgotten = 0
+        self._history: deque[Change] = deque()
+        self._history_entries = 0
+        self._watchers: dict[Watcher, int] = {}
+        """After which revision each of them wants to hear."""
+        self._is_read = trio.Event()
+        self._heard = trio.Event()
+        """Set, and replaced, when the revision rises."""
+        self._following = trio.CancelScope()
+        self._is_wrong = False
+        """What is held is not what there is, or not known to be."""
+        self._trouble: str | None = None
+
+    @property
+    def revision(self) -> int:
+        return self._revision
+
+    async def aclose(self) -> None:
+        await self._gateway.aclose()
+
+    # -- reads and writes
+
+    async def range(self, prefix: str) -> Snapshot:
+        await self._is_read.wait()
+        revision, found = await self._read(ENTRY + prefix)
+        entries = {each.key.removeprefix(ENTRY): Entry(each.value, each.revision) for each in found}
+        return Snapshot(revision, entries)
+
+    async def transact(
+        self,
+        puts: Mapping[str, Document | None],
+        *,
+        compares: Mapping[str, int],
+        cause: str,
+        lease: Lease | None = None,
+    ) -> int | None:
+        await self._is_read.wait()
+        hung = {"lease": str(lease.id)} if lease is not None else {}
+        done = [self._put(CAUSE, {"cause": cause})]
+        for key, value in puts.items():
+            if value is None:
+                done.append({"request_delete_range": {"key": self._key(ENTRY + key)}})
+            else:
+                done.append(self._put(ENTRY + key, value, hung))
+        asked = {
+            "compare": [self._compare(key, at) for key, at in compares.items()],
+            "success": done,
+        }
+        try:
+            answer = await self._gateway.ask("kv/txn", asked, changes=True)
+        except Refusal as error:
+            if lease is None or error.status != Status.NOT_FOUND:
+                raise
+            newest, _ = await self._read(CAUSE)
+            await self._hear_of(newest)
+            return None  # the lease is over
+        revision = int(answer["header"]["revision"])
+        if not answer.get("succeeded"):
+            await self._hear_of(revision)
+            return None
+        try:
+            await self._hear_of(revision)
+        except StorageError as error:
+            raise OutcomeUnknown(f"it is stored, but {error.message}") from error
+        return revision
+
+    def _compare(self, key: str, revision: int) -> Message:
+        at: Message = {"target": "MOD", "mod_revision": str(revision)}
+        if revision == ABSENT:
+            at = {"target": "CREATE", "create_revision": "0"}
+        return {"key": self._key(ENTRY + key), "result": "EQUAL", **at}
+
+    def _put(self, key: str, value: Document, hung: Message | None = None) -> Message:
+        data = to_base64(json.dumps(value, separators=(",", ":")).encode())
+        return {"request_put": {"key": self._key(key), "value": data, **(hung or {})}}
+
+    async def _read(self, prefix: str) -> tuple[int, list[Held]]:
+        """The revision of now, and all keys that begin so."""
+        answer = await self._gateway.ask("kv/range", self._all_of(prefix))
+        found = [self._held_in(pair) for pair in answer.get("kvs", ())]
+        return int(answer["header"]["revision"]), found
+
+    async def _hear_of(self, revision: int) -> None:
+        """Wait until the watch has come to a revision. Raises StorageError when it does not.
+
+        One of somebody else's makes no event here: something of our own, written after it, does.
+        """
+        with trio.move_on_after(HEARD_SECONDS_MAX):
+            while self._revision < revision:
+                with trio.move_on_after(HEAR_SECONDS) as patience:
+                    while self._revision < revision:
+                        await self._heard.wait()
+                if patience.cancelled_caught:
+                    await self._quietly(self._beat())
+            return
+        raise StorageError("etcd does not tell what was changed")
+
+    async def _beat(self) -> None:
+        await self._gateway.ask("kv/txn", {"success": [self._put(CAUSE, {})]})
+
+    # -- leases
+
+    async def grant(self, ttl_seconds: float, *, holder: str) -> EtcdLease:
+        if not math.isfinite(ttl_seconds):
+            raise StorageError("etcd grants no lease without an end")
+        await self._is_read.wait()
+        asked = {"TTL": str(math.ceil(ttl_seconds))}
+        granted = await self._gateway.ask("lease/grant", asked, changes=True)
+        lease = EtcdLease(self._gateway, granted["ID"], float(granted["TTL"]))
+        done = [self._put(LEASE + lease.number, {"holder": holder}, {"lease": lease.number})]
+        await self._gateway.ask("kv/txn", {"success": done})
+        return lease
+
+    # -- watchers
+
+    def watch(self, watcher: Watcher, *, after: int) -> None:
+        if after < self._forgotten:
+            raise Compacted(
+                f"changes of metadata up to revision {self._forgotten} are forgotten, those after "
+                f"{after} were wanted; read everything again"
+            )
+        for change in self._history:
+            if change.revision > after:
+                watcher(change)
+        self._watchers[watcher] = after
+
+    def unwatch(self, watcher: Watcher) -> None:
+        del self._watchers[watcher]
+
+    def _tell(self, change: Change) -> None:
+        """Remember a change and tell everybody; what goes wrong in one watcher is raised when all
+        have heard of it."""
+        self._history.append(change)
+        self._history_entries += len(change.entries)
+        while self._history_entries > self.HISTORY_ENTRIES:
+            oldest = self._history.popleft()
+            self._history_entries -= len(oldest.entries)
+            self._forgotten = oldest.revision
+        with ExitStack() as stack:
+            for watcher, after in reversed(self._watchers.items()):  # the last one in comes first
+                if change.revision > after:
+                    stack.callback(watcher, change)
+
+    def _advance(self, revision: int) -> None:
+        self._revision = revision
+        self._heard.set()
+        self._heard = trio.Event()
+
+    # -- following
+
+    async def run(self) -> None:
+        """Follow what is written, until cancelled; without etcd, until it is back."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._follow)
+            nursery.start_soon(self._regularly, LOOK_SECONDS, self._look)
+            nursery.start_soon(self._regularly, COMPARE_SECONDS, self._compare_all)
+
+    async def _follow(self) -> None:
+        while True:
+            try:
+                if not self._is_read.is_set():
+                    await self._read_first()
+                if not self._is_wrong:
+                    with trio.CancelScope() as self._following:
+                        await self._follow_watch()
+                if self._is_wrong:
+                    await self._catch_up()
+            except Compacted:
+                self._is_wrong = True
+                continue
+            except StorageError as error:
+                self._note(error)
+            await trio.sleep(RETRY_SECONDS)
+
+    async def _read_first(self) -> None:
+        revision, found = await self._read("")
+        self._held = {each.key: each for each in found}
+        self._forgotten = revision
+        self._advance(revision)
+        self._is_read.set()
+
+    async def _follow_watch(self) -> None:
+        wanted = {**self._all_of(""), "start_revision": str(self._revision + 1)}
+        async with self._gateway.stream("watch", {"create_request": wanted}) as answers:
+            while (answer := await answers.next()) is not None:
+                if "compact_revision" in answer:
+                    raise Compacted("etcd has forgotten what was not heard yet")
+                if answer.get("canceled"):
+                    raise StorageError(f"etcd ended a watch: {answer.get('cancel_reason', '')}")
+                self._note(None)
+                self._take(answer.get("events", ()))
+
+    def _take(self, events: Iterable[Message]) -> None:
+        """Take over events of whole revisions, in order; some may have come before."""
+        for revision, of_it in groupby(events, lambda each: int(each["kv"]["mod_revision"])):
+            if revision > self._revision:
+                self._take_revision(revision, of_it)
+
+    def _take_revision(self, revision: int, events: Iterable[Message]) -> None:
+        entries: dict[str, Entry | None] = {}
+        cause, ended = "", []
+        for event in events:
+            key = self._name(event["kv"]["key"])
+            before, now = self._held.pop(key, None), None
+            if event.get("type") != "DELETE":
+                now = self._held[key] = self._held_in(event["kv"])
+            if key.startswith(ENTRY):
+                entries[key.removeprefix(ENTRY)] = Entry(now.value, revision) if now else None
+            elif key == CAUSE and now is not None:
+                cause = now.value.get("cause", "")
+            elif key.startswith(LEASE) and now is None and before is not None:
+                ended.append(before.value["holder"])
+        if ended:
+            cause = f"lease of {' and '.join(ended)} ended"
+        if entries:
+            self._tell(Change(revision, entries, cause))
+        self._advance(revision)
+
+    async def _catch_up(self) -> None:
+        """Take over what is there now, in place of changes that nobody can tell any more."""
+        for _ in range(2):  # a revision for what is gone, and one for what is new
+            await self._beat()
+        revision, found = await self._read("")
+        known, self._held = self._held, {each.key: each for each in found}
+        gone: dict[str, Entry | None] = {}
+        new: dict[str, Entry | None] = {}
+        for key in known.keys() | self._held.keys():
+            if not key.startswith(ENTRY):
+                continue
+            before, now = known.get(key), self._held.get(key)
+            name = key.removeprefix(ENTRY)
+            if before is not None and (now is None or now.created > self._revision):
+                gone[name] = None
+            if now is not None and (before is None or now.revision != before.revision):
+                new[name] = Entry(now.value, now.revision)
+        if gone:
+            self._tell(Change(revision - 1, gone, MISSED))
+        if new:
+            self._tell(Change(revision, new, MISSED))
+        self._history.clear()
+        self._history_entries = 0
+        self._forgotten = revision
+        self._is_wrong = False
+        self._advance(revision)
+
+    # -- doubts
+
+    async def _regularly(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            await trio.sleep(seconds)
+            if self._is_read.is_set():
+                await self._quietly(work())
+
+    async def _quietly(self, work: Awaitable[None]) -> None:
+        """Do what is done again later, if etcd gives no answer."""
+        try:
+            await work
+        except StorageError as error:
+            self._note(error)
+
+    def _note(self, error: StorageError | None) -> None:
+        """Say what is wrong with etcd, or that all is well again; the same thing once."""
+        trouble = None if error is None else error.message
+        if trouble is not None and self._trouble is None:
+            logger.warning("metadata: %s", trouble)
+        elif trouble is None and self._trouble is not None:
+            logger.info("metadata: etcd answers again")
+        self._trouble = trouble
+
+    async def _look(self) -> None:
+        """Follow anew where the watch has not come as far as a read, and does not come on."""
+        known = self._revision
+        if await self._is_behind():
+            await trio.sleep(HEAR_SECONDS)
+            if self._revision == known:
+                self._following.cancel()
+
+    async def _is_behind(self) -> bool:
+        counting = {"request_range": {**self._all_of(""), "count_only": True}}
+        reading = {"request_range": {"key": self._key(CAUSE)}}
+        answer = await self._gateway.ask("kv/txn", {"success": [counting, reading]})
+        counted, read = (each["response_range"] for each in answer["responses"])
+        newest = max((int(each["mod_revision"]) for each in read.get("kvs", ())), default=0)
+        return newest > self._revision or int(counted.get("count", 0)) != len(self._held)
+
+    async def _compare_all(self) -> None:
+        """Take over what is there where the watch has told something else."""
+        revision, found = await self._read("")
+        await self._hear_of(revision)
+        wrong = [*self._wrong_at(revision, {each.key: each for each in found})]
+        if wrong:
+            logger.error("the watch of etcd left out %d keys, such as %s", len(wrong), wrong[0])
+            self._is_wrong = True
+            self._following.cancel()
+
+    def _wrong_at(self, revision: int, found: Mapping[str, Held]) -> Iterator[str]:
+        """Entries that were otherwise at a revision than was heard; more has been heard since."""
+        gone_since = {
+            ENTRY + name
+            for change in self._history
+            if change.revision > revision
+            for name, entry in change.entries.items()
+            if entry is None
+        }
+        for key in found.keys() | self._held.keys():
+            there, here = found.get(key), self._held.get(key)
+            if not key.startswith(ENTRY):
+                continue
+            if here is None:
+                is_wrong = key not in gone_since
+            elif there is None:
+                is_wrong = here.revision <= revision
+            else:
+                is_wrong = here.revision < there.revision
+            if is_wrong:
+                yield key
+
+    # -- names
+
+    def _all_of(self, prefix: str) -> Message:
+        first = (self._prefix + prefix).encode()
+        return {"key": to_base64(first), "range_end": to_base64(_end_of(first))}
+
+    def _key(self, key: str) -> str:
+        return to_base64((self._prefix + key).encode())
+
+    def _name(self, key: str) -> str:
+        return from_base64(key).decode().removeprefix(self._prefix)
+
+    def _held_in(self, pair: Message) -> Held:
+        key = self._name(pair["key"])
+        try:
+            value = json.loads(from_base64(pair.get("value", "")))
+        except ValueError:
+            raise StorageError(
+                f"what etcd holds at {self._prefix}{key} was not written by kbroker: give the "
+                "cluster a prefix of its own"
+            ) from None
+        return Held(key, value, int(pair["mod_revision"]), int(pair["create_revision"]))
+
+
+def _end_of(prefix: bytes) -> bytes:
+    """The first key behind all that begin so."""
+    kept = prefix.rstrip(b"\xff")
+    return kept[:-1] + bytes([kept[-1] + 1]) if kept else b"\0"

@@ -1,0 +1,134 @@
+"""Posts JSON over one HTTP/1.1 connection, on trio: answers that come whole, and such that go on.
+
+h11 speaks the protocol. A client that does more than this would leave it open, after an error,
+whether a request was sent; whoever changes metadata has to know that.
+"""
+
+from __future__ import annotations
+
+import json
+import ssl
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import SplitResult
+
+import h11
+import trio
+
+from kbroker.storage.errors import StorageError
+
+RECEIVE_BYTES = 64 * 1024
+HTTP_OK = 200
+
+
+class ConnectionFailed(StorageError):
+    """There is no connection: nothing was sent."""
+
+
+class NoAnswer(StorageError):
+    """The connection ended, or the time, before an answer had come."""
+
+
+async def connect(
+    url: SplitResult, seconds: float, trusted: ssl.SSLContext | None
+) -> HttpConnection:
+    """Connect to the host of a URL. Raises ConnectionFailed."""
+    host, port = url.hostname or "", url.port or (443 if url.scheme == "https" else 80)
+    stream: trio.abc.Stream
+    try:
+        with trio.fail_after(seconds):
+            if url.scheme == "https":
+                stream = await trio.open_ssl_over_tcp_stream(
+                    host, port, ssl_context=trusted, https_compatible=True
+                )
+                await stream.do_handshake()
+            else:
+                stream = await trio.open_tcp_stream(host, port)
+    except (OSError, trio.TooSlowError, trio.BrokenResourceError) as error:
+        raise ConnectionFailed(_reason(error)) from error
+    return HttpConnection(stream, url.netloc)
+
+
+class HttpConnection:
+    """One connection, which has one request at a time. Call `close` at the end."""
+
+    def __init__(self, stream: trio.abc.Stream, host: str) -> None:
+        self._stream = stream
+        self._host = host
+        self._http = h11.Connection(h11.CLIENT)
+
+    async def close(self) -> None:
+        """Close it at once."""
+        await trio.aclose_forcefully(self._stream)
+
+    @property
+    def is_reusable(self) -> bool:
+        """Whether another request may follow; asked when an answer has come to its end."""
+        if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
+            self._http.start_next_cycle()
+            return True
+        return False
+
+    async def post(self, path: str, message: Any, headers: Mapping[str, str]) -> int:
+        """Send a message, and return the status of its answer. Raises NoAnswer."""
+        body = json.dumps(message, separators=(",", ":")).encode()
+        everything = {
+            "Host": self._host,
+            "Content-Type": "application/json",
+            "Content-Length": str(len(body)),
+            **headers,
+        }
+        request = h11.Request(method="POST", target=path, headers=[*everything.items()])
+        parts = (request, h11.Data(data=body), h11.EndOfMessage())
+        try:
+            await self._stream.send_all(b"".join(self._http.send(part) or b"" for part in parts))
+        except (OSError, trio.BrokenResourceError) as error:
+            raise NoAnswer(_reason(error)) from error
+        answer = await self._next()
+        while isinstance(answer, h11.InformationalResponse):
+            answer = await self._next()
+        assert isinstance(answer, h11.Response)
+        return answer.status_code
+
+    async def body(self) -> bytes:
+        """The rest of the answer. Raises NoAnswer."""
+        parts = []
+        while (part := await self.more()) is not None:
+            parts.append(part)
+        return b"".join(parts)
+
+    async def more(self) -> bytes | None:
+        """A further part of the answer, None at its end. Raises NoAnswer."""
+        event = await self._next()
+        return bytes(event.data) if isinstance(event, h11.Data) else None
+
+    async def _next(self) -> h11.Event:
+        try:
+            while (event := self._http.next_event()) is h11.NEED_DATA:
+                self._http.receive_data(bytes(await self._stream.receive_some(RECEIVE_BYTES)))
+        except (OSError, trio.BrokenResourceError, h11.RemoteProtocolError) as error:
+            raise NoAnswer(_reason(error)) from error
+        if not isinstance(event, h11.Event) or isinstance(event, h11.ConnectionClosed):
+            raise NoAnswer("the connection was closed")
+        return event
+
+
+class Lines:
+    """Cuts what comes in parts at its line ends."""
+
+    def __init__(self) -> None:
+        self._begun = bytearray()
+
+    def feed(self, part: bytes) -> Iterator[bytes]:
+        """The lines that end in a part."""
+        *ended, begun = part.split(b"\n")
+        for line in ended:
+            whole = bytes(self._begun) + line
+            self._begun.clear()
+            if whole:
+                yield whole
+        self._begun += begun
+
+
+def _reason(error: Exception) -> str:
+    return str(error.__cause__ or error) or type(error).__name__

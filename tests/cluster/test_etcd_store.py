@@ -1,0 +1,262 @@
+"""Metadata on a real etcd: the contract of stores, and what only etcd and its network do."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from kbroker.cluster.etcd_gateway import Gateway, Login
+from kbroker.cluster.etcd_store import EtcdStore
+from kbroker.cluster.store import ABSENT, OutcomeUnknown
+from kbroker.storage.errors import StorageError
+
+from .contract import CHECKS, Copy, World, must_put, put
+from .etcd import Etcd, network_to
+
+pytestmark = pytest.mark.slow
+
+CHECK_SECONDS_MAX = 120
+
+
+class ForgetsSoon(EtcdStore):
+    HISTORY_ENTRIES = 10
+
+
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
+    """One member that all tests share."""
+    member = Etcd(tmp_path_factory.mktemp("etcd"))
+    yield member
+    member.stop()
+
+
+@asynccontextmanager
+async def store_at(
+    endpoints: Sequence[str], prefix: str, login: Login | None = None
+) -> AsyncIterator[EtcdStore]:
+    """A store that runs."""
+    store = ForgetsSoon(Gateway(endpoints, timeout_seconds=1, login=login), f"/kb/{prefix}/")
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(store.run)
+            yield store
+            nursery.cancel_scope.cancel()
+    finally:
+        with trio.CancelScope(shield=True):
+            await store.aclose()
+
+
+async def eventually(is_so: Callable[[], bool]) -> None:
+    """Wait for something that etcd tells no event of, or only after it was looked for."""
+    with trio.fail_after(20):
+        while not is_so():  # noqa: ASYNC110
+            await trio.sleep(0.05)
+
+
+@pytest.mark.parametrize("name", CHECKS)
+async def test_a_store_on_etcd_keeps_the_contract(name: str, etcd: Etcd) -> None:
+    stores: list[EtcdStore] = []
+    with trio.fail_after(CHECK_SECONDS_MAX):
+        async with trio.open_nursery() as nursery:
+
+            def client() -> EtcdStore:
+                gateway = Gateway(etcd.endpoints, timeout_seconds=30)  # others may be at work
+                store = ForgetsSoon(gateway, f"/kb/{name}/")
+                stores.append(store)
+                nursery.start_soon(store.run)
+                return store
+
+            await CHECKS[name](World(client, etcd.compact))
+            nursery.cancel_scope.cancel()
+    for store in stores:
+        await store.aclose()
+
+
+async def test_clusters_beside_each_other_do_not_see_each_other(etcd: Etcd) -> None:
+    """Also where one name begins as the other does, and revisions are those of both."""
+    async with store_at(etcd.endpoints, "a") as one, store_at(etcd.endpoints, "a/b") as other:
+        await must_put(one, "key", 1)
+        theirs = await must_put(other, "key", 2)
+        for _ in range(3):
+            await must_put(
+                other, "more", 1, (await other.range("more")).entries.get("more", (0, 0))[1]
+            )
+        assert await put(one, "key", 3, ABSENT) is None  # at a revision of the other's
+        assert (await one.range("")).entries["key"].value == {"n": 1}
+        assert (await other.range("")).entries["key"] == ({"n": 2}, theirs)
+
+
+async def test_a_lost_answer_is_an_unknown_outcome(etcd: Etcd) -> None:
+    """And it is not asked again: the change is made once, and heard of."""
+    async with (
+        network_to(etcd.endpoints[0]) as network,
+        store_at([network.endpoint], "lost") as store,
+    ):
+        copy = await Copy(store).open()
+        await must_put(store, "a", 1)
+        network.drop_answers()
+        with pytest.raises(OutcomeUnknown):
+            await put(store, "b", 2)
+        await eventually(lambda: "b" in copy.entries)
+        assert [set(change.entries) for change in copy.changes] == [{"a"}, {"b"}]
+        assert await put(store, "b", 3) is None
+
+
+async def test_a_watch_that_has_fallen_silent_is_noticed(etcd: Etcd) -> None:
+    async with (
+        network_to(etcd.endpoints[0]) as network,
+        store_at([network.endpoint], "silent") as store,
+        store_at(etcd.endpoints, "silent") as other,
+    ):
+        copy = await Copy(store).open()
+        await must_put(store, "a", 1)
+        lease = await other.grant(60, holder="node 2")
+        await other.transact({"live": {}}, compares={}, cause="up", lease=lease)
+        await eventually(lambda: "live" in copy.entries)
+        network.drop_answers()
+        newest = await must_put(other, "b", 2)
+        with trio.fail_after(15):
+            await copy.knows(newest)
+        network.drop_answers()
+        await lease.revoke()
+        await eventually(lambda: "live" not in copy.entries)
+        assert copy.changes[-1].cause == "lease of node 2 ended"
+
+
+async def test_who_was_away_until_changes_were_forgotten_learns_what_is_there(etcd: Etcd) -> None:
+    """First what is gone, also where it is there anew, then what is new."""
+    async with (
+        network_to(etcd.endpoints[0]) as network,
+        store_at([network.endpoint], "away") as store,
+        store_at(etcd.endpoints, "away") as other,
+    ):
+        stays = await must_put(other, "stays", 0)
+        gone = await must_put(other, "gone", 0)
+        anew = await must_put(other, "anew", 0)
+        await must_put(store, "changed", 0)
+        copy = await Copy(store).open()
+        await network.cut()
+        await must_put(other, "gone", None, gone)
+        await must_put(other, "anew", None, anew)
+        again = await must_put(other, "anew", 1)
+        changed = (await other.range("changed")).entries["changed"].revision
+        for number in range(1, 21):
+            changed = await must_put(other, "changed", number, changed)
+        etcd.compact(keep=0)
+        network.heal()
+        with trio.fail_after(20):
+            await copy.knows(changed)
+        first, second = copy.changes
+        assert first.entries == {"gone": None, "anew": None}
+        assert second.entries == {"anew": ({"n": 1}, again), "changed": ({"n": 20}, changed)}
+        assert copy.entries.keys() == {"stays", "anew", "changed"}
+        assert copy.entries["stays"].revision == stays
+        await must_put(store, "after", 1)
+        assert "after" in copy.entries
+
+
+async def test_an_event_that_was_lost_is_found_by_comparing(
+    etcd: Etcd, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with store_at(etcd.endpoints, "compared") as store:
+        copy = await Copy(store).open()
+        kept = await must_put(store, "kept", 1)
+        await must_put(store, "lost", 1)
+        await store._compare_all()
+        assert not caplog.records
+        del store._held["entry/lost"], copy.entries["lost"]
+        store._held["entry/ghost"] = store._held["entry/kept"]
+        copy.entries["ghost"] = copy.entries["kept"]
+        await store._compare_all()
+        assert "left out 2 keys" in caplog.text
+        await eventually(lambda: "lost" in copy.entries)
+        assert copy.entries.keys() == {"kept", "lost"}
+        assert copy.entries["kept"].revision == kept
+
+
+async def test_etcd_may_be_away_for_a_while(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing is stored then, and it is said; it goes on when a majority is back."""
+    etcd = Etcd(tmp_path, members=3)
+    try:
+        async with store_at(etcd.endpoints, "a") as store:
+            copy = await Copy(store).open()
+            first = await must_put(store, "a", 1)
+            etcd.kill(0)
+            second = None
+            with trio.fail_after(30):
+                while second is None:
+                    try:
+                        second = await put(store, "a", 2, first)
+                    except OutcomeUnknown:  # while members elect a leader
+                        first = (await _read_again(store, "a")).revision
+            etcd.pause(1)
+            with pytest.raises(StorageError), trio.fail_after(30):
+                await put(store, "b", 1)
+            assert "metadata: " in caplog.text
+            etcd.restart(0)
+            with trio.fail_after(60):
+                while True:
+                    try:
+                        await put(store, "c", 1)
+                        break
+                    except StorageError:
+                        await trio.sleep(0.1)
+                await eventually(lambda: "c" in copy.entries)
+            assert copy.entries["a"].value == {"n": 2}
+    finally:
+        etcd.stop()
+
+
+async def _read_again(store: EtcdStore, key: str):  # type: ignore[no-untyped-def]
+    while True:
+        try:
+            return (await store.range(key)).entries[key]
+        except StorageError:
+            await trio.sleep(0.1)
+
+
+async def test_a_user_of_etcd_logs_in(tmp_path: Path) -> None:
+    etcd = Etcd(tmp_path)
+    try:
+        everything = {"key": b64encode(b"\0").decode(), "range_end": b64encode(b"\0").decode()}
+        etcd.ask("auth/user/add", {"name": "root", "password": "secret"})
+        etcd.ask("auth/role/add", {"name": "root"})
+        etcd.ask("auth/user/grant", {"user": "root", "role": "root"})
+        etcd.ask(
+            "auth/role/grant", {"name": "root", "perm": {"permType": "READWRITE", **everything}}
+        )
+        etcd.ask("auth/enable", {})
+        wrong = Gateway(etcd.endpoints, login=Login("root", "wrong"))
+        with pytest.raises(StorageError, match="authentication failed"):
+            await wrong.ask("kv/range", {"key": "YQ=="})
+        await wrong.aclose()
+        async with store_at(etcd.endpoints, "a", Login("root", "secret")) as store:
+            with trio.fail_after(20):
+                first = await must_put(store, "a", 1)
+                store._gateway._token = "it is too old"
+                await must_put(store, "a", 2, first)
+    finally:
+        etcd.stop()
+
+
+async def test_what_others_wrote_below_the_prefix_is_refused(
+    etcd: Etcd, caplog: pytest.LogCaptureFixture
+) -> None:
+    key = b64encode(b"/kb/theirs/entry/a").decode()
+    etcd.ask("kv/put", {"key": key, "value": b64encode(b"no JSON").decode()})
+    async with store_at(etcd.endpoints, "theirs"):
+        await eventually(lambda: "give the cluster a prefix of its own" in caplog.text)
+
+
+async def test_the_next_member_is_asked_where_nobody_listens(etcd: Etcd) -> None:
+    nobody = "http://127.0.0.1:1"
+    async with store_at([nobody, *etcd.endpoints], "next") as store:
+        with trio.fail_after(10):
+            assert await put(store, "a", 1) is not None

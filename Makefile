@@ -105,7 +105,7 @@ soak: $(BIN)/ready
 
 benchmarks: $(BIN)/ready
 	@$(MAKE) --no-print-directory -C compat-tests $(CURDIR)/.work/compat/kafka-4.3/ready
-	@$(BIN)/python -m pip install -q 'matplotlib>=3.8'
+	@$(if $(findstring --write,$(ARGS)),$(BIN)/python -m pip install -q 'matplotlib>=3.8')
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 clean:

@@ -206,9 +206,7 @@ def arguments(
         help="default: os,fsync",
     )
     parser.add_argument("--folder", type=Path, default=ROOT / ".work/benchmarks", help="for data")
-    parser.add_argument(
-        "--write", action="store_true", help="write docs/benchmarks.md and its picture"
-    )
+    parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md")
     return parser
 
 

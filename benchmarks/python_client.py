@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from .brokers import BenchmarkFailed, Broker
-from .rows import BULK_BYTES, COMPRESSED_BYTES, JOINING, SIZES, Sample
+from .rows import BULK_BYTES, COMPRESSED_BYTES, JOINING, ROWS, SIZES, Sample
 
 WAIT_SECONDS = 60
 TOPICS = 15
@@ -107,28 +107,18 @@ class PythonClient:
         size = SIZES[name]
         count = int(self.scale * BULK_BYTES[name] / size)
         topic = self.create_topic(f"bulk-{size}")
-        watches = {
-            "produce": self._produce(topic, [bytes(size)], count),
-            "consume": self._consume(topic, count),
-        }
-        for verb, watch in watches.items():
-            rate = count / watch.seconds
-            value = rate / 1e3 if name == "100 B" else rate * size / 1e6
-            yield Sample(f"{verb} {name}", value, watch.cpu_seconds / (count * size / 1e9))
+        watch = self._produce(topic, [bytes(size)], count)
+        yield _throughput(f"produce {name}", watch, count, size)
+        yield _throughput(f"consume {name}", self._consume(topic, count), count, size)
 
     def compressed(self, codec: str) -> Iterator[Sample]:
         """As `bulk`, of text that the client compresses."""
         size = SIZES["1 kB"]
         count = int(self.scale * COMPRESSED_BYTES / size)
         topic = self.create_topic(codec)
-        watches = {
-            "produce": self._produce(topic, _texts(size), count, **{"compression.type": codec}),
-            "consume": self._consume(topic, count),
-        }
-        for verb, watch in watches.items():
-            megabytes = count * size / 1e6
-            cpu = watch.cpu_seconds / megabytes * 1e3
-            yield Sample(f"{verb} {codec}", megabytes / watch.seconds, cpu)
+        watch = self._produce(topic, _texts(size), count, **{"compression.type": codec})
+        yield _throughput(f"produce {codec}", watch, count, size)
+        yield _throughput(f"consume {codec}", self._consume(topic, count), count, size)
 
     def idempotent(self) -> Iterator[Sample]:
         """As `bulk`, and the broker looks for what it has already."""
@@ -136,9 +126,7 @@ class PythonClient:
         count = int(self.scale * BULK_BYTES["1 kB"] / size)
         topic = self.create_topic("idempotent")
         watch = self._produce(topic, [bytes(size)], count, **{"enable.idempotence": True})
-        megabytes = count * size / 1e6
-        cpu = watch.cpu_seconds / megabytes * 1e3
-        yield Sample("idempotent", megabytes / watch.seconds, cpu)
+        yield _throughput("idempotent", watch, count, size)
 
     def join_many(self) -> Iterator[Sample]:
         """All members of a new group subscribe at once, each of them gets a partition."""
@@ -352,6 +340,13 @@ def _receive(consumer: Consumer, count: int, seconds: list[float]) -> None:
     for _ in range(count):
         value = _next(consumer).value()
         seconds.append(time.perf_counter() - _SENT_AT.unpack_from(value)[0] / 1e9)
+
+
+def _throughput(row: str, watch: Stopwatch, count: int, size: int) -> Sample:
+    """Records of this size, or their bytes, a second, and processor seconds for each GB."""
+    rate = count / watch.seconds
+    value = rate / 1e3 if ROWS[row].unit == "k records/s" else rate * size / 1e6
+    return Sample(row, value, watch.cpu_seconds / (count * size / 1e9))
 
 
 def _quantile(values: list[float], q: float) -> float:

@@ -24,7 +24,7 @@ from tests.ports import free_ports
 from .__main__ import arguments, document, run, write_section
 from .brokers import BenchmarkFailed, Broker, Kafka, Kbroker, free_port
 from .rows import Sample
-from .turns import Record, say
+from .turns import Record, recorded, say
 
 REPLICATED = {
     "default.replication.factor": "3",
@@ -203,23 +203,22 @@ def _wait_after(cluster: CrashingKbroker | CrashingKafka, partition: int, node: 
 # -- all rows
 
 
-def failover_records(options: argparse.Namespace) -> Iterator[Record]:
+def failover_records(options: argparse.Namespace, durable: bool) -> Iterator[Record]:
     """How soon a crashed leader has a successor, in turns; it does not depend on durability."""
     for repeat in range(options.repeat):
         for name in options.brokers:
             kind = CRASHING[BROKERS[name].name]
-            facts = {"broker": kind.name, "durable": options.durable[0], "repeat": repeat}
-            for sample in _failovers_of(kind, options):
-                yield {**facts, **sample._asdict()}
+            for sample in _failovers_of(kind, options.folder, durable):
+                yield recorded(sample, kind.name, durable, repeat)
 
 
 def _failovers_of(
-    kind: type[CrashingKbroker | CrashingKafka], options: argparse.Namespace
+    kind: type[CrashingKbroker | CrashingKafka], folder: Path, durable: bool
 ) -> Iterator[Sample]:
     for row, settings in (("failover", {}), ("failover short", SHORT_SESSIONS)):
-        folder = options.folder / f"{kind.name}-failover"
-        settings = {**REPLICATED, **settings}
-        cluster = kind(folder, durable=options.durable[0], settings=settings)
+        cluster = kind(
+            folder / f"{kind.name}-failover", durable=durable, settings={**REPLICATED, **settings}
+        )
         try:
             seconds = [*failovers(cluster)]
         finally:
@@ -236,7 +235,7 @@ def main() -> None:
     parser.set_defaults(rows=ROWS)
     parser.add_argument("--only-failover", action="store_true", help="nothing but crashes")
     options = parser.parse_args()
-    others = failover_records(options)
+    others = failover_records(options, options.durable[0])
     if options.only_failover:
         options.durable = []
     report = run(options, BROKERS, REPLICATED, others)

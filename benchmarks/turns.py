@@ -141,9 +141,8 @@ class Contest:
     def _records(
         self, name: str, repeat: int, measure: Callable[[], Iterable[Sample]]
     ) -> Iterator[Record]:
-        facts = {"broker": self._kinds[name].name, "durable": self._durable, "repeat": repeat}
         for sample in self._machine.undisturbed(measure):
-            yield {**facts, **sample._asdict()}
+            yield recorded(sample, self._kinds[name].name, self._durable, repeat)
 
     def _start(self, name: str) -> Iterator[Sample]:
         if name in self._brokers:
@@ -193,6 +192,11 @@ PLAN: Mapping[str, Callable[[PythonClient], Iterable[Sample]]] = {
     **{f"java {size}": partial(_java, size=size) for size in SIZES},
 }
 """What is run, in order; one entry may give several rows."""
+
+
+def recorded(sample: Sample, broker: str, durable: bool, repeat: int) -> Record:
+    """A sample as reports keep it."""
+    return {"broker": broker, "durable": durable, "repeat": repeat, **sample._asdict()}
 
 
 def say(text: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import ssl
-from base64 import b64decode, b64encode
+from base64 import b64encode
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -60,10 +60,6 @@ class Login(NamedTuple):
 
 def to_base64(data: bytes) -> str:
     return b64encode(data).decode()
-
-
-def from_base64(text: str) -> bytes:
-    return b64decode(text)
 
 
 class Gateway:

@@ -16,9 +16,8 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections import deque
+from base64 import b64decode
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack
 from itertools import groupby
 from typing import NamedTuple
 
@@ -26,7 +25,7 @@ import trio
 
 from kbroker.storage.errors import StorageError
 
-from .etcd_gateway import Gateway, Message, Refusal, Status, from_base64, to_base64
+from .etcd_gateway import Gateway, Message, Refusal, Status, to_base64
 from .store import (
     ABSENT,
     Change,
@@ -38,6 +37,7 @@ from .store import (
     Snapshot,
     Watcher,
 )
+from .watchers import Watchers
 
 logger = logging.getLogger(__name__)
 
@@ -101,11 +101,7 @@ class EtcdStore:
         self._held: dict[str, Held] = {}
         """All keys below the prefix, without it."""
         self._revision = 0
-        self._forgotten = 0
-        self._history: deque[Change] = deque()
-        self._history_entries = 0
-        self._watchers: dict[Watcher, int] = {}
-        """After which revision each of them wants to hear."""
+        self._watchers = Watchers()
         self._is_read = trio.Event()
         self._heard = trio.Event()
         """Set, and replaced, when the revision rises."""
@@ -217,32 +213,13 @@ class EtcdStore:
     # -- watchers
 
     def watch(self, watcher: Watcher, *, after: int) -> None:
-        if after < self._forgotten:
-            raise Compacted(
-                f"changes of metadata up to revision {self._forgotten} are forgotten, those after "
-                f"{after} were wanted; read everything again"
-            )
-        for change in self._history:
-            if change.revision > after:
-                watcher(change)
-        self._watchers[watcher] = after
+        self._watchers.add(watcher, after=after)
 
     def unwatch(self, watcher: Watcher) -> None:
-        del self._watchers[watcher]
+        self._watchers.remove(watcher)
 
     def _tell(self, change: Change) -> None:
-        """Remember a change and tell everybody; what goes wrong in one watcher is raised when all
-        have heard of it."""
-        self._history.append(change)
-        self._history_entries += len(change.entries)
-        while self._history_entries > self.HISTORY_ENTRIES:
-            oldest = self._history.popleft()
-            self._history_entries -= len(oldest.entries)
-            self._forgotten = oldest.revision
-        with ExitStack() as stack:
-            for watcher, after in reversed(self._watchers.items()):  # the last one in comes first
-                if change.revision > after:
-                    stack.callback(watcher, change)
+        self._watchers.tell(change, keep=self.HISTORY_ENTRIES)
 
     def _advance(self, revision: int) -> None:
         self._revision = revision
@@ -278,7 +255,7 @@ class EtcdStore:
     async def _read_first(self) -> None:
         revision, found = await self._read("")
         self._held = {each.key: each for each in found}
-        self._forgotten = revision
+        self._watchers.forget(revision)
         self._advance(revision)
         self._is_read.set()
 
@@ -290,8 +267,8 @@ class EtcdStore:
                     raise Compacted("etcd has forgotten what was not heard yet")
                 if answer.get("canceled"):
                     raise StorageError(f"etcd ended a watch: {answer.get('cancel_reason', '')}")
-                self._note(None)
                 self._take(answer.get("events", ()))
+                self._note(None)
 
     def _take(self, events: Iterable[Message]) -> None:
         """Take over events of whole revisions, in order; some may have come before."""
@@ -315,9 +292,9 @@ class EtcdStore:
                 ended.append(before.value["holder"])
         if ended:
             cause = f"lease of {' and '.join(ended)} ended"
+        self._advance(revision)
         if entries:
             self._tell(Change(revision, entries, cause))
-        self._advance(revision)
 
     async def _catch_up(self) -> None:
         """Take over what is there now, in place of changes that nobody can tell any more."""
@@ -336,15 +313,13 @@ class EtcdStore:
                 gone[name] = None
             if now is not None and (before is None or now.revision != before.revision):
                 new[name] = Entry(now.value, now.revision)
+        self._advance(revision)
         if gone:
             self._tell(Change(revision - 1, gone, MISSED))
         if new:
             self._tell(Change(revision, new, MISSED))
-        self._history.clear()
-        self._history_entries = 0
-        self._forgotten = revision
+        self._watchers.forget(revision)
         self._is_wrong = False
-        self._advance(revision)
 
     # -- doubts
 
@@ -388,34 +363,30 @@ class EtcdStore:
 
     async def _compare_all(self) -> None:
         """Take over what is there where the watch has told something else."""
-        revision, found = await self._read("")
+        answer = await self._gateway.ask("kv/range", {**self._all_of(ENTRY), "keys_only": True})
+        revision = int(answer["header"]["revision"])
+        found = {
+            self._name(pair["key"]): int(pair["mod_revision"]) for pair in answer.get("kvs", ())
+        }
         await self._hear_of(revision)
-        wrong = [*self._wrong_at(revision, {each.key: each for each in found})]
+        wrong = [*self._wrong_at(revision, found)]
         if wrong:
             logger.error("the watch of etcd left out %d keys, such as %s", len(wrong), wrong[0])
             self._is_wrong = True
             self._following.cancel()
 
-    def _wrong_at(self, revision: int, found: Mapping[str, Held]) -> Iterator[str]:
-        """Entries that were otherwise at a revision than was heard; more has been heard since."""
-        gone_since = {
-            ENTRY + name
-            for change in self._history
-            if change.revision > revision
-            for name, entry in change.entries.items()
-            if entry is None
-        }
-        for key in found.keys() | self._held.keys():
-            there, here = found.get(key), self._held.get(key)
-            if not key.startswith(ENTRY):
-                continue
-            if here is None:
-                is_wrong = key not in gone_since
-            elif there is None:
-                is_wrong = here.revision <= revision
-            else:
-                is_wrong = here.revision < there.revision
-            if is_wrong:
+    def _wrong_at(self, revision: int, found: Mapping[str, int]) -> Iterator[str]:
+        """Entries that are held otherwise than `found`, which is of a revision that was heard of.
+
+        Parameters: `found` has the revision of each entry. What came after is told by the watch.
+        """
+        deleted = {ENTRY + name for name in self._watchers.deleted_after(revision)}
+        for key, there in found.items():
+            here = self._held.get(key)
+            if (key not in deleted) if here is None else here.revision < there:
+                yield key
+        for key, held in self._held.items():
+            if key.startswith(ENTRY) and key not in found and held.revision <= revision:
                 yield key
 
     # -- names
@@ -428,12 +399,12 @@ class EtcdStore:
         return to_base64((self._prefix + key).encode())
 
     def _name(self, key: str) -> str:
-        return from_base64(key).decode().removeprefix(self._prefix)
+        return b64decode(key).decode().removeprefix(self._prefix)
 
     def _held_in(self, pair: Message) -> Held:
         key = self._name(pair["key"])
         try:
-            value = json.loads(from_base64(pair.get("value", "")))
+            value = json.loads(b64decode(pair.get("value", "")))
         except ValueError:
             raise StorageError(
                 f"what etcd holds at {self._prefix}{key} was not written by kbroker: give the "

@@ -71,7 +71,7 @@ class HttpConnection:
 
     async def post(self, path: str, message: Any, headers: Mapping[str, str]) -> int:
         """Send a message, and return the status of its answer. Raises NoAnswer."""
-        body = json.dumps(message, separators=(",", ":")).encode()
+        body = json.dumps(message).encode()
         everything = {
             "Host": self._host,
             "Content-Type": "application/json",

@@ -6,9 +6,8 @@ import json
 import logging
 import math
 import zlib
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -20,7 +19,8 @@ from kbroker.storage.files import File, Files
 from kbroker.storage.naming import RESERVE
 from kbroker.storage.reserve import Reserve
 
-from .store import ABSENT, Change, Compacted, Document, Entry, Lease, Snapshot, Watcher
+from .store import ABSENT, Change, Document, Entry, Lease, Snapshot, Watcher
+from .watchers import Watchers
 
 logger = logging.getLogger(__name__)
 
@@ -55,9 +55,7 @@ class LocalStore:
         self._path = path
         self._entries: dict[str, Entry] = {}
         self._revision = 0
-        self._watchers: list[Watcher] = []
-        self._history: deque[Change] = deque()
-        self._history_entries = 0
+        self._watchers = Watchers()
         self._leases: dict[int, LocalLease] = {}
         self._lease_of: dict[str, LocalLease] = {}
         self._last_lease = 0
@@ -70,7 +68,7 @@ class LocalStore:
         self._is_history = False
         self._read_bytes = self._torn_bytes = 0
         self._load()
-        self._forgotten = self._revision
+        self._watchers.forget(self._revision)
 
     def _load(self) -> None:
         text = self._files.read_bytes(self._path) if self._files.exists(self._path) else b""
@@ -208,8 +206,7 @@ class LocalStore:
         change = _change(self._revision + 1, json.loads(body)["entries"], cause)
         self._apply(change)
         self._hang(change.entries, lease)
-        self._remember(change)
-        self._tell(change)
+        self._watchers.tell(change, keep=self.HISTORY_ENTRIES)
         return change.revision
 
     async def _write(self, line: bytes) -> None:
@@ -241,32 +238,10 @@ class LocalStore:
     # -- watchers
 
     def watch(self, watcher: Watcher, *, after: int) -> None:
-        if after < self._forgotten:
-            raise Compacted(
-                f"changes of metadata up to revision {self._forgotten} are forgotten, those after "
-                f"{after} were wanted; read everything again"
-            )
-        for change in self._history:
-            if change.revision > after:
-                watcher(change)
-        self._watchers.append(watcher)
+        self._watchers.add(watcher, after=after)
 
     def unwatch(self, watcher: Watcher) -> None:
         self._watchers.remove(watcher)
-
-    def _tell(self, change: Change) -> None:
-        """Tell every watcher; what goes wrong in one of them is raised when all have heard of it."""
-        with ExitStack() as stack:
-            for watcher in reversed(self._watchers):  # the last one in is called first
-                stack.callback(watcher, change)
-
-    def _remember(self, change: Change) -> None:
-        self._history.append(change)
-        self._history_entries += len(change.entries)
-        while self._history_entries > self.HISTORY_ENTRIES:
-            oldest = self._history.popleft()
-            self._history_entries -= len(oldest.entries)
-            self._forgotten = oldest.revision
 
     # -- leases
 

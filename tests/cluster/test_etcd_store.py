@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -15,12 +15,17 @@ from kbroker.cluster.etcd_store import EtcdStore
 from kbroker.cluster.store import ABSENT, OutcomeUnknown
 from kbroker.storage.errors import StorageError
 
+from ..wire import until
 from .contract import CHECKS, Copy, World, must_put, put
 from .etcd import Etcd, network_to
 
 pytestmark = pytest.mark.slow
 
 CHECK_SECONDS_MAX = 120
+WAIT_SECONDS = 60
+"""For what etcd tells no event of, or only after it was looked for."""
+PATIENT_SECONDS, IMPATIENT_SECONDS = 30, 2
+"""For an answer: others may be at work; and where one is to be missed."""
 
 
 class ForgetsSoon(EtcdStore):
@@ -37,10 +42,15 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
 
 @asynccontextmanager
 async def store_at(
-    endpoints: Sequence[str], prefix: str, login: Login | None = None
+    endpoints: Sequence[str],
+    prefix: str,
+    *,
+    login: Login | None = None,
+    timeout_seconds: float = PATIENT_SECONDS,
 ) -> AsyncIterator[EtcdStore]:
     """A store that runs."""
-    store = ForgetsSoon(Gateway(endpoints, timeout_seconds=1, login=login), f"/kb/{prefix}/")
+    gateway = Gateway(endpoints, timeout_seconds=timeout_seconds, login=login)
+    store = ForgetsSoon(gateway, f"/kb/{prefix}/")
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(store.run)
@@ -51,13 +61,6 @@ async def store_at(
             await store.aclose()
 
 
-async def eventually(is_so: Callable[[], bool]) -> None:
-    """Wait for something that etcd tells no event of, or only after it was looked for."""
-    with trio.fail_after(20):
-        while not is_so():  # noqa: ASYNC110
-            await trio.sleep(0.05)
-
-
 @pytest.mark.parametrize("name", CHECKS)
 async def test_a_store_on_etcd_keeps_the_contract(name: str, etcd: Etcd) -> None:
     stores: list[EtcdStore] = []
@@ -65,7 +68,7 @@ async def test_a_store_on_etcd_keeps_the_contract(name: str, etcd: Etcd) -> None
         async with trio.open_nursery() as nursery:
 
             def client() -> EtcdStore:
-                gateway = Gateway(etcd.endpoints, timeout_seconds=30)  # others may be at work
+                gateway = Gateway(etcd.endpoints, timeout_seconds=PATIENT_SECONDS)
                 store = ForgetsSoon(gateway, f"/kb/{name}/")
                 stores.append(store)
                 nursery.start_soon(store.run)
@@ -95,14 +98,14 @@ async def test_a_lost_answer_is_an_unknown_outcome(etcd: Etcd) -> None:
     """And it is not asked again: the change is made once, and heard of."""
     async with (
         network_to(etcd.endpoints[0]) as network,
-        store_at([network.endpoint], "lost") as store,
+        store_at([network.endpoint], "lost", timeout_seconds=IMPATIENT_SECONDS) as store,
     ):
         copy = await Copy(store).open()
         await must_put(store, "a", 1)
         network.drop_answers()
         with pytest.raises(OutcomeUnknown):
             await put(store, "b", 2)
-        await eventually(lambda: "b" in copy.entries)
+        await until(lambda: "b" in copy.entries, WAIT_SECONDS)
         assert [set(change.entries) for change in copy.changes] == [{"a"}, {"b"}]
         assert await put(store, "b", 3) is None
 
@@ -110,21 +113,20 @@ async def test_a_lost_answer_is_an_unknown_outcome(etcd: Etcd) -> None:
 async def test_a_watch_that_has_fallen_silent_is_noticed(etcd: Etcd) -> None:
     async with (
         network_to(etcd.endpoints[0]) as network,
-        store_at([network.endpoint], "silent") as store,
+        store_at([network.endpoint], "silent", timeout_seconds=IMPATIENT_SECONDS) as store,
         store_at(etcd.endpoints, "silent") as other,
     ):
         copy = await Copy(store).open()
         await must_put(store, "a", 1)
         lease = await other.grant(60, holder="node 2")
         await other.transact({"live": {}}, compares={}, cause="up", lease=lease)
-        await eventually(lambda: "live" in copy.entries)
+        await until(lambda: "live" in copy.entries, WAIT_SECONDS)
         network.drop_answers()
         newest = await must_put(other, "b", 2)
-        with trio.fail_after(15):
-            await copy.knows(newest)
+        await copy.knows(newest)
         network.drop_answers()
         await lease.revoke()
-        await eventually(lambda: "live" not in copy.entries)
+        await until(lambda: "live" not in copy.entries, WAIT_SECONDS)
         assert copy.changes[-1].cause == "lease of node 2 ended"
 
 
@@ -149,8 +151,7 @@ async def test_who_was_away_until_changes_were_forgotten_learns_what_is_there(et
             changed = await must_put(other, "changed", number, changed)
         etcd.compact(keep=0)
         network.heal()
-        with trio.fail_after(20):
-            await copy.knows(changed)
+        await copy.knows(changed)
         first, second = copy.changes
         assert first.entries == {"gone": None, "anew": None}
         assert second.entries == {"anew": ({"n": 1}, again), "changed": ({"n": 20}, changed)}
@@ -174,7 +175,7 @@ async def test_an_event_that_was_lost_is_found_by_comparing(
         copy.entries["ghost"] = copy.entries["kept"]
         await store._compare_all()
         assert "left out 2 keys" in caplog.text
-        await eventually(lambda: "lost" in copy.entries)
+        await until(lambda: "lost" in copy.entries, WAIT_SECONDS)
         assert copy.entries.keys() == {"kept", "lost"}
         assert copy.entries["kept"].revision == kept
 
@@ -185,30 +186,30 @@ async def test_etcd_may_be_away_for_a_while(
     """Nothing is stored then, and it is said; it goes on when a majority is back."""
     etcd = Etcd(tmp_path, members=3)
     try:
-        async with store_at(etcd.endpoints, "a") as store:
+        async with store_at(etcd.endpoints, "a", timeout_seconds=IMPATIENT_SECONDS) as store:
             copy = await Copy(store).open()
             first = await must_put(store, "a", 1)
             etcd.kill(0)
             second = None
-            with trio.fail_after(30):
+            with trio.fail_after(WAIT_SECONDS):
                 while second is None:
                     try:
                         second = await put(store, "a", 2, first)
                     except OutcomeUnknown:  # while members elect a leader
                         first = (await _read_again(store, "a")).revision
             etcd.pause(1)
-            with pytest.raises(StorageError), trio.fail_after(30):
+            with pytest.raises(StorageError), trio.fail_after(WAIT_SECONDS):
                 await put(store, "b", 1)
             assert "metadata: " in caplog.text
             etcd.restart(0)
-            with trio.fail_after(60):
+            with trio.fail_after(WAIT_SECONDS):
                 while True:
                     try:
                         await put(store, "c", 1)
                         break
                     except StorageError:
                         await trio.sleep(0.1)
-                await eventually(lambda: "c" in copy.entries)
+                await until(lambda: "c" in copy.entries, WAIT_SECONDS)
             assert copy.entries["a"].value == {"n": 2}
     finally:
         etcd.stop()
@@ -237,8 +238,8 @@ async def test_a_user_of_etcd_logs_in(tmp_path: Path) -> None:
         with pytest.raises(StorageError, match="authentication failed"):
             await wrong.ask("kv/range", {"key": "YQ=="})
         await wrong.aclose()
-        async with store_at(etcd.endpoints, "a", Login("root", "secret")) as store:
-            with trio.fail_after(20):
+        async with store_at(etcd.endpoints, "a", login=Login("root", "secret")) as store:
+            with trio.fail_after(WAIT_SECONDS):
                 first = await must_put(store, "a", 1)
                 store._gateway._token = "it is too old"
                 await must_put(store, "a", 2, first)
@@ -252,11 +253,11 @@ async def test_what_others_wrote_below_the_prefix_is_refused(
     key = b64encode(b"/kb/theirs/entry/a").decode()
     etcd.ask("kv/put", {"key": key, "value": b64encode(b"no JSON").decode()})
     async with store_at(etcd.endpoints, "theirs"):
-        await eventually(lambda: "give the cluster a prefix of its own" in caplog.text)
+        await until(lambda: "give the cluster a prefix of its own" in caplog.text, WAIT_SECONDS)
 
 
 async def test_the_next_member_is_asked_where_nobody_listens(etcd: Etcd) -> None:
     nobody = "http://127.0.0.1:1"
     async with store_at([nobody, *etcd.endpoints], "next") as store:
-        with trio.fail_after(10):
+        with trio.fail_after(WAIT_SECONDS):
             assert await put(store, "a", 1) is not None

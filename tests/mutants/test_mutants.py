@@ -56,8 +56,8 @@ def test_a_defect_is_told_from_none(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_what_fails_without_the_defect_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     always = Failed(("-c", "raise SystemExit(1)"), "always")
-    where = "Path('kbroker/cluster/local_store.py')"
-    code = f"from pathlib import Path; assert 'self._history:' in {where}.read_text()"
+    where = "Path('kbroker/cluster/watchers.py')"
+    code = f"from pathlib import Path; assert 'watcher(change)' in {where}.read_text()"
     broken = Failed(("-c", code), "with the defect")
     monkeypatch.setattr(mutant, "failures", lambda *_: iter([always, broken]))
     (skips_history,) = (each for each in MUTANTS if each.name == "M10")

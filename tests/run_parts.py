@@ -2,7 +2,7 @@
 
 Usage: python tests/run_parts.py [PART ...]; without a name all parts of tests/budget.toml run but
 those that are `again`.
-Each run of pytest names its slowest tests.
+Each run of pytest names its slowest tests; what failed is named once more at the end.
 Exit status 1 when a part fails or the whole run takes longer than the limit: what still runs then is
 stopped.
 """
@@ -21,11 +21,14 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 STOP_SECONDS = 20
+FAILURES_MAX = 50
+"""How many are named at the end."""
 PYTEST_OPTIONS = "--durations=10 --durations-min=1 -o faulthandler_timeout=600"
 """A test that takes ten minutes shows what its threads do."""
 
@@ -43,9 +46,12 @@ def main(wanted: list[str]) -> int:
         return 2
     give_up_at = time.monotonic() + 60 * budget["limit_minutes"]
     rows = [(part, *run(part, give_up_at)) for part in parts]
+    failures = [failure for *_, failed in rows for failure in failed]
+    if failures:
+        print("\nfailed:", *failures[:FAILURES_MAX], sep="\n  ")
     print("\npart        minutes  budget  result")
-    for part, minutes, passed in rows:
-        verdict = "passed" if passed else "FAILED"
+    for part, minutes, failed in rows:
+        verdict = "FAILED" if failed else "passed"
         if minutes > part["minutes"]:
             verdict += ", over its budget"
         print(f"{part['name']:<12}{minutes:7.1f} {part['minutes']:7.1f}  {verdict}")
@@ -54,13 +60,13 @@ def main(wanted: list[str]) -> int:
     if total > budget["limit_minutes"]:
         print(f"the run took longer than {budget['limit_minutes']} minutes")
         return 1
-    return 0 if all(passed for _, _, passed in rows) else 1
+    return 1 if failures else 0
 
 
-def run(part: dict[str, Any], give_up_at: float = math.inf) -> tuple[float, bool]:
-    """Run all commands of a part; returns minutes taken, and whether all of them passed.
+def run(part: dict[str, Any], give_up_at: float = math.inf) -> tuple[float, list[str]]:
+    """Run all commands of a part; returns minutes taken, and the tests and commands that failed.
 
-    What runs longer than until `give_up_at` (`time.monotonic`) is stopped, and has not passed.
+    What runs longer than until `give_up_at` (`time.monotonic`) is stopped, and has failed.
     """
     started = time.monotonic()
     environment = dict(os.environ)
@@ -74,15 +80,18 @@ def run(part: dict[str, Any], give_up_at: float = math.inf) -> tuple[float, bool
     at_once = len(commands) if part.get("at_once") else 1
     with ThreadPoolExecutor(at_once) as threads:
         marks = [f"{number}| " if at_once > 1 else "" for number in range(1, len(commands) + 1)]
-        passes = partial(_passes, environment, part["name"], give_up_at)
-        passed = [*threads.map(passes, commands, marks)]
-    return (time.monotonic() - started) / 60, all(passed)
+        run_command = partial(_failures_of, environment, part["name"], give_up_at)
+        failures = [*chain.from_iterable(threads.map(run_command, commands, marks))]
+    return (time.monotonic() - started) / 60, failures
 
 
-def _passes(
+def _failures_of(
     environment: Mapping[str, str], part: str, give_up_at: float, command: str, mark: str
-) -> bool:
-    """Run a command; `mark` is put before each line of its output."""
+) -> list[str]:
+    """Run a command; `mark` is put before each line of its output.
+
+    Returns the tests that pytest says have failed, and the command itself when it has.
+    """
     print(f"\n{mark}--- {part}: {command}", flush=True)
     process = subprocess.Popen(
         command,
@@ -95,26 +104,30 @@ def _passes(
         errors="replace",
         start_new_session=True,
     )
-    printing = threading.Thread(target=_print_lines, args=(process, mark), daemon=True)
+    tests: list[str] = []
+    printing = threading.Thread(target=_print_lines, args=(process, mark, tests), daemon=True)
     printing.start()
     try:
         process.wait(min(max(0, give_up_at - time.monotonic()), threading.TIMEOUT_MAX))
     except subprocess.TimeoutExpired:
         print(f"{mark}--- stopped, for the run is over its limit: {command}", flush=True)
         _stop(process, printing)
-        return False
+        return [*tests, f"stopped: {command}"]
     except BaseException:
         _stop(process, printing)
         raise
     printing.join(STOP_SECONDS)
-    return process.wait() == 0
+    status = process.wait()
+    return [*tests, f"exit status {status}: {command}"] if status else []
 
 
-def _print_lines(process: subprocess.Popen[str], mark: str) -> None:
+def _print_lines(process: subprocess.Popen[str], mark: str, failed_tests: list[str]) -> None:
     assert process.stdout is not None
     with process.stdout:
         for line in process.stdout:
             print(f"{mark}{line}", end="", flush=True)
+            if line.startswith(("FAILED ", "ERROR ")):  # of pytest's short summary
+                failed_tests.append(line.rstrip())
 
 
 def _stop(process: subprocess.Popen[str], printing: threading.Thread) -> None:

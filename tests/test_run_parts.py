@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 import tomllib
@@ -33,9 +34,9 @@ def test_quick_is_unit_without_what_is_slow() -> None:
 def test_what_is_there_again_runs_by_its_name_only(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[str] = []
 
-    def note(part: dict[str, Any], give_up_at: float) -> tuple[float, bool]:
+    def note(part: dict[str, Any], give_up_at: float) -> tuple[float, list[str]]:
         ran.append(part["name"])
-        return 0.0, True
+        return 0.0, []
 
     monkeypatch.setattr(run_parts, "run", note)
     assert run_parts.main([]) == 0
@@ -49,13 +50,17 @@ def part(*commands: str, **more: Any) -> dict[str, Any]:
     return {"name": "sample", "commands": list(commands), **more}
 
 
+def failures_of(*commands: str, **more: Any) -> list[str]:
+    return run_parts.run(part(*commands, **more))[1]
+
+
 @pytest.mark.parametrize("at_once", [False, True])
 def test_a_part_fails_with_any_of_its_commands(
     at_once: bool, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert run_parts.run(part("echo one", "echo two >&2", at_once=at_once))[1]
-    assert not run_parts.run(part("false", "true", at_once=at_once))[1]
-    assert not run_parts.run(part("true", "false", at_once=at_once))[1]
+    assert failures_of("echo one", "echo two >&2", at_once=at_once) == []
+    assert failures_of("false", "true", at_once=at_once) == ["exit status 1: false"]
+    assert failures_of("true", "exit 3", at_once=at_once) == ["exit status 3: exit 3"]
     said = capfd.readouterr().out
     assert ("1| one\n" if at_once else "\none\n") in said
     assert ("2| two\n" if at_once else "\ntwo\n") in said
@@ -63,7 +68,7 @@ def test_a_part_fails_with_any_of_its_commands(
 
 def test_byte_code_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
-    assert run_parts.run(part("test -z $PYTHONDONTWRITEBYTECODE"))[1]
+    assert failures_of("test -z $PYTHONDONTWRITEBYTECODE") == []
 
 
 def test_commands_at_once_do_not_wait_for_each_other(tmp_path: Path) -> None:
@@ -71,7 +76,7 @@ def test_commands_at_once_do_not_wait_for_each_other(tmp_path: Path) -> None:
         "touch {0}/{1}; for i in $(seq 200); do test -e {0}/{2} && exit 0; sleep 0.05; done; exit 1"
     )
     both = [meet.format(tmp_path, *names) for names in (("a", "b"), ("b", "a"))]
-    assert run_parts.run(part(*both, at_once=True))[1]
+    assert failures_of(*both, at_once=True) == []
 
 
 SAMPLE = """
@@ -86,8 +91,36 @@ def test_that_takes_long():
 def test_the_slowest_tests_are_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "test_sample.py").write_text(SAMPLE)
     command = f"{sys.executable} -m pytest -q -p no:cacheprovider --rootdir={tmp_path} {tmp_path}"
-    assert run_parts.run(part(command))[1]
+    assert failures_of(command) == []
     assert "s call     test_sample.py::test_that_takes_long" in capfd.readouterr().out
+
+
+FAILING_SAMPLE = """
+import pytest
+
+@pytest.fixture
+def broken():
+    raise OSError("no disk")
+
+def test_that_passes(): pass
+def test_that_fails(): assert False
+def test_that_cannot_start(broken): pass
+"""
+
+
+def test_what_failed_is_named_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "test_sample.py").write_text(FAILING_SAMPLE)
+    command = f"{sys.executable} -m pytest -q -p no:cacheprovider --rootdir={tmp_path} {tmp_path}"
+    budget = {**BUDGET, "part": [part(command, "true", minutes=1)]}
+    monkeypatch.setattr(tomllib, "loads", lambda _: budget)
+    assert run_parts.main([]) == 1
+    *_, said = capfd.readouterr().out.partition("\nfailed:\n")
+    fails, cannot_start, exits, *_ = said.splitlines()
+    assert re.search(r"FAILED .*test_sample.py::test_that_fails", fails)
+    assert re.search(r"ERROR .*test_sample.py::test_that_cannot_start", cannot_start)
+    assert exits.strip() == f"exit status 1: {command}"
 
 
 def test_what_hangs_is_stopped(
@@ -95,8 +128,8 @@ def test_what_hangs_is_stopped(
 ) -> None:
     monkeypatch.setattr(run_parts, "STOP_SECONDS", 2)
     hangs = "echo so far; trap 'exit 0' INT; sleep 1000 & wait"
-    minutes, passed = run_parts.run(part(hangs), time.monotonic() + 3)
-    assert not passed
+    minutes, failures = run_parts.run(part(hangs), time.monotonic() + 3)
+    assert failures == [f"stopped: {hangs}"]
     assert minutes < 5
     said = capfd.readouterr().out
     assert "so far\n" in said
@@ -114,7 +147,7 @@ def test_the_time_stands_beside_its_budget(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     minutes = {"lint": 0.5, "unit": 10.0}
-    monkeypatch.setattr(run_parts, "run", lambda part, _: (minutes[part["name"]], True))
+    monkeypatch.setattr(run_parts, "run", lambda part, _: (minutes[part["name"]], []))
     assert run_parts.main(["lint", "unit"]) == 0
     rows = capsys.readouterr().out.splitlines()[-3:]
     assert rows[0].split() == ["lint", "0.5", "1.0", "passed"]

@@ -2,7 +2,8 @@
 
 The blocks of a page run in order in one shell and one empty folder. `sh` blocks must succeed, `python`
 blocks too, and each command of a `console` block (after `$ `) must print what stands below it, where
-`...` is anything. `text` blocks are not run. 9092 and 9099 at `localhost` are ports of the test.
+`...` is anything. `text` blocks are not run. 9092 to 9099 at `localhost` are ports of the test, and so are
+etcd's, 2379 and 2380.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ PREAMBLE = "set -m\ntrap 'kill $(jobs -p) 2>/dev/null' EXIT\nexec 2>&1\n"
 SECONDS = 120
 PORTS = 8
 """9092 to 9099."""
+ETCD_PORTS = 2379, 2380
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
@@ -56,9 +58,9 @@ def commands_of(page: str) -> list[Command]:
 
 def run_page(page: str, folder: Path, seconds: float = SECONDS) -> list[str]:
     """Run the commands of a page; returns what was wrong, in words."""
-    port = free_ports(PORTS)
-    for number in range(PORTS):
-        page = page.replace(f"localhost:{9092 + number}", f"localhost:{port + number}")
+    port = free_ports(PORTS + len(ETCD_PORTS))
+    for number, theirs in enumerate((*range(9092, 9092 + PORTS), *ETCD_PORTS)):
+        page = page.replace(f"localhost:{theirs}", f"localhost:{port + number}")
     page = page.replace("--control-port 9099", f"--control-port {port + PORTS - 1}")
     commands = commands_of(page)
     script = PREAMBLE + "".join(one.script(number) for number, one in enumerate(commands))

@@ -12,7 +12,16 @@ from .pages import commands_of, run_page
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "compat-tests/README.md"]
 
-RUN = ["quickstart", "audit", "replay", "concepts", "operating", "performance", "replication"]
+RUN = [
+    "quickstart",
+    "audit",
+    "replay",
+    "cluster",
+    "concepts",
+    "operating",
+    "performance",
+    "replication",
+]
 """Pages whose commands are run here; tests/cli runs cli.md, compat-tests moving.md."""
 
 

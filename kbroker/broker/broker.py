@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from itertools import cycle, islice
 from types import MappingProxyType
@@ -12,8 +12,10 @@ import trio
 
 from kbroker.client.endpoint import Endpoint
 from kbroker.cluster import MetadataStore
+from kbroker.cluster.cluster import founded
 from kbroker.cluster.links import Links
 from kbroker.cluster.model import random_cluster_id
+from kbroker.cluster.running import running
 from kbroker.cluster.topics import DEFAULT, NewTopic, create_topic
 from kbroker.config import BrokerConfig
 from kbroker.folders.data_folders import (
@@ -153,6 +155,7 @@ async def open_broker(
     clock: Clock | None = None,
     grace_seconds: float = 5,
     cluster_id: str | None = None,
+    store: MetadataStore | None = None,
     connection_class: ConnectionClass = Connection,
 ) -> AsyncIterator[Broker]:
     """Start a broker, yield it ready, stop it gracefully at the end.
@@ -164,11 +167,14 @@ async def open_broker(
     all; `listeners_of` are those of nodes, by id, that have them already from an earlier run;
     `files` is where the data folder is, to be handed in when it must outlive a broker in memory;
     `grace_seconds` bounds the stop; `cluster_id` is the id of a cluster that does not exist yet, by
-    default a random one; `connection_class` serves each client. Several brokers can run in one
-    process.
+    default a random one; `store` has the metadata of a cluster that has nodes elsewhere too: one of
+    them runs here, and whoever opened the store lets it work; `connection_class` serves each client.
+    Several brokers can run in one process.
 
     Error handling: raises CannotListen or StorageError when it cannot start.
     """
+    if store is not None:
+        config, nodes = config.apart(), 1
     folders = _data_folders(config, data_dir, files, nodes)
     ids = folders.node_ids(config.node_id, nodes)
     shared = Shared(
@@ -179,26 +185,23 @@ async def open_broker(
         connection_class=connection_class,
         grace_seconds=grace_seconds,
         nodes=len(ids),
+        are_apart=store is not None,
     )
     maker = NodeMaker(config, listeners, listeners_of, shared)
     places = islice(cycle(racks or (None,)), len(ids))
     local = [maker.make(each, len(ids), rack=rack) for each, rack in zip(ids, places, strict=True)]
     # Files that are handed in are as fast as whoever made them wants.
     in_thread = None if data_dir is None or files is not None else trio.to_thread.run_sync
-    store = await _open_all(local, folders, cluster_id, in_thread)
-    work = trio.CancelScope(shield=True)
-    async with trio.open_nursery() as nursery:
+    opened = await _open_all(local, folders, cluster_id, store, in_thread)
+    at_work = running(opened) if store is None else nullcontext()
+    async with at_work, trio.open_nursery() as nursery:
         try:
-            nursery.start_soon(_run_store, store, work)
             await _each(local, lambda node: node.join())
             await _each(local, lambda node: node.begin(nursery))
-            yield Broker(store, local, shared.links, maker, nursery)
+            yield Broker(opened, local, shared.links, maker, nursery)
         finally:
-            try:
-                with trio.CancelScope(shield=True):
-                    await _each(local, lambda node: node.close())
-            finally:
-                work.cancel()  # also when a disk ends in the middle of the stop
+            with trio.CancelScope(shield=True):
+                await _each(local, lambda node: node.close())
 
 
 def _data_folders(
@@ -219,26 +222,35 @@ async def _open_all(
     local: Sequence[LocalNode],
     folders: DataFolders,
     cluster_id: str | None,
+    shared_store: MetadataStore | None,
     in_thread: InThread | None,
 ) -> MetadataStore:
-    """Take the ports and the folders of all nodes, and open what they share.
+    """Take the ports and the folders of all nodes, and open what they share, unless it is open.
 
     A start that is refused leaves no trace: what is there is looked at first, then the ports are
     taken, and only then something is written. Nobody can connect before all of that is good.
     """
-    store = None
+    own: MetadataStore | None = None
     try:
         _check_ports(local)
         found = {node.id: node.look() for node in local}
-        store = folders.open_store(
-            (each for some in found.values() for each in some), in_thread=in_thread
-        )
+        if shared_store is None:
+            every = (each for some in found.values() for each in some)
+            own = folders.open_store(every, in_thread=in_thread)
+        else:
+            folders.check_has_no_store()
+        store = own or shared_store
+        assert store is not None
         for node in local:
             await node.check(store, found[node.id])
         for node in local:
             await node.bind()
+        for node in local:
+            await node.check_addresses(store)
         paths = [path for node in local for path in folders.of_node(node.id)]
         cluster_id = known_cluster(folders.files, paths) or cluster_id or random_cluster_id()
+        if own is None:  # it may have an id already, and folders have to be of that
+            cluster_id = await founded(store, cluster_id)
         for node in local:
             node.open_logs(cluster_id)
         for node in local:
@@ -249,8 +261,8 @@ async def _open_all(
     except BaseException:
         with trio.CancelScope(shield=True):
             await _each(local, lambda node: node.close())
-            if store is not None:
-                await store.aclose()
+            if own is not None:
+                await own.aclose()
         raise
 
 
@@ -265,16 +277,6 @@ def _check_ports(local: Sequence[LocalNode]) -> None:
                     f"nodes {other} and {node.id} would both listen on port {each.port}: the next "
                     f"nodes have the ports behind, so let listeners be {len(local)} ports apart"
                 )
-
-
-async def _run_store(store: MetadataStore, work: trio.CancelScope) -> None:
-    """Let a store do its work until nobody needs it any more."""
-    try:
-        with work:
-            await store.run()
-    finally:
-        with trio.CancelScope(shield=True):
-            await store.aclose()
 
 
 async def _each(local: Sequence[LocalNode], deed: Callable[[LocalNode], Awaitable[None]]) -> None:

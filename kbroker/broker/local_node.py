@@ -16,6 +16,7 @@ from kbroker.client.endpoint import PORT_MAX, Endpoint
 from kbroker.cluster import Cluster, MetadataStore
 from kbroker.cluster.cluster import check_cluster_id, known_node
 from kbroker.cluster.links import Links
+from kbroker.cluster.places import check_addresses, wait_for_place
 from kbroker.cluster.registrations import KnownNode
 from kbroker.config import BrokerConfig
 from kbroker.folders.data_folders import DataFolders
@@ -57,8 +58,9 @@ class NodeState(Enum):
 class Shared:
     """What the nodes of one process have in common.
 
-    `grace_seconds` bounds a stop; `nodes` is how many share the process's descriptors; `changes`
-    hears of what happens in any of them.
+    `grace_seconds` bounds a stop; `nodes` is how many share the process's descriptors; `are_apart`
+    says that the cluster has nodes in other processes; `changes` hears of what happens in any of those
+    here.
     """
 
     folders: DataFolders
@@ -68,6 +70,7 @@ class Shared:
     connection_class: ConnectionClass
     grace_seconds: float
     nodes: int
+    are_apart: bool = False
     links: Links = field(default_factory=Links)
     changes: Changes = field(default_factory=Changes)
 
@@ -145,7 +148,16 @@ class LocalNode:
         if found:
             await check_cluster_id(store, found[0].meta.cluster_id)
         known = await known_node(store, self.id)
-        _check_none_missing([each.meta.directory_id for each in found], known, self._config)
+        directories = [each.meta.directory_id for each in found]
+        if self._shared.are_apart and known.directories.keys().isdisjoint(directories):
+            # On its folders no other process can run: they are locked.
+            await wait_for_place(store, self.id, seconds=self._seconds_to_be_missed)
+        _check_none_missing(directories, known, self._config)
+
+    @property
+    def _seconds_to_be_missed(self) -> float:
+        """How long another process that crashed may seem to run."""
+        return 2 * self._config.broker_session_timeout_ms / 1000
 
     async def bind(self) -> None:
         """Take the ports; those that the system chooses are kept for later runs.
@@ -157,6 +169,11 @@ class LocalNode:
         for listener, each in self._bound:
             addresses.setdefault(listener.name, Endpoint(*each.getsockname()[:2]))
         self.listeners = [replace(each, port=addresses[each.name].port) for each in self.listeners]
+
+    async def check_addresses(self, store: MetadataStore) -> None:
+        """Refuse addresses that do not lead other nodes here. Raises StorageError."""
+        if self._shared.are_apart:
+            await check_addresses(store, self.id, self.endpoints())
 
     def open_logs(self, cluster_id: str | None) -> LogFolders:
         """Take the folders; `cluster_id` is that of new ones. Raises StorageError."""
@@ -329,8 +346,8 @@ class LocalNode:
             self._logs = self._cluster = None
 
     async def close(self) -> None:
-        """Stop for good, whatever there is to be stopped, and with it the whole cluster."""
-        if self.is_running:
+        """Stop for good, whatever there is to be stopped, and with it the cluster that is all here."""
+        if self.is_running and not self._shared.are_apart:
             # Before the first node is gone: all are to be in sync as they are when they come back.
             self.node.controller.retire()
             self.node.membership.stay()

@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from .declared_options import declared_options
 from .output import say
@@ -13,6 +14,8 @@ from .settings import option, setting_options, split_overrides
 from .units import DURATION
 
 NODES_MAX = 100
+ALL_IN_ONE = "memory", "nodes", "racks", "control_port"
+"""Options of clusters that are all in one process."""
 
 
 @click.command()
@@ -24,6 +27,13 @@ NODES_MAX = 100
     help="Run so many nodes, each with ports and a folder of its own.  [default: as many as the data"
     " folder has, or 1]",
 )
+@option(
+    "--cluster",
+    metavar="etcd://HOST:2379,.../NAME",
+    help="Be one node of a cluster whose nodes run in processes of their own, on one machine or many,"
+    " with its metadata on etcd. Each has a --node-id, a --data-dir and an address of its own.",
+)
+@option("--node-id", type=click.IntRange(0), help="The id of the first node.  [default: 1]")
 @option(
     "--racks",
     metavar="A,B,...",
@@ -87,6 +97,8 @@ def serve(**options: Any) -> None:
         raise click.UsageError("--memory and --data-dir exclude each other")
     if options["disk"] and not (options["memory"] and options["control_port"] is not None):
         raise click.UsageError("--disk goes with --memory and --control-port")
+    if options["cluster"]:
+        _check_goes_with_cluster()
     overrides = split_overrides(options.pop("overrides"))
     settings = ServeOptions(overrides=overrides, **options)
     try:
@@ -95,3 +107,12 @@ def serve(**options: Any) -> None:
         say(f"kbroker: {error}", err=True)
         sys.stdout.flush()
         sys.exit(3)
+
+
+def _check_goes_with_cluster() -> None:
+    """Refuse what is of clusters that are all in one process."""
+    context = click.get_current_context()
+    for name in ALL_IN_ONE:
+        if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
+            flag = name.replace("_", "-")
+            raise click.UsageError(f"--cluster and --{flag} exclude each other")

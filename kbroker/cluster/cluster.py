@@ -11,7 +11,7 @@ import logging
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, islice
 from typing import NamedTuple
 
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -49,8 +49,8 @@ from .model import (
 )
 from .placement import Load, place
 from .reassignment import begin, cancel, is_moving, target
-from .registrations import NO_EPOCH, KnownNode
-from .store import ABSENT, Compacted, Document, Lease, MetadataStore
+from .registrations import KnownNode
+from .store import ABSENT, OPERATIONS_MAX, Compacted, Document, Lease, MetadataStore
 from .view import ClusterView, PartitionChange
 
 logger = logging.getLogger(__name__)
@@ -72,6 +72,19 @@ def _check_same(stored: str, cluster_id: str | None) -> None:
             f"the metadata belongs to cluster {stored}, the data folder to {cluster_id}; "
             "start the server on the folder that belongs to it"
         )
+
+
+async def founded(store: MetadataStore, cluster_id: str | None) -> str:
+    """The id of the cluster in a store; one that is empty becomes a new cluster, of this id."""
+    meta = (await store.range(META)).entries.get(META)
+    if meta is None:
+        wanted = cluster_id or random_cluster_id()
+        # Of several nodes that begin at once, one is first.
+        await store.transact(
+            {META: {"cluster_id": wanted}}, compares={META: ABSENT}, cause="new cluster"
+        )
+        meta = (await store.range(META)).entries[META]
+    return str(meta.value["cluster_id"])
 
 
 async def known_node(store: MetadataStore, node_id: int) -> KnownNode:
@@ -104,14 +117,7 @@ class Cluster(ClusterView):
         `cluster_id` is the id that a node's data folder names. Raises ValueError when the store
         belongs to another cluster.
         """
-        meta = (await store.range(META)).entries.get(META)
-        if meta is None:
-            wanted = cluster_id or random_cluster_id()
-            await store.transact(
-                {META: {"cluster_id": wanted}}, compares={META: ABSENT}, cause="new cluster"
-            )
-            meta = (await store.range(META)).entries[META]
-        stored = str(meta.value["cluster_id"])
+        stored = await founded(store, cluster_id)
         _check_same(stored, cluster_id)
         while True:
             cluster = cls(store, stored)
@@ -166,26 +172,21 @@ class Cluster(ClusterView):
         """
         self.check_new_topic(name)
         topic = Topic(name=name, id=uuid.uuid4(), configs=dict(configs))
-        topic.partitions = [self._new_partition(i, nodes) for i, nodes in enumerate(assignments)]
-        return await self.import_topic(topic, cause=cause)
+        topic.place(assignments, self.registrations.ready)
+        return await self._add_topic(topic, {TOPICS + name: topic.to_document()}, cause=cause)
 
     async def import_topic(self, topic: Topic, *, cause: str) -> Topic:
         """Take in a topic as it is, with its id and its partitions. Raises TOPIC_ALREADY_EXISTS."""
-        name = topic.name
-        puts: dict[str, Document | None] = {TOPICS + name: topic.to_document()}
+        puts: dict[str, Document | None] = {TOPICS + topic.name: topic.to_document()}
         for partition in topic.partitions:
             puts[partition_key(topic.id, partition.index)] = partition.to_document()
+        return await self._add_topic(topic, puts, cause=cause)
+
+    async def _add_topic(self, topic: Topic, puts: dict[str, Document | None], cause: str) -> Topic:
+        name = topic.name
         if not await self._transact(puts, compares={TOPICS + name: ABSENT}, cause=cause):
             raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
         return self.topics[name]
-
-    def _new_partition(self, index: int, nodes: Sequence[int]) -> Partition:
-        """In sync on all its nodes that are ready: their logs are empty alike."""
-        ready = self.registrations.ready
-        isr = [each for each in nodes if each in ready] or list(nodes)
-        leader = isr[0] if isr[0] in ready else NO_LEADER
-        registration = ready.get(leader, NO_EPOCH)
-        return Partition(index, list(nodes), isr, leader, 0, leader_registration=registration)
 
     def check_new_topic(self, name: str) -> None:
         """Raise what creating a topic of this name would raise."""
@@ -233,26 +234,38 @@ class Cluster(ClusterView):
         return place(racks, count, replication_factor, load=Load(every), last=down, topic=own)
 
     async def delete_topic(self, name: str, *, cause: str) -> None:
-        """Delete a topic; its name is free again when this returns."""
+        """Delete a topic; its name is free again when this returns.
+
+        Of one with very many partitions the controller removes the rest.
+        """
         topic = self.topics.get(name)
         if topic is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        stored = (each for each in topic.partitions if each.revision != ABSENT)
         puts: dict[str, Document | None] = {TOPICS + name: None}
-        for partition in topic.partitions:
+        for partition in islice(stored, OPERATIONS_MAX - 1):
             puts[partition_key(topic.id, partition.index)] = None
         await self._transact(puts, compares={TOPICS + name: topic.revision}, cause=cause)
+
+    async def sweep(self) -> None:
+        """Remove what is left of topics that are deleted: of large ones, or by who did not end it.
+
+        Their ids do not come back, so nothing is compared. Raises StorageError.
+        """
+        while self.strays:
+            keys = [*islice(self.strays, OPERATIONS_MAX)]
+            await self._transact(dict.fromkeys(keys), compares={}, cause="topics were deleted")
+            self.strays.difference_update(keys)
 
     async def add_partitions(
         self, name: str, assignments: Sequence[Sequence[int]], *, cause: str
     ) -> None:
         """Add a partition to a topic for each entry of `assignments`."""
         topic = self.topics[name]
-        first = len(topic.partitions)
-        added = [self._new_partition(first + i, nodes) for i, nodes in enumerate(assignments)]
-        document = topic.to_document() | {"partitions": first + len(added)}
-        puts: dict[str, Document | None] = {TOPICS + name: document}
-        for partition in added:
-            puts[partition_key(topic.id, partition.index)] = partition.to_document()
+        after = Topic(name, topic.id, configs=topic.configs, placed=topic.placed)
+        after.partitions = [*topic.partitions]
+        after.place(assignments, self.registrations.ready)
+        puts: dict[str, Document | None] = {TOPICS + name: after.to_document()}
         if not await self._transact(puts, compares={TOPICS + name: topic.revision}, cause=cause):
             raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
 

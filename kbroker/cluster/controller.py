@@ -91,7 +91,7 @@ class Controller:
         for change in event.partitions:
             place = change.topic, change.after.index
             self._touched[change.topic.id.int, change.after.index] = place
-        if event.partitions:
+        if event.partitions or event.deleted:
             self._wake.happened()
 
     def retire(self) -> None:
@@ -108,6 +108,7 @@ class Controller:
             await self._take_over()
         if self.in_charge:
             await self._work()
+            await self._cluster.sweep()
 
     async def run(self) -> None:
         """Do so after each change, until cancelled."""

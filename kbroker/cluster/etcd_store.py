@@ -114,13 +114,27 @@ class EtcdStore:
     def revision(self) -> int:
         return self._revision
 
+    @property
+    def trouble(self) -> str | None:
+        """What is wrong with etcd, as far as this client knows."""
+        return self._trouble
+
     async def aclose(self) -> None:
         await self._gateway.aclose()
 
     # -- reads and writes
 
-    async def range(self, prefix: str) -> Snapshot:
+    @property
+    def is_read(self) -> bool:
+        """Whether this client knows what there is: the first read is done."""
+        return self._is_read.is_set()
+
+    async def wait_until_read(self) -> None:
+        """Wait for that, without an end when etcd does not answer."""
         await self._is_read.wait()
+
+    async def range(self, prefix: str) -> Snapshot:
+        await self.wait_until_read()
         revision, found = await self._read(ENTRY + prefix)
         entries = {each.key.removeprefix(ENTRY): Entry(each.value, each.revision) for each in found}
         return Snapshot(revision, entries)
@@ -133,7 +147,7 @@ class EtcdStore:
         cause: str,
         lease: Lease | None = None,
     ) -> int | None:
-        await self._is_read.wait()
+        await self.wait_until_read()
         hung = {"lease": str(lease.id)} if lease is not None else {}
         done = [self._put(CAUSE, {"cause": cause})]
         for key, value in puts.items():
@@ -202,7 +216,7 @@ class EtcdStore:
     async def grant(self, ttl_seconds: float, *, holder: str) -> EtcdLease:
         if not math.isfinite(ttl_seconds):
             raise StorageError("etcd grants no lease without an end")
-        await self._is_read.wait()
+        await self.wait_until_read()
         asked = {"TTL": str(math.ceil(ttl_seconds))}
         granted = await self._gateway.ask("lease/grant", asked, changes=True)
         lease = EtcdLease(self._gateway, granted["ID"], float(granted["TTL"]))
@@ -238,7 +252,7 @@ class EtcdStore:
     async def _follow(self) -> None:
         while True:
             try:
-                if not self._is_read.is_set():
+                if not self.is_read:
                     await self._read_first()
                 if not self._is_wrong:
                     with trio.CancelScope() as self._following:
@@ -326,7 +340,7 @@ class EtcdStore:
     async def _regularly(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
         while True:
             await trio.sleep(seconds)
-            if self._is_read.is_set():
+            if self.is_read:
                 await self._quietly(work())
 
     async def _quietly(self, work: Awaitable[None]) -> None:

@@ -131,4 +131,7 @@ class Lines:
 
 
 def _reason(error: Exception) -> str:
-    return str(error.__cause__ or error) or type(error).__name__
+    found = error.__cause__ or error
+    while isinstance(found, ExceptionGroup):  # trio tells of each address of a host
+        found = found.exceptions[0]
+    return str(found) or type(found).__name__

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import re
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
@@ -49,6 +49,22 @@ class Partition:
     adding: Sequence[int] = ()
     removing: Sequence[int] = ()
 
+    @classmethod
+    def nowhere(cls, index: int) -> Partition:
+        """Not placed yet."""
+        return cls(index, [], [], NO_LEADER, 0)
+
+    @classmethod
+    def new(cls, index: int, replicas: list[int], ready: Mapping[int, BrokerEpoch]) -> Partition:
+        """In sync on all its nodes that are ready: their logs are empty alike.
+
+        Parameters: `ready` are the broker epochs of nodes that may lead.
+        """
+        isr = [each for each in replicas if each in ready] or list(replicas)
+        leader = isr[0] if isr[0] in ready else NO_LEADER
+        registration = ready.get(leader, NO_EPOCH)
+        return cls(index, replicas, isr, leader, 0, leader_registration=registration)
+
     def to_document(self) -> Document:
         document: Document = {
             "replicas": self.replicas,
@@ -74,6 +90,46 @@ class Topic:
     revision: int = 0
     configs: dict[str, str] = field(default_factory=dict)
     partitions: list[Partition] = field(default_factory=list)
+    placed: list[Document] = field(default_factory=list)
+    """Where partitions were put when they were made, see `place`."""
+
+    def place(self, replicas: Sequence[Sequence[int]], ready: Mapping[int, BrokerEpoch]) -> None:
+        """Add partitions.
+
+        They have no entries of their own in the store before something changes: so a topic is made
+        by one put, however many partitions it has.
+        """
+        document = {
+            "first": len(self.partitions),
+            "replicas": [[*each] for each in replicas],
+            "ready": {str(node_id): epoch for node_id, epoch in ready.items()},
+        }
+        self.placed = [*self.placed, document]
+        self._add(document)
+
+    def take_over(self, document: Document) -> list[Partition]:
+        """Be as a document says; returns the partitions that are new.
+
+        One that is placed nowhere is followed by its own entry.
+        """
+        known = len(self.partitions)
+        self.configs = dict(document["configs"])
+        self.placed = document.get("placed", [])
+        for each in self.placed:
+            if each["first"] >= known:
+                self._fill_up(each["first"])
+                self._add(each)
+        self._fill_up(document["partitions"])
+        return self.partitions[known:]
+
+    def _add(self, placed: Document) -> None:
+        ready = {int(node_id): epoch for node_id, epoch in placed["ready"].items()}
+        for index, replicas in enumerate(placed["replicas"], placed["first"]):
+            self.partitions.append(Partition.new(index, [*replicas], ready))
+
+    def _fill_up(self, count: int) -> None:
+        for index in range(len(self.partitions), count):
+            self.partitions.append(Partition.nowhere(index))
 
     @property
     def is_internal(self) -> bool:
@@ -85,7 +141,12 @@ class Topic:
         return len(first.replicas) - len(first.removing)
 
     def to_document(self) -> Document:
-        return {"id": str(self.id), "partitions": len(self.partitions), "configs": self.configs}
+        return {
+            "id": str(self.id),
+            "partitions": len(self.partitions),
+            "configs": self.configs,
+            "placed": self.placed,
+        }
 
 
 class ResourceType(IntEnum):

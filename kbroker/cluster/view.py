@@ -18,9 +18,9 @@ from .keys import (
     PARTITIONS,
     PRODUCER_IDS,
     TOPICS,
+    partition_key,
 )
 from .model import (
-    NO_LEADER,
     ConfigResource,
     Partition,
     ResourceType,
@@ -81,6 +81,8 @@ class ClusterView:
         """The min.insync.replicas of topics that have none of their own: what a node says."""
         self.features: dict[str, int] = dict(INITIAL)
         """Finalized levels (KIP-584)."""
+        self.strays: set[str] = set()
+        """The keys of partitions whose topics are deleted."""
         self.changes_seen = 0
         """How often anything has changed since this was loaded."""
         self._collisions: dict[str, str] = {}
@@ -213,12 +215,16 @@ class ClusterView:
                 known = self.topics.get(name)
                 if entry is None:
                     deleted += self._remove_topic(name)
-                elif known is None:
-                    created.append(self._put_topic(name, entry))
                 else:
-                    topic = self._put_topic(name, entry)
-                    touched[topic.id] = topic
-                    altered.append(topic)
+                    topic, new = self._put_topic(name, entry)
+                    partitions += new
+                    if known is None:
+                        created.append(topic)
+                    else:
+                        touched[topic.id] = topic
+                        altered.append(topic)
+            elif key.startswith(PARTITIONS) and entry is None:
+                self.strays.discard(key)
             elif key.startswith(PARTITIONS) and entry is not None:
                 placed = self._put_partition(key, entry)
                 if placed is not None:
@@ -245,7 +251,8 @@ class ClusterView:
             for listen in self._configs_listeners:
                 listen(resource)
 
-    def _put_topic(self, name: str, entry: Entry) -> Topic:
+    def _put_topic(self, name: str, entry: Entry) -> tuple[Topic, list[PartitionChange]]:
+        """Returns the partitions that are new as well, if the topic says where they are."""
         topic_id = uuid.UUID(entry.value["id"])
         topic = self.topics_by_id.get(topic_id)
         if topic is None:
@@ -254,15 +261,14 @@ class ClusterView:
             self.topics_by_id[topic_id] = topic
             self._collisions[collision_key(name)] = name
         topic.revision = entry.revision
-        topic.configs = dict(entry.value["configs"])
-        for index in range(len(topic.partitions), entry.value["partitions"]):
-            topic.partitions.append(Partition(index, [], [], NO_LEADER, 0))
-        return topic
+        new = (each for each in topic.take_over(entry.value) if each.replicas)
+        return topic, [PartitionChange(topic, Partition.nowhere(each.index), each) for each in new]
 
     def _put_partition(self, key: str, entry: Entry) -> PartitionChange | None:
         _, topic_id, index = key.split("/")
         topic = self.topics_by_id.get(uuid.UUID(topic_id))
         if topic is None:
+            self.strays.add(key)
             return None
         position = int(index)
         before = topic.partitions[position]
@@ -275,6 +281,8 @@ class ClusterView:
         if topic is None:
             return []
         del self.topics_by_id[topic.id]
+        stored = (each for each in topic.partitions if each.revision != ABSENT)
+        self.strays.update(partition_key(topic.id, each.index) for each in stored)
         self._collisions.pop(collision_key(name), None)
         return [topic]
 

@@ -25,6 +25,12 @@ _STRENGTH = (Source.DYNAMIC_BROKER, Source.DYNAMIC_DEFAULT_BROKER, Source.STATIC
 
 
 KAFKA_ORIGIN = "KAFKA_* environment"
+NODES_APART = 3
+"""How many nodes a cluster is taken to have where none of them can know."""
+_DEFAULTS_APART = {
+    "broker.session.timeout.ms": "9000",
+    "broker.heartbeat.interval.ms": "2000",
+}
 
 
 class Notice(NamedTuple):
@@ -207,6 +213,15 @@ class BrokerConfig(Settings):
         values = {"node.id": str(node_id)} | ({} if rack is None else {"broker.rack": rack})
         own = Layer("node of this process", values)
         return BrokerConfig([own, *self.layers], nodes=nodes, strict=self.strict)
+
+    def apart(self) -> BrokerConfig:
+        """The same settings for a node whose cluster has others in other processes.
+
+        How many there are is not known; a process, its machine or the network may pause for longer
+        than a node within one process, so defaults of time-outs are Kafka's.
+        """
+        own = Layer("nodes in processes of their own", _DEFAULTS_APART)
+        return BrokerConfig([*self.layers, own], nodes=NODES_APART, strict=self.strict)
 
     def __getitem__(self, name: str) -> Value:
         return self._parsed[name]

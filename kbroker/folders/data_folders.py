@@ -133,8 +133,7 @@ class DataFolders:
         are two, or there is none but partitions. Those would belong to no topic then, and a node
         removes what belongs to none. `in_thread` is as of `LocalStore`.
         """
-        journals = [f"{path}/{METADATA_JOURNAL}" for path in self.paths]
-        there = [path for path in journals if self.files.exists(path) and self.files.size(path)]
+        there = self._journals()
         if len(there) > 1:
             raise StorageError(
                 f"metadata is in {' and in '.join(there)}; move all but one of them away"
@@ -146,7 +145,20 @@ class DataFolders:
                 f"{METADATA_JOURNAL} that knows their topics; add the folder that has it to "
                 "log.dirs, or restore it from a copy"
             )
-        return LocalStore(self.files, there[0] if there else journals[0], in_thread=in_thread)
+        path = there[0] if there else f"{self.paths[0]}/{METADATA_JOURNAL}"
+        return LocalStore(self.files, path, in_thread=in_thread)
+
+    def check_has_no_store(self) -> None:
+        """Refuse folders whose metadata is in them, where it is to be elsewhere. Raises StorageError."""
+        if there := self._journals() or [f"{self.paths[0]}/node-{each}" for each in self.known]:
+            raise StorageError(
+                f"{there[0]} is of a cluster that has its metadata in its own folder; start this node "
+                "on an empty folder, or that cluster without --cluster"
+            )
+
+    def _journals(self) -> list[str]:
+        journals = [f"{path}/{METADATA_JOURNAL}" for path in self.paths]
+        return [path for path in journals if self.files.exists(path) and self.files.size(path)]
 
 
 def absolute_paths(data_dir: str | Sequence[str]) -> list[str]:

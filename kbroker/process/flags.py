@@ -19,6 +19,7 @@ class SettingFlags:
     port: int | None = None
     advertise: str | None = None
     data_dir: str | None = None
+    node_id: int | None = None
     config_file: str | None = None
     overrides: dict[str, str] = field(default_factory=dict)
     env_config: bool = False
@@ -53,6 +54,8 @@ def _settings_of_flags(flags: SettingFlags, config: BrokerConfig) -> Iterator[tu
         if {"log.dir", "log.dirs"} & flags.overrides.keys():
             raise ConfigError("--data-dir and -o log.dirs both say where data is; leave one out")
         yield "--data-dir", "log.dirs", flags.data_dir
+    if flags.node_id is not None:
+        yield "--node-id", "node.id", str(flags.node_id)
     first = config.listeners[0]
     name, address = split_address(first, "listeners")
     if flags.host is not None or flags.port is not None:

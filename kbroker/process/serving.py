@@ -37,6 +37,7 @@ from .flags import SettingFlags, kafka_environment, load_settings
 from .listeners import configured_listeners
 
 if TYPE_CHECKING:
+    from kbroker.cluster import MetadataStore
     from kbroker.testing.control import ControlPort
 
 logger = logging.getLogger(__name__)
@@ -66,6 +67,7 @@ class ServeOptions(SettingFlags):
     """What the command line of `kbroker serve` says; see its help for each."""
 
     memory: bool = False
+    cluster: str | None = None
     nodes: int | None = None
     racks: Sequence[str] = ()
     topics: list[NewTopic] = field(default_factory=list)
@@ -119,6 +121,8 @@ class _Serving:
         self.control: ControlPort | None = None
         self.connections: Callable[[], int] = int
         self.data_dirs: tuple[str, ...] = ()
+        self.metadata_at: str | None = None
+        """Where nodes elsewhere find it too."""
 
     async def run(self) -> None:
         options = self.options
@@ -181,7 +185,7 @@ class _Serving:
         listeners = configured_listeners(config)
         for listener in listeners:
             self._check_exposure(listener)
-        settings = {
+        settings: dict[str, Any] = {
             "data_dir": self.data_dirs or None,
             "listeners": listeners,
             "nodes": options.nodes,
@@ -189,12 +193,26 @@ class _Serving:
             "grace_seconds": options.grace_seconds,
             "cluster_id": options.cluster_id,
         }
-        async with (
-            self._plain(config, settings)
-            if options.control_port is None
-            else self._controlled(options.control_port, config, settings)
-        ) as broker:
-            yield broker
+        async with contextlib.AsyncExitStack() as stack:
+            if options.cluster is not None:
+                metadata = self._metadata(options.cluster)
+                settings["store"] = await stack.enter_async_context(metadata)
+            yield await stack.enter_async_context(
+                self._plain(config, settings)
+                if options.control_port is None
+                else self._controlled(options.control_port, config, settings)
+            )
+
+    def _metadata(self, cluster: str) -> contextlib.AbstractAsyncContextManager[MetadataStore]:
+        """That of a cluster that has nodes elsewhere too. Raises StartFailed, ConfigError."""
+        try:
+            from kbroker.cluster.etcd import EtcdAddress, connected
+        except ModuleNotFoundError as error:
+            missing = f"--cluster needs {error.name}: pip install 'kbroker[cluster]'"
+            raise StartFailed(missing) from None
+        address = EtcdAddress.parse(cluster)
+        self.metadata_at = str(address)
+        return connected(address)
 
     @contextlib.asynccontextmanager
     async def _plain(self, config: BrokerConfig, settings: dict[str, Any]) -> AsyncIterator[Broker]:
@@ -301,6 +319,9 @@ class _Serving:
                 note = f"; advertised: {listener.advertised}" if listener.advertised else ""
                 address = Endpoint(host, endpoint.port)
                 lines.append(f"  Kafka    {address}  ({whose}{listener.name}{note})")
+        if self.metadata_at is not None:
+            ids = ", ".join(map(str, sorted(node.cluster.nodes)))
+            lines.append(f"  Cluster  {self.metadata_at}  nodes that run: {ids}")
         lines.append(f"  Data     {self._data_line(broker)}")
         if self.control:
             where, file = self.control

@@ -19,13 +19,18 @@ TOPIC = "orders"
 
 
 class Member:
-    """One node; `keeps_records` as after a flush policy that waits for the disk."""
+    """One node; `keeps_records` as after a flush policy that waits for the disk.
+
+    Without a nursery it does nothing in the background.
+    """
 
     cluster: Cluster
     membership: Membership
     controller: Controller
 
-    def __init__(self, node_id: int, store: MetadataStore, nursery: trio.Nursery) -> None:
+    def __init__(
+        self, node_id: int, store: MetadataStore, nursery: trio.Nursery | None = None
+    ) -> None:
         self.id = node_id
         self.keeps_records = True
         self.is_clean = False
@@ -40,7 +45,8 @@ class Member:
         await self.join()
         await self.controller.settle()
         self._work = trio.CancelScope()
-        await self._nursery.start(self._run)
+        if self._nursery is not None:
+            await self._nursery.start(self._run)
 
     async def join(self) -> None:
         """Become ready."""

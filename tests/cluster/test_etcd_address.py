@@ -1,0 +1,85 @@
+"""The address of a cluster on etcd, as an operator writes it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from kbroker.cli import main
+from kbroker.cluster.etcd import EtcdAddress
+from kbroker.cluster.etcd_gateway import Login
+from kbroker.config import ConfigError
+
+
+def test_members_and_a_name() -> None:
+    address = EtcdAddress.parse("etcd://one,two:1234,[::1]:5/shop")
+    assert address.endpoints == ("http://one:2379", "http://two:1234", "http://[::1]:5")
+    assert address.prefix == "/kb/shop/"
+    assert str(address) == "etcd://one:2379,two:1234,[::1]:5/shop"
+    assert address.trusted() is None
+
+
+def test_a_login_is_not_shown(tmp_path: Path) -> None:
+    address = EtcdAddress.parse("etcd://me:p%40ss:word@one/shop")
+    assert address.login == Login("me", "p@ss:word")
+    assert "me" not in str(address)
+    file = tmp_path / "password"
+    file.write_text("secret\n")
+    address = EtcdAddress.parse(f"etcd://me@one/shop?password-file={file}")
+    assert address.login == Login("me", "secret")
+
+
+def test_tls() -> None:
+    address = EtcdAddress.parse("etcds://one/shop")
+    assert address.endpoints == ("https://one:2379",)
+    assert str(address) == "etcds://one:2379/shop"
+    assert address.trusted() is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("etcd://one:2379", "NAME"),
+        ("etcd://one:2379/", "NAME"),
+        ("etcd:///shop", "etcd://HOST:2379"),
+        ("http://one:2379/shop", "etcd://HOST:2379"),
+        ("etcd://one:x/shop", "one:x"),
+        ("etcd://one,,two/shop", "no HOST:PORT"),
+        ("etcd://one/shop?cat=x", "cat"),
+        ("etcd://one/shop?ca=x", "etcds://"),
+        ("etcds://one/shop?key=x", "cert"),
+        ("etcd://me@one/shop", "password"),
+        ("etcd://me:a@one/shop?password-file=x", "not both"),
+        ("etcd://one/shop?password-file=x", "USER"),
+        ("etcd://me@one/shop?password-file=/no/such/file", "/no/such/file"),
+    ],
+)
+def test_what_is_no_address(text: str, said: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        EtcdAddress.parse(text)
+    assert said in str(raised.value)
+
+
+def test_files_that_cannot_be_read_are_named() -> None:
+    with pytest.raises(ConfigError) as raised:
+        EtcdAddress.parse("etcds://one/shop?ca=/no/such/ca.pem").trusted()
+    assert "/no/such/ca.pem" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "words", [["--memory"], ["--nodes", "3"], ["--racks", "a,b"], ["--control-port", "0"]]
+)
+def test_what_is_of_one_process_does_not_go_with_it(words: list[str]) -> None:
+    done = CliRunner().invoke(main, ["serve", "--cluster", "etcd://one/shop", *words])
+    assert done.exit_code == 2
+    assert f"--cluster and {words[0]} exclude each other" in done.output
+
+
+def test_an_address_that_is_none_is_one_sentence(tmp_path: Path) -> None:
+    words = ["serve", "--cluster", "etcd://one", "--data-dir", str(tmp_path / "data")]
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 3
+    assert done.output.startswith("kbroker: the cluster's address is not etcd://HOST:2379")
+    assert not (tmp_path / "data").exists()

@@ -1,0 +1,179 @@
+"""Topics with more partitions than one transaction of a store can write."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from kbroker.cluster import Cluster, LocalStore
+from kbroker.cluster.keys import PARTITIONS, TOPICS, partition_key
+from kbroker.cluster.store import ABSENT, OPERATIONS_MAX, Document, Lease
+from kbroker.cluster.view import PartitionChange
+from kbroker.storage.files import MemFiles
+
+from .members import Member
+
+COUNT = 1000
+
+
+class Strict(LocalStore):
+    """A store that takes no more at once than every store has to, and counts what it took."""
+
+    def __init__(self, files: MemFiles) -> None:
+        files.mkdir("data")
+        super().__init__(files, "data/journal")
+        self.operations: list[int] = []
+
+    async def transact(
+        self,
+        puts: Mapping[str, Document | None],
+        *,
+        compares: Mapping[str, int],
+        cause: str,
+        lease: Lease | None = None,
+    ) -> int | None:
+        assert max(len(puts), len(compares)) <= OPERATIONS_MAX
+        self.operations.append(len(puts))
+        return await super().transact(puts, compares=compares, cause=cause, lease=lease)
+
+
+async def started(store: LocalStore, node_id: int) -> Member:
+    member = Member(node_id, store)
+    await member.start()
+    return member
+
+
+async def touch_all(cluster: Cluster, name: str) -> None:
+    """Change each partition of a topic, so that it has an entry of its own."""
+    topic = cluster.topics[name]
+    for first in range(0, len(topic.partitions), 100):
+        some = topic.partitions[first : first + 100]
+        changes = [PartitionChange(topic, each, each) for each in some]
+        assert await cluster.put_partitions(changes, fences={}, cause="test")
+
+
+async def left_of(store: LocalStore, prefix: str) -> list[str]:
+    return [*(await store.range(prefix)).entries]
+
+
+async def test_a_large_topic_is_made_by_one_put_and_read_back_the_same() -> None:
+    files = MemFiles()
+    store = Strict(files)
+    member = await started(store, 1)
+    await started(store, 2)
+    cluster = member.cluster
+    store.operations.clear()
+    made = await cluster.create_topic("a", [[1, 2], [2, 1]] * COUNT, {}, cause="test")
+    assert store.operations == [1]
+    assert [each.leader for each in made.partitions] == [1, 2] * COUNT
+    assert all(each.isr == each.replicas for each in made.partitions)
+    registrations = [each.leader_registration for each in made.partitions[:2]]
+    assert registrations == [cluster.nodes[1].epoch, cluster.nodes[2].epoch]
+    again = await Cluster.open(LocalStore(files, "data/journal"))
+    assert again.topics["a"].partitions == made.partitions
+
+
+async def test_nodes_that_are_not_ready_neither_lead_nor_are_in_sync() -> None:
+    store = Strict(MemFiles())
+    cluster = (await started(store, 1)).cluster
+    topic = await cluster.create_topic("a", [[2, 1], [2, 3]], {}, cause="test")
+    assert [(each.leader, each.isr) for each in topic.partitions] == [(1, [1]), (-1, [2, 3])]
+
+
+async def test_partitions_that_are_added_are_placed_as_it_is_then() -> None:
+    files = MemFiles()
+    store = Strict(files)
+    cluster = (await started(store, 1)).cluster
+    await cluster.create_topic("a", [[1, 2]] * 3, {}, cause="test")
+    await touch_all(cluster, "a")
+    await started(store, 2)
+    store.operations.clear()
+    await cluster.add_partitions("a", [[2, 1]] * COUNT, cause="test")
+    assert store.operations == [1]
+    partitions = cluster.topics["a"].partitions
+    assert [each.index for each in partitions] == [*range(3 + COUNT)]
+    assert [each.isr for each in partitions[:4]] == [[1], [1], [1], [2, 1]]
+    again = await Cluster.open(LocalStore(files, "data/journal"))
+    assert again.topics["a"].partitions == partitions
+
+
+async def test_settings_of_a_large_topic_change_by_one_put() -> None:
+    files = MemFiles()
+    store = Strict(files)
+    cluster = (await started(store, 1)).cluster
+    topic = await cluster.create_topic("a", [[1]] * COUNT, {}, cause="test")
+    assert await cluster.alter_topic_configs(topic, {"retention.ms": "5"}, cause="test")
+    again = await Cluster.open(LocalStore(files, "data/journal"))
+    assert again.topics["a"].configs == {"retention.ms": "5"}
+    assert len(again.topics["a"].partitions) == COUNT
+
+
+async def test_a_change_of_a_partition_that_has_no_entry_is_compared_with_that() -> None:
+    store = Strict(MemFiles())
+    cluster = (await started(store, 1)).cluster
+    topic = await cluster.create_topic("a", [[1]], {}, cause="test")
+    before = topic.partitions[0]
+    assert before.revision == ABSENT
+    change = [PartitionChange(topic, before, before)]
+    assert await cluster.put_partitions(change, fences={}, cause="test")
+    assert await cluster.put_partitions(change, fences={}, cause="test") is None
+
+
+async def test_a_large_topic_is_deleted_and_nothing_of_it_stays() -> None:
+    store = Strict(MemFiles())
+    member = await started(store, 1)
+    await member.cluster.create_topic("a", [[1]] * COUNT, {}, cause="test")
+    await touch_all(member.cluster, "a")
+    await member.cluster.delete_topic("a", cause="test")
+    assert await left_of(store, TOPICS) == []
+    assert member.cluster.topics == {}
+    await member.controller.settle()
+    assert await left_of(store, PARTITIONS) == []
+    assert not member.cluster.strays
+
+
+@pytest.mark.parametrize("hears_of_it", [True, False])
+async def test_what_a_crash_left_of_a_deleted_topic_goes_with_the_next_controller(
+    hears_of_it: bool,
+) -> None:
+    store = Strict(MemFiles())
+    first = await started(store, 1)
+    second = await started(store, 2) if hears_of_it else None
+    await first.cluster.create_topic("a", [[1]] * COUNT, {}, cause="test")
+    await touch_all(first.cluster, "a")
+    await first.cluster.delete_topic("a", cause="test")
+    assert len(await left_of(store, PARTITIONS)) == COUNT - OPERATIONS_MAX + 1
+    await first.membership.lease.revoke()
+    next_one = second or await started(store, 2)
+    await next_one.controller.settle()
+    assert next_one.controller.in_charge
+    assert await left_of(store, PARTITIONS) == []
+
+
+async def test_a_change_that_comes_after_the_end_of_its_topic_stays_nowhere() -> None:
+    store = Strict(MemFiles())
+    member = await started(store, 1)
+    topic = await member.cluster.create_topic("a", [[1]], {}, cause="test")
+    late = PartitionChange(topic, topic.partitions[0], topic.partitions[0])
+    await member.cluster.delete_topic("a", cause="test")
+    await member.cluster.put_partitions([late], fences={}, cause="test")
+    assert await left_of(store, PARTITIONS) == [partition_key(topic.id, 0)]
+    await member.controller.settle()
+    assert await left_of(store, PARTITIONS) == []
+
+
+async def test_metadata_of_before_is_read() -> None:
+    """Once each partition had an entry from the beginning, and topics did not say where they are."""
+    store = Strict(MemFiles())
+    member = await started(store, 1)
+    topic = await member.cluster.create_topic("a", [[1], [1]], {}, cause="test")
+    await touch_all(member.cluster, "a")
+    document = topic.to_document()
+    del document["placed"]
+    assert await store.transact({TOPICS + "a": document}, compares={}, cause="as it was")
+    again = await Cluster.open(store)
+    assert again.topics["a"].partitions == topic.partitions
+    await again.add_partitions("a", [[1]], cause="test")
+    third = await Cluster.open(store)
+    assert [each.leader for each in third.topics["a"].partitions] == [1, 1, 1]

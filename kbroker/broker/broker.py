@@ -37,6 +37,22 @@ from .local_node import LocalNode, NodeMaker, Shared
 from .vacating import LOOK_SECONDS, vacate
 
 MEMORY_FOLDER = "memory"
+NODES_APART = 3
+"""How many nodes a cluster is taken to have, for defaults, where none of them can know."""
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """One node of a cluster that has others in other processes.
+
+    `store` has the metadata; whoever opened it lets it work. `node_id` runs here. It has the data
+    folder for itself, or shares it with others, in processes of this machine: then `nodes` is how many
+    they are.
+    """
+
+    store: MetadataStore
+    node_id: int
+    nodes: int | None = None
 
 
 @dataclass(slots=True)
@@ -126,6 +142,12 @@ class Broker:
         self.nodes.remove(local)
         local.forget()
 
+    def end_with_others(self) -> None:
+        """All processes of the cluster stop: nodes hand nothing over, to be as they were when they
+        come back."""
+        for each in self.nodes:
+            each.ends_with_others = True
+
     def running_beside(self, node_id: int) -> Node:
         """The first node that runs, but for one. Raises ValueError when there is none."""
         for each in self.nodes:
@@ -155,7 +177,7 @@ async def open_broker(
     clock: Clock | None = None,
     grace_seconds: float = 5,
     cluster_id: str | None = None,
-    store: MetadataStore | None = None,
+    apart: Apart | None = None,
     connection_class: ConnectionClass = Connection,
 ) -> AsyncIterator[Broker]:
     """Start a broker, yield it ready, stop it gracefully at the end.
@@ -167,16 +189,19 @@ async def open_broker(
     all; `listeners_of` are those of nodes, by id, that have them already from an earlier run;
     `files` is where the data folder is, to be handed in when it must outlive a broker in memory;
     `grace_seconds` bounds the stop; `cluster_id` is the id of a cluster that does not exist yet, by
-    default a random one; `store` has the metadata of a cluster that has nodes elsewhere too: one of
-    them runs here, and whoever opened the store lets it work; `connection_class` serves each client.
-    Several brokers can run in one process.
+    default a random one; `apart` says which node runs here of a cluster that has others in other
+    processes; `connection_class` serves each client. Several brokers can run in one process.
 
     Error handling: raises CannotListen or StorageError when it cannot start.
     """
-    if store is not None:
-        config, nodes = config.apart(), 1
-    folders = _data_folders(config, data_dir, files, nodes)
-    ids = folders.node_ids(config.node_id, nodes)
+    if apart is None:
+        folders = _data_folders(config, data_dir, files, nodes)
+        ids = folders.node_ids(config.node_id, nodes)
+        total = len(ids)
+    else:
+        config = config.apart()
+        folders = _data_folders(config, data_dir, files, apart.nodes or 1)
+        ids, total = [apart.node_id], apart.nodes or NODES_APART
     shared = Shared(
         folders=folders,
         in_memory=data_dir is None,
@@ -185,20 +210,21 @@ async def open_broker(
         connection_class=connection_class,
         grace_seconds=grace_seconds,
         nodes=len(ids),
-        are_apart=store is not None,
+        are_apart=apart is not None,
+        names_nodes=len(ids) > 1 or (apart is not None and apart.nodes is not None),
     )
     maker = NodeMaker(config, listeners, listeners_of, shared)
     places = islice(cycle(racks or (None,)), len(ids))
-    local = [maker.make(each, len(ids), rack=rack) for each, rack in zip(ids, places, strict=True)]
+    local = [maker.make(each, total, rack=rack) for each, rack in zip(ids, places, strict=True)]
     # Files that are handed in are as fast as whoever made them wants.
     in_thread = None if data_dir is None or files is not None else trio.to_thread.run_sync
-    opened = await _open_all(local, folders, cluster_id, store, in_thread)
-    at_work = running(opened) if store is None else nullcontext()
+    store = await _open_all(local, folders, cluster_id, apart, in_thread)
+    at_work = running(store) if apart is None else nullcontext()
     async with at_work, trio.open_nursery() as nursery:
         try:
             await _each(local, lambda node: node.join())
             await _each(local, lambda node: node.begin(nursery))
-            yield Broker(opened, local, shared.links, maker, nursery)
+            yield Broker(store, local, shared.links, maker, nursery)
         finally:
             with trio.CancelScope(shield=True):
                 await _each(local, lambda node: node.close())
@@ -222,7 +248,7 @@ async def _open_all(
     local: Sequence[LocalNode],
     folders: DataFolders,
     cluster_id: str | None,
-    shared_store: MetadataStore | None,
+    apart: Apart | None,
     in_thread: InThread | None,
 ) -> MetadataStore:
     """Take the ports and the folders of all nodes, and open what they share, unless it is open.
@@ -231,16 +257,17 @@ async def _open_all(
     taken, and only then something is written. Nobody can connect before all of that is good.
     """
     own: MetadataStore | None = None
+    store: MetadataStore
     try:
         _check_ports(local)
         found = {node.id: node.look() for node in local}
-        if shared_store is None:
+        if apart is None:
             every = (each for some in found.values() for each in some)
-            own = folders.open_store(every, in_thread=in_thread)
+            store = own = folders.open_store(every, in_thread=in_thread)
         else:
-            folders.check_has_no_store()
-        store = own or shared_store
-        assert store is not None
+            store = apart.store
+            if apart.nodes is None:
+                folders.check_has_no_store()
         for node in local:
             await node.check(store, found[node.id])
         for node in local:
@@ -249,7 +276,7 @@ async def _open_all(
             await node.check_addresses(store)
         paths = [path for node in local for path in folders.of_node(node.id)]
         cluster_id = known_cluster(folders.files, paths) or cluster_id or random_cluster_id()
-        if own is None:  # it may have an id already, and folders have to be of that
+        if apart is not None:  # it may have an id already, and folders have to be of that
             cluster_id = await founded(store, cluster_id)
         for node in local:
             node.open_logs(cluster_id)

@@ -59,8 +59,8 @@ class Shared:
     """What the nodes of one process have in common.
 
     `grace_seconds` bounds a stop; `nodes` is how many share the process's descriptors; `are_apart`
-    says that the cluster has nodes in other processes; `changes` hears of what happens in any of those
-    here.
+    says that the cluster has nodes in other processes, `names_nodes` that lines of the log say whose
+    they are; `changes` hears of what happens in any of those here.
     """
 
     folders: DataFolders
@@ -71,6 +71,7 @@ class Shared:
     grace_seconds: float
     nodes: int
     are_apart: bool = False
+    names_nodes: bool = False
     links: Links = field(default_factory=Links)
     changes: Changes = field(default_factory=Changes)
 
@@ -98,6 +99,8 @@ class LocalNode:
     ) -> None:
         self.id = config.node_id
         self.state = NodeState.STOPPED
+        self.ends_with_others = not shared.are_apart
+        """When it is closed the whole cluster stops, and nobody takes over."""
         self.listeners = list(listeners)
         """With the ports that the system chose, as soon as it did."""
         self._config = config
@@ -135,7 +138,7 @@ class LocalNode:
     @property
     def _marked(self) -> AbstractContextManager[None]:
         """Where lines of the log say that they are of this node."""
-        return logged_as(self.id if self._shared.nodes > 1 else None)
+        return logged_as(self.id if self._shared.names_nodes else None)
 
     # -- a run
 
@@ -346,8 +349,8 @@ class LocalNode:
             self._logs = self._cluster = None
 
     async def close(self) -> None:
-        """Stop for good, whatever there is to be stopped, and with it the cluster that is all here."""
-        if self.is_running and not self._shared.are_apart:
+        """Stop for good, whatever there is to be stopped."""
+        if self.is_running and self.ends_with_others:
             # Before the first node is gone: all are to be in sync as they are when they come back.
             self.node.controller.retire()
             self.node.membership.stay()

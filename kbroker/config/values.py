@@ -25,8 +25,6 @@ _STRENGTH = (Source.DYNAMIC_BROKER, Source.DYNAMIC_DEFAULT_BROKER, Source.STATIC
 
 
 KAFKA_ORIGIN = "KAFKA_* environment"
-NODES_APART = 3
-"""How many nodes a cluster is taken to have where none of them can know."""
 _DEFAULTS_APART = {
     "broker.session.timeout.ms": "9000",
     "broker.heartbeat.interval.ms": "2000",
@@ -217,11 +215,11 @@ class BrokerConfig(Settings):
     def apart(self) -> BrokerConfig:
         """The same settings for a node whose cluster has others in other processes.
 
-        How many there are is not known; a process, its machine or the network may pause for longer
-        than a node within one process, so defaults of time-outs are Kafka's.
+        A process, its machine or the network may pause for longer than a node within one process, so
+        defaults of time-outs are Kafka's.
         """
         own = Layer("nodes in processes of their own", _DEFAULTS_APART)
-        return BrokerConfig([*self.layers, own], nodes=NODES_APART, strict=self.strict)
+        return BrokerConfig([*self.layers, own], nodes=self.nodes, strict=self.strict)
 
     def __getitem__(self, name: str) -> Value:
         return self._parsed[name]

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from kbroker import __version__
-from kbroker.broker import Broker, open_broker
+from kbroker.broker import Apart, Broker, open_broker
 from kbroker.client import check_round_trip
 from kbroker.client.endpoint import Endpoint
 from kbroker.cluster.topics import NewTopic
@@ -195,8 +195,8 @@ class _Serving:
         }
         async with contextlib.AsyncExitStack() as stack:
             if options.cluster is not None:
-                metadata = self._metadata(options.cluster)
-                settings["store"] = await stack.enter_async_context(metadata)
+                store = await stack.enter_async_context(self._metadata(options.cluster))
+                settings["apart"] = Apart(store, config.node_id)
             yield await stack.enter_async_context(
                 self._plain(config, settings)
                 if options.control_port is None

@@ -8,10 +8,13 @@ from random import Random
 
 import pytest
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, memory_stream_pair
 
 from kbroker.cluster.local_store import LocalStore
+from kbroker.cluster.remote_store import RemoteStore
 from kbroker.cluster.store import Change, Document, Entry, Watcher
+from kbroker.cluster.store_link import Link
+from kbroker.cluster.store_server import serve_client
 from kbroker.storage.files import MemFiles
 
 from ..simulation.store import SharedTruth, SimulatedStore, StoreFaults
@@ -61,8 +64,27 @@ def simulated(
     return World(client, lambda: truth.forget(truth.revision))
 
 
+def remote(nursery: trio.Nursery) -> World:
+    """Clients in other processes of one machine."""
+    truth = local(nursery).client()
+
+    def client() -> RemoteStore:
+        ours, theirs = memory_stream_pair()
+        nursery.start_soon(serve_client, truth, theirs)
+        store = SoonForgets(Link(ours))
+        nursery.start_soon(store.run)
+        return store
+
+    return World(client, lambda: None)
+
+
+class SoonForgets(RemoteStore):
+    HISTORY_ENTRIES = 10
+
+
 STORES: dict[str, Build] = {
     "local": local,
+    "remote": remote,
     "simulated": simulated,
     **{f"slow {seed}": partial(simulated, faults=SLOW, seed=seed) for seed in range(5)},
 }

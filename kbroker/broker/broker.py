@@ -47,12 +47,13 @@ class Apart:
 
     `store` has the metadata; whoever opened it lets it work. `node_id` runs here. It has the data
     folder for itself, or shares it with others, in processes of this machine: then `nodes` is how many
-    they are.
+    they are, and `others_joined` waits until all of them are a part of the cluster.
     """
 
     store: MetadataStore
     node_id: int
     nodes: int | None = None
+    others_joined: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
 
 
 @dataclass(slots=True)
@@ -210,7 +211,8 @@ async def open_broker(
         connection_class=connection_class,
         grace_seconds=grace_seconds,
         nodes=len(ids),
-        are_apart=apart is not None,
+        is_whole=apart is None,
+        are_elsewhere=apart is not None and apart.nodes is None,
         names_nodes=len(ids) > 1 or (apart is not None and apart.nodes is not None),
     )
     maker = NodeMaker(config, listeners, listeners_of, shared)
@@ -223,6 +225,8 @@ async def open_broker(
     async with at_work, trio.open_nursery() as nursery:
         try:
             await _each(local, lambda node: node.join())
+            if apart is not None:
+                await apart.others_joined()
             await _each(local, lambda node: node.begin(nursery))
             yield Broker(store, local, shared.links, maker, nursery)
         finally:

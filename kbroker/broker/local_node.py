@@ -58,8 +58,8 @@ class NodeState(Enum):
 class Shared:
     """What the nodes of one process have in common.
 
-    `grace_seconds` bounds a stop; `nodes` is how many share the process's descriptors; `are_apart`
-    says that the cluster has nodes in other processes, `names_nodes` that lines of the log say whose
+    `grace_seconds` bounds a stop; `nodes` is how many share the process's descriptors; `is_whole`
+    says that the cluster has no other nodes, `are_elsewhere` that it has some that may be anywhere, `names_nodes` that lines of the log say whose
     they are; `changes` hears of what happens in any of those here.
     """
 
@@ -70,7 +70,8 @@ class Shared:
     connection_class: ConnectionClass
     grace_seconds: float
     nodes: int
-    are_apart: bool = False
+    is_whole: bool = True
+    are_elsewhere: bool = False
     names_nodes: bool = False
     links: Links = field(default_factory=Links)
     changes: Changes = field(default_factory=Changes)
@@ -99,7 +100,7 @@ class LocalNode:
     ) -> None:
         self.id = config.node_id
         self.state = NodeState.STOPPED
-        self.ends_with_others = not shared.are_apart
+        self.ends_with_others = shared.is_whole
         """When it is closed the whole cluster stops, and nobody takes over."""
         self.listeners = list(listeners)
         """With the ports that the system chose, as soon as it did."""
@@ -152,7 +153,7 @@ class LocalNode:
             await check_cluster_id(store, found[0].meta.cluster_id)
         known = await known_node(store, self.id)
         directories = [each.meta.directory_id for each in found]
-        if self._shared.are_apart and known.directories.keys().isdisjoint(directories):
+        if self._shared.are_elsewhere and known.directories.keys().isdisjoint(directories):
             # On its folders no other process can run: they are locked.
             await wait_for_place(store, self.id, seconds=self._seconds_to_be_missed)
         _check_none_missing(directories, known, self._config)
@@ -175,7 +176,7 @@ class LocalNode:
 
     async def check_addresses(self, store: MetadataStore) -> None:
         """Refuse addresses that do not lead other nodes here. Raises StorageError."""
-        if self._shared.are_apart:
+        if self._shared.are_elsewhere:
             await check_addresses(store, self.id, self.endpoints())
 
     def open_logs(self, cluster_id: str | None) -> LogFolders:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -14,8 +15,12 @@ from .settings import option, setting_options, split_overrides
 from .units import DURATION
 
 NODES_MAX = 100
-ALL_IN_ONE = "memory", "nodes", "racks", "control_port"
-"""Options of clusters that are all in one process."""
+EXCLUDED = {
+    "cluster": ("memory", "nodes", "processes", "racks", "control_port"),
+    "processes": ("memory", "nodes", "control_port", "idle_seconds"),
+}
+"""What does not go with an option."""
+NAMES = {"control_port": "control-port", "idle_seconds": "idle-timeout"}
 
 
 @click.command()
@@ -26,6 +31,12 @@ ALL_IN_ONE = "memory", "nodes", "racks", "control_port"
     type=click.IntRange(1, NODES_MAX),
     help="Run so many nodes, each with ports and a folder of its own.  [default: as many as the data"
     " folder has, or 1]",
+)
+@option(
+    "--processes",
+    type=click.IntRange(2, NODES_MAX),
+    help="Run so many nodes, each in a process of its own, to use as many processor cores; otherwise"
+    " as --nodes.",
 )
 @option(
     "--cluster",
@@ -91,14 +102,16 @@ def serve(**options: Any) -> None:
     """Run a broker until Ctrl+C or SIGTERM."""
     from kbroker.config import ConfigError
     from kbroker.process.errors import StartFailed
-    from kbroker.process.serving import ServeOptions, run_server
+    from kbroker.process.options import ServeOptions
+    from kbroker.process.serving import run_server
 
     if options["memory"] and options["data_dir"]:
         raise click.UsageError("--memory and --data-dir exclude each other")
     if options["disk"] and not (options["memory"] and options["control_port"] is not None):
         raise click.UsageError("--disk goes with --memory and --control-port")
-    if options["cluster"]:
-        _check_goes_with_cluster()
+    for name, others in EXCLUDED.items():
+        if options[name]:
+            _check_goes_with(name, others)
     overrides = split_overrides(options.pop("overrides"))
     settings = ServeOptions(overrides=overrides, **options)
     try:
@@ -109,10 +122,10 @@ def serve(**options: Any) -> None:
         sys.exit(3)
 
 
-def _check_goes_with_cluster() -> None:
-    """Refuse what is of clusters that are all in one process."""
+def _check_goes_with(name: str, others: Sequence[str]) -> None:
+    """Refuse what an option excludes."""
     context = click.get_current_context()
-    for name in ALL_IN_ONE:
-        if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
-            flag = name.replace("_", "-")
-            raise click.UsageError(f"--cluster and --{flag} exclude each other")
+    for other in others:
+        if context.get_parameter_source(other) is not ParameterSource.DEFAULT:
+            first, second = (f"--{NAMES.get(each, each)}" for each in (name, other))
+            raise click.UsageError(f"{first} and {second} exclude each other")

@@ -17,7 +17,8 @@ from kbroker.config import BrokerConfig
 from kbroker.net.server import Listener
 
 from .declared import declare
-from .serving import ServeOptions, load_config
+from .options import ServeOptions
+from .serving import load_config
 
 ADDRESS_VARIABLES = ("KAFKA_BOOTSTRAP_SERVERS", "BOOTSTRAP_SERVERS", "KBROKER_BOOTSTRAP")
 CONTROL_VARIABLE = "KBROKER_CONTROL"

@@ -10,8 +10,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,21 +19,21 @@ import trio
 from kbroker import __version__
 from kbroker.broker import Apart, Broker, open_broker
 from kbroker.client import check_round_trip
-from kbroker.client.endpoint import Endpoint
 from kbroker.cluster.topics import NewTopic
 from kbroker.config import BrokerConfig, ConfigError
 from kbroker.folders.found_folders import METADATA_JOURNAL
-from kbroker.net.server import LOOPBACK_NAMES, CannotListen, Listener
-from kbroker.protocol.errors import KafkaError
+from kbroker.net.server import LOOPBACK_NAMES, Listener
 from kbroker.runtime.descriptors import raise_limit
 from kbroker.runtime.log_output import set_up_logging
-from kbroker.runtime.memory_errors import NEXT_ACTION, OutOfMemory, is_shortage
-from kbroker.storage.naming import LOG, META_PROPERTIES
+from kbroker.storage.naming import META_PROPERTIES
 
+from .collecting import GC_THRESHOLDS, spare_collector
 from .declared import declare
-from .errors import StartFailed
-from .flags import SettingFlags, kafka_environment, load_settings
+from .errors import StartFailed, cause_of, text_of
+from .facts import NodeFacts, banner_lines, facts_of_all, ready_event
+from .flags import kafka_environment, load_settings
 from .listeners import configured_listeners
+from .options import ServeOptions
 
 if TYPE_CHECKING:
     from kbroker.cluster import MetadataStore
@@ -42,48 +41,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-GC_THRESHOLDS = 20_000, 1, 250
-"""New objects between two collections of the youngest, and how often older ones are looked at.
-
-A burst of pipelined requests makes thousands of objects that are gone with their answers, and a
-start makes what stays: at Python's threshold of 700 looking at them takes a sixth of the time of the
-first, in pauses of up to 100 ms, and half of that of a start with many topics. While a collection
-goes on, everybody waits: every second one takes the middle generation as well, 60,000 objects at
-most (some 5 ms), because ten together are 40 ms; all objects are as rare as 5,000,000 new ones.
-"""
-SPARE_SECONDS = 0.2
-SIZED_MAX = 1000
-"""Partitions of which the banner says the size; to look at the files of more takes too long."""
 PARENT_CHECK_SECONDS = 0.5
 IDLE_CHECK_SECONDS = 1
-ANSWERABLE = (StartFailed, KafkaError, CannotListen, OSError, ValueError)
-"""Errors that a person can do something about."""
 START_SECONDS_MAX = 120
 """How long the first answer may take, on a busy machine too: logs are recovered meanwhile."""
-
-
-@dataclass(slots=True)
-class ServeOptions(SettingFlags):
-    """What the command line of `kbroker serve` says; see its help for each."""
-
-    memory: bool = False
-    cluster: str | None = None
-    nodes: int | None = None
-    racks: Sequence[str] = ()
-    topics: list[NewTopic] = field(default_factory=list)
-    seeds: Sequence[str] = ()
-    port_file: str | None = None
-    ready_fd: int | None = None
-    as_json: bool = False
-    log_levels: tuple[str, ...] = ()
-    log_format: str = "text"
-    grace_seconds: float = 5
-    exit_with_parent: bool = False
-    idle_seconds: float | None = None
-    control_port: int | None = None
-    control_token_file: str | None = None
-    disk: bool = False
-    cluster_id: str | None = None
 
 
 def run_server(options: ServeOptions) -> None:
@@ -94,9 +55,9 @@ def run_server(options: ServeOptions) -> None:
         for each in found.topics
     ]
     options.cluster_id = found.cluster_id
-    levels = options.log_levels or tuple(filter(None, [found.log_level]))
+    options.log_levels = options.log_levels or tuple(filter(None, [found.log_level]))
     try:
-        set_up_logging(levels, options.log_format)
+        set_up_logging(options.log_levels, options.log_format)
     except ValueError as error:
         raise StartFailed(str(error)) from None
     raise_limit()
@@ -142,8 +103,8 @@ class _Serving:
                     await self._serve(config)
                 nursery.cancel_scope.cancel()
         except ExceptionGroup as group:
-            error = _cause_of(group)
-            message = _text_of(error)
+            error = cause_of(group)
+            message = text_of(error)
             self.event("error", message=message)
             raise StartFailed(message) from error
         self._remove_port_file()
@@ -170,13 +131,28 @@ class _Serving:
 
     async def _serve(self, config: BrokerConfig) -> None:
         options = self.options
+        if options.processes is not None:
+            await self._supervise(config)
+            return
         async with self._open(config) as broker, trio.open_nursery() as nursery:
-            await self._announce(broker)
-            nursery.start_soon(_spare_collector, broker)
+            await self._announce(facts_of_all(broker))
+            nursery.start_soon(spare_collector, broker)
             if options.exit_with_parent:
                 nursery.start_soon(self._stop_with_parent)
             if options.idle_seconds is not None:
                 nursery.start_soon(self._stop_when_idle, options.idle_seconds)
+            await trio.sleep_forever()
+
+    async def _supervise(self, config: BrokerConfig) -> None:
+        """Let each node be a process of its own, and have the metadata here."""
+        from .supervising import supervised
+
+        for listener in configured_listeners(config):
+            self._check_exposure(listener)
+        async with supervised(self.options, config) as nodes, trio.open_nursery() as nursery:
+            await self._announce(nodes)
+            if self.options.exit_with_parent:
+                nursery.start_soon(self._stop_with_parent)
             await trio.sleep_forever()
 
     @contextlib.asynccontextmanager
@@ -271,85 +247,35 @@ class _Serving:
 
     # -- ready
 
-    async def _announce(self, broker: Broker) -> None:
-        for node in broker.nodes:
+    async def _announce(self, nodes: Sequence[NodeFacts]) -> None:
+        for node in nodes:
             await check_round_trip(*node.endpoint, START_SECONDS_MAX)
-        ready = self._ready_event(broker)
+        took = time.perf_counter() - self.started
+        ready = {
+            **ready_event(nodes, self.data_dirs),
+            "control": self.control and self.control.address,
+            "control_token_file": self.control and self.control.token_file,
+            "seconds": round(took, 3),
+        }
         if self.options.as_json:
             self.event("ready", **ready)
         else:
-            self._print_banner(broker)
+            more = [*self._more_facts(nodes)]
+            for line in banner_lines(
+                nodes, data_dirs=self.data_dirs, is_new=self.is_new, more=more
+            ):
+                print(line)
+            print(f"ready in {took:.1f} s — Ctrl+C to stop", flush=True)
         self._signal_ready(ready)
 
-    def _ready_event(self, broker: Broker) -> dict[str, Any]:
-        nodes = [
-            {
-                "node_id": node.id,
-                "listeners": {
-                    listener.name: str(endpoint) for listener, endpoint in node.server.endpoints()
-                },
-                "data_dirs": node.data_dirs,
-            }
-            for node in broker.nodes
-        ]
-        return {
-            "bootstrap_servers": broker.bootstrap_servers,
-            "listeners": nodes[0]["listeners"],
-            "pid": os.getpid(),
-            "cluster_id": broker.node.cluster.id,
-            "node_id": broker.node.id,
-            "nodes": nodes,
-            "data_dir": os.path.abspath(self.data_dirs[0]) if self.data_dirs else None,
-            "control": self.control and self.control.address,
-            "control_token_file": self.control and self.control.token_file,
-            "version": __version__,
-            "seconds": round(time.perf_counter() - self.started, 3),
-        }
-
-    def _print_banner(self, broker: Broker) -> None:
-        node = broker.node
-        several = len(broker.nodes) > 1
-        ids = ", ".join(str(each.id) for each in broker.nodes)
-        head = f"nodes {ids}" if several else f"node {ids}"
-        lines = [f"kbroker {__version__} · {head} · cluster {node.cluster.id}"]
-        for each in broker.nodes:
-            for listener, endpoint in each.server.endpoints():
-                host = "localhost" if listener.host in LOOPBACK_NAMES else endpoint.host
-                whose = f"node {each.id}, " if several else ""
-                note = f"; advertised: {listener.advertised}" if listener.advertised else ""
-                address = Endpoint(host, endpoint.port)
-                lines.append(f"  Kafka    {address}  ({whose}{listener.name}{note})")
+    def _more_facts(self, nodes: Sequence[NodeFacts]) -> Iterator[tuple[str, str]]:
+        """What the banner says beside addresses and data."""
         if self.metadata_at is not None:
-            ids = ", ".join(map(str, sorted(node.cluster.nodes)))
-            lines.append(f"  Cluster  {self.metadata_at}  nodes that run: {ids}")
-        lines.append(f"  Data     {self._data_line(broker)}")
+            ids = ", ".join(map(str, nodes[0].nodes))
+            yield "Cluster", f"{self.metadata_at}  nodes that run: {ids}"
         if self.control:
             where, file = self.control
-            lines.append(f"  Control  {where}  (faults, clocks and nodes; token in {file})")
-        loss = _loss_window(node.config, in_memory=node.partitions.in_memory)
-        if loss:
-            lines.append(f"  Loss     {loss}")
-        took = time.perf_counter() - self.started
-        lines.append(f"ready in {took:.1f} s — Ctrl+C to stop")
-        print("\n".join(lines), flush=True)
-
-    def _data_line(self, broker: Broker) -> str:
-        topics = len(broker.node.cluster.topics)
-        count = f"{topics} topic{'' if topics == 1 else 's'}"
-        if not self.data_dirs:
-            return f"in memory, {count}"
-        crashed = [each.id for each in broker.nodes if each.node.partitions.logs.crashed]
-        state = "clean shutdown"
-        if self.is_new:
-            state = "new"
-        elif crashed:
-            state = "recovered after a crash"
-            if len(crashed) < len(broker.nodes):
-                state += f" of node {', '.join(map(str, crashed))}"
-        if sum(len(each.node.partitions.logs.folders()) for each in broker.nodes) <= SIZED_MAX:
-            paths = [path for each in broker.nodes for path in each.data_dirs]
-            count += f", {sum(map(_segment_bytes, paths)) / 1e6:.1f} MB"
-        return f"{', '.join(self.data_dirs)}  {count}, {state}"
+            yield "Control", f"{where}  (faults, clocks and nodes; token in {file})"
 
     def _signal_ready(self, ready: dict[str, Any]) -> None:
         options = self.options
@@ -400,34 +326,6 @@ class _Serving:
         self._begin_stop(f"no client for {seconds:g} s")
 
 
-async def _spare_collector(broker: Broker) -> None:
-    """Spare the garbage collector what lives as long as the process: what there is at the start,
-    and what is loaded behind."""
-    gc.freeze()
-    gc.enable()
-    while any(node.is_loading for node in broker.running_nodes):
-        await trio.sleep(SPARE_SECONDS)
-        gc.freeze()
-
-
-def _cause_of(group: ExceptionGroup[Exception]) -> Exception:
-    """The one error inside that a person can do something about; else the group is raised."""
-    for error in group.exceptions:
-        if isinstance(error, ExceptionGroup):
-            return _cause_of(error)
-        if isinstance(error, ANSWERABLE) or is_shortage(error):
-            return error
-    raise group
-
-
-def _text_of(error: Exception) -> str:
-    if isinstance(error, KafkaError) and error.message:
-        return error.message
-    if is_shortage(error) and not isinstance(error, OutOfMemory):
-        return f"memory ran out ({error!r}): {NEXT_ACTION}"
-    return str(error)
-
-
 def load_config(options: ServeOptions) -> BrokerConfig:
     """Merge command line, environment and file, and say what is noteworthy about the result."""
     config = load_settings(options, os.environ)
@@ -436,31 +334,9 @@ def load_config(options: ServeOptions) -> BrokerConfig:
     return config
 
 
-def _loss_window(config: BrokerConfig, *, in_memory: bool) -> str | None:
-    """Say what may be lost, for every set-up but the durable one."""
-    if in_memory:
-        return "everything is gone when this process ends"
-    policy = config.flush_policy
-    if policy == "interval":
-        return f"power loss: up to {config.flush_interval_ms} ms (flush.policy=interval)"
-    if policy == "os":
-        return "power loss: whatever the kernel has not written back (flush.policy=os)"
-    return None
-
-
 def _has_data(folder: str) -> bool:
     """Whether somebody ran on this folder before."""
     return any(Path(folder, name).exists() for name in (META_PROPERTIES, METADATA_JOURNAL))
-
-
-def _segment_bytes(folder: str) -> int:
-    with os.scandir(folder) as entries:
-        partitions = [entry.path for entry in entries if entry.is_dir()]
-    total = 0
-    for path in partitions:
-        with os.scandir(path) as files:
-            total += sum(file.stat().st_size for file in files if file.name.endswith(LOG))
-    return total
 
 
 def _write_atomic(path: str, text: str) -> None:

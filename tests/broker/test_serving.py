@@ -18,7 +18,8 @@ import pytest
 import trio
 
 from kbroker.folders.growth import grow
-from kbroker.process.serving import GC_THRESHOLDS, SIZED_MAX
+from kbroker.process.collecting import GC_THRESHOLDS
+from kbroker.process.facts import SIZED_MAX
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages.configs import DescribeConfigsRequest
 from kbroker.storage.files import OsFiles

@@ -15,7 +15,7 @@ import trio
 
 from kbroker.broker import open_broker
 from kbroker.config import BrokerConfig
-from kbroker.process.serving import GC_THRESHOLDS
+from kbroker.process.collecting import GC_THRESHOLDS
 
 from ..brokers import LOOPBACK
 

@@ -1,25 +1,22 @@
-"""Nodes in processes of their own, with their metadata on a real etcd, and starts that are refused."""
+"""Nodes with their metadata on a real etcd, and starts that are refused."""
 
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
+from ..cluster.etcd import Etcd
 from ..kill.server import Server
 from ..ports import free_ports
-from .etcd import Etcd
+from .commands import WAIT_SECONDS, consume, is_healthy, kbroker, produce, refused, wait_until
 
 pytestmark = pytest.mark.slow
 
 NODES = (1, 2, 3)
-WAIT_SECONDS = 60
 SETTINGS = ("broker.session.timeout.ms=2000", "broker.heartbeat.interval.ms=500")
 
 
@@ -51,51 +48,9 @@ def nodes_of(address: str, folder: Path) -> Iterator[dict[int, Server]]:
         yield nodes
 
 
-def kbroker(node: Server, *words: str, given: str = "", status: int = 0) -> str:
-    """Run a command against a node; returns what it prints."""
-    done = subprocess.run(
-        [sys.executable, "-m", "kbroker", *words, "--bootstrap", node.bootstrap],
-        input=given,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=WAIT_SECONDS,
-    )
-    assert done.returncode == status, done.stdout + done.stderr
-    return done.stdout
-
-
-def refused(address: str, folder: Path, *words: str) -> str:
-    """The sentence with which a start ends that cannot be."""
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "kbroker", "serve", "--cluster", address),
-            *("--data-dir", str(folder), *words),
-            *(word for each in SETTINGS for word in ("-o", each)),
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=WAIT_SECONDS,
-    )
-    assert done.returncode == 3, done.stdout + done.stderr
-    *_, sentence = done.stderr.splitlines()
-    return sentence
-
-
-def until_true(condition: Callable[[], bool]) -> None:
-    ends_at = time.monotonic() + WAIT_SECONDS
-    while not condition():
-        assert time.monotonic() < ends_at
-        time.sleep(0.2)
-
-
-def lines(first: int, last: int) -> list[str]:
-    return [str(number) for number in range(first, last)]
-
-
-def produce(node: Server, first: int, last: int) -> None:
-    kbroker(node, "topic", "produce", "orders", "-q", given="\n".join(lines(first, last)))
+def refused_at(address: str, folder: Path, *words: str) -> str:
+    settings = [word for each in SETTINGS for word in ("-o", each)]
+    return refused("--cluster", address, "--data-dir", str(folder), *words, *settings)
 
 
 def test_nodes_in_processes_replicate_and_one_that_is_killed_comes_back(
@@ -103,37 +58,33 @@ def test_nodes_in_processes_replicate_and_one_that_is_killed_comes_back(
 ) -> None:
     with nodes_of(address, tmp_path) as nodes:
         words = ("--partitions", "3", "--replication-factor", "3", "-c", "min.insync.replicas=2")
-        kbroker(nodes[1], "topic", "create", "orders", *words)
-        produce(nodes[1], 0, 100)
+        kbroker(nodes[1].bootstrap, "topic", "create", "orders", *words)
+        produce(nodes[1].bootstrap, 0, 100)
         nodes[2].kill()
-        produce(nodes[1], 100, 200)  # also to partitions that node 2 led
-        assert "copies on 2 are behind" in kbroker(nodes[3], "cluster", "health", status=1)
+        produce(nodes[1].bootstrap, 100, 200)  # also to partitions that node 2 led
+        assert "copies on 2 are behind" in kbroker(
+            nodes[3].bootstrap, "cluster", "health", status=1
+        )
         nodes[2].start()
-        until_true(lambda: is_healthy(nodes[2]))
-        produce(nodes[2], 200, 300)
-        got = kbroker(nodes[3], "topic", "consume", "orders", "-o", ":end", "-f", "%v\\n")
-        assert sorted(map(int, got.split())) == [*range(300)]
-
-
-def is_healthy(node: Server) -> bool:
-    words = [sys.executable, "-m", "kbroker", "cluster", "health", "--bootstrap", node.bootstrap]
-    return subprocess.run(words, capture_output=True, check=False).returncode == 0
+        wait_until(lambda: is_healthy(nodes[2].bootstrap))
+        produce(nodes[2].bootstrap, 200, 300)
+        assert consume(nodes[3].bootstrap) == [*range(300)]
 
 
 def test_a_node_that_is_stopped_gives_its_leaderships_away(address: str, tmp_path: Path) -> None:
     with nodes_of(address, tmp_path) as nodes:
         words = ("--partitions", "3", "--replication-factor", "3")
-        kbroker(nodes[1], "topic", "create", "orders", *words)
+        kbroker(nodes[1].bootstrap, "topic", "create", "orders", *words)
         process = nodes[1].process
         assert process is not None
         process.send_signal(signal.SIGTERM)
         assert process.wait(WAIT_SECONDS) == 0
         nodes[1].process = None
         assert "node 1 is down" not in nodes[2].log_path.read_text()
-        rows = kbroker(nodes[2], "topic", "describe", "orders").splitlines()[-3:]
+        rows = kbroker(nodes[2].bootstrap, "topic", "describe", "orders").splitlines()[-3:]
         assert {row.split()[1] for row in rows} == {"2", "3"}
         nodes[1].start()
-        until_true(lambda: "ready in" in nodes[1].log_path.read_text())
+        wait_until(lambda: "ready in" in nodes[1].log_path.read_text())
         banner = nodes[1].log_path.read_text()
         assert "clean shutdown" in banner
         assert f"{address}  nodes that run: 1, 2, 3" in banner
@@ -141,15 +92,14 @@ def test_a_node_that_is_stopped_gives_its_leaderships_away(address: str, tmp_pat
 
 def test_all_nodes_are_killed_and_nothing_is_lost(address: str, tmp_path: Path) -> None:
     with nodes_of(address, tmp_path) as nodes:
-        kbroker(nodes[1], "topic", "create", "orders", "--replication-factor", "3")
-        produce(nodes[1], 0, 100)
+        kbroker(nodes[1].bootstrap, "topic", "create", "orders", "--replication-factor", "3")
+        produce(nodes[1].bootstrap, 0, 100)
         for node in nodes.values():
             node.kill()
         for node in nodes.values():
             node.start()
-        until_true(lambda: is_healthy(nodes[1]))
-        got = kbroker(nodes[2], "topic", "consume", "orders", "-o", ":end", "-f", "%v\\n")
-        assert got.split() == lines(0, 100)
+        wait_until(lambda: is_healthy(nodes[1].bootstrap))
+        assert consume(nodes[2].bootstrap) == [*range(100)]
 
 
 def test_a_topic_of_ten_thousand_partitions_comes_and_goes(address: str, tmp_path: Path) -> None:
@@ -157,9 +107,9 @@ def test_a_topic_of_ten_thousand_partitions_comes_and_goes(address: str, tmp_pat
     try:
         node.start()
         words = ("--partitions", "10000", "--replication-factor", "1")
-        kbroker(node, "topic", "create", "orders", *words)
-        kbroker(node, "topic", "delete", "orders")
-        assert "orders" not in kbroker(node, "topic", "list")
+        kbroker(node.bootstrap, "topic", "create", "orders", *words)
+        kbroker(node.bootstrap, "topic", "delete", "orders")
+        assert "orders" not in kbroker(node.bootstrap, "topic", "list")
     finally:
         node.close()
 
@@ -168,7 +118,7 @@ def test_two_processes_cannot_be_one_node(address: str, tmp_path: Path) -> None:
     node = node_of(address, tmp_path, 1)
     try:
         node.start()
-        said = refused(address, tmp_path / "other", "--node-id", "1", "--port", "0")
+        said = refused_at(address, tmp_path / "other", "--node-id", "1", "--port", "0")
         assert "node 1 runs already" in said
         assert "--node-id" in said
         assert not (tmp_path / "other").exists()
@@ -181,7 +131,7 @@ def test_two_nodes_cannot_have_one_address(address: str, tmp_path: Path) -> None
     try:
         node.start()
         words = ("--node-id", "2", "--port", "0", "--advertise", node.bootstrap)
-        said = refused(address, tmp_path / "other", *words)
+        said = refused_at(address, tmp_path / "other", *words)
         assert f"node 1 is at {node.bootstrap} already" in said
         assert "--advertise" in said
         assert not (tmp_path / "other").exists()
@@ -196,7 +146,7 @@ def test_a_folder_of_another_cluster_is_refused(etcd: Etcd, address: str, tmp_pa
             node.start()
         finally:
             node.close()
-    said = refused(f"{address}-2", tmp_path / address[-2:] / "node-1/data", "--port", "0")
+    said = refused_at(f"{address}-2", tmp_path / address[-2:] / "node-1/data", "--port", "0")
     assert "the metadata belongs to cluster" in said
 
 
@@ -206,19 +156,19 @@ def test_a_folder_with_metadata_of_its_own_is_refused(address: str, tmp_path: Pa
         node.start()
     finally:
         node.close()
-    said = refused(address, node.data, "--port", "0")
+    said = refused_at(address, node.data, "--port", "0")
     assert "cluster.journal" in said
     assert "without --cluster" in said
 
 
 def test_an_address_that_nobody_can_reach_is_refused(address: str, tmp_path: Path) -> None:
-    said = refused(address, tmp_path / "data", "--host", "0.0.0.0", "--port", "0")
+    said = refused_at(address, tmp_path / "data", "--host", "0.0.0.0", "--port", "0")
     assert "--advertise HOST:PORT" in said
 
 
 def test_without_etcd_a_start_says_so(tmp_path: Path) -> None:
     nobody = f"etcd://127.0.0.1:{free_ports(1)}/test"
-    said = refused(nobody, tmp_path / "data", "--port", "0")
+    said = refused_at(nobody, tmp_path / "data", "--port", "0")
     assert nobody in said
     assert "refused" in said
     assert not (tmp_path / "data").exists()

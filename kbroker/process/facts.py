@@ -1,0 +1,162 @@
+"""What is told of the nodes of a server that is ready: its banner and its `ready` event."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from kbroker import __version__
+from kbroker.broker import Broker
+from kbroker.broker.local_node import LocalNode
+from kbroker.client.endpoint import Endpoint
+from kbroker.config import BrokerConfig
+from kbroker.net.server import LOOPBACK_NAMES
+from kbroker.storage.naming import LOG
+
+SIZED_MAX = 1000
+"""Partitions of which the banner says the size; to look at the files of more takes too long."""
+
+
+class Address(NamedTuple):
+    """A listener, where it listens, and the address that is told to clients if it is another one."""
+
+    listener: str
+    host: str
+    endpoint: Endpoint
+    advertised: Endpoint | None
+
+
+class NodeFacts(NamedTuple):
+    """What is told of one node.
+
+    `endpoint` is where this machine reaches it; `loss` says what may be lost, None when nothing is;
+    `has_crashed` that its last run did not end in order.
+    """
+
+    node_id: int
+    cluster_id: str
+    addresses: Sequence[Address]
+    endpoint: Endpoint
+    data_dirs: Sequence[str]
+    topics: int
+    partitions: int
+    has_crashed: bool
+    loss: str | None
+    nodes: Sequence[int]
+    """The nodes of its cluster that run."""
+
+
+def facts_of(local: LocalNode) -> NodeFacts:
+    """The facts of a node that runs."""
+    node = local.node
+    addresses = [
+        Address(listener.name, listener.host, endpoint, listener.advertised)
+        for listener, endpoint in local.server.endpoints()
+    ]
+    logs = node.partitions.logs
+    return NodeFacts(
+        node_id=local.id,
+        cluster_id=node.cluster.id,
+        addresses=addresses,
+        endpoint=local.endpoint,
+        data_dirs=local.data_dirs,
+        topics=len(node.cluster.topics),
+        partitions=len(logs.folders()),
+        has_crashed=logs.crashed,
+        loss=_loss_window(node.config, in_memory=node.partitions.in_memory),
+        nodes=sorted(node.cluster.nodes),
+    )
+
+
+def facts_of_all(broker: Broker) -> list[NodeFacts]:
+    """The facts of all nodes of a process."""
+    return [facts_of(each) for each in broker.nodes]
+
+
+def ready_event(nodes: Sequence[NodeFacts], data_dirs: Sequence[str]) -> dict[str, Any]:
+    """What a program is told of a server that is ready."""
+    rows = [
+        {
+            "node_id": each.node_id,
+            "listeners": {name: str(endpoint) for name, _, endpoint, _ in each.addresses},
+            "data_dirs": each.data_dirs,
+        }
+        for each in nodes
+    ]
+    return {
+        "bootstrap_servers": ",".join(str(each.endpoint) for each in nodes),
+        "listeners": rows[0]["listeners"],
+        "pid": os.getpid(),
+        "cluster_id": nodes[0].cluster_id,
+        "node_id": nodes[0].node_id,
+        "nodes": rows,
+        "data_dir": os.path.abspath(data_dirs[0]) if data_dirs else None,
+        "version": __version__,
+    }
+
+
+def banner_lines(
+    nodes: Sequence[NodeFacts],
+    *,
+    data_dirs: Sequence[str],
+    is_new: bool,
+    more: Sequence[tuple[str, str]] = (),
+) -> Iterator[str]:
+    """What a person is told of a server that is ready; `more` are further things, by name."""
+    ids = ", ".join(str(each.node_id) for each in nodes)
+    head = f"nodes {ids}" if len(nodes) > 1 else f"node {ids}"
+    yield f"kbroker {__version__} · {head} · cluster {nodes[0].cluster_id}"
+    for each in nodes:
+        for address in each.addresses:
+            host = "localhost" if address.host in LOOPBACK_NAMES else address.endpoint.host
+            whose = f"node {each.node_id}, " if len(nodes) > 1 else ""
+            note = f"; advertised: {address.advertised}" if address.advertised else ""
+            where = Endpoint(host, address.endpoint.port)
+            yield f"  Kafka    {where}  ({whose}{address.listener}{note})"
+    yield f"  Data     {_data_line(nodes, data_dirs, is_new=is_new)}"
+    for name, text in more:
+        yield f"  {name:<9}{text}"
+    if nodes[0].loss:
+        yield f"  Loss     {nodes[0].loss}"
+
+
+def _data_line(nodes: Sequence[NodeFacts], data_dirs: Sequence[str], *, is_new: bool) -> str:
+    topics = nodes[0].topics
+    count = f"{topics} topic{'' if topics == 1 else 's'}"
+    if not data_dirs:
+        return f"in memory, {count}"
+    crashed = [each.node_id for each in nodes if each.has_crashed]
+    state = "clean shutdown"
+    if is_new:
+        state = "new"
+    elif crashed:
+        state = "recovered after a crash"
+        if len(crashed) < len(nodes):
+            state += f" of node {', '.join(map(str, crashed))}"
+    if sum(each.partitions for each in nodes) <= SIZED_MAX:
+        paths = [path for each in nodes for path in each.data_dirs]
+        count += f", {sum(map(_segment_bytes, paths)) / 1e6:.1f} MB"
+    return f"{', '.join(data_dirs)}  {count}, {state}"
+
+
+def _loss_window(config: BrokerConfig, *, in_memory: bool) -> str | None:
+    """Say what may be lost, for every set-up but the durable one."""
+    if in_memory:
+        return "everything is gone when this process ends"
+    policy = config.flush_policy
+    if policy == "interval":
+        return f"power loss: up to {config.flush_interval_ms} ms (flush.policy=interval)"
+    if policy == "os":
+        return "power loss: whatever the kernel has not written back (flush.policy=os)"
+    return None
+
+
+def _segment_bytes(folder: str) -> int:
+    with os.scandir(folder) as entries:
+        partitions = [entry.path for entry in entries if entry.is_dir()]
+    total = 0
+    for path in partitions:
+        with os.scandir(path) as files:
+            total += sum(file.stat().st_size for file in files if file.name.endswith(LOG))
+    return total

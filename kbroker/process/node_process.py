@@ -1,0 +1,119 @@
+"""One node of a server with several processes: `supervising` starts it, with an order in a file.
+
+See `node_words` for what they say to each other.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import trio
+
+from kbroker.broker import Apart, Broker, open_broker
+from kbroker.cluster.remote_store import RemoteStore
+from kbroker.cluster.running import running
+from kbroker.runtime.descriptors import raise_limit
+from kbroker.runtime.log_output import set_up_logging
+
+from .collecting import GC_THRESHOLDS, spare_collector
+from .declared import declare
+from .errors import StartFailed, cause_of, text_of
+from .facts import facts_of
+from .flags import load_settings
+from .listeners import configured_listeners
+from .node_words import DECLARE, Declared, Joined, NodeOrder, Refused, tell
+from .options import ServeOptions
+
+START_FAILED = 3
+RECEIVE_BYTES = 4096
+
+
+def main() -> None:
+    """Run a node until its process is told to stop."""
+    order: NodeOrder = pickle.loads(Path(sys.argv[1]).read_bytes())
+    set_up_logging(order.options.log_levels, order.options.log_format)
+    raise_limit()
+    gc.set_threshold(*GC_THRESHOLDS)
+    gc.disable()  # until it is ready: what a start makes stays
+    try:
+        trio.run(_run, order, strict_exception_groups=True)
+    except ExceptionGroup as group:
+        tell(Refused(text_of(cause_of(group))))
+        sys.exit(START_FAILED)
+
+
+async def _run(order: NodeOrder) -> None:
+    store = await RemoteStore.open(order.socket)
+    async with running(store), trio.open_nursery() as nursery:
+        stop = trio.CancelScope()
+        await nursery.start(_stop_on_signal, stop)
+        with stop:
+            await _serve(order, store)
+        nursery.cancel_scope.cancel()
+
+
+async def _stop_on_signal(stop: trio.CancelScope, task_status: trio.TaskStatus[None]) -> None:
+    """One node stops in order, and others take over; a second signal ends it at once."""
+    with trio.open_signal_receiver(signal.SIGTERM) as signals:
+        task_status.started()
+        async for number in signals:
+            if stop.cancel_called:
+                os._exit(128 + number)
+            stop.cancel()
+
+
+async def _serve(order: NodeOrder, store: RemoteStore) -> None:
+    options = order.options
+    config = load_settings(options, os.environ)
+    words = _words()
+
+    async def others() -> None:
+        tell(Joined())
+        await anext(words)  # BEGIN
+
+    opened = open_broker(
+        config,
+        data_dir=config.log_dirs,
+        listeners=configured_listeners(config),
+        racks=[order.rack] if order.rack is not None else (),
+        grace_seconds=options.grace_seconds,
+        cluster_id=options.cluster_id,
+        apart=Apart(store, order.node_id, order.nodes, others),
+    )
+    async with opened as broker, trio.open_nursery() as nursery:
+        tell(facts_of(broker.nodes[0]))
+        nursery.start_soon(spare_collector, broker)
+        async for word in words:
+            if word == DECLARE:
+                await _declare(broker, options)
+        broker.end_with_others()
+        nursery.cancel_scope.cancel()
+
+
+async def _declare(broker: Broker, options: ServeOptions) -> None:
+    try:
+        await declare(broker, options.topics, options.seeds)
+    except StartFailed as error:
+        tell(Refused(str(error)))
+    else:
+        tell(Declared(len(broker.node.cluster.topics)))
+
+
+async def _words() -> AsyncIterator[bytes]:
+    """The lines of stdin, until its end."""
+    begun = b""
+    async with trio.lowlevel.FdStream(os.dup(sys.stdin.fileno())) as stream:
+        while part := await stream.receive_some(RECEIVE_BYTES):
+            *lines, begun = (begun + part).split(b"\n")
+            for line in lines:
+                yield line
+
+
+if __name__ == "__main__":
+    main()

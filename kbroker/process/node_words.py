@@ -1,0 +1,57 @@
+"""What a supervisor and the processes of its nodes say to each other.
+
+The supervisor says words on a node's stdin: `begin` when all nodes have joined, `declare` to make the
+topics of a start, and the end of the stream when the whole cluster stops. What a node has to tell goes to
+its stdout, a line each.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from typing import Any, NamedTuple
+
+from .options import ServeOptions
+
+BEGIN, DECLARE = b"begin", b"declare"
+
+
+class NodeOrder(NamedTuple):
+    """What a node process is to do: `node_id` of `nodes` that share the data folder.
+
+    `socket` is where the metadata is.
+    """
+
+    options: ServeOptions
+    node_id: int
+    nodes: int
+    rack: str | None
+    socket: str
+
+
+class Joined(NamedTuple):
+    """The node is a part of the cluster, and waits for the others."""
+
+
+class Declared(NamedTuple):
+    """The topics of the start are there."""
+
+    topics: int
+    """How many there are of all."""
+
+
+class Refused(NamedTuple):
+    """The node cannot start, or not do what it was told."""
+
+    message: str
+
+
+def tell(news: Any) -> None:
+    """Tell the supervisor something."""
+    sys.stdout.write(pickle.dumps(news).hex() + "\n")
+    sys.stdout.flush()
+
+
+def news_of(line: bytes) -> Any:
+    """What a line of a node's stdout tells."""
+    return pickle.loads(bytes.fromhex(line.decode()))

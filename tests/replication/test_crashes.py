@@ -46,8 +46,8 @@ SINGLES = [place for place in PLACES if place[0] == SINGLE]
 class Run:
     """Three nodes under load, and what is known of them."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
-        self.cluster = Cluster(folder)
+    def __init__(self, cluster: Cluster, seed: int) -> None:
+        self.cluster = cluster
         self.random = random.Random(seed)
         self.events: list[Event] = []
         self.checker = Checker()
@@ -210,9 +210,9 @@ class Run:
 
 
 @contextmanager
-def running(folder: Path, seed: int) -> Iterator[Run]:
+def running(cluster: Cluster, seed: int) -> Iterator[Run]:
     """A run with its clients at work; the process is gone at the end."""
-    run = Run(folder, seed)
+    run = Run(cluster, seed)
     logging.disable(logging.ERROR)  # the clients report every connection that is refused
     try:
         run.cluster.start()
@@ -232,13 +232,18 @@ def running(folder: Path, seed: int) -> Iterator[Run]:
 
 
 def test_nothing_acknowledged_is_lost(tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    rounds: int = request.config.getoption("rounds")
-    seed: int = request.config.getoption("seed")
+    crash_nodes(
+        Cluster(tmp_path), request.config.getoption("rounds"), request.config.getoption("seed")
+    )
+
+
+def crash_nodes(cluster: Cluster, rounds: int, seed: int) -> None:
+    """Do so in rounds of all kinds, and print what came of it."""
     print(f"\nseed {seed}")
     planned = [ROUNDS[number % len(ROUNDS)] for number in range(rounds)]
     random.Random(seed).shuffle(planned)
     missed = 0
-    with running(tmp_path, seed) as run:
+    with running(cluster, seed) as run:
         for kind in planned:
             while not run.round(kind):
                 missed += 1
@@ -265,7 +270,7 @@ def _describe(waits: dict[str, list[float]]) -> str:
 def test_damage_is_seen(tmp_path: Path) -> None:
     """The whole harness notices a replica that differs, and a batch that all of them have lost."""
     place = PLACES[0]
-    with running(tmp_path, seed=0) as run:
+    with running(Cluster(tmp_path), seed=0) as run:
         run.await_acks()
         run.load.stop_producers()
         run.load.stop_members()

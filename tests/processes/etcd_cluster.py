@@ -1,0 +1,76 @@
+"""Three processes over an etcd, as the crash tests see three nodes of one process."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+from ..kill.server import Restart, Server
+from ..replication.cluster import _SETTINGS, _TOPICS, NODES, Cluster
+from .commands import WAIT_SECONDS, kbroker
+
+SESSION = ("broker.session.timeout.ms=2000", "broker.heartbeat.interval.ms=500")
+
+
+class EtcdCluster(Cluster):
+    """Each node has a process, so a crash of one is a kill -9."""
+
+    def __init__(self, folder: Path, address: str) -> None:
+        super().__init__(folder)
+        self._nodes = {
+            node: Server(
+                folder / f"process-{node}",
+                (*_SETTINGS, *SESSION),
+                topics=(),
+                options=("--cluster", address, "--node-id", str(node)),
+            )
+            for node in NODES
+        }
+        for node, server in self._nodes.items():
+            server.port = self.ports[node - 1]
+            server.data = self.data / f"node-{node}"
+        self._is_new = True
+
+    @property
+    def log_path(self) -> Path:
+        return self._nodes[1].log_path
+
+    def start(self) -> Restart:
+        began = time.perf_counter()
+        for server in self._nodes.values():
+            server.start()
+        if self._is_new:
+            for topic in _TOPICS:
+                name, partitions, configs = topic.split(":")
+                words = [word for each in configs.split(",") for word in ("-c", each)]
+                kbroker(self.bootstrap, "topic", "create", name, "-p", partitions, *words)
+            self._is_new = False
+        return Restart(time.perf_counter() - began, 0.0)
+
+    def kill(self) -> None:
+        for server in self._nodes.values():
+            server.kill()
+
+    def close(self) -> None:
+        for server in self._nodes.values():
+            server.close()
+
+    def crash(self, node: int) -> None:
+        self._nodes[node].kill()
+
+    def stop(self, node: int) -> None:
+        process = self._nodes[node].process
+        assert process is not None
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(WAIT_SECONDS) == 0
+        self._nodes[node].process = None
+
+    def revive(self, node: int) -> None:
+        self._nodes[node].start()
+
+    def lose_folder(self, node: int) -> None:
+        super().lose_folder(node)
+        lost = self._settings[-1]
+        for server in self._nodes.values():
+            server._settings = (*_SETTINGS, *SESSION, lost)

@@ -64,19 +64,29 @@ class Held(NamedTuple):
 class EtcdLease:
     """A lease of etcd."""
 
-    def __init__(self, gateway: Gateway, number: str, ttl_seconds: float) -> None:
+    def __init__(
+        self, gateway: Gateway, number: str, ttl_seconds: float, granted_at: float
+    ) -> None:
         self._gateway = gateway
         self.number = number
         self.ttl_seconds = ttl_seconds
+        self._lives_until = granted_at + ttl_seconds
 
     @property
     def id(self) -> int:
         return int(self.number)
 
+    def may_be_over(self) -> bool:
+        return trio.current_time() > self._lives_until
+
     async def keep_alive(self) -> bool:
+        asked_at = trio.current_time()
         answer = await self._gateway.ask("lease/keepalive", {"ID": self.number})
         # A lease that is over has no time left, and what is 0 is left out.
-        return "TTL" in answer.get("result", {})
+        lives = "TTL" in answer.get("result", {})
+        if lives:
+            self._lives_until = asked_at + self.ttl_seconds
+        return lives
 
     async def revoke(self) -> None:
         try:
@@ -217,9 +227,9 @@ class EtcdStore:
         if not math.isfinite(ttl_seconds):
             raise StorageError("etcd grants no lease without an end")
         await self.wait_until_read()
-        asked = {"TTL": str(math.ceil(ttl_seconds))}
+        asked, asked_at = {"TTL": str(math.ceil(ttl_seconds))}, trio.current_time()
         granted = await self._gateway.ask("lease/grant", asked, changes=True)
-        lease = EtcdLease(self._gateway, granted["ID"], float(granted["TTL"]))
+        lease = EtcdLease(self._gateway, granted["ID"], float(granted["TTL"]), asked_at)
         done = [self._put(LEASE + lease.number, {"holder": holder}, {"lease": lease.number})]
         await self._gateway.ask("kv/txn", {"success": done})
         return lease

@@ -315,6 +315,9 @@ class LocalLease:
         self.seconds_left = ttl_seconds
         self.keys: dict[str, None] = {}
 
+    def may_be_over(self) -> bool:
+        return not self._store.has(self)
+
     async def keep_alive(self) -> bool:
         self.seconds_left = self.ttl_seconds
         return self._store.has(self)

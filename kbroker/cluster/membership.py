@@ -78,6 +78,11 @@ class Membership:
         return self._lease
 
     @property
+    def may_be_missed(self) -> bool:
+        """Whether others may have given this node up, and lead what it led, before it has heard."""
+        return self._lease is not None and self._lease.may_be_over()
+
+    @property
     def is_registered(self) -> bool:
         """Whether this node is part of the cluster now."""
         return self.epoch != NO_EPOCH

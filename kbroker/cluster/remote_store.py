@@ -20,13 +20,22 @@ GONE = "the process that has the metadata is gone"
 class RemoteLease:
     """A lease; it ends with the connection too."""
 
-    def __init__(self, store: RemoteStore, number: int, ttl_seconds: float) -> None:
+    def __init__(
+        self, store: RemoteStore, number: int, ttl_seconds: float, granted_at: float
+    ) -> None:
         self._store = store
         self.id = number
         self.ttl_seconds = ttl_seconds
+        self._lives_until = granted_at + ttl_seconds
+
+    def may_be_over(self) -> bool:
+        return trio.current_time() > self._lives_until
 
     async def keep_alive(self) -> bool:
+        asked_at = trio.current_time()
         lives: bool = (await self._store.ask({"do": "keep_alive", "lease": self.id}))["lives"]
+        if lives:
+            self._lives_until = asked_at + self.ttl_seconds
         return lives
 
     async def revoke(self) -> None:
@@ -148,8 +157,9 @@ class RemoteStore:
     async def grant(self, ttl_seconds: float, *, holder: str) -> RemoteLease:
         if not math.isfinite(ttl_seconds):
             raise StorageError("a store in another process grants no lease without an end")
+        asked_at = trio.current_time()
         answer = await self.ask({"do": "grant", "seconds": ttl_seconds, "holder": holder})
-        return RemoteLease(self, answer["lease"], answer["seconds"])
+        return RemoteLease(self, answer["lease"], answer["seconds"], asked_at)
 
     async def aclose(self) -> None:
         await self._link.aclose()

@@ -75,10 +75,17 @@ class Lease(Protocol):
         """How long it lives after it was granted or last kept alive; at least what was wanted."""
         ...
 
+    def may_be_over(self) -> bool:
+        """Whether it may have ended by itself without the holder having heard of it.
+
+        The holder counts its time from before the calls that began it and let it live.
+        """
+        ...
+
     async def keep_alive(self) -> bool:
         """Let it live for another `ttl_seconds`. Returns False when it is over.
 
-        The holder counts that time from before the call. Raises StorageError.
+        Raises StorageError.
         """
         ...
 

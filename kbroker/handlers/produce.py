@@ -130,6 +130,12 @@ class _ProduceWork:
         """Why nothing at all is appended."""
         if request.acks not in ACKS:
             self.refusal = KafkaError(ErrorCode.INVALID_REQUIRED_ACKS)
+        elif request.acks != ALL_IN_SYNC and ctx.node.membership.may_be_missed:
+            # Followers of the next leader would cut it away; acks=all waits for them.
+            self.refusal = KafkaError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                "this node may lead no more: it waits for acks=all",
+            )
         self.transaction: ProduceTransaction | None = None
         if request.transactional_id is not None:
             self.transaction = ProduceTransaction(ctx, request.transactional_id)

@@ -386,6 +386,22 @@ async def a_lease_lives_as_long_as_it_is_kept_alive(world: World) -> None:
 
 
 @contract
+async def a_holder_knows_when_its_lease_may_be_over(world: World) -> None:
+    """Without asking: it may be cut off from the store."""
+    store = world.client()
+    lease = await store.grant(1, holder="node 1")
+    assert not lease.may_be_over()
+    for _ in range(5):
+        await trio.sleep(lease.ttl_seconds / 3)
+        assert await lease.keep_alive()
+        assert not lease.may_be_over()
+    await trio.sleep(2 * lease.ttl_seconds + 5)
+    assert lease.may_be_over()
+    assert not await lease.keep_alive()
+    assert lease.may_be_over()
+
+
+@contract
 async def a_lease_that_is_given_back_ends_at_once(world: World) -> None:
     store = world.client()
     copy = await Copy(store).open()

@@ -86,6 +86,9 @@ class Etcd:
     def pause(self, number: int) -> None:
         self._processes[number].send_signal(signal.SIGSTOP)
 
+    def resume(self, number: int) -> None:
+        self._processes[number].send_signal(signal.SIGCONT)
+
     def restart(self, number: int) -> None:
         self._processes[number] = self._launch(self._commands[number])
 

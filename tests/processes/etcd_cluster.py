@@ -14,7 +14,10 @@ SESSION = ("broker.session.timeout.ms=2000", "broker.heartbeat.interval.ms=500")
 
 
 class EtcdCluster(Cluster):
-    """Each node has a process, so a crash of one is a kill -9."""
+    """Each node has a process, so a crash of one is a kill -9.
+
+    Every second one is a pause instead: the process stands still, and wakes when others lead.
+    """
 
     def __init__(self, folder: Path, address: str) -> None:
         super().__init__(folder)
@@ -31,6 +34,8 @@ class EtcdCluster(Cluster):
             server.port = self.ports[node - 1]
             server.data = self.data / f"node-{node}"
         self._is_new = True
+        self._paused: set[int] = set()
+        self._pauses_next = True
 
     @property
     def log_path(self) -> Path:
@@ -57,17 +62,31 @@ class EtcdCluster(Cluster):
             server.close()
 
     def crash(self, node: int) -> None:
-        self._nodes[node].kill()
+        if self._pauses_next:
+            self._signal(node, signal.SIGSTOP)
+            self._paused.add(node)
+        else:
+            self._nodes[node].kill()
+        self._pauses_next = not self._pauses_next
 
-    def stop(self, node: int) -> None:
+    def _signal(self, node: int, number: signal.Signals) -> None:
         process = self._nodes[node].process
         assert process is not None
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(number)
+
+    def stop(self, node: int) -> None:
+        self._signal(node, signal.SIGTERM)
+        process = self._nodes[node].process
+        assert process is not None
         assert process.wait(WAIT_SECONDS) == 0
         self._nodes[node].process = None
 
     def revive(self, node: int) -> None:
-        self._nodes[node].start()
+        if node in self._paused:
+            self._paused.remove(node)
+            self._signal(node, signal.SIGCONT)
+        else:
+            self._nodes[node].start()
 
     def lose_folder(self, node: int) -> None:
         super().lose_folder(node)

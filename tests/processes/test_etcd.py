@@ -8,10 +8,15 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+import trio
+
+from kbroker.protocol.errors import ErrorCode
 
 from ..cluster.etcd import Etcd
-from ..kill.server import Server
+from ..kill.server import HOST, Server
 from ..ports import free_ports
+from ..wire import Topic, batch, connected
+from ..wire import produce as raw_produce
 from .commands import WAIT_SECONDS, consume, is_healthy, kbroker, produce, refused, wait_until
 
 pytestmark = pytest.mark.slow
@@ -100,6 +105,37 @@ def test_all_nodes_are_killed_and_nothing_is_lost(address: str, tmp_path: Path) 
             node.start()
         wait_until(lambda: is_healthy(nodes[1].bootstrap))
         assert consume(nodes[2].bootstrap) == [*range(100)]
+
+
+def test_a_leader_that_etcd_does_not_hear_acknowledges_what_followers_have(
+    etcd: Etcd, address: str, tmp_path: Path
+) -> None:
+    node = node_of(address, tmp_path, 1)
+    try:
+        node.start()
+        kbroker(node.bootstrap, "topic", "create", "a", "-r", "1")
+        assert error_of(node, acks=1) == 0
+        etcd.pause(0)
+        try:
+            wait_until(lambda: error_of(node, acks=1) != 0)
+            assert error_of(node, acks=1) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+            assert error_of(node, acks=-1) == 0
+        finally:
+            etcd.resume(0)
+        wait_until(lambda: error_of(node, acks=1) == 0)
+    finally:
+        node.close()
+
+
+def error_of(node: Server, acks: int) -> int:
+    """That with which a node answers a Produce."""
+
+    async def ask() -> int:
+        async with connected((HOST, node.port)) as wire:
+            row = await raw_produce(wire, Topic("a"), batch(), acks=acks)
+        return int(row.error_code)
+
+    return trio.run(ask)
 
 
 def test_a_topic_of_ten_thousand_partitions_comes_and_goes(address: str, tmp_path: Path) -> None:

@@ -347,7 +347,9 @@ class SimulatedStore:
     async def grant(self, ttl_seconds: float, *, holder: str) -> Lease:
         if not ttl_seconds < math.inf:
             raise ValueError("a lease here has an end: this store cannot see its holder's process")
-        return _SimulatedLease(self, await self.ask(lambda: self._truth.grant(ttl_seconds, holder)))
+        asked_at = trio.current_time()
+        lease = await self.ask(lambda: self._truth.grant(ttl_seconds, holder))
+        return _SimulatedLease(self, lease, asked_at)
 
     async def run(self) -> None:
         while True:
@@ -386,14 +388,22 @@ class _Watching:
 class _SimulatedLease:
     """A node's handle of a lease."""
 
-    def __init__(self, client: SimulatedStore, lease: TrueLease) -> None:
+    def __init__(self, client: SimulatedStore, lease: TrueLease, granted_at: float) -> None:
         self._client = client
         self._lease = lease
         self.id = lease.inner.id
         self.ttl_seconds = lease.ttl_seconds
+        self._lives_until = granted_at + lease.ttl_seconds
+
+    def may_be_over(self) -> bool:
+        return trio.current_time() > self._lives_until
 
     async def keep_alive(self) -> bool:
-        return await self._client.ask(self._lease.keep_alive)
+        asked_at = trio.current_time()
+        lives = await self._client.ask(self._lease.keep_alive)
+        if lives:
+            self._lives_until = asked_at + self.ttl_seconds
+        return lives
 
     async def revoke(self) -> None:
         await self._client.ask(self._lease.inner.revoke)

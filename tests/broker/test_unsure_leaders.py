@@ -1,0 +1,35 @@
+"""A leader that others may have given up acknowledges only what they have as well."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode
+
+from ..brokers import started
+from ..wire import batch, connected, create_topic, produce, produce_request
+
+
+async def test_it_takes_acks_all_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with started() as broker, connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "a")
+        lease = type(broker.node.membership.lease)
+        assert (await produce(wire, topic, batch(), acks=1)).error_code == 0
+        with monkeypatch.context() as patched:
+            patched.setattr(lease, "may_be_over", lambda _: True)
+            row = await produce(wire, topic, batch(), acks=1)
+            assert row.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+            assert (await produce(wire, topic, batch(), acks=-1)).base_offset == 1
+        assert (await produce(wire, topic, batch(), acks=1)).base_offset == 2
+
+
+async def test_who_reads_no_answers_is_told_by_the_end_of_the_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with started() as broker, connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "a")
+        lease = type(broker.node.membership.lease)
+        monkeypatch.setattr(lease, "may_be_over", lambda _: True)
+        await wire.send(ApiKey.PRODUCE, 9, produce_request(topic, batch(), acks=0), answered=False)
+        await wire.wait_closed()

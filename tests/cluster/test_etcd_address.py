@@ -75,11 +75,3 @@ def test_what_is_of_one_process_does_not_go_with_it(words: list[str]) -> None:
     done = CliRunner().invoke(main, ["serve", "--cluster", "etcd://one/shop", *words])
     assert done.exit_code == 2
     assert f"--cluster and {words[0]} exclude each other" in done.output
-
-
-def test_an_address_that_is_none_is_one_sentence(tmp_path: Path) -> None:
-    words = ["serve", "--cluster", "etcd://one", "--data-dir", str(tmp_path / "data")]
-    done = CliRunner().invoke(main, words)
-    assert done.exit_code == 3
-    assert done.output.startswith("kbroker: the cluster's address is not etcd://HOST:2379")
-    assert not (tmp_path / "data").exists()

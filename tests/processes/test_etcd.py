@@ -202,6 +202,12 @@ def test_an_address_that_nobody_can_reach_is_refused(address: str, tmp_path: Pat
     assert "--advertise HOST:PORT" in said
 
 
+def test_an_address_that_is_none_is_one_sentence(tmp_path: Path) -> None:
+    said = refused_at("etcd://one", tmp_path / "data")
+    assert said.startswith("kbroker: the cluster's address is not etcd://HOST:2379")
+    assert not (tmp_path / "data").exists()
+
+
 def test_without_etcd_a_start_says_so(tmp_path: Path) -> None:
     nobody = f"etcd://127.0.0.1:{free_ports(1)}/test"
     said = refused_at(nobody, tmp_path / "data", "--port", "0")

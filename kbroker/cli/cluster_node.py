@@ -6,15 +6,21 @@ from typing import Any
 
 import click
 
+from .cluster_folders import AS_OF_SERVE, FOLDERS
 from .control import Control, ask, control_options
 from .output import Column, format_options, say, show, table
+from .settings import option
+from .target import fail
 
 NODE = click.argument("node_id", metavar="ID", type=int)
 
 
 @click.group()
 def node() -> None:
-    """Stop, crash and start nodes of one server; it must run with --control-port."""
+    """Stop, crash and start nodes of one server; it must run with --control-port.
+
+    `gone` is for nodes in processes of their own.
+    """
 
 
 @node.command("list")
@@ -69,6 +75,36 @@ def add(control: Control, rack: str | None) -> None:
 def remove(control: Control, node_id: int) -> None:
     """Move everything away from a node, stop it and forget it; its folder is removed."""
     ask(control, do="remove_node", node=node_id)
+
+
+@node.command()
+@option(
+    "--cluster",
+    "address",
+    metavar="etcd://HOST:2379,.../NAME",
+    required=True,
+    help=AS_OF_SERVE,
+)
+@FOLDERS
+def gone(address: str, folders: tuple[str, ...]) -> None:
+    """Say that the process of a node of a cluster on etcd has ended, so that nobody waits for its lease.
+
+    DIR are the node's data folders. It is refused while a process uses them. For the unit that runs
+    the node: ExecStopPost= of systemd.
+    """
+    from kbroker.config import ConfigError
+    from kbroker.protocol.errors import KafkaError
+
+    try:
+        from kbroker.process.ending import end_node
+
+        ended = end_node(address, folders)
+    except ModuleNotFoundError as error:
+        fail(f"--cluster needs {error.name}: pip install 'kbroker[cluster]'")
+    except (KafkaError, ConfigError) as error:
+        fail(getattr(error, "message", None) or str(error))
+    was = "is gone" if ended.was_there else "was gone already"
+    say(f"node {ended.node_id} {was}")
 
 
 @click.group()

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.schema import BrokerEpoch
+from kbroker.storage.errors import StorageError
 
 from .election import (
     after_isr_change,
@@ -30,6 +31,7 @@ from .election import (
 from .keys import (
     CONFIGS,
     FEATURES,
+    LEAVING,
     META,
     PRODUCER_IDS,
     TOPICS,
@@ -55,6 +57,8 @@ from .view import ClusterView, PartitionChange
 
 logger = logging.getLogger(__name__)
 
+METADATA_FORMAT = 2
+"""What a store's entries are like: since 2 a topic says where its partitions were put."""
 MAX_NEW_PARTITIONS = 10_000
 """Of one request, as Kafka; bounds what it can make us allocate."""
 
@@ -75,15 +79,27 @@ def _check_same(stored: str, cluster_id: str | None) -> None:
 
 
 async def founded(store: MetadataStore, cluster_id: str | None) -> str:
-    """The id of the cluster in a store; one that is empty becomes a new cluster, of this id."""
+    """The id of the cluster in a store; one that is empty becomes a new cluster, of this id.
+
+    Raises StorageError: its metadata is on its way to another store, or of a newer format.
+    """
     meta = (await store.range(META)).entries.get(META)
     if meta is None:
+        if LEAVING in (await store.range(LEAVING)).entries:
+            raise StorageError(
+                "this cluster's metadata was being carried to a folder: finish it, with the same "
+                "`kbroker cluster shrink --cluster` as before"
+            )
         wanted = cluster_id or random_cluster_id()
         # Of several nodes that begin at once, one is first.
         await store.transact(
-            {META: {"cluster_id": wanted}}, compares={META: ABSENT}, cause="new cluster"
+            {META: {"cluster_id": wanted, "format": METADATA_FORMAT}},
+            compares={META: ABSENT},
+            cause="new cluster",
         )
         meta = (await store.range(META)).entries[META]
+    if meta.value.get("format", 1) > METADATA_FORMAT:
+        raise StorageError("a newer kbroker made this cluster's metadata; start that one")
     return str(meta.value["cluster_id"])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import ssl
 from collections.abc import AsyncIterator
@@ -19,6 +20,8 @@ from .etcd_gateway import Gateway, Login
 from .etcd_store import EtcdStore
 from .running import running
 
+logger = logging.getLogger(__name__)
+
 FORM = "etcd://HOST:2379,HOST:2379/NAME"
 PORT = 2379
 _ADDRESS = re.compile(
@@ -28,6 +31,7 @@ _ADDRESS = re.compile(
 _MEMBER = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[\w.-]+)(?::(?P<port>\d{1,5}))?")
 START_SECONDS = 15
 """How long etcd may take to answer the first time."""
+CLOCK_SECONDS_MAX = 5
 
 
 class EtcdAddress(NamedTuple):
@@ -121,17 +125,31 @@ def _login(text: str | None, password_file: str | None) -> Login | None:
 
 
 @asynccontextmanager
-async def connected(address: EtcdAddress) -> AsyncIterator[EtcdStore]:
+async def connected(
+    address: EtcdAddress, *, patience_seconds: float = START_SECONDS
+) -> AsyncIterator[EtcdStore]:
     """A store on etcd that has read what there is. Raises ConfigError, StorageError."""
     gateway = Gateway(address.endpoints, login=address.login, trusted=address.trusted())
     store = EtcdStore(gateway, address.prefix)
     async with running(store):
-        with trio.move_on_after(START_SECONDS):
+        with trio.move_on_after(patience_seconds):
             await store.wait_until_read()
         if not store.is_read:
             raise StorageError(
                 f"the cluster's metadata at {address} cannot be read: "
-                f"{store.trouble or f'no answer in {START_SECONDS} s'}; see whether most members of "
+                f"{store.trouble or f'no answer in {patience_seconds:g} s'}; see whether most members of "
                 "etcd run, and whether this machine reaches them"
             )
+        _check_clock(gateway.clock_ahead_seconds or 0)
         yield store
+
+
+def _check_clock(ahead_seconds: float) -> None:
+    """Warn of a clock with which records would be too old or too new for other nodes."""
+    if abs(ahead_seconds) > CLOCK_SECONDS_MAX:
+        logger.warning(
+            "the clock of this machine is %.0f s %s that of etcd: times of records, retention and "
+            "time-outs of transactions would differ between nodes; let both be set by NTP",
+            abs(ahead_seconds),
+            "ahead of" if ahead_seconds > 0 else "behind",
+        )

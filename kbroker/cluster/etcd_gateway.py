@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import ssl
+import time
 from base64 import b64encode
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from email.utils import parsedate_to_datetime
 from enum import IntEnum
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -87,6 +89,8 @@ class Gateway:
         self._token: str | None = None
         self._idle: list[HttpConnection] = []
         """Connections to that endpoint."""
+        self.clock_ahead_seconds: float | None = None
+        """How far this machine's clock is ahead of the member's that answered first, to a second."""
 
     async def aclose(self) -> None:
         """Close the connections that nobody uses."""
@@ -130,10 +134,12 @@ class Gateway:
                 status = await connection.post(f"/v3/{path}", message, headers)
                 if status != HTTP_OK:
                     raise _problem(status, await connection.body())
-        except StorageError as error:
-            self._token = None  # it may be too old, and another one is soon had
-            if connection is not None:
+        except BaseException as error:
+            if connection is not None:  # also when whoever waits is cancelled
                 await connection.close()
+            if not isinstance(error, StorageError):
+                raise
+            self._token = None  # it may be too old, and another one is soon had
             raise StorageError(f"etcd: {await self._next(asked, error)}") from error
         try:
             yield Results(connection)
@@ -165,6 +171,9 @@ class Gateway:
             with _limited(self._timeout_seconds):
                 status = await connection.post(f"/v3/{path}", message, headers)
                 body = await connection.body()
+            if self.clock_ahead_seconds is None and connection.date is not None:
+                said = parsedate_to_datetime(connection.date).timestamp()
+                self.clock_ahead_seconds = time.time() - said
             is_reusable = connection.is_reusable
         finally:
             if is_reusable and asked == self._asked:

@@ -38,10 +38,15 @@ async def connect(
     try:
         with trio.fail_after(seconds):
             if url.scheme == "https":
-                stream = await trio.open_ssl_over_tcp_stream(
+                secured = await trio.open_ssl_over_tcp_stream(
                     host, port, ssl_context=trusted, https_compatible=True
                 )
-                await stream.do_handshake()
+                try:
+                    await secured.do_handshake()
+                except BaseException:
+                    await trio.aclose_forcefully(secured)
+                    raise
+                stream = secured
             else:
                 stream = await trio.open_tcp_stream(host, port)
     except (OSError, trio.TooSlowError, trio.BrokenResourceError) as error:
@@ -56,6 +61,8 @@ class HttpConnection:
         self._stream = stream
         self._host = host
         self._http = h11.Connection(h11.CLIENT)
+        self.date: str | None = None
+        """When the last answer was given, as the other side's clock says."""
 
     async def close(self) -> None:
         """Close it at once."""
@@ -88,6 +95,9 @@ class HttpConnection:
         while isinstance(answer, h11.InformationalResponse):
             answer = await self._next()
         assert isinstance(answer, h11.Response)
+        self.date = next(
+            (value.decode() for name, value in answer.headers if name == b"date"), None
+        )
         return answer.status_code
 
     async def body(self) -> bytes:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import uuid
 
 META = "meta"
+LEAVING = "leaving"
+"""In the place of `META` while a cluster's metadata is carried to another store."""
 FEATURES = "features"
 PRODUCER_IDS = "pid_block"
 TOPICS = "topics/"

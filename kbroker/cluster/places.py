@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from ipaddress import ip_address
 
 import trio
@@ -11,9 +11,10 @@ import trio
 from kbroker.client.endpoint import Endpoint
 from kbroker.storage.errors import StorageError
 
-from .keys import LIVE, live_key
+from .cluster import known_node
+from .keys import CONTROLLER_ALIVE, LIVE, live_key, ready_key
 from .registrations import Registration
-from .store import MetadataStore
+from .store import Document, Entry, MetadataStore
 
 logger = logging.getLogger(__name__)
 
@@ -42,8 +43,34 @@ async def wait_for_place(store: MetadataStore, node_id: int, *, seconds: float) 
 
 
 async def _registration(store: MetadataStore, node_id: int) -> Registration | None:
-    entry = (await store.range(live_key(node_id))).entries.get(live_key(node_id))
+    entry = await _entry(store, live_key(node_id))
     return None if entry is None else Registration.from_entry(node_id, entry, ready=False)
+
+
+async def _entry(store: MetadataStore, key: str) -> Entry | None:
+    return (await store.range(key)).entries.get(key)
+
+
+async def give_up_place(store: MetadataStore, node_id: int, directories: Collection[str]) -> bool:
+    """Let others miss a node at once whose process has ended; returns whether it was there.
+
+    Parameters: `directories` are the ids of its data folders, which the caller holds locked: so nobody
+    else can run on them. Raises StorageError: the node that runs has other folders.
+    """
+    while (entry := await _entry(store, live_key(node_id))) is not None:
+        known = await known_node(store, node_id)
+        if known.directories.keys().isdisjoint(directories):
+            raise StorageError(f"node {node_id} runs on other data folders than these")
+        puts: dict[str, Document | None] = {live_key(node_id): None, ready_key(node_id): None}
+        compares = {live_key(node_id): entry.revision}
+        controller = await _entry(store, CONTROLLER_ALIVE)
+        if controller is not None and controller.value["node"] == node_id:
+            puts[CONTROLLER_ALIVE] = None
+            compares[CONTROLLER_ALIVE] = controller.revision
+        cause = f"the process of node {node_id} has ended"
+        if await store.transact(puts, compares=compares, cause=cause):
+            return True
+    return False
 
 
 async def check_addresses(

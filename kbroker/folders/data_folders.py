@@ -20,6 +20,7 @@ from kbroker.storage.manager import LogManager
 from kbroker.storage.naming import META_PROPERTIES, RESERVE
 
 from .found_folders import (
+    LEAVING_JOURNAL,
     METADATA_JOURNAL,
     NODE_FOLDER,
     FoundFolder,
@@ -133,6 +134,12 @@ class DataFolders:
         are two, or there is none but partitions. Those would belong to no topic then, and a node
         removes what belongs to none. `in_thread` is as of `LocalStore`.
         """
+        for path in self.paths:
+            if self.files.exists(f"{path}/{LEAVING_JOURNAL}"):
+                raise StorageError(
+                    f"{path}: the metadata was being carried to another store: finish it, with the "
+                    "same `kbroker cluster grow --cluster` as before"
+                )
         there = self._journals()
         if len(there) > 1:
             raise StorageError(
@@ -152,8 +159,8 @@ class DataFolders:
         """Refuse folders whose metadata is in them, where it is to be elsewhere. Raises StorageError."""
         if there := self._journals() or [f"{self.paths[0]}/node-{each}" for each in self.known]:
             raise StorageError(
-                f"{there[0]} is of a cluster that has its metadata in its own folder; start this node "
-                "on an empty folder, or that cluster without --cluster"
+                f"{there[0]} is of a cluster that has its metadata in its own folder; start it without "
+                "--cluster, or carry it over with `kbroker cluster grow --cluster`"
             )
 
     def _journals(self) -> list[str]:

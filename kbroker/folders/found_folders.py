@@ -20,6 +20,8 @@ from kbroker.storage.naming import (
 )
 
 METADATA_JOURNAL = "cluster.journal"
+LEAVING_JOURNAL = METADATA_JOURNAL + ".leaving"
+"""The journal while it is carried to another store."""
 NODE_FOLDER = re.compile(r"node-(\d+)")
 NOTHING = frozenset({LOCK, f"{META_PROPERTIES}.tmp", "lost+found"})
 """What may lie in a folder that is new: of a start that a crash broke off, and of a file system."""

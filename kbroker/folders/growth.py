@@ -61,7 +61,7 @@ def grow(files: Files, paths: Sequence[str], nodes: int) -> list[int]:
     nothing in them, or they have so many nodes already.
     """
     finish(files, paths)
-    with _locked(files, paths):
+    with locked(files, paths):
         ids = sorted(node_folders(files, paths))
         alone = lone_node(files, paths)
         if alone is not None:
@@ -87,7 +87,7 @@ async def shrink(files: Files, paths: Sequence[str]) -> int:
     one node only.
     """
     finish(files, paths)
-    with _locked(files, paths):
+    with locked(files, paths):
         ids = node_folders(files, paths)
         if not ids:
             raise StorageError(f"{' and '.join(paths)}: there are no nodes with folders here")
@@ -136,7 +136,7 @@ def finish(files: Files, paths: Sequence[str]) -> None:
         note = f"{path}/{NOTE}"
         if files.exists(note):
             plan = Plan.from_bytes(files.read_bytes(note))
-            with _locked(files, plan.paths):
+            with locked(files, plan.paths):
                 _carry_out(files, plan)
             return
 
@@ -214,7 +214,7 @@ def _make_folders(files: Files, paths: Sequence[str], ids: Sequence[int]) -> Non
 
 
 @contextlib.contextmanager
-def _locked(files: Files, paths: Sequence[str]) -> Iterator[None]:
+def locked(files: Files, paths: Sequence[str]) -> Iterator[None]:
     """Let nobody else use the folders meanwhile. Raises StorageError: somebody does."""
     folders = [*paths]
     folders += [node_folder(path, each) for path in paths for each in node_folders(files, [path])]

@@ -151,6 +151,8 @@ class _Serving:
             self._check_exposure(listener)
         async with supervised(self.options, config) as nodes, trio.open_nursery() as nursery:
             await self._announce(nodes)
+            gc.freeze()
+            gc.enable()
             if self.options.exit_with_parent:
                 nursery.start_soon(self._stop_with_parent)
             await trio.sleep_forever()

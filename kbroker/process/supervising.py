@@ -198,8 +198,9 @@ class _NodeProcess:
             logger.error(text, self.id, status, wait_seconds)
             await trio.sleep(wait_seconds)
             wait_seconds = min(2 * wait_seconds, longest)
-            await self.launch()
-            await self.say(BEGIN)
+            if not self._stops:
+                await self.launch()
+                await self.say(BEGIN)
 
     async def _hear(self, process: trio.Process) -> None:
         assert process.stdout is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+import ssl
 import subprocess
 import time
 import urllib.error
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import trio
+import trustme
 
 from ..ports import free_ports
 
@@ -23,15 +25,47 @@ START_SECONDS = 60
 RECEIVE_BYTES = 65536
 
 
-class Etcd:
-    """A cluster of members. Call `stop` at the end."""
+class Certificates:
+    """An authority, and certificates of a member and of a client, in files."""
 
-    def __init__(self, folder: Path, members: int = 1) -> None:
+    def __init__(self, folder: Path) -> None:
+        authority = trustme.CA()
+        self.ca = str(folder / "ca.pem")
+        authority.cert_pem.write_to_path(self.ca)
+        self.member = self._issue(authority, folder / "member")
+        self.client = self._issue(authority, folder / "client")
+
+    def _issue(self, authority: trustme.CA, path: Path) -> tuple[str, str]:
+        """The files of a certificate and its key."""
+        issued = authority.issue_cert("127.0.0.1", "localhost")
+        files = f"{path}.pem", f"{path}.key"
+        issued.cert_chain_pems[0].write_to_path(files[0])
+        issued.private_key_pem.write_to_path(files[1])
+        return files
+
+
+class Etcd:
+    """A cluster of members. Call `stop` at the end.
+
+    With certificates its clients use TLS, and have one too.
+    """
+
+    def __init__(
+        self, folder: Path, members: int = 1, certificates: Certificates | None = None
+    ) -> None:
         if shutil.which("etcd") is None:
             raise RuntimeError("etcd is missing: 'python tests/needs.py unit' brings it")
         first = free_ports(2 * members)
         ports = range(first, first + members)
-        self.endpoints = [f"http://127.0.0.1:{port}" for port in ports]
+        scheme, tls = "http", []
+        self._context: ssl.SSLContext | None = None
+        if certificates is not None:
+            (cert, key), (own_cert, own_key) = certificates.member, certificates.client
+            scheme, tls = "https", ["--client-cert-auth", "--cert-file", cert, "--key-file", key]
+            tls += ["--trusted-ca-file", certificates.ca]
+            self._context = ssl.create_default_context(cafile=certificates.ca)
+            self._context.load_cert_chain(own_cert, own_key)
+        self.endpoints = [f"{scheme}://127.0.0.1:{port}" for port in ports]
         peers = [f"http://127.0.0.1:{port + members}" for port in ports]
         cluster = ",".join(f"m{number}={url}" for number, url in enumerate(peers))
         self._commands = [
@@ -39,7 +73,7 @@ class Etcd:
                 *("etcd", "--name", f"m{number}", "--data-dir", str(folder / f"m{number}")),
                 *("--listen-client-urls", client, "--advertise-client-urls", client),
                 *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
-                *("--initial-cluster", cluster, "--log-level", "error"),
+                *("--initial-cluster", cluster, "--log-level", "error", *tls),
             ]
             for number, (client, peer) in enumerate(zip(self.endpoints, peers, strict=True))
         ]
@@ -60,7 +94,7 @@ class Etcd:
         for endpoint, process in zip(self.endpoints, self._processes, strict=True):
             while process.poll() is None:
                 try:
-                    _ask(endpoint, "kv/range", {"key": "YQ=="})
+                    self._ask(endpoint, "kv/range", {"key": "YQ=="})
                 except OSError:
                     assert time.monotonic() < ends_at, "etcd does not answer"
                     time.sleep(0.1)
@@ -69,7 +103,12 @@ class Etcd:
 
     def ask(self, path: str, message: Any) -> Any:
         """Ask the first member, without a client of kbroker."""
-        return _ask(self.endpoints[0], path, message)
+        return self._ask(self.endpoints[0], path, message)
+
+    def _ask(self, endpoint: str, path: str, message: Any) -> Any:
+        data, url = json.dumps(message).encode(), f"{endpoint}/v3/{path}"
+        with urllib.request.urlopen(url, data, timeout=10, context=self._context) as answer:
+            return json.load(answer)
 
     def compact(self, keep: int = 10) -> None:
         """Forget all changes but the last ones."""
@@ -97,12 +136,6 @@ class Etcd:
             process.kill()
             process.wait()
         self._log.close()
-
-
-def _ask(endpoint: str, path: str, message: Any) -> Any:
-    data = json.dumps(message).encode()
-    with urllib.request.urlopen(f"{endpoint}/v3/{path}", data, timeout=10) as answer:
-        return json.load(answer)
 
 
 class Network:

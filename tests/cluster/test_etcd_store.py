@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import time
 from base64 import b64encode
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -9,15 +11,18 @@ from pathlib import Path
 
 import pytest
 import trio
+from trio.testing import memory_stream_pair
 
+from kbroker.cluster.etcd import EtcdAddress, connected
 from kbroker.cluster.etcd_gateway import Gateway, Login
 from kbroker.cluster.etcd_store import EtcdStore
+from kbroker.cluster.http_client import HttpConnection
 from kbroker.cluster.store import ABSENT, OutcomeUnknown
 from kbroker.storage.errors import StorageError
 
 from ..wire import until
 from .contract import CHECKS, Copy, World, must_put, put
-from .etcd import Etcd, network_to
+from .etcd import Certificates, Etcd, network_to
 
 pytestmark = pytest.mark.slow
 
@@ -245,6 +250,73 @@ async def test_a_user_of_etcd_logs_in(tmp_path: Path) -> None:
                 await must_put(store, "a", 2, first)
     finally:
         etcd.stop()
+
+
+async def test_members_and_their_clients_know_each_other_by_certificates(tmp_path: Path) -> None:
+    certificates = Certificates(tmp_path)
+    etcd = Etcd(tmp_path, certificates=certificates)
+    member = etcd.endpoints[0].removeprefix("https://")
+    cert, key = certificates.client
+    try:
+        address = f"etcds://{member}/shop?ca={certificates.ca}&cert={cert}&key={key}"
+        async with connected(EtcdAddress.parse(address)) as store:
+            assert await put(store, "a", 1) is not None
+        for options, reason in (
+            (f"cert={cert}&key={key}", "CERTIFICATE_VERIFY_FAILED"),
+            (f"ca={certificates.ca}", "cannot be read"),
+        ):
+            said = await refusal_of(f"etcds://{member}/shop?{options}")
+            assert reason in said
+    finally:
+        etcd.stop()
+
+
+async def refusal_of(address: str) -> str:
+    """With what a connection to a cluster ends that is none."""
+    with pytest.raises(ExceptionGroup) as raised:
+        async with connected(EtcdAddress.parse(address), patience_seconds=IMPATIENT_SECONDS):
+            pass
+    (error,) = raised.value.exceptions
+    assert isinstance(error, StorageError)
+    return error.message or ""
+
+
+async def test_a_watch_that_is_cancelled_before_it_begins_leaves_no_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ours, theirs = memory_stream_pair()  # where nothing is ever answered
+
+    async def connects(*_: object) -> HttpConnection:
+        return HttpConnection(ours, "etcd")
+
+    monkeypatch.setattr("kbroker.cluster.etcd_gateway.connect", connects)
+    gateway = Gateway(["http://etcd:2379"], timeout_seconds=PATIENT_SECONDS)
+    with trio.move_on_after(0.1):
+        async with gateway.stream("watch", {}):
+            raise AssertionError("nobody has answered")
+    with trio.fail_after(5):
+        assert await theirs.receive_some()  # what was asked
+        assert await theirs.receive_some() == b""
+
+
+@pytest.mark.parametrize(
+    ("shift", "said"), [(100, r"10[01] s ahead"), (-100, r"(99|100) s behind"), (0, "")]
+)
+async def test_a_clock_that_is_wrong_is_said(
+    etcd: Etcd,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    shift: int,
+    said: str,
+) -> None:
+    now = time.time
+    monkeypatch.setattr(time, "time", lambda: now() + shift)
+    member = etcd.endpoints[0].removeprefix("http://")
+    async with connected(EtcdAddress.parse(f"etcd://{member}/clocks")):
+        pass
+    warnings = [each.getMessage() for each in caplog.records if "clock" in each.getMessage()]
+    assert len(warnings) == bool(shift)
+    assert re.search(said, "".join(warnings))
 
 
 async def test_what_others_wrote_below_the_prefix_is_refused(

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 import pytest
 
 from kbroker.cluster import Cluster, LocalStore
-from kbroker.cluster.keys import PARTITIONS, TOPICS, partition_key
+from kbroker.cluster.keys import META, PARTITIONS, TOPICS, partition_key
 from kbroker.cluster.store import ABSENT, OPERATIONS_MAX, Document, Lease
 from kbroker.cluster.view import PartitionChange
+from kbroker.storage.errors import StorageError
 from kbroker.storage.files import MemFiles
 
 from .members import Member
@@ -177,3 +178,10 @@ async def test_metadata_of_before_is_read() -> None:
     await again.add_partitions("a", [[1]], cause="test")
     third = await Cluster.open(store)
     assert [each.leader for each in third.topics["a"].partitions] == [1, 1, 1]
+
+
+async def test_metadata_of_a_newer_format_is_refused() -> None:
+    store = Strict(MemFiles())
+    await store.transact({META: {"cluster_id": "a", "format": 3}}, compares={}, cause="newer")
+    with pytest.raises(StorageError, match="newer kbroker"):
+        await Cluster.open(store)

@@ -12,20 +12,21 @@ WAIT_SECONDS = 60
 
 def kbroker(bootstrap: str, *words: str, given: str = "", status: int = 0) -> str:
     """Run a command against a node; returns what it prints."""
-    done = _run(*words, "--bootstrap", bootstrap, given=given)
+    done = run(*words, "--bootstrap", bootstrap, given=given)
     assert done.returncode == status, done.stdout + done.stderr
     return done.stdout
 
 
 def refused(*words: str) -> str:
     """The sentence with which a start of `kbroker serve` ends that cannot be."""
-    done = _run("serve", *words)
+    done = run("serve", *words)
     assert done.returncode == 3, done.stdout + done.stderr
     *_, sentence = done.stderr.splitlines()
     return sentence
 
 
-def _run(*words: str, given: str = "") -> subprocess.CompletedProcess[str]:
+def run(*words: str, given: str = "") -> subprocess.CompletedProcess[str]:
+    """Run a command to its end."""
     return subprocess.run(
         [sys.executable, "-m", "kbroker", *words],
         input=given,
@@ -38,7 +39,7 @@ def _run(*words: str, given: str = "") -> subprocess.CompletedProcess[str]:
 
 def is_healthy(bootstrap: str) -> bool:
     """Whether all replicas of all partitions are in sync."""
-    return _run("cluster", "health", "--bootstrap", bootstrap).returncode == 0
+    return run("cluster", "health", "--bootstrap", bootstrap).returncode == 0
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -17,12 +18,12 @@ from ..kill.server import HOST, Server
 from ..ports import free_ports
 from ..wire import Topic, batch, connected
 from ..wire import produce as raw_produce
-from .commands import WAIT_SECONDS, consume, is_healthy, kbroker, produce, refused, wait_until
+from .commands import WAIT_SECONDS, consume, is_healthy, kbroker, produce, refused, run, wait_until
 
 pytestmark = pytest.mark.slow
 
 NODES = (1, 2, 3)
-SETTINGS = ("broker.session.timeout.ms=2000", "broker.heartbeat.interval.ms=500")
+HEARTBEAT = "broker.heartbeat.interval.ms=500"
 
 
 @pytest.fixture(scope="module")
@@ -38,9 +39,10 @@ def address(etcd: Etcd, tmp_path: Path) -> str:
     return f"etcd://{etcd.endpoints[0].removeprefix('http://')}/{tmp_path.name}"
 
 
-def node_of(address: str, folder: Path, node_id: int) -> Server:
+def node_of(address: str, folder: Path, node_id: int, *, session_seconds: int = 2) -> Server:
     options = ("--cluster", address, "--node-id", str(node_id))
-    return Server(folder / f"node-{node_id}", SETTINGS, topics=(), options=options)
+    session = f"broker.session.timeout.ms={1000 * session_seconds}"
+    return Server(folder / f"node-{node_id}", (HEARTBEAT, session), topics=(), options=options)
 
 
 @contextmanager
@@ -54,8 +56,8 @@ def nodes_of(address: str, folder: Path) -> Iterator[dict[int, Server]]:
 
 
 def refused_at(address: str, folder: Path, *words: str) -> str:
-    settings = [word for each in SETTINGS for word in ("-o", each)]
-    return refused("--cluster", address, "--data-dir", str(folder), *words, *settings)
+    session = ("-o", "broker.session.timeout.ms=2000")
+    return refused("--cluster", address, "--data-dir", str(folder), *words, *session)
 
 
 def test_nodes_in_processes_replicate_and_one_that_is_killed_comes_back(
@@ -105,6 +107,33 @@ def test_all_nodes_are_killed_and_nothing_is_lost(address: str, tmp_path: Path) 
             node.start()
         wait_until(lambda: is_healthy(nodes[1].bootstrap))
         assert consume(nodes[2].bootstrap) == [*range(100)]
+
+
+def test_nobody_waits_for_the_lease_of_a_process_that_is_said_to_be_gone(
+    address: str, tmp_path: Path
+) -> None:
+    nodes = {each: node_of(address, tmp_path, each, session_seconds=3600) for each in NODES}
+    with ExitStack() as stack:
+        for node in nodes.values():
+            stack.callback(node.close)
+            node.start()
+        kbroker(nodes[1].bootstrap, "topic", "create", "orders", "-p", "3", "-r", "3")
+        said = say_gone(address, nodes[2].data)
+        assert said.returncode == 1
+        assert "another broker uses this data folder" in said.stderr
+        nodes[2].kill()
+        said = say_gone(address, nodes[2].data)
+        assert said.stdout == "node 2 is gone\n"
+        produce(nodes[1].bootstrap, 0, 100)  # its lease is one of an hour
+        assert say_gone(address, nodes[2].data).stdout == "node 2 was gone already\n"
+        nodes[2].start()
+        wait_until(lambda: is_healthy(nodes[2].bootstrap))
+        assert consume(nodes[2].bootstrap) == [*range(100)]
+    assert "no node's data" in say_gone(address, tmp_path).stderr
+
+
+def say_gone(address: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return run("cluster", "node", "gone", "--cluster", address, str(folder))
 
 
 def test_a_leader_that_etcd_does_not_hear_acknowledges_what_followers_have(

@@ -1,0 +1,120 @@
+"""The metadata of a stopped cluster leaves its data folder for a store that machines share, or comes back.
+
+The journal is renamed before it is carried, so that no server starts on it half way; the same command
+again finishes what was broken off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from kbroker.cluster import LocalStore, MetadataStore
+from kbroker.cluster.carrying import CAUSE, carry, check_nobody_runs, is_carried, remove_all
+from kbroker.cluster.keys import LEAVING, META, NODES
+from kbroker.cluster.store import Document
+from kbroker.storage.errors import StorageError
+from kbroker.storage.files import Files
+
+from .data_folders import JOURNAL_RESERVE, known_cluster, lone_node, node_folder, node_folders
+from .found_folders import LEAVING_JOURNAL, METADATA_JOURNAL
+from .growth import finish, locked
+
+CARRIED_JOURNAL = METADATA_JOURNAL + ".carried"
+"""What is kept of it, for people."""
+
+
+async def carry_out(
+    files: Files, paths: Sequence[str], target: MetadataStore
+) -> Mapping[int, Sequence[str]]:
+    """Carry the metadata of data folders to another store; returns the folders of each node.
+
+    Parameters: `paths` are all data folders. Raises StorageError: a server runs on them, there is
+    nothing in them, or the target has another cluster.
+    """
+    finish(files, paths)
+    with locked(files, paths):
+        nodes, cluster_id = _nodes_in(files, paths)
+        await is_carried(target, cluster_id)  # nothing is touched where another one is
+        folder = _folder_with(files, paths, METADATA_JOURNAL, LEAVING_JOURNAL)
+        leaving = f"{folder}/{LEAVING_JOURNAL}"
+        if not files.exists(leaving):
+            files.rename(f"{folder}/{METADATA_JOURNAL}", leaving)
+            files.sync_dir(folder)
+        source = LocalStore(files, leaving)
+        try:
+            await carry(source, target, (await source.range(META)).entries[META].value)
+        finally:
+            await source.aclose()
+        files.rename(leaving, f"{folder}/{CARRIED_JOURNAL}")
+        if files.exists(f"{folder}/{JOURNAL_RESERVE}"):
+            files.remove(f"{folder}/{JOURNAL_RESERVE}")
+        files.sync_dir(folder)
+        return nodes
+
+
+async def carry_in(
+    files: Files, paths: Sequence[str], source: MetadataStore
+) -> Mapping[int, Sequence[str]]:
+    """Carry the metadata of a cluster back to the data folders of all its nodes.
+
+    Parameters: as of `carry_out`. Raises StorageError: nodes run, or the folder of one is not there.
+    """
+    with locked(files, paths):
+        nodes, cluster_id = _nodes_in(files, paths)
+        entries = (await source.range("")).entries
+        mark = entries.get(META) or entries.get(LEAVING)
+        if mark is None or mark.value["cluster_id"] != cluster_id:
+            there = "no cluster" if mark is None else f"cluster {mark.value['cluster_id']}"
+            raise StorageError(f"there is {there}, and the folders are of {cluster_id}")
+        await check_nobody_runs(source)
+        missing = {int(key.removeprefix(NODES)) for key in entries if key.startswith(NODES)}
+        missing -= nodes.keys()
+        if missing:
+            wanted = " and ".join(node_folder(paths[0], each) for each in sorted(missing))
+            raise StorageError(f"the data of some nodes is not here: copy it to {wanted}")
+        if META in entries:
+            leaves = {META: None, LEAVING: mark.value}
+            compares = {META: entries[META].revision}
+            if await source.transact(leaves, compares=compares, cause=CAUSE) is None:
+                raise StorageError("the cluster has changed meanwhile; try again")
+        await _write_journal(files, paths[0], source, mark.value)
+        await remove_all(source)
+        return nodes
+
+
+async def _write_journal(files: Files, folder: str, source: MetadataStore, meta: Document) -> None:
+    """A journal that is there with its name has everything."""
+    journal, coming = f"{folder}/{METADATA_JOURNAL}", f"{folder}/{METADATA_JOURNAL}.tmp"
+    if files.exists(journal):
+        return
+    if files.exists(coming):
+        files.remove(coming)
+    target = LocalStore(files, coming)
+    try:
+        await carry(source, target, meta)
+    finally:
+        await target.aclose()
+    files.rename(coming, journal)
+    files.sync_dir(folder)
+
+
+def _nodes_in(files: Files, paths: Sequence[str]) -> tuple[Mapping[int, Sequence[str]], str]:
+    """The folders of each node, and the id of the cluster. Raises StorageError."""
+    alone = lone_node(files, paths)
+    if alone is not None:
+        nodes: dict[int, list[str]] = {alone: [*paths]}
+    else:
+        ids = sorted(node_folders(files, paths))
+        nodes = {each: [node_folder(path, each) for path in paths] for each in ids}
+    every = [path for some in nodes.values() for path in some]
+    cluster_id = known_cluster(files, every)
+    if cluster_id is None:
+        raise StorageError(f"{' and '.join(paths)}: there is no data of a cluster here")
+    return nodes, cluster_id
+
+
+def _folder_with(files: Files, paths: Sequence[str], *names: str) -> str:
+    for path in paths:
+        if any(files.exists(f"{path}/{name}") for name in names):
+            return path
+    raise StorageError(f"{' and '.join(paths)}: there is no {names[0]}")

@@ -1,0 +1,160 @@
+"""The metadata of a stopped cluster goes to another store, and comes back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+import pytest
+
+from kbroker.broker import Broker
+from kbroker.cluster import LocalStore
+from kbroker.cluster.keys import LEAVING, META
+from kbroker.cluster.store import OPERATIONS_MAX, Document, Lease
+from kbroker.folders.carrying import carry_in, carry_out
+from kbroker.storage.errors import StorageError
+from kbroker.storage.files import MemFiles, OsFiles
+
+from ..brokers import started
+from ..wire import Topic, Wire, batch, connected, create_topic, fetch, metadata, produce, values_of
+
+FILES = OsFiles()
+
+
+class Elsewhere(LocalStore):
+    """The store of several machines; `fails_after` transactions it is cut off."""
+
+    def __init__(self) -> None:
+        files = MemFiles()
+        files.mkdir("data")
+        super().__init__(files, "data/journal")
+        self.fails_after = 10**9
+
+    async def transact(
+        self,
+        puts: Mapping[str, Document | None],
+        *,
+        compares: Mapping[str, int],
+        cause: str,
+        lease: Lease | None = None,
+    ) -> int | None:
+        assert max(len(puts), len(compares)) <= OPERATIONS_MAX
+        self.fails_after -= 1
+        if self.fails_after < 0:
+            raise StorageError("the network is gone")
+        return await super().transact(puts, compares=compares, cause=cause, lease=lease)
+
+
+async def fill(folder: Path, nodes: int) -> object:
+    """Make topics and records, and return what clients see."""
+    async with started(folder, nodes=nodes) as broker, connected(broker.endpoint) as wire:
+        for number in range(3):
+            topic = await create_topic(wire, f"t{number}", 100, {"retention.ms": "-1"})
+            async with leader_of(broker, topic.name) as leader:
+                row = await produce(leader, topic, batch([b"%d" % number]))
+                assert row.error_code == 0
+        return await seen(wire)
+
+
+def leader_of(broker: Broker, name: str) -> AbstractAsyncContextManager[Wire]:
+    """A connection to the node that leads partition 0."""
+    node_id = broker.node.cluster.topics[name].partitions[0].leader
+    return connected(broker.local_node(node_id).endpoint)
+
+
+async def seen(wire: Wire) -> object:
+    answer = await metadata(wire, ["t0", "t1", "t2"])
+    return [
+        (topic.name, topic.topic_id, [(row.partition_index, row.replica_nodes) for row in rows])
+        for topic in answer.topics
+        if (rows := topic.partitions)
+    ]
+
+
+async def check(folder: Path, nodes: int, before: object) -> None:
+    async with started(folder, nodes=nodes) as broker, connected(broker.endpoint) as wire:
+        assert await seen(wire) == before
+        async with leader_of(broker, "t1") as leader:
+            assert values_of(await fetch(leader, Topic("t1"))) == [b"1"]
+        assert broker.node.cluster.topics["t2"].configs == {"retention.ms": "-1"}
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+async def test_there_and_back(tmp_path: Path, nodes: int) -> None:
+    folder = tmp_path / "data"
+    before = await fill(folder, nodes)
+    store = Elsewhere()
+    found = await carry_out(FILES, [str(folder)], store)
+    own = {1: [str(folder)]} if nodes == 1 else None
+    assert found == (own or {each: [str(folder / f"node-{each}")] for each in (1, 2, 3)})
+    with pytest.raises(StorageError, match=re.escape("no cluster.journal")):
+        async with started(folder, nodes=nodes):
+            pass
+    assert await carry_in(FILES, [str(folder)], store) == found
+    assert (await store.range("")).entries == {}
+    await check(folder, nodes, before)
+
+
+async def test_what_breaks_off_is_finished_by_the_same_command(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    before = await fill(folder, 1)
+    store = Elsewhere()
+    for fails_after in range(20):
+        store.fails_after = fails_after
+        try:
+            await carry_out(FILES, [str(folder)], store)
+            break
+        except StorageError:
+            with pytest.raises(StorageError, match="finish it"):
+                async with started(folder):
+                    pass
+    assert fails_after >= 3
+    for fails_after in range(20):
+        store.fails_after = fails_after
+        try:
+            await carry_in(FILES, [str(folder)], store)
+            break
+        except StorageError:
+            entries = (await store.range("")).entries
+            assert (LEAVING in entries) != (META in entries)
+    assert fails_after >= 2
+    store.fails_after = 10**9
+    assert (await store.range("")).entries == {}
+    await check(folder, 1, before)
+
+
+async def test_another_cluster_there_is_refused_and_nothing_has_changed(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    before = await fill(folder, 1)
+    store = Elsewhere()
+    await store.transact({META: {"cluster_id": "other"}}, compares={}, cause="test")
+    with pytest.raises(StorageError, match="there is a cluster already, other"):
+        await carry_out(FILES, [str(folder)], store)
+    await check(folder, 1, before)
+
+
+async def test_nodes_that_run_are_named(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    await fill(folder, 1)
+    store = Elsewhere()
+    await carry_out(FILES, [str(folder)], store)
+    await store.transact({"live/1": {}}, compares={}, cause="test")
+    with pytest.raises(StorageError, match="nodes 1 of this cluster run"):
+        await carry_in(FILES, [str(folder)], store)
+
+
+async def test_folders_that_are_elsewhere_are_named(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    await fill(folder, 3)
+    store = Elsewhere()
+    await carry_out(FILES, [str(folder)], store)
+    (folder / "node-2").rename(tmp_path / "away")
+    with pytest.raises(StorageError, match=r"copy it to .*node-2"):
+        await carry_in(FILES, [str(folder)], store)
+
+
+async def test_a_folder_without_a_cluster_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="no data of a cluster"):
+        await carry_out(FILES, [str(tmp_path)], Elsewhere())

@@ -450,7 +450,8 @@ async def test_waiting_for_memory_is_not_the_fault_of_a_client() -> None:
         first = Claim(memory, "elsewhere", lambda: None)
         first.count(500_000, 400_000)
         assert not first.may_go_on
-        async with trio.open_nursery() as nursery, connected(broker.endpoint) as wire:
+        # All is sent before the connection is closed.
+        async with connected(broker.endpoint) as wire, trio.open_nursery() as nursery:
             nursery.start_soon(first.wait)
             await until(lambda: first.may_go_on)
             nursery.start_soon(wire.send_bytes, large_request())

@@ -46,7 +46,10 @@ SILENT = (
     *(f"lake {verb}" for verb in ("archive", "merge", "check", "set-aside")),
     *(f"cluster {verb}" for verb in ("grow", "shrink", "drain", "rebalance", "forget")),
     *(f"cluster link {verb}" for verb in ("cut", "heal")),
-    *(f"cluster node {verb}" for verb in ("list", "stop", "crash", "start", "add", "remove")),
+    *(
+        f"cluster node {verb}"
+        for verb in ("list", "stop", "crash", "start", "add", "remove", "gone")
+    ),
 )
 """Commands that print what their user wrote, or what is on this machine, or numbers."""
 

@@ -37,6 +37,7 @@ from .store import (
     Snapshot,
     Watcher,
 )
+from .timed_lease import TimedLease
 from .watchers import Watchers
 
 logger = logging.getLogger(__name__)
@@ -61,32 +62,20 @@ class Held(NamedTuple):
     created: int
 
 
-class EtcdLease:
+class EtcdLease(TimedLease):
     """A lease of etcd."""
 
     def __init__(
         self, gateway: Gateway, number: str, ttl_seconds: float, granted_at: float
     ) -> None:
+        super().__init__(int(number), ttl_seconds, granted_at)
         self._gateway = gateway
         self.number = number
-        self.ttl_seconds = ttl_seconds
-        self._lives_until = granted_at + ttl_seconds
 
-    @property
-    def id(self) -> int:
-        return int(self.number)
-
-    def may_be_over(self) -> bool:
-        return trio.current_time() > self._lives_until
-
-    async def keep_alive(self) -> bool:
-        asked_at = trio.current_time()
+    async def _renew(self) -> bool:
         answer = await self._gateway.ask("lease/keepalive", {"ID": self.number})
         # A lease that is over has no time left, and what is 0 is left out.
-        lives = "TTL" in answer.get("result", {})
-        if lives:
-            self._lives_until = asked_at + self.ttl_seconds
-        return lives
+        return "TTL" in answer.get("result", {})
 
     async def revoke(self) -> None:
         try:

@@ -12,30 +12,23 @@ from kbroker.storage.errors import StorageError
 
 from .store import Document, Entry, Lease, OutcomeUnknown, Snapshot, Watcher
 from .store_link import Link, LinkBroken, Message, change_of
+from .timed_lease import TimedLease
 from .watchers import Watchers
 
 GONE = "the process that has the metadata is gone"
 
 
-class RemoteLease:
+class RemoteLease(TimedLease):
     """A lease; it ends with the connection too."""
 
     def __init__(
         self, store: RemoteStore, number: int, ttl_seconds: float, granted_at: float
     ) -> None:
+        super().__init__(number, ttl_seconds, granted_at)
         self._store = store
-        self.id = number
-        self.ttl_seconds = ttl_seconds
-        self._lives_until = granted_at + ttl_seconds
 
-    def may_be_over(self) -> bool:
-        return trio.current_time() > self._lives_until
-
-    async def keep_alive(self) -> bool:
-        asked_at = trio.current_time()
+    async def _renew(self) -> bool:
         lives: bool = (await self._store.ask({"do": "keep_alive", "lease": self.id}))["lives"]
-        if lives:
-            self._lives_until = asked_at + self.ttl_seconds
         return lives
 
     async def revoke(self) -> None:

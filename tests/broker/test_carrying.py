@@ -3,48 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
 
 from kbroker.broker import Broker
-from kbroker.cluster import LocalStore
 from kbroker.cluster.keys import LEAVING, META
-from kbroker.cluster.store import OPERATIONS_MAX, Document, Lease
 from kbroker.folders.carrying import carry_in, carry_out
 from kbroker.storage.errors import StorageError
-from kbroker.storage.files import MemFiles, OsFiles
+from kbroker.storage.files import OsFiles
 
 from ..brokers import started
+from ..cluster.strict_store import Strict
 from ..wire import Topic, Wire, batch, connected, create_topic, fetch, metadata, produce, values_of
 
 FILES = OsFiles()
-
-
-class Elsewhere(LocalStore):
-    """The store of several machines; `fails_after` transactions it is cut off."""
-
-    def __init__(self) -> None:
-        files = MemFiles()
-        files.mkdir("data")
-        super().__init__(files, "data/journal")
-        self.fails_after = 10**9
-
-    async def transact(
-        self,
-        puts: Mapping[str, Document | None],
-        *,
-        compares: Mapping[str, int],
-        cause: str,
-        lease: Lease | None = None,
-    ) -> int | None:
-        assert max(len(puts), len(compares)) <= OPERATIONS_MAX
-        self.fails_after -= 1
-        if self.fails_after < 0:
-            raise StorageError("the network is gone")
-        return await super().transact(puts, compares=compares, cause=cause, lease=lease)
 
 
 async def fill(folder: Path, nodes: int) -> object:
@@ -85,7 +59,7 @@ async def check(folder: Path, nodes: int, before: object) -> None:
 async def test_there_and_back(tmp_path: Path, nodes: int) -> None:
     folder = tmp_path / "data"
     before = await fill(folder, nodes)
-    store = Elsewhere()
+    store = Strict()
     found = await carry_out(FILES, [str(folder)], store)
     own = {1: [str(folder)]} if nodes == 1 else None
     assert found == (own or {each: [str(folder / f"node-{each}")] for each in (1, 2, 3)})
@@ -100,7 +74,7 @@ async def test_there_and_back(tmp_path: Path, nodes: int) -> None:
 async def test_what_breaks_off_is_finished_by_the_same_command(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     before = await fill(folder, 1)
-    store = Elsewhere()
+    store = Strict()
     for fails_after in range(20):
         store.fails_after = fails_after
         try:
@@ -128,7 +102,7 @@ async def test_what_breaks_off_is_finished_by_the_same_command(tmp_path: Path) -
 async def test_another_cluster_there_is_refused_and_nothing_has_changed(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     before = await fill(folder, 1)
-    store = Elsewhere()
+    store = Strict()
     await store.transact({META: {"cluster_id": "other"}}, compares={}, cause="test")
     with pytest.raises(StorageError, match="there is a cluster already, other"):
         await carry_out(FILES, [str(folder)], store)
@@ -138,7 +112,7 @@ async def test_another_cluster_there_is_refused_and_nothing_has_changed(tmp_path
 async def test_nodes_that_run_are_named(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     await fill(folder, 1)
-    store = Elsewhere()
+    store = Strict()
     await carry_out(FILES, [str(folder)], store)
     await store.transact({"live/1": {}}, compares={}, cause="test")
     with pytest.raises(StorageError, match="nodes 1 of this cluster run"):
@@ -148,7 +122,7 @@ async def test_nodes_that_run_are_named(tmp_path: Path) -> None:
 async def test_folders_that_are_elsewhere_are_named(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     await fill(folder, 3)
-    store = Elsewhere()
+    store = Strict()
     await carry_out(FILES, [str(folder)], store)
     (folder / "node-2").rename(tmp_path / "away")
     with pytest.raises(StorageError, match=r"copy it to .*node-2"):
@@ -157,4 +131,4 @@ async def test_folders_that_are_elsewhere_are_named(tmp_path: Path) -> None:
 
 async def test_a_folder_without_a_cluster_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="no data of a cluster"):
-        await carry_out(FILES, [str(tmp_path)], Elsewhere())
+        await carry_out(FILES, [str(tmp_path)], Strict())

@@ -2,41 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import pytest
 
 from kbroker.cluster import Cluster, LocalStore
 from kbroker.cluster.keys import META, PARTITIONS, TOPICS, partition_key
-from kbroker.cluster.store import ABSENT, OPERATIONS_MAX, Document, Lease
+from kbroker.cluster.store import ABSENT, OPERATIONS_MAX
 from kbroker.cluster.view import PartitionChange
 from kbroker.storage.errors import StorageError
 from kbroker.storage.files import MemFiles
 
 from .members import Member
+from .strict_store import Strict
 
 COUNT = 1000
-
-
-class Strict(LocalStore):
-    """A store that takes no more at once than every store has to, and counts what it took."""
-
-    def __init__(self, files: MemFiles) -> None:
-        files.mkdir("data")
-        super().__init__(files, "data/journal")
-        self.operations: list[int] = []
-
-    async def transact(
-        self,
-        puts: Mapping[str, Document | None],
-        *,
-        compares: Mapping[str, int],
-        cause: str,
-        lease: Lease | None = None,
-    ) -> int | None:
-        assert max(len(puts), len(compares)) <= OPERATIONS_MAX
-        self.operations.append(len(puts))
-        return await super().transact(puts, compares=compares, cause=cause, lease=lease)
 
 
 async def started(store: LocalStore, node_id: int) -> Member:

@@ -32,6 +32,7 @@ from kbroker.cluster.store import (
     Snapshot,
     Watcher,
 )
+from kbroker.cluster.timed_lease import TimedLease
 from kbroker.storage.errors import StorageError
 from kbroker.storage.files import MemFiles
 
@@ -385,25 +386,16 @@ class _Watching:
     heard_to: int
 
 
-class _SimulatedLease:
+class _SimulatedLease(TimedLease):
     """A node's handle of a lease."""
 
     def __init__(self, client: SimulatedStore, lease: TrueLease, granted_at: float) -> None:
+        super().__init__(lease.inner.id, lease.ttl_seconds, granted_at)
         self._client = client
         self._lease = lease
-        self.id = lease.inner.id
-        self.ttl_seconds = lease.ttl_seconds
-        self._lives_until = granted_at + lease.ttl_seconds
 
-    def may_be_over(self) -> bool:
-        return trio.current_time() > self._lives_until
-
-    async def keep_alive(self) -> bool:
-        asked_at = trio.current_time()
-        lives = await self._client.ask(self._lease.keep_alive)
-        if lives:
-            self._lives_until = asked_at + self.ttl_seconds
-        return lives
+    async def _renew(self) -> bool:
+        return await self._client.ask(self._lease.keep_alive)
 
     async def revoke(self) -> None:
         await self._client.ask(self._lease.inner.revoke)

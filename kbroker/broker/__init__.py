@@ -1,5 +1,6 @@
 """The handle that a program embeds: one cluster and its local nodes."""
 
-from .broker import MEMORY_FOLDER, Apart, Broker, open_broker
+from .broker import MEMORY_FOLDER, Broker, open_broker
+from .local_node import Apart
 
 __all__ = ["MEMORY_FOLDER", "Apart", "Broker", "open_broker"]

@@ -33,27 +33,12 @@ from kbroker.runtime.clock import Clock, SystemClock
 from kbroker.runtime.threads import InThread, at_once
 from kbroker.storage.files import Files, MemFiles, OsFiles
 
-from .local_node import LocalNode, NodeMaker, Shared
+from .local_node import Apart, LocalNode, NodeMaker, Shared
 from .vacating import LOOK_SECONDS, vacate
 
 MEMORY_FOLDER = "memory"
 NODES_APART = 3
 """How many nodes a cluster is taken to have, for defaults, where none of them can know."""
-
-
-@dataclass(frozen=True, slots=True)
-class Apart:
-    """One node of a cluster that has others in other processes.
-
-    `store` has the metadata; whoever opened it lets it work. `node_id` runs here. It has the data
-    folder for itself, or shares it with others, in processes of this machine: then `nodes` is how many
-    they are, and `others_joined` waits until all of them are a part of the cluster.
-    """
-
-    store: MetadataStore
-    node_id: int
-    nodes: int | None = None
-    others_joined: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
 
 
 @dataclass(slots=True)
@@ -211,9 +196,7 @@ async def open_broker(
         connection_class=connection_class,
         grace_seconds=grace_seconds,
         nodes=len(ids),
-        is_whole=apart is None,
-        are_elsewhere=apart is not None and apart.nodes is None,
-        names_nodes=len(ids) > 1 or (apart is not None and apart.nodes is not None),
+        apart=apart,
     )
     maker = NodeMaker(config, listeners, listeners_of, shared)
     places = islice(cycle(racks or (None,)), len(ids))

@@ -55,12 +55,26 @@ class NodeState(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Apart:
+    """One node of a cluster that has others in other processes.
+
+    `store` has the metadata; whoever opened it lets it work. `node_id` runs here. It has the data
+    folder for itself, or shares it with others, in processes of this machine: then `nodes` is how many
+    they are, and `others_joined` waits until all of them are a part of the cluster.
+    """
+
+    store: MetadataStore
+    node_id: int
+    nodes: int | None = None
+    others_joined: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
+
+
+@dataclass(frozen=True, slots=True)
 class Shared:
     """What the nodes of one process have in common.
 
-    `grace_seconds` bounds a stop; `nodes` is how many share the process's descriptors; `is_whole`
-    says that the cluster has no other nodes, `are_elsewhere` that it has some that may be anywhere, `names_nodes` that lines of the log say whose
-    they are; `changes` hears of what happens in any of those here.
+    `grace_seconds` bounds a stop; `nodes` is how many share the process's descriptors; `apart` is there
+    when the cluster has nodes in other processes; `changes` hears of what happens in any of those here.
     """
 
     folders: DataFolders
@@ -70,11 +84,20 @@ class Shared:
     connection_class: ConnectionClass
     grace_seconds: float
     nodes: int
-    is_whole: bool = True
-    are_elsewhere: bool = False
-    names_nodes: bool = False
+    apart: Apart | None = None
     links: Links = field(default_factory=Links)
     changes: Changes = field(default_factory=Changes)
+
+    @property
+    def others_are_anywhere(self) -> bool:
+        """Whether nothing is known here of the cluster's other nodes."""
+        return self.apart is not None and self.apart.nodes is None
+
+    @property
+    def names_nodes(self) -> bool:
+        """Whether lines of the log say whose they are: several nodes write it."""
+        shared = self.apart is not None and self.apart.nodes is not None
+        return shared or self.nodes > 1
 
 
 class LocalNode:
@@ -100,7 +123,7 @@ class LocalNode:
     ) -> None:
         self.id = config.node_id
         self.state = NodeState.STOPPED
-        self.ends_with_others = shared.is_whole
+        self.ends_with_others = shared.apart is None
         """When it is closed the whole cluster stops, and nobody takes over."""
         self.listeners = list(listeners)
         """With the ports that the system chose, as soon as it did."""
@@ -153,7 +176,7 @@ class LocalNode:
             await check_cluster_id(store, found[0].meta.cluster_id)
         known = await known_node(store, self.id)
         directories = [each.meta.directory_id for each in found]
-        if self._shared.are_elsewhere and known.directories.keys().isdisjoint(directories):
+        if self._shared.others_are_anywhere and known.directories.keys().isdisjoint(directories):
             # On its folders no other process can run: they are locked.
             await wait_for_place(store, self.id, seconds=self._seconds_to_be_missed)
         _check_none_missing(directories, known, self._config)
@@ -176,7 +199,7 @@ class LocalNode:
 
     async def check_addresses(self, store: MetadataStore) -> None:
         """Refuse addresses that do not lead other nodes here. Raises StorageError."""
-        if self._shared.are_elsewhere:
+        if self._shared.others_are_anywhere:
             await check_addresses(store, self.id, self.endpoints())
 
     def open_logs(self, cluster_id: str | None) -> LogFolders:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 import click
 
 from .output import say
-from .settings import option
 from .target import fail
 
 T = TypeVar("T")
@@ -17,9 +16,10 @@ AS_OF_SERVE = "As of kbroker serve."
 FOLDERS = click.argument(
     "folders", metavar="DIR...", nargs=-1, required=True, type=click.Path(exists=True)
 )
-
-
-CLUSTER = option("--cluster", "address", metavar="etcd://HOST:2379,.../NAME", help=AS_OF_SERVE)
+# Not from the environment: a server's KBROKER_CLUSTER is no order to carry its metadata.
+CLUSTER = click.option(
+    "--cluster", "address", metavar="etcd://HOST:2379,.../NAME", help=AS_OF_SERVE
+)
 
 
 @click.command()
@@ -45,7 +45,7 @@ def grow(folders: tuple[str, ...], nodes: int | None, address: str | None) -> No
     from kbroker.storage.files import OsFiles
 
     assert nodes is not None
-    ids = _or_fail(lambda: grow_folders(OsFiles(), absolute_paths(folders), nodes))
+    ids = or_fail(lambda: grow_folders(OsFiles(), absolute_paths(folders), nodes))
     say(f"nodes {', '.join(map(str, ids))}; start them with: kbroker serve --nodes {nodes}")
 
 
@@ -70,25 +70,26 @@ def shrink(folders: tuple[str, ...], address: str | None) -> None:
     from kbroker.folders.growth import shrink as shrink_folders
     from kbroker.storage.files import OsFiles
 
-    node_id = _or_fail(lambda: trio.run(shrink_folders, OsFiles(), absolute_paths(folders)))
+    node_id = or_fail(lambda: trio.run(shrink_folders, OsFiles(), absolute_paths(folders)))
     option = "" if node_id == 1 else f" -o node.id={node_id}"
     say(f"node {node_id} has all partitions; start it with: kbroker serve{option}")
 
 
 def _carry(address: str, folders: tuple[str, ...], *, out: bool) -> None:
     """Carry the metadata to etcd, or back, and say how nodes are started then."""
-    from kbroker.config import ConfigError
+    from functools import partial
+
+    from kbroker.folders.carrying import carry_in, carry_out
     from kbroker.folders.data_folders import absolute_paths
-    from kbroker.protocol.errors import KafkaError
+    from kbroker.storage.files import OsFiles
 
-    try:
-        from kbroker.process.carrying import carry
+    def carry() -> Mapping[int, Sequence[str]]:
+        from kbroker.process.on_etcd import on_etcd
 
-        nodes = carry(address, absolute_paths(folders), out=out)
-    except ModuleNotFoundError as error:
-        fail(f"--cluster needs {error.name}: pip install 'kbroker[cluster]'")
-    except (KafkaError, ConfigError) as error:
-        fail(getattr(error, "message", None) or str(error))
+        work = carry_out if out else carry_in
+        return on_etcd(address, partial(work, OsFiles(), absolute_paths(folders)))
+
+    nodes = or_fail(carry)
     if not out:
         count = f" --nodes {len(nodes)}" if len(nodes) > 1 else ""
         say(f"start the server with: kbroker serve{count} --data-dir {','.join(folders)}")
@@ -99,10 +100,13 @@ def _carry(address: str, folders: tuple[str, ...], *, out: bool) -> None:
         say(f"  kbroker serve {words}")
 
 
-def _or_fail(work: Callable[[], T]) -> T:
+def or_fail(work: Callable[[], T]) -> T:
+    """Do something, or say what is wrong and exit."""
     from kbroker.protocol.errors import KafkaError
 
     try:
         return work()
+    except ModuleNotFoundError as error:
+        fail(f"--cluster needs {error.name}: pip install 'kbroker[cluster]'")
     except (KafkaError, ValueError) as error:
         fail(getattr(error, "message", None) or str(error))

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from .cluster_folders import AS_OF_SERVE, FOLDERS
+from .cluster_folders import AS_OF_SERVE, FOLDERS, or_fail
 from .control import Control, ask, control_options
 from .output import Column, format_options, say, show, table
 from .settings import option
-from .target import fail
+
+if TYPE_CHECKING:
+    from kbroker.process.ending import Ended
 
 NODE = click.argument("node_id", metavar="ID", type=int)
 
@@ -92,17 +94,13 @@ def gone(address: str, folders: tuple[str, ...]) -> None:
     DIR are the node's data folders. It is refused while a process uses them. For the unit that runs
     the node: ExecStopPost= of systemd.
     """
-    from kbroker.config import ConfigError
-    from kbroker.protocol.errors import KafkaError
 
-    try:
+    def end() -> Ended:
         from kbroker.process.ending import end_node
 
-        ended = end_node(address, folders)
-    except ModuleNotFoundError as error:
-        fail(f"--cluster needs {error.name}: pip install 'kbroker[cluster]'")
-    except (KafkaError, ConfigError) as error:
-        fail(getattr(error, "message", None) or str(error))
+        return end_node(address, folders)
+
+    ended = or_fail(end)
     was = "is gone" if ended.was_there else "was gone already"
     say(f"node {ended.node_id} {was}")
 

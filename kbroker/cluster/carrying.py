@@ -10,7 +10,7 @@ from kbroker.storage.errors import StorageError
 
 from .keys import CONTROLLER_ALIVE, LEAVING, LIVE, META, PARTITIONS, READY, TOPICS
 from .registrations import NO_EPOCH
-from .store import ABSENT, OPERATIONS_MAX, Document, Entry, MetadataStore
+from .store import ABSENT, OPERATIONS_MAX, Document, Entry, MetadataStore, entry_at
 
 CAUSE = "carried to another store"
 
@@ -29,7 +29,7 @@ async def check_nobody_runs(store: MetadataStore) -> None:
 
 async def is_carried(target: MetadataStore, cluster_id: str) -> bool:
     """Whether a store has all of a cluster already. Raises StorageError: it has another one."""
-    meta = (await target.range(META)).entries.get(META)
+    meta = await entry_at(target, META)
     if meta is not None and meta.value["cluster_id"] != cluster_id:
         there = meta.value["cluster_id"]
         raise StorageError(

@@ -47,12 +47,13 @@ from .model import (
     Topic,
     check_topic_name,
     collision_key,
+    placement,
     random_cluster_id,
 )
 from .placement import Load, place
 from .reassignment import begin, cancel, is_moving, target
 from .registrations import KnownNode
-from .store import ABSENT, OPERATIONS_MAX, Compacted, Document, Lease, MetadataStore
+from .store import ABSENT, OPERATIONS_MAX, Compacted, Document, Lease, MetadataStore, entry_at
 from .view import ClusterView, PartitionChange
 
 logger = logging.getLogger(__name__)
@@ -65,7 +66,7 @@ MAX_NEW_PARTITIONS = 10_000
 
 async def check_cluster_id(store: MetadataStore, cluster_id: str) -> None:
     """Raise ValueError when a store belongs to another cluster; an empty one does to none."""
-    meta = (await store.range(META)).entries.get(META)
+    meta = await entry_at(store, META)
     if meta is not None:
         _check_same(str(meta.value["cluster_id"]), cluster_id)
 
@@ -83,9 +84,9 @@ async def founded(store: MetadataStore, cluster_id: str | None) -> str:
 
     Raises StorageError: its metadata is on its way to another store, or of a newer format.
     """
-    meta = (await store.range(META)).entries.get(META)
+    meta = await entry_at(store, META)
     if meta is None:
-        if LEAVING in (await store.range(LEAVING)).entries:
+        if await entry_at(store, LEAVING) is not None:
             raise StorageError(
                 "this cluster's metadata was being carried to a folder: finish it, with the same "
                 "`kbroker cluster shrink --cluster` as before"
@@ -97,7 +98,8 @@ async def founded(store: MetadataStore, cluster_id: str | None) -> str:
             compares={META: ABSENT},
             cause="new cluster",
         )
-        meta = (await store.range(META)).entries[META]
+        meta = await entry_at(store, META)
+        assert meta is not None
     if meta.value.get("format", 1) > METADATA_FORMAT:
         raise StorageError("a newer kbroker made this cluster's metadata; start that one")
     return str(meta.value["cluster_id"])
@@ -105,8 +107,7 @@ async def founded(store: MetadataStore, cluster_id: str | None) -> str:
 
 async def known_node(store: MetadataStore, node_id: int) -> KnownNode:
     """What a store remembers of a node, before anybody is a part of the cluster."""
-    key = node_key(node_id)
-    entry = (await store.range(key)).entries.get(key)
+    entry = await entry_at(store, node_key(node_id))
     return KnownNode() if entry is None else KnownNode.from_entry(entry)
 
 
@@ -188,8 +189,20 @@ class Cluster(ClusterView):
         """
         self.check_new_topic(name)
         topic = Topic(name=name, id=uuid.uuid4(), configs=dict(configs))
-        topic.place(assignments, self.registrations.ready)
-        return await self._add_topic(topic, {TOPICS + name: topic.to_document()}, cause=cause)
+        document = topic.to_document() | self._placing(topic, assignments)
+        return await self._add_topic(topic, {TOPICS + name: document}, cause=cause)
+
+    def _placing(self, topic: Topic, assignments: Sequence[Sequence[int]]) -> Document:
+        """What becomes of a topic's document with further partitions.
+
+        They have no entries of their own before something changes: so one put makes them, however
+        many they are.
+        """
+        first, ready = len(topic.partitions), self.registrations.ready
+        return {
+            "partitions": first + len(assignments),
+            "placed": [*topic.placed, placement(first, assignments, ready)],
+        }
 
     async def import_topic(self, topic: Topic, *, cause: str) -> Topic:
         """Take in a topic as it is, with its id and its partitions. Raises TOPIC_ALREADY_EXISTS."""
@@ -278,10 +291,8 @@ class Cluster(ClusterView):
     ) -> None:
         """Add a partition to a topic for each entry of `assignments`."""
         topic = self.topics[name]
-        after = Topic(name, topic.id, configs=topic.configs, placed=topic.placed)
-        after.partitions = [*topic.partitions]
-        after.place(assignments, self.registrations.ready)
-        puts: dict[str, Document | None] = {TOPICS + name: after.to_document()}
+        document = topic.to_document() | self._placing(topic, assignments)
+        puts: dict[str, Document | None] = {TOPICS + name: document}
         if not await self._transact(puts, compares={TOPICS + name: topic.revision}, cause=cause):
             raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
 

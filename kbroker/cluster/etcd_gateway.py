@@ -21,8 +21,9 @@ from urllib.parse import urlsplit
 import trio
 
 from kbroker.storage.errors import StorageError
+from kbroker.text.lines import Lines
 
-from .http_client import HTTP_OK, ConnectionFailed, HttpConnection, Lines, NoAnswer, connect
+from .http_client import HTTP_OK, ConnectionFailed, HttpConnection, NoAnswer, connect
 from .store import OutcomeUnknown
 
 Message = dict[str, Any]

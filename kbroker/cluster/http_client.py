@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import SplitResult
 
@@ -61,8 +61,7 @@ class HttpConnection:
         self._stream = stream
         self._host = host
         self._http = h11.Connection(h11.CLIENT)
-        self.date: str | None = None
-        """When the last answer was given, as the other side's clock says."""
+        self._answer: h11.Response | None = None
 
     async def close(self) -> None:
         """Close it at once."""
@@ -75,6 +74,12 @@ class HttpConnection:
             self._http.start_next_cycle()
             return True
         return False
+
+    @property
+    def date(self) -> str | None:
+        """When the last answer was given, as the other side's clock says."""
+        headers = () if self._answer is None else self._answer.headers
+        return next((value.decode() for name, value in headers if name == b"date"), None)
 
     async def post(self, path: str, message: Any, headers: Mapping[str, str]) -> int:
         """Send a message, and return the status of its answer. Raises NoAnswer."""
@@ -95,9 +100,7 @@ class HttpConnection:
         while isinstance(answer, h11.InformationalResponse):
             answer = await self._next()
         assert isinstance(answer, h11.Response)
-        self.date = next(
-            (value.decode() for name, value in answer.headers if name == b"date"), None
-        )
+        self._answer = answer
         return answer.status_code
 
     async def body(self) -> bytes:
@@ -121,23 +124,6 @@ class HttpConnection:
         if not isinstance(event, h11.Event) or isinstance(event, h11.ConnectionClosed):
             raise NoAnswer("the connection was closed")
         return event
-
-
-class Lines:
-    """Cuts what comes in parts at its line ends."""
-
-    def __init__(self) -> None:
-        self._begun = bytearray()
-
-    def feed(self, part: bytes) -> Iterator[bytes]:
-        """The lines that end in a part."""
-        *ended, begun = part.split(b"\n")
-        for line in ended:
-            whole = bytes(self._begun) + line
-            self._begun.clear()
-            if whole:
-                yield whole
-        self._begun += begun
 
 
 def _reason(error: Exception) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import re
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
@@ -91,21 +91,7 @@ class Topic:
     configs: dict[str, str] = field(default_factory=dict)
     partitions: list[Partition] = field(default_factory=list)
     placed: list[Document] = field(default_factory=list)
-    """Where partitions were put when they were made, see `place`."""
-
-    def place(self, replicas: Sequence[Sequence[int]], ready: Mapping[int, BrokerEpoch]) -> None:
-        """Add partitions.
-
-        They have no entries of their own in the store before something changes: so a topic is made
-        by one put, however many partitions it has.
-        """
-        document = {
-            "first": len(self.partitions),
-            "replicas": [[*each] for each in replicas],
-            "ready": {str(node_id): epoch for node_id, epoch in ready.items()},
-        }
-        self.placed = [*self.placed, document]
-        self._add(document)
+    """Where partitions were put when they were made: a `placement` for each time."""
 
     def take_over(self, document: Document) -> list[Partition]:
         """Be as a document says; returns the partitions that are new.
@@ -118,14 +104,9 @@ class Topic:
         for each in self.placed:
             if each["first"] >= known:
                 self._fill_up(each["first"])
-                self._add(each)
+                self.partitions += _placed(each)
         self._fill_up(document["partitions"])
         return self.partitions[known:]
-
-    def _add(self, placed: Document) -> None:
-        ready = {int(node_id): epoch for node_id, epoch in placed["ready"].items()}
-        for index, replicas in enumerate(placed["replicas"], placed["first"]):
-            self.partitions.append(Partition.new(index, [*replicas], ready))
 
     def _fill_up(self, count: int) -> None:
         for index in range(len(self.partitions), count):
@@ -147,6 +128,27 @@ class Topic:
             "configs": self.configs,
             "placed": self.placed,
         }
+
+
+def placement(
+    first: int, replicas: Sequence[Sequence[int]], ready: Mapping[int, BrokerEpoch]
+) -> Document:
+    """Where new partitions are put, of which `first` is the lowest.
+
+    Parameters: `ready` are the broker epochs of nodes that may lead.
+    """
+    return {
+        "first": first,
+        "replicas": [[*each] for each in replicas],
+        "ready": {str(node_id): epoch for node_id, epoch in ready.items()},
+    }
+
+
+def _placed(document: Document) -> Iterator[Partition]:
+    """The partitions of a `placement`."""
+    ready = {int(node_id): epoch for node_id, epoch in document["ready"].items()}
+    for index, replicas in enumerate(document["replicas"], document["first"]):
+        yield Partition.new(index, [*replicas], ready)
 
 
 class ResourceType(IntEnum):

@@ -14,7 +14,7 @@ from kbroker.storage.errors import StorageError
 from .cluster import known_node
 from .keys import CONTROLLER_ALIVE, LIVE, live_key, ready_key
 from .registrations import Registration
-from .store import Document, Entry, MetadataStore
+from .store import Document, MetadataStore, entry_at
 
 logger = logging.getLogger(__name__)
 
@@ -43,12 +43,8 @@ async def wait_for_place(store: MetadataStore, node_id: int, *, seconds: float) 
 
 
 async def _registration(store: MetadataStore, node_id: int) -> Registration | None:
-    entry = await _entry(store, live_key(node_id))
+    entry = await entry_at(store, live_key(node_id))
     return None if entry is None else Registration.from_entry(node_id, entry, ready=False)
-
-
-async def _entry(store: MetadataStore, key: str) -> Entry | None:
-    return (await store.range(key)).entries.get(key)
 
 
 async def give_up_place(store: MetadataStore, node_id: int, directories: Collection[str]) -> bool:
@@ -57,13 +53,13 @@ async def give_up_place(store: MetadataStore, node_id: int, directories: Collect
     Parameters: `directories` are the ids of its data folders, which the caller holds locked: so nobody
     else can run on them. Raises StorageError: the node that runs has other folders.
     """
-    while (entry := await _entry(store, live_key(node_id))) is not None:
+    while (entry := await entry_at(store, live_key(node_id))) is not None:
         known = await known_node(store, node_id)
         if known.directories.keys().isdisjoint(directories):
             raise StorageError(f"node {node_id} runs on other data folders than these")
         puts: dict[str, Document | None] = {live_key(node_id): None, ready_key(node_id): None}
         compares = {live_key(node_id): entry.revision}
-        controller = await _entry(store, CONTROLLER_ALIVE)
+        controller = await entry_at(store, CONTROLLER_ALIVE)
         if controller is not None and controller.value["node"] == node_id:
             puts[CONTROLLER_ALIVE] = None
             compares[CONTROLLER_ALIVE] = controller.revision

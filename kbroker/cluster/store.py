@@ -163,3 +163,8 @@ class MetadataStore(Protocol):
     async def aclose(self) -> None:
         """Release what the store holds open."""
         ...
+
+
+async def entry_at(store: MetadataStore, key: str) -> Entry | None:
+    """One entry; None when there is none. Raises StorageError."""
+    return (await store.range(key)).entries.get(key)

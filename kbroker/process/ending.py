@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
 from functools import partial
 from typing import NamedTuple
 
-import trio
-
-from kbroker.cluster.etcd import EtcdAddress, connected
 from kbroker.cluster.places import give_up_place
 from kbroker.folders.data_folders import absolute_paths, lone_node
 from kbroker.folders.found_folders import found_folder
+from kbroker.folders.growth import locked
 from kbroker.storage.errors import StorageError
 from kbroker.storage.files import OsFiles
-from kbroker.storage.naming import LOCK
 
-from .errors import cause_of
+from .on_etcd import on_etcd
 
 
 class Ended(NamedTuple):
@@ -39,16 +35,6 @@ def end_node(address: str, folders: Sequence[str]) -> Ended:
     if node_id is None or None in found:
         raise StorageError(f"{' and '.join(paths)}: here is no node's data; name all its folders")
     directories = [each.meta.directory_id for each in found if each is not None]
-    with ExitStack() as stack:
-        for path in paths:
-            stack.callback(files.lock(f"{path}/{LOCK}").release)
-        try:
-            end = partial(_end, EtcdAddress.parse(address), node_id, directories)
-            return trio.run(end, strict_exception_groups=True)
-        except ExceptionGroup as group:
-            raise cause_of(group) from None
-
-
-async def _end(address: EtcdAddress, node_id: int, directories: Sequence[str]) -> Ended:
-    async with connected(address) as store:
-        return Ended(node_id, await give_up_place(store, node_id, directories))
+    with locked(files, paths):
+        work = partial(give_up_place, node_id=node_id, directories=directories)
+        return Ended(node_id, on_etcd(address, work))

@@ -20,6 +20,7 @@ from kbroker.cluster.remote_store import RemoteStore
 from kbroker.cluster.running import running
 from kbroker.runtime.descriptors import raise_limit
 from kbroker.runtime.log_output import set_up_logging
+from kbroker.text.lines import Lines
 
 from .collecting import GC_THRESHOLDS, spare_collector
 from .declared import declare
@@ -107,12 +108,11 @@ async def _declare(broker: Broker, options: ServeOptions) -> None:
 
 async def _words() -> AsyncIterator[bytes]:
     """The lines of stdin, until its end."""
-    begun = b""
+    lines = Lines()
     async with trio.lowlevel.FdStream(os.dup(sys.stdin.fileno())) as stream:
         while part := await stream.receive_some(RECEIVE_BYTES):
-            *lines, begun = (begun + part).split(b"\n")
-            for line in lines:
-                yield line
+            for word in lines.feed(part):
+                yield word
 
 
 if __name__ == "__main__":

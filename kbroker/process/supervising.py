@@ -29,6 +29,7 @@ from kbroker.folders.growth import finish
 from kbroker.runtime.threads import at_once
 from kbroker.storage.files import OsFiles
 from kbroker.storage.naming import LOCK
+from kbroker.text.lines import Lines
 
 from .errors import StartFailed
 from .facts import NodeFacts
@@ -63,8 +64,7 @@ async def supervised(
     folders = find_data_folders(files, paths, options.processes, first=config.node_id)
     ids = folders.node_ids(config.node_id, options.processes)
     store = _open_store(folders, ids)
-    for path in paths[:1]:
-        files.mkdir(path)
+    files.mkdir(paths[0])
     lock = files.lock(f"{paths[0]}/{LOCK}")
     try:
         with TemporaryDirectory(prefix="kbroker-") as folder:
@@ -204,10 +204,9 @@ class _NodeProcess:
 
     async def _hear(self, process: trio.Process) -> None:
         assert process.stdout is not None
-        begun = b""
+        lines = Lines()
         while part := await process.stdout.receive_some(RECEIVE_BYTES):
-            *lines, begun = (begun + part).split(b"\n")
-            for line in lines:
+            for line in lines.feed(part):
                 self._hear_news(news_of(line))
 
     def _hear_news(self, news: object) -> None:

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from ..kill.server import Restart, Server
-from ..replication.cluster import _SETTINGS, _TOPICS, NODES, Cluster
+from ..replication.cluster import NODES, SETTINGS, TOPICS, Cluster
 from .commands import WAIT_SECONDS, kbroker
 
 SESSION = ("broker.session.timeout.ms=2000", "broker.heartbeat.interval.ms=500")
@@ -24,7 +24,7 @@ class EtcdCluster(Cluster):
         self._nodes = {
             node: Server(
                 folder / f"process-{node}",
-                (*_SETTINGS, *SESSION),
+                (*SETTINGS, *SESSION),
                 topics=(),
                 options=("--cluster", address, "--node-id", str(node)),
             )
@@ -46,7 +46,7 @@ class EtcdCluster(Cluster):
         for server in self._nodes.values():
             server.start()
         if self._is_new:
-            for topic in _TOPICS:
+            for topic in TOPICS:
                 name, partitions, configs = topic.split(":")
                 words = [word for each in configs.split(",") for word in ("-c", each)]
                 kbroker(self.bootstrap, "topic", "create", name, "-p", partitions, *words)
@@ -92,4 +92,4 @@ class EtcdCluster(Cluster):
         super().lose_folder(node)
         lost = self._settings[-1]
         for server in self._nodes.values():
-            server._settings = (*_SETTINGS, *SESSION, lost)
+            server._settings = (*SETTINGS, *SESSION, lost)

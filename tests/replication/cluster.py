@@ -31,14 +31,14 @@ PLACES: list[Place] = [(topic, index) for topic, n in PARTITIONS.items() for ind
 NODES = (1, 2, 3)
 WAIT_SECONDS_MAX = 60.0
 
-_SETTINGS = (
+SETTINGS = (
     "flush.policy=fsync",
     "default.replication.factor=3",
     "offsets.topic.num.partitions=4",
     # Leaders move when a round says so.
     "auto.leader.rebalance.enable=false",
 )
-_TOPICS = (
+TOPICS = (
     f"{KEPT}:{PARTITIONS[KEPT]}:min.insync.replicas=2,internal.segment.bytes=65536",
     f"{SINGLE}:{PARTITIONS[SINGLE]}:min.insync.replicas=1",
 )
@@ -61,8 +61,8 @@ class Cluster(Server):
     def __init__(
         self,
         folder: Path,
-        settings: Sequence[str] = _SETTINGS,
-        topics: Sequence[str] = _TOPICS,
+        settings: Sequence[str] = SETTINGS,
+        topics: Sequence[str] = TOPICS,
         names: Collection[str] = tuple(PARTITIONS),
     ) -> None:
         super().__init__(folder, settings, topics)
@@ -102,7 +102,7 @@ class Cluster(Server):
         properties = (folder / META_PROPERTIES).read_text()
         (directory_id,) = re.findall(r"^directory\.id=(.+)$", properties, re.MULTILINE)
         self._lost.append(directory_id)
-        self._settings = (*_SETTINGS, f"log.dirs.lost={','.join(self._lost)}")
+        self._settings = (*SETTINGS, f"log.dirs.lost={','.join(self._lost)}")
         shutil.rmtree(folder)
         folder.mkdir()  # the new disk
 

@@ -100,7 +100,9 @@ class Connection:
         frame_bytes_max: int,
     ) -> None:
         self.peer = peer
-        self.opened_at = self.active_at = trio.current_time()
+        self.opened_at = trio.current_time()
+        self.active_at = self.opened_at
+        """When bytes were last waited for, or answers last taken."""
         self.requests = 0
         self._node = node
         self._apis = apis
@@ -227,6 +229,7 @@ class Connection:
         """Receive once; False when the peer has closed."""
         if self._gone:
             return False
+        self.active_at = trio.current_time()
         buffer = self._frames.next_buffer()
         try:
             if buffer is not None:
@@ -237,7 +240,6 @@ class Connection:
                 self._frames.feed(data)
         except trio.ClosedResourceError:  # by the writer, which has found nobody there
             return False
-        self.active_at = trio.current_time()
         return size > 0
 
     async def _read_large(self, buffer: memoryview) -> int:
@@ -245,7 +247,7 @@ class Connection:
         self._claim.count(self._frames.held, len(buffer))
         if not self._claim.may_go_on:
             await self._claim.wait()
-            self.opened_at = trio.current_time()
+            self.opened_at = self.active_at = trio.current_time()
         size = await self._transport.receive_into(buffer[:RECEIVE_BYTES])
         self._frames.received(size)
         self._claim.count(self._frames.held, len(buffer) - size)
@@ -386,7 +388,6 @@ class Connection:
         while self._owes_too_much and not self._gone:
             self._fewer_replies = trio.Event()
             await self._fewer_replies.wait()
-            self.active_at = trio.current_time()
 
     def _send_or_hand_over(self) -> None:
         """Send what is ready if nothing is before it; leave the rest to the writer."""
@@ -468,6 +469,7 @@ class Connection:
                     self._writer_idle = True
                     self._more_replies = trio.Event()
                     await self._more_replies.wait()
+                self.active_at = trio.current_time()
                 self._fewer_replies.set()
         except OSError as error:
             self._peer_has_gone(error)

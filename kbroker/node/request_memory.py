@@ -66,10 +66,6 @@ class RequestMemory:
             self._first = None
         self._let_go_on()
 
-    def is_waiting(self, claim: Claim) -> bool:
-        """Whether a request is held up here, and not by its client."""
-        return claim in self._waiting
-
     async def wait(self, claim: Claim) -> None:
         """Wait until more of a request may be received."""
         event = self._waiting[claim] = trio.Event()
@@ -137,7 +133,7 @@ class Claim:
     wait.
     """
 
-    __slots__ = ("_memory", "give_up", "held", "host", "left")
+    __slots__ = ("_memory", "give_up", "held", "host", "is_waiting", "left")
 
     def __init__(self, memory: RequestMemory, host: str, give_up: Callable[[], None]) -> None:
         self.host = host
@@ -145,12 +141,10 @@ class Claim:
         self.held = 0
         self.left = 0
         """Bytes that are still to come."""
+        self.is_waiting = False
+        """Whether the request is held up here, and not by its client: until `wait` has returned,
+        not only until there is room."""
         self._memory = memory
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether it is not the client that others wait for."""
-        return self._memory.is_waiting(self)
 
     @property
     def may_go_on(self) -> bool:
@@ -164,7 +158,11 @@ class Claim:
 
     async def wait(self) -> None:
         """Wait until more may be received."""
-        await self._memory.wait(self)
+        self.is_waiting = True
+        try:
+            await self._memory.wait(self)
+        finally:
+            self.is_waiting = False
 
     def release(self) -> None:
         """The request is done with, or never will be complete: its bytes no longer count."""

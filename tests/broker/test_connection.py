@@ -458,6 +458,9 @@ async def test_waiting_for_memory_is_not_the_fault_of_a_client() -> None:
             assert await wire.is_silent(4)
             other.release()
             first.release()
+            # In the same turn of the loop: who is woken has not run yet.
+            (connection,) = broker.server.connections
+            assert not connection.is_overdue(trio.current_time(), 3, 3)
             assert await wire.receive_frame()
 
 

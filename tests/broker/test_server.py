@@ -272,6 +272,9 @@ async def test_a_parked_fetch_is_not_idle() -> None:
         topic = await create_topic(wire, "t")
         row = await fetch(wire, topic, max_wait_ms=2500)
         assert row.error_code == 0
+        # Nor is who has just been answered, however long it took.
+        assert await wire.is_silent(0.75)
+        assert await wire.works()
 
 
 async def test_clients_that_reset_their_connection_at_once_do_no_harm() -> None:

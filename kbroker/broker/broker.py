@@ -30,6 +30,7 @@ from kbroker.net.connection import Connection
 from kbroker.net.server import CannotListen, ConnectionClass, Listener, Server
 from kbroker.node.node import Node
 from kbroker.runtime.clock import Clock, SystemClock
+from kbroker.runtime.disk_work import DiskWork
 from kbroker.runtime.threads import InThread, at_once
 from kbroker.storage.files import Files, MemFiles, OsFiles
 
@@ -202,7 +203,7 @@ async def open_broker(
     places = islice(cycle(racks or (None,)), len(ids))
     local = [maker.make(each, total, rack=rack) for each, rack in zip(ids, places, strict=True)]
     # Files that are handed in are as fast as whoever made them wants.
-    in_thread = None if data_dir is None or files is not None else trio.to_thread.run_sync
+    in_thread = None if data_dir is None or files is not None else _metadata_syncs(config)
     store = await _open_all(local, folders, cluster_id, apart, in_thread)
     at_work = running(store) if apart is None else nullcontext()
     async with at_work, trio.open_nursery() as nursery:
@@ -215,6 +216,15 @@ async def open_broker(
         finally:
             with trio.CancelScope(shield=True):
                 await _each(local, lambda node: node.close())
+
+
+def _metadata_syncs(config: BrokerConfig) -> InThread:
+    """Where the journal of the metadata is synced.
+
+    Its sync may have to wait for seconds until all that was written before is on the disk. Where
+    records are synced as they come that is little.
+    """
+    return DiskWork().run if config.flush_policy == "fsync" else trio.to_thread.run_sync
 
 
 def _data_folders(

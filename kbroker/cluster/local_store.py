@@ -40,7 +40,7 @@ class LocalStore:
     Watchers are called within `transact`: when it returns, all nodes have heard of the change.
 
     Parameters: `in_thread` is where lines are synced, so that only who changes metadata waits for
-    a slow disk; without it that is done at once. Changes go one after the other.
+    a slow disk; without it that is done in the event loop. Changes go one after the other.
     """
 
     REWRITE_BYTES = 1 << 20
@@ -229,6 +229,7 @@ class LocalStore:
                 journal.sync()
             else:
                 await self._in_thread(journal.sync)
+                await trio.lowlevel.checkpoint()  # it may have been done at once
         except StorageError as error:
             self._failed = f"{self._path} cannot be written ({error.message}); restart the server"
             logger.error("%s", self._failed)

@@ -7,10 +7,8 @@ next pass follows at once: who appends to one does not wait for all that another
 the other policies a batch is readable at once, and a pass comes after a time; a topic's
 `flush.messages` makes a batch wait all the same, its `flush.ms` brings the pass forward.
 
-A pass runs in the event loop while the disk is fast and in a worker thread when it is not: on a fast
-disk the hand-over to a thread and back costs a busy loop more than the sync itself, on a slow one the
-sync would hold up every connection. What recent passes took decides, and whether somebody else has the
-disk sync just then.
+A pass runs in the event loop while the disk is fast and in a worker thread when it is not, or when
+somebody else has the disk sync just then.
 """
 
 from __future__ import annotations
@@ -26,6 +24,7 @@ from functools import partial
 import trio
 
 from kbroker.runtime.changes import Changes
+from kbroker.runtime.disk_work import DiskWork
 from kbroker.runtime.threads import InThread
 from kbroker.storage.log import Log
 
@@ -36,9 +35,6 @@ logger = logging.getLogger(__name__)
 AT_ONCE, NEVER = -math.inf, math.inf
 SECONDS_MAX = 10 * 365 * 86_400
 """A longer wait is none."""
-INLINE_SECONDS_MAX = 0.0015
-"""Passes that are longer than this, on average, go to a thread."""
-AVERAGE_WEIGHT = 0.2
 LOGS_AT_ONCE = 64
 """Of one pass: on a slow disk some tens of milliseconds. To release their acks takes less than a
 turn of the event loop as well."""
@@ -66,8 +62,7 @@ class Flusher:
     ) -> None:
         self.changes = changes or Changes()
         self._sync = sync
-        self._in_thread = in_thread
-        self._timer = timer
+        self._disk_work = DiskWork(in_thread, timer)
         self.waits_for_disk = policy == "fsync"
         self._interval_seconds = interval_ms / 1000 if policy == "interval" else math.inf
         self._dirty: OrderedDict[str, OrderedDict[Replica, None]] = OrderedDict()
@@ -78,7 +73,6 @@ class Flusher:
         """Told of each replica whose log went offline because it could not be synced."""
         self.no_pass = trio.Lock()
         """Held by whoever syncs; while another one holds it, nothing becomes durable."""
-        self._average_seconds = 0.0
         self._others = 0
 
     def appended(self, replica: Replica) -> None:
@@ -176,23 +170,15 @@ class Flusher:
         replicas = {replica.log: replica for replica in some}
         if not replicas:
             return
-        if not self.waits_for_disk or self._others or self._average_seconds > INLINE_SECONDS_MAX:
-            ends = await self._in_thread(partial(self._timed_sync, list(replicas)))
-        else:
-            ends = self._timed_sync(list(replicas))
+        ends = await self._disk_work.run(
+            partial(self._sync, list(replicas)),
+            in_thread=not self.waits_for_disk or self._others > 0,
+        )
         for log, end in ends:
             log.synced(end)
             replicas.pop(log).synced(end)
         if replicas:
             self._fail(replicas.values())
-
-    def _timed_sync(self, logs: list[Log]) -> list[tuple[Log, int]]:
-        """Sync, and remember how long the disk took, without the hand-over to a thread."""
-        started = self._timer()
-        ends = self._sync(logs)
-        took = self._timer() - started
-        self._average_seconds += AVERAGE_WEIGHT * (took - self._average_seconds)
-        return ends
 
     def _fail(self, replicas: Collection[Replica]) -> None:
         for replica in replicas:

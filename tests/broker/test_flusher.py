@@ -32,7 +32,7 @@ async def test_a_pass_beside_another_sync_holds_up_nobody(
             return sync(logs)
 
         monkeypatch.setattr(flusher, "_sync", noted)
-        monkeypatch.setattr("kbroker.partitions.flusher.INLINE_SECONDS_MAX", 1000)
+        monkeypatch.setattr("kbroker.runtime.disk_work.AT_ONCE_SECONDS_MAX", 1000)
         await produce(wire, topic, batch())
         with flusher.beside_another(), flusher.beside_another():
             await produce(wire, topic, batch())

@@ -10,6 +10,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kbroker.cluster.local_store import LocalStore
 from kbroker.cluster.store import ABSENT, Change, Compacted, Document, Entry, Lease
+from kbroker.runtime.disk_work import DiskWork
 from kbroker.storage.crash_files import NO_LIMIT, CrashFiles
 from kbroker.storage.errors import StorageError
 from kbroker.storage.files import MemFiles
@@ -384,3 +385,23 @@ async def test_a_change_that_was_begun_is_finished(files: MemFiles) -> None:
     assert await keys(store) == {"a"}
     assert await put(store, "b", 2) == 2
     assert await keys(LocalStore(files, PATH)) == {"a", "b"}
+
+
+async def test_others_have_their_turn_among_changes_that_are_synced_at_once(
+    files: MemFiles,
+) -> None:
+    store = LocalStore(files, PATH, in_thread=DiskWork().run)
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(other)
+        for number in range(50):
+            await put(store, f"key-{number}", number)
+        nursery.cancel_scope.cancel()
+    assert turns > 40

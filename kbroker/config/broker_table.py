@@ -939,10 +939,11 @@ _LIMITS = (
     Property(
         "socket.listen.backlog.size",
         Type.INT,
-        "50",
-        "Connections that may wait to be accepted.",
+        "1024",
+        "Connections that may wait to be accepted; for who finds no room, a second goes by or more.",
         minimum=1,
         dynamic=False,
+        kafka_default="50",
     ),
     Property(
         "socket.request.max.bytes",

@@ -277,6 +277,15 @@ async def test_a_parked_fetch_is_not_idle() -> None:
         assert await wire.works()
 
 
+async def test_many_clients_may_come_at_once() -> None:
+    """Who finds no room among those that wait to be accepted waits for its system: a second or more."""
+    async with started() as broker:
+        with contextlib.ExitStack() as stack:
+            for _ in range(100):  # in the broker's thread, so that it accepts none meanwhile
+                stack.enter_context(socket.create_connection(broker.endpoint, timeout=0.9))
+            await until(lambda: len(broker.server.connections) == 100)
+
+
 async def test_clients_that_reset_their_connection_at_once_do_no_harm() -> None:
     """A socket may be gone before it is looked at for the first time."""
     linger = struct.pack("ii", 1, 0)  # close sends RST

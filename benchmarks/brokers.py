@@ -15,6 +15,8 @@ from pathlib import Path
 
 from tests.ports import free_ports
 
+from .rows import CONNECTIONS
+
 ROOT = Path(__file__).resolve().parent.parent
 KFAKE = ROOT / ".work/kfake"
 """The program, once it is compiled."""
@@ -80,10 +82,14 @@ class Broker:
         self.settings = settings or {}
         first = free_ports(self.nodes)
         self.ports = range(first, first + self.nodes)
-        commands = self._commands()
+        self._command_lines = self._commands()
         self._log = (folder / "broker.log").open("wb")
+        self.start()
+
+    def start(self) -> None:
+        """Start the processes, and measure how long that takes."""
         began = time.perf_counter()
-        self._processes = [self._launch(command) for command in commands]
+        self._processes = [self._launch(command) for command in self._command_lines]
         self._wait_for_metadata()
         self.start_seconds = time.perf_counter() - began
 
@@ -115,6 +121,12 @@ class Broker:
 
     def stop(self) -> None:
         """Stop gracefully and remove the data."""
+        self.end()
+        self._log.close()
+        shutil.rmtree(self.folder)
+
+    def end(self) -> None:
+        """Stop gracefully; `start` goes on with the same data."""
         for process in self._processes:
             process.send_signal(signal.SIGTERM)
         for process in self._processes:
@@ -123,8 +135,6 @@ class Broker:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        self._log.close()
-        shutil.rmtree(self.folder)
 
     def _wait_for_metadata(self) -> None:
         deadline = time.monotonic() + START_SECONDS
@@ -168,6 +178,7 @@ class Kbroker(Broker):
             *(sys.executable, "-m", "kbroker", "serve", "--host", "127.0.0.1", *options),
             *("--data-dir", str(self.folder / "data")),
             *("-o", f"flush.policy={'fsync' if self.durable else 'os'}"),
+            *("-o", f"max.connections.per.ip={2 * max(CONNECTIONS)}"),  # all come from here
             *(part for name, value in self.settings.items() for part in ("-o", f"{name}={value}")),
         ]
 

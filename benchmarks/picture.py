@@ -30,6 +30,12 @@ PICTURED = (
     "receive at rate p99",
     "transactions 1",
     "transactions 8",
+    "connections 100",
+    "connections 1000",
+    "partitions 10000",
+    "readers 10",
+    "cold read",
+    "restart",
 )
 """Those of the rows that fit beside text; the page has all of them."""
 COLOURS = {"Kafka": "#1f5fa8", "kfake": "#c8701a"}

@@ -21,6 +21,10 @@ from .brokers import BenchmarkFailed, Broker
 from .rows import BULK_BYTES, COMPRESSED_BYTES, JOINING, ROWS, SIZES, Sample
 
 WAIT_SECONDS = 60
+CREATE_SECONDS = 300
+"""For a topic of 10,000 partitions."""
+FILL_RECORDS = 50_000
+"""What is sent at a time: the client's queue holds it."""
 TOPICS = 15
 PING_BYTES = 200
 TEXTS = 1000
@@ -209,13 +213,53 @@ class PythonClient:
         cpu = watch.cpu_seconds / count * 1e3
         yield Sample(f"transactions {producers}", count / watch.seconds, cpu)
 
+    def beside(self, row: str, work: threading.Thread) -> Iterator[Sample]:
+        """Single records at a steady rate while a thread works; the 99th percentile of all acks."""
+        topic = self.create_topic(f"beside-{row}")
+        seconds: list[float] = []
+        work.start()
+        while not seconds or work.is_alive():
+            self._send_at_rate(topic, seconds)
+        work.join()
+        yield Sample(row, _quantile(seconds, 0.99) * 1e3)
+
     # -- the parts
 
-    def create_topic(self, name: str, partitions: int = 1) -> str:
-        """Create a topic of which `name` is a part, and return its whole name."""
-        topic = f"{name}-{self._tag}"
-        self._admin.create_topics([NewTopic(topic, partitions)])[topic].result(WAIT_SECONDS)
+    def fill(self, name: str, size: int) -> str:
+        """A new topic with so many bytes of values, in records of 10 kB."""
+        topic = self.create_topic(name)
+        each = SIZES["10 kB"]
+        left = size // each
+        while left > 0:
+            self._produce(topic, [bytes(each)], min(left, FILL_RECORDS))
+            left -= FILL_RECORDS
         return topic
+
+    def delete_topics(self, topics: Sequence[str]) -> None:
+        """Delete topics, one after the other."""
+        for topic in topics:
+            self._admin.delete_topics([topic])[topic].result(WAIT_SECONDS)
+
+    def create_topic(self, name: str, partitions: int = 1) -> str:
+        """Create a topic of which `name` is a part, and return its whole name.
+
+        When it returns each partition has a leader.
+        """
+        topic = f"{name}-{self._tag}"
+        self._admin.create_topics([NewTopic(topic, partitions)])[topic].result(CREATE_SECONDS)
+        if partitions > 1:
+            self.until_led(topic, partitions)
+        return topic
+
+    def until_led(self, topic: str, partitions: int) -> None:
+        """Wait until a topic has so many partitions with leaders."""
+        deadline = time.monotonic() + CREATE_SECONDS
+        while time.monotonic() < deadline:
+            found = self._admin.list_topics(topic, CREATE_SECONDS).topics[topic].partitions
+            if len(found) == partitions and all(each.leader >= 0 for each in found.values()):
+                return
+            time.sleep(0.01)
+        raise BenchmarkFailed(f"{self.broker.name}: {topic} has not {partitions} leaders")
 
     def _producer(self, **settings: Any) -> Producer:
         servers = {"bootstrap.servers": self.broker.address}

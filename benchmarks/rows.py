@@ -14,6 +14,14 @@ JOINING = 100
 """How many members a group gets at once."""
 TRANSACTING = (1, 8)
 """How many producers commit transactions at the same time."""
+CONNECTIONS = (1, 10, 100, 1000)
+PARTITIONS = (1, 100, 1000, 10_000)
+READERS = (1, 10, 100)
+FAN_OUT_BYTES = 1_000_000_000
+"""How much all readers of a log get together; one alone gets a tenth."""
+COLD_BYTES = 5_000_000_000
+RESTARTED_BYTES, RESTARTED_PARTITIONS = 1_000_000_000, 10_000
+"""What a broker has that is started again."""
 
 
 class Row(NamedTuple):
@@ -65,6 +73,21 @@ def _rows() -> dict[str, Row]:
     for producers in TRANSACTING:
         title = f"transactions of 10 records, {producers} producer{'s' if producers > 1 else ''}"
         rows[f"transactions {producers}"] = Row(title, "/s", True, "ms/transaction")
+    for count in CONNECTIONS:
+        title = f"one record per request, {count:,} connection{'s' if count > 1 else ''}"
+        rows[f"connections {count}"] = Row(title, "k requests/s", True, "µs/request")
+    for count in PARTITIONS:
+        title = f"the same, 10 connections, {count:,} partition{'s' if count > 1 else ''}"
+        rows[f"partitions {count}"] = Row(title, "k requests/s", True, "µs/request")
+    for count in READERS:
+        title = f"one log, {count} reader{'s' if count > 1 else ''}"
+        rows[f"readers {count}"] = Row(title, "MB/s", True, "s/GB")
+    title = "1,000 records/s while 1,000 partitions are deleted, send to ack: p99"
+    rows["deletion"] = Row(title, "ms", False)
+    rows["cold read"] = Row("5 GB read from the disk, beside 1,000 records/s", "MB/s", True)
+    rows["cold"] = Row("1,000 records/s beside it, send to ack: p99", "ms", False)
+    title = "start with 1 GB and 10,000 partitions: to a leader of each"
+    rows["restart"] = Row(title, "s", False)
     rows["failover"] = Row("leader killed: to the first ack of the next one", "s", False)
     title = "the same with a session timeout of 0.6 s"
     rows["failover short"] = Row(title, "s", False)

@@ -18,7 +18,18 @@ from typing import Any
 from .brokers import Broker
 from .java_client import JavaClient
 from .python_client import PythonClient
-from .rows import CODECS, SIZES, TRANSACTING, Sample
+from .rows import (
+    CODECS,
+    CONNECTIONS,
+    PARTITIONS,
+    READERS,
+    RESTARTED_BYTES,
+    RESTARTED_PARTITIONS,
+    SIZES,
+    TRANSACTING,
+    Sample,
+)
+from .wire_client import WireClient
 
 Record = dict[str, Any]
 """A sample with its broker, durability and round."""
@@ -127,6 +138,8 @@ class Contest:
             say(f"{DURABILITY[self._durable]}, round {repeat + 1}")
         for name in self._kinds:
             yield from self._records(name, repeats[-1], partial(self._memory, name))
+            if not self._options.rows or "restart" in self._options.rows:
+                yield from self._restarts(name, repeats)
 
     def stop(self) -> None:
         for broker in self._brokers.values():
@@ -155,6 +168,24 @@ class Contest:
         time.sleep(IDLE_SECONDS)
         yield Sample("idle memory", broker.resident_bytes() / 1e6)
 
+    def _restarts(self, name: str, repeats: Iterable[int]) -> Iterator[Record]:
+        """Start a broker again with all that it has, and much more."""
+        broker = self._brokers[name]
+        client = PythonClient(broker, self._options.scale, "restart")
+        client.fill("much", int(self._options.scale * RESTARTED_BYTES))
+        topic = client.create_topic("many", int(self._options.scale * RESTARTED_PARTITIONS))
+
+        def restart() -> Iterator[Sample]:
+            broker.end()
+            began = time.perf_counter()
+            broker.start()
+            client = PythonClient(broker, self._options.scale, "restart")
+            client.until_led(topic, int(self._options.scale * RESTARTED_PARTITIONS))
+            yield Sample("restart", time.perf_counter() - began)
+
+        for repeat in repeats:
+            yield from self._records(name, repeat, restart)
+
     def _memory(self, name: str) -> Iterator[Sample]:
         yield Sample("memory", self._brokers[name].resident_bytes() / 1e6)
 
@@ -174,7 +205,19 @@ def _java(client: PythonClient, size: str) -> Iterable[Sample]:
     return JavaClient(client).bulk(size)
 
 
-PLAN: Mapping[str, Callable[[PythonClient], Iterable[Sample]]] = {
+Run = Callable[[PythonClient], Iterable[Sample]]
+
+
+def _crowds(
+    name: str, run: Callable[[WireClient, int], Iterable[Sample]], counts: Iterable[int]
+) -> Mapping[str, Run]:
+    def with_count(client: PythonClient, count: int) -> Iterable[Sample]:
+        return run(WireClient(client), count)
+
+    return {f"{name} {count}": partial(with_count, count=count) for count in counts}
+
+
+PLAN: Mapping[str, Run] = {
     "create topic": PythonClient.create_topics,
     "join": PythonClient.join,
     "many join": PythonClient.join_many,
@@ -190,6 +233,11 @@ PLAN: Mapping[str, Callable[[PythonClient], Iterable[Sample]]] = {
     **{f"compressed {codec}": partial(PythonClient.compressed, codec=codec) for codec in CODECS},
     "idempotent": PythonClient.idempotent,
     **{f"java {size}": partial(_java, size=size) for size in SIZES},
+    **_crowds("connections", WireClient.connections, CONNECTIONS),
+    **_crowds("partitions", WireClient.partitions, PARTITIONS),
+    **_crowds("readers", WireClient.readers, READERS),
+    "deletion": lambda client: WireClient(client).deletion(),
+    "cold": lambda client: WireClient(client).cold(),
 }
 """What is run, in order; one entry may give several rows."""
 

@@ -1,0 +1,273 @@
+"""Rows of many connections, partitions and readers: frames that are encoded beforehand, over plain
+sockets, so that the load costs next to nothing and is the same for all.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from itertools import cycle, islice
+from typing import Any, TypeAlias
+
+from kbroker.protocol import messages
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.headers import decode_response, encode_request
+from kbroker.protocol.messages.fetch import FetchRequest
+from kbroker.protocol.messages.produce import ProduceRequest
+from kbroker.protocol.records import Record, encode_batch
+
+from .brokers import BenchmarkFailed
+from .python_client import PythonClient, timed
+from .rows import COLD_BYTES, FAN_OUT_BYTES, Sample
+
+PRODUCE_VERSION, FETCH_VERSION = 9, 11
+SENDING = 10
+"""How many connections the rows of partitions have."""
+FETCH_BYTES = 1 << 20
+RECORD_BYTES = 200
+DELETED_TOPICS, DELETED_PARTITIONS = 10, 100
+WAIT_SECONDS = 60
+_SENTINEL = 0x1122_3344_5566_7788
+"""An offset that is looked for in an encoded request, to put others in its place."""
+
+
+Following: TypeAlias = Callable[[], bytes | bytearray | None]
+Answered: TypeAlias = Callable[[memoryview], None]
+Handlers: TypeAlias = tuple[Following, Answered]
+"""What a connection sends next, None at the end, and what is done with each answer."""
+
+
+class Asking:
+    """One connection with at most one request on its way. Answers come without their length."""
+
+    def __init__(self, address: tuple[str, int], following: Following, answered: Answered) -> None:
+        self._following = following
+        self._answered = answered
+        self._buffer = bytearray(1 << 16)
+        self._filled = 0
+        self.socket = socket.create_connection(address, timeout=WAIT_SECONDS)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def ask(self) -> bool:
+        """Send the next request; False when there is none."""
+        frame = self._following()
+        if frame is None:
+            return False
+        self.socket.sendall(frame)
+        return True
+
+    def receive(self) -> bool:
+        """Take what has come, and ask again after a whole answer; False at the end."""
+        view = memoryview(self._buffer)
+        size = self.socket.recv_into(view[self._filled :])
+        if not size:
+            raise BenchmarkFailed("a broker closed a connection")
+        self._filled += size
+        if self._filled < 4:
+            return True
+        wanted = 4 + int.from_bytes(view[:4], "big")
+        if self._filled < wanted:
+            if wanted > len(self._buffer):
+                grown = bytearray(wanted)
+                grown[: self._filled] = view[: self._filled]
+                self._buffer = grown
+            return True
+        self._answered(view[4:wanted])
+        self._filled = 0
+        return self.ask()
+
+
+class WireClient:
+    """Runs the rows against one broker, with topics that `client` makes."""
+
+    def __init__(self, client: PythonClient) -> None:
+        self._client = client
+        self._broker = client.broker
+        host, _, port = client.broker.address.partition(",")[0].rpartition(":")
+        self._address = (host, int(port))
+
+    def connections(self, count: int) -> Iterator[Sample]:
+        """Each connection sends one record, waits for its ack, sends the next."""
+        topic = self._client.create_topic(f"connections-{count}")
+        yield from self._produce(f"connections {count}", topic, count, range(1))
+
+    def partitions(self, count: int) -> Iterator[Sample]:
+        """The same over ten connections, each record to the next partition."""
+        topic = self._client.create_topic(f"partitions-{count}", count)
+        yield from self._produce(f"partitions {count}", topic, SENDING, range(count))
+        self._client.delete_topics([topic])
+
+    def readers(self, count: int) -> Iterator[Sample]:
+        """Connections that all read the same partition from its beginning."""
+        size = int(self._client.scale * FAN_OUT_BYTES / max(count, 10))
+        topic = self._client.fill(f"readers-{count}", size)
+        with timed(self._broker) as watch:
+            taken = self._read_all(topic, size, count)
+        cpu = watch.cpu_seconds / (taken / 1e9)
+        yield Sample(f"readers {count}", taken / watch.seconds / 1e6, cpu)
+
+    def deletion(self) -> Iterator[Sample]:
+        """Records at a steady rate while topics of many partitions are deleted."""
+        doomed = [
+            self._client.create_topic(f"doomed-{number}", DELETED_PARTITIONS)
+            for number in range(DELETED_TOPICS)
+        ]
+        deleting = threading.Thread(target=self._client.delete_topics, args=(doomed,))
+        yield from self._client.beside("deletion", deleting)
+
+    def cold(self) -> Iterator[Sample]:
+        """A reader of a long log that is on the disk only, beside records at a steady rate."""
+        size = int(self._client.scale * COLD_BYTES)
+        topic = self._client.fill("cold", size)
+        _forget(str(self._broker.folder))
+        seconds: list[float] = []
+
+        def read() -> None:
+            began = time.perf_counter()
+            self._read_all(topic, size, 1)
+            seconds.append(time.perf_counter() - began)
+
+        yield from self._client.beside("cold", threading.Thread(target=read))
+        yield Sample("cold read", size / seconds[0] / 1e6)
+        self._client.delete_topics([topic])
+
+    # -- the parts
+
+    def _produce(
+        self, row: str, topic: str, connections: int, partitions: Sequence[int]
+    ) -> Iterator[Sample]:
+        total = int(self._client.scale * (4000 if self._broker.durable else 16_000))
+        frames = cycle([_produce_frame(topic, index) for index in partitions])
+        left: Iterator[bytes] = iter(())
+        answers: list[bytes] = []
+
+        def sender() -> Handlers:
+            return lambda: next(left, None), lambda answer: answers.append(bytes(answer))
+
+        with self._connected(connections, sender) as streams:
+            left = islice(frames, max(len(partitions), connections))
+            _until_answered(streams)  # each connection and each partition is used once before
+            left = islice(frames, total)
+            with timed(self._broker) as watch:
+                _until_answered(streams)
+        for answer in answers:
+            _check_produced(answer)
+        yield Sample(row, total / watch.seconds / 1e3, watch.cpu_seconds / total * 1e6)
+
+    def _read_all(self, topic: str, size: int, readers: int) -> int:
+        """Read a partition with `size` bytes of values; returns how many bytes were answered."""
+        taken = 0
+
+        def reader() -> Handlers:
+            frame = bytearray(_fetch_frame(topic))
+            place = frame.index(struct.pack(">q", _SENTINEL))
+            offset, got = 0, 0
+
+            def following() -> bytearray | None:
+                if got >= size:
+                    return None
+                struct.pack_into(">q", frame, place, offset)
+                return frame
+
+            def keep(answer: memoryview) -> None:
+                nonlocal offset, got, taken
+                last, length = _last_offset(answer)
+                if not length:
+                    raise BenchmarkFailed(f"{self._broker.name} has less of {topic} than was sent")
+                offset, got, taken = last + 1, got + length, taken + length
+
+            return following, keep
+
+        with self._connected(readers, reader) as streams:
+            _until_answered(streams)
+        return taken
+
+    @contextmanager
+    def _connected(self, count: int, make: Callable[[], Handlers]) -> Iterator[list[Asking]]:
+        streams = [Asking(self._address, *make()) for _ in range(count)]
+        try:
+            yield streams
+        finally:
+            for stream in streams:
+                stream.socket.close()
+
+
+def _until_answered(streams: Sequence[Asking]) -> None:
+    """Let all of them ask until they have nothing more to ask."""
+    with closing(selectors.DefaultSelector()) as selector:
+        for stream in streams:
+            if stream.ask():
+                selector.register(stream.socket, selectors.EVENT_READ, stream)
+        while selector.get_map():
+            ready = selector.select(WAIT_SECONDS)
+            if not ready:
+                raise BenchmarkFailed("a broker does not answer")
+            for key, _ in ready:
+                if not key.data.receive():
+                    selector.unregister(key.fileobj)
+
+
+def _frame(key: ApiKey, version: int, message: object) -> bytes:
+    parts: list[Any] = list(encode_request(key, version, 1, "benchmark", message))
+    return b"".join(parts)
+
+
+def _produce_frame(topic: str, partition: int) -> bytes:
+    records = encode_batch([Record(None, bytes(RECORD_BYTES), int(time.time() * 1000))])
+    row = ProduceRequest.Partition(index=partition, records=records)
+    topics = [ProduceRequest.Topic(name=topic, partition_data=[row])]
+    message = ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=topics)
+    return _frame(ApiKey.PRODUCE, PRODUCE_VERSION, message)
+
+
+def _check_produced(answer: bytes) -> None:
+    cls = messages.response_class(ApiKey.PRODUCE)
+    response: Any = decode_response(cls, answer, PRODUCE_VERSION)[1]
+    ((row,),) = (topic.partition_responses for topic in response.responses)
+    if row.error_code:
+        raise BenchmarkFailed(f"a record was refused with error {row.error_code}")
+
+
+def _fetch_frame(topic: str) -> bytes:
+    row = FetchRequest.Partition(
+        partition=0, fetch_offset=_SENTINEL, partition_max_bytes=FETCH_BYTES
+    )
+    topics = [FetchRequest.Topic(topic=topic, partitions=[row])]
+    message = FetchRequest(max_wait_ms=500, min_bytes=1, max_bytes=FETCH_BYTES, topics=topics)
+    return _frame(ApiKey.FETCH, FETCH_VERSION, message)
+
+
+def _last_offset(answer: memoryview) -> tuple[int, int]:
+    """The last offset of the batches in an answer, and how many bytes those are, whole ones only."""
+    cls = messages.response_class(ApiKey.FETCH)
+    response: Any = decode_response(cls, answer, FETCH_VERSION)[1]
+    ((row,),) = (topic.partitions for topic in response.responses)
+    if row.error_code:
+        raise BenchmarkFailed(f"a fetch was refused with error {row.error_code}")
+    records = row.records or b""
+    position, last = 0, -1
+    while position + 61 <= len(records):
+        base, length = struct.unpack_from(">qi", records, position)
+        if position + 12 + length > len(records):
+            break
+        last = base + struct.unpack_from(">i", records, position + 23)[0]
+        position += 12 + length
+    return last, position
+
+
+def _forget(folder: str) -> None:
+    """Have the system keep nothing of these files in memory, as after a long time."""
+    os.sync()
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            descriptor = os.open(f"{parent}/{name}", os.O_RDONLY)
+            try:
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(descriptor)

@@ -8,8 +8,10 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 class StorageError(KafkaError):
     """The disk (or the memory limit) refused; a client is answered KAFKA_STORAGE_ERROR."""
 
+    code = ErrorCode.KAFKA_STORAGE_ERROR
+
     def __init__(self, message: str) -> None:
-        super().__init__(ErrorCode.KAFKA_STORAGE_ERROR, message)
+        super().__init__(self.code, message)
 
 
 class WriteRefusedError(StorageError):

@@ -24,7 +24,7 @@ from kbroker.storage.errors import StorageError
 from kbroker.text.lines import Lines
 
 from .http_client import HTTP_OK, ConnectionFailed, HttpConnection, NoAnswer, connect
-from .store import OutcomeUnknown
+from .store import OutcomeUnknown, Unreachable
 
 Message = dict[str, Any]
 
@@ -104,8 +104,7 @@ class Gateway:
         Parameters: `changes` says that it must not be done twice: no other member is asked once it
         was sent.
 
-        Raises Refusal; OutcomeUnknown for something that changes, and StorageError, when there is
-        no answer.
+        Raises Refusal; OutcomeUnknown for something that changes, and Unreachable, when there is none.
         """
         reason = ""
         for _ in self._endpoints:
@@ -118,7 +117,7 @@ class Gateway:
                 reason = await self._next(asked, error)
                 if changes and not isinstance(error, ConnectionFailed):
                     raise OutcomeUnknown(f"etcd gave no answer: {reason}") from error
-        raise StorageError(f"no member of etcd answers: {reason}")
+        raise Unreachable(f"no member of etcd answers: {reason}")
 
     @asynccontextmanager
     async def stream(self, path: str, message: Message) -> AsyncIterator[Results]:

@@ -10,7 +10,7 @@ import trio
 
 from kbroker.storage.errors import StorageError
 
-from .store import Document, Entry, Lease, OutcomeUnknown, Snapshot, Watcher
+from .store import Document, Entry, Lease, OutcomeUnknown, Snapshot, Unreachable, Watcher
 from .store_link import Link, LinkBroken, Message, change_of
 from .timed_lease import TimedLease
 from .watchers import Watchers
@@ -99,10 +99,10 @@ class RemoteStore:
     async def ask(self, message: Message) -> Message:
         """Ask for something, and return the answer.
 
-        Raises OutcomeUnknown when the connection ends meanwhile, and StorageError.
+        Raises OutcomeUnknown when the connection ends meanwhile, Unreachable, and StorageError.
         """
         if self._is_gone:
-            raise StorageError(GONE)
+            raise Unreachable(GONE)
         number = next(self._numbers)
         asked = self._asked[number] = _Asked()
         try:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
+from kbroker.protocol.errors import ErrorCode
 from kbroker.storage.errors import StorageError
 
 Document = dict[str, Any]
@@ -52,7 +53,13 @@ class Change(NamedTuple):
 Watcher = Callable[[Change], None]
 
 
-class OutcomeUnknown(StorageError):
+class Unreachable(StorageError):
+    """The store cannot be asked now; a client is answered REQUEST_TIMED_OUT, and may try again."""
+
+    code = ErrorCode.REQUEST_TIMED_OUT
+
+
+class OutcomeUnknown(Unreachable):
     """No answer came: what was asked for may have been done, or may be done later, or never.
 
     Only a later transaction that succeeds on the same keys shows that this one can no longer be

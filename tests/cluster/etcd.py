@@ -128,8 +128,8 @@ class Etcd:
     def resume(self, number: int) -> None:
         self._processes[number].send_signal(signal.SIGCONT)
 
-    def restart(self, number: int) -> None:
-        self._processes[number] = self._launch(self._commands[number])
+    def restart(self, number: int, *options: str) -> None:
+        self._processes[number] = self._launch([*self._commands[number], *options])
 
     def stop(self) -> None:
         for process in self._processes:

@@ -1,0 +1,181 @@
+"""The examples for containers: what compose and Kubernetes would run, with the settings they would give."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+
+from ..ports import free_ports
+from .commands import consume, is_healthy, kbroker, produce, wait_until
+from .deployed import EXAMPLES, Deployed, Members, replaced
+
+COMPOSE = EXAMPLES / "compose/compose.yaml"
+KUBERNETES = EXAMPLES / "kubernetes"
+BROKERS = 3
+
+
+class Container(NamedTuple):
+    """What is run: settings and the words of a command; `probe` says whether the broker is ready."""
+
+    environment: Mapping[str, str]
+    words: Sequence[str] = ()
+    probe: Sequence[str] = ()
+
+
+def composed() -> tuple[list[Container], list[Container]]:
+    """The members of etcd and the brokers of compose.yaml."""
+    services = yaml.safe_load(COMPOSE.read_text())["services"]
+    members, brokers = [], []
+    for name, service in services.items():
+        environment = {key: str(value) for key, value in service["environment"].items()}
+        if name.startswith("etcd"):
+            members.append(Container(environment))
+        else:
+            _, program, *probe = service["healthcheck"]["test"]
+            assert program == "kbroker"
+            brokers.append(Container(environment, service["command"], probe))
+    return members, brokers
+
+
+def pods(manifest: str) -> list[Container]:
+    """The containers of a StatefulSet, with what Kubernetes puts into their environment."""
+    documents = yaml.safe_load_all((KUBERNETES / manifest).read_text())
+    (found,) = (each for each in documents if each["kind"] == "StatefulSet")
+    (container,) = found["spec"]["template"]["spec"]["containers"]
+    probe = container["readinessProbe"].get("exec", {}).get("command", ["kbroker"])
+    assert probe[0] == "kbroker"
+    return [
+        Container(
+            _environment(found["metadata"]["name"], index, container["env"]),
+            container.get("args", ()),
+            probe[1:],
+        )
+        for index in range(found["spec"]["replicas"])
+    ]
+
+
+def _environment(name: str, index: int, rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    fields = {
+        "metadata.name": f"{name}-{index}",
+        "metadata.namespace": "default",
+        "metadata.labels['apps.kubernetes.io/pod-index']": str(index),
+    }
+    known: dict[str, str] = {}
+    for row in rows:
+        if "value" in row:
+            value = re.sub(r"\$\((\w+)\)", lambda found: known[found[1]], row["value"])
+        else:
+            value = fields[row["valueFrom"]["fieldRef"]["fieldPath"]]
+        known[row["name"]] = value
+    return known
+
+
+@contextmanager
+def running(
+    members: Sequence[Container], brokers: Sequence[Container], folder: Path
+) -> Iterator[list[Deployed]]:
+    """All of it, each on ports and in a folder of its own."""
+    here = addresses([*members, *brokers])
+    etcd = Members(
+        placed(each.environment, here) | {"ETCD_DATA_DIR": str(folder / f"etcd-{number}")}
+        for number, each in enumerate(members)
+    )
+    deployed = [
+        _broker(each, here, folder / f"broker-{number}") for number, each in enumerate(brokers)
+    ]
+    try:
+        for broker in deployed:
+            broker.start()
+        yield deployed
+    finally:
+        for broker in deployed:
+            broker.kill()
+        etcd.stop()
+
+
+def _broker(container: Container, here: Mapping[str, str], data: Path) -> Deployed:
+    settings = container.environment
+    told = settings.get("KBROKER_CFG_ADVERTISED_LISTENERS") or settings["KBROKER_ADVERTISE"]
+    address = here[named(told)[-1]]
+    port = {} if "KBROKER_CFG_LISTENERS" in settings else {"KBROKER_PORT": address.split(":")[1]}
+    words = [word.replace("/data", str(data)) for word in container.words]
+    bootstrap = {
+        "KBROKER_BOOTSTRAP": address
+    }  # commands are given none: theirs is the default port
+    return Deployed(address, words, placed(settings, here) | port | bootstrap)
+
+
+def named(text: str) -> list[str]:
+    """The addresses with the name of a host."""
+    return re.findall(r"[a-z][\w.-]*:\d+", text)
+
+
+def addresses(containers: Sequence[Container]) -> dict[str, str]:
+    """Each address that settings name, and which one it is here."""
+    found = {
+        it for each in containers for value in each.environment.values() for it in named(value)
+    }
+    first = free_ports(len(found))
+    return {address: f"127.0.0.1:{first + number}" for number, address in enumerate(sorted(found))}
+
+
+LISTENING = {
+    "ETCD_LISTEN_PEER_URLS": "ETCD_INITIAL_ADVERTISE_PEER_URLS",
+    "ETCD_LISTEN_CLIENT_URLS": "ETCD_ADVERTISE_CLIENT_URLS",
+    "KBROKER_CFG_LISTENERS": "KBROKER_CFG_ADVERTISED_LISTENERS",
+}
+"""Where a container listens, and as what that is known to the others."""
+
+
+def placed(settings: Mapping[str, str], here: Mapping[str, str]) -> dict[str, str]:
+    """Settings with the addresses of this machine."""
+    own: dict[str, str] = {}
+    for listening, told in LISTENING.items():
+        everywhere = re.findall(r"0\.0\.0\.0:\d+", settings.get(listening, ""))
+        known = (here[name] for name in named(settings.get(told, "")))
+        own.update(zip(everywhere, known, strict=True))
+    return replaced(settings, {**here, **own})
+
+
+def _is_ready(broker: Deployed, probe: Sequence[str]) -> bool:
+    return broker.run(probe).returncode == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["compose", "kubernetes"])
+def test_brokers_replicate_and_are_upgraded_one_after_the_other(kind: str, tmp_path: Path) -> None:
+    """As an upgrade does it: the next one when the probe of the one before says that it is ready."""
+    if kind == "compose":
+        members, brokers = composed()
+    else:
+        members, brokers = pods("etcd.yaml"), pods("kbroker.yaml")
+    assert (len(members), len(brokers)) == (3, BROKERS)
+    with running(members, brokers, tmp_path) as deployed:
+        kbroker(deployed[0].address, "topic", "create", "orders", "--partitions", "6")
+        described = kbroker(deployed[1].address, "topic", "describe", "orders")
+        assert "replicas=3" in described
+        for number, (broker, container) in enumerate(zip(deployed, brokers, strict=True)):
+            other = deployed[number - 1].address
+            produce(other, 100 * number, 100 * number + 50)
+            broker.terminate()
+            assert not is_healthy(other)
+            produce(other, 100 * number + 50, 100 * number + 100)
+            broker.start()
+            wait_until(partial(_is_ready, broker, container.probe))
+        assert consume(deployed[0].address) == [*range(100 * BROKERS)]
+
+
+@pytest.mark.parametrize("manifest", ["etcd.yaml", "kbroker.yaml"])
+def test_the_manifests_keep_the_schema_of_kubernetes(manifest: str) -> None:
+    command = [sys.executable, "-m", "kubernetes_validate", "--strict", str(KUBERNETES / manifest)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

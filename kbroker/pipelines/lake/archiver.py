@@ -94,15 +94,15 @@ class Archiver:
         """The same, by batch."""
         self._idle = threading.Lock()
         self._folder = conf.lake / PRIVATE / conf.topic
+        self._brokers = Brokers(conf.bootstrap, conf.options)
         self._lock = take_lock(conf.lake, conf.topic)
         try:
-            self._brokers = Brokers(conf.bootstrap, conf.options)
             self._commits = Commits(conf.lake, conf.topic)
             self._merges = Merges(conf.lake, conf.topic)
             self._settle()
             self._values = self._find_values()
         except BaseException:
-            self._lock.release()
+            self.close()
             raise
 
     @property
@@ -134,7 +134,8 @@ class Archiver:
         return query
 
     def close(self) -> None:
-        """Give the lock back, when no query was started."""
+        """Give the lock back; by itself when a query ends that was started."""
+        self._brokers.close()
         self._lock.release()
 
     def wait(self) -> None:
@@ -149,7 +150,7 @@ class Archiver:
             pass
         finally:
             self.wait()
-            self._lock.release()
+            self.close()
 
     def _source_options(self) -> dict[str, str]:
         conf = self.conf

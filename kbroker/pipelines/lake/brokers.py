@@ -25,7 +25,7 @@ class Topic:
 
 
 class Brokers:
-    """Asks a cluster."""
+    """Asks a cluster. Call `close` at the end: until then it looks for brokers that are gone."""
 
     def __init__(self, bootstrap: str, options: Mapping[str, str]) -> None:
         """`options` are those of Spark's source; the ones that begin with ``kafka.`` count here."""
@@ -36,6 +36,10 @@ class Brokers:
         settings |= client_settings(options)
         # What it cannot reach is told by what it raises.
         self._admin = AdminClient(settings, logger=_silent())
+
+    def close(self) -> None:
+        """End the connections. Who holds this, as Spark does for ever, holds no client any more."""
+        del self._admin
 
     def names(self) -> list[str]:
         """The topics there are, without those that are the brokers' own.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -167,3 +168,26 @@ def test_records_of_any_time(
     )
     assert replayed.exit_code == 0, replayed.output
     assert [record.timestamp for record in broker.records("again")] == dated
+
+
+def test_no_client_goes_on_when_a_query_has_ended(
+    spark: SparkSession, broker: LocalBroker, tmp_path: Path
+) -> None:
+    """It would look for a broker that is gone, at a port that somebody else has by then."""
+    produce(broker, "t", [{"a": 1}])
+    before = clients()
+    archiver = archive(spark, conf_of(broker, tmp_path, "t"))
+    ends_at = time.monotonic() + 30
+    while clients() > before:
+        assert time.monotonic() < ends_at
+        time.sleep(0.05)
+    assert archiver.counts.records == 1
+
+
+def clients() -> int:
+    """How many clients of librdkafka there are in this process: each has one main thread.
+
+    None where there is no /proc.
+    """
+    names = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
+    return names.count("rdk:main\n")

@@ -5,11 +5,13 @@ from __future__ import annotations
 import errno
 import logging
 import math
+import random
 import socket
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import trio
 
@@ -27,6 +29,9 @@ logger = logging.getLogger(__name__)
 LOOPBACK = ("127.0.0.1", "::1")
 LOOPBACK_NAMES = ("localhost", *LOOPBACK)
 BIND_TRIES = 20
+FIRST_PORT, LAST_PORT = 14_000, 32_768
+"""Where a free port is looked for. What systems give to whoever connects begins at the second one, or
+above."""
 REAP_SECONDS = 0.5
 DRAIN_SECONDS = 0.005
 _SHARING = getattr(socket, "SO_EXCLUSIVEADDRUSE", socket.SO_REUSEADDR)
@@ -87,18 +92,43 @@ async def _bind(listener: Listener) -> list[trio.socket.SocketType]:
 
     Raises CannotListen.
     """
-    if listener.host not in LOOPBACK_NAMES:
-        return await _open(listener.host, listener.port)
+    if listener.port:
+        return await _bind_at(listener.host, listener.port, named=True)
+    failed: CannotListen | None = None
     for _ in range(BIND_TRIES):
-        first = await _open(LOOPBACK[0], listener.port)
-        port = first[0].getsockname()[1]
         try:
-            return first + await _open(LOOPBACK[1], port)
-        except CannotListen:
-            if listener.port or not _has_ipv6():
-                return first
-            first[0].close()  # the kernel's choice is free in one family only: again
-    raise CannotListen("found no port that is free on 127.0.0.1 and ::1; name one with --port")
+            return await _bind_at(listener.host, draw_port(), named=False)
+        except CannotListen as error:
+            failed = error
+    assert failed is not None
+    raise failed
+
+
+def draw_port() -> int:
+    """A port that may be free, and is none of those that the system gives to whoever connects.
+
+    So nobody else gets it while its broker is down: the broker can come back there, and clients that
+    still look for it meet nobody else. 0 where the system has hardly any other ports.
+    """
+    try:
+        last = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except OSError:
+        last = LAST_PORT
+    # Not the generator of the process: tests may have given that a seed.
+    return random.SystemRandom().randrange(FIRST_PORT, last) if last > 2 * FIRST_PORT else 0
+
+
+async def _bind_at(host: str, port: int, *, named: bool) -> list[trio.socket.SocketType]:
+    if host not in LOOPBACK_NAMES:
+        return await _open(host, port, named=named)
+    first = await _open(LOOPBACK[0], port, named=named)
+    try:
+        return first + await _open(LOOPBACK[1], first[0].getsockname()[1], named=named)
+    except CannotListen:
+        if named or not _has_ipv6():
+            return first
+        first[0].close()  # it is free in one family only
+        raise
 
 
 def _has_ipv6() -> bool:
@@ -110,8 +140,11 @@ def _has_ipv6() -> bool:
     return True
 
 
-async def _open(host: str, port: int) -> list[trio.socket.SocketType]:
-    """Sockets that are bound to an address, one for each family that it has here."""
+async def _open(host: str, port: int, *, named: bool) -> list[trio.socket.SocketType]:
+    """Sockets that are bound to an address, one for each family that it has here.
+
+    A port that was not `named` is not shared with anybody who has just taken it as well.
+    """
     opened: list[trio.socket.SocketType] = []
     try:
         for family, kind, protocol, _, address in await trio.socket.getaddrinfo(
@@ -119,10 +152,13 @@ async def _open(host: str, port: int) -> list[trio.socket.SocketType]:
         ):
             each = trio.socket.socket(family, kind, protocol)
             opened.append(each)
-            each.setsockopt(socket.SOL_SOCKET, _SHARING, 1)
             if family == socket.AF_INET6:
                 each.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            if named:
+                each.setsockopt(socket.SOL_SOCKET, _SHARING, 1)
             await each.bind(address)
+            if not named and _SHARING == socket.SO_REUSEADDR:
+                each.setsockopt(socket.SOL_SOCKET, _SHARING, 1)  # for a later start at this port
     except OSError as error:
         for each in opened:
             each.close()

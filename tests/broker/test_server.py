@@ -18,12 +18,21 @@ import trio
 from kbroker.broker import open_broker
 from kbroker.client.endpoint import Endpoint
 from kbroker.config import BrokerConfig
-from kbroker.net.server import CannotListen, Listener, bind_all
+from kbroker.net.server import (
+    FIRST_PORT,
+    LAST_PORT,
+    CannotListen,
+    Listener,
+    bind_all,
+    close_all,
+    draw_port,
+)
 from kbroker.node.node import Node
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
 
 from ..brokers import Start, started
+from ..ports import free_ports
 from ..wire import (
     ANSWER_SECONDS,
     LATEST,
@@ -408,3 +417,36 @@ async def test_a_start_that_fails_leaves_no_listener_behind(
         socket.create_connection(("127.0.0.1", port)),
     ):
         pass
+
+
+# -- free ports
+
+
+async def test_a_free_port_is_one_that_no_client_is_given() -> None:
+    """It stays free while its broker is down."""
+    async with started() as broker, connected(broker.endpoint) as wire:
+        port, client_port = broker.endpoint[1], wire.stream.socket.getsockname()[1]
+    if draw_port():  # else this system gives nearly all ports to clients
+        assert FIRST_PORT <= port < min(client_port, LAST_PORT)
+
+
+async def test_a_port_that_somebody_has_is_not_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with started() as first, started() as second:
+        taken = [first.endpoint[1], second.endpoint[1]]
+        free = free_ports(1)
+        ports = iter([*taken, free])
+        monkeypatch.setattr("kbroker.net.server.draw_port", lambda: next(ports))
+        async with started() as third, connected(third.endpoint) as wire:
+            assert third.endpoint[1] == free
+            assert await wire.works()
+
+
+async def test_two_that_draw_the_same_port_do_not_share_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Linux lets several bind it as long as none of them listens, if they say that they share."""
+    ports = iter([free := free_ports(2), free, free + 1])
+    monkeypatch.setattr("kbroker.net.server.draw_port", lambda: next(ports))
+    listener = Listener("PLAINTEXT", "127.0.0.1", 0)
+    first, second = [await bind_all([listener]) for _ in range(2)]
+    assert [bound[0][1].getsockname()[1] for bound in (first, second)] == [free, free + 1]
+    for bound in (first, second):
+        close_all(bound)

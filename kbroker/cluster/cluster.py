@@ -28,6 +28,7 @@ from .election import (
     resign,
     without_leader,
 )
+from .features import INITIAL, check_levels
 from .keys import (
     CONFIGS,
     FEATURES,
@@ -82,7 +83,8 @@ def _check_same(stored: str, cluster_id: str | None) -> None:
 async def founded(store: MetadataStore, cluster_id: str | None) -> str:
     """The id of the cluster in a store; one that is empty becomes a new cluster, of this id.
 
-    Raises StorageError: its metadata is on its way to another store, or of a newer format.
+    Raises StorageError: its metadata is on its way to another store, of a newer format, or it runs
+    features that are not known here.
     """
     meta = await entry_at(store, META)
     if meta is None:
@@ -94,7 +96,10 @@ async def founded(store: MetadataStore, cluster_id: str | None) -> str:
         wanted = cluster_id or random_cluster_id()
         # Of several nodes that begin at once, one is first.
         await store.transact(
-            {META: {"cluster_id": wanted, "format": METADATA_FORMAT}},
+            {
+                META: {"cluster_id": wanted, "format": METADATA_FORMAT},
+                FEATURES: dict(INITIAL),
+            },
             compares={META: ABSENT},
             cause="new cluster",
         )
@@ -102,6 +107,9 @@ async def founded(store: MetadataStore, cluster_id: str | None) -> str:
         assert meta is not None
     if meta.value.get("format", 1) > METADATA_FORMAT:
         raise StorageError("a newer kbroker made this cluster's metadata; start that one")
+    features = await entry_at(store, FEATURES)
+    if features is not None:
+        check_levels(features.value)
     return str(meta.value["cluster_id"])
 
 
@@ -606,10 +614,14 @@ class Cluster(ClusterView):
         alone = [await self.resign([each], node_id, epoch=epoch, cause=cause) for each in leavings]
         return [*chain.from_iterable(alone)]
 
-    async def finalize_features(self, levels: dict[str, int], *, cause: str) -> None:
-        """Let the cluster run these features at these levels, all others not at all."""
+    async def finalize_features(self, levels: dict[str, int], *, revision: int, cause: str) -> bool:
+        """Let the cluster run these features at these levels, all others not at all.
+
+        Returns False when since `revision` they have changed, or a node has come that supports others.
+        """
         running = {name: level for name, level in levels.items() if level}
-        await self._transact({FEATURES: running}, compares={}, cause=cause)
+        compares = {FEATURES: revision}
+        return await self._transact({FEATURES: running}, compares=compares, cause=cause)
 
     @property
     def next_producer_id(self) -> int:

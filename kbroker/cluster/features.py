@@ -1,15 +1,19 @@
 """Features: what changes for a whole cluster at once, when all its nodes can do it (KIP-584).
 
-A node *supports* levels of a feature, the cluster *finalizes* one of them. Clients look at the
-finalized levels before they use what depends on them, so a feature stands here only when it works.
+A node *supports* levels of a feature, the cluster *finalizes* one of them: a level that each of its
+nodes supports, also those that are down. A node that does not support it does not start. So versions of
+kbroker that differ run together, and what only the newer one knows is used when the last older one is
+gone and somebody says so. Clients look at the finalized levels before they use what depends on them, so
+a feature stands here only when it works.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 
 from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.storage.errors import StorageError
 
 METADATA_VERSION = "metadata.version"
 TRANSACTION_VERSION = "transaction.version"
@@ -23,7 +27,28 @@ of `transaction.version`: with 2 they follow KIP-890.
 """
 
 INITIAL: Mapping[str, int] = {name: levels[-1] for name, levels in SUPPORTED.items()}
-"""What a cluster runs until somebody finalizes something else."""
+"""What a new cluster runs until somebody finalizes something else."""
+
+Ranges = Mapping[str, Sequence[int]]
+"""The lowest and the highest level of each feature that a node supports."""
+
+UNSAID: Ranges = {METADATA_VERSION: [30, 30], TRANSACTION_VERSION: [0, 2]}
+"""Of nodes that said nothing yet; clusters of those run the highest levels."""
+
+
+def supported() -> Ranges:
+    """What this version of kbroker supports, as nodes tell each other."""
+    return {name: [levels[0], levels[-1]] for name, levels in SUPPORTED.items()}
+
+
+def check_levels(finalized: Mapping[str, int]) -> None:
+    """Raise StorageError when this version of kbroker cannot be a part of a cluster."""
+    for name, level in finalized.items():
+        if level not in SUPPORTED.get(name, range(0)):
+            raise StorageError(
+                f"the cluster runs {name} at level {level}, which this kbroker does not know; start "
+                f"a newer one, or downgrade the cluster before: kafka-features downgrade --feature {name}"
+            )
 
 
 class UpdateType(IntEnum):
@@ -34,10 +59,18 @@ class UpdateType(IntEnum):
     UNSAFE_DOWNGRADE = 3
 
 
-def check_update(finalized: Mapping[str, int], name: str, level: int, update_type: int) -> None:
+def check_update(
+    finalized: Mapping[str, int],
+    nodes: Mapping[int, Ranges],
+    name: str,
+    level: int,
+    update_type: int,
+) -> None:
     """Raise what keeps a feature from being finalized at `level`.
 
-    Raises KafkaError: INVALID_UPDATE_VERSION, INVALID_REQUEST.
+    Parameters: `nodes` are what all nodes of the cluster support, by id.
+
+    Raises KafkaError: INVALID_UPDATE_VERSION.
     """
     if update_type not in tuple(UpdateType):
         raise KafkaError(
@@ -55,6 +88,13 @@ def check_update(finalized: Mapping[str, int], name: str, level: int, update_typ
             ErrorCode.INVALID_UPDATE_VERSION,
             f"{name}: level {level}, but only {levels[0]} to {levels[-1]} can be run",
         )
+    for node_id, ranges in nodes.items():
+        low, high = ranges.get(name, (0, 0))
+        if not low <= level <= high:
+            raise KafkaError(
+                ErrorCode.INVALID_UPDATE_VERSION,
+                f"{name}: level {level}, but node {node_id} can run {low} to {high} only",
+            )
     current = finalized.get(name, 0)
     if level < current and update_type == UpdateType.UPGRADE:
         raise KafkaError(

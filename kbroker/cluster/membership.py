@@ -19,7 +19,8 @@ from kbroker.storage.errors import StorageError
 
 from . import Cluster, NodesChanged, PartitionChange, Registration, TopicsChanged
 from .election import withdraw
-from .keys import CONTROLLER_ALIVE, live_key, node_key, ready_key
+from .features import check_levels, supported
+from .keys import CONTROLLER_ALIVE, FEATURES, live_key, node_key, ready_key
 from .registrations import NO_EPOCH, KnownNode
 from .store import ABSENT, Document, Lease
 
@@ -210,14 +211,16 @@ class Membership:
         return await self._cluster.grant(seconds, holder=f"node {self.node_id}")
 
     async def _remember(self, *, clean_epoch: BrokerEpoch) -> None:
-        """Write what outlives this run, unless it stands there already."""
+        """Write what outlives this run, unless it stands there already. Raises StorageError."""
         while True:
+            check_levels(self._cluster.features)
             before = self._known
             after = before._replace(
                 directories={**self._lost, **self._directories},
                 cordoned=self._cordoned,
                 clean_epoch=clean_epoch,
                 rack=self._config.rack,
+                features=supported(),
             )
             if after == before and before.revision != ABSENT:
                 return
@@ -226,7 +229,12 @@ class Membership:
             if clean_epoch != NO_EPOCH:
                 cause = f"node {self.node_id} ended in order"
             puts: dict[str, Document | None] = {key: after.to_document()}
-            if await self._cluster.transact(puts, compares={key: before.revision}, cause=cause):
+            compares = {key: before.revision}
+            if before.revision == ABSENT or after.features != before.features:
+                # Who finalizes a level at this moment has to look again: what this node supports.
+                puts[FEATURES] = self._cluster.features
+                compares[FEATURES] = self._cluster.features_revision
+            if await self._cluster.transact(puts, compares=compares, cause=cause):
                 return
 
     async def _put_live(self) -> BrokerEpoch:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from kbroker.client.endpoint import Endpoint
 from kbroker.protocol.schema import BrokerEpoch
 
+from .features import UNSAID, Ranges
 from .keys import CONTROLLER, CONTROLLER_ALIVE, LIVE, NODES, READY
 from .store import ABSENT, Document, Entry
 
@@ -45,13 +46,14 @@ class KnownNode(NamedTuple):
 
     `directories` are its data folders at its last start, id and path. `clean_epoch` is the broker
     epoch of its last run if that ended in order, else -1. A node that is `cordoned` takes no new
-    partitions (KIP-1066).
+    partitions (KIP-1066). `features` are the levels that it can run.
     """
 
     directories: Mapping[str, str] = MappingProxyType({})
     cordoned: bool = False
     clean_epoch: BrokerEpoch = NO_EPOCH
     rack: str | None = None
+    features: Ranges = MappingProxyType(UNSAID)
     revision: int = ABSENT
 
     @classmethod
@@ -62,6 +64,7 @@ class KnownNode(NamedTuple):
             value.get("cordoned", False),
             value.get("clean", NO_EPOCH),
             value.get("rack"),
+            value.get("features", UNSAID),
             entry.revision,
         )
 
@@ -71,6 +74,7 @@ class KnownNode(NamedTuple):
             "cordoned": self.cordoned,
             "clean": self.clean_epoch,
             "rack": self.rack,
+            "features": dict(self.features),
         }
 
 

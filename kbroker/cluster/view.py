@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
-from .features import INITIAL
+from .features import UNSAID
 from .keys import (
     CONFIGS,
     FEATURES,
@@ -79,8 +79,9 @@ class ClusterView:
         self.registrations = Registrations()
         self.default_min_in_sync = 1
         """The min.insync.replicas of topics that have none of their own: what a node says."""
-        self.features: dict[str, int] = dict(INITIAL)
+        self.features = {name: levels[-1] for name, levels in UNSAID.items()}
         """Finalized levels (KIP-584)."""
+        self.features_revision = ABSENT
         self.strays: set[str] = set()
         """The keys of partitions whose topics are deleted."""
         self.changes_seen = 0
@@ -301,7 +302,7 @@ class ClusterView:
             self._next_producer_id = int(entry.value["next"])
             self._producer_ids_revision = entry.revision
         elif entry is not None and key == FEATURES:
-            self.features = dict(entry.value)
+            self.features, self.features_revision = dict(entry.value), entry.revision
         else:
             return self.registrations.put(key, entry)
         return None

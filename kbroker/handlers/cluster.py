@@ -245,24 +245,33 @@ async def update_features(ctx: Context, request: UpdateFeaturesRequest) -> Updat
     Versions: 0 has a flag for downgrades, 1 a type and validate_only (KIP-778); 2 answers no rows.
     """
     cluster = ctx.node.cluster
-    levels = dict(cluster.features)
-    async for update in ctx.turn.each(request.feature_updates):
+    cause = f"UpdateFeatures by {ctx.client_id}"
+    while True:
+        revision = cluster.features_revision
         try:
-            check_update(
-                cluster.features,
-                update.feature,
-                update.max_version_level,
-                _update_type(ctx, update),
-            )
+            levels = await _updated_levels(ctx, request)
         except KafkaError as error:
             return UpdateFeaturesResponse(error_code=error.code, error_message=error.message)
-        levels[update.feature] = update.max_version_level
-    if not request.validate_only and levels != cluster.features:
-        await cluster.finalize_features(levels, cause=f"UpdateFeatures by {ctx.client_id}")
+        if request.validate_only or levels == cluster.features:
+            break
+        if await cluster.finalize_features(levels, revision=revision, cause=cause):
+            break
     named = dict.fromkeys(update.feature for update in request.feature_updates)
     return UpdateFeaturesResponse(
         results=[UpdateFeaturesResponse.Feature(feature=feature) for feature in named]
     )
+
+
+async def _updated_levels(ctx: Context, request: UpdateFeaturesRequest) -> dict[str, int]:
+    """All features at the levels that they are to have. Raises KafkaError."""
+    cluster = ctx.node.cluster
+    levels = dict(cluster.features)
+    nodes = {each: known.features for each, known in cluster.registrations.known.items()}
+    async for update in ctx.turn.each(request.feature_updates):
+        kind = _update_type(ctx, update)
+        check_update(cluster.features, nodes, update.feature, update.max_version_level, kind)
+        levels[update.feature] = update.max_version_level
+    return levels
 
 
 def _update_type(ctx: Context, update: UpdateFeaturesRequest.Feature) -> int:

@@ -9,6 +9,7 @@ left out, because the clients of a test share the loop with its broker.
 from __future__ import annotations
 
 import gc
+import math
 import os
 import time
 from collections.abc import Iterator
@@ -25,7 +26,29 @@ TURN_SECONDS_MAX = 0.1
 
 
 STOLEN_SECONDS = 0.005
-"""How old what is known of the time taken by the host may be when a step begins."""
+"""How old what is known of the time taken by the host may be when something begins."""
+
+
+class ThreadTime:
+    """Processor time of the thread, without what the host took away meanwhile."""
+
+    def __init__(self) -> None:
+        self._looked_at = -math.inf
+        self.begin()
+
+    def begin(self) -> None:
+        """What is measured begins now."""
+        now = time.monotonic()
+        if now - self._looked_at > STOLEN_SECONDS:
+            self._looked_at, self._stolen = now, stolen_seconds()
+        self._began = time.thread_time()
+
+    def longer_than(self, seconds: float) -> float | None:
+        """How much went by since, in seconds, if it was more than these."""
+        took = time.thread_time() - self._began
+        if took > seconds:
+            took -= stolen_seconds() - self._stolen
+        return took if took > seconds else None
 
 
 class LongestStep(trio.abc.Instrument):
@@ -38,24 +61,16 @@ class LongestStep(trio.abc.Instrument):
         self.seconds = 0.0
         self.task = ""
         self.steps = 0
-        self._began = 0.0
-        self._stolen = 0.0
-        self._looked_at = 0.0
+        self._time = ThreadTime()
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
-        now = time.monotonic()
-        if now - self._looked_at > STOLEN_SECONDS:
-            self._looked_at, self._stolen = now, stolen_seconds()
-        self._began = time.thread_time()
+        self._time.begin()
 
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
         if not task.name.startswith(OF_BROKER):
             return
         self.steps += 1
-        took = time.thread_time() - self._began
-        if took > self.seconds:
-            took -= stolen_seconds() - self._stolen
-        if took > self.seconds:
+        if took := self._time.longer_than(self.seconds):
             self.seconds, self.task = took, task.name
 
     def __str__(self) -> str:

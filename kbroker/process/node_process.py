@@ -22,11 +22,11 @@ from kbroker.runtime.descriptors import raise_limit
 from kbroker.runtime.log_output import set_up_logging
 from kbroker.text.lines import Lines
 
-from .collecting import GC_THRESHOLDS, spare_collector
 from .declared import declare
 from .errors import StartFailed, cause_of, text_of
 from .facts import facts_of
 from .flags import load_settings
+from .interpreter import set_up_interpreter, spare_collector
 from .listeners import configured_listeners
 from .node_words import DECLARE, Declared, Joined, NodeOrder, Refused, tell
 from .options import ServeOptions
@@ -40,7 +40,7 @@ def main() -> None:
     order: NodeOrder = pickle.loads(Path(sys.argv[1]).read_bytes())
     set_up_logging(order.options.log_levels, order.options.log_format)
     raise_limit()
-    gc.set_threshold(*GC_THRESHOLDS)
+    set_up_interpreter()
     gc.disable()  # until it is ready: what a start makes stays
     try:
         trio.run(_run, order, strict_exception_groups=True)

@@ -27,11 +27,11 @@ from kbroker.runtime.descriptors import raise_limit
 from kbroker.runtime.log_output import set_up_logging
 from kbroker.storage.naming import META_PROPERTIES
 
-from .collecting import GC_THRESHOLDS, spare_collector
 from .declared import declare
 from .errors import StartFailed, cause_of, text_of
 from .facts import NodeFacts, banner_lines, facts_of_all, ready_event
 from .flags import kafka_environment, load_settings
+from .interpreter import set_up_interpreter, spare_collector
 from .listeners import configured_listeners
 from .options import ServeOptions
 
@@ -61,7 +61,7 @@ def run_server(options: ServeOptions) -> None:
     except ValueError as error:
         raise StartFailed(str(error)) from None
     raise_limit()
-    gc.set_threshold(*GC_THRESHOLDS)
+    set_up_interpreter()
     gc.disable()  # until it is ready: what a start makes stays
     try:
         trio.run(_Serving(options).run, strict_exception_groups=True)

@@ -24,16 +24,32 @@ def seconds_of(*took: float) -> Iterator[float]:
         yield now
 
 
-async def test_a_disk_that_becomes_slow_holds_up_nobody_for_long() -> None:
-    timer = seconds_of(0.0001, 0.0001, 0.01, 0.01, 0.0001)
+async def places(*took: float) -> str:
+    """Where work that takes so long is done: L for the event loop, t for a thread."""
+    timer = seconds_of(*took)
     work = DiskWork(timer=lambda: next(timer))
-    assert [await work.run(is_in_loop) for _ in range(5)] == [True, True, True, False, False]
+    return "".join(["L" if await work.run(is_in_loop) else "t" for _ in took])
 
 
-async def test_a_disk_that_is_fast_again_needs_no_thread() -> None:
-    timer = seconds_of(0.01, *[0.0001] * 12)
-    work = DiskWork(timer=lambda: next(timer))
-    assert [await work.run(is_in_loop) for _ in range(13)] == [True, *[False] * 2, *[True] * 10]
+FAST, SLOW, STALLED = 0.0001, 0.01, 0.1
+
+
+async def test_a_slow_disk_holds_up_the_loop_more_and_more_rarely() -> None:
+    assert await places(*[SLOW] * 16) == "LtLttLttttLttttt"
+    assert (await places(*[SLOW] * 1000)).count("L") < 25
+
+
+async def test_a_disk_that_stalled_once_needs_no_thread_for_long() -> None:
+    assert await places(FAST, SLOW, *[FAST] * 5) == "LLtLLLL"
+
+
+async def test_a_loop_that_is_busy_does_not_look_like_a_slow_disk() -> None:
+    """In a thread it takes long because the loop has the interpreter."""
+    assert await places(SLOW, 0.04, FAST, FAST) == "LtLL"
+
+
+async def test_a_stalled_disk_is_not_tried_in_the_loop() -> None:
+    assert await places(SLOW, *[STALLED] * 10, SLOW, FAST) == "L" + "t" * 11 + "L"
 
 
 async def test_work_is_done_in_a_thread_when_that_is_said() -> None:

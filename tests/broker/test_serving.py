@@ -18,10 +18,11 @@ import pytest
 import trio
 
 from kbroker.folders.growth import grow
-from kbroker.process.collecting import GC_THRESHOLDS
 from kbroker.process.facts import SIZED_MAX
+from kbroker.process.interpreter import GC_THRESHOLDS, SWITCH_SECONDS
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages.configs import DescribeConfigsRequest
+from kbroker.runtime.slices import TURN_SECONDS
 from kbroker.storage.files import OsFiles
 
 from ..wire import (
@@ -315,3 +316,14 @@ def test_a_collection_of_what_is_new_looks_at_few_objects() -> None:
     assert len(made) == 600_000
     assert len(seen) > 10
     assert max(seen) < 4 * GC_THRESHOLDS[0] <= 100_000
+
+
+def test_threads_wait_less_for_the_interpreter_than_a_turn_is_long() -> None:
+    """Else one begins to wait anew at the end of each turn: of 300 ms for a sync, all was this."""
+    script = (
+        "import sys; from kbroker.process.interpreter import set_up_interpreter;"
+        "set_up_interpreter(); print(sys.getswitchinterval())"
+    )
+    interval = subprocess.check_output([sys.executable, "-c", script], text=True)
+    assert float(interval) == pytest.approx(SWITCH_SECONDS)
+    assert 4 * SWITCH_SECONDS < TURN_SECONDS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
 from tempfile import TemporaryDirectory
 
 import trio
@@ -13,6 +14,8 @@ from .own import attack_own_broker, wrongs
 from .run import Run
 
 HOLD_SECONDS = 1.5
+TRIES = 6
+"""How often each attack is made, until the host of a virtual machine leaves it the processors."""
 
 
 def address(text: str) -> tuple[str, int]:
@@ -39,10 +42,14 @@ def main() -> int:
     options = parser.parse_args()
     if options.bootstrap is None:
         with TemporaryDirectory() as data_dir:
-            run = trio.run(attack_own_broker, data_dir, options.seconds, HOLD_SECONDS)
+            attack = partial(
+                attack_own_broker, data_dir, options.seconds, HOLD_SECONDS, tries=TRIES
+            )
+            run = trio.run(attack)
         found = wrongs(run)
     else:
-        run = Run(Target(options.bootstrap, HOLD_SECONDS, options.control), pid=options.pid)
+        target = Target(options.bootstrap, HOLD_SECONDS, options.control)
+        run = Run(target, pid=options.pid, tries=TRIES)
         trio.run(run.attack, options.seconds)
         found = run.wrongs()
     print(f"figures: {run.figures()}")

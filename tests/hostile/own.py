@@ -19,16 +19,19 @@ MEMORY_BYTES_MAX = 400 << 20
 """Above what it begins with: the large requests, and what each connection may hold."""
 
 
-async def attack_own_broker(data_dir: str, seconds: float, hold_seconds: float) -> Run:
+async def attack_own_broker(
+    data_dir: str, seconds: float, hold_seconds: float, *, tries: int = 1
+) -> Run:
     """Do everything to a broker in a process of its own that keeps its data in `data_dir`.
 
-    Parameters: each attack goes on for `seconds`, and keeps what it holds for `hold_seconds`.
+    Parameters: each attack goes on for `seconds`, and keeps what it holds for `hold_seconds`; see
+    `Run` for `tries`.
     """
     command = (sys.executable, "-m", "tests.hostile.server", data_dir, json.dumps(SETTINGS))
     async with told_by(command) as (server, first, ask):
         port = (await first())["port"]
         target = Target(("127.0.0.1", port), hold_seconds)
-        run = Run(target, pid=server.pid, loop=ask)
+        run = Run(target, pid=server.pid, loop=ask, tries=tries)
         await run.attack(seconds)
     return run
 

@@ -9,15 +9,15 @@ from __future__ import annotations
 import gc
 import json
 import sys
-import time
 
 import trio
 
 from kbroker.broker import open_broker
 from kbroker.config import BrokerConfig
-from kbroker.process.collecting import GC_THRESHOLDS
+from kbroker.process.interpreter import set_up_interpreter
 
 from ..brokers import LOOPBACK
+from ..turns import ThreadTime
 
 
 class Passes(trio.abc.Instrument):
@@ -28,7 +28,7 @@ class Passes(trio.abc.Instrument):
     """
 
     def __init__(self) -> None:
-        self._pass_began = self._step_began = time.thread_time()
+        self._pass, self._step = ThreadTime(), ThreadTime()
         self.clear()
 
     def clear(self) -> None:
@@ -36,17 +36,16 @@ class Passes(trio.abc.Instrument):
         self.task = ""
 
     def after_io_wait(self, timeout: float) -> None:
-        self._pass_began = time.thread_time()
+        self._pass.begin()
 
     def before_io_wait(self, timeout: float) -> None:
-        self.longest = max(self.longest, time.thread_time() - self._pass_began)
+        self.longest = self._pass.longer_than(self.longest) or self.longest
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
-        self._step_began = time.thread_time()
+        self._step.begin()
 
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
-        took = time.thread_time() - self._step_began
-        if took > self.step:
+        if took := self._step.longer_than(self.step):
             self.step, self.task = took, task.name
 
     def report(self) -> dict[str, object]:
@@ -65,7 +64,7 @@ async def serve(passes: Passes, data_dir: str, options: dict[str, str]) -> None:
     ) as broker:
         gc.collect()  # as `kbroker serve` does
         gc.freeze()
-        gc.set_threshold(*GC_THRESHOLDS)
+        set_up_interpreter()
         say({"port": broker.endpoint.port})
         orders = trio.lowlevel.FdStream(0)
         while await orders.receive_some(1):

@@ -20,6 +20,7 @@ from harness.clients import (
     Library,
 )
 from harness.codecs import WRITERS, records_of, topic_of
+from harness.nodes import CLUSTERS
 from harness.tools import Tools
 
 PROPERTIES = {
@@ -47,6 +48,7 @@ _broker_logs = pytest.StashKey[list[Broker]]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--broker", choices=sorted(BROKERS), default="kbroker")
+    parser.addoption("--cluster", choices=sorted(CLUSTERS), help="of three nodes; else of --broker")
     parser.addoption("--kills", type=int, default=1, help="of Kafka Streams at work")
     parser.addoption("--bless", action="store_true", help="write the answers into transcripts")
 

@@ -34,7 +34,8 @@ Produced = list[str]
 def nodes(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Nodes]:
-    kind = CLUSTERS[request.config.getoption("--broker")]
+    option = request.config.getoption
+    kind = CLUSTERS[option("--cluster") or option("--broker")]
     cluster: Nodes = kind(tmp_path_factory.mktemp("nodes"), {})
     try:
         cluster.start()

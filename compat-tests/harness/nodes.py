@@ -1,10 +1,11 @@
-"""Three nodes of kbroker in one process, or three processes of Apache Kafka, driven the same way."""
+"""Three nodes of kbroker in one process or in three, or three of Apache Kafka, driven the same way."""
 
 from __future__ import annotations
 
 import random
 import socket
 import time
+import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,7 +14,7 @@ from kbroker.cli.control import Control, ask
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import request_class
 
-from .brokers import ApacheBroker, KbrokerBroker, free_port
+from .brokers import ApacheBroker, Broker, KbrokerBroker, free_port
 from .raw import NoAnswer, RawConnection
 
 NODES = (1, 2, 3)
@@ -98,16 +99,12 @@ class _QuorumNode(ApacheBroker):
         return {"controller.quorum.voters": self._voters}
 
 
-class ApacheNodes:
-    """Three processes of Apache Kafka."""
+class Processes:
+    """Nodes that are processes. Parameters: `nodes` are they, by id; `name` is that of the broker."""
 
-    name = ApacheBroker.name
-
-    def __init__(self, folder: Path, properties: Mapping[str, str]) -> None:
-        self.folder = folder
-        first = _ports_in_a_row(2 * len(NODES))
-        settings = {**REPLICATED, **properties}
-        self._nodes = {n: _QuorumNode(folder / f"{n}", settings, n, first) for n in NODES}
+    def __init__(self, name: str, nodes: Mapping[int, Broker]) -> None:
+        self.name = name
+        self._nodes = nodes
 
     @property
     def address(self) -> str:
@@ -133,7 +130,79 @@ class ApacheNodes:
         return "\n".join(node.log_tail(lines) for node in self._nodes.values())
 
 
-CLUSTERS = {"kbroker": KbrokerNodes, "apache": ApacheNodes}
+class ApacheNodes(Processes):
+    """Three processes of Apache Kafka."""
+
+    def __init__(self, folder: Path, properties: Mapping[str, str]) -> None:
+        first = _ports_in_a_row(2 * len(NODES))
+        settings = {**REPLICATED, **properties}
+        nodes = {n: _QuorumNode(folder / f"{n}", settings, n, first) for n in NODES}
+        super().__init__(ApacheBroker.name, nodes)
+
+
+class _Etcd(Broker):
+    """The only member of an etcd."""
+
+    name = "etcd"
+
+    def _prepare(self) -> None:
+        self.port = _ports_in_a_row(2)
+
+    def _command(self) -> list[str]:
+        client, peer = (f"http://127.0.0.1:{port}" for port in (self.port, self.port + 1))
+        return [
+            *("etcd", "--data-dir", str(self.data_dir), "--log-level", "error"),
+            *("--listen-client-urls", client, "--advertise-client-urls", client),
+            *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
+            *("--initial-cluster", f"default={peer}"),
+        ]
+
+    def _is_ready(self) -> bool:
+        try:
+            urllib.request.urlopen(f"http://{self.address}/health", timeout=2).close()
+        except OSError:
+            return False
+        return True
+
+
+class _NodeApart(KbrokerBroker):
+    """`kbroker serve --cluster`."""
+
+    def __init__(
+        self, folder: Path, properties: Mapping[str, str], node: int, port: int, etcd: Broker
+    ) -> None:
+        super().__init__(folder, properties)
+        self.port = port
+        self._node = node
+        self._etcd = etcd
+
+    def _command(self) -> list[str]:
+        cluster = f"etcd://{self._etcd.address}/rolled"
+        return [*super()._command(), "--cluster", cluster, "--node-id", str(self._node)]
+
+
+class KbrokerApart(Processes):
+    """Three processes of kbroker with their metadata on etcd."""
+
+    def __init__(self, folder: Path, properties: Mapping[str, str]) -> None:
+        self._etcd = _Etcd(folder / "etcd")
+        first = _ports_in_a_row(len(NODES))
+        settings = {**REPLICATED, **properties}
+        nodes = {
+            n: _NodeApart(folder / f"{n}", settings, n, first + n - 1, self._etcd) for n in NODES
+        }
+        super().__init__(KbrokerBroker.name, nodes)
+
+    def start(self) -> None:
+        self._etcd.start()
+        super().start()
+
+    def kill(self) -> None:
+        super().kill()
+        self._etcd.kill()
+
+
+CLUSTERS = {"kbroker": KbrokerNodes, "kbroker-apart": KbrokerApart, "apache": ApacheNodes}
 
 
 def wait_until_in_sync(nodes: Nodes) -> None:
@@ -172,11 +241,11 @@ def _lagging(address: str) -> list[Any] | None:
 def _ports_in_a_row(count: int) -> int:
     """The first of some free ports.
 
-    They are below those from which systems take the other end of a connection: while a node is down,
-    nobody else gets its port.
+    They are below those from which systems take the other end of a connection, and brokers their
+    free ones: while a node is down, nobody else gets its port.
     """
     while True:
-        first = random.randrange(20_000, 32_000 - count)
+        first = random.randrange(9500, 14_000 - count)
         try:
             for port in range(first, first + count):
                 socket.create_server(("127.0.0.1", port)).close()

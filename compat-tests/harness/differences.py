@@ -54,15 +54,11 @@ STARTED_WITH = (
 )
 """Settings that the test has to give Apache Kafka, or gives each broker for itself."""
 
-OTHER_DEFAULTS = (
-    "broker.heartbeat.interval.ms",
-    "broker.session.timeout.ms",
-    "log.dir",
-    "max.connection.creation.rate",
-    "max.connections",
-    "max.connections.per.ip",
-    "queued.max.request.bytes",
-)
+OTHER_DEFAULTS = [
+    name
+    for name, each in sorted(BROKER_PROPERTIES.items())
+    if each.kafka_default not in (None, each.default) and name not in STARTED_WITH
+]
 """Settings whose defaults are kbroker's own."""
 
 SETTINGS = (

@@ -71,16 +71,16 @@ def _rows() -> dict[str, Row]:
             title = f"1,000 records/s, {what}: {quantile}"
             rows[f"{kind} rate {quantile}"] = Row(title, "ms", False, "µs/record")
     for producers in TRANSACTING:
-        title = f"transactions of 10 records, {producers} producer{'s' if producers > 1 else ''}"
+        title = f"transactions of 10 records, {_counted(producers, 'producer')}"
         rows[f"transactions {producers}"] = Row(title, "/s", True, "ms/transaction")
     for count in CONNECTIONS:
-        title = f"one record per request, {count:,} connection{'s' if count > 1 else ''}"
+        title = f"one record per request, {_counted(count, 'connection')}"
         rows[f"connections {count}"] = Row(title, "k requests/s", True, "µs/request")
     for count in PARTITIONS:
-        title = f"the same, 10 connections, {count:,} partition{'s' if count > 1 else ''}"
+        title = f"the same, 10 connections, {_counted(count, 'partition')}"
         rows[f"partitions {count}"] = Row(title, "k requests/s", True, "µs/request")
     for count in READERS:
-        title = f"one log, {count} reader{'s' if count > 1 else ''}"
+        title = f"one log, {_counted(count, 'reader')}"
         rows[f"readers {count}"] = Row(title, "MB/s", True, "s/GB")
     title = "1,000 records/s while 1,000 partitions are deleted, send to ack: p99"
     rows["deletion"] = Row(title, "ms", False)
@@ -93,6 +93,10 @@ def _rows() -> dict[str, Row]:
     rows["failover short"] = Row(title, "s", False)
     rows["memory"] = Row("resident memory after the run", "MB", False)
     return rows
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'s' if count > 1 else ''}"
 
 
 ROWS = _rows()

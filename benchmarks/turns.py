@@ -12,8 +12,9 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
+
+from tests.processors import processors, stolen_part
 
 from .brokers import Broker
 from .java_client import JavaClient
@@ -60,9 +61,9 @@ class Machine:
             began = time.monotonic()
             self._wait()
             os.sync()  # what others left to be written is not written during this row
-            before = _processors()
+            before = processors()
             samples = [*measure()]
-            stolen = _stolen(before)
+            stolen = stolen_part(before)
             if found is not None:
                 self._patience -= time.monotonic() - began
             if found is None or stolen < least:
@@ -74,29 +75,13 @@ class Machine:
     def _wait(self) -> None:
         """Until nobody else gets the processors, as long as there is patience."""
         while self._patience > 0:
-            began, before = time.monotonic(), _processors()
+            began, before = time.monotonic(), processors()
             while time.monotonic() < began + PROBE_SECONDS:
                 pass  # time is taken only from those who want it
-            if _stolen(before) <= STOLEN_MAX:
+            if stolen_part(before) <= STOLEN_MAX:
                 break
             time.sleep(PAUSE_SECONDS)
             self._patience -= time.monotonic() - began
-
-
-def _processors() -> tuple[int, int]:
-    """Ticks of all processors, and how many of them a hypervisor gave to others (proc(5))."""
-    try:
-        first = Path("/proc/stat").read_text().partition("\n")[0]
-    except OSError:
-        return 0, 0
-    ticks = [int(word) for word in first.split()[1:9]]
-    return sum(ticks), ticks[7]
-
-
-def _stolen(before: tuple[int, int]) -> float:
-    """The part of all processors' time that was taken since."""
-    total, stolen = (now - then for now, then in zip(_processors(), before, strict=True))
-    return stolen / total if total else 0.0
 
 
 class Contest:
@@ -138,7 +123,7 @@ class Contest:
             say(f"{DURABILITY[self._durable]}, round {repeat + 1}")
         for name in self._kinds:
             yield from self._records(name, repeats[-1], partial(self._memory, name))
-            if not self._options.rows or "restart" in self._options.rows:
+            if self._is_wanted("restart"):
                 yield from self._restarts(name, repeats)
 
     def stop(self) -> None:
@@ -170,17 +155,19 @@ class Contest:
 
     def _restarts(self, name: str, repeats: Iterable[int]) -> Iterator[Record]:
         """Start a broker again with all that it has, and much more."""
-        broker = self._brokers[name]
-        client = PythonClient(broker, self._options.scale, "restart")
-        client.fill("much", int(self._options.scale * RESTARTED_BYTES))
-        topic = client.create_topic("many", int(self._options.scale * RESTARTED_PARTITIONS))
+        broker, scale = self._brokers[name], self._options.scale
+        client, partitions = (
+            PythonClient(broker, scale, "restart"),
+            int(scale * RESTARTED_PARTITIONS),
+        )
+        client.fill("much", int(scale * RESTARTED_BYTES))
+        topic = client.create_topic("many", partitions)
 
         def restart() -> Iterator[Sample]:
             broker.end()
             began = time.perf_counter()
             broker.start()
-            client = PythonClient(broker, self._options.scale, "restart")
-            client.until_led(topic, int(self._options.scale * RESTARTED_PARTITIONS))
+            PythonClient(broker, scale, "restarted").until_led(topic, partitions)
             yield Sample("restart", time.perf_counter() - began)
 
         for repeat in repeats:
@@ -190,8 +177,11 @@ class Contest:
         yield Sample("memory", self._brokers[name].resident_bytes() / 1e6)
 
     def _rows(self) -> list[str]:
+        return [*filter(self._is_wanted, PLAN)]
+
+    def _is_wanted(self, row: str) -> bool:
         wanted = self._options.rows
-        return [name for name in PLAN if not wanted or any(word in name for word in wanted)]
+        return not wanted or any(word in row for word in wanted)
 
     def _run(self, name: str, row: str) -> Iterable[Sample]:
         """One entry of the plan, with topics and groups that nobody has used."""

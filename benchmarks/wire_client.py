@@ -17,10 +17,10 @@ from typing import Any, TypeAlias
 
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
-from kbroker.protocol.headers import decode_response, encode_request
-from kbroker.protocol.messages.fetch import FetchRequest
-from kbroker.protocol.messages.produce import ProduceRequest
-from kbroker.protocol.records import Record, encode_batch
+from kbroker.protocol.framing import FrameReader
+from kbroker.protocol.headers import decode_response
+from kbroker.protocol.records import iter_headers
+from tests.wire import Topic, batch, fetch_request, frame, produce_request
 
 from .brokers import BenchmarkFailed
 from .python_client import PythonClient, timed
@@ -29,7 +29,9 @@ from .rows import COLD_BYTES, FAN_OUT_BYTES, Sample
 PRODUCE_VERSION, FETCH_VERSION = 9, 11
 SENDING = 10
 """How many connections the rows of partitions have."""
+CLIENT_ID = "benchmark"
 FETCH_BYTES = 1 << 20
+RECEIVE_BYTES, ANSWER_BYTES_MAX = 1 << 16, 64 << 20
 RECORD_BYTES = 200
 DELETED_TOPICS, DELETED_PARTITIONS = 10, 100
 WAIT_SECONDS = 60
@@ -49,8 +51,7 @@ class Asking:
     def __init__(self, address: tuple[str, int], following: Following, answered: Answered) -> None:
         self._following = following
         self._answered = answered
-        self._buffer = bytearray(1 << 16)
-        self._filled = 0
+        self._frames = FrameReader(ANSWER_BYTES_MAX)
         self.socket = socket.create_connection(address, timeout=WAIT_SECONDS)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
@@ -64,23 +65,20 @@ class Asking:
 
     def receive(self) -> bool:
         """Take what has come, and ask again after a whole answer; False at the end."""
-        view = memoryview(self._buffer)
-        size = self.socket.recv_into(view[self._filled :])
+        buffer = self._frames.next_buffer()
+        if buffer is not None:
+            size = self.socket.recv_into(buffer)
+            self._frames.received(size)
+        else:
+            data = self.socket.recv(RECEIVE_BYTES)
+            size = len(data)
+            self._frames.feed(data)
         if not size:
             raise BenchmarkFailed("a broker closed a connection")
-        self._filled += size
-        if self._filled < 4:
-            return True
-        wanted = 4 + int.from_bytes(view[:4], "big")
-        if self._filled < wanted:
-            if wanted > len(self._buffer):
-                grown = bytearray(wanted)
-                grown[: self._filled] = view[: self._filled]
-                self._buffer = grown
-            return True
-        self._answered(view[4:wanted])
-        self._filled = 0
-        return self.ask()
+        answers = [*self._frames]
+        for answer in answers:
+            self._answered(answer)
+        return self.ask() if answers else True
 
 
 class WireClient:
@@ -165,15 +163,15 @@ class WireClient:
         taken = 0
 
         def reader() -> Handlers:
-            frame = bytearray(_fetch_frame(topic))
-            place = frame.index(struct.pack(">q", _SENTINEL))
+            asked = bytearray(_fetch_frame(topic))
+            place = asked.index(struct.pack(">q", _SENTINEL))
             offset, got = 0, 0
 
             def following() -> bytearray | None:
                 if got >= size:
                     return None
-                struct.pack_into(">q", frame, place, offset)
-                return frame
+                struct.pack_into(">q", asked, place, offset)
+                return asked
 
             def keep(answer: memoryview) -> None:
                 nonlocal offset, got, taken
@@ -213,17 +211,9 @@ def _until_answered(streams: Sequence[Asking]) -> None:
                     selector.unregister(key.fileobj)
 
 
-def _frame(key: ApiKey, version: int, message: object) -> bytes:
-    parts: list[Any] = list(encode_request(key, version, 1, "benchmark", message))
-    return b"".join(parts)
-
-
 def _produce_frame(topic: str, partition: int) -> bytes:
-    records = encode_batch([Record(None, bytes(RECORD_BYTES), int(time.time() * 1000))])
-    row = ProduceRequest.Partition(index=partition, records=records)
-    topics = [ProduceRequest.Topic(name=topic, partition_data=[row])]
-    message = ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=topics)
-    return _frame(ApiKey.PRODUCE, PRODUCE_VERSION, message)
+    message = produce_request(Topic(topic), batch([bytes(RECORD_BYTES)]), partition=partition)
+    return frame(ApiKey.PRODUCE, PRODUCE_VERSION, message, CLIENT_ID)
 
 
 def _check_produced(answer: bytes) -> None:
@@ -235,12 +225,14 @@ def _check_produced(answer: bytes) -> None:
 
 
 def _fetch_frame(topic: str) -> bytes:
-    row = FetchRequest.Partition(
-        partition=0, fetch_offset=_SENTINEL, partition_max_bytes=FETCH_BYTES
+    message = fetch_request(
+        Topic(topic),
+        _SENTINEL,
+        max_wait_ms=500,
+        max_bytes=FETCH_BYTES,
+        partition_max_bytes=FETCH_BYTES,
     )
-    topics = [FetchRequest.Topic(topic=topic, partitions=[row])]
-    message = FetchRequest(max_wait_ms=500, min_bytes=1, max_bytes=FETCH_BYTES, topics=topics)
-    return _frame(ApiKey.FETCH, FETCH_VERSION, message)
+    return frame(ApiKey.FETCH, FETCH_VERSION, message, CLIENT_ID)
 
 
 def _last_offset(answer: memoryview) -> tuple[int, int]:
@@ -250,15 +242,10 @@ def _last_offset(answer: memoryview) -> tuple[int, int]:
     ((row,),) = (topic.partitions for topic in response.responses)
     if row.error_code:
         raise BenchmarkFailed(f"a fetch was refused with error {row.error_code}")
-    records = row.records or b""
-    position, last = 0, -1
-    while position + 61 <= len(records):
-        base, length = struct.unpack_from(">qi", records, position)
-        if position + 12 + length > len(records):
-            break
-        last = base + struct.unpack_from(">i", records, position + 23)[0]
-        position += 12 + length
-    return last, position
+    headers = [header for _, header in iter_headers(row.records or b"")]
+    return max((each.last_offset for each in headers), default=-1), sum(
+        each.size for each in headers
+    )
 
 
 def _forget(folder: str) -> None:

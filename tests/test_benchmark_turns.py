@@ -47,7 +47,8 @@ def test_a_disturbed_row_is_measured_again_while_there_is_patience(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     processors = Processors(*parts)
-    monkeypatch.setattr(turns, "_processors", processors.ticks)
+    monkeypatch.setattr(turns, "processors", processors.ticks)
+    monkeypatch.setattr("tests.processors.processors", processors.ticks)
     monkeypatch.setattr(turns, "PROBE_SECONDS", 0)
     monkeypatch.setattr("os.sync", lambda: None)  # a disk may take its time
     machine = turns.Machine(patience)

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import gc
 import math
-import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import trio
+
+from .processors import stolen_seconds
 
 OF_BROKER = ("kbroker.", "trio._highlevel_serve_listeners.")
 """How the names of its tasks begin; the second ones read from connections."""
@@ -75,15 +75,6 @@ class LongestStep(trio.abc.Instrument):
 
     def __str__(self) -> str:
         return f"{self.seconds * 1000:.0f} ms at a stretch in {self.task} ({self.steps} steps)"
-
-
-def stolen_seconds() -> float:
-    """Processor time that the host took away since the start, of all processors; proc(5)."""
-    stat = Path("/proc/stat")
-    if not stat.exists():
-        return 0.0
-    ticks = int(stat.read_text().split(maxsplit=9)[8])
-    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 @contextmanager

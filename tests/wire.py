@@ -75,8 +75,7 @@ class Wire:
         self._sent += 1
         if answered:
             self.asked.append((self._sent, key, version))
-        parts: list[Any] = list(encode_request(key, version, self._sent, client_id, message))
-        return b"".join(parts)
+        return frame(key, version, message, client_id, self._sent)
 
     async def receive(self) -> Any:
         """The answer to the oldest request that has none yet."""
@@ -135,6 +134,18 @@ class Wire:
         """Whether a request is answered."""
         answer = await self.ask(ApiKey.API_VERSIONS, 0, request(ApiKey.API_VERSIONS))
         return not answer.error_code
+
+
+def frame(
+    key: ApiKey,
+    version: int,
+    message: Any,
+    client_id: str | None = "test",
+    correlation_id: int = 1,
+) -> bytes:
+    """The bytes of a request."""
+    parts: list[Any] = list(encode_request(key, version, correlation_id, client_id, message))
+    return b"".join(parts)
 
 
 @asynccontextmanager

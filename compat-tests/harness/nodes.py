@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from kbroker.cli.control import Control, ask
+from kbroker.net.server import FIRST_PORT
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import request_class
 
@@ -245,7 +246,7 @@ def _ports_in_a_row(count: int) -> int:
     free ones: while a node is down, nobody else gets its port.
     """
     while True:
-        first = random.randrange(9500, 14_000 - count)
+        first = random.randrange(9500, FIRST_PORT - count)
         try:
             for port in range(first, first + count):
                 socket.create_server(("127.0.0.1", port)).close()

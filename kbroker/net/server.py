@@ -9,6 +9,7 @@ import random
 import socket
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -94,14 +95,10 @@ async def _bind(listener: Listener) -> list[trio.socket.SocketType]:
     """
     if listener.port:
         return await _bind_at(listener.host, listener.port, named=True)
-    failed: CannotListen | None = None
-    for _ in range(BIND_TRIES):
-        try:
+    for _ in range(BIND_TRIES - 1):
+        with suppress(CannotListen):
             return await _bind_at(listener.host, draw_port(), named=False)
-        except CannotListen as error:
-            failed = error
-    assert failed is not None
-    raise failed
+    return await _bind_at(listener.host, draw_port(), named=False)
 
 
 def draw_port() -> int:

@@ -22,7 +22,6 @@ from kbroker.net.transport import PlainTransport
 from kbroker.node.node import Node
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
-from kbroker.protocol.headers import encode_request
 from kbroker.protocol.messages.offsets import OffsetCommitRequest
 from kbroker.protocol.messages.transactions import AddPartitionsToTxnRequest
 from kbroker.protocol.schema import MISSING, Field, Struct, fields
@@ -37,6 +36,7 @@ from ..wire import (
     batch,
     connected,
     create_topic,
+    frame,
     produce,
     request,
     sequenced,
@@ -381,5 +381,4 @@ async def exchange(node: Node, apis: Mapping[int, Api], frame: bytes) -> Outcome
 
 def framed(array: Array, message: Any) -> bytes:
     """The bytes of a request."""
-    parts: list[Any] = list(encode_request(array.api.key, array.version, 1, "test", message))
-    return b"".join(parts)
+    return frame(array.api.key, array.version, message)

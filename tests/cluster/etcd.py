@@ -25,6 +25,12 @@ START_SECONDS = 60
 RECEIVE_BYTES = 65536
 
 
+def check_there() -> None:
+    """Raise RuntimeError when this machine has no etcd."""
+    if shutil.which("etcd") is None:
+        raise RuntimeError("etcd is missing: 'python tests/needs.py unit' brings it")
+
+
 class Certificates:
     """An authority, and certificates of a member and of a client, in files."""
 
@@ -53,8 +59,7 @@ class Etcd:
     def __init__(
         self, folder: Path, members: int = 1, certificates: Certificates | None = None
     ) -> None:
-        if shutil.which("etcd") is None:
-            raise RuntimeError("etcd is missing: 'python tests/needs.py unit' brings it")
+        check_there()
         first = free_ports(2 * members)
         ports = range(first, first + members)
         scheme, tls = "http", []

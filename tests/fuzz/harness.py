@@ -30,9 +30,9 @@ from kbroker.net.transport import PlainTransport
 from kbroker.node.node import Node
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
-from kbroker.protocol.headers import decode_response, encode_request, encode_response
+from kbroker.protocol.headers import decode_response, encode_response
 
-from ..wire import batch, connected, create_topic, fetch, produce, request, values_of
+from ..wire import batch, connected, create_topic, fetch, frame, produce, request, values_of
 from .mutate import Frame, mutated
 from .world import World, make_world
 
@@ -279,8 +279,7 @@ SENTINEL_ID = 0x5E471E1
 def sentinel() -> bytes:
     """A valid request whose answer shows that the connection still works."""
     ask = request(ApiKey.API_VERSIONS)
-    parts: list[Any] = list(encode_request(ApiKey.API_VERSIONS, 0, SENTINEL_ID, SENTINEL, ask))
-    return b"".join(parts)
+    return frame(ApiKey.API_VERSIONS, 0, ask, SENTINEL, SENTINEL_ID)
 
 
 def framed(data: bytes) -> bytes:

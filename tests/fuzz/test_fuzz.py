@@ -17,7 +17,6 @@ from kbroker.handlers.context import Context
 from kbroker.handlers.registry import load_apis
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.compile import encode_bytes
-from kbroker.protocol.headers import encode_request
 from kbroker.protocol.messages.groups import DeleteGroupsRequest, HeartbeatResponse
 from kbroker.protocol.messages.topics import DeleteRecordsRequest
 
@@ -29,6 +28,7 @@ from ..wire import (
     connected,
     create_topic,
     fetch,
+    frame,
     produce,
     until,
     values_of,
@@ -194,11 +194,10 @@ async def test_no_half_answer_when_the_client_goes_as_it_becomes_ready() -> None
     rows = [DeleteRecordsRequest.Partition(partition_index=index) for index in range(30_000)]
     topic = DeleteRecordsRequest.Topic(name="missing", partitions=rows)
     ask = DeleteRecordsRequest(topics=[topic], timeout_ms=1000)
-    parts: list[Any] = list(encode_request(ApiKey.DELETE_RECORDS, 1, 7, "test", ask))
-    frame = b"".join(parts)
+    asked = frame(ApiKey.DELETE_RECORDS, 1, ask)
     async with started() as broker:
         for _ in range(20):
-            sent, _ = await exchange(broker.node, load_apis(), frame[4:])
+            sent, _ = await exchange(broker.node, load_apis(), asked[4:])
             assert split_frames(sent) is not None
 
 

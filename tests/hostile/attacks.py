@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Awaitable, Callable, Iterable
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple, TypeAlias
 
 import trio
@@ -16,7 +16,6 @@ import trio.lowlevel
 from crc32c import crc32c
 
 from kbroker.protocol.api_keys import ApiKey
-from kbroker.protocol.headers import encode_request
 from kbroker.protocol.messages.configs import DescribeConfigsRequest
 from kbroker.protocol.messages.fetch import FetchRequest
 from kbroker.protocol.messages.metadata import MetadataRequest
@@ -36,6 +35,7 @@ from ..wire import (
     produce_request,
     request,
 )
+from ..wire import frame as wire_frame
 
 MANY = Topic("many")
 PARTITIONS = 3000
@@ -78,9 +78,8 @@ async def prepare(target: Target) -> None:
             await create_topic(wire, SPOILT.name)
 
 
-def frame(key: ApiKey, version: int, message: Any, client_id: str = "hostile") -> bytes:
-    parts: list[Any] = list(encode_request(key, version, 1, client_id, message))
-    return b"".join(parts)
+frame = partial(wire_frame, client_id="hostile")
+"""The bytes of a request."""
 
 
 async def send_and_hold(target: Target, data: bytes) -> None:

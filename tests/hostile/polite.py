@@ -17,11 +17,11 @@ from typing import Any
 
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
-from kbroker.protocol.headers import decode_response, encode_request
+from kbroker.protocol.headers import decode_response
 from kbroker.protocol.messages.groups import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
 from kbroker.protocol.messages.metadata import MetadataRequest
 
-from ..wire import Topic, batch, produce_request, request
+from ..wire import Topic, batch, frame, produce_request, request
 
 TOPIC = "polite"
 ANSWER_SECONDS = 60
@@ -71,8 +71,7 @@ class Polite:
         self._ask(ApiKey.SYNC_GROUP, 1, SyncGroupRequest(**self._member))
 
     def _ask(self, key: ApiKey, version: int, message: Any) -> Any:
-        parts: list[Any] = list(encode_request(key, version, 1, "polite", message))
-        self._socket.sendall(b"".join(parts))
+        self._socket.sendall(frame(key, version, message, "polite"))
         (size,) = struct.unpack(">i", self._receive(4))
         return decode_response(messages.response_class(key), self._receive(size), version)[1]
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -16,7 +14,7 @@ from typing import Any, TypeAlias
 
 import trio
 
-from ..turns import stolen_seconds
+from ..processors import processors, stolen_part
 from ..wire import ConnectionClosed
 from .attacks import ATTACKS, Attack, Spoilt, Target, prepare, web_pages
 
@@ -163,7 +161,7 @@ class Run:
         self, name: str, attacks: dict[Attack, int], seconds: float, polite: Ask
     ) -> Phase:
         phase = Phase(name)
-        began, stolen = time.monotonic(), stolen_seconds()
+        before = processors()
         if self._loop is not None:
             await self._loop()
         with trio.move_on_after(ROUND_SECONDS_MAX):
@@ -179,8 +177,7 @@ class Run:
         phase.polite = await polite()
         if self._loop is not None:
             phase.loop = await self._loop()
-        processors = (time.monotonic() - began) * (os.cpu_count() or 1)
-        phase.stolen = (stolen_seconds() - stolen) / processors
+        phase.stolen = stolen_part(before)
         return phase
 
     async def _keep_on(self, attack: Attack, phase: Phase) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,6 +12,7 @@ import trio
 
 from kbroker.client import check_round_trip
 
+from ..cluster.etcd import check_there
 from .commands import wait_until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -71,8 +71,7 @@ class Members:
     """Members of etcd, each with the settings in its environment. Call `stop` at the end."""
 
     def __init__(self, environments: Iterable[Mapping[str, str]]) -> None:
-        if shutil.which("etcd") is None:
-            raise RuntimeError("etcd is missing: 'python tests/needs.py unit' brings it")
+        check_there()
         quiet = {**os.environ, "ETCD_LOG_LEVEL": "error"}
         self._processes = [
             subprocess.Popen(["etcd"], env={**quiet, **each}) for each in environments

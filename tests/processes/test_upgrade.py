@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,7 +18,7 @@ from kbroker.protocol.messages.cluster import UpdateFeaturesRequest
 from ..cluster.etcd import Etcd
 from ..ports import free_ports
 from ..wire import connected
-from .commands import consume, is_healthy, produce, wait_until
+from .commands import consume, is_healthy, produce, run, wait_until
 from .commands import kbroker as command
 from .deployed import Deployed
 
@@ -83,6 +81,10 @@ class Cluster:
     def replace(self, node_id: int, *, is_newer: bool) -> None:
         """Stop a node in order, start it in a version, and wait until it is in sync."""
         self.nodes[node_id].terminate()
+        self.start_in_sync(node_id, is_newer=is_newer)
+
+    def start_in_sync(self, node_id: int, *, is_newer: bool) -> None:
+        """Start a node in a version, and wait until it is in sync."""
         self.start(node_id, is_newer=is_newer)
         wait_until(lambda: is_healthy(self.nodes[node_id].address))
 
@@ -126,23 +128,15 @@ def test_an_upgrade_and_the_way_back(tmp_path: Path, etcd: Etcd, newer: str) -> 
         more()
 
         cluster.nodes[3].terminate()
-        refused = subprocess.run(
-            [sys.executable, "-m", "kbroker", *cluster.words(3)],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-        )
+        refused = run(*cluster.words(3))
         assert refused.returncode == 3
         assert f"the cluster runs {FEATURE} at level 3" in refused.stderr
         assert "Traceback" not in refused.stderr
         assert cluster.finalize(2, DOWNGRADE) == (0, None)
-        for node_id in (3, 2, 1):
-            if node_id == 3:
-                cluster.start(3, is_newer=False)
-                wait_until(lambda: is_healthy(cluster.nodes[3].address))
-            else:
-                cluster.replace(node_id, is_newer=False)
+        cluster.start_in_sync(3, is_newer=False)
+        more()
+        for node_id in (2, 1):
+            cluster.replace(node_id, is_newer=False)
             more()
         assert consume(cluster.nodes[3].address) == [*range(sent)]
     finally:

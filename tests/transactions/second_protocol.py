@@ -20,10 +20,10 @@ from kbroker.client.endpoint import Endpoint
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.headers import decode_response, encode_request
+from kbroker.protocol.headers import decode_response
 from kbroker.protocol.messages.transactions import TxnOffsetCommitRequest
 
-from ..wire import Topic, batch, produce_request, request
+from ..wire import Topic, batch, frame, produce_request, request
 
 INIT_VERSION, PRODUCE_VERSION, OFFSETS_VERSION, END_VERSION = 5, 12, 5, 5
 GROUP, TRANSACTION = 0, 1
@@ -245,8 +245,7 @@ class Stream:
     def ask(self, key: ApiKey, version: int, ask: Any) -> Any:
         """Send a request, and wait for the answer."""
         self._asked += 1
-        parts: list[Any] = list(encode_request(key, version, self._asked, self._client_id, ask))
-        self._socket.sendall(b"".join(parts))
+        self._socket.sendall(frame(key, version, ask, self._client_id, self._asked))
         (size,) = struct.unpack(">i", self._receive(4))
         _, answer = decode_response(messages.response_class(key), self._receive(size), version)
         return answer

@@ -55,6 +55,7 @@ def test_the_commands_of_a_page_do_what_it_says(name: str, tmp_path: Path) -> No
     assert not wrong, "\n\n".join(wrong)
 
 
+@pytest.mark.slow
 def test_what_the_page_shows_for_ci(tmp_path: Path) -> None:
     """The snippets say the command that the page runs."""
     section = (ROOT / "docs/testing.md").read_text().split("## In CI\n")[1].split("\n## ")[0]

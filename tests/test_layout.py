@@ -167,6 +167,7 @@ def test_the_layers_hold() -> None:
     assert "3 kept" in report
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "line", "contract"),
     [
@@ -257,6 +258,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build("wheel", unpacked, folder)
 
 
+@pytest.mark.slow
 def test_the_wheel_has_every_module_and_nothing_else(wheel: Path) -> None:
     files = zipfile.ZipFile(wheel).namelist()
     modules = {str(import_path(source)) for source in sources()}

@@ -123,6 +123,7 @@ def test_what_failed_is_named_at_the_end(
     assert exits.strip() == f"exit status 1: {command}"
 
 
+@pytest.mark.slow
 def test_what_hangs_is_stopped(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

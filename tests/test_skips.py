@@ -44,6 +44,7 @@ def test_a_skip_that_is_not_listed_fails_in_ci_only(
     assert "not listed in tests/skips.txt: test_it.py::test_a" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_run_of_pytest_inside_of_a_test_may_skip(tmp_path: Path) -> None:
     (tmp_path / "inner").mkdir()
     (tmp_path / "inner" / "test_it.py").write_text(SKIPPED)

@@ -488,6 +488,7 @@ async def test_who_works_for_long_is_not_too_slow() -> None:
             assert await working.receive_frame()
 
 
+@pytest.mark.slow
 async def test_who_sends_one_large_request_after_the_other_is_not_too_slow() -> None:
     """What came of the one before does not count against the next."""
     async with small_memory() as broker, AsyncExitStack() as stack:

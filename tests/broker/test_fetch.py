@@ -434,6 +434,7 @@ async def test_the_cache_is_bounded() -> None:
         assert len(broker.node.fetch_sessions) == 3
 
 
+@pytest.mark.slow
 async def test_partitions_that_do_not_exist_fill_no_session(broker: Broker, wire: Wire) -> None:
     await create_topic(wire, "t")
     ask = fetch_request(Topic("none"), partitions=tuple(range(40_000)), session_epoch=0)

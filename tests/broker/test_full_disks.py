@@ -161,6 +161,7 @@ def start_on_full_disk(server: Server) -> None:
     assert "kbroker topic trim" in told[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["full", "read-only"])
 def test_one_of_three_disks(tmp_path: Path, kind: str) -> None:
     """Only the node on that disk gives up what it has, and it takes it back."""

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
@@ -65,6 +66,7 @@ async def ask_often(broker: Broker, world: World, key: ApiKey) -> None:
     await wait_all_tasks_blocked(0.01)
 
 
+@pytest.mark.slow
 async def test_nothing_stays_of_requests_and_connections(tmp_path: Path) -> None:
     """Of no API, whether its answer has waited for the disk, for others, or for nothing."""
     async with started(tmp_path) as broker:

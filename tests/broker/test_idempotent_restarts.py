@@ -140,6 +140,7 @@ async def test_after_a_crash(mode: Mode | None, checkpoint: bool) -> None:
         await check(producer, wire)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("crash", [True, False])
 async def test_when_one_node_after_another_restarts(tmp_path: Path, crash: bool) -> None:
     """Each of three nodes leads in its turn, and has been away itself before the last ones do."""

@@ -276,6 +276,7 @@ async def test_idle_connections_stay_when_nothing_says_how_long(
         assert await wire.works()
 
 
+@pytest.mark.slow
 async def test_a_parked_fetch_is_not_idle() -> None:
     async with started(connections_max_idle_ms=1000) as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
@@ -351,6 +352,7 @@ async def test_a_stop_answers_produces_that_wait_for_the_disk(tmp_path: Path) ->
         assert values_of(await fetch(wire, topic)) == [b"%d" % i for i in range(100)]
 
 
+@pytest.mark.slow
 async def test_a_stop_does_not_wait_for_a_client_that_does_not_read() -> None:
     async with contextlib.AsyncExitStack() as stack:
         async with started() as broker:

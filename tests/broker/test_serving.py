@@ -82,6 +82,7 @@ def test_the_banner_tells_how_the_folder_was_left(tmp_path: Path) -> None:
     assert "clean shutdown" in said_at_start(tmp_path)
 
 
+@pytest.mark.slow
 def test_the_banner_does_not_look_at_the_files_of_many_partitions(tmp_path: Path) -> None:
     assert "1 topic, 0.0 MB, new" in said_at_start(tmp_path, "--topic", f"t:{SIZED_MAX + 1}")
     (tmp_path / "data" / "t-0").mkdir()
@@ -91,6 +92,7 @@ def test_the_banner_does_not_look_at_the_files_of_many_partitions(tmp_path: Path
     assert "1 topic, clean shutdown" in said_at_start(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_new_has_not_crashed(tmp_path: Path) -> None:
     said_at_start(tmp_path, "--topic", "t:2")
     both = f"log.dirs={tmp_path / 'data'},{tmp_path / 'more'}"
@@ -102,6 +104,7 @@ def test_a_folder_that_is_new_has_not_crashed(tmp_path: Path) -> None:
         assert "clean shutdown" in ready(process, tmp_path / "port").stop()[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("more", "words"),
     [

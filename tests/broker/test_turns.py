@@ -180,6 +180,7 @@ def produce_of_many_rows() -> ProduceRequest:
     return ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=[topic])
 
 
+@pytest.mark.slow
 async def test_answers_that_are_not_there_yet_count_by_their_rows() -> None:
     """Each would be a thousand times as large as its bytes in the queue look."""
     async with started() as broker:

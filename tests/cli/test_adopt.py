@@ -298,6 +298,7 @@ def test_links_lead_nowhere(kafka: Path, tmp_path: Path, name: str) -> None:
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [

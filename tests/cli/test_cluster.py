@@ -27,6 +27,7 @@ async def test_info(cli: Cli, read_json: ReadJson, broker: Broker) -> None:
     assert f"cluster {found['cluster_id']}: 1 topics" in (await cli("cluster", "info")).stdout
 
 
+@pytest.mark.slow
 async def test_health_names_a_damaged_partition(cli: Cli, tmp_path: Path) -> None:
     assert (await cli("cluster", "health")).stdout == "healthy\n"
     async with started(tmp_path) as broker:

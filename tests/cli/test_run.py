@@ -108,6 +108,7 @@ async def test_a_restart_does_not_seed_twice(tmp_path: Path) -> None:
         assert values_of(await fetch(wire, Topic("t"))) == [b"a", b"b"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "words"),
     [

@@ -90,6 +90,7 @@ def members_of(kafka: LocalBroker) -> list[str]:
     return [each.id for each in kafka.wait_for_group("g", members=1).members]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["range", "roundrobin"])
 async def test_it_gets_on_with_librdkafka(
     strategy: str, kafka: LocalBroker, cluster: ClusterClient

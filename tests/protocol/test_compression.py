@@ -221,6 +221,7 @@ def test_arbitrary_bytes_raise_nothing_else(codec: Codec, data: bytes) -> None:
         assert len(decompress(codec, data, 1000)) <= 1000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", COMPRESSED)
 @given(
     seed=st.binary(min_size=1, max_size=600),

@@ -87,6 +87,7 @@ async def commit(wire: Wire, group: str, offset: int) -> None:
     assert await Member(wire, group).commit("t", offset) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ENDS)
 async def test_offsets_move_with_their_coordinator(broker: Broker, wire: Routed, how: str) -> None:
     """Also when it moves again and again, and comes back to a node that had it before."""

@@ -20,6 +20,7 @@ LEADER = ("leader.replication.throttled.rate", "leader.replication.throttled.rep
 FOLLOWER = ("follower.replication.throttled.rate", "follower.replication.throttled.replicas")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names", [LEADER, FOLLOWER])
 async def test_a_named_replica_that_is_behind_waits_for_its_quota(
     links: Links, names: tuple[str, str]

@@ -180,6 +180,7 @@ async def test_a_new_topic_is_led_elsewhere(broker: Broker, files: RefusingFiles
     await until_healed(broker, "t")
 
 
+@pytest.mark.slow
 async def test_a_folder_that_refuses_again_and_again_is_tried_less_often(
     broker: Broker, files: RefusingFiles
 ) -> None:

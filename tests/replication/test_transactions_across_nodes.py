@@ -230,6 +230,7 @@ async def test_a_leader_goes_before_its_marker_is_written(
     assert await all_seen(wire, topic) == expected
 
 
+@pytest.mark.slow
 @ENDS
 async def test_a_transaction_times_out_at_its_next_coordinator(
     broker: Broker, wire: Routed, topic: Topic, how: str

@@ -576,6 +576,7 @@ def test_a_web_page_orders_nothing(ready: dict[str, Any], order: Orders) -> None
     assert order("topics") == {"ok": True, "topics": {"orders": 2}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "first",
     [
@@ -618,6 +619,7 @@ def test_the_first_line_that_is_no_order_is_the_last(
     orders.close()
 
 
+@pytest.mark.slow
 def test_who_says_nothing_does_not_stay() -> None:
     async def main() -> None:
         nobody: Any = None

@@ -175,6 +175,7 @@ def test_a_producer_lives_through_a_crash_in_a_stop(broker: LocalBroker, mode: A
     assert values(broker) == acknowledged
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["drop", "lost-name", "mixed"])
 def test_a_producer_lives_through_a_crash_in_compaction(mode: Any) -> None:
     """The newest value of each key is there, whatever compaction came to."""
@@ -552,6 +553,7 @@ def test_a_partition_whose_disk_is_full(broker: LocalBroker) -> None:
     assert values(broker) == [b"before", *acknowledged]
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_is_noticed(broker: LocalBroker) -> None:
     broker.produce("orders", "0")
     broker.produce("orders", "1")

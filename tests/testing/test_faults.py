@@ -56,6 +56,7 @@ async def codes(wire: Wire, count: int) -> list[int]:
 # -- schedules
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("schedule", "hit"),
     [

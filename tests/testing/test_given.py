@@ -81,6 +81,7 @@ def test_spans_of_time_with_a_space(text: str, expected: float) -> None:
 # -- what cannot be meant
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -132,6 +133,7 @@ REFUSED: list[tuple[Callable[[Any], Any], str]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(len(REFUSED)))
 def test_refused_when_it_is_said(broker: LocalBroker, number: int) -> None:
     """And nothing of it stays: no fault is armed, no power is cut."""

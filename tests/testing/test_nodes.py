@@ -74,6 +74,7 @@ def leader(broker: LocalBroker, topic: str = "orders") -> int:
     return broker.run_in_broker(look)
 
 
+@pytest.mark.slow
 def test_clients_live_through_everything_that_happens_to_nodes(
     broker: LocalBroker, clients: Clients
 ) -> None:

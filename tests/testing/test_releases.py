@@ -40,6 +40,7 @@ async def told(wire: Wire) -> dict[int, tuple[int, int]]:
     return {row.api_key: (row.min_version, row.max_version) for row in answer.api_keys}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("release", "newest"),
     [

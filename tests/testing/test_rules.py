@@ -219,6 +219,7 @@ def test_until_counts_from_the_first_hit() -> None:
         assert faults.take(produce(0)) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("api", "criteria", "missing"),
     [
@@ -234,6 +235,7 @@ def test_what_no_request_says_is_refused(api: Any, criteria: dict[str, Any], mis
         new_rule(api, **criteria)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("api", "criteria"),
     [

@@ -46,7 +46,14 @@ def settings_of(kind: str, folder: Path) -> dict[str, Any]:
     return places[kind]
 
 
-@pytest.fixture(params=["memory", "disk to break", "folder", "folders"])
+@pytest.fixture(
+    params=[
+        "memory",
+        pytest.param("disk to break", marks=pytest.mark.slow),
+        pytest.param("folder", marks=pytest.mark.slow),
+        pytest.param("folders", marks=pytest.mark.slow),
+    ]
+)
 def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LocalBroker]:
     """One for each place where data can be."""
     with LocalBroker(topics={"orders": 2}, **settings_of(request.param, tmp_path)) as broker:

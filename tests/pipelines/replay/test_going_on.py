@@ -158,6 +158,7 @@ def test_a_broker_that_is_away_for_a_while(broker: LocalBroker, lines: Path) -> 
     assert order_of(broker.records("copy")) == order_of(broker.records("orders"))
 
 
+@pytest.mark.slow
 def test_stopped_by_a_signal(broker: LocalBroker, lines: Path) -> None:
     broker.create_topic("orders", 3)
     assert Command(broker, "--ndjson", str(lines), "--to-topic", "orders").run()[0] == 0
@@ -174,6 +175,7 @@ def test_stopped_by_a_signal(broker: LocalBroker, lines: Path) -> None:
     assert order_of(broker.records("copy")) == order_of(broker.records("orders"))
 
 
+@pytest.mark.slow
 def test_a_target_that_fails(broker: LocalBroker, lines: Path, tmp_path: Path) -> None:
     fault = broker.fault("Produce", error="TOPIC_AUTHORIZATION_FAILED", topic="copy")
     args = ["--ndjson", str(lines), "--to-topic", "copy"]
@@ -190,6 +192,7 @@ def test_a_target_that_fails(broker: LocalBroker, lines: Path, tmp_path: Path) -
     assert len(broker.records("copy")) == COUNT
 
 
+@pytest.mark.slow
 def test_progress_of_another_replay(broker: LocalBroker, lines: Path, tmp_path: Path) -> None:
     progress = tmp_path / "p"
     args = ["--ndjson", str(lines), "--progress", str(progress), "--to-topic"]

@@ -57,6 +57,7 @@ COMMITTED = ["committed 0", "committed 1", "committed 2", "plain"]
 ALL = [*COMMITTED[:3], "aborted 0", "aborted 1", "aborted 2", "plain", "open"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "expected"),
     [([], COMMITTED), (["--rate", "10000"], COMMITTED), (["--read-uncommitted"], ALL)],

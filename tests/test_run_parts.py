@@ -15,8 +15,6 @@ from . import run_parts
 
 ROOT = Path(__file__).parent.parent
 BUDGET = tomllib.loads((ROOT / "tests/budget.toml").read_text())
-
-
 PARTS = {part["name"]: part for part in BUDGET["part"]}
 
 
@@ -147,10 +145,12 @@ def test_nobody_waits_for_what_a_command_leaves_behind(
 def test_the_time_stands_beside_its_budget(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    minutes = {"lint": 0.5, "unit": 10.0}
-    monkeypatch.setattr(run_parts, "run", lambda part, _: (minutes[part["name"]], []))
+    lint, unit = (PARTS[name]["minutes"] for name in ("lint", "unit"))
+    took = {"lint": 0.4, "unit": unit + 1.0}
+    monkeypatch.setattr(run_parts, "run", lambda part, _: (took[part["name"]], []))
     assert run_parts.main(["lint", "unit"]) == 0
     rows = capsys.readouterr().out.splitlines()[-3:]
-    assert rows[0].split() == ["lint", "0.5", "1.0", "passed"]
-    assert rows[1].split() == ["unit", "10.0", "9.0", "passed,", "over", "its", "budget"]
-    assert rows[2].split() == ["sum", "10.5", "10.0"]
+    over = ["passed,", "over", "its", "budget"]
+    assert rows[0].split() == ["lint", "0.4", f"{lint:.1f}", "passed"]
+    assert rows[1].split() == ["unit", f"{unit + 1:.1f}", f"{unit:.1f}", *over]
+    assert rows[2].split() == ["sum", f"{unit + 1.4:.1f}", f"{lint + unit:.1f}"]

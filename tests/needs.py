@@ -349,6 +349,13 @@ NEEDS = (
         unpacked=("etcd-server",),
         programs={"etcd": ("usr/bin/etcd",)},
     ),
+    Need(
+        commands=("unit",),
+        problem=partial(problem_of_program, name="ip", title="iproute2"),
+        installed=("iproute2",),
+        unpacked=("iproute2",),
+        programs={"ip": ("bin/ip", "usr/bin/ip")},
+    ),
 )
 
 

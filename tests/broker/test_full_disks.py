@@ -16,7 +16,8 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.topics import DeleteRecordsRequest
 
-from ..kill.server import HOST, Server
+from ..kill.server import Server
+from ..machine import LOCAL
 from ..replication.cluster import NODES, Cluster, wait_until
 from ..wire import (
     Topic,
@@ -62,7 +63,7 @@ def closing(server: Server) -> Iterator[Server]:
 def ask(port: int, work: Work) -> Any:
     async def main() -> Any:
         with trio.fail_after(60):
-            async with connected((HOST, port)) as wire:
+            async with connected((LOCAL.address, port)) as wire:
                 return await work(wire)
 
     return trio.run(main)
@@ -185,7 +186,7 @@ def _go_on_without(cluster: Cluster, node: int) -> None:
     """Batches with acks=all are acknowledged, at most a moment late, and the node is out of sync."""
 
     def is_out() -> bool:
-        port = cluster.await_leader(("t", 0))
+        _, port = cluster.await_leader(("t", 0))
         with_all = ask(
             port, lambda wire: produce(wire, Topic("t"), batch([VALUE]), timeout_ms=5000)
         )

@@ -19,6 +19,7 @@ from typing import Any
 import trio
 import trustme
 
+from ..machine import Machine
 from ..ports import free_ports
 
 START_SECONDS = 60
@@ -54,14 +55,25 @@ class Etcd:
     """A cluster of members. Call `stop` at the end.
 
     With certificates its clients use TLS, and have one too.
+
+    Parameters:
+        folder: where each member has its files.
+        members: how many there are.
+        certificates: of its members and their clients.
+        machines: where each of them runs; all of them here without it.
     """
 
     def __init__(
-        self, folder: Path, members: int = 1, certificates: Certificates | None = None
+        self,
+        folder: Path,
+        members: int = 1,
+        certificates: Certificates | None = None,
+        machines: Sequence[Machine] = (),
     ) -> None:
         check_there()
         first = free_ports(2 * members)
-        ports = range(first, first + members)
+        machines = machines or [Machine("127.0.0.1")] * members
+        hosts = [machine.address for machine in machines]
         scheme, tls = "http", []
         self._context: ssl.SSLContext | None = None
         if certificates is not None:
@@ -70,17 +82,26 @@ class Etcd:
             tls += ["--trusted-ca-file", certificates.ca]
             self._context = ssl.create_default_context(cafile=certificates.ca)
             self._context.load_cert_chain(own_cert, own_key)
-        self.endpoints = [f"{scheme}://127.0.0.1:{port}" for port in ports]
-        peers = [f"http://127.0.0.1:{port + members}" for port in ports]
+        self.endpoints = [f"{scheme}://{host}:{first + n}" for n, host in enumerate(hosts)]
+        peers = [f"http://{host}:{first + members + n}" for n, host in enumerate(hosts)]
         cluster = ",".join(f"m{number}={url}" for number, url in enumerate(peers))
         self._commands = [
             [
-                *("etcd", "--name", f"m{number}", "--data-dir", str(folder / f"m{number}")),
+                *(
+                    *machine.within,
+                    "etcd",
+                    "--name",
+                    f"m{number}",
+                    "--data-dir",
+                    str(folder / f"m{number}"),
+                ),
                 *("--listen-client-urls", client, "--advertise-client-urls", client),
                 *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
                 *("--initial-cluster", cluster, "--log-level", "error", *tls),
             ]
-            for number, (client, peer) in enumerate(zip(self.endpoints, peers, strict=True))
+            for number, (machine, client, peer) in enumerate(
+                zip(machines, self.endpoints, peers, strict=True)
+            )
         ]
         self._log = (folder / "etcd.log").open("wb")
         self._processes = [self._launch(command) for command in self._commands]
@@ -122,6 +143,20 @@ class Etcd:
         if revision > keep:
             with suppress(urllib.error.HTTPError):  # they are forgotten already
                 self.ask("kv/compaction", {"revision": str(revision - keep)})
+
+    def alarm(self, is_raised: bool) -> None:
+        """Let all members say that they are out of space, or take that back."""
+        action = "ACTIVATE" if is_raised else "DEACTIVATE"
+        self.ask("maintenance/alarm", {"action": action, "alarm": "NOSPACE"})
+
+    def leader(self) -> int:
+        """The number of the member that leads the others."""
+        answers = [self._ask(each, "maintenance/status", {}) for each in self.endpoints]
+        return next(
+            number
+            for number, answer in enumerate(answers)
+            if answer["leader"] == answer["header"]["member_id"]
+        )
 
     def kill(self, number: int) -> None:
         self._processes[number].kill()

@@ -41,7 +41,7 @@ from .history import (
     Reading,
     Sent,
 )
-from .server import ALONE, GROUP, HOST, KEPT, PARTITIONS
+from .server import ALONE, GROUP, KEPT, PARTITIONS, Address
 
 with warnings.catch_warnings():
     # It warns about itself when it is imported.
@@ -94,7 +94,7 @@ class Load:
     The members go on from what they know, and would cover the loss of a commit with the next one.
 
     Parameters:
-        port: where the server listens; a sequence when it is several nodes.
+        addresses: where the server listens, or each of its nodes.
         events: the history so far; all clients append to it.
         places: the partitions that the producers write to.
     """
@@ -103,11 +103,11 @@ class Load:
     """After how long kafka-python's clients ask what there is, when nothing went wrong."""
 
     def __init__(
-        self, port: int | Sequence[int], events: list[Event], places: Sequence[Place] = PLACES
+        self, addresses: Sequence[Address], events: list[Event], places: Sequence[Place] = PLACES
     ) -> None:
         self.holding = threading.Event()
-        self._ports = [port] if isinstance(port, int) else [*port]
-        self._bootstrap = [f"{HOST}:{each}" for each in self._ports]
+        self._addresses = addresses
+        self._bootstrap = [f"{host}:{port}" for host, port in addresses]
         self._events = events
         self._places = places
         self._sent: dict[int, int] = {}
@@ -271,7 +271,7 @@ class Load:
 
         async def commit() -> None:
             nonlocal offset
-            async with connected((HOST, self._ports[0])) as wire:
+            async with connected(self._addresses[0]) as wire:
                 await _find_coordinator(wire, ALONE)
                 while not (worker.stopping.is_set() or self.holding.is_set()):
                     offset += 1
@@ -307,12 +307,12 @@ def from_bytes(data: bytes | None) -> int:
 # -- reading back
 
 
-async def read_back(port: int, events: list[Event], read_to: dict[Place, int]) -> None:
+async def read_back(address: Address, events: list[Event], read_to: dict[Place, int]) -> None:
     """Read what came to each partition since `read_to`, and the group's offsets.
 
     `read_to` is moved to the end. Everything goes into `events`.
     """
-    async with connected((HOST, port)) as wire:
+    async with connected(address) as wire:
         for group in (ALONE, GROUP):
             await _find_coordinator(wire, group)
             assert await fetch_commits(wire, group, events) == 0

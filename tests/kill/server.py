@@ -20,8 +20,11 @@ from kbroker.protocol.primitives import DecodeError
 from kbroker.storage.checkpoints import offsets_from_bytes
 from kbroker.storage.naming import LOCK, LOG, LOG_STARTS, RECOVERY_POINTS, parse_file_name
 
+from ..machine import LOCAL, Machine
+
 ROOT = Path(__file__).parents[2]
-HOST = "localhost"
+Address = tuple[str, int]
+"""A host and a port."""
 START_SECONDS_MAX = 30
 
 KEPT, TRIMMED = "kept", "trimmed"
@@ -70,6 +73,7 @@ class Server:
         topics: what it makes before it is ready, as for `--topic`.
         module: what Python runs instead of kbroker.
         options: more words for `kbroker serve`.
+        machine: where it runs.
     """
 
     def __init__(
@@ -79,9 +83,11 @@ class Server:
         topics: Sequence[str] = _TOPICS,
         module: Sequence[str] = ("kbroker",),
         options: Sequence[str] = (),
+        machine: Machine = LOCAL,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
+        self.machine = machine
         self._module = module
         self._options = options
         self._settings = settings
@@ -93,9 +99,14 @@ class Server:
             self.port = int(free.getsockname()[1])
 
     @property
-    def bootstrap(self) -> str:
+    def address(self) -> Address:
         """Where clients find it."""
-        return f"127.0.0.1:{self.port}"
+        return self.machine.address, self.port
+
+    @property
+    def bootstrap(self) -> str:
+        """The same, as an option of clients."""
+        return f"{self.machine.address}:{self.port}"
 
     @property
     def log_path(self) -> Path:
@@ -106,8 +117,10 @@ class Server:
         """Start a process without waiting for it; returns when, on the steady clock."""
         assert self.process is None
         self.lives += 1
-        command = [sys.executable, "-m", *self._module, "serve", "--exit-with-parent"]
-        command += ["--port", str(self.port), "--data-dir", str(self.data)]
+        command = [*self.machine.within, sys.executable, "-m", *self._module, "serve"]
+        command.append("--exit-with-parent")
+        command += ["--host", self.machine.address, "--port", str(self.port)]
+        command += ["--data-dir", str(self.data)]
         command += [
             "--log-level",
             "kbroker.coordination.groups=debug",
@@ -136,7 +149,7 @@ class Server:
         while True:
             assert self.process.poll() is None, self.log_path.read_text()
             try:
-                trio.run(check_round_trip, HOST, self.port)
+                trio.run(check_round_trip, *self.address)
             except (OSError, DecodeError):
                 waited = time.perf_counter() - started
                 assert waited < START_SECONDS_MAX, self.log_path.read_text()

@@ -58,7 +58,7 @@ class Run:
         self.events: list[Event] = []
         self.checker = Checker(trimmed={TRIMMED})
         self.read_to: dict[Place, int] = {}
-        self.load = Load(self.server.port, self.events)
+        self.load = Load([self.server.address], self.events)
         self.restarts: list[Restart] = []
         self.in_flight: list[int] = []
         self.acks: list[int] = []
@@ -109,7 +109,7 @@ class Run:
         """Read what is new, or all that there is, and hold it against the history."""
         if everything:
             self.read_to.clear()
-        trio.run(read_back, self.server.port, self.events, self.read_to)
+        trio.run(read_back, self.server.address, self.events, self.read_to)
         end = len(self.events)
         self.checker.feed(self.events[self._fed : end])
         self._fed = end

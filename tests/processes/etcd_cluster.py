@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from ..kill.server import Restart, Server
+from ..machine import LOCAL, Machine
 from ..replication.cluster import NODES, SETTINGS, TOPICS, Cluster
 from .commands import WAIT_SECONDS, kbroker
 
@@ -17,21 +19,39 @@ class EtcdCluster(Cluster):
     """Each node has a process, so a crash of one is a kill -9.
 
     Every second one is a pause instead: the process stands still, and wakes when others lead.
+
+    Parameters:
+        folder: where their files are.
+        address: that of the cluster on etcd.
+        settings: more of them, of all nodes.
+        machines: where each node runs.
     """
 
-    def __init__(self, folder: Path, address: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        address: str,
+        settings: Sequence[str] = SESSION,
+        machines: Sequence[Machine] = (LOCAL,) * len(NODES),
+    ) -> None:
         super().__init__(folder)
         self._nodes = {
             node: Server(
                 folder / f"process-{node}",
-                (*SETTINGS, *SESSION),
+                (*SETTINGS, *settings),
                 topics=(),
                 options=("--cluster", address, "--node-id", str(node)),
+                machine=machine,
             )
-            for node in NODES
+            for node, machine in zip(NODES, machines, strict=True)
         }
+        self.addresses = [
+            (machine.address, port)
+            for machine, (_, port) in zip(machines, self.addresses, strict=True)
+        ]
+        self._more = settings
         for node, server in self._nodes.items():
-            server.port = self.ports[node - 1]
+            _, server.port = self.addresses[node - 1]
             server.data = self.data / f"node-{node}"
         self._is_new = True
         self._paused: set[int] = set()
@@ -63,11 +83,17 @@ class EtcdCluster(Cluster):
 
     def crash(self, node: int) -> None:
         if self._pauses_next:
-            self._signal(node, signal.SIGSTOP)
-            self._paused.add(node)
+            self.pause_node(node)
         else:
-            self._nodes[node].kill()
+            self.kill_node(node)
         self._pauses_next = not self._pauses_next
+
+    def kill_node(self, node: int) -> None:
+        self._nodes[node].kill()
+
+    def pause_node(self, node: int) -> None:
+        self._signal(node, signal.SIGSTOP)
+        self._paused.add(node)
 
     def _signal(self, node: int, number: signal.Signals) -> None:
         process = self._nodes[node].process
@@ -92,4 +118,4 @@ class EtcdCluster(Cluster):
         super().lose_folder(node)
         lost = self._settings[-1]
         for server in self._nodes.values():
-            server._settings = (*SETTINGS, *SESSION, lost)
+            server._settings = (*SETTINGS, *self._more, lost)

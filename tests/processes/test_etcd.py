@@ -14,7 +14,7 @@ import trio
 from kbroker.protocol.errors import ErrorCode
 
 from ..cluster.etcd import Etcd
-from ..kill.server import HOST, Server
+from ..kill.server import Server
 from ..ports import free_ports
 from ..wire import Topic, batch, connected
 from ..wire import produce as raw_produce
@@ -160,7 +160,7 @@ def error_of(node: Server, acks: int) -> int:
     """That with which a node answers a Produce."""
 
     async def ask() -> int:
-        async with connected((HOST, node.port)) as wire:
+        async with connected(node.address) as wire:
             row = await raw_produce(wire, Topic("a"), batch(), acks=acks)
         return int(row.error_code)
 

@@ -20,7 +20,8 @@ from kbroker.protocol.records import iter_headers
 from kbroker.storage.naming import LOG, META_PROPERTIES, parse_file_name
 
 from ..kill.history import Batch, Place
-from ..kill.server import HOST, KEPT, Server
+from ..kill.server import KEPT, Address, Server
+from ..machine import LOCAL
 from ..ports import free_ports
 from ..wire import LATEST, ConnectionClosed, Topic, connected, list_offset, metadata, request
 
@@ -68,7 +69,7 @@ class Cluster(Server):
         super().__init__(folder, settings, topics)
         self._names = names
         self.port = free_ports(len(NODES))
-        self.ports = [self.port + number for number in range(len(NODES))]
+        self.addresses: list[Address] = [(LOCAL.address, self.port + n) for n in range(len(NODES))]
         port, token = free_ports(1), str(folder / "control.token")
         self._control = Control(f"127.0.0.1:{port}", token)
         self._lost: list[str] = []
@@ -77,7 +78,7 @@ class Cluster(Server):
 
     @property
     def bootstrap(self) -> str:
-        return ",".join(f"127.0.0.1:{port}" for port in self.ports)
+        return ",".join(f"{host}:{port}" for host, port in self.addresses)
 
     # -- orders
 
@@ -110,17 +111,17 @@ class Cluster(Server):
 
     def look(self) -> dict[Place, State]:
         """Every partition, as a node says that answers; nothing when none does."""
-        answer = self._ask_any(partial(_describe, names=self._names))
+        answer = self._ask_any(partial(describe, names=self._names))
         return answer or {}
 
-    def await_leader(self, place: Place) -> int:
-        """The port of a partition's leader, once it says where the partition ends."""
-        found: list[int] = []
+    def await_leader(self, place: Place) -> Address:
+        """The address of a partition's leader, once it says where the partition ends."""
+        found: list[Address] = []
 
         def ask() -> bool:
             leader = self.look().get(place, NOBODY).leader
             if leader in NODES and self._ask(leader, partial(_end, place=place)) is not None:
-                found.append(self.ports[leader - 1])
+                found.append(self.addresses[leader - 1])
             return bool(found)
 
         wait_until(ask, lambda: f"{place} has no leader that answers: {self.look()}")
@@ -150,15 +151,15 @@ class Cluster(Server):
 
         wait_until(are_in_sync, lambda: f"not in sync: {self.look()}")
 
-    def _ask_any(self, ask: Callable[[int], Any]) -> Any:
+    def _ask_any(self, ask: Callable[[Address], Any]) -> Any:
         """The answer of the first node that gives one; None when none does."""
         answers = (self._ask(node, ask) for node in NODES)
         return next((answer for answer in answers if answer is not None), None)
 
-    def _ask(self, node: int, ask: Callable[[int], Any]) -> Any:
-        """What a function of the port of a node returns; None when the node does not answer."""
+    def _ask(self, node: int, ask: Callable[[Address], Any]) -> Any:
+        """What a function of the address of a node returns; None when the node does not answer."""
         try:
-            return trio.run(ask, self.ports[node - 1])
+            return trio.run(ask, self.addresses[node - 1])
         except (OSError, ConnectionClosed, trio.BrokenResourceError, trio.TooSlowError):
             return None
 
@@ -189,9 +190,9 @@ def batches(folder: Path, begin: int) -> Iterable[Batch]:
                 yield Batch(header.base_offset, last, digest.digest())
 
 
-async def _describe(port: int, names: Collection[str]) -> dict[Place, State]:
+async def describe(address: Address, names: Collection[str]) -> dict[Place, State]:
     with trio.fail_after(5):
-        async with connected((HOST, port)) as wire:
+        async with connected(address) as wire:
             answer = await metadata(wire, names)
     return {
         (topic.name, row.partition_index): State(
@@ -202,19 +203,19 @@ async def _describe(port: int, names: Collection[str]) -> dict[Place, State]:
     }
 
 
-async def _end(port: int, place: Place) -> int | None:
+async def _end(address: Address, place: Place) -> int | None:
     """What a node says is the end of a partition; None when it does not."""
     with trio.fail_after(5):
-        async with connected((HOST, port)) as wire:
+        async with connected(address) as wire:
             row = await list_offset(wire, Topic(place[0]), LATEST, partition=place[1])
     return int(row.offset) if row.error_code == 0 else None
 
 
-async def _elect_preferred(port: int) -> bool:
+async def _elect_preferred(address: Address) -> bool:
     ask = request(ApiKey.ELECT_LEADERS, election_type=0, timeout_ms=5000)
     ask.topic_partitions = None
     with trio.fail_after(10):
-        async with connected((HOST, port)) as wire:
+        async with connected(address) as wire:
             answer = await wire.ask(ApiKey.ELECT_LEADERS, 2, ask)
     assert answer.error_code == 0, answer
     return True

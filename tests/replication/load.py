@@ -30,7 +30,7 @@ from ..kill.load import (
     read_partition,
     to_bytes,
 )
-from ..kill.server import GROUP, HOST
+from ..kill.server import GROUP, Address
 from ..wire import Topic, connected, fetch, request
 from .cluster import PARTITIONS, PLACES, Cluster, wait_until
 
@@ -57,14 +57,14 @@ class Traffic(Load):
     node only, and loses that, knows of no other.
 
     Parameters:
-        ports: of the nodes.
+        addresses: of the nodes.
         events: the history so far; all clients append to it.
     """
 
     metadata_max_age_ms = METADATA_MS
 
-    def __init__(self, ports: Sequence[int], events: list[Event]) -> None:
-        super().__init__(ports, events, PLACES)
+    def __init__(self, addresses: Sequence[Address], events: list[Event]) -> None:
+        super().__init__(addresses, events, PLACES)
         self._watch_began = 0.0
         self._watched: dict[Place, float | None] = {}
         self._late: set[int] = set()
@@ -188,7 +188,8 @@ def read_back(
 
 def read_known(cluster: Cluster, events: list[Event], reader: str, place: Place) -> int:
     """Read all that the leader of a partition gives, also when it names no end; returns how much."""
-    records = trio.run(_read_known, cluster.ports[cluster.look()[place].leader - 1], place)
+    leader = cluster.addresses[cluster.look()[place].leader - 1]
+    records = trio.run(_read_known, leader, place)
     if records:
         events.append(Polled(reader, place, records))
     return len(records)
@@ -202,15 +203,15 @@ def read_commits(cluster: Cluster, events: list[Event]) -> None:
 
 
 async def _read_from(
-    port: int, place: Place, events: list[Event], read_to: dict[Place, int]
+    address: Address, place: Place, events: list[Event], read_to: dict[Place, int]
 ) -> None:
-    async with connected((HOST, port)) as wire:
+    async with connected(address) as wire:
         await read_partition(wire, place, events, read_to)
 
 
-async def _read_known(port: int, place: Place) -> list[tuple[int, int]]:
+async def _read_known(address: Address, place: Place) -> list[tuple[int, int]]:
     records: list[tuple[int, int]] = []
-    async with connected((HOST, port)) as wire:
+    async with connected(address) as wire:
         while True:
             at = records[-1][0] + 1 if records else 0
             row = await fetch(wire, Topic(place[0]), at, partitions=[place[1]], max_wait_ms=0)
@@ -223,10 +224,10 @@ async def _read_known(port: int, place: Place) -> list[tuple[int, int]]:
 
 async def _read_commits(cluster: Cluster, events: list[Event]) -> bool:
     ask = request(ApiKey.FIND_COORDINATOR, key=GROUP)
-    async with connected((HOST, cluster.port)) as wire:
+    async with connected(cluster.addresses[0]) as wire:
         answer = await wire.ask(ApiKey.FIND_COORDINATOR, 1, ask)
     if answer.error_code == 0:
-        async with connected((HOST, answer.port)) as wire:
+        async with connected((answer.host, answer.port)) as wire:
             answer.error_code = await fetch_commits(wire, GROUP, events)
     assert answer.error_code == 0 or answer.error_code in _MOVING, answer
     return bool(answer.error_code == 0)

@@ -24,7 +24,7 @@ from kbroker.cluster import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 
-from ..kill.server import HOST
+from ..kill.server import Address
 from ..wire import connected, request
 from .cluster import NODES, Cluster, wait_until
 
@@ -102,15 +102,15 @@ def coordinator(cluster: Cluster, kind: int, key: str) -> int:
     """The node that has a coordinator, as soon as it is known."""
     found: list[int] = []
 
-    async def find(port: int) -> int:
-        async with connected((HOST, port)) as wire:
+    async def find(address: Address) -> int:
+        async with connected(address) as wire:
             ask = request(ApiKey.FIND_COORDINATOR, key=key, key_type=kind)
             return int((await wire.ask(ApiKey.FIND_COORDINATOR, 3, ask)).node_id)
 
     def is_known() -> bool:
-        for port in cluster.ports:
+        for address in cluster.addresses:
             try:
-                found[:] = [trio.run(find, port)]
+                found[:] = [trio.run(find, address)]
             except OSError:
                 continue
             return found[0] in NODES

@@ -15,9 +15,10 @@ import random
 import statistics
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -43,6 +44,9 @@ MISSES_PER_ROUND_MAX = 3
 SINGLES = [place for place in PLACES if place[0] == SINGLE]
 
 
+C = TypeVar("C", bound=Cluster)
+
+
 class Run:
     """Three nodes under load, and what is known of them."""
 
@@ -53,10 +57,12 @@ class Run:
         self.checker = Checker()
         self.read_to: dict[Place, int] = {}
         self.dumped_to: dict[Place, int] = {}
-        self.load = Traffic(self.cluster.ports, self.events)
+        self.load = Traffic(self.cluster.addresses, self.events)
         self.in_flight: list[int] = []
         self.elections = 0
         self.waits: defaultdict[str, list[float]] = defaultdict(list)
+        self.without_election = {FOLLOWER}
+        """The kinds of rounds that count without one."""
         self._readers = itertools.count(1)
 
     # -- one round
@@ -72,11 +78,11 @@ class Run:
         in_flight = self.load.in_flight
         waits = self._crash(kind, victims, before)
         self._revive(kind, victims)
-        self.cluster.await_in_sync()
+        self.await_recovery()
         after = self.cluster.look()
         elections = sum(after[place].epoch > before[place].epoch for place in PLACES)
         self.check()
-        counts = in_flight > 0 and (elections > 0 or kind == FOLLOWER)
+        counts = in_flight > 0 and (elections > 0 or kind in self.without_election)
         if counts:
             self.in_flight.append(in_flight)
             self.elections += elections
@@ -167,6 +173,10 @@ class Run:
             time.sleep(self.random.choice([0, self.random.uniform(0, 0.5)]))
             self.cluster.revive(node)
 
+    def await_recovery(self) -> None:
+        """Wait until all replicas are in sync."""
+        self.cluster.await_in_sync()
+
     # -- checks
 
     def check(self, *, everything: bool = False) -> None:
@@ -210,9 +220,9 @@ class Run:
 
 
 @contextmanager
-def running(cluster: Cluster, seed: int) -> Iterator[Run]:
+def running(cluster: C, seed: int, make: Callable[[C, int], Run]) -> Iterator[Run]:
     """A run with its clients at work; the process is gone at the end."""
-    run = Run(cluster, seed)
+    run = make(cluster, seed)
     logging.disable(logging.ERROR)  # the clients report every connection that is refused
     try:
         run.cluster.start()
@@ -237,13 +247,19 @@ def test_nothing_acknowledged_is_lost(tmp_path: Path, request: pytest.FixtureReq
     )
 
 
-def crash_nodes(cluster: Cluster, rounds: int, seed: int) -> None:
+def crash_nodes(
+    cluster: C,
+    rounds: int,
+    seed: int,
+    kinds: Sequence[str] = ROUNDS,
+    make: Callable[[C, int], Run] = Run,
+) -> None:
     """Do so in rounds of all kinds, and print what came of it."""
     print(f"\nseed {seed}")
-    planned = [ROUNDS[number % len(ROUNDS)] for number in range(rounds)]
+    planned = [kinds[number % len(kinds)] for number in range(rounds)]
     random.Random(seed).shuffle(planned)
     missed = 0
-    with running(cluster, seed) as run:
+    with running(cluster, seed, make) as run:
         for kind in planned:
             while not run.round(kind):
                 missed += 1
@@ -270,7 +286,7 @@ def _describe(waits: dict[str, list[float]]) -> str:
 def test_damage_is_seen(tmp_path: Path) -> None:
     """The whole harness notices a replica that differs, and a batch that all of them have lost."""
     place = PLACES[0]
-    with running(Cluster(tmp_path), seed=0) as run:
+    with running(Cluster(tmp_path), 0, Run) as run:
         run.await_acks()
         run.load.stop_producers()
         run.load.stop_members()

@@ -1,0 +1,116 @@
+"""Machines of which each has a network stack of its own, and a network between them that fails.
+
+Each is a network namespace with one link to a router, which is a namespace as well: it forwards
+packets, and drops those that a rule names by where they come from and where they go. So a cut is what a
+broken network is: nothing comes, and nobody is told. Only an administrator of a Linux can make them.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterable, Sequence
+from itertools import product
+
+from ..machine import Machine
+
+
+class NoNetwork(Exception):
+    """Networks cannot be made here; what the system says."""
+
+
+class Network:
+    """Machines, and the test's own end of it. Call `close` at the end.
+
+    Parameters:
+        count: how many machines.
+
+    Raises:
+        NoNetwork: it cannot be made here.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._prefix = f"kb{os.getpid()}"
+        self._second = 64 + os.getpid() % 128
+        self._router = f"{self._prefix}-router"
+        self._machines = range(1, count + 1)  # 0 is the test itself
+        self._dropped: set[tuple[Machine, Machine]] = set()
+        try:
+            self._make()
+        except BaseException:
+            self.close()
+            raise
+
+    def _make(self) -> None:
+        _ip("netns", "add", self._router)
+        forward = "echo 1 > /proc/sys/net/ipv4/ip_forward"
+        _ip("netns", "exec", self._router, "sh", "-c", forward)
+        own = f"{self._prefix}-test"
+        _ip("link", "add", own, "type", "veth", "peer", "name", "to0", "netns", self._router)
+        self._join(0, own, ())
+        _ip("route", "add", f"10.{self._second}.0.0/16", "via", self._gateway(0))
+        for number in self._machines:
+            name = self._name(number)
+            _ip("netns", "add", name)
+            ends = ("link0", "netns", name), (f"to{number}", "netns", self._router)
+            _ip("link", "add", *ends[0], "type", "veth", "peer", "name", *ends[1])
+            self._join(number, "link0", ("-n", name))
+            _ip("-n", name, "link", "set", "lo", "up")
+            _ip("-n", name, "route", "add", "default", "via", self._gateway(number))
+
+    def _join(self, number: int, link: str, there: Sequence[str]) -> None:
+        """Give both ends of a machine's link their addresses."""
+        _ip(*there, "address", "add", f"{self._address(number)}/30", "dev", link)
+        _ip(*there, "link", "set", link, "up")
+        router = ("-n", self._router)
+        _ip(*router, "address", "add", f"{self._gateway(number)}/30", "dev", f"to{number}")
+        _ip(*router, "link", "set", f"to{number}", "up")
+
+    def _name(self, number: int) -> str:
+        return f"{self._prefix}-{number}"
+
+    def _gateway(self, number: int) -> str:
+        return f"10.{self._second}.{number}.1"
+
+    def _address(self, number: int) -> str:
+        return f"10.{self._second}.{number}.2"
+
+    @property
+    def machines(self) -> list[Machine]:
+        """All of them, in their order."""
+        return [
+            Machine(self._address(number), ("ip", "netns", "exec", self._name(number)))
+            for number in self._machines
+        ]
+
+    def drop(self, sources: Iterable[Machine], targets: Iterable[Machine]) -> None:
+        """From now on what is sent from one of them to one of the others is lost, until `heal`."""
+        for source, target in product(sources, targets):
+            if (source, target) not in self._dropped:
+                self._dropped.add((source, target))
+                self._rule("add", source, target)
+
+    def cut(self, some: Sequence[Machine], others: Sequence[Machine]) -> None:
+        """The same in both directions."""
+        self.drop(some, others)
+        self.drop(others, some)
+
+    def heal(self) -> None:
+        """All packets arrive again."""
+        while self._dropped:
+            self._rule("del", *self._dropped.pop())
+
+    def _rule(self, verb: str, source: Machine, target: Machine) -> None:
+        words = ("from", source.address, "to", target.address, "priority", "100", "blackhole")
+        _ip("-n", self._router, "rule", verb, *words)
+
+    def close(self) -> None:
+        """Take all of it away. What ran there keeps its namespace until it has ended."""
+        for name in [self._router, *map(self._name, self._machines)]:
+            subprocess.run(["ip", "netns", "del", name], check=False, stderr=subprocess.DEVNULL)
+
+
+def _ip(*words: str) -> None:
+    done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise NoNetwork(f"ip {' '.join(words)}: {done.stderr.strip()}")

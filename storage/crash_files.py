@@ -41,19 +41,36 @@ class Operation(NamedTuple):
     path: str
 
 
-class _Inode:
+class Inode:
     """A file's bytes: as written, and as a power cut leaves them; `held` are taken up by nothing."""
 
-    __slots__ = ("data", "held", "stable")
+    __slots__ = ("_same", "data", "held", "stable")
 
-    def __init__(self, stable: bytes = b"", held: int = 0) -> None:
+    def __init__(self, stable: Buffer = b"", held: int = 0) -> None:
         self.data = bytearray(stable)
-        self.stable = stable
+        self.stable = bytearray(stable)
         self.held = held
+        self._same = len(stable)  # before this position nothing was changed since the last sync
+
+    def write(self, position: int, data: Buffer) -> None:
+        """Put bytes at a position; what is skipped before it is zeros."""
+        self._same = min(self._same, position, len(self.data))
+        self.data.extend(bytes(max(position - len(self.data), 0)))
+        self.data[position : position + len(data)] = data
+
+    def truncate(self, size: int) -> None:
+        """Cut the file, or make it longer by zeros."""
+        self._same = min(self._same, size, len(self.data))
+        del self.data[size:]
+        self.data.extend(bytes(size - len(self.data)))
+
+    def sync(self) -> None:
+        self.stable[self._same :] = self.data[self._same :]
+        self._same = len(self.data)
 
     def torn(self, random_: random.Random) -> bytes:
         """The stable bytes with a random part of the changed sectors over them."""
-        data, stable = bytes(self.data), self.stable
+        data, stable = bytes(self.data), bytes(self.stable)
         if data == stable:
             return stable
         low, high = sorted((len(data), len(stable)))
@@ -67,18 +84,18 @@ class _Inode:
         return bytes(image)
 
 
-class _Folder:
+class Folder:
     """A folder's names: as they are, and as a power cut leaves them."""
 
     __slots__ = ("names", "pending", "stable")
 
     def __init__(self) -> None:
-        self.names: dict[str, _Inode | _Folder] = {}
-        self.stable: dict[str, _Inode | _Folder] = {}
+        self.names: dict[str, Inode | Folder] = {}
+        self.stable: dict[str, Inode | Folder] = {}
         # Changes since the last sync, each of them whole or not at all.
-        self.pending: list[dict[str, _Inode | _Folder | None]] = []
+        self.pending: list[dict[str, Inode | Folder | None]] = []
 
-    def change(self, **names: _Inode | _Folder | None) -> None:
+    def change(self, **names: Inode | Folder | None) -> None:
         self.pending.append(names)
         _apply(self.names, names)
 
@@ -87,7 +104,7 @@ class _Folder:
             _apply(self.stable, change)
         self.pending.clear()
 
-    def survivors(self, mode: Mode, random_: random.Random) -> dict[str, _Inode | _Folder]:
+    def survivors(self, mode: Mode, random_: random.Random) -> dict[str, Inode | Folder]:
         if mode in ("drop", "torn"):
             return self.names
         names = dict(self.stable)
@@ -98,7 +115,7 @@ class _Folder:
         return names
 
 
-def _apply(names: dict[str, _Inode | _Folder], change: dict[str, _Inode | _Folder | None]) -> None:
+def _apply(names: dict[str, Inode | Folder], change: dict[str, Inode | Folder | None]) -> None:
     for name, node in change.items():
         if node is None:
             names.pop(name, None)
@@ -111,7 +128,7 @@ class CrashFile:
 
     __slots__ = ("_files", "_inode", "fd", "path")
 
-    def __init__(self, files: CrashFiles, inode: _Inode, path: str) -> None:
+    def __init__(self, files: CrashFiles, inode: Inode, path: str) -> None:
         self._files = files
         self._inode = inode
         self.path = path
@@ -126,7 +143,7 @@ class CrashFile:
         data = b"".join(parts)
         self._files.announce("write", self.path)
         self._files.claim(self.path, len(data))
-        self._inode.data += data
+        self._inode.write(position, data)
         return position
 
     def read(self, position: int, size: int) -> bytes:
@@ -140,11 +157,11 @@ class CrashFile:
 
     def truncate(self, size: int) -> None:
         self._files.announce("truncate", self.path)
-        del self._inode.data[size:]
+        self._inode.truncate(size)
 
     def sync(self) -> None:
         self._files.announce("sync", self.path)
-        self._inode.stable = bytes(self._inode.data)
+        self._inode.sync()
 
     def close(self) -> None:
         pass
@@ -173,7 +190,7 @@ class CrashFiles:
         self.hook = hook
         self.capacity = capacity
         self.operations = 0
-        self._root = _Folder()
+        self._root = Folder()
 
     def announce(self, kind: str, path: str) -> None:
         self.operations += 1
@@ -183,7 +200,7 @@ class CrashFiles:
     def crashed(self, mode: Mode, seed: int) -> CrashFiles:
         """The disk as it would be found if the power went now. This one goes on unharmed."""
         files = CrashFiles(capacity=self.capacity)
-        files._root = _after_cut(self._root, mode, random.Random(seed), {})
+        files._root = after_cut(self._root, mode, random.Random(seed))
         return files
 
     def killed(self) -> CrashFiles:
@@ -202,8 +219,9 @@ class CrashFiles:
     def damage(self, path: str, data: bytes) -> None:
         """Replace a file's bytes behind everybody's back, on the disk as well."""
         inode = self._file(path)
-        inode.data[:] = data
-        inode.stable = data
+        inode.truncate(0)
+        inode.write(0, data)
+        inode.sync()
 
     def used(self) -> int:
         return _taken_up(self._root)
@@ -222,9 +240,9 @@ class CrashFiles:
             if not create:
                 raise FileNotFoundError(errno.ENOENT, "no such file", path)
             self.announce("create", path)
-            node = _Inode()
+            node = Inode()
             folder.change(**{name: node})
-        if isinstance(node, _Folder):
+        if isinstance(node, Folder):
             raise StorageError(f"{path} is a folder")
         return CrashFile(self, node, path)
 
@@ -273,9 +291,9 @@ class CrashFiles:
             node = folder.names.get(name)
             if node is None:
                 self.announce("mkdir", done)
-                node = _Folder()
+                node = Folder()
                 folder.change(**{name: node})
-            assert isinstance(node, _Folder)
+            assert isinstance(node, Folder)
             folder = node
 
     def rmtree(self, path: str) -> None:
@@ -283,7 +301,7 @@ class CrashFiles:
             return
         for name in self.listdir(path):
             child = f"{path}/{name}"
-            if isinstance(self._node(child), _Folder):
+            if isinstance(self._node(child), Folder):
                 self.rmtree(child)
             else:
                 self.remove(child)
@@ -315,7 +333,7 @@ class CrashFiles:
         folder, name = self._place(path)
         self.announce("create", path)
         self.claim(path, size)
-        folder.change(**{name: _Inode(held=size)})
+        folder.change(**{name: Inode(held=size)})
 
     def sync_dir(self, path: str) -> None:
         folder = self._folder(path)
@@ -329,72 +347,73 @@ class CrashFiles:
     def lock(self, path: str) -> Lock:
         return _NoLock()
 
-    def _folder(self, path: str) -> _Folder:
+    def _folder(self, path: str) -> Folder:
         folder = self._root
         for name in filter(None, path.removeprefix(".").split("/")):
             node = folder.names.get(name)
-            if not isinstance(node, _Folder):
+            if not isinstance(node, Folder):
                 raise FileNotFoundError(errno.ENOENT, "no such folder", path)
             folder = node
         return folder
 
-    def _place(self, path: str) -> tuple[_Folder, str]:
+    def _place(self, path: str) -> tuple[Folder, str]:
         folder, _, name = path.rpartition("/")
         return self._folder(folder), name
 
-    def _node(self, path: str) -> _Inode | _Folder:
+    def _node(self, path: str) -> Inode | Folder:
         folder, name = self._place(path)
         try:
             return folder.names[name]
         except KeyError:
             raise FileNotFoundError(errno.ENOENT, "no such file", path) from None
 
-    def _file(self, path: str) -> _Inode:
+    def _file(self, path: str) -> Inode:
         node = self._node(path)
-        if isinstance(node, _Folder):
+        if isinstance(node, Folder):
             raise FileNotFoundError(errno.ENOENT, "not a file", path)
         return node
 
 
-def _after_cut(
-    folder: _Folder, mode: Mode, random_: random.Random, seen: dict[_Inode, _Inode]
-) -> _Folder:
+def after_cut(
+    folder: Folder, mode: Mode, random_: random.Random, seen: dict[Inode, Inode] | None = None
+) -> Folder:
     """A stable copy of a folder. Two names of one file stay so (a rename may be half there)."""
-    copy = _Folder()
+    seen = {} if seen is None else seen
+    copy = Folder()
     for name, node in folder.survivors(mode, random_).items():
-        if isinstance(node, _Folder):
-            copy.stable[name] = _after_cut(node, mode, random_, seen)
+        if isinstance(node, Folder):
+            copy.stable[name] = after_cut(node, mode, random_, seen)
             continue
         if node not in seen:
             torn = mode in ("torn", "mixed")
-            seen[node] = _Inode(node.torn(random_) if torn else node.stable, node.held)
+            seen[node] = Inode(node.torn(random_) if torn else node.stable, node.held)
         copy.stable[name] = seen[node]
     copy.names = dict(copy.stable)
     return copy
 
 
-def stable_copy(folder: _Folder) -> _Folder:
+def stable_copy(folder: Folder) -> Folder:
     """A folder with everything in it as it was written, whether it was synced or not."""
-    copy = _Folder()
+    copy = Folder()
     for name, node in folder.names.items():
-        if isinstance(node, _Folder):
+        if isinstance(node, Folder):
             copy.stable[name] = stable_copy(node)
         else:
-            copy.stable[name] = _Inode(bytes(node.data), node.held)
+            copy.stable[name] = Inode(node.data, node.held)
     copy.names = dict(copy.stable)
     return copy
 
 
-def _taken_up(folder: _Folder) -> int:
+def _taken_up(folder: Folder) -> int:
     return sum(
-        _taken_up(node) if isinstance(node, _Folder) else len(node.data) + node.held
+        _taken_up(node) if isinstance(node, Folder) else len(node.data) + node.held
         for node in folder.names.values()
     )
 
 
-def _collect(folder: _Folder, path: str, found: dict[str, bytes]) -> None:
+def _collect(folder: Folder, path: str, found: dict[str, bytes]) -> None:
     for name, node in sorted(folder.names.items()):
-        if isinstance(node, _Folder):
+        if isinstance(node, Folder):
             found[f"{path}{name}/"] = b""
             _collect(node, f"{path}{name}/", found)
         else:

@@ -1,0 +1,87 @@
+"""Power cuts of one, two and all of three nodes over an etcd: what was acknowledged was synced.
+
+Each node has its folder on a disk that forgets what was not synced (`power_disk`), which takes pyfuse3 and
+an administrator: `make soak PART=power` runs this.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from kbroker.storage.crash_files import MODES, Mode
+
+from ..cluster.etcd import Etcd
+from ..processes.etcd_cluster import SESSION, EtcdCluster
+from ..replication import test_crashes
+from ..replication.cluster import NODES
+from ..replication.test_crashes import ALL, FOLLOWER, LEADER, PROCESS, TWO, crash_nodes
+from .power_disk import PowerDisk
+
+pytestmark = test_crashes.pytestmark
+
+ROUNDS = (PROCESS, LEADER, PROCESS, TWO, FOLLOWER, ALL)
+"""The first of them: all of them at once."""
+
+
+class PowerCluster(EtcdCluster):
+    """Each crash is a power cut of that node's machine."""
+
+    def __init__(
+        self,
+        folder: Path,
+        address: str,
+        seed: int,
+        modes: Sequence[Mode] = MODES,
+        settings: Sequence[str] = SESSION,
+    ) -> None:
+        super().__init__(folder, address, settings)
+        self._random = random.Random(seed)
+        self._modes = modes
+        self._disks = {node: PowerDisk(server.data) for node, server in self._nodes.items()}
+
+    def crash(self, node: int) -> None:
+        self.kill_node(node)
+        self._cut(node)
+
+    def kill(self) -> None:
+        super().kill()
+        for node in NODES:
+            self._cut(node)
+
+    def _cut(self, node: int) -> None:
+        self._disks[node].cut(self._random.choice(self._modes), self._random.getrandbits(32))
+
+    def close(self) -> None:
+        super().close()
+        for disk in self._disks.values():
+            disk.close()
+
+
+@contextmanager
+def etcd_address(folder: Path) -> Iterator[str]:
+    with ExitStack() as stack:
+        etcd = Etcd(folder)
+        stack.callback(etcd.stop)
+        (member,) = etcd.endpoints
+        yield f"etcd://{member.removeprefix('http://')}/test"
+
+
+def test_nothing_acknowledged_is_lost(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    seed = request.config.getoption("seed")
+    with etcd_address(tmp_path) as address:
+        cluster = PowerCluster(tmp_path / "cluster", address, seed)
+        crash_nodes(cluster, request.config.getoption("rounds"), seed, ROUNDS)
+
+
+def test_what_is_acknowledged_before_it_is_synced_is_missed(tmp_path: Path) -> None:
+    """The check sees brokers that do not wait for their disks."""
+    settings = (*SESSION, "flush.policy=os")
+    with etcd_address(tmp_path) as address:
+        cluster = PowerCluster(tmp_path / "cluster", address, 0, ("drop",), settings)
+        with pytest.raises(AssertionError, match="findings"):
+            crash_nodes(cluster, 3, 0, (PROCESS,))

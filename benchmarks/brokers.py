@@ -48,6 +48,10 @@ class BenchmarkFailed(Exception):
     """A broker or a client did not do its part; the message says which."""
 
 
+class RowRefused(BenchmarkFailed):
+    """A broker does not do what a row asks of it: it goes on without that row."""
+
+
 def kafka_jars() -> Path:
     """The folder with Kafka's jars: KBROKER_KAFKA_JARS, else what the compatibility tests made."""
     folder = Path(os.environ.get("KBROKER_KAFKA_JARS") or ROOT / ".work/compat/kafka-4.3/lib")

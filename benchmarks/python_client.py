@@ -13,16 +13,18 @@ from contextlib import contextmanager
 from itertools import cycle, islice
 from typing import Any
 
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
+from confluent_kafka.cimpl import NewPartitions, NewTopic
 
-from .brokers import BenchmarkFailed, Broker
+from .brokers import BenchmarkFailed, Broker, RowRefused
 from .rows import BULK_BYTES, COMPRESSED_BYTES, JOINING, ROWS, SIZES, Sample
 
 WAIT_SECONDS = 60
 CREATE_SECONDS = 300
 """For a topic of 10,000 partitions."""
+CREATED_AT_ONCE = 5000
+"""Kafka refuses to make 10,000 partitions at once."""
 FILL_RECORDS = 50_000
 """What is sent at a time: the client's queue holds it."""
 TOPICS = 15
@@ -243,10 +245,17 @@ class PythonClient:
     def create_topic(self, name: str, partitions: int = 1) -> str:
         """Create a topic of which `name` is a part, and return its whole name.
 
-        When it returns each partition has a leader.
+        When it returns each partition has a leader. Raises RowRefused.
         """
         topic = f"{name}-{self._tag}"
-        self._admin.create_topics([NewTopic(topic, partitions)])[topic].result(CREATE_SECONDS)
+        first, *more = [*range(CREATED_AT_ONCE, partitions, CREATED_AT_ONCE), partitions]
+        try:
+            self._admin.create_topics([NewTopic(topic, first)])[topic].result(CREATE_SECONDS)
+            for total in more:
+                grown = self._admin.create_partitions([NewPartitions(topic, total)])
+                grown[topic].result(CREATE_SECONDS)
+        except KafkaException as error:
+            raise RowRefused(f"{self.broker.name} does not make {topic}: {error}") from error
         if partitions > 1:
             self.until_led(topic, partitions)
         return topic

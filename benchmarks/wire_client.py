@@ -17,12 +17,13 @@ from typing import Any, TypeAlias
 
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.framing import FrameReader
 from kbroker.protocol.headers import decode_response
 from kbroker.protocol.records import iter_headers
 from tests.wire import Topic, batch, fetch_request, frame, produce_request
 
-from .brokers import BenchmarkFailed
+from .brokers import BenchmarkFailed, RowRefused
 from .python_client import PythonClient, timed
 from .rows import COLD_BYTES, FAN_OUT_BYTES, Sample
 
@@ -35,6 +36,8 @@ RECEIVE_BYTES, ANSWER_BYTES_MAX = 1 << 16, 64 << 20
 RECORD_BYTES = 200
 DELETED_TOPICS, DELETED_PARTITIONS = 10, 100
 WAIT_SECONDS = 60
+_NOT_YET = {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+"""What a broker may say of a new topic after it has said that it leads it."""
 _SENTINEL = 0x1122_3344_5566_7788
 """An offset that is looked for in an encoded request, to put others in its place."""
 
@@ -98,8 +101,10 @@ class WireClient:
     def partitions(self, count: int) -> Iterator[Sample]:
         """The same over ten connections, each record to the next partition."""
         topic = self._client.create_topic(f"partitions-{count}", count)
-        yield from self._produce(f"partitions {count}", topic, SENDING, range(count))
-        self._client.delete_topics([topic])
+        try:
+            yield from self._produce(f"partitions {count}", topic, SENDING, range(count))
+        finally:
+            self._client.delete_topics([topic])
 
     def readers(self, count: int) -> Iterator[Sample]:
         """Connections that all read the same partition from its beginning."""
@@ -149,13 +154,18 @@ class WireClient:
             return lambda: next(left, None), lambda answer: answers.append(bytes(answer))
 
         with self._connected(connections, sender) as streams:
-            left = islice(frames, max(len(partitions), connections))
-            _until_answered(streams)  # each connection and each partition is used once before
+            ends_at = time.monotonic() + WAIT_SECONDS
+            while not answers or _NOT_YET & {*map(_error_of, answers)}:
+                if time.monotonic() > ends_at:
+                    raise RowRefused(f"{self._broker.name} does not lead {topic}")
+                answers.clear()
+                left = islice(frames, max(len(partitions), connections))
+                _until_answered(streams)  # each connection and each partition is used once before
             left = islice(frames, total)
             with timed(self._broker) as watch:
                 _until_answered(streams)
-        for answer in answers:
-            _check_produced(answer)
+        for error in filter(None, map(_error_of, answers)):
+            raise RowRefused(f"{self._broker.name} refuses a record with error {error}")
         yield Sample(row, total / watch.seconds / 1e3, watch.cpu_seconds / total * 1e6)
 
     def _read_all(self, topic: str, size: int, readers: int) -> int:
@@ -216,12 +226,12 @@ def _produce_frame(topic: str, partition: int) -> bytes:
     return frame(ApiKey.PRODUCE, PRODUCE_VERSION, message, CLIENT_ID)
 
 
-def _check_produced(answer: bytes) -> None:
+def _error_of(answer: bytes) -> int:
+    """What a broker said of the one partition of a Produce request."""
     cls = messages.response_class(ApiKey.PRODUCE)
     response: Any = decode_response(cls, answer, PRODUCE_VERSION)[1]
     ((row,),) = (topic.partition_responses for topic in response.responses)
-    if row.error_code:
-        raise BenchmarkFailed(f"a record was refused with error {row.error_code}")
+    return int(row.error_code)
 
 
 def _fetch_frame(topic: str) -> bytes:

@@ -14,8 +14,11 @@ import pytest
 from harness.clients import WORKERS, ClientProcess, ScriptProcess, eventually
 from harness.nodes import CLUSTERS, NODES, Nodes, wait_until_in_sync
 from harness.places import COMPAT, WORK, environment_python
+from harness.streams import StreamsApplication, Work
 from harness.tools import Shell, Tools, Transcript
+from harness.traffic import Feeder
 from test_spark import ENVIRONMENT
+from test_streams import counted, line, once, words
 
 CLIENT = "several nodes"
 PYTHON = ("kafka-python-3", "confluent-kafka", "aiokafka")
@@ -245,6 +248,24 @@ def test_a_spark_query_lives_through_a_rolling_restart(
     producer.stop()
     spark("end_copy")
     assert set(values_of(helper, sink, len(done))) == set(done)
+
+
+def test_a_streams_application_lives_through_a_rolling_restart(
+    nodes: Nodes, start: Callable[[str, str], ClientProcess], tmp_path: Path
+) -> None:
+    """It counts words exactly once."""
+    helper = start("confluent-kafka", "helper")
+    for topic in ("lines", "counts"):
+        helper.admin("create_topic", name=topic, partitions=2, replication=3)
+    feeder = Feeder(nodes.address, line)
+    streams = StreamsApplication("words", nodes.address, tmp_path)
+    with Work(nodes, streams, feeder, "counts") as work:
+        counting = Application("Streams", work.wait_for_more)
+        roll(nodes, counting)
+        counting.stop()
+        lines = feeder.finish()
+        results, _ = work.results(words(lines).total())
+    assert counted(results) == once(lines)
 
 
 @pytest.mark.parametrize("path", TRANSCRIPTS, ids=lambda path: path.stem)

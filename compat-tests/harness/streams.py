@@ -11,6 +11,7 @@ from typing import Any, Self
 from .brokers import Broker
 from .clients import eventually
 from .java import JavaProcess, command_line
+from .nodes import Nodes
 from .places import COMPAT
 from .traffic import Feeder, Reader, Record
 
@@ -68,7 +69,7 @@ class Work:
     """
 
     def __init__(
-        self, broker: Broker, application: StreamsApplication, feeder: Feeder, output: str
+        self, broker: Broker | Nodes, application: StreamsApplication, feeder: Feeder, output: str
     ) -> None:
         self.application = application
         self._broker = broker

@@ -258,7 +258,8 @@ def test_a_streams_application_lives_through_a_rolling_restart(
     for topic in ("lines", "counts"):
         helper.admin("create_topic", name=topic, partitions=2, replication=3)
     feeder = Feeder(nodes.address, line)
-    streams = StreamsApplication("words", nodes.address, tmp_path)
+    session = {"consumer.session.timeout.ms": str(SESSION_MS)}
+    streams = StreamsApplication("words", nodes.address, tmp_path, settings=session)
     with Work(nodes, streams, feeder, "counts") as work:
         counting = Application("Streams", work.wait_for_more)
         roll(nodes, counting)

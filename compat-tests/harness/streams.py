@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -35,7 +35,7 @@ class StreamsApplication(JavaProcess):
     """One process of java/StreamsApplication.java.
 
     topology: "words" or "payments". bootstrap: "host:port". folder: for its state and its log.
-    guarantee: of its processing.
+    guarantee: of its processing. settings: more of them.
     """
 
     def __init__(
@@ -44,6 +44,7 @@ class StreamsApplication(JavaProcess):
         bootstrap: str,
         folder: Path,
         guarantee: str = "exactly_once_v2",
+        settings: Mapping[str, str] | None = None,
     ) -> None:
         self._state = folder / "state"
         settings = {
@@ -52,6 +53,7 @@ class StreamsApplication(JavaProcess):
             "state.dir": str(self._state),
             "processing.guarantee": guarantee,
             **SETTINGS,
+            **(settings or {}),
         }
         source = str(COMPAT / "java" / "StreamsApplication.java")
         arguments = [topology, *(f"{key}={value}" for key, value in settings.items())]

@@ -159,19 +159,23 @@ def _broken(error: Exception) -> OSError:
     return OSError(f"the connection broke: {error.__cause__ or error}")
 
 
-async def open_connection(host: str, port: int, client_id: str = CLIENT_ID) -> Connection:
-    """Open a connection, to be closed by the caller. Raises OSError after at most five seconds."""
-    with trio.move_on_after(CONNECT_SECONDS) as scope:
+async def open_connection(
+    host: str, port: int, client_id: str = CLIENT_ID, patience_seconds: float = CONNECT_SECONDS
+) -> Connection:
+    """Open a connection, to be closed by the caller. Raises OSError when that takes too long."""
+    with trio.move_on_after(patience_seconds) as scope:
         stream = await trio.open_tcp_stream(host, port)
     if scope.cancelled_caught:
-        raise OSError(f"no connection to {host}:{port} within {CONNECT_SECONDS} seconds")
+        raise OSError(f"no connection to {host}:{port} within {patience_seconds:g} seconds")
     return Connection(stream, client_id)
 
 
 @asynccontextmanager
-async def connect(host: str, port: int) -> AsyncIterator[Connection]:
-    """Open a connection to a broker. Raises OSError when that fails within five seconds."""
-    connection = await open_connection(host, port)
+async def connect(
+    host: str, port: int, patience_seconds: float = CONNECT_SECONDS
+) -> AsyncIterator[Connection]:
+    """Open a connection to a broker. Raises OSError when there is none within that time."""
+    connection = await open_connection(host, port, patience_seconds=patience_seconds)
     try:
         yield connection
     finally:
@@ -185,7 +189,8 @@ async def check_round_trip(host: str, port: int, patience_seconds: float = CHECK
     Raises OSError or DecodeError when either does not work within `patience_seconds`.
     """
     with trio.move_on_after(patience_seconds):
-        async with connect(host, port) as connection:
+        # One limit for all of it: a server that asks itself may be busy with its folders.
+        async with connect(host, port, patience_seconds) as connection:
             await connection.negotiate()
             if ApiKey.METADATA not in connection.versions:
                 raise OSError(f"{host}:{port} does not serve Metadata")

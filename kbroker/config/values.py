@@ -354,6 +354,7 @@ class BrokerConfig(Settings):
     transaction_partition_verification_enable = _Boolean(
         "transaction.partition.verification.enable"
     )
+    unsure_leader_acks_enable = _Boolean("unsure.leader.acks.enable")
     transaction_remove_expired_interval_ms = _Integer(
         "transaction.remove.expired.transaction.cleanup.interval.ms"
     )

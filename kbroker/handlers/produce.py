@@ -130,7 +130,7 @@ class _ProduceWork:
         """Why nothing at all is appended."""
         if request.acks not in ACKS:
             self.refusal = KafkaError(ErrorCode.INVALID_REQUIRED_ACKS)
-        elif request.acks != ALL_IN_SYNC and ctx.node.membership.may_be_missed:
+        elif request.acks != ALL_IN_SYNC and _is_unsure(ctx.node):
             # Followers of the next leader would cut it away; acks=all waits for them.
             self.refusal = KafkaError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -457,6 +457,11 @@ def _claims_transaction(request: ProduceRequest) -> bool:
             if claims_transaction(partition.records):
                 return True
     return False
+
+
+def _is_unsure(node: Node) -> bool:
+    """Whether others may lead what this node leads, and its owner wants them to have all of it."""
+    return node.membership.may_be_missed and not node.config.unsure_leader_acks_enable
 
 
 def _fail(row: ProduceResponse.Partition, code: ErrorCode) -> None:

@@ -24,6 +24,16 @@ async def test_it_takes_acks_all_and_nothing_else(monkeypatch: pytest.MonkeyPatc
         assert (await produce(wire, topic, batch(), acks=1)).base_offset == 2
 
 
+async def test_one_whose_owner_wants_it_takes_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with (
+        started(unsure_leader_acks_enable=True) as broker,
+        connected(broker.endpoint) as wire,
+    ):
+        topic = await create_topic(wire, "a")
+        monkeypatch.setattr(type(broker.node.membership.lease), "may_be_over", lambda _: True)
+        assert (await produce(wire, topic, batch(), acks=1)).error_code == 0
+
+
 async def test_who_reads_no_answers_is_told_by_the_end_of_the_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

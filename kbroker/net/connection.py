@@ -240,6 +240,9 @@ class Connection:
                 self._frames.feed(data)
         except trio.ClosedResourceError:  # by the writer, which has found nobody there
             return False
+        except OSError as error:  # further up its traceback would be part of a circle of objects
+            self._peer_has_gone(error)
+            return False
         return size > 0
 
     async def _read_large(self, buffer: memoryview) -> int:

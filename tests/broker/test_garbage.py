@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import gc
 import random
+import socket
+import struct
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -23,9 +25,19 @@ from kbroker.protocol.messages.groups import LeaveGroupRequest
 
 from ..brokers import started
 from ..fuzz.world import VALID, World, make_world
-from ..wire import ConnectionClosed, batch, connected, create_topic, produce_request, until
+from ..wire import (
+    ConnectionClosed,
+    batch,
+    connected,
+    create_topic,
+    fetch_request,
+    produce_request,
+    until,
+)
 
 TIMES = 5
+NO_LINGER = struct.pack("ii", 1, 0)
+"""A socket that lingers for no time sends RST when it is closed."""
 ANSWER_SECONDS = 0.3
 """Who waits longer, for other members or for records, is given up by its client."""
 
@@ -79,6 +91,25 @@ async def test_nothing_stays_of_requests_and_connections(tmp_path: Path) -> None
             if circles:
                 left[key.name] = circles
     assert not left
+
+
+@pytest.mark.parametrize("is_parked", [False, True])
+async def test_nothing_stays_of_connections_that_are_reset(tmp_path: Path, is_parked: bool) -> None:
+    async with started(tmp_path) as broker:
+        async with connected(broker.endpoint) as wire:
+            topic = await create_topic(wire, "orders")
+        with no_collection() as circles:
+            for _ in range(TIMES):
+                async with connected(broker.endpoint) as wire:
+                    await wire.ask(ApiKey.PRODUCE, 9, produce_request(topic, batch()))
+                    if is_parked:
+                        ask = fetch_request(topic, 1, max_wait_ms=60_000, min_bytes=100)
+                        await wire.send(ApiKey.FETCH, 11, ask)
+                        await wait_all_tasks_blocked(0.01)
+                    wire.stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, NO_LINGER)
+            await until(lambda: not broker.nodes[0].server.connections)
+            await wait_all_tasks_blocked(0.01)
+    assert not circles
 
 
 async def test_nothing_stays_of_a_group_that_becomes_empty(tmp_path: Path) -> None:

@@ -195,9 +195,10 @@ def test_two_nodes_cannot_have_one_address(address: str, tmp_path: Path) -> None
     node = node_of(address, tmp_path, 1)
     try:
         node.start()
-        words = ("--node-id", "2", "--port", "0", "--advertise", node.bootstrap)
+        taken = f"127.0.0.1:{node.port}"
+        words = ("--node-id", "2", "--port", "0", "--advertise", taken)
         said = refused_at(address, tmp_path / "other", *words)
-        assert f"node 1 is at {node.bootstrap} already" in said
+        assert f"node 1 is at {taken} already" in said
         assert "--advertise" in said
         assert not (tmp_path / "other").exists()
     finally:

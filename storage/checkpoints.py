@@ -159,6 +159,10 @@ class _OffsetFile:
         if self._rows.pop(partition, None) is not None:
             self._is_written = False
 
+    def changed(self) -> None:
+        """Have the next `write` write it, whatever it holds."""
+        self._is_written = False
+
     def write(self) -> None:
         """Bring the file up to date. Raises StorageError."""
         if self._is_written:
@@ -200,10 +204,13 @@ class OffsetCheckpoints:
         """What is known of a partition; as `Offsets()` for one that is not."""
         return Offsets(*(each.get(partition) for each in self._all))
 
-    def update(self, changes: Iterable[tuple[Partition, Offsets]]) -> None:
+    def update(
+        self, changes: Iterable[tuple[Partition, Offsets]], *, always_write: bool = False
+    ) -> None:
         """Take over offsets, and write the files that they change.
 
-        `changes` is gone through with the guard held. Raises StorageError.
+        `changes` is gone through with the guard held. With `always_write` a file is written even if
+        nothing changes: that it could be says that the disk takes bytes. Raises StorageError.
         """
         with self.guard:
             for partition, offsets in changes:
@@ -215,6 +222,8 @@ class OffsetCheckpoints:
                 self._high_watermarks.put(partition, offsets.high_watermark)
                 if offsets.first_dirty >= 0:
                     self._first_dirty.put(partition, offsets.first_dirty)
+            if always_write:
+                self._recovery_points.changed()
             self._write()
 
     def forget(self, partitions: Iterable[Partition]) -> None:

@@ -625,11 +625,13 @@ class LogManager:
     def _lower_recovery_point(self, log: Log) -> None:
         """A log is about to be cut: no checkpoint may name more than will be there.
 
-        Nor may it name more than it does already, because what that rests on may not be durable.
+        Nor may it name more than it does already, because what that rests on may not be durable. It
+        is written even if it names less, so that a disk that takes nothing shows before the first cut.
         """
         offsets = _offsets_of(log)
         point = min(offsets.recovery_point, self._checkpoints.get(_key(log)).recovery_point)
-        self._checkpoints.update([(_key(log), offsets._replace(recovery_point=point))])
+        lowered = offsets._replace(recovery_point=point)
+        self._checkpoints.update([(_key(log), lowered)], always_write=True)
 
     def note_compaction(self, log: Log) -> None:
         """Note for good that a log may have gaps from now on, before the first of them; blocks.

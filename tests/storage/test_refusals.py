@@ -43,6 +43,23 @@ def test_a_cut_that_a_disk_does_not_take_can_be_tried_again() -> None:
     assert values(log) == [b"a", b"d"]
 
 
+def test_a_cut_before_which_no_checkpoint_changes_can_be_tried_again() -> None:
+    files = RefusingFiles()
+    log = open_log(open_manager(files, DATA))
+    for value in (b"a", b"b"):
+        append(log, value)
+    log.truncate_to(1, now_ms=NOW)
+    append(log, b"c")
+    files.refuse(DATA)
+    for cut in (log.truncate_to, log.restart_at):
+        with pytest.raises(WriteRefusedError):
+            cut(0, now_ms=NOW)
+        assert (log.offline, log.log_end_offset) == (None, 2)
+    files.heal()
+    log.truncate_to(1, now_ms=NOW)
+    assert (log.offline, log.log_end_offset) == (None, 1)
+
+
 def test_nothing_is_cut_in_a_folder_that_is_known_to_refuse() -> None:
     """What is begun there breaks off, and then the log is offline until a restart."""
     files = RefusingFiles()

@@ -5,9 +5,9 @@ what came of it into the reply queue; the writer resolves the queue from its lef
 therefore delays later answers of its own connection, never a later append, and no task is made for a
 request. Only a Produce request follows another one at once; any other one is looked at when the
 records that came before it are in place, so that it sees them. While the writer has nothing to do,
-the reader sends answers that are ready itself, which saves waking the writer for each. No lock is
-needed: the writer is idle only while it waits for the reader to hand over, and between two waits a
-task is alone.
+the reader sends answers that are ready itself, and whoever gives the answer that is the next one in the
+queue, as the one who has synced its records does, sends that: the writer is not woken for each. No lock
+is needed: between two waits a task is alone.
 
 What was read is finished: when the client goes, the requests that are here already are still carried
 out, in order, and their answers dropped; only what just asks for an answer is left out. One client
@@ -18,6 +18,7 @@ requests and answers as well, and it stops while the client does not take the an
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
 from collections.abc import Awaitable, Coroutine, Mapping
 from types import CoroutineType
@@ -117,6 +118,10 @@ class Connection:
         self._unsent_bytes_max = node.config.connection_unsent_bytes_max
         self._writer_idle = False
         self._more_replies = trio.Event()
+        self._pause = trio.CancelScope()
+        """Around the idle writer: it ends at the deadline of the first answer."""
+        self._failure: Exception | None = None
+        """What went wrong with an answer that somebody else sent."""
         self._fewer_replies = trio.Event()
         self._reading = True
         self._gone = False
@@ -238,7 +243,7 @@ class Connection:
                 data = await self._transport.receive(RECEIVE_BYTES)
                 size = len(data)
                 self._frames.feed(data)
-        except trio.ClosedResourceError:  # by the writer, which has found nobody there
+        except trio.ClosedResourceError:  # by who has found nobody there
             return False
         except OSError as error:  # further up its traceback would be part of a circle of objects
             self._peer_has_gone(error)
@@ -399,9 +404,33 @@ class Connection:
                 self._unsent = self._transport.send_now(self._take_ready())
             except OSError as error:
                 self._peer_has_gone(error)
-            if self._replies or self._unsent or self._gone:
-                self._writer_idle = False
-                self._more_replies.set()
+            if self._unsent or self._gone or not self._waits_for_first():
+                self._wake_writer()
+
+    def _waits_for_first(self) -> bool:
+        """Have the first answer sent by whoever gives it; False when the writer has to see to it."""
+        if not self._replies:
+            self._pause.deadline = math.inf
+            return True
+        first = self._replies[0][1]
+        if isinstance(first, Pending) and first.is_given and not first.ready:
+            first.on_ready = self._send_first
+            self._pause.deadline = first.deadline
+            return True
+        return False
+
+    def _send_first(self) -> None:
+        """The first answer is there. Whoever gave it has nothing to do with what fails now."""
+        try:
+            self._send_or_hand_over()
+        except Exception as error:  # noqa: BLE001  # the writer raises it
+            self._failure = error
+            self._wake_writer()
+        self._answers_were_taken()
+
+    def _wake_writer(self) -> None:
+        self._writer_idle = False
+        self._more_replies.set()
 
     def _finish_reading(self) -> None:
         """Nothing more comes in: answers that are ready still go out, parked ones are dropped."""
@@ -465,19 +494,34 @@ class Connection:
                 if self._unsent:
                     await self._transport.writable()
                     self._unsent = self._transport.send_now(self._unsent)
-                elif self._replies:
+                elif not (self._reading and self._waits_for_first()):
                     await self._resolve_first()
                     self._unsent = self._transport.send_now(self._take_ready())
                 else:
-                    self._writer_idle = True
-                    self._more_replies = trio.Event()
-                    await self._more_replies.wait()
-                self.active_at = trio.current_time()
-                self._fewer_replies.set()
+                    await self._idle()
+                self._answers_were_taken()
         except OSError as error:
             self._peer_has_gone(error)
         if not self._gone:
             self._scope.cancel()
+
+    async def _idle(self) -> None:
+        """Wait for the reader to hand over, at most until the first answer has to be given."""
+        self._writer_idle = True
+        self._more_replies = trio.Event()
+        with trio.CancelScope() as self._pause:
+            self._waits_for_first()
+            await self._more_replies.wait()
+        self._writer_idle = False
+        if self._failure is not None:
+            raise self._failure
+        first = self._replies[0][1] if self._replies else None
+        if isinstance(first, Pending) and first.deadline <= trio.current_time():
+            first.expire()
+
+    def _answers_were_taken(self) -> None:
+        self.active_at = trio.current_time()
+        self._fewer_replies.set()
 
     async def _resolve_first(self) -> None:
         """Wait until the first answer is ready, and encode what takes longer than a turn.
@@ -499,7 +543,7 @@ class Connection:
 
     async def _response_of(self, reply: Unencoded) -> Any:
         """The response that a reply stands for, when it is there. Raises OSError if none will be."""
-        if isinstance(reply, Waiting) or not reply.ready:
+        if _is_parked(reply):
             if not self._reading:
                 raise OSError("the client closed before its answer was ready")
             self._parked = True
@@ -558,9 +602,9 @@ class Connection:
         self._transport.close()
 
     def _abandon_replies(self) -> None:
-        for _, reply, _ in self._replies:
+        replies, self._replies = self._replies, deque()
+        for _, reply, _ in replies:
             abandon(reply)
-        self._replies.clear()
         self._unsent.clear()
         self._queued_bytes = 0
 

@@ -68,6 +68,8 @@ class Flusher:
         self._dirty: OrderedDict[str, OrderedDict[Replica, None]] = OrderedDict()
         """By topic, in order, so that one run is as the other; those whose turn is next stand first."""
         self._pass_at = NEVER
+        self._appends = 0
+        """How many since the last pass began."""
         self._sooner = trio.Event()
         self.when_failed: Callable[[Replica], None] = lambda _: None
         """Told of each replica whose log went offline because it could not be synced."""
@@ -78,6 +80,7 @@ class Flusher:
     def appended(self, replica: Replica) -> None:
         """`replica` has a new batch at its end."""
         log = replica.log
+        self._appends += 1
         if self.waits_for_disk or log.log_end_offset - log.synced_offset >= replica.flush_messages:
             self._sync_at(AT_ONCE, replica)
             return
@@ -122,12 +125,18 @@ class Flusher:
         """Sync what waits, for ever."""
         while True:
             await self._pass_is_due()
-            # Taking the lock yields once: connections that have bytes now still append and share
-            # this pass.
-            async with self.no_pass:
+            if self._appends == 1 and not self.no_pass.locked():
+                self.no_pass.acquire_nowait()  # nobody is there to share this pass
+            else:
+                # This yields once: connections that have bytes now still append and share it.
+                await self.no_pass.acquire()
+            try:
                 some = [*self._take(LOGS_AT_ONCE)]
+                self._appends = 0
                 self._pass_at = AT_ONCE if self._dirty else NEVER
                 await self._pass(some)
+            finally:
+                self.no_pass.release()
 
     async def _pass_is_due(self) -> None:
         while self._pass_at == NEVER or self._pass_at > trio.current_time():

@@ -33,7 +33,10 @@ class Pending(Generic[Response]):
     `deadline` is in seconds of trio's clock; when it passes first, `on_timeout` makes the answer.
     """
 
-    __slots__ = ("_event", "_on_timeout", "deadline", "ready", "response")
+    __slots__ = ("_event", "_on_timeout", "deadline", "on_ready", "ready", "response")
+
+    is_given = True
+    """Whoever has what it waits for calls `resolve`; otherwise somebody has to `wait`."""
 
     def __init__(
         self,
@@ -44,6 +47,8 @@ class Pending(Generic[Response]):
         self.ready = False
         self.deadline = deadline
         self.response: Response | None = None
+        self.on_ready: Callable[[], None] | None = None
+        """Called once, when the answer is there. It must not raise."""
         self._on_timeout = on_timeout
         self._event: trio.Event | None = None
 
@@ -56,6 +61,9 @@ class Pending(Generic[Response]):
         self._on_timeout = None  # it may hold this, and all of the request
         if self._event is not None:
             self._event.set()
+        if self.on_ready is not None:
+            on_ready, self.on_ready = self.on_ready, None
+            on_ready()
 
     async def until_ready(self) -> None:
         """Wait until the answer is there, at most until the deadline. Several may."""
@@ -68,9 +76,13 @@ class Pending(Generic[Response]):
     async def wait(self) -> Response | None:
         """Wait for the answer; at the deadline it is made."""
         await self.until_ready()
-        if not self.ready and self._on_timeout is not None:
-            self.resolve(self._on_timeout())
+        self.expire()
         return self.response
+
+    def expire(self) -> None:
+        """The deadline has passed: without an answer until now this makes one."""
+        if not self.ready:
+            self.resolve(self._on_timeout() if self._on_timeout is not None else None)
 
     def abandon(self) -> None:
         """The one who asked has gone."""

@@ -306,6 +306,8 @@ class _Changed(Pending[Any]):
 
     __slots__ = ("_change", "_original")
 
+    is_given = False
+
     def __init__(self, original: Any, change: Callable[[Any], Any]) -> None:
         super().__init__()
         self._original = original

@@ -7,6 +7,7 @@ import struct
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,10 +16,11 @@ import trio.lowlevel
 import trio.testing
 
 from kbroker.broker import Broker
-from kbroker.net.connection import RECEIVE_BYTES, REPLIES_MAX
+from kbroker.net.connection import RECEIVE_BYTES, REPLIES_MAX, Connection
 from kbroker.node.request_memory import SHARE_BEYOND, Claim, RequestMemory
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.headers import RequestHeader
 from kbroker.protocol.messages.groups import JoinGroupRequest
 from kbroker.protocol.messages.metadata import MetadataResponse
 
@@ -617,3 +619,53 @@ async def test_a_connect_and_close_storm(broker: Broker) -> None:
     await until(lambda: not broker.server.connections)
     async with connected(broker.endpoint) as wire:
         assert (await metadata(wire, [])).brokers
+
+
+async def test_who_gives_an_answer_sends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An ack that waits for the disk goes out with the sync; no task is woken for it."""
+
+    async def no_writer(_: Connection) -> None:
+        raise AssertionError("the writer was woken")
+
+    async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "orders")
+        monkeypatch.setattr(Connection, "_resolve_first", no_writer)
+        for offset in range(5):
+            assert (await produce(wire, topic, batch())).base_offset == offset
+
+
+async def test_an_answer_that_cannot_be_sent_ends_its_own_connection_only(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Whoever gives answers to several goes on after the first."""
+    encode = Connection._encode
+
+    def fail_for_one(connection: Connection, asked: RequestHeader, response: Any) -> Any:
+        if asked.api_key == ApiKey.PRODUCE and asked.client_id == "unlucky":
+            raise RuntimeError("planted")
+        return encode(connection, asked, response)
+
+    monkeypatch.setattr(Connection, "_encode", fail_for_one)
+    async with (
+        started(tmp_path) as broker,
+        connected(broker.endpoint) as unlucky,
+        connected(broker.endpoint) as wire,
+    ):
+        topic = await create_topic(wire, "orders")
+        ask = produce_request(topic, batch())
+        no_pass = broker.nodes[0].node.partitions.flusher.no_pass
+        async with no_pass:
+            await unlucky.send(ApiKey.PRODUCE, 9, ask, client_id="unlucky")
+            await wire.send(ApiKey.PRODUCE, 9, ask)
+            await trio.testing.wait_all_tasks_blocked(0.01)
+        await unlucky.wait_closed()
+        answer = await wire.receive()
+        assert not answer.responses[0].partition_responses[0].error_code
+        troubles = broker.nodes[0].node.troubles
+        assert troubles.unhandled_errors == 1
+        troubles.unhandled_errors = 0  # it was meant
+    assert "planted" in caplog.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import struct
 import time
 import uuid
@@ -30,6 +31,10 @@ LATEST, EARLIEST = -1, -2
 
 NEVER = 2**31 - 1
 """A wait in ms that no test lives to see."""
+
+
+RESETS_ON_CLOSE = (socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+"""The option of a socket whose peer is told of a reset when it is closed, not of an end."""
 
 
 class ConnectionClosed(Exception):
@@ -76,6 +81,11 @@ class Wire:
         if answered:
             self.asked.append((self._sent, key, version))
         return frame(key, version, message, client_id, self._sent)
+
+    async def reset(self) -> None:
+        """Close as a client does that dies."""
+        self.stream.setsockopt(*RESETS_ON_CLOSE)
+        await self.stream.aclose()
 
     async def receive(self) -> Any:
         """The answer to the oldest request that has none yet."""

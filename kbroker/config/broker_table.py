@@ -110,15 +110,6 @@ _CLUSTER = (
         kafka_default="9000",
     ),
     Property(
-        "unsure.leader.acks.enable",
-        Type.BOOLEAN,
-        "false",
-        "Whether a leader whose session may be over still takes acks=0 and acks=1. What it "
-        "acknowledges so is lost when another node leads by then. With acks=all it goes on anyway.",
-        dynamic=False,
-        own=True,
-    ),
-    Property(
         "broker.heartbeat.interval.ms",
         Type.INT,
         "200",
@@ -128,6 +119,15 @@ _CLUSTER = (
         minimum=1,
         dynamic=False,
         kafka_default="2000",
+    ),
+    Property(
+        "unsure.leader.acks.enable",
+        Type.BOOLEAN,
+        "false",
+        "Whether a leader whose session may be over still takes acks=0 and acks=1. What it "
+        "acknowledges so is lost when another node leads by then. With acks=all it goes on anyway.",
+        dynamic=False,
+        own=True,
     ),
     Property(
         "controlled.shutdown.enable",

@@ -354,7 +354,6 @@ class BrokerConfig(Settings):
     transaction_partition_verification_enable = _Boolean(
         "transaction.partition.verification.enable"
     )
-    unsure_leader_acks_enable = _Boolean("unsure.leader.acks.enable")
     transaction_remove_expired_interval_ms = _Integer(
         "transaction.remove.expired.transaction.cleanup.interval.ms"
     )
@@ -362,6 +361,7 @@ class BrokerConfig(Settings):
     transaction_state_log_replication_factor = _Integer("transaction.state.log.replication.factor")
     transaction_state_log_min_isr = _Integer("transaction.state.log.min.isr")
     transaction_state_log_segment_bytes = _Integer("transaction.state.log.segment.bytes")
+    unsure_leader_acks_enable = _Boolean("unsure.leader.acks.enable")
     transactional_id_expiration_ms = _Integer("transactional.id.expiration.ms")
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import gc
 import random
-import socket
-import struct
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -36,8 +34,6 @@ from ..wire import (
 )
 
 TIMES = 5
-NO_LINGER = struct.pack("ii", 1, 0)
-"""A socket that lingers for no time sends RST when it is closed."""
 ANSWER_SECONDS = 0.3
 """Who waits longer, for other members or for records, is given up by its client."""
 
@@ -106,7 +102,7 @@ async def test_nothing_stays_of_connections_that_are_reset(tmp_path: Path, is_pa
                         ask = fetch_request(topic, 1, max_wait_ms=60_000, min_bytes=100)
                         await wire.send(ApiKey.FETCH, 11, ask)
                         await wait_all_tasks_blocked(0.01)
-                    wire.stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, NO_LINGER)
+                    await wire.reset()
             await until(lambda: not broker.nodes[0].server.connections)
             await wait_all_tasks_blocked(0.01)
     assert not circles

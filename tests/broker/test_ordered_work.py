@@ -3,8 +3,6 @@ finished, whether or not the client waits for its answer."""
 
 from __future__ import annotations
 
-import socket
-import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from types import UnionType
@@ -691,12 +689,6 @@ def made(broker: Broker) -> list[str]:
     return sorted(each for each in broker.node.cluster.topics if each.startswith("t"))
 
 
-async def reset(wire: Wire) -> None:
-    """Close as a client does that dies."""
-    wire.stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    await wire.stream.aclose()
-
-
 async def is_left(broker: Broker) -> None:
     """Wait until the broker is done with its clients."""
     await until(lambda: not broker.server.connections)
@@ -718,7 +710,7 @@ async def test_many_requests_of_a_client_that_closes(start: Start, resets: bool)
             if resets:  # what was not read by then is lost, in Kafka too
                 (connection,) = broker.server.connections
                 await until(lambda: connection.requests)
-                await reset(wire)
+                await wire.reset()
         await is_left(broker)
         assert made(broker) == names(50)
 
@@ -742,7 +734,7 @@ async def test_what_only_looks_is_not_done_for_a_client_that_has_gone() -> None:
             await until(lambda: connection._owes_too_much)
             await trio.testing.wait_all_tasks_blocked(0.05)
             before = looks
-            await reset(wire)
+            await wire.reset()
         await is_left(broker)
         assert (looks, made(broker)) == (before, ["t"])
 
@@ -773,7 +765,7 @@ async def test_no_transaction_stays_open_that_its_client_has_ended(
                 await wire.send(*ending(producer, f"tx{i}"))
                 if resets:
                     await until(lambda: connection.requests > before)  # noqa: B023
-                    await reset(wire)
+                    await wire.reset()
             await is_left(broker)
         states = [each.state.label for _, _, each in broker.node.transactions.known()]
         assert len(states) == 30
@@ -810,7 +802,7 @@ async def test_work_is_finished_for_a_client_that_has_gone() -> None:
         async with connected(broker.endpoint) as wire:
             await wire.send_bytes(b"".join(wire.frame(*creation("t")) for _ in range(3)))
             await until(lambda: work.begun)
-            await reset(wire)
+            await wire.reset()
         work.let_go.set()
         await is_left(broker)
         assert work.done == 3

@@ -37,6 +37,7 @@ from ..wire import (
     ANSWER_SECONDS,
     LATEST,
     NEVER,
+    RESETS_ON_CLOSE,
     Topic,
     Wire,
     batch,
@@ -298,12 +299,11 @@ async def test_many_clients_may_come_at_once() -> None:
 
 async def test_clients_that_reset_their_connection_at_once_do_no_harm() -> None:
     """A socket may be gone before it is looked at for the first time."""
-    linger = struct.pack("ii", 1, 0)  # close sends RST
 
     def storm(endpoint: tuple[str, int]) -> None:
         for _ in range(45):
             with socket.socket() as client:
-                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+                client.setsockopt(*RESETS_ON_CLOSE)
                 client.connect(endpoint)
 
     async with started() as broker:

@@ -17,7 +17,7 @@ import pytest
 from ..kill.history import Place
 from ..machine import Machine
 from ..replication import test_crashes
-from ..replication.cluster import NODES, PLACES, State, wait_until
+from ..replication.cluster import NODES, PLACES, State
 from ..replication.test_crashes import FOLLOWER, LEADER, SINGLES, Run, crash_nodes
 from .cluster import SETTINGS, MachineCluster
 from .network import NoNetwork
@@ -58,12 +58,7 @@ class MachineRun(Run):
         going_on = FAULTS[kind].strike(self, victims)
         led = [place for place in PLACES if before[place].leader in victims]
         self.load.watch(led if going_on is None else going_on)
-        wait_until(
-            lambda: None not in self.load.waits.values(),
-            lambda: f"no acks beside {kind} of {victims}: {self.load.waits}",
-            pause=0.005,
-        )
-        return [seconds for seconds in self.load.waits.values() if seconds is not None]
+        return self._await_watched(f"{kind} of {victims}")
 
     def _revive(self, kind: str, victims: list[int]) -> None:
         self.undo.close()
@@ -71,11 +66,7 @@ class MachineRun(Run):
     def await_recovery(self) -> None:
         """Wait until acks come again for all partitions, and all replicas are in sync."""
         self.load.watch(PLACES)
-        wait_until(
-            lambda: None not in self.load.waits.values(),
-            lambda: f"no acks after all is well: {self.load.waits}",
-            pause=0.005,
-        )
+        self._await_watched("all is well")
         super().await_recovery()
 
     # -- what happens; each returns the partitions that go on meanwhile, None for those of the victims
@@ -99,10 +90,9 @@ class MachineRun(Run):
         return None if seconds > 2 * SESSION_SECONDS else []
 
     def lose_disk(self, victims: Sequence[int]) -> None:
-        (node,) = victims
-        self.cluster.kill_node(node)
-        self.cluster.lose_folder(node)
-        self.undo.callback(self.cluster.revive, node)
+        self.kill(victims)
+        for node in victims:
+            self.cluster.lose_folder(node)
 
     def isolate(self, victims: Sequence[int]) -> None:
         """From the other nodes and from etcd; clients still reach it."""

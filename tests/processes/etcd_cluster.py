@@ -49,7 +49,7 @@ class EtcdCluster(Cluster):
             (machine.address, port)
             for machine, (_, port) in zip(machines, self.addresses, strict=True)
         ]
-        self._more = settings
+        self._extra_settings = settings
         for node, server in self._nodes.items():
             _, server.port = self.addresses[node - 1]
             server.data = self.data / f"node-{node}"
@@ -118,4 +118,4 @@ class EtcdCluster(Cluster):
         super().lose_folder(node)
         lost = self._settings[-1]
         for server in self._nodes.values():
-            server._settings = (*SETTINGS, *self._more, lost)
+            server._settings = (*SETTINGS, *self._extra_settings, lost)

@@ -103,7 +103,7 @@ soak: $(BIN)/ready
 	@test -n "$(PART)" || { echo "Say which part: make soak PART=... (see docs/soak.md)"; exit 1; }
 	@$(BIN)/python tests/run_soak.py $(PART)
 
-benchmarks: $(BIN)/ready
+benchmarks: $(BIN)/ready $(SPARK)-$(SPARK_VERSION)/ready
 	@$(MAKE) --no-print-directory -C compat-tests $(CURDIR)/.work/compat/kafka-4.3/ready
 	@$(if $(findstring --write,$(ARGS)),$(BIN)/python -m pip install -q 'matplotlib>=3.8')
 	@$(BIN)/python -m benchmarks $(ARGS)

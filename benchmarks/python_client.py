@@ -25,7 +25,7 @@ CREATE_SECONDS = 300
 """For a topic of 10,000 partitions."""
 CREATED_AT_ONCE = 5000
 """Kafka refuses to make 10,000 partitions at once."""
-FILL_RECORDS = 50_000
+FILL_BYTES = 500_000_000
 """What is sent at a time: the client's queue holds it."""
 TOPICS = 15
 PING_BYTES = 200
@@ -227,14 +227,14 @@ class PythonClient:
 
     # -- the parts
 
-    def fill(self, name: str, size: int) -> str:
-        """A new topic with so many bytes of values, in records of 10 kB."""
+    def fill(self, name: str, size: int, each: int = SIZES["10 kB"]) -> str:
+        """A new topic with so many bytes of values, in records of `each` bytes."""
         topic = self.create_topic(name)
-        each = SIZES["10 kB"]
         left = size // each
         while left > 0:
-            self._produce(topic, [bytes(each)], min(left, FILL_RECORDS))
-            left -= FILL_RECORDS
+            count = min(left, FILL_BYTES // each)
+            self._produce(topic, [bytes(each)], count)
+            left -= count
         return topic
 
     def delete_topics(self, topics: Sequence[str]) -> None:

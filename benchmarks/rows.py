@@ -20,6 +20,7 @@ READERS = (1, 10, 100)
 FAN_OUT_BYTES = 1_000_000_000
 """How much all readers of a log get together; one alone gets a tenth."""
 COLD_BYTES = 5_000_000_000
+SPARK_RECORDS = 5_000_000
 RESTARTED_BYTES, RESTARTED_PARTITIONS = 1_000_000_000, 10_000
 """What a broker has that is started again."""
 
@@ -86,6 +87,8 @@ def _rows() -> dict[str, Row]:
     rows["deletion"] = Row(title, "ms", False)
     rows["cold read"] = Row("5 GB read from the disk, beside 1,000 records/s", "MB/s", True)
     rows["cold"] = Row("1,000 records/s beside it, send to ack: p99", "ms", False)
+    title = "Spark's Kafka source reads 5 M records of 100 B"
+    rows["spark"] = Row(title, "k records/s", True, "s/GB")
     title = "start with 1 GB and 10,000 partitions: to a leader of each"
     rows["restart"] = Row(title, "s", False)
     rows["failover"] = Row("leader killed: to the first ack of the next one", "s", False)

@@ -30,6 +30,7 @@ from .rows import (
     TRANSACTING,
     Sample,
 )
+from .spark_client import SparkClient
 from .wire_client import WireClient
 
 Record = dict[str, Any]
@@ -239,6 +240,7 @@ PLAN: Mapping[str, Run] = {
     **_crowds("readers", WireClient.readers, READERS),
     "deletion": lambda client: WireClient(client).deletion(),
     "cold": lambda client: WireClient(client).cold(),
+    "spark": lambda client: SparkClient(client).read(),
 }
 """What is run, in order; one entry may give several rows."""
 

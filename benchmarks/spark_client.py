@@ -1,0 +1,51 @@
+"""Spark reads a topic: the row of who runs pipelines."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+
+from .brokers import ROOT, BenchmarkFailed, RowRefused
+from .python_client import PythonClient, timed
+from .rows import SPARK_RECORDS, Sample
+
+RECORD_BYTES = 100
+ENVIRONMENT = ROOT / ".work/spark-4.2"
+
+
+class SparkClient:
+    """Runs Spark against the broker of `client`, which writes what is read."""
+
+    def __init__(self, client: PythonClient) -> None:
+        self._client = client
+
+    def read(self) -> Iterator[Sample]:
+        """A batch query over all records; the second one of a session counts."""
+        client = self._client
+        count = int(client.scale * SPARK_RECORDS)
+        topic = client.fill("spark", count * RECORD_BYTES, RECORD_BYTES)
+        with timed(client.broker) as watch:
+            seconds = self._read(topic, count)
+        gigabytes = 2 * count * RECORD_BYTES / 1e9  # both of its readings
+        yield Sample("spark", count / seconds / 1e3, watch.cpu_seconds / gigabytes)
+
+    def _read(self, topic: str, count: int) -> float:
+        python = ENVIRONMENT / "bin/python"
+        if not python.exists():
+            raise BenchmarkFailed(
+                f"there is no Spark in {ENVIRONMENT}: run 'make spark-environment'"
+            )
+        command = [str(python), "-m", "benchmarks.spark_reader", self._client.broker.address, topic]
+        environment = {**os.environ, "KBROKER_SPARK_JARS": f"{ENVIRONMENT}/jars"}
+        done = subprocess.run(
+            [*command, str(count)],
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise RowRefused(f"{self._client.broker.name}, Spark:\n{done.stderr}")
+        return float(done.stdout.splitlines()[-1])

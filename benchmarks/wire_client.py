@@ -263,7 +263,10 @@ def _forget(folder: str) -> None:
     os.sync()
     for parent, _, names in os.walk(folder):
         for name in names:
-            descriptor = os.open(f"{parent}/{name}", os.O_RDONLY)
+            try:
+                descriptor = os.open(f"{parent}/{name}", os.O_RDONLY)
+            except FileNotFoundError:  # the broker has removed it meanwhile
+                continue
             try:
                 os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
             finally:

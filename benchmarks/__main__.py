@@ -48,7 +48,9 @@ INTRODUCTION = """\
 Made by `make benchmarks`. All brokers were running on one machine, each warmed by a minute of load
 before anything counted; each row was measured with one after the other, by the same clients, and again
 where a hypervisor had taken more than 2 % of the processors away. A ratio above 1 means that kbroker is
-ahead, whatever the unit; those below are bold. CPU is the processor time of the broker's process.
+ahead, whatever the unit; those below are bold. CPU is the processor time of the broker's process; busy is
+how much of the time that is of one processor: near 100 % kbroker is the limit of a row, far below it the
+client is, or the disk where records are synced.
 kfake has a data folder, and `SyncWrites` where records are synced before the ack.
 """
 

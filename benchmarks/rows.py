@@ -19,6 +19,10 @@ PARTITIONS = (1, 100, 1000, 10_000)
 READERS = (1, 10, 100)
 FAN_OUT_BYTES = 1_000_000_000
 """How much all readers of a log get together; one alone gets a tenth."""
+BUSY_RECORD_BYTES = 100
+"""Of rows that count records and gigabytes."""
+BUSY_RECORDS_PER_SECOND = 1000
+"""Of rows with a steady rate."""
 COLD_BYTES = 5_000_000_000
 SPARK_RECORDS = 5_000_000
 RESTARTED_BYTES, RESTARTED_PARTITIONS = 1_000_000_000, 10_000
@@ -32,6 +36,22 @@ class Row(NamedTuple):
     unit: str
     more_is_better: bool
     cpu_unit: str | None = None
+
+    def busy(self, value: float, cpu: float) -> float | None:
+        """The part of the time in which a broker computes, of one processor; None where unknown.
+
+        Parameters: `value` in the unit of the row, `cpu` in its `cpu_unit`.
+        """
+        match self.unit, self.cpu_unit:
+            case "k records/s", "s/GB":
+                return value * cpu * BUSY_RECORD_BYTES / 1e6
+            case "MB/s" | "k records/s" | "k requests/s" | "/s", str():
+                return value * cpu / 1e3
+            case "µs", "µs/request":  # one after the other
+                return cpu / value
+            case "ms", "µs/record":
+                return cpu * BUSY_RECORDS_PER_SECOND / 1e6
+        return None
 
 
 class Sample(NamedTuple):

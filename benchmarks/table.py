@@ -31,8 +31,8 @@ def lines(
     columns = ["row", heads[0]]
     for head in heads[1:]:
         columns += [head, "ratio"]
-    yield _joined([*columns, f"broker CPU, {' / '.join(brokers)}"])
-    yield "|---" + "|--:" * len(columns) + "|"
+    yield _joined([*columns, f"broker CPU, {' / '.join(brokers)}", f"{OURS} busy"])
+    yield "|---" + "|--:" * (len(columns) + 1) + "|"
     for name, row in ROWS.items():
         cells = [cell(matching(samples, name, broker, durable)) for broker in brokers]
         if any(cells):
@@ -80,7 +80,14 @@ def _line(row: Row, cells: Sequence[Cell | None]) -> str:
     if row.cpu_unit:
         figures = (_number(one.cpu) if one and one.cpu else "-" for one in cells)
         cpu = f"{' / '.join(figures)} {row.cpu_unit}"
-    return _joined([*columns, cpu])
+    return _joined([*columns, cpu, _busy(row, ours)])
+
+
+def _busy(row: Row, ours: Cell | None) -> str:
+    if ours is None or not ours.cpu:
+        return ""
+    part = row.busy(ours.median, ours.cpu)
+    return "" if part is None else f"{part:.0%}"
 
 
 def _joined(columns: Iterable[str]) -> str:

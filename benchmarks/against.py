@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .brokers import BenchmarkFailed, Kbroker
+from .brokers import Kbroker, output
 from .rows import ROWS, Row
 from .table import OURS, cell, matching, ratio
 
@@ -80,9 +79,4 @@ def verdict(slower: list[Slower], before: str) -> str:
 
 
 def _git(root: Path, *arguments: str) -> str:
-    done = subprocess.run(
-        ["git", *arguments], cwd=root, capture_output=True, text=True, check=False
-    )
-    if done.returncode != 0:
-        raise BenchmarkFailed(f"git {' '.join(arguments)}: {done.stderr.strip()}")
-    return done.stdout.strip()
+    return output(["git", *arguments], f"git {' '.join(arguments)}", folder=root).strip()

@@ -42,6 +42,8 @@ LOG4J = """\
 """
 METADATA_REQUEST = struct.pack(">ihhih9si", 23, 3, 1, 7, 9, b"benchmark", 0)
 """Metadata version 1 for no topics."""
+SHOWN_CHARACTERS = 4000
+"""How much of what a failed command said is shown, from its end."""
 
 
 class BenchmarkFailed(Exception):
@@ -50,6 +52,36 @@ class BenchmarkFailed(Exception):
 
 class RowRefused(BenchmarkFailed):
     """A broker does not do what a row asks of it: it goes on without that row."""
+
+
+def output(
+    command: Sequence[str],
+    what: str,
+    *,
+    folder: Path = ROOT,
+    environment: Mapping[str, str] | None = None,
+    seconds: float | None = None,
+    failure: type[BenchmarkFailed] = BenchmarkFailed,
+) -> str:
+    """What a command prints.
+
+    Parameters: `what` it is for, which begins the message of a failure; `environment` variables
+    beside those of this process; `seconds` that it may take at most.
+
+    Raises `failure` where the command ends with another status than 0, with the end of what it said.
+    """
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env={**os.environ, **(environment or {})},
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        check=False,
+    )
+    if done.returncode:
+        raise failure(f"{what} failed:\n{(done.stdout + done.stderr)[-SHOWN_CHARACTERS:]}")
+    return done.stdout
 
 
 def kafka_jars() -> Path:
@@ -239,13 +271,11 @@ def build_kfake() -> None:
     command = ["go", "build", "-o", str(KFAKE), "."]
     source = Path(__file__).parent / "kfake"
     try:
-        done = subprocess.run(command, cwd=source, capture_output=True, text=True, check=False)
+        output(command, "kfake: to compile it", folder=source)
     except FileNotFoundError:
         raise BenchmarkFailed(
             "kfake needs Go: install it, or leave kfake out with --brokers"
         ) from None
-    if done.returncode:
-        raise BenchmarkFailed(f"kfake cannot be compiled:\n{done.stderr}")
 
 
 def _as_installed() -> dict[str, str]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Iterator
 
-from .brokers import BenchmarkFailed, kafka_jars
+from .brokers import BenchmarkFailed, kafka_jars, output
 from .python_client import PythonClient, timed
 from .rows import BULK_BYTES, SIZES, Sample
 
@@ -63,7 +62,4 @@ class JavaClient:
 
     def _run(self, tool: str, *arguments: str) -> str:
         command = ["java", "-Xmx512M", "-cp", f"{kafka_jars()}/*", tool, *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise BenchmarkFailed(f"{self._broker.name}, {tool}:\n{done.stdout}{done.stderr}")
-        return done.stdout
+        return output(command, f"{self._broker.name}, {tool}")

@@ -11,7 +11,6 @@ import json
 import os
 import platform
 import statistics
-import subprocess
 import sys
 import tempfile
 import textwrap
@@ -27,7 +26,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from kbroker.spark.source.stored import DataFolders, FilesError
 
-from .brokers import ROOT, BenchmarkFailed, Kbroker
+from .brokers import ROOT, BenchmarkFailed, Kbroker, output
 from .spark_way import PARTITIONS, SIZES, WAYS, Stage, topic_of
 
 DOCUMENT = ROOT / "docs/spark.md"
@@ -125,17 +124,8 @@ def measure(stage: Stage, samples: Samples) -> None:
     with tempfile.TemporaryDirectory() as folder:
         argument = json.dumps(stage._replace(folder=folder))
         command = [sys.executable, "-m", "benchmarks.spark_way", argument]
-        done = subprocess.run(
-            command,
-            check=False,
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=ROUND_SECONDS,
-        )
-    if done.returncode:
-        raise BenchmarkFailed(f"{stage.way} failed:\n{done.stderr[-4000:]}")
-    for line in done.stdout.splitlines():
+        said = output(command, stage.way, seconds=ROUND_SECONDS)
+    for line in said.splitlines():
         if line.startswith("{"):
             found = json.loads(line)
             sample = Sample(found["seconds"], found["cpu"])

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from collections.abc import Iterator
 
-from .brokers import ROOT, BenchmarkFailed, RowRefused
+from .brokers import ROOT, BenchmarkFailed, RowRefused, output
 from .python_client import PythonClient, timed
 from .rows import SPARK_RECORDS, Sample
 
@@ -37,15 +35,10 @@ class SparkClient:
                 f"there is no Spark in {ENVIRONMENT}: run 'make spark-environment'"
             )
         command = [str(python), "-m", "benchmarks.spark_reader", self._client.broker.address, topic]
-        environment = {**os.environ, "KBROKER_SPARK_JARS": f"{ENVIRONMENT}/jars"}
-        done = subprocess.run(
+        said = output(
             [*command, str(count)],
-            cwd=ROOT,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
+            f"{self._client.broker.name}, Spark",
+            environment={"KBROKER_SPARK_JARS": f"{ENVIRONMENT}/jars"},
+            failure=RowRefused,
         )
-        if done.returncode:
-            raise RowRefused(f"{self._client.broker.name}, Spark:\n{done.stderr}")
-        return float(done.stdout.splitlines()[-1])
+        return float(said.splitlines()[-1])

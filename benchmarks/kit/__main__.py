@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.__main__ import about
-from benchmarks.brokers import ROOT, BenchmarkFailed, build_kfake, kafka_jars
+from benchmarks.brokers import ROOT, BenchmarkFailed, build_kfake, kafka_jars, output
 
 from .plugin import RESULT_VARIABLE
 
@@ -92,17 +91,7 @@ def measure(name: str, tests: int) -> Run:
         command += ["-p", "no:cacheprovider", "-p", "benchmarks.kit.plugin"]
         command += ["--import-mode=importlib", f"--basetemp={folder}/pytest", f"{SUITE}::{name}"]
         environment = {RESULT_VARIABLE: str(result), "KBROKER_KIT_TESTS": str(tests)}
-        done = subprocess.run(
-            command,
-            cwd=ROOT,
-            env=os.environ | environment,
-            capture_output=True,
-            text=True,
-            timeout=RUN_SECONDS_MAX,
-            check=False,
-        )
-        if done.returncode:
-            raise BenchmarkFailed(f"{name} failed:\n{done.stdout[-4000:]}{done.stderr[-1000:]}")
+        output(command, name, environment=environment, seconds=RUN_SECONDS_MAX)
         report = json.loads(result.read_text())
     first, *others = report["seconds"]
     usual = statistics.median(others)

@@ -12,10 +12,12 @@ from functools import partial
 
 import trio
 
+from kbroker.client.connection import encrypted
 from kbroker.client.endpoint import PORT_MAX, Endpoint
 from kbroker.cluster import Cluster, MetadataStore
 from kbroker.cluster.cluster import check_cluster_id, known_node
 from kbroker.cluster.links import Links
+from kbroker.cluster.peers import Dial
 from kbroker.cluster.places import check_addresses, wait_for_place
 from kbroker.cluster.registrations import KnownNode
 from kbroker.config import BrokerConfig
@@ -37,6 +39,7 @@ from kbroker.partitions.flusher import Flusher
 from kbroker.runtime.changes import Changes
 from kbroker.runtime.clock import Clock
 from kbroker.runtime.log_output import logged_as
+from kbroker.security.stores import BadStore
 from kbroker.storage.errors import StorageError
 from kbroker.storage.folders import LogFolders
 
@@ -249,7 +252,7 @@ class LocalNode:
             config,
             shared.clock,
             in_memory=shared.in_memory,
-            dial=shared.links.dialer(self.id),
+            dial=self._dial(config),
         )
         self.server = Server(
             self.node, shared.apis, self._bound, shared.connection_class, nodes=shared.nodes
@@ -257,6 +260,24 @@ class LocalNode:
         told = self.server.advertised()
         for each in self.listeners:
             shared.links.settle(self.id, told[each.name], _here(each))
+
+    def _dial(self, config: BrokerConfig) -> Dial:
+        """How it reaches other nodes: with TLS where nodes listen so to each other."""
+        plain = self._shared.links.dialer(self.id)
+        name = config.inter_broker_listener_name
+        listener = next((each for each in self.listeners if each.name == name), self.listeners[0])
+        certificates = listener.certificates
+        if certificates is None:
+            return plain
+
+        async def dial(endpoint: Endpoint) -> trio.abc.Stream:
+            try:
+                tls = certificates.to_others()
+            except BadStore as error:
+                raise OSError(str(error)) from None
+            return await encrypted(await plain(endpoint), endpoint, tls)
+
+        return dial
 
     async def _run(self, task_status: trio.TaskStatus[None]) -> None:
         # Shielded: when the caller is cancelled, clients still get their answers in `stop`.

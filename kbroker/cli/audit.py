@@ -169,7 +169,6 @@ def _identity(text: str, option: str) -> Identity:
 
 
 async def _audit(cluster: ClusterClient, topic: str, choices: Choices) -> TopicReport | PairReport:
-    from kbroker.client.cluster import open_cluster
     from kbroker.pipelines.audit import Source, audit_topic
 
     source = Source(cluster, topic, choices.committed, choices.partitions)
@@ -180,7 +179,7 @@ async def _audit(cluster: ClusterClient, topic: str, choices: Choices) -> TopicR
     if choices.elsewhere is None:
         return await _against_topic(source, cluster, choices.against, choices)
     elsewhere = choices.elsewhere
-    async with open_cluster(elsewhere.bootstrap, elsewhere.client_id) as other:
+    async with elsewhere.opened() as other:
         return await _against_topic(source, other, choices.against, choices)
 
 

@@ -69,8 +69,6 @@ def _names(
     """
     import trio
 
-    from kbroker.client.cluster import open_cluster
-
     from .target import BROKERS, parse_settings, resolve
 
     given = dict(context.find_root().obj or {}) | parse_settings(
@@ -82,7 +80,7 @@ def _names(
     async def work() -> list[str]:
         target = resolve(given)
         with trio.move_on_after(ANSWER_SECONDS):
-            async with open_cluster(target.bootstrap, target.client_id) as cluster:
+            async with target.opened() as cluster:
                 return await ask(cluster)
         return []
 

@@ -8,6 +8,7 @@ import time
 import click
 
 from .output import say
+from .target import parse_settings, tls_of
 from .units import DURATION
 
 RETRY_SECONDS = 0.1
@@ -30,14 +31,22 @@ RETRY_SECONDS = 0.1
     metavar="TIME",
     help="Keep asking this long until it answers, for example 30s.",
 )
-def health(bootstrap: str, wait_seconds: float) -> None:
+@click.option(
+    "-X",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Set security.protocol, ssl.truststore.location, ... as Kafka's clients have them.",
+)
+def health(bootstrap: str, wait_seconds: float, settings: tuple[str, ...]) -> None:
     """Ask a broker whether it answers. Exit status 0 when it does, else 1."""
     import trio
 
-    from kbroker.client import check_round_trip
+    from kbroker.client.connection import CHECK_SECONDS, check_round_trip
     from kbroker.client.endpoint import Endpoint
     from kbroker.protocol.compile import DecodeError
 
+    tls = tls_of(parse_settings(settings))
     try:
         endpoint = Endpoint.parse(bootstrap)
     except ValueError as error:
@@ -47,7 +56,7 @@ def health(bootstrap: str, wait_seconds: float) -> None:
     give_up_at = time.monotonic() + wait_seconds
     while True:
         try:
-            metadata = trio.run(check_round_trip, *endpoint)
+            metadata = trio.run(check_round_trip, *endpoint, CHECK_SECONDS, tls)
         except (OSError, DecodeError) as error:
             if time.monotonic() < give_up_at:
                 time.sleep(RETRY_SECONDS)

@@ -57,6 +57,7 @@ def write_profiles(current: str, profiles: dict[str, dict[str, str]]) -> None:
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.touch(mode=0o600)  # passwords may stand in it
         temporary.write_text("\n".join(lines) + "\n")
         temporary.replace(path)
     except OSError as error:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -139,11 +140,9 @@ def replay(
     to = None if to_bootstrap is None else parse_addresses(to_bootstrap, "--to-bootstrap")
 
     async def work(cluster: ClusterClient) -> int:
-        from kbroker.client.cluster import open_cluster
-
         if to is None:
             return await command.run(cluster, cluster)
-        async with open_cluster(to, target.client_id) as to_cluster:
+        async with replace(target, bootstrap=to).opened() as to_cluster:
             return await command.run(cluster, to_cluster)
 
     try:

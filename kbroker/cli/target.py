@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -15,6 +16,8 @@ import click
 from .output import say
 
 if TYPE_CHECKING:
+    import ssl
+
     from kbroker.client.cluster import ClusterClient
     from kbroker.client.endpoint import Endpoint
     from kbroker.protocol.errors import ErrorCode
@@ -28,9 +31,24 @@ SIGNALLED = 128
 """The number of the signal comes on top."""
 
 BROKERS, CLIENT_ID = "brokers", "client.id"
+SECURITY_SETTINGS = {
+    "security.protocol": "PLAINTEXT or SSL",
+    "ssl.truststore.location": "file of the certificates that are trusted, PEM or PKCS#12",
+    "ssl.truststore.certificates": "the same as PEM text",
+    "ssl.truststore.password": "password of that file, if it is PKCS#12",
+    "ssl.keystore.location": "file of this client's certificate and key, PEM or PKCS#12",
+    "ssl.keystore.certificate.chain": "this client's certificate and its issuers as PEM text",
+    "ssl.keystore.key": "the private key of that certificate as PEM text",
+    "ssl.keystore.password": "password of the file of this client's certificate",
+    "ssl.key.password": "password of the private key",
+    "ssl.enabled.protocols": "versions of TLS: TLSv1.2,TLSv1.3",
+    "ssl.endpoint.identification.algorithm": "https checks the name in a certificate, nothing does not",
+}
+"""As Kafka's clients have them."""
 SETTINGS = {
     BROKERS: "addresses of some brokers of the cluster, HOST:PORT[,HOST:PORT...]",
     CLIENT_ID: "the name under which brokers see this client",
+    **SECURITY_SETTINGS,
 }
 DEFAULTS = {BROKERS: "localhost:9092", CLIENT_ID: "kbroker"}
 ENVIRONMENT = "KBROKER_BOOTSTRAP"
@@ -42,6 +60,13 @@ class Target:
 
     bootstrap: list[Endpoint]
     client_id: str
+    tls: ssl.SSLContext | None = None
+
+    def opened(self) -> AbstractAsyncContextManager[ClusterClient]:
+        """A client of the cluster."""
+        from kbroker.client.cluster import open_cluster
+
+        return open_cluster(self.bootstrap, self.client_id, tls=self.tls)
 
 
 def target_options(command: Command) -> Command:
@@ -58,7 +83,8 @@ def target_options(command: Command) -> Command:
         "settings",
         multiple=True,
         metavar="KEY=VALUE",
-        help="Set brokers or client.id; can be given several times.",
+        help="Set brokers, client.id, security.protocol, ssl.truststore.location, ... as Kafka's "
+        "clients have them; can be given several times.",
     )
     @functools.wraps(command)
     def with_target(*args: Any, bootstrap: str | None, settings: tuple[str, ...], **kw: Any) -> Any:
@@ -103,7 +129,20 @@ def resolve(given: Mapping[str, str]) -> Target:
     if environment:
         settings[BROKERS] = environment
     settings |= given
-    return Target(parse_addresses(settings[BROKERS]), settings[CLIENT_ID])
+    return Target(parse_addresses(settings[BROKERS]), settings[CLIENT_ID], tls_of(settings))
+
+
+def tls_of(settings: Mapping[str, str]) -> ssl.SSLContext | None:
+    """How connections are encrypted by these settings; None when they are not. Raises BadParameter."""
+    if settings.keys() <= SETTINGS.keys() - SECURITY_SETTINGS.keys():
+        return None  # and most commands need not know of TLS
+    from kbroker.client.security import tls_from
+    from kbroker.security.stores import BadStore
+
+    try:
+        return tls_from(settings)
+    except BadStore as error:
+        raise click.BadParameter(str(error), param_hint="-X") from None
 
 
 def parse_addresses(text: str, option: str = "--bootstrap") -> list[Endpoint]:
@@ -125,11 +164,10 @@ def run(
     """
     import trio
 
-    from kbroker.client.cluster import open_cluster
     from kbroker.client.errors import first_error
 
     async def main() -> Result:
-        async with open_cluster(target.bootstrap, target.client_id) as cluster:
+        async with target.opened() as cluster:
             return await work(cluster)
 
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -43,9 +44,17 @@ class ClusterClient:
     takes a connection of its own with `dial`.
     """
 
-    def __init__(self, bootstrap: Sequence[Endpoint], client_id: str, *, direct: bool) -> None:
+    def __init__(
+        self,
+        bootstrap: Sequence[Endpoint],
+        client_id: str,
+        *,
+        direct: bool,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self.bootstrap = list(bootstrap)
         self._direct = direct
+        self._tls = tls
         self.client_id = client_id
         self._any: Connection | None = None
         self._nodes: dict[int, Connection] = {}
@@ -78,10 +87,16 @@ class ClusterClient:
         raise CannotConnect("; ".join(reasons))
 
     async def _connect(self, endpoint: Endpoint) -> Connection:
-        connection = await open_connection(*endpoint, self.client_id)
+        connection = await open_connection(*endpoint, self.client_id, tls=self._tls)
         self._open.append(connection)
         with trio.move_on_after(HELLO_SECONDS):
-            await connection.negotiate()
+            try:
+                await connection.negotiate()
+            except OSError:
+                if self._tls is None:
+                    hint = "if it speaks TLS, set security.protocol=SSL"
+                    raise OSError(f"ends the connection without an answer ({hint})") from None
+                raise
         if not connection.versions:
             raise OSError("accepts connections but does not answer")
         return connection
@@ -209,13 +224,18 @@ class ClusterClient:
 
 @asynccontextmanager
 async def open_cluster(
-    bootstrap: Sequence[Endpoint], client_id: str = CLIENT_ID, *, direct: bool = False
+    bootstrap: Sequence[Endpoint],
+    client_id: str = CLIENT_ID,
+    *,
+    direct: bool = False,
+    tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[ClusterClient]:
     """A client of the cluster behind any of these addresses. Connects when first asked.
 
-    With `direct` the one broker is reached at its bootstrap address, whatever it advertises.
+    With `direct` the one broker is reached at its bootstrap address, whatever it advertises; with
+    `tls` connections are encrypted.
     """
-    cluster = ClusterClient(bootstrap, client_id, direct=direct)
+    cluster = ClusterClient(bootstrap, client_id, direct=direct, tls=tls)
     try:
         yield cluster
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,6 +15,7 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.headers import decode_response, encode_request
 
+from .endpoint import Endpoint
 from .errors import TimedOut
 
 CLIENT_ID = "kbroker"
@@ -160,22 +162,61 @@ def _broken(error: Exception) -> OSError:
 
 
 async def open_connection(
-    host: str, port: int, client_id: str = CLIENT_ID, patience_seconds: float = CONNECT_SECONDS
+    host: str,
+    port: int,
+    client_id: str = CLIENT_ID,
+    patience_seconds: float = CONNECT_SECONDS,
+    tls: ssl.SSLContext | None = None,
 ) -> Connection:
-    """Open a connection, to be closed by the caller. Raises OSError when that takes too long."""
+    """Open a connection, encrypted with `tls`, to be closed by the caller.
+
+    Raises OSError when that takes too long, or when the two sides do not come together.
+    """
+    stream: trio.abc.Stream
     with trio.move_on_after(patience_seconds) as scope:
         stream = await trio.open_tcp_stream(host, port)
+        if tls is not None:
+            stream = await encrypted(stream, Endpoint(host, port), tls)
     if scope.cancelled_caught:
         raise OSError(f"no connection to {host}:{port} within {patience_seconds:g} seconds")
     return Connection(stream, client_id)
 
 
+async def encrypted(
+    stream: trio.abc.Stream, endpoint: Endpoint, tls: ssl.SSLContext
+) -> trio.abc.Stream:
+    """Agree on keys with who is at the other end, which is to be `endpoint`. Raises OSError."""
+    # Neither side waits for the other one's farewell: the length of an answer says when it is whole.
+    secured = trio.SSLStream(stream, tls, server_hostname=endpoint.host, https_compatible=True)
+    try:
+        await secured.do_handshake()
+    except BaseException as error:
+        await trio.aclose_forcefully(stream)
+        if isinstance(error, trio.BrokenResourceError):
+            raise OSError(_no_tls(endpoint, error.__cause__)) from None
+        raise
+    return secured
+
+
+def _no_tls(endpoint: Endpoint, cause: BaseException | None) -> str:
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return (
+            f"the certificate of {endpoint} is not accepted: {cause.verify_message}; "
+            "ssl.truststore.location names the certificates that are"
+        )
+    reason = getattr(cause, "reason", None) or cause or "the connection was closed"
+    return f"no TLS with {endpoint} ({reason}); is it a listener with security.protocol=SSL?"
+
+
 @asynccontextmanager
 async def connect(
-    host: str, port: int, patience_seconds: float = CONNECT_SECONDS
+    host: str,
+    port: int,
+    patience_seconds: float = CONNECT_SECONDS,
+    tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[Connection]:
     """Open a connection to a broker. Raises OSError when there is none within that time."""
-    connection = await open_connection(host, port, patience_seconds=patience_seconds)
+    connection = await open_connection(host, port, patience_seconds=patience_seconds, tls=tls)
     try:
         yield connection
     finally:
@@ -183,14 +224,19 @@ async def connect(
             await connection.aclose()
 
 
-async def check_round_trip(host: str, port: int, patience_seconds: float = CHECK_SECONDS) -> Any:
+async def check_round_trip(
+    host: str,
+    port: int,
+    patience_seconds: float = CHECK_SECONDS,
+    tls: ssl.SSLContext | None = None,
+) -> Any:
     """Ask a broker for its API versions and its metadata; return the latter.
 
     Raises OSError or DecodeError when either does not work within `patience_seconds`.
     """
     with trio.move_on_after(patience_seconds):
         # One limit for all of it: a server that asks itself may be busy with its folders.
-        async with connect(host, port, patience_seconds) as connection:
+        async with connect(host, port, patience_seconds, tls) as connection:
             await connection.negotiate()
             if ApiKey.METADATA not in connection.versions:
                 raise OSError(f"{host}:{port} does not serve Metadata")

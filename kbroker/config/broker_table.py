@@ -1069,6 +1069,10 @@ def _later(name: str, kind: Type, default: str | None, doc: str, dynamic: bool) 
     return Property(name, kind, default, doc, dynamic=dynamic, effect=Effect.LATER)
 
 
+def _tls(name: str, kind: Type, default: str | None, doc: str) -> Property:
+    return Property(name, kind, default, doc, dynamic=False, kafka_dynamic=True)
+
+
 _SECURITY = (
     _later(
         "authorizer.class.name",
@@ -1120,44 +1124,49 @@ _SECURITY = (
         "none",
         "Whether TLS clients must show a certificate.",
         choices=("required", "requested", "none"),
-        effect=Effect.LATER,
+        dynamic=False,
+        kafka_dynamic=True,
     ),
     _later("ssl.cipher.suites", Type.LIST, "", "TLS cipher suites that may be used.", True),
-    _later(
-        "ssl.enabled.protocols",
-        Type.LIST,
-        "TLSv1.2,TLSv1.3",
-        "TLS versions that may be used.",
-        True,
+    _tls("ssl.enabled.protocols", Type.LIST, "TLSv1.2,TLSv1.3", "TLS versions that may be used."),
+    _tls(
+        "ssl.endpoint.identification.algorithm",
+        Type.STRING,
+        "https",
+        "Whether nodes check the name in each other's certificates: https, or nothing.",
     ),
-    _later("ssl.key.password", Type.PASSWORD, None, "Password of the private key.", True),
-    _later(
+    _tls("ssl.key.password", Type.PASSWORD, None, "Password of the private key."),
+    _tls(
         "ssl.keystore.certificate.chain",
         Type.PASSWORD,
         None,
         "The node's certificate and its issuers, as PEM text.",
-        True,
     ),
-    _later("ssl.keystore.key", Type.PASSWORD, None, "The node's private key, as PEM text.", True),
-    _later("ssl.keystore.location", Type.STRING, None, "File of the node's certificate.", True),
-    _later("ssl.keystore.password", Type.PASSWORD, None, "Password of that file.", True),
-    _later("ssl.keystore.type", Type.STRING, "JKS", "Format of that file.", True),
-    _later(
+    _tls("ssl.keystore.key", Type.PASSWORD, None, "The node's private key, as PEM text."),
+    _tls("ssl.keystore.location", Type.STRING, None, "File of the node's certificate."),
+    _tls("ssl.keystore.password", Type.PASSWORD, None, "Password of that file."),
+    Property(
+        "ssl.keystore.type",
+        Type.STRING,
+        "JKS",
+        "Format of that file. It is read as what it is, PEM or PKCS#12.",
+        effect=Effect.NONE,
+    ),
+    _tls(
         "ssl.truststore.certificates",
         Type.PASSWORD,
         None,
         "Certificates of trusted issuers, as PEM text.",
-        True,
     ),
-    _later(
-        "ssl.truststore.location",
+    _tls("ssl.truststore.location", Type.STRING, None, "File of trusted issuers' certificates."),
+    _tls("ssl.truststore.password", Type.PASSWORD, None, "Password of that file."),
+    Property(
+        "ssl.truststore.type",
         Type.STRING,
-        None,
-        "File of trusted issuers' certificates.",
-        True,
+        "JKS",
+        "Format of that file. It is read as what it is, PEM or PKCS#12.",
+        effect=Effect.NONE,
     ),
-    _later("ssl.truststore.password", Type.PASSWORD, None, "Password of that file.", True),
-    _later("ssl.truststore.type", Type.STRING, "JKS", "Format of that file.", True),
 )
 
 

@@ -91,7 +91,6 @@ sasl.login.refresh.buffer.seconds
 sasl.login.refresh.min.period.seconds
 sasl.login.refresh.window.factor
 sasl.login.refresh.window.jitter
-ssl.endpoint.identification.algorithm
 ssl.engine.factory.class
 ssl.keymanager.algorithm
 ssl.protocol
@@ -209,8 +208,16 @@ reserved.broker.max.id
 """
 """Gone since Kafka 4.0, and still in configuration files."""
 
-_LATER_PREFIXES = ("listener.name.",)
-"""Settings of one listener."""
+LISTENER_PREFIX = "listener.name."
+"""Begins the names of settings of one listener, before its own name (KIP-103)."""
+_APPLIED_TO_LISTENERS = (
+    "ssl.client.auth",
+    "ssl.enabled.protocols",
+    "ssl.endpoint.identification.algorithm",
+    "ssl.key.password",
+    "ssl.keystore.",
+    "ssl.truststore.",
+)
 
 _NONE_PREFIXES = ("confluent.", "password.encoder.", "rlmm.config.", "rsm.config.", "zookeeper.")
 """Settings of what kbroker does not have, whose names nobody can list."""
@@ -234,7 +241,10 @@ ELSEWHERE: Mapping[str, Elsewhere] = MappingProxyType(dict(sorted(_all())))
 
 def elsewhere(name: str) -> Elsewhere | None:
     """What is known of a setting that the table of kbroker does not have."""
-    if name.startswith(_LATER_PREFIXES):
+    if name.startswith(LISTENER_PREFIX):
+        rest = name.removeprefix(LISTENER_PREFIX).partition(".")[2]
+        if rest.startswith(_APPLIED_TO_LISTENERS):
+            return Elsewhere(Effect.APPLIED, False)
         return Elsewhere(Effect.LATER, True)
     if name.startswith(_NONE_PREFIXES) or ".jmx." in name:
         return Elsewhere(Effect.NONE, False)

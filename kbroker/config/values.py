@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import ClassVar, Literal, NamedTuple, Self, overload
 
 from .broker_table import RACK_AWARE_SELECTOR
-from .elsewhere import elsewhere
+from .elsewhere import LISTENER_PREFIX, elsewhere
 from .kafka_environment import with_listeners
 from .property import ConfigError, Effect, Scope, Source, Value
 from .sources import Layer, read_environment, read_file, read_options
@@ -240,6 +240,23 @@ class BrokerConfig(Settings):
             return find_property(Scope.BROKER, name).default_for(self.nodes)
         layers = (each.values for each in self.layers if each.source is source)
         return next((values[name] for values in layers if name in values), None)
+
+    def of_listener(self, listener: str) -> Callable[[str], str]:
+        """Finds settings as one listener has them: its own over those of all (KIP-103).
+
+        What it returns takes the name of a setting without the listener's prefix and gives its text,
+        empty when it is not set. It raises ConfigError for a value that is not allowed.
+        """
+
+        def setting(name: str) -> str:
+            own = f"{LISTENER_PREFIX}{listener.lower()}.{name}"
+            each = find_property(Scope.BROKER, name)
+            texts = (layer.values[own] for layer in self.layers if own in layer.values)
+            text = next(texts, None)
+            value = self[name] if text is None else each.parse(text)
+            return each.format(value) or ""
+
+        return setting
 
     def first_set(self, names: Iterable[str]) -> Value:
         """The first of several spellings that has a value, in the unit of the first name."""

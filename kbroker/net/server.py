@@ -8,11 +8,12 @@ import math
 import random
 import socket
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -24,6 +25,9 @@ from kbroker.runtime.descriptors import shares
 
 from .connection import Connection
 from .transport import PlainTransport, Transport
+
+if TYPE_CHECKING:
+    from kbroker.security.tls import Certificates
 
 logger = logging.getLogger(__name__)
 
@@ -42,12 +46,14 @@ allows that anyway, and has another option so that nobody else takes it as well.
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """Where clients come in. Port 0 is a free one; `advertised` None tells what they dialled."""
+    """Where clients come in. Port 0 is a free one; `advertised` None tells what they dialled; with
+    `certificates` it speaks TLS."""
 
     name: str
     host: str
     port: int
     advertised: Endpoint | None = None
+    certificates: Certificates | None = None
 
 
 class CannotListen(Exception):
@@ -205,6 +211,8 @@ class Server:
         self._connections_max = max(shares().connections // nodes, 1)
         self._next_accept = 0.0
         self._accepting = trio.CancelScope()
+        self._handshakes = trio.Lock()
+        """Held by the one client that is in a step of its TLS handshake."""
 
     def endpoints(self) -> list[tuple[Listener, Endpoint]]:
         """Each listener's address, with the port that the kernel chose."""
@@ -272,15 +280,41 @@ class Server:
         try:
             await self.serve(
                 Peer(host, local, listener.name, listener.advertised),
-                lambda: PlainTransport(stream.socket),
+                partial(self._transport, listener, stream.socket, host),
             )
         finally:
             stream.socket.close()
 
-    async def serve(self, peer: Peer, transport: Callable[[], Transport]) -> None:
+    async def _transport(
+        self, listener: Listener, connected: trio.socket.SocketType, host: str
+    ) -> Transport | None:
+        """What the bytes of a client come through; None when it does not get so far."""
+        plain = PlainTransport(connected)
+        if listener.certificates is None:
+            return plain
+        from .tls_transport import TlsTransport  # most nodes never need it
+
+        transport = TlsTransport(plain, listener.certificates.context())
+        try:
+            with trio.fail_after(self._node.config.first_request_timeout_ms / 1000):
+                await transport.shake_hands(self._handshakes)
+        except (OSError, trio.TooSlowError) as error:
+            transport.close()
+            self._tell_of_handshake(listener, host, error)
+            return None
+        return transport
+
+    def _tell_of_handshake(self, listener: Listener, host: str, error: Exception) -> None:
+        reason = getattr(error, "reason", None) or str(error) or "it took too long"
+        message = f"no TLS with {host} on listener {listener.name}: {reason}"
+        if self._node.troubles.is_news(message):
+            logger.info("%s", message)
+
+    async def serve(self, peer: Peer, transport: Callable[[], Awaitable[Transport | None]]) -> None:
         """Serve one client until its connection ends, if it may come in at all.
 
-        `transport` makes what its bytes come through; a client that may not come in needs none.
+        `transport` makes what its bytes come through, None if that cannot be; a client that may not
+        come in needs none.
         """
         if not self._admit(peer.host):
             return
@@ -290,7 +324,9 @@ class Server:
         try:
             self._warn_of_misleading(peer)
             await trio.sleep_until(self._turn())
-            await self._serve_admitted(transport(), peer)
+            opened = await transport()
+            if opened is not None:
+                await self._serve_admitted(opened, peer)
         finally:
             self._open -= 1
             self._per_host[peer.host] -= 1

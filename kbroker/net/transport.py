@@ -100,7 +100,7 @@ class PlainTransport:
         Returns what is left to be sent. Raises OSError when the peer has gone; a file that is
         shorter than its range says can only end the connection, because the length is already out.
         """
-        left = _gather(parts)
+        left = gather(parts)
         try:
             while left:
                 part = left[0]
@@ -111,7 +111,7 @@ class PlainTransport:
                     # for 200 ms.
                     sent = self._socket.send(part)
                 if sent < len(part):
-                    left[0] = _after(part, sent)
+                    left[0] = after(part, sent)
                     break
                 del left[0]
         except BlockingIOError:
@@ -135,19 +135,19 @@ class PlainTransport:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
 
 
-def _gather(parts: Sequence[Any]) -> list[Any]:
+def gather(parts: Sequence[Any]) -> list[Any]:
     """Join small neighbours; only file ranges that are worth a sendfile stay ranges."""
     gathered: list[Any] = []
     small: list[Any] = []
     for part in parts:
         if len(part) <= JOIN_BYTES:
-            small += _read(part) if isinstance(part, FileRange) else (part,)
+            small += read_range(part) if isinstance(part, FileRange) else (part,)
             continue
         if small:
             gathered.append(_joined(small))
             small = []
         if isinstance(part, FileRange) and (part.fd is None or not _HAS_SENDFILE):
-            gathered += _read(part)
+            gathered += read_range(part)
         else:
             gathered.append(part)
     if small:
@@ -155,7 +155,7 @@ def _gather(parts: Sequence[Any]) -> list[Any]:
     return gathered
 
 
-def _read(part: FileRange) -> list[Any]:
+def read_range(part: FileRange) -> list[Any]:
     buffers = part.parts()
     if sum(map(len, buffers)) < len(part):
         raise OSError(FILE_TOO_SHORT)
@@ -166,7 +166,7 @@ def _joined(parts: list[Any]) -> Any:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def _after(part: Any, sent: int) -> Any:
+def after(part: Any, sent: int) -> Any:
     """What is left of a buffer or range of which `sent` bytes went out."""
     if isinstance(part, FileRange):
         return FileRange(part.source, part.position + sent, len(part) - sent)

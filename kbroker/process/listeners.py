@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import re
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from kbroker.client.endpoint import PORT_MAX, Endpoint
 from kbroker.config import BrokerConfig, ConfigError
 from kbroker.net.server import Listener
+from kbroker.security.protocols import SecurityProtocol
+
+if TYPE_CHECKING:
+    from kbroker.security.tls import Certificates
 
 _ADDRESS = re.compile(r"(?P<name>[\w.-]+)://(?:\[(?P<six>[^\]]*)\]|(?P<host>[^:]*)):(?P<port>\d+)")
 ANY_HOST = "0.0.0.0"
-PLAINTEXT = "PLAINTEXT"
 
 
 def configured_listeners(config: BrokerConfig) -> list[Listener]:
     """The listeners of `listeners`, each with its address of `advertised.listeners` if it has one.
 
-    Raises ConfigError for an address that is none, an advertised name that nobody listens on, or
-    a security protocol that does not exist yet.
+    Raises ConfigError for an address that is none, an advertised name that nobody listens on,
+    a security protocol that does not exist yet, or certificates that cannot be used.
     """
     advertised = dict(
         split_address(text, "advertised.listeners") for text in config.advertised_listeners
@@ -25,8 +31,10 @@ def configured_listeners(config: BrokerConfig) -> list[Listener]:
     listeners = []
     for text in config.listeners:
         name, (host, port) = split_address(text, "listeners")
-        _check_plaintext(config, name)
-        listeners.append(Listener(name, host or ANY_HOST, port, advertised.pop(name, None)))
+        listener = Listener(name, host or ANY_HOST, port, advertised.pop(name, None))
+        if _protocol(config, name).is_encrypted:
+            listener = replace(listener, certificates=_certificates(config, name))
+        listeners.append(listener)
     if advertised:
         raise ConfigError(
             f"advertised.listeners names {', '.join(advertised)}, which listeners does not"
@@ -36,7 +44,7 @@ def configured_listeners(config: BrokerConfig) -> list[Listener]:
 
 def parse_endpoint(text: str) -> Endpoint:
     """Read HOST:PORT, with brackets around an IPv6 address. Raises ConfigError."""
-    return split_address(f"{PLAINTEXT}://{text}", "the advertised address")[1]
+    return split_address(f"{SecurityProtocol.PLAINTEXT}://{text}", "the advertised address")[1]
 
 
 def split_address(text: str, setting: str) -> tuple[str, Endpoint]:
@@ -47,14 +55,31 @@ def split_address(text: str, setting: str) -> tuple[str, Endpoint]:
     return match["name"], Endpoint(match["six"] or match["host"] or "", int(match["port"]))
 
 
-def _check_plaintext(config: BrokerConfig, name: str) -> None:
+def _protocol(config: BrokerConfig, name: str) -> SecurityProtocol:
     pairs = (pair.split(":") for pair in config.text("listener.security.protocol.map").split(","))
     protocols = {pair[0].strip(): pair[-1].strip() for pair in pairs}
-    protocol = protocols.get(name)
-    if protocol is None:
+    text = protocols.get(name)
+    if text is None:
         raise ConfigError(f"listener {name} has no entry in listener.security.protocol.map")
-    if protocol != PLAINTEXT:
+    try:
+        protocol = SecurityProtocol(text)
+    except ValueError:
         raise ConfigError(
-            f"listener {name} asks for {protocol}, which kbroker does not have yet; use PLAINTEXT "
-            "on an address that only trusted clients reach"
+            f"listener {name} asks for {text}; there are {', '.join(SecurityProtocol)}"
+        ) from None
+    if protocol.has_login:
+        raise ConfigError(
+            f"listener {name} asks for {protocol}, and kbroker has no logins yet; use SSL with "
+            "ssl.client.auth=required, or PLAINTEXT on an address that only trusted clients reach"
         )
+    return protocol
+
+
+def _certificates(config: BrokerConfig, name: str) -> Certificates:
+    from kbroker.security.stores import BadStore  # most nodes never need them
+    from kbroker.security.tls import Certificates
+
+    try:
+        return Certificates(config.of_listener(name), time.monotonic)
+    except BadStore as error:
+        raise ConfigError(f"listener {name}: {error}") from None

@@ -33,7 +33,9 @@ async def write_seed(broker: Broker, path: str) -> int:
     restart does not write everything twice. Raises StartFailed.
     """
     # This process asks itself: what it advertises need not work from here.
-    async with open_cluster([broker.endpoint], direct=True) as cluster:
+    certificates = broker.nodes[0].listeners[0].certificates
+    tls = None if certificates is None else certificates.to_itself()
+    async with open_cluster([broker.endpoint], direct=True, tls=tls) as cluster:
         try:
             return await _Seeding(broker, cluster, path).run()
         except (OSError, BadLine, KafkaError, ClientError) as error:

@@ -19,6 +19,7 @@ import trio
 from kbroker import __version__
 from kbroker.broker import Apart, Broker, open_broker
 from kbroker.client import check_round_trip
+from kbroker.client.endpoint import Endpoint
 from kbroker.cluster.topics import NewTopic
 from kbroker.config import BrokerConfig, ConfigError
 from kbroker.folders.found_folders import METADATA_JOURNAL
@@ -147,8 +148,7 @@ class _Serving:
         """Let each node be a process of its own, and have the metadata here."""
         from .supervising import supervised
 
-        for listener in configured_listeners(config):
-            self._check_exposure(listener)
+        self._check_listeners(configured_listeners(config))
         async with supervised(self.options, config) as nodes, trio.open_nursery() as nursery:
             await self._announce(nodes)
             gc.freeze()
@@ -161,8 +161,7 @@ class _Serving:
     async def _open(self, config: BrokerConfig) -> AsyncIterator[Broker]:
         options = self.options
         listeners = configured_listeners(config)
-        for listener in listeners:
-            self._check_exposure(listener)
+        self._check_listeners(listeners)
         settings: dict[str, Any] = {
             "data_dir": self.data_dirs or None,
             "listeners": listeners,
@@ -234,15 +233,23 @@ class _Serving:
             )
         await declare(broker, options.topics, options.seeds)
 
+    def _check_listeners(self, listeners: Sequence[Listener]) -> None:
+        self._first_listener = listeners[0]
+        for listener in listeners:
+            self._check_exposure(listener)
+
     def _check_exposure(self, listener: Listener) -> None:
-        """A plaintext listener that other machines reach is worth a loud word."""
-        if listener.host in LOOPBACK_NAMES:
+        """A listener that other machines reach, and that asks nobody who it is, is worth a loud word."""
+        certificates = listener.certificates
+        if listener.host in LOOPBACK_NAMES or (certificates and certificates.asks_clients):
             return
+        lacks = "neither TLS nor a login" if certificates is None else "TLS, but asks for no login"
         message = (
             f"anyone who can reach {listener.host} can read and write everything: this listener "
-            "has neither TLS nor a login; listen on localhost unless the network is trusted"
+            f"has {lacks}; listen on localhost unless the network is trusted"
+            f"{'' if certificates is None else ', or set ssl.client.auth=required'}"
         )
-        if self.options.strict:
+        if self.options.strict and certificates is None:
             raise StartFailed(message + " (refused by --strict)")
         logger.warning("%s", message)
         self.event("warning", message=message)
@@ -251,7 +258,7 @@ class _Serving:
 
     async def _announce(self, nodes: Sequence[NodeFacts]) -> None:
         for node in nodes:
-            await check_round_trip(*node.endpoint, START_SECONDS_MAX)
+            await self._check(node.endpoint)
         took = time.perf_counter() - self.started
         ready = {
             **ready_event(nodes, self.data_dirs),
@@ -269,6 +276,16 @@ class _Serving:
                 print(line)
             print(f"ready in {took:.1f} s — Ctrl+C to stop", flush=True)
         self._signal_ready(ready)
+
+    async def _check(self, endpoint: Endpoint) -> None:
+        """Ask a node as its clients do. Raises OSError."""
+        certificates = self._first_listener.certificates
+        if certificates is not None and certificates.asks_clients:
+            # Its own certificate need not be one that clients may have.
+            await (await trio.open_tcp_stream(*endpoint)).aclose()
+            return
+        tls = None if certificates is None else certificates.to_itself()
+        await check_round_trip(*endpoint, START_SECONDS_MAX, tls)
 
     def _more_facts(self, nodes: Sequence[NodeFacts]) -> Iterator[tuple[str, str]]:
         """What the banner says beside addresses and data."""

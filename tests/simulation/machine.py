@@ -174,7 +174,11 @@ class Machine:
 
     async def _accept(self, server: Server, socket: Socket, host: str) -> None:
         peer = Peer(host, self.endpoint, LISTENER, None)
-        await server.serve(peer, partial(MemoryTransport, socket))
+
+        async def transport() -> MemoryTransport:
+            return MemoryTransport(socket)
+
+        await server.serve(peer, transport)
 
     async def _open_node(self, store: MetadataStore) -> Node:
         config = self._config

@@ -1,0 +1,179 @@
+"""Bytes to and from one socket, encrypted.
+
+OpenSSL works on buffers in memory here, and a plain transport carries what it makes: so sending stays
+a plain call that goes as far as the socket takes it, as without TLS. Stored bytes are read from their
+files and encrypted in pieces; nothing is encrypted before the socket has taken what was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ssl
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import trio
+
+from kbroker.storage.files import FileRange
+
+from .transport import Transport, after, gather, read_range
+
+CIPHERTEXT_BYTES = 256 * 1024
+"""Room for each read of the socket."""
+SEAL_BYTES = 256 * 1024
+"""At most this much is encrypted at a time, in some tenths of a millisecond."""
+
+
+class _Sealed(bytes):
+    """Encrypted bytes that the socket did not take yet."""
+
+    __slots__ = ()
+
+
+class TlsTransport:
+    """A connection with TLS on the side of the server. Call `shake_hands` first."""
+
+    __slots__ = ("_incoming", "_is_shaken", "_is_whole", "_outgoing", "_plain", "_tls")
+
+    def __init__(self, plain: Transport, context: ssl.SSLContext) -> None:
+        self._plain = plain
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._is_shaken = False
+        self._is_whole = True
+        """Whether the socket has all of what was encrypted."""
+
+    async def shake_hands(self, turns: trio.Lock) -> None:
+        """Agree with the client on keys.
+
+        A step takes a millisecond or two of a processor; `turns` is held meanwhile, so that no turn of
+        the event loop has more than one of them, however many clients come at once. Raises OSError when
+        the client has gone, or does not speak TLS as it has to; ssl.SSLError is one.
+        """
+        while not self._is_shaken:
+            async with turns:
+                try:
+                    self._tls.do_handshake()
+                    self._is_shaken = True
+                except ssl.SSLWantReadError:
+                    pass
+                except ssl.SSLError:
+                    await self._flush()  # it says why
+                    raise
+            await self._flush()
+            if not self._is_shaken:
+                await self._fill()
+
+    async def _flush(self) -> None:
+        left: list[Any] = [self._outgoing.read()] if self._outgoing.pending else []
+        while left := self._plain.send_now(left):
+            await self._plain.writable()
+
+    async def _fill(self) -> None:
+        data = await self._plain.receive(CIPHERTEXT_BYTES)
+        if data:
+            self._incoming.write(data)
+        else:
+            self._incoming.write_eof()
+
+    async def receive(self, size: int) -> bytes:
+        """Return up to `size` bytes, none when the peer has closed. Always yields."""
+        while True:
+            await self._have_some()
+            parts: list[bytes] = []
+            while size > 0 and (data := self._decrypted(size)) is not None:
+                if not data:
+                    return b"".join(parts)
+                parts.append(data)
+                size -= len(data)
+            if parts:
+                return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    async def receive_into(self, buffer: memoryview) -> int:
+        """Fill a part of `buffer`, return how much; 0 when the peer has closed."""
+        data = await self.receive(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    async def _have_some(self) -> None:
+        """Wait for more of what the client sends, unless something is here that was not looked at."""
+        if self._tls.pending() or self._incoming.pending > 0:
+            await trio.lowlevel.checkpoint()
+        else:
+            await self._fill()
+
+    def _decrypted(self, size: int) -> bytes | None:
+        """The next bytes, at most those of one TLS record; none at the end, None when more has to come."""
+        try:
+            return self._tls.read(size)
+        except ssl.SSLWantReadError:
+            return None
+        except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
+            return b""  # some clients close without a word, and the length of a request says enough
+
+    async def writable(self) -> None:
+        """Wait until `send_now` can go on."""
+        await self._plain.writable()
+
+    def send_now(self, parts: Sequence[Any]) -> list[Any]:
+        """Send buffers and file ranges in order, as far as the socket takes them without waiting.
+
+        Returns what is left to be sent; what is encrypted already comes first. Raises OSError as
+        `PlainTransport.send_now` does.
+        """
+        sealed, clear = _split(parts)
+        while True:
+            if sealed:
+                left = self._plain.send_now([sealed])
+                self._is_whole = not left
+                if left:
+                    return [_Sealed(left[0]), *clear]
+            if not clear:
+                return []
+            sealed = self._seal(clear)
+
+    def _seal(self, clear: deque[Any]) -> bytes:
+        """Take some of what is to be sent, and encrypt it."""
+        left = SEAL_BYTES
+        while clear and left > 0:
+            part = clear.popleft()
+            if len(part) > left:
+                clear.appendleft(after(part, left))
+                part = _head(part, left)
+            for buffer in read_range(part) if isinstance(part, FileRange) else (part,):
+                self._tls.write(buffer)
+            left -= len(part)
+        return self._outgoing.read()
+
+    def close(self) -> None:
+        if self._is_shaken and self._is_whole:
+            self._say_goodbye()
+        self._plain.close()
+
+    def _say_goodbye(self) -> None:
+        """Tell the client that nothing more comes, so that it knows that nothing is missing."""
+        with contextlib.suppress(
+            OSError
+        ):  # it has not said so itself yet, and nobody waits for that
+            self._tls.unwrap()
+        with contextlib.suppress(OSError):
+            self._plain.send_now([self._outgoing.read()])
+
+    def reset(self) -> None:
+        self._is_whole = False  # it hears of an error, not of an end
+        self._plain.reset()
+
+
+def _split(parts: Sequence[Any]) -> tuple[bytes, deque[Any]]:
+    """What is encrypted already, and what is not, with small neighbours in one."""
+    if parts and isinstance(parts[0], _Sealed):
+        return parts[0], deque(gather(parts[1:]))
+    return b"", deque(gather(parts))
+
+
+def _head(part: Any, size: int) -> Any:
+    """The first `size` bytes of a buffer or range."""
+    if isinstance(part, FileRange):
+        return FileRange(part.source, part.position, size)
+    return memoryview(part)[:size]

@@ -1,0 +1,1 @@
+"""Tests of who may connect and how."""

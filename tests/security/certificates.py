@@ -1,0 +1,65 @@
+"""Certificates for tests, in the forms in which Kafka's settings name them."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+import trustme
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    load_pem_private_key,
+)
+from cryptography.hazmat.primitives.serialization.pkcs12 import serialize_key_and_certificates
+
+NAMES = ("localhost", "127.0.0.1", "::1")
+PASSWORD = "hush"
+
+
+class Authority:
+    """Issues certificates, and keeps them as files in `folder`."""
+
+    def __init__(self, folder: Path, name: str = "authority") -> None:
+        self._ca = trustme.CA(organization_name=name)
+        self.folder = folder
+        self.trusted = folder / f"{name}.pem"
+        self._ca.cert_pem.write_to_path(self.trusted)
+
+    def pem(self, name: str) -> Path:
+        """A file with a new certificate, its key before it."""
+        path = self.folder / f"{name}.pem"
+        self._ca.issue_cert(*NAMES, common_name=name).private_key_and_cert_chain_pem.write_to_path(
+            path
+        )
+        return path
+
+    def texts(self) -> tuple[str, str]:
+        """A new certificate and its key, as PEM text."""
+        leaf = self._ca.issue_cert(*NAMES)
+        chain = b"".join(each.bytes() for each in leaf.cert_chain_pems)
+        return chain.decode(), leaf.private_key_pem.bytes().decode()
+
+    def pkcs12(self, name: str) -> Path:
+        """The same in the format of Java's keytool, with a password."""
+        leaf = self._ca.issue_cert(*NAMES, common_name=name)
+        key = load_pem_private_key(leaf.private_key_pem.bytes(), None)
+        assert isinstance(key, EllipticCurvePrivateKey)
+        own, *others = (
+            x509.load_pem_x509_certificate(each.bytes()) for each in leaf.cert_chain_pems
+        )
+        path = self.folder / f"{name}.p12"
+        path.write_bytes(
+            serialize_key_and_certificates(
+                name.encode(), key, own, others, BestAvailableEncryption(PASSWORD.encode())
+            )
+        )
+        return path
+
+    def context(self, shown: Path | None = None) -> ssl.SSLContext:
+        """That of a client that trusts it, and shows a certificate."""
+        context = ssl.create_default_context(cafile=str(self.trusted))
+        if shown is not None:
+            context.load_cert_chain(shown)
+        return context

@@ -1,0 +1,128 @@
+"""`kbroker serve` with a listener that speaks TLS, and the commands that talk to it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from ..broker.test_serve import refused, serving
+from .certificates import PASSWORD, Authority
+
+SECONDS = 30
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+@contextmanager
+def secured(*settings: str, flags: tuple[str, ...] = ()) -> Iterator[str]:
+    """The address of a server with TLS."""
+    given = [word for each in ("listeners=SSL://127.0.0.1:0", *settings) for word in ("-o", each)]
+    with serving("--memory", "--json", *given, *flags) as process:
+        assert process.stdout is not None
+        events = [json.loads(process.stdout.readline())]
+        while events[-1]["event"] in ("starting", "warning"):
+            events.append(json.loads(process.stdout.readline()))
+        assert events[-1]["event"] == "ready", events
+        yield events[-1]["bootstrap_servers"]
+
+
+def kbroker(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "kbroker", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=SECONDS,
+    )
+
+
+def given(*settings: str) -> list[str]:
+    return [word for each in settings for word in ("-X", each)]
+
+
+def test_commands_over_tls(authority: Authority) -> None:
+    with secured(f"ssl.keystore.location={authority.pem('server')}") as address:
+        trusting = given("security.protocol=SSL", f"ssl.truststore.location={authority.trusted}")
+        healthy = kbroker("health", "--bootstrap", address, *trusting)
+        assert healthy.returncode == 0, healthy.stderr
+        made = kbroker("topic", "create", "orders", "-b", address, *trusting)
+        assert made.returncode == 0, made.stderr
+        listed = kbroker("topic", "list", "-b", address, *trusting)
+        assert "orders" in listed.stdout
+
+
+def test_what_a_command_says_without_what_it_needs(authority: Authority) -> None:
+    with secured(f"ssl.keystore.location={authority.pem('server')}") as address:
+        plain = kbroker("topic", "list", "-b", address)
+        assert plain.returncode == 1
+        assert "if it speaks TLS, set security.protocol=SSL" in plain.stderr
+        untrusting = kbroker("topic", "list", "-b", address, "-X", "security.protocol=SSL")
+        assert untrusting.returncode == 1
+        assert "ssl.truststore.location" in untrusting.stderr
+        wrong = kbroker("topic", "list", "-b", address, "-X", "security.protocol=TLS")
+        assert wrong.returncode == 2
+        assert "there are PLAINTEXT and SSL" in wrong.stderr
+
+
+def test_clients_that_have_to_show_a_certificate(authority: Authority) -> None:
+    with secured(
+        f"ssl.keystore.location={authority.pkcs12('server')}",
+        f"ssl.keystore.password={PASSWORD}",
+        f"ssl.truststore.location={authority.trusted}",
+        "ssl.client.auth=required",
+    ) as address:
+        trusting = given("security.protocol=SSL", f"ssl.truststore.location={authority.trusted}")
+        nobody = kbroker("health", "--bootstrap", address, *trusting)
+        assert nobody.returncode == 1
+        alice = given(f"ssl.keystore.location={authority.pem('alice')}")
+        assert kbroker("health", "--bootstrap", address, *trusting, *alice).returncode == 0
+
+
+def test_seeds_go_in_over_tls(authority: Authority, tmp_path: Path) -> None:
+    seed = tmp_path / "seed.ndjson"
+    seed.write_text('{"topic": "orders", "value": "first"}\n')
+    own = f"ssl.keystore.location={authority.pem('server')}"
+    with secured(own, flags=("--seed", str(seed))) as address:
+        trusting = given("security.protocol=SSL", f"ssl.truststore.location={authority.trusted}")
+        read = kbroker("topic", "consume", "orders", "-b", address, "-o", "start:end", *trusting)
+        assert "first" in read.stdout, read.stderr
+
+
+def test_a_listener_has_settings_of_its_own(authority: Authority) -> None:
+    """As in Kafka, `listener.name.NAME.` stands before them (KIP-103)."""
+    with secured(
+        "listeners=PLAINTEXT://127.0.0.1:0,INSIDE://127.0.0.1:0",
+        "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,INSIDE:SSL",
+        f"listener.name.inside.ssl.keystore.location={authority.pem('server')}",
+    ) as address:
+        assert kbroker("health", "--bootstrap", address).returncode == 0
+
+
+def test_a_start_without_a_certificate_is_refused() -> None:
+    ended = refused("--memory", "-o", "listeners=SSL://127.0.0.1:0")
+    assert ended.returncode == 3
+    assert "listener SSL: TLS needs a certificate: set ssl.keystore.location" in ended.stderr
+
+
+def test_logins_are_refused_until_there_are_some() -> None:
+    ended = refused("--memory", "-o", "listeners=SASL_SSL://127.0.0.1:0")
+    assert ended.returncode == 3
+    assert "kbroker has no logins yet" in ended.stderr
+
+
+def test_strict_takes_tls_where_others_reach_it(authority: Authority) -> None:
+    own = f"ssl.keystore.location={authority.pem('server')}"
+    with secured("listeners=SSL://0.0.0.0:0", own, flags=("--strict",)) as address:
+        trusting = given("security.protocol=SSL", f"ssl.truststore.location={authority.trusted}")
+        port = address.rpartition(":")[2]
+        answered = kbroker("health", "--bootstrap", f"localhost:{port}", *trusting)
+        assert answered.returncode == 0, answered.stderr

@@ -1,0 +1,286 @@
+"""Listeners that speak TLS: what clients see, and what odd ones cost the others."""
+
+from __future__ import annotations
+
+import logging
+import os
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import trio
+
+from kbroker.broker import Broker, open_broker
+from kbroker.client import check_round_trip
+from kbroker.config import BrokerConfig
+from kbroker.process.listeners import configured_listeners
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.messages.topics import CreateTopicsRequest
+
+from ..brokers import started
+from ..wire import (
+    NEVER,
+    ConnectionClosed,
+    Topic,
+    Wire,
+    batch,
+    connected,
+    create_topic,
+    fetch,
+    fetch_request,
+    produce,
+    produce_request,
+    request,
+    values_of,
+)
+from .certificates import Authority
+from .clients import encrypted
+
+NO_TOPICS = request(ApiKey.METADATA, topics=[])
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+@asynccontextmanager
+async def secured(
+    authority: Authority, data_dir: Path | None = None, *settings: str, nodes: int = 1
+) -> AsyncIterator[Broker]:
+    """A broker whose one listener speaks TLS, with these settings."""
+    own = ("listeners=SSL://127.0.0.1:0", f"ssl.keystore.location={authority.pem('server')}")
+    config = BrokerConfig.load(options=["first.request.timeout.ms=3600000", *own, *settings])
+    async with open_broker(
+        config,
+        data_dir=None if data_dir is None else str(data_dir),
+        listeners=configured_listeners(config),
+        nodes=nodes,
+    ) as broker:
+        yield broker
+        assert not any(each.node.troubles.unhandled_errors for each in broker.nodes)
+
+
+def mutual(authority: Authority) -> list[str]:
+    """Settings with which clients have to show certificates."""
+    return [f"ssl.truststore.location={authority.trusted}", "ssl.client.auth=required"]
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+@pytest.mark.parametrize("on_disk", [False, True])
+async def test_records_there_and_back(
+    authority: Authority, tmp_path: Path, version: ssl.TLSVersion, on_disk: bool
+) -> None:
+    context = authority.context()
+    context.minimum_version = context.maximum_version = version
+    values = [os.urandom(700_000) for _ in range(5)]
+    async with (
+        secured(authority, tmp_path / "data" if on_disk else None) as broker,
+        encrypted(broker.endpoint, context) as wire,
+    ):
+        topic = await create_topic(wire, "t")
+        for value in values:
+            await produce(wire, topic, batch([value]))
+        got = await fetch(wire, topic, partition_max_bytes=2**30)
+        assert values_of(got) == values
+
+
+async def test_many_requests_at_once(authority: Authority) -> None:
+    async with (
+        secured(authority) as broker,
+        encrypted(broker.endpoint, authority.context()) as wire,
+    ):
+        topic = await create_topic(wire, "t")
+        value = os.urandom(20_000)
+        await produce(wire, topic, batch([value]))
+        asks = b"".join(wire.frame(ApiKey.FETCH, 12, fetch_request(topic)) for _ in range(300))
+        await wire.stream.send_all(asks)
+        for _ in range(300):
+            answer = await wire.receive()
+            assert values_of(answer.responses[0].partitions[0]) == [value]
+
+
+async def test_a_client_that_takes_no_answers_gets_all_of_them_later(authority: Authority) -> None:
+    """What was encrypted and not sent comes before what is encrypted then."""
+    async with (
+        secured(authority) as broker,
+        encrypted(broker.endpoint, authority.context()) as wire,
+    ):
+        topic = await create_topic(wire, "t")
+        value = os.urandom(900_000)
+        await produce(wire, topic, batch([value]))
+        for _ in range(40):
+            await wire.send(ApiKey.FETCH, 12, fetch_request(topic, partition_max_bytes=2**30))
+        await trio.sleep(0.2)
+        for _ in range(40):
+            answer = await wire.receive()
+            assert values_of(answer.responses[0].partitions[0]) == [value]
+
+
+async def test_a_request_behind_a_large_one(authority: Authority) -> None:
+    """It is decrypted with the end of that, and nothing more comes from the client."""
+    async with (
+        secured(authority) as broker,
+        encrypted(broker.endpoint, authority.context()) as wire,
+    ):
+        topic = await create_topic(wire, "t")
+        large = produce_request(topic, batch([os.urandom(900_000)]))
+        asks = [wire.frame(ApiKey.PRODUCE, 9, large), wire.frame(ApiKey.METADATA, 1, NO_TOPICS)]
+        await wire.stream.send_all(b"".join(asks))
+        await wire.receive()
+        assert (await wire.receive()).brokers
+
+
+async def test_a_client_hears_why_it_is_refused(authority: Authority) -> None:
+    old = authority.context()
+    old.maximum_version = ssl.TLSVersion.TLSv1_2
+    async with secured(authority, None, "ssl.enabled.protocols=TLSv1.3") as broker:
+        with pytest.raises(trio.BrokenResourceError) as raised:
+            async with encrypted(broker.endpoint, old):
+                pass
+    assert "ALERT_PROTOCOL_VERSION" in str(raised.value.__cause__)
+
+
+async def test_answers_that_wait(authority: Authority) -> None:
+    context = authority.context()
+    async with (
+        secured(authority) as broker,
+        encrypted(broker.endpoint, context) as reader,
+        encrypted(broker.endpoint, context) as wire,
+    ):
+        topic = await create_topic(wire, "t")
+        await reader.send(ApiKey.FETCH, 12, fetch_request(topic, max_wait_ms=NEVER, min_bytes=1))
+        await produce(wire, topic, batch([b"late"]))
+        answer = await reader.receive()
+        assert values_of(answer.responses[0].partitions[0]) == [b"late"]
+
+
+async def test_our_own_client(authority: Authority) -> None:
+    async with secured(authority) as broker:
+        metadata = await check_round_trip(*broker.endpoint, tls=authority.context())
+        assert metadata.cluster_id == broker.node.cluster.id
+        with pytest.raises(OSError, match=r"ssl\.truststore\.location names"):
+            await check_round_trip(*broker.endpoint, tls=ssl.create_default_context())
+        other = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        other.check_hostname, other.verify_mode = False, ssl.CERT_NONE
+        assert await check_round_trip(*broker.endpoint, tls=other)
+
+
+async def test_our_own_client_where_there_is_no_tls(authority: Authority) -> None:
+    async with started(first_request_timeout_ms=200) as broker:
+        with pytest.raises(OSError, match=r"is it a listener with security\.protocol=SSL"):
+            await check_round_trip(*broker.endpoint, tls=authority.context())
+
+
+async def test_only_clients_with_a_certificate(
+    authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    stranger = Authority(authority.folder, "stranger").pem("mallory")
+    async with secured(authority, None, *mutual(authority)) as broker:
+        context = authority.context(authority.pem("alice"))
+        async with encrypted(broker.endpoint, context) as wire:
+            assert await wire.works()
+        for shown in (None, stranger):
+            with pytest.raises((OSError, trio.BrokenResourceError, ConnectionClosed)):
+                async with encrypted(broker.endpoint, authority.context(shown)) as wire:
+                    await wire.works()  # in TLS 1.3 a client hears of it only now
+        assert not broker.server.connections
+    assert "PEER_DID_NOT_RETURN_A_CERTIFICATE" in caplog.text
+    assert "CERTIFICATE_VERIFY_FAILED" in caplog.text
+
+
+async def test_a_client_without_tls_is_closed_and_said(
+    authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with secured(authority) as broker, connected(broker.endpoint) as wire:
+        await wire.send(ApiKey.METADATA, 1, NO_TOPICS)
+        await wire.wait_closed()
+    assert "no TLS with 127.0.0.1 on listener SSL" in caplog.text
+
+
+async def test_slow_handshakes_hold_nobody_up(authority: Authority) -> None:
+    async with secured(authority) as broker, AsyncExitStack() as stack:
+        for _ in range(200):
+            silent = await trio.open_tcp_stream(*broker.endpoint)
+            await stack.enter_async_context(silent)
+        with trio.fail_after(5):
+            async with encrypted(broker.endpoint, authority.context()) as wire:
+                assert await wire.works()
+
+
+async def test_a_handshake_has_a_deadline(authority: Authority) -> None:
+    async with secured(authority, None, "first.request.timeout.ms=100") as broker:
+        stream = await trio.open_tcp_stream(*broker.endpoint)
+        async with stream:
+            with trio.fail_after(5):
+                assert not await stream.receive_some(100)
+
+
+async def test_a_client_that_goes_in_the_middle_of_a_handshake(authority: Authority) -> None:
+    async with secured(authority) as broker:
+        for hello in (b"", b"\x16\x03\x01", os.urandom(100_000)):
+            stream = await trio.open_tcp_stream(*broker.endpoint)
+            async with stream:
+                await stream.send_all(hello)
+        async with encrypted(broker.endpoint, authority.context()) as wire:
+            assert await wire.works()
+
+
+async def test_a_damaged_record_ends_its_connection(authority: Authority) -> None:
+    async with secured(authority) as broker:
+        tcp = await trio.open_tcp_stream(*broker.endpoint)
+        stream = trio.SSLStream(tcp, authority.context(), server_hostname="127.0.0.1")
+        await stream.do_handshake()
+        await tcp.send_all(b"\x17\x03\x03\x00\x20" + bytes(32))
+        with trio.fail_after(5), pytest.raises(trio.BrokenResourceError):
+            await stream.receive_some(100)
+        await trio.aclose_forcefully(stream)
+
+
+async def test_a_farewell_is_heard(authority: Authority) -> None:
+    """A client knows that nothing is missing when the broker closes."""
+    async with secured(authority) as broker:
+        tcp = await trio.open_tcp_stream(*broker.endpoint)
+        stream = trio.SSLStream(tcp, authority.context(), server_hostname="127.0.0.1")
+        await stream.do_handshake()
+        await Wire(cast(Any, stream)).send(ApiKey.METADATA, 1, NO_TOPICS)
+        await stream.receive_some(1)
+        broker.server.close_connections()
+        with trio.fail_after(5):
+            while await stream.receive_some(1000):
+                pass
+        await trio.aclose_forcefully(stream)
+
+
+async def test_a_certificate_that_is_replaced_is_shown_to_the_next_client(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kbroker.security.tls.CHECK_SECONDS", 0)
+    other = Authority(authority.folder, "other")
+    async with (
+        secured(authority) as broker,
+        encrypted(broker.endpoint, authority.context()) as wire,
+    ):
+        (authority.folder / "server.pem").write_bytes(other.pem("new").read_bytes())
+        async with encrypted(broker.endpoint, other.context()) as second:
+            assert await second.works()
+        assert await wire.works()
+
+
+async def test_nodes_that_reach_each_other_by_tls(authority: Authority) -> None:
+    async with secured(authority, None, *mutual(authority), nodes=3) as broker:
+        context = authority.context(authority.pem("alice"))
+        async with encrypted(broker.endpoint, context) as wire:
+            row = CreateTopicsRequest.Topic(name="t", num_partitions=1, replication_factor=3)
+            await wire.ask(ApiKey.CREATE_TOPICS, 7, CreateTopicsRequest(topics=[row]))
+            partition = broker.node.cluster.topics["t"].partitions[0]
+            leader = next(each for each in broker.nodes if each.id == partition.leader)
+            async with encrypted(leader.endpoint, context) as wire:
+                await produce(wire, Topic("t"), batch([b"x"]), acks=-1)
+                got = await fetch(wire, Topic("t"))
+                assert values_of(got) == [b"x"]

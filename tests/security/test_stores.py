@@ -1,0 +1,189 @@
+"""Key stores and trust stores, as Kafka's settings name them."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from pathlib import Path
+
+import pytest
+
+from kbroker.security.stores import BadStore, Lookup, read_identity, read_trusted
+from kbroker.security.tls import Certificates, client_context, server_context
+
+from .certificates import PASSWORD, Authority
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+def setting(**given: object) -> Lookup:
+    """Finds settings, whose names have dots where keywords have `_`."""
+    texts = {name.replace("_", "."): str(value) for name, value in given.items()}
+    return lambda name: texts.get(name, "")
+
+
+def shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
+    """Let both sides agree on keys in memory. Raises ssl.SSLError."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    sides = [
+        client.wrap_bio(to_client, to_server, server_hostname="localhost"),
+        server.wrap_bio(to_server, to_client, server_side=True),
+    ]
+    left = [*sides]
+    for _ in range(10):
+        for side in [*left]:
+            try:
+                side.do_handshake()
+                left.remove(side)
+            except ssl.SSLWantReadError:
+                pass
+    assert not left
+    sides[1].write(b"hello")
+    assert sides[0].read() == b"hello"
+
+
+def test_a_pem_file_with_key_and_certificate(authority: Authority) -> None:
+    server = server_context(setting(ssl_keystore_location=authority.pem("server")))
+    shake_hands(server, client_context(setting(ssl_truststore_location=authority.trusted)))
+
+
+def test_pem_text_in_the_settings(authority: Authority) -> None:
+    chain, key = authority.texts()
+    server = server_context(setting(ssl_keystore_certificate_chain=chain, ssl_keystore_key=key))
+    trusted = authority.trusted.read_text()
+    shake_hands(server, client_context(setting(ssl_truststore_certificates=trusted)))
+
+
+def test_a_pkcs12_file_whatever_its_type_says(authority: Authority) -> None:
+    server = server_context(
+        setting(
+            ssl_keystore_location=authority.pkcs12("server"),
+            ssl_keystore_password=PASSWORD,
+            ssl_keystore_type="JKS",
+        )
+    )
+    shake_hands(server, client_context(setting(ssl_truststore_location=authority.trusted)))
+
+
+def test_trust_in_a_pkcs12_file(authority: Authority) -> None:
+    store = authority.pkcs12("server")
+    lookup = setting(ssl_truststore_location=store, ssl_truststore_password=PASSWORD)
+    assert read_trusted(lookup).count("BEGIN CERTIFICATE") == 1
+    server = server_context(setting(ssl_keystore_location=store, ssl_keystore_password=PASSWORD))
+    shake_hands(server, client_context(lookup))
+
+
+def test_no_key_store_is_no_identity() -> None:
+    assert read_identity(setting()) is None
+    assert read_trusted(setting()) == ""
+
+
+def test_clients_are_asked_for_certificates(authority: Authority) -> None:
+    server = server_context(
+        setting(
+            ssl_keystore_location=authority.pem("server"),
+            ssl_truststore_location=authority.trusted,
+            ssl_client_auth="required",
+        )
+    )
+    trusting = {"ssl_truststore_location": authority.trusted}
+    shown = setting(ssl_keystore_location=authority.pem("client"), **trusting)
+    shake_hands(server, client_context(shown))
+    with pytest.raises(ssl.SSLError, match="PEER_DID_NOT_RETURN_A_CERTIFICATE"):
+        shake_hands(server, client_context(setting(**trusting)))
+
+
+def test_versions_of_tls(authority: Authority) -> None:
+    own = {"ssl_keystore_location": authority.pem("server")}
+    old = server_context(setting(ssl_enabled_protocols="TLSv1.2", **own))
+    assert old.maximum_version is ssl.TLSVersion.TLSv1_2
+    new = client_context(
+        setting(ssl_enabled_protocols="TLSv1.3", ssl_truststore_location=authority.trusted)
+    )
+    with pytest.raises(ssl.SSLError):
+        shake_hands(old, new)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "TLS needs a certificate: set ssl.keystore.location"),
+        ({"ssl_keystore_location": "/nowhere"}, "/nowhere cannot be read: No such file"),
+        ({"ssl_keystore_key": "x"}, "ssl.keystore.certificate.chain is missing"),
+        ({"ssl_keystore_certificate_chain": "x"}, "ssl.keystore.key is missing"),
+        (
+            {"ssl_keystore_key": "x", "ssl_keystore_location": "y"},
+            "two key stores: leave one of them out",
+        ),
+        (
+            {"ssl_keystore_key": "x", "ssl_keystore_certificate_chain": "y"},
+            "one private key, its certificate",
+        ),
+        ({"ssl_enabled_protocols": "SSLv3"}, "there are TLSv1.2 and TLSv1.3"),
+        ({"ssl_client_auth": "required"}, "set ssl.truststore.location"),
+        ({"ssl_truststore_certificates": "x"}, "these are no certificates"),
+        (
+            {"ssl_truststore_certificates": "x", "ssl_truststore_location": "y"},
+            "two trust stores: leave one",
+        ),
+    ],
+)
+def test_what_cannot_be_used(given: dict[str, str], message: str, authority: Authority) -> None:
+    has_own = any(name.startswith("ssl_keystore") for name in given) or not given
+    own = {} if has_own else {"ssl_keystore_location": authority.pem("server")}
+    with pytest.raises(BadStore, match=message):
+        server_context(setting(**own, **given))
+
+
+def test_javas_own_format_is_refused_with_the_command_that_converts_it(tmp_path: Path) -> None:
+    store = tmp_path / "server.jks"
+    store.write_bytes(b"\xfe\xed\xfe\xed\x00\x00\x00\x02")
+    with pytest.raises(BadStore, match=r"keytool -importkeystore -srckeystore .*server\.jks"):
+        read_identity(setting(ssl_keystore_location=store))
+
+
+def test_a_wrong_password(authority: Authority) -> None:
+    given = {"ssl_keystore_location": authority.pkcs12("server")}
+    with pytest.raises(BadStore, match=r"or ssl\.keystore\.password is wrong"):
+        read_identity(setting(ssl_keystore_password="loud", **given))
+
+
+def test_no_key_stays_on_the_disk(
+    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "temporary"
+    place.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(place))
+    server_context(setting(ssl_keystore_location=authority.pem("server")))
+    assert not [*place.iterdir()]
+
+
+def test_files_that_change_are_read_again(authority: Authority) -> None:
+    seconds = 0.0
+    path = authority.pem("server")
+    certificates = Certificates(setting(ssl_keystore_location=path), lambda: seconds)
+    first = certificates.context()
+    other = Authority(authority.folder, "other")
+    path.write_bytes(other.pem("replaced").read_bytes())
+    assert certificates.context() is first  # looked at a moment ago
+    seconds = 2.0
+    shake_hands(
+        certificates.context(), client_context(setting(ssl_truststore_location=other.trusted))
+    )
+
+
+def test_a_change_that_cannot_be_used_leaves_what_was_there(
+    authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    seconds = 0.0
+    path = authority.pem("server")
+    certificates = Certificates(setting(ssl_keystore_location=path), lambda: seconds)
+    first = certificates.context()
+    path.write_text("half a certif")
+    os.utime(path, (1, 1))
+    seconds = 2.0
+    assert certificates.context() is first
+    assert "the certificate stays as it was" in caplog.text

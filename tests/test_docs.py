@@ -21,6 +21,7 @@ RUN = [
     "operating",
     "performance",
     "replication",
+    "security",
 ]
 """Pages whose commands are run here; tests/cli runs cli.md, compat-tests moving.md."""
 

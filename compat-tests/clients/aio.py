@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import threading
 from collections.abc import Coroutine
 from typing import Any
@@ -19,9 +20,14 @@ from aiokafka.admin import (
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
-from base import Client, Consumer, OnChange, Row, Transactional, heartbeat_ms
+from base import TRUSTED, Client, Consumer, OnChange, Row, Transactional, heartbeat_ms
 
 CALL_SECONDS = 60.0
+SECURITY: dict[str, Any] = (
+    {"security_protocol": "SSL", "ssl_context": ssl.create_default_context(cafile=TRUSTED)}
+    if TRUSTED
+    else {}
+)
 
 
 class Loop:
@@ -189,6 +195,7 @@ class Aiokafka(Client):
         return AioConsumer(
             self.loop,
             bootstrap_servers=self.bootstrap,
+            **SECURITY,
             group_id=group,
             group_instance_id=instance,
             auto_offset_reset=reset,
@@ -218,6 +225,7 @@ class Aiokafka(Client):
     ) -> list[tuple[int, int] | Exception]:
         settings = {
             "bootstrap_servers": self.bootstrap,
+            **SECURITY,
             "compression_type": codec,
             "acks": acks,
             "enable_idempotence": idempotent,
@@ -231,6 +239,7 @@ class Aiokafka(Client):
         return AioTransactional(
             self.loop,
             bootstrap_servers=self.bootstrap,
+            **SECURITY,
             enable_idempotence=True,
             transactional_id=identity,
             transaction_timeout_ms=timeout_ms,
@@ -244,7 +253,7 @@ class Aiokafka(Client):
 
     def _admin(self, work: Any) -> Any:
         async def run() -> Any:
-            admin = AIOKafkaAdminClient(bootstrap_servers=self.bootstrap)
+            admin = AIOKafkaAdminClient(bootstrap_servers=self.bootstrap, **SECURITY)
             await admin.start()
             try:
                 return await work(admin)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+TRUSTED = os.environ.get("COMPAT_TRUSTED")
+"""File of the certificates that are trusted, as PEM; without it clients speak no TLS."""
 OnChange = Callable[[str, list[list[Any]]], None]
 """Called with "assigned" or "revoked" and the partitions as [topic, number] pairs."""
 

@@ -7,7 +7,7 @@ import time
 from functools import cached_property
 from typing import Any
 
-from base import Client, Consumer, OnChange, Row, Transactional, heartbeat_ms
+from base import TRUSTED, Client, Consumer, OnChange, Row, Transactional, heartbeat_ms
 from confluent_kafka import (
     TIMESTAMP_NOT_AVAILABLE,
     ConsumerGroupTopicPartitions,
@@ -27,6 +27,7 @@ from confluent_kafka.admin import (
 )
 
 CALL_SECONDS = 30.0
+SECURITY = {"security.protocol": "SSL", "ssl.ca.location": TRUSTED} if TRUSTED else {}
 EARLIEST, LATEST = -2, -1
 
 
@@ -161,6 +162,7 @@ class Confluent(Client):
     ) -> Consumer:
         settings = {
             "bootstrap.servers": self.bootstrap,
+            **SECURITY,
             "group.id": group or "unused",
             "auto.offset.reset": "error" if reset == "none" else reset,
             "partition.assignment.strategy": {"cooperative": "cooperative-sticky"}.get(
@@ -195,6 +197,7 @@ class Confluent(Client):
     ) -> list[tuple[int, int] | Exception]:
         settings = {
             "bootstrap.servers": self.bootstrap,
+            **SECURITY,
             "compression.type": codec or "none",
             "acks": acks,
             "enable.idempotence": idempotent,
@@ -211,6 +214,7 @@ class Confluent(Client):
     def transactional(self, identity: str | None, timeout_ms: int) -> Transactional:
         settings: dict[str, Any] = {
             "bootstrap.servers": self.bootstrap,
+            **SECURITY,
             "enable.idempotence": True,
             # It must not be above that of the transaction.
             "message.timeout.ms": timeout_ms,
@@ -227,7 +231,7 @@ class Confluent(Client):
 
     @cached_property
     def _admin(self) -> AdminClient:
-        return AdminClient({"bootstrap.servers": self.bootstrap})
+        return AdminClient({"bootstrap.servers": self.bootstrap, **SECURITY})
 
     def create_topic(
         self,

@@ -8,13 +8,16 @@ from typing import Any
 
 import kafka
 import kafka.admin
-from base import Client, Consumer, OnChange, Row, Transactional, heartbeat_ms
+from base import TRUSTED, Client, Consumer, OnChange, Row, Transactional, heartbeat_ms
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from kafka.structs import OffsetAndMetadata
 
 SEND_SECONDS = 30.0
+SECURITY: dict[str, Any] = (
+    {"security_protocol": "SSL", "ssl_cafile": TRUSTED} if TRUSTED else {}
+)
 MODERN = not kafka.__version__.startswith("2.0")
 
 
@@ -166,6 +169,7 @@ class KafkaPython(Client):
         return KafkaPythonConsumer(
             KafkaConsumer(
                 bootstrap_servers=self.bootstrap,
+                **SECURITY,
                 group_id=group,
                 auto_offset_reset=reset,
                 partition_assignment_strategy=_strategy(strategy),
@@ -204,6 +208,7 @@ class KafkaPython(Client):
             extra["delivery_timeout_ms"] = request_timeout_ms + 15_000
         producer = KafkaProducer(
             bootstrap_servers=self.bootstrap,
+            **SECURITY,
             compression_type=codec,
             acks=acks,
             linger_ms=linger_ms,
@@ -221,6 +226,7 @@ class KafkaPython(Client):
         return KafkaPythonTransactional(
             KafkaProducer(
                 bootstrap_servers=self.bootstrap,
+                **SECURITY,
                 enable_idempotence=True,
                 transactional_id=identity,
                 transaction_timeout_ms=timeout_ms,
@@ -237,7 +243,7 @@ class KafkaPython(Client):
 
     @cached_property
     def _admin(self) -> KafkaAdminClient:
-        return KafkaAdminClient(bootstrap_servers=self.bootstrap)
+        return KafkaAdminClient(bootstrap_servers=self.bootstrap, **SECURITY)
 
     def create_topic(
         self,

@@ -20,11 +20,15 @@ type franz struct {
 
 func newFranz(bootstrap string) client {
 	fresh := kgo.MetadataMinAge(10 * time.Millisecond)
-	plain, err := kgo.NewClient(kgo.SeedBrokers(bootstrap), fresh)
+	plain, err := kgo.NewClient(kgo.SeedBrokers(bootstrap), secured(), fresh)
 	if err != nil {
 		panic(err)
 	}
 	return &franz{bootstrap, kadm.NewClient(plain)}
+}
+
+func secured() kgo.Opt {
+	return kgo.DialTLSConfig(trusting())
 }
 
 func (f *franz) errorCode(err error) *int {
@@ -78,6 +82,7 @@ func (f *franz) producerOptions(o produceOptions) ([]kgo.Opt, error) {
 	}
 	options := []kgo.Opt{
 		kgo.SeedBrokers(f.bootstrap),
+		secured(),
 		kgo.DefaultProduceTopic(o.Topic),
 		kgo.ProducerBatchCompression(codec),
 		kgo.ProducerBatchMaxBytes(64 << 20),
@@ -126,6 +131,7 @@ func (f *franz) read(o readOptions, deadline time.Time, more func(...row) bool) 
 	}
 	options := []kgo.Opt{
 		kgo.SeedBrokers(f.bootstrap),
+		secured(),
 		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{o.Topic: starts}),
 		kgo.FetchMaxWait(time.Duration(o.FetchWaitMs) * time.Millisecond),
 		kgo.FetchMaxPartitionBytes(o.PartitionBytes),
@@ -250,6 +256,7 @@ func (f *franz) join(o joinOptions) (member, error) {
 	one := &franzMember{held: map[pair]bool{}, ended: make(chan struct{})}
 	options := []kgo.Opt{
 		kgo.SeedBrokers(f.bootstrap),
+		secured(),
 		kgo.ConsumerGroup(o.Group),
 		kgo.Balancers(balancers[o.Strategy]),
 		kgo.SessionTimeout(o.session()),
@@ -535,6 +542,7 @@ type franzTransactional struct {
 func (f *franz) transactional(identity string, timeout time.Duration) (transactional, error) {
 	client, err := kgo.NewClient(
 		kgo.SeedBrokers(f.bootstrap),
+		secured(),
 		kgo.TransactionalID(identity),
 		kgo.TransactionTimeout(timeout),
 		kgo.RecordPartitioner(kgo.ManualPartitioner()),
@@ -580,6 +588,7 @@ func (t *franzTransactional) close() error {
 func (f *franz) transform(o transformOptions) error {
 	session, err := kgo.NewGroupTransactSession(
 		kgo.SeedBrokers(f.bootstrap),
+		secured(),
 		kgo.TransactionalID(o.Identity),
 		kgo.TransactionTimeout(transformTimeout),
 		kgo.ConsumerGroup(o.Group),

@@ -38,6 +38,8 @@ func saramaConfig(version string) (*sarama.Config, error) {
 	config := sarama.NewConfig()
 	config.Version = sarama.MaxVersion
 	config.Metadata.AllowAutoTopicCreation = false
+	config.Net.TLS.Config = trusting()
+	config.Net.TLS.Enable = config.Net.TLS.Config != nil
 	if version == "" {
 		return config, nil
 	}

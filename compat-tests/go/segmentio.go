@@ -22,8 +22,12 @@ func newSegmentio(bootstrap string) client {
 	return &segmentio{bootstrap, &kafka.Client{
 		Addr:      kafka.TCP(bootstrap),
 		Timeout:   callSeconds,
-		Transport: &kafka.Transport{MetadataTTL: 250 * time.Millisecond},
+		Transport: &kafka.Transport{MetadataTTL: 250 * time.Millisecond, TLS: trusting()},
 	}}
+}
+
+func dialer() *kafka.Dialer {
+	return &kafka.Dialer{Timeout: callSeconds, DualStack: true, TLS: trusting()}
 }
 
 func (s *segmentio) errorCode(err error) *int {
@@ -122,6 +126,7 @@ func (s *segmentio) writer(o produceOptions) (*kafka.Writer, error) {
 func (s *segmentio) reader(topic string, partition int32, o readOptions) *kafka.Reader {
 	config := kafka.ReaderConfig{
 		Brokers:               []string{s.bootstrap},
+		Dialer:                dialer(),
 		Topic:                 topic,
 		Partition:             int(partition),
 		MinBytes:              1,
@@ -286,6 +291,7 @@ func (s *segmentio) join(o joinOptions) (member, error) {
 	group, err := kafka.NewConsumerGroup(kafka.ConsumerGroupConfig{
 		ID:                     o.Group,
 		Brokers:                []string{s.bootstrap},
+		Dialer:                 dialer(),
 		Topics:                 o.Topics,
 		GroupBalancers:         []kafka.GroupBalancer{balancer},
 		HeartbeatInterval:      o.heartbeat(),

@@ -1,5 +1,11 @@
 // What the adapters share: texts and bytes, rows, members and their records.
 
+import { readFileSync } from 'node:fs'
+
+// How clients speak TLS: they trust the certificates of this PEM file. Without one they speak none.
+export const trusting = () =>
+  process.env.COMPAT_TRUSTED && { ca: [readFileSync(process.env.COMPAT_TRUSTED, 'utf8')] }
+
 export const encode = (text) =>
   text === null || text === undefined ? null : Buffer.from(text, 'latin1')
 const decode = (raw) =>

@@ -5,7 +5,7 @@ import { zstdCompressSync, zstdDecompressSync } from 'node:zlib'
 import kafkajs from 'kafkajs'
 import snappy from 'kafkajs-snappy'
 import lz4 from 'lz4-napi'
-import { Collector, encode, Inbox, toRow } from './common.mjs'
+import { Collector, Inbox, encode, toRow, trusting } from './common.mjs'
 
 const { CompressionCodecs, CompressionTypes, ConfigResourceTypes, Kafka, logLevel, Partitioners } =
   kafkajs
@@ -274,7 +274,12 @@ class Transactional {
 }
 
 function client(bootstrap) {
-  return new Kafka({ clientId: 'kafkajs', brokers: [bootstrap], logLevel: logLevel.WARN })
+  return new Kafka({
+    clientId: 'kafkajs',
+    brokers: [bootstrap],
+    ssl: trusting(),
+    logLevel: logLevel.WARN,
+  })
 }
 
 function calls(admin, bootstrap) {

@@ -10,7 +10,7 @@ import {
   IncrementalAlterConfigOperationTypes,
   Producer,
 } from '@platformatic/kafka'
-import { Collector, encode, Inbox, toRow } from './common.mjs'
+import { Collector, Inbox, encode, toRow, trusting } from './common.mjs'
 
 const POSITIONS = { earliest: -2n, latest: -1n }
 const STRATEGIES = { roundrobin: 'roundrobin', cooperative: 'cooperative-sticky' }
@@ -20,7 +20,7 @@ const rowOf = (message) => toRow(message.topic, message.partition, message, mess
 
 class Platformatic {
   constructor(bootstrap) {
-    this.base = { clientId: 'platformatic', bootstrapBrokers: [bootstrap] }
+    this.base = { clientId: 'platformatic', bootstrapBrokers: [bootstrap], tls: trusting() }
     this.cluster = new Admin(this.base)
     this.admin = calls(this)
   }

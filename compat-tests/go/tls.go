@@ -1,0 +1,25 @@
+package main
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"os"
+)
+
+// trusting is how clients speak TLS: it trusts the certificates of the PEM file that COMPAT_TRUSTED
+// names. Without one it is nil, and they speak none.
+func trusting() *tls.Config {
+	path := os.Getenv("COMPAT_TRUSTED")
+	if path == "" {
+		return nil
+	}
+	pem, err := os.ReadFile(path)
+	if err != nil {
+		panic(err)
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(pem) {
+		panic(path + " has no certificates")
+	}
+	return &tls.Config{RootCAs: roots}
+}

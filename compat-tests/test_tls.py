@@ -1,0 +1,155 @@
+"""A listener that speaks TLS, with every client."""
+
+from __future__ import annotations
+
+import ssl
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import trustme
+from harness.brokers import Broker
+from harness.clients import ClientProcess, Library, eventually
+from harness.tools import Tools
+from test_kcat import program
+
+Unique = Callable[[str], str]
+Spawn = Callable[..., ClientProcess]
+
+
+class Secured(NamedTuple):
+    """A broker, and the files with which clients reach it."""
+
+    broker: Broker
+    trusted: Path
+    client: Path
+
+
+@pytest.fixture(scope="module")
+def secured(
+    request: pytest.FixtureRequest,
+    make_broker: Callable[..., Broker],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Secured]:
+    if request.config.getoption("--broker") != "kbroker":
+        pytest.skip("the other broker's listeners are made with its own tools")
+    folder = tmp_path_factory.mktemp("certificates")
+    authority = trustme.CA()
+    trusted, server, client = (folder / f"{each}.pem" for each in ("ca", "server", "client"))
+    authority.cert_pem.write_to_path(str(trusted))
+    for path in (server, client):
+        leaf = authority.issue_cert("localhost", "127.0.0.1", common_name=path.stem)
+        leaf.private_key_and_cert_chain_pem.write_to_path(str(path))
+    broker = make_broker(
+        "secured",
+        {
+            "listeners": "SSL://127.0.0.1:0",
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": str(server),
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(trusted),
+            "ssl.client.auth": "requested",
+        },
+    )
+    broker.start()
+    yield Secured(broker, trusted, client)
+    broker.kill()
+
+
+@pytest.mark.everyone
+def test_records_through_a_group(
+    client: Library,
+    secured: Secured,
+    spawn: Spawn,
+    unique: Unique,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COMPAT_TRUSTED", str(secured.trusted))
+    worker = spawn(client, secured.broker.address)
+    topic, values = unique("topic"), [str(number) * 1000 for number in range(100)]
+    worker.admin("create_topic", name=topic)
+    worker("produce", topic=topic, records=[{"value": each} for each in values])
+    rows = worker("read", topic=topic, count=len(values))
+    assert [row["value"] for row in rows] == values
+    if client.groups:
+        worker("join", member="me", topics=[topic], group=unique("group"))
+        eventually(
+            lambda: worker("rows", member="me"), lambda seen: len(seen) == len(values), "read"
+        )
+
+
+@pytest.mark.parametrize("version", ["TLSv1.2", "TLSv1.3"])
+def test_kafkas_own_tools(
+    secured: Secured, tools: Tools, unique: Unique, tmp_path: Path, version: str
+) -> None:
+    """They check the name in the certificate, and show one of their own."""
+    settings = tmp_path / "client.properties"
+    settings.write_text(
+        "security.protocol=SSL\n"
+        f"ssl.enabled.protocols={version}\nssl.protocol={version}\n"
+        f"ssl.truststore.type=PEM\nssl.truststore.location={secured.trusted}\n"
+        f"ssl.keystore.type=PEM\nssl.keystore.location={secured.client}\n"
+    )
+    topic = unique("topic")
+    there = ("--bootstrap-server", secured.broker.address, "--command-config", str(settings))
+    made = tools.run("kafka-topics", *there, "--create", "--topic", topic)
+    assert made.status == 0, made
+    written = tools.run(
+        "kafka-console-producer", *there, "--topic", topic, stdin="one\ntwo\nthree\n"
+    )
+    assert written.status == 0, written
+    read = tools.run(
+        "kafka-console-consumer",
+        *there,
+        *("--topic", topic, "--from-beginning", "--max-messages", "3", "--timeout-ms", "20000"),
+    )
+    assert read.stdout.split() == ["one", "two", "three"], read
+
+
+def test_javas_perf_tools_at_full_speed(
+    secured: Secured, tools: Tools, unique: Unique, tmp_path: Path
+) -> None:
+    settings = tmp_path / "client.properties"
+    settings.write_text(
+        "security.protocol=SSL\nssl.truststore.type=PEM\n"
+        f"ssl.truststore.location={secured.trusted}\n"
+    )
+    topic, count = unique("topic"), "100000"
+    sent = tools.run(
+        "kafka-producer-perf-test",
+        *("--topic", topic, "--num-records", count, "--record-size", "1000", "--throughput", "-1"),
+        *("--bootstrap-server", secured.broker.address, "--command-config", str(settings)),
+    )
+    assert f"{count} records sent" in sent.stdout, sent
+    read = tools.run(
+        "kafka-consumer-perf-test",
+        *("--topic", topic, "--num-records", count, "--timeout", "30000", "--hide-header"),
+        *("--bootstrap-server", secured.broker.address, "--command-config", str(settings)),
+    )
+    assert float(read.stdout.strip().splitlines()[-1].split(",")[4]) >= float(count), read
+
+
+def test_kcat(secured: Secured, unique: Unique) -> None:
+    topic = unique("topic")
+    options = ["-X", "security.protocol=ssl", "-X", f"ssl.ca.location={secured.trusted}"]
+    command = [program(), "-b", secured.broker.address, *options]
+    subprocess.run([*command, "-P", "-t", topic], input=b"hello\n", check=True, timeout=30)
+    read = subprocess.run(
+        [*command, "-C", "-t", topic, "-e", "-q"], capture_output=True, check=True, timeout=30
+    )
+    assert read.stdout == b"hello\n"
+
+
+def test_a_client_that_trusts_somebody_else(secured: Secured, unique: Unique) -> None:
+    """It is the client that refuses, and the broker goes on."""
+    host, _, port = secured.broker.address.rpartition(":")
+    with pytest.raises(ssl.SSLCertVerificationError):
+        ssl.get_server_certificate((host, int(port)), ca_certs=str(_stranger(secured)))
+
+
+def _stranger(secured: Secured) -> Path:
+    path = secured.trusted.with_name("stranger.pem")
+    trustme.CA().cert_pem.write_to_path(str(path))
+    return path

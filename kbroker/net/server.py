@@ -294,18 +294,23 @@ class Server:
             return plain
         from .tls_transport import TlsTransport  # most nodes never need it
 
-        transport = TlsTransport(plain, listener.certificates.context())
         try:
+            transport = TlsTransport(plain, listener.certificates.context())
             with trio.fail_after(self._node.config.first_request_timeout_ms / 1000):
                 await transport.shake_hands(self._handshakes)
-        except (OSError, trio.TooSlowError) as error:
-            transport.close()
+        except BaseException as error:
+            plain.close()
+            if isinstance(error, MemoryError):
+                self._node.troubles.memory_errors.happened()
+            elif not isinstance(error, OSError | trio.TooSlowError):
+                raise
             self._tell_of_handshake(listener, host, error)
             return None
         return transport
 
-    def _tell_of_handshake(self, listener: Listener, host: str, error: Exception) -> None:
-        reason = getattr(error, "reason", None) or str(error) or "it took too long"
+    def _tell_of_handshake(self, listener: Listener, host: str, error: BaseException) -> None:
+        slow = isinstance(error, trio.TooSlowError)
+        reason = "it took too long" if slow else getattr(error, "reason", None) or repr(error)
         message = f"no TLS with {host} on listener {listener.name}: {reason}"
         if self._node.troubles.is_news(message):
             logger.info("%s", message)

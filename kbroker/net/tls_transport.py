@@ -51,6 +51,7 @@ class TlsTransport:
         the event loop has more than one of them, however many clients come at once. Raises OSError when
         the client has gone, or does not speak TLS as it has to; ssl.SSLError is one.
         """
+        refusal: ssl.SSLError | None = None
         while not self._is_shaken:
             async with turns:
                 try:
@@ -58,10 +59,11 @@ class TlsTransport:
                     self._is_shaken = True
                 except ssl.SSLWantReadError:
                     pass
-                except ssl.SSLError:
-                    await self._flush()  # it says why
-                    raise
-            await self._flush()
+                except ssl.SSLError as error:
+                    refusal = error
+            await self._flush()  # outside of the turn: it waits for the client
+            if refusal is not None:
+                raise refusal
             if not self._is_shaken:
                 await self._fill()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import ssl
 import tempfile
 from collections.abc import Callable
@@ -165,16 +164,19 @@ def _trust(context: ssl.SSLContext, pem: str) -> None:
 
 def _show(context: ssl.SSLContext, identity: Identity) -> None:
     # OpenSSL reads keys from files only. Nobody else can read this one, and it goes at once.
-    handle, name = tempfile.mkstemp()
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(identity.pem)
-        context.load_cert_chain(name, password=identity.password)
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "identity.pem")
+            path.write_bytes(identity.pem)
+            context.load_cert_chain(path, password=identity.password)
     except ssl.SSLError as error:
         raise BadStore(
             f"ssl.keystore: the key and its certificates cannot be used ({error.reason or error}); "
             "it takes one private key, its certificate and those of the issuers, and ssl.key.password "
             "if the key has one"
         ) from None
-    finally:
-        Path(name).unlink()
+    except OSError as error:
+        raise BadStore(
+            f"ssl.keystore: no room for a moment in the folder of temporary files ({error}); TMPDIR "
+            "names another one"
+        ) from None

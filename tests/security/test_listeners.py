@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import pytest
 import trio
+import trio.testing
 
 from kbroker.broker import Broker, open_broker
 from kbroker.client import check_round_trip
@@ -219,6 +220,15 @@ async def test_a_handshake_has_a_deadline(authority: Authority) -> None:
         async with stream:
             with trio.fail_after(5):
                 assert not await stream.receive_some(100)
+
+
+async def test_a_stop_ends_handshakes(authority: Authority) -> None:
+    async with secured(authority) as broker:
+        stream = await trio.open_tcp_stream(*broker.endpoint)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+    async with stream:
+        with trio.fail_after(5):
+            assert not await stream.receive_some(100)
 
 
 async def test_a_client_that_goes_in_the_middle_of_a_handshake(authority: Authority) -> None:

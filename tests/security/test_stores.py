@@ -161,6 +161,20 @@ def test_no_key_stays_on_the_disk(
     assert not [*place.iterdir()]
 
 
+def test_no_room_for_temporary_files(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    seconds = 0.0
+    path = authority.pem("server")
+    certificates = Certificates(setting(ssl_keystore_location=path), lambda: seconds)
+    first = certificates.context()
+    monkeypatch.setattr("tempfile.tempdir", "/nowhere")
+    os.utime(path, (1, 1))
+    seconds = 2.0
+    assert certificates.context() is first
+    assert "TMPDIR names another one" in caplog.text
+
+
 def test_files_that_change_are_read_again(authority: Authority) -> None:
     seconds = 0.0
     path = authority.pem("server")

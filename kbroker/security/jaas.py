@@ -1,0 +1,98 @@
+"""Kafka's ``sasl.jaas.config``: one login module and its options.
+
+``org.apache.kafka.common.security.plain.PlainLoginModule required username="a" user_a="secret";``
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+_FLAGS = ("required", "requisite", "sufficient", "optional")
+_TOKEN = re.compile(
+    r"""\s+
+    | //[^\n]*
+    | /\*.*?\*/
+    | "(?P<quoted>(?:[^"\\]|\\.)*)"
+    | '(?P<single>(?:[^'\\]|\\.)*)'
+    | (?P<sign>[=;{}])
+    | (?P<word>[^\s="';{}]+)""",
+    re.VERBOSE | re.DOTALL,
+)
+_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
+_CONTROLS = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f"}
+_USER = "user_"
+
+
+class BadJaas(ValueError):
+    """A text that is no such setting. It says where, and nothing of what stands there: secrets do."""
+
+
+class LoginModule(NamedTuple):
+    """One login module: the name of its class, and its options."""
+
+    name: str
+    options: Mapping[str, str]
+
+    @property
+    def short_name(self) -> str:
+        """The class without its package."""
+        return self.name.rpartition(".")[2]
+
+    @property
+    def users(self) -> dict[str, str]:
+        """Passwords by user, as ``user_NAME`` options give them."""
+        return {
+            name.removeprefix(_USER): value
+            for name, value in self.options.items()
+            if name.startswith(_USER)
+        }
+
+
+def parse_jaas(text: str) -> LoginModule:
+    """Read one login module. Raises BadJaas."""
+    tokens = _tokens(text)
+    if len(tokens) < 2 or tokens[1].lower() not in _FLAGS:
+        raise BadJaas("it does not begin with a login module and `required`")
+    if tokens[-1] != ";":
+        raise BadJaas("there is no `;` at its end")
+    options = {}
+    rest = tokens[2:-1]
+    if len(rest) % 3:
+        raise BadJaas("its options are not all NAME=VALUE, or it has more than one login module")
+    for name, equals, value in zip(rest[::3], rest[1::3], rest[2::3], strict=True):
+        if equals != "=" or _is_sign(name) or _is_sign(value):
+            raise BadJaas(
+                "its options are not all NAME=VALUE, or it has more than one login module"
+            )
+        options[str(name)] = str(value)
+    return LoginModule(str(tokens[0]), options)
+
+
+class _Sign(str):
+    """A character that stands for itself, and is no value."""
+
+    __slots__ = ()
+
+
+def _is_sign(token: str) -> bool:
+    return isinstance(token, _Sign)
+
+
+def _tokens(text: str) -> list[str]:
+    found: list[str] = []
+    at = 0
+    while at < len(text):
+        match = _TOKEN.match(text, at)
+        if match is None:
+            raise BadJaas(f"a quotation mark at character {at + 1} has no end")
+        at = match.end()
+        quoted = match["quoted"] if match["quoted"] is not None else match["single"]
+        if quoted is not None:
+            found.append(_ESCAPED.sub(lambda one: _CONTROLS.get(one[1], one[1]), quoted))
+        elif match["sign"]:
+            found.append(_Sign(match["sign"]))
+        elif match["word"]:
+            found.append(match["word"])
+    return found

@@ -1,0 +1,202 @@
+"""The server's side of SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677, KIP-84).
+
+Neither side tells the other its password. The server keeps a salted hash; the client proves that it
+knows the password from which that was made, and the server that it has the hash. Of an unknown user
+the server pretends to have one, so that only the end tells, with the words for a wrong password.
+Kafka's extension ``tokenauth=true`` says that the user is a delegation token (KIP-48).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Callable
+from enum import StrEnum
+from typing import NamedTuple, TypeAlias
+
+ITERATIONS_MIN, ITERATIONS_MAX = 4096, 16384
+"""As Kafka bounds them: fewer protect nothing, more cost the client."""
+MESSAGE_BYTES_MAX = 4096
+SALT_BYTES = 16
+
+
+class ScramMechanism(StrEnum):
+    """The mechanisms, by the names that clients ask for."""
+
+    SHA_256 = "SCRAM-SHA-256"
+    SHA_512 = "SCRAM-SHA-512"
+
+    @property
+    def hash_name(self) -> str:
+        """As `hashlib` has it."""
+        return "sha256" if self is ScramMechanism.SHA_256 else "sha512"
+
+
+class LoginFailed(Exception):
+    """Who asked is not who it says, or did not speak as the mechanism has it."""
+
+
+class ScramCredential(NamedTuple):
+    """What a server keeps of a password."""
+
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+    iterations: int
+
+
+class ScramUser(NamedTuple):
+    """Whom a client says it is; `is_token` where the name is that of a delegation token."""
+
+    name: str
+    is_token: bool = False
+
+
+Find: TypeAlias = Callable[[ScramUser], ScramCredential | None]
+"""The credential of a user; None when there is none."""
+
+
+def salted_password(
+    mechanism: ScramMechanism, password: str, salt: bytes, iterations: int
+) -> bytes:
+    """The hash that both sides make of a password: some milliseconds of a processor."""
+    return hashlib.pbkdf2_hmac(mechanism.hash_name, password.encode(), salt, iterations)
+
+
+def credential_from(
+    mechanism: ScramMechanism, salted: bytes, salt: bytes, iterations: int
+) -> ScramCredential:
+    """What a server keeps of a salted password, as AlterUserScramCredentials brings it (KIP-554)."""
+    client_key = _mac(mechanism, salted, b"Client Key")
+    stored_key = hashlib.new(mechanism.hash_name, client_key).digest()
+    return ScramCredential(salt, stored_key, _mac(mechanism, salted, b"Server Key"), iterations)
+
+
+def credential_of(
+    mechanism: ScramMechanism, password: str, iterations: int = ITERATIONS_MIN
+) -> ScramCredential:
+    """What a server keeps of a password, with a new salt."""
+    salt = secrets.token_bytes(SALT_BYTES)
+    salted = salted_password(mechanism, password, salt, iterations)
+    return credential_from(mechanism, salted, salt, iterations)
+
+
+class ScramServer:
+    """One exchange with one client: `answer` its two messages.
+
+    Parameters: `find` looks a user up; `secret` is random and stays the same for a server, so that the
+    salt of a user whom there is not stays the same too; `nonce` makes a part that nobody can foresee.
+    """
+
+    def __init__(
+        self,
+        mechanism: ScramMechanism,
+        find: Find,
+        secret: bytes,
+        nonce: Callable[[], str] = lambda: secrets.token_urlsafe(24),
+    ) -> None:
+        self._mechanism = mechanism
+        self._find = find
+        self._secret = secret
+        self._new_nonce = nonce
+        self._nonce = ""
+        self._header = b""
+        self._first_messages = b""
+        self._credential: ScramCredential | None = None
+        self._claimed: ScramUser | None = None
+        self.user: ScramUser | None = None
+        """Who it is, once that is shown."""
+
+    def answer(self, message: bytes) -> bytes:
+        """The answer to the client's next message. Raises LoginFailed."""
+        if len(message) > MESSAGE_BYTES_MAX or self.user is not None:
+            raise LoginFailed("a message that is not expected")
+        try:
+            text = message.decode()
+        except UnicodeDecodeError:
+            raise LoginFailed("a message that is no text") from None
+        return self._first(text) if self._claimed is None else self._final(text)
+
+    def _first(self, text: str) -> bytes:
+        match = _CLIENT_FIRST.fullmatch(text)
+        if match is None:
+            raise LoginFailed("the first message is not understood")
+        name = _plain_name(match["name"])
+        if match["authorization"] is not None and _plain_name(match["authorization"]) != name:
+            raise LoginFailed("nobody acts for somebody else")
+        extensions = dict(part.split("=", 1) for part in match["extensions"].split(",") if part)
+        self._claimed = ScramUser(name, extensions.get("tokenauth", "").lower() == "true")
+        self._credential = self._find(self._claimed)
+        known = self._credential or self._pretended(name)
+        self._nonce = match["nonce"] + self._new_nonce()
+        salt = base64.b64encode(known.salt).decode()
+        answer = f"r={self._nonce},s={salt},i={known.iterations}"
+        self._header = match["header"].encode()
+        self._first_messages = f"{match['bare']},{answer}".encode()
+        return answer.encode()
+
+    def _pretended(self, name: str) -> ScramCredential:
+        """As that of a user whom there is: the same for each time that somebody asks."""
+        salt = _mac(ScramMechanism.SHA_256, self._secret, name.encode())[:SALT_BYTES]
+        return ScramCredential(salt, b"", b"", ITERATIONS_MIN)
+
+    def _final(self, text: str) -> bytes:
+        match = _CLIENT_FINAL.fullmatch(text)
+        if match is None:
+            raise LoginFailed("the last message is not understood")
+        if not hmac.compare_digest(match["nonce"].encode(), self._nonce.encode()):
+            raise LoginFailed("the last message belongs to another exchange")
+        if _decoded(match["binding"]) != self._header:
+            raise LoginFailed("the last message does not fit the first one")
+        proof = _decoded(match["proof"])
+        signed = self._first_messages + b"," + match["unproved"].encode()
+        known = self._credential or ScramCredential(b"", self._secret, self._secret, 0)
+        if not self._proves(proof, known, signed) or self._credential is None:
+            raise LoginFailed("the user or the password is wrong")
+        self.user = self._claimed
+        signature = _mac(self._mechanism, known.server_key, signed)
+        return b"v=" + base64.b64encode(signature)
+
+    def _proves(self, proof: bytes, known: ScramCredential, signed: bytes) -> bool:
+        """Whether it was made with the key that `known` is the hash of."""
+        signature = _mac(self._mechanism, known.stored_key, signed)
+        if len(proof) != len(signature):
+            return False
+        client_key = bytes(a ^ b for a, b in zip(proof, signature, strict=True))
+        made = hashlib.new(self._mechanism.hash_name, client_key).digest()
+        return hmac.compare_digest(made, known.stored_key)
+
+
+def _mac(mechanism: ScramMechanism, key: bytes, data: bytes) -> bytes:
+    return hmac.digest(key, data, mechanism.hash_name)
+
+
+def _decoded(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error:
+        raise LoginFailed("a message has what is no base64") from None
+
+
+def _plain_name(text: str) -> str:
+    """A name without the escapes that it has in messages."""
+    if re.search(r"=(?!2C|3D)", text):
+        raise LoginFailed("a name with a sign that is not escaped")
+    return text.replace("=2C", ",").replace("=3D", "=")
+
+
+_VALUE = r"[^\x00,]+"
+_PRINTABLE = r"[\x21-\x2b\x2d-\x7e]+"
+_CLIENT_FIRST = re.compile(
+    rf"(?P<header>[ny],(?:a=(?P<authorization>{_VALUE}))?,)"
+    rf"(?P<bare>n=(?P<name>{_VALUE}),r=(?P<nonce>{_PRINTABLE})"
+    rf"(?P<extensions>(?:,[a-zA-Z]+={_VALUE})*))"
+)
+_CLIENT_FINAL = re.compile(
+    rf"(?P<unproved>c=(?P<binding>[^,]+),r=(?P<nonce>{_PRINTABLE})(?:,[a-ln-zA-Z]+={_VALUE})*)"  # `m=` would be one that must be understood
+    rf",p=(?P<proof>[^,]+)"
+)

@@ -1,0 +1,77 @@
+"""`sasl.jaas.config` as people write it."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kbroker.security.jaas import BadJaas, LoginModule, parse_jaas
+
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
+
+
+def test_users_of_plain() -> None:
+    found = parse_jaas(
+        f'{PLAIN} required\n username="admin"\n password="secret"\n'
+        ' user_admin="secret" user_alice="a b;c=\\"d\\"";'
+    )
+    assert found.short_name == "PlainLoginModule"
+    assert found.options["username"] == "admin"
+    assert found.users == {"admin": "secret", "alice": 'a b;c="d"'}
+
+
+def test_no_options() -> None:
+    scram = "org.apache.kafka.common.security.scram.ScramLoginModule"
+    assert parse_jaas(f"{scram} required;") == LoginModule(scram, {})
+
+
+def test_ways_to_write() -> None:
+    found = parse_jaas(
+        "a.B Required  x = 'single' y=bare // a remark\n /* and\n one */ z=\"\\n\" ;"
+    )
+    assert found.options == {"x": "single", "y": "bare", "z": "\n"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        ";",
+        "a.B;",
+        "a.B required",
+        "a.B required x;",
+        "a.B required x=;",
+        "a.B required =x;",
+        "a.B required x=y z;",
+        'a.B required x="y;',
+        "a.B required; c.D required;",
+        "KafkaServer { a.B required; };",
+    ],
+)
+def test_what_is_none(text: str) -> None:
+    with pytest.raises(BadJaas):
+        parse_jaas(text)
+
+
+def test_an_error_tells_no_secret() -> None:
+    with pytest.raises(BadJaas) as raised:
+        parse_jaas('a.B required password="hush" user_x="hush"')
+    assert "hush" not in str(raised.value)
+
+
+@given(st.text())
+def test_any_text(text: str) -> None:
+    with contextlib.suppress(BadJaas):
+        parse_jaas(text)
+
+
+@given(st.dictionaries(st.from_regex(r"[a-z_]{1,9}", fullmatch=True), st.text(max_size=20)))
+def test_what_is_quoted_comes_back(options: dict[str, str]) -> None:
+    def quoted(value: str) -> str:
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+    text = " ".join(f"{name}={quoted(value)}" for name, value in options.items())
+    assert parse_jaas(f"{PLAIN} required {text};").options == options

@@ -1,0 +1,205 @@
+"""The server's side of SCRAM: the examples of the RFCs, a foreign client, and attacks."""
+
+from __future__ import annotations
+
+import base64
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kafka.net.sasl.scram import ScramClient
+
+from kbroker.security.scram import (
+    MESSAGE_BYTES_MAX,
+    LoginFailed,
+    ScramCredential,
+    ScramMechanism,
+    ScramServer,
+    ScramUser,
+    credential_from,
+    credential_of,
+    salted_password,
+)
+
+SHA_256 = ScramMechanism.SHA_256
+SECRET = b"of this server"
+PENCIL = {mechanism: credential_of(mechanism, "pencil") for mechanism in ScramMechanism}
+
+
+def find(user: ScramUser) -> ScramCredential | None:
+    return PENCIL[SHA_256] if user.name == "alice" else None
+
+
+def server(mechanism: ScramMechanism = SHA_256) -> ScramServer:
+    return ScramServer(
+        mechanism,
+        lambda user: PENCIL[mechanism] if user.name == "alice" else None,
+        SECRET,
+    )
+
+
+def first_of(one: ScramServer, message: bytes = b"n,,n=alice,r=abc") -> dict[str, str]:
+    """The parts of the server's first answer."""
+    return dict(part.split("=", 1) for part in one.answer(message).decode().split(","))
+
+
+def log_in(
+    one: ScramServer, user: str, password: str, mechanism: ScramMechanism = SHA_256
+) -> bytes:
+    """Both messages of kafka-python's client; the server's last answer."""
+    client = ScramClient(user, password, mechanism)
+    client.process_server_first_message(one.answer(client.first_message()))
+    answer = one.answer(client.final_message())
+    client.process_server_final_message(answer)
+    return answer
+
+
+def test_the_example_of_rfc_7677() -> None:
+    salt = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
+    salted = salted_password(SHA_256, "pencil", salt, 4096)
+    known = credential_from(SHA_256, salted, salt, 4096)
+    nonce = "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
+    one = ScramServer(SHA_256, lambda _: known, SECRET, lambda: nonce)
+    assert one.answer(b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO") == (
+        b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
+    )
+    assert one.user is None
+    answer = one.answer(
+        b"c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,"
+        b"p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
+    )
+    assert answer == b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
+    assert one.user == ScramUser("user")
+
+
+@pytest.mark.parametrize("mechanism", ScramMechanism)
+def test_a_foreign_client(mechanism: ScramMechanism) -> None:
+    one = server(mechanism)
+    log_in(one, "alice", "pencil", mechanism)
+    assert one.user == ScramUser("alice")
+
+
+@pytest.mark.parametrize(("user", "password"), [("alice", "pen"), ("mallory", "pencil")])
+def test_a_wrong_password_and_an_unknown_user_are_told_the_same(user: str, password: str) -> None:
+    one = server()
+    with pytest.raises(LoginFailed, match="the user or the password is wrong"):
+        log_in(one, user, password)
+    assert one.user is None
+
+
+def test_an_unknown_user_seems_to_have_a_salt_that_stays() -> None:
+    first, second = (first_of(server(), b"n,,n=mallory,r=x") for _ in range(2))
+    assert first["s"] == second["s"]
+    assert first["i"] == "4096"
+    assert len(base64.b64decode(first["s"])) == len(PENCIL[SHA_256].salt)
+    assert first_of(server(), b"n,,n=trudy,r=x")["s"] != first["s"]
+
+
+def test_nonces_are_new_each_time() -> None:
+    assert len({first_of(server())["r"] for _ in range(100)}) == 100
+
+
+def test_a_token_says_that_it_is_one() -> None:
+    asked = []
+    one = ScramServer(SHA_256, asked.append, SECRET)
+    one.answer(b"n,,n=token-1,r=x,tokenauth=true")
+    assert asked == [ScramUser("token-1", is_token=True)]
+
+
+def test_names_with_signs_of_messages() -> None:
+    asked = []
+    ScramServer(SHA_256, asked.append, SECRET).answer(b"n,a=a=2Cb=3D,n=a=2Cb=3D,r=x")
+    assert asked == [ScramUser("a,b=")]
+
+
+def final_for(one: ScramServer, **changed: str) -> bytes:
+    """The right last message of alice, but for what is changed."""
+    client = ScramClient("alice", "pencil", SHA_256)
+    client.process_server_first_message(one.answer(client.first_message()))
+    parts = dict(part.split("=", 1) for part in client.final_message().decode().split(","))
+    return ",".join(f"{name}={value}" for name, value in (parts | changed).items()).encode()
+
+
+def test_the_right_last_message() -> None:
+    one = server()
+    one.answer(final_for(one))
+    assert one.user == ScramUser("alice")
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"r": "abc"}, "belongs to another exchange"),  # CVE-2024-56128
+        ({"c": "eSws"}, "does not fit the first"),  # "y,,": a downgrade
+        ({"c": "!"}, "no base64"),
+        ({"p": "!"}, "no base64"),
+        ({"p": "AAAA"}, "is wrong"),
+        ({"p": base64.b64encode(bytes(32)).decode()}, "is wrong"),
+    ],
+)
+def test_an_altered_last_message(changed: dict[str, str], message: str) -> None:
+    one = server()
+    with pytest.raises(LoginFailed, match=message):
+        one.answer(final_for(one, **changed))
+    assert one.user is None
+
+
+def test_an_exchange_that_is_played_again() -> None:
+    first = server()
+    final = final_for(first)
+    first.answer(final)
+    second = server()
+    second.answer(b"n,,n=alice,r=abc")
+    with pytest.raises(LoginFailed, match="another exchange"):
+        second.answer(final)
+
+
+def test_nothing_comes_after_the_end() -> None:
+    one = server()
+    final = final_for(one)
+    one.answer(final)
+    with pytest.raises(LoginFailed, match="not expected"):
+        one.answer(final)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"",
+        b"n,,",
+        b"p=tls-unique,,n=alice,r=abc",
+        b"n,,m=1,n=alice,r=abc",
+        b"n,,n=,r=abc",
+        b"n,,n=alice,r=",
+        b"n,,n=al=ice,r=abc",
+        b"n,a=bob,n=alice,r=abc",
+        b"n,,n=alice,r=abc\x00",
+        b"\xff",
+        b"n,,n=alice,r=" + b"a" * MESSAGE_BYTES_MAX,
+        b"n,,n=alice,r=abc,x",
+    ],
+)
+def test_first_messages_that_are_none(message: bytes) -> None:
+    with pytest.raises(LoginFailed):
+        server().answer(message)
+
+
+@given(st.lists(st.binary(max_size=200), max_size=3))
+def test_any_bytes_fail_and_nothing_else(messages: list[bytes]) -> None:
+    one = server()
+    for message in messages:
+        with pytest.raises(LoginFailed):
+            one.answer(message)
+
+
+def test_mutated_messages_never_log_in() -> None:
+    chance = random.Random(7)
+    for _ in range(500):
+        one = server()
+        final = bytearray(final_for(one))
+        at = chance.randrange(len(final))
+        final[at] ^= 1 << chance.randrange(8)
+        with pytest.raises(LoginFailed):
+            one.answer(bytes(final))
+        assert one.user is None

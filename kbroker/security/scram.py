@@ -111,6 +111,11 @@ class ScramServer:
         self.user: ScramUser | None = None
         """Who it is, once that is shown."""
 
+    @property
+    def name(self) -> str | None:
+        """The name of `user`."""
+        return None if self.user is None else self.user.name
+
     def answer(self, message: bytes) -> bytes:
         """The answer to the client's next message. Raises LoginFailed."""
         if len(message) > MESSAGE_BYTES_MAX or self.user is not None:

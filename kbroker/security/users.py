@@ -1,0 +1,121 @@
+"""Who may log in at a listener, by which mechanism, as Kafka's settings say it.
+
+``sasl.enabled.mechanisms`` has the mechanisms, ``sasl.jaas.config`` the users of each, with the
+listener's prefix and the mechanism's: ``listener.name.NAME.MECHANISM.sasl.jaas.config``.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol, TypeAlias
+
+from .jaas import BadJaas, LoginModule, parse_jaas
+from .scram import (
+    ScramCredential,
+    ScramMechanism,
+    ScramServer,
+    ScramUser,
+    credential_of,
+)
+
+PLAIN: Final = "PLAIN"
+SERVED = (PLAIN, *ScramMechanism)
+"""In the order in which clients are told of them."""
+_MODULES = {
+    PLAIN: "PlainLoginModule",
+    ScramMechanism.SHA_256: "ScramLoginModule",
+    ScramMechanism.SHA_512: "ScramLoginModule",
+}
+
+Lookup: TypeAlias = Callable[[str, str | None], str]
+"""The text of a listener's setting, of one mechanism if that is named; empty when it is not set."""
+
+
+class BadUsers(ValueError):
+    """Settings of logins that cannot be used; the text names the setting and what to do."""
+
+
+class Exchange(Protocol):
+    """One login by one mechanism: messages of the client, and the answers to them."""
+
+    def answer(self, message: bytes) -> bytes:
+        """The answer to the client's next message. Raises LoginFailed."""
+        ...
+
+    @property
+    def name(self) -> str | None:
+        """Who it is, once that is shown."""
+        ...
+
+
+class Passwords:
+    """Passwords of PLAIN, of which only salted hashes are kept.
+
+    They come from a file that has them as they are, so that a quick hash is enough: it keeps them out
+    of dumps of memory, and the time of a comparison from telling anything.
+    """
+
+    def __init__(self, passwords: Mapping[str, str]) -> None:
+        self._key = secrets.token_bytes(32)
+        self._hashes = {name: self._hash(text) for name, text in passwords.items()}
+
+    def knows(self, name: str, password: str) -> bool:
+        """Whether that is the password of that user; takes as long for a user whom there is not."""
+        made = self._hash(password)
+        known = self._hashes.get(name)
+        return hmac.compare_digest(made, known or self._key) and known is not None
+
+    def _hash(self, password: str) -> bytes:
+        return hmac.digest(self._key, password.encode(), "sha256")
+
+
+class Users:
+    """Who may log in at one listener. `setting` finds its settings. Raises BadUsers."""
+
+    def __init__(self, setting: Lookup) -> None:
+        wanted = [each.strip() for each in setting("sasl.enabled.mechanisms", None).split(",")]
+        self.mechanisms = tuple(each for each in SERVED if each in wanted)
+        if not self.mechanisms:
+            raise BadUsers(
+                f"sasl.enabled.mechanisms={','.join(wanted)}: there are {', '.join(SERVED)}"
+            )
+        self._secret = secrets.token_bytes(32)
+        modules = {each: _module(each, setting) for each in self.mechanisms}
+        self._passwords = Passwords(modules[PLAIN].users if PLAIN in modules else {})
+        self._credentials = {
+            (mechanism, name): credential_of(mechanism, password)
+            for mechanism in ScramMechanism
+            if mechanism in modules
+            for name, password in modules[mechanism].users.items()
+        }
+
+    def exchange(self, mechanism: str) -> Exchange:
+        """A new login by one of the `mechanisms`."""
+        if mechanism == PLAIN:
+            from .plain import PlainServer
+
+            return PlainServer(self._passwords.knows)
+        scram = ScramMechanism(mechanism)
+
+        def find(user: ScramUser) -> ScramCredential | None:
+            return None if user.is_token else self._credentials.get((scram, user.name))
+
+        return ScramServer(scram, find, self._secret)
+
+
+def _module(mechanism: str, setting: Lookup) -> LoginModule:
+    text = setting("sasl.jaas.config", mechanism)
+    if not text:
+        return LoginModule(_MODULES[mechanism], {})
+    try:
+        module = parse_jaas(text)
+    except BadJaas as error:
+        raise BadUsers(f"sasl.jaas.config of {mechanism}: {error}") from None
+    if module.short_name != _MODULES[mechanism]:
+        raise BadUsers(
+            f"sasl.jaas.config of {mechanism} names {module.name}; kbroker knows "
+            f"{_MODULES[mechanism]}"
+        )
+    return module

@@ -38,7 +38,7 @@ class FrameReader:
     """
 
     def __init__(self, limit: int) -> None:
-        self._limit = limit
+        self.limit = limit
         self._chunk = memoryview(b"")
         self._position = 0
         self._large: memoryview | None = None
@@ -89,9 +89,9 @@ class FrameReader:
             if start > len(self._chunk):
                 break
             (size,) = _LENGTH.unpack_from(self._chunk, self._position)
-            if not 0 < size <= self._limit:
+            if not 0 < size <= self.limit:
                 self._bad_length = bytes(self._chunk[self._position : start])
-                raise FrameError(f"frame of {size} bytes, the limit is {self._limit}")
+                raise FrameError(f"frame of {size} bytes, the limit is {self.limit}")
             if start + size > len(self._chunk):
                 if size > GATHERED_SIZE:
                     self._begin_large(start, size)

@@ -8,7 +8,7 @@ import time
 import click
 
 from .output import say
-from .target import parse_settings, tls_of
+from .target import parse_settings, security_of
 from .units import DURATION
 
 RETRY_SECONDS = 0.1
@@ -46,7 +46,7 @@ def health(bootstrap: str, wait_seconds: float, settings: tuple[str, ...]) -> No
     from kbroker.client.endpoint import Endpoint
     from kbroker.protocol.compile import DecodeError
 
-    tls = tls_of(parse_settings(settings))
+    security = security_of(parse_settings(settings))
     try:
         endpoint = Endpoint.parse(bootstrap)
     except ValueError as error:
@@ -56,7 +56,7 @@ def health(bootstrap: str, wait_seconds: float, settings: tuple[str, ...]) -> No
     give_up_at = time.monotonic() + wait_seconds
     while True:
         try:
-            metadata = trio.run(check_round_trip, *endpoint, CHECK_SECONDS, tls)
+            metadata = trio.run(check_round_trip, *endpoint, CHECK_SECONDS, security)
         except (OSError, DecodeError) as error:
             if time.monotonic() < give_up_at:
                 time.sleep(RETRY_SECONDS)

@@ -16,9 +16,8 @@ import click
 from .output import say
 
 if TYPE_CHECKING:
-    import ssl
-
     from kbroker.client.cluster import ClusterClient
+    from kbroker.client.credentials import Security
     from kbroker.client.endpoint import Endpoint
     from kbroker.protocol.errors import ErrorCode
 
@@ -32,7 +31,9 @@ SIGNALLED = 128
 
 BROKERS, CLIENT_ID = "brokers", "client.id"
 SECURITY_SETTINGS = {
-    "security.protocol": "PLAINTEXT or SSL",
+    "security.protocol": "PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL",
+    "sasl.mechanism": "PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512",
+    "sasl.jaas.config": "a login module with username and password",
     "ssl.truststore.location": "file of the certificates that are trusted, PEM or PKCS#12",
     "ssl.truststore.certificates": "the same as PEM text",
     "ssl.truststore.password": "password of that file, if it is PKCS#12",
@@ -60,13 +61,13 @@ class Target:
 
     bootstrap: list[Endpoint]
     client_id: str
-    tls: ssl.SSLContext | None = None
+    security: Security
 
     def opened(self) -> AbstractAsyncContextManager[ClusterClient]:
         """A client of the cluster."""
         from kbroker.client.cluster import open_cluster
 
-        return open_cluster(self.bootstrap, self.client_id, tls=self.tls)
+        return open_cluster(self.bootstrap, self.client_id, security=self.security)
 
 
 def target_options(command: Command) -> Command:
@@ -129,19 +130,20 @@ def resolve(given: Mapping[str, str]) -> Target:
     if environment:
         settings[BROKERS] = environment
     settings |= given
-    return Target(parse_addresses(settings[BROKERS]), settings[CLIENT_ID], tls_of(settings))
+    return Target(parse_addresses(settings[BROKERS]), settings[CLIENT_ID], security_of(settings))
 
 
-def tls_of(settings: Mapping[str, str]) -> ssl.SSLContext | None:
-    """How connections are encrypted by these settings; None when they are not. Raises BadParameter."""
+def security_of(settings: Mapping[str, str]) -> Security:
+    """How a command reaches brokers by these settings. Raises BadParameter."""
+    from kbroker.client.credentials import OPEN
+
     if settings.keys() <= SETTINGS.keys() - SECURITY_SETTINGS.keys():
-        return None  # and most commands need not know of TLS
-    from kbroker.client.security import tls_from
-    from kbroker.security.stores import BadStore
+        return OPEN  # and most commands need not know of TLS
+    from kbroker.client import security
 
     try:
-        return tls_from(settings)
-    except BadStore as error:
+        return security.security_of(settings)
+    except security.BadSecurity as error:
         raise click.BadParameter(str(error), param_hint="-X") from None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -15,6 +14,7 @@ from kbroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from kbroker.protocol.primitives import DecodeError
 
 from .connection import CLIENT_ID, Connection, open_connection
+from .credentials import OPEN, Security
 from .endpoint import Endpoint
 from .errors import (
     CannotConnect,
@@ -50,11 +50,11 @@ class ClusterClient:
         client_id: str,
         *,
         direct: bool,
-        tls: ssl.SSLContext | None = None,
+        security: Security = OPEN,
     ) -> None:
         self.bootstrap = list(bootstrap)
         self._direct = direct
-        self._tls = tls
+        self._security = security
         self.client_id = client_id
         self._any: Connection | None = None
         self._nodes: dict[int, Connection] = {}
@@ -87,18 +87,22 @@ class ClusterClient:
         raise CannotConnect("; ".join(reasons))
 
     async def _connect(self, endpoint: Endpoint) -> Connection:
-        connection = await open_connection(*endpoint, self.client_id, tls=self._tls)
+        connection = await open_connection(*endpoint, self.client_id, tls=self._security.tls)
         self._open.append(connection)
         with trio.move_on_after(HELLO_SECONDS):
             try:
                 await connection.negotiate()
             except OSError:
-                if self._tls is None:
+                if self._security.tls is None:
                     hint = "if it speaks TLS, set security.protocol=SSL"
                     raise OSError(f"ends the connection without an answer ({hint})") from None
                 raise
         if not connection.versions:
             raise OSError("accepts connections but does not answer")
+        if self._security.credentials is not None:
+            from .security import log_in
+
+            await log_in(connection, self._security.credentials)
         return connection
 
     async def node(self, node_id: int) -> Connection:
@@ -228,14 +232,14 @@ async def open_cluster(
     client_id: str = CLIENT_ID,
     *,
     direct: bool = False,
-    tls: ssl.SSLContext | None = None,
+    security: Security = OPEN,
 ) -> AsyncIterator[ClusterClient]:
     """A client of the cluster behind any of these addresses. Connects when first asked.
 
-    With `direct` the one broker is reached at its bootstrap address, whatever it advertises; with
-    `tls` connections are encrypted.
+    With `direct` the one broker is reached at its bootstrap address, whatever it advertises;
+    `security` is how connections are encrypted, and who logs in.
     """
-    cluster = ClusterClient(bootstrap, client_id, direct=direct, tls=tls)
+    cluster = ClusterClient(bootstrap, client_id, direct=direct, security=security)
     try:
         yield cluster
     finally:

@@ -15,6 +15,7 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.headers import decode_response, encode_request
 
+from .credentials import OPEN, Security
 from .endpoint import Endpoint
 from .errors import TimedOut
 
@@ -228,7 +229,7 @@ async def check_round_trip(
     host: str,
     port: int,
     patience_seconds: float = CHECK_SECONDS,
-    tls: ssl.SSLContext | None = None,
+    security: Security = OPEN,
 ) -> Any:
     """Ask a broker for its API versions and its metadata; return the latter.
 
@@ -236,8 +237,12 @@ async def check_round_trip(
     """
     with trio.move_on_after(patience_seconds):
         # One limit for all of it: a server that asks itself may be busy with its folders.
-        async with connect(host, port, patience_seconds, tls) as connection:
+        async with connect(host, port, patience_seconds, security.tls) as connection:
             await connection.negotiate()
+            if security.credentials is not None:
+                from .security import log_in
+
+                await log_in(connection, security.credentials)
             if ApiKey.METADATA not in connection.versions:
                 raise OSError(f"{host}:{port} does not serve Metadata")
             ask = messages.request_class(ApiKey.METADATA)(topics=[])

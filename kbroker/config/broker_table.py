@@ -1050,7 +1050,6 @@ _LIMITS = (
         unit="bytes",
         minimum=1,
         dynamic=False,
-        effect=Effect.LATER,
     ),
     Property(
         "connection.failed.authentication.delay.ms",
@@ -1060,7 +1059,6 @@ _LIMITS = (
         unit="ms",
         minimum=0,
         dynamic=False,
-        effect=Effect.LATER,
     ),
 )
 
@@ -1069,7 +1067,7 @@ def _later(name: str, kind: Type, default: str | None, doc: str, dynamic: bool) 
     return Property(name, kind, default, doc, dynamic=dynamic, effect=Effect.LATER)
 
 
-def _tls(name: str, kind: Type, default: str | None, doc: str) -> Property:
+def _at_start(name: str, kind: Type, default: str | None, doc: str) -> Property:
     return Property(name, kind, default, doc, dynamic=False, kafka_dynamic=True)
 
 
@@ -1097,19 +1095,18 @@ _SECURITY = (
         dynamic=False,
         effect=Effect.LATER,
     ),
-    _later(
+    _at_start(
         "sasl.enabled.mechanisms",
         Type.LIST,
         "GSSAPI",
-        "SASL mechanisms that clients may use.",
-        True,
+        "SASL mechanisms by which clients may log in: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512.",
     ),
-    _later(
+    _at_start(
         "sasl.jaas.config",
         Type.PASSWORD,
         None,
-        "Users and passwords of a SASL listener.",
-        True,
+        "Users of a listener with a login, and their passwords: a login module with `user_NAME` "
+        "options. Of one mechanism with `listener.name.NAME.MECHANISM.` before it.",
     ),
     _later(
         "sasl.mechanism.inter.broker.protocol",
@@ -1128,23 +1125,25 @@ _SECURITY = (
         kafka_dynamic=True,
     ),
     _later("ssl.cipher.suites", Type.LIST, "", "TLS cipher suites that may be used.", True),
-    _tls("ssl.enabled.protocols", Type.LIST, "TLSv1.2,TLSv1.3", "TLS versions that may be used."),
-    _tls(
+    _at_start(
+        "ssl.enabled.protocols", Type.LIST, "TLSv1.2,TLSv1.3", "TLS versions that may be used."
+    ),
+    _at_start(
         "ssl.endpoint.identification.algorithm",
         Type.STRING,
         "https",
         "Whether nodes check the name in each other's certificates: https, or nothing.",
     ),
-    _tls("ssl.key.password", Type.PASSWORD, None, "Password of the private key."),
-    _tls(
+    _at_start("ssl.key.password", Type.PASSWORD, None, "Password of the private key."),
+    _at_start(
         "ssl.keystore.certificate.chain",
         Type.PASSWORD,
         None,
         "The node's certificate and its issuers, as PEM text.",
     ),
-    _tls("ssl.keystore.key", Type.PASSWORD, None, "The node's private key, as PEM text."),
-    _tls("ssl.keystore.location", Type.STRING, None, "File of the node's certificate."),
-    _tls("ssl.keystore.password", Type.PASSWORD, None, "Password of that file."),
+    _at_start("ssl.keystore.key", Type.PASSWORD, None, "The node's private key, as PEM text."),
+    _at_start("ssl.keystore.location", Type.STRING, None, "File of the node's certificate."),
+    _at_start("ssl.keystore.password", Type.PASSWORD, None, "Password of that file."),
     Property(
         "ssl.keystore.type",
         Type.STRING,
@@ -1152,14 +1151,16 @@ _SECURITY = (
         "Format of that file. It is read as what it is, PEM or PKCS#12.",
         effect=Effect.NONE,
     ),
-    _tls(
+    _at_start(
         "ssl.truststore.certificates",
         Type.PASSWORD,
         None,
         "Certificates of trusted issuers, as PEM text.",
     ),
-    _tls("ssl.truststore.location", Type.STRING, None, "File of trusted issuers' certificates."),
-    _tls("ssl.truststore.password", Type.PASSWORD, None, "Password of that file."),
+    _at_start(
+        "ssl.truststore.location", Type.STRING, None, "File of trusted issuers' certificates."
+    ),
+    _at_start("ssl.truststore.password", Type.PASSWORD, None, "Password of that file."),
     Property(
         "ssl.truststore.type",
         Type.STRING,

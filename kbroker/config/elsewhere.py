@@ -211,6 +211,11 @@ reserved.broker.max.id
 LISTENER_PREFIX = "listener.name."
 """Begins the names of settings of one listener, before its own name (KIP-103)."""
 _APPLIED_TO_LISTENERS = (
+    "sasl.enabled.mechanisms",
+    "sasl.jaas.config",
+    "plain.sasl.jaas.config",
+    "scram-sha-256.sasl.jaas.config",
+    "scram-sha-512.sasl.jaas.config",
     "ssl.client.auth",
     "ssl.enabled.protocols",
     "ssl.endpoint.identification.algorithm",

@@ -241,15 +241,17 @@ class BrokerConfig(Settings):
         layers = (each.values for each in self.layers if each.source is source)
         return next((values[name] for values in layers if name in values), None)
 
-    def of_listener(self, listener: str) -> Callable[[str], str]:
+    def of_listener(self, listener: str) -> Callable[..., str]:
         """Finds settings as one listener has them: its own over those of all (KIP-103).
 
-        What it returns takes the name of a setting without the listener's prefix and gives its text,
-        empty when it is not set. It raises ConfigError for a value that is not allowed.
+        What it returns takes the name of a setting without prefixes, and a SASL mechanism where one of
+        them may have it for itself; it gives the text, empty when it is not set. It raises ConfigError
+        for a value that is not allowed.
         """
 
-        def setting(name: str) -> str:
-            own = f"{LISTENER_PREFIX}{listener.lower()}.{name}"
+        def setting(name: str, mechanism: str | None = None) -> str:
+            place = "" if mechanism is None else f"{mechanism.lower()}."
+            own = f"{LISTENER_PREFIX}{listener.lower()}.{place}{name}"
             each = find_property(Scope.BROKER, name)
             texts = (layer.values[own] for layer in self.layers if own in layer.values)
             text = next(texts, None)
@@ -324,6 +326,7 @@ class BrokerConfig(Settings):
     default_replication_factor = _Integer("default.replication.factor")
     fetch_max_bytes = _Integer("fetch.max.bytes")
     fetch_sessions_max = _Integer("max.incremental.fetch.session.cache.slots")
+    failed_login_delay_ms = _Integer("connection.failed.authentication.delay.ms")
     first_request_timeout_ms = _Integer("first.request.timeout.ms")
     flush_interval_ms = _Integer("flush.interval.ms")
     flush_policy = _Text("flush.policy")
@@ -341,6 +344,7 @@ class BrokerConfig(Settings):
     max_connection_creation_rate = _Integer("max.connection.creation.rate")
     max_connections = _Integer("max.connections")
     max_connections_per_ip = _Integer("max.connections.per.ip")
+    login_bytes_max = _Integer("sasl.server.max.receive.size")
     leader_imbalance_check_interval_seconds = _Integer("leader.imbalance.check.interval.seconds")
     memory_limit_bytes = _Integer("memory.limit.bytes")
     min_insync_replicas = _Integer("min.insync.replicas")

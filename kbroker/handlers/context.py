@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from kbroker.cluster import Registration
     from kbroker.node.node import Node
     from kbroker.runtime.slices import Turn
+    from kbroker.security.login import Login
 
     from .registry import Api
 
@@ -27,19 +28,25 @@ class Peer:
     """The client on the other end of a connection, and the address that it dialled.
 
     `advertised` is the fixed address of the listener, None where the client is told the address
-    that it came in on. `software` is what ApiVersions named (KIP-511). `is_gone` is true once the
-    connection has ended.
+    that it came in on. `software` is what ApiVersions named (KIP-511), `login` what it has shown of
+    itself where it has to log in. `is_gone` is true once the connection has ended.
     """
 
-    __slots__ = ("advertised", "host", "is_gone", "listener", "local", "software")
+    __slots__ = ("advertised", "host", "is_gone", "listener", "local", "login", "software")
 
     def __init__(
-        self, host: str, local: Endpoint, listener: str, advertised: Endpoint | None
+        self,
+        host: str,
+        local: Endpoint,
+        listener: str,
+        advertised: Endpoint | None,
+        login: Login | None = None,
     ) -> None:
         self.host = host
         self.local = local
         self.listener = listener
         self.advertised = advertised
+        self.login = login
         self.software = ""
         self.is_gone = False
 

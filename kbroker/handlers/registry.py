@@ -26,6 +26,7 @@ HANDLER_MODULES = (
     "offsets",
     "produce",
     "quorum",
+    "security",
     "topics",
     "transaction_views",
     "transactions",

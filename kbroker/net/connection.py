@@ -22,7 +22,7 @@ import math
 from collections import deque
 from collections.abc import Awaitable, Coroutine, Mapping
 from types import CoroutineType
-from typing import Any, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 import trio
 
@@ -49,8 +49,12 @@ from kbroker.protocol.headers import (
     encode_response_in_slices,
 )
 from kbroker.runtime.slices import Turn
+from kbroker.security.errors import LoginFailed
 
 from .transport import Transport
+
+if TYPE_CHECKING:
+    from kbroker.security.login import Login
 
 logger = logging.getLogger(__name__)
 wire_logger = logging.getLogger("kbroker.protocol")
@@ -79,6 +83,11 @@ LIGHT_MAX = 16
 
 _PRODUCE = int(ApiKey.PRODUCE)  # a plain number: every request asks
 
+
+_SECRET = frozenset({ApiKey.SASL_AUTHENTICATE})
+"""Requests whose contents are for nobody else's eyes, with their answers."""
+_RAW = RequestHeader(int(ApiKey.SASL_AUTHENTICATE), 0, 0, None)
+"""Stands for the request that an answer without a header belongs to."""
 
 Parts: TypeAlias = list[Any]
 """An answer as it goes out."""
@@ -133,6 +142,11 @@ class Connection:
         """There may be an answer in the queue that waits for records to be in place."""
         self._working = False
         """Requests that were read are being handled."""
+        self._login = peer.login
+        """While the client has to log in before anything else."""
+        if self._login is not None:
+            self._frames.limit = node.config.login_bytes_max
+        self._frame_bytes_max = frame_bytes_max
         self._traced = wire_logger.isEnabledFor(logging.DEBUG)
         self._scope = trio.CancelScope()
         self._work = trio.CancelScope()
@@ -208,7 +222,7 @@ class Connection:
         """
         if self._claim.is_waiting:
             return False  # it is not the client's fault
-        if not self.requests:
+        if not self.requests or self._login is not None:
             return now - self.opened_at > first_request_seconds
         is_idle = self._owes_too_much or not self.owes_answers
         return is_idle and now - self.active_at > idle_seconds
@@ -264,8 +278,14 @@ class Connection:
     async def _handle_frames(self) -> None:
         light = 0
         for frame in self._frames:
+            if self._login is not None and self._login.takes_raw_messages:
+                await self._finish(self._answer_raw(self._login, bytes(frame)))
+                self._look_at_login(self._login)
+                continue
             header, offset = decode_request_header(frame)
             self.requests += 1
+            if self._login is not None and not self._login.allows(header.api_key):
+                raise Refused(f"{_api_name(header.api_key)} has no place before or in a login")
             if header.api_key == _PRODUCE:
                 self._appending = True
             elif self._appending:
@@ -297,11 +317,31 @@ class Connection:
                 light += 1
                 continue
             light = 0
+            if self._login is not None:
+                self._look_at_login(self._login)
             self._claim.release()
             if self._turn.is_over or self._owes_too_much:
                 await self._let_others()
             if self._aborted:
                 return
+
+    async def _answer_raw(self, login: Login, message: bytes) -> None:
+        """Answer a message of a login that comes as it is, after version 0 of SaslHandshake (KIP-43)."""
+        try:
+            answer = login.answer(message)
+        except LoginFailed:
+            await trio.sleep(self._node.config.failed_login_delay_ms / 1000)
+            return
+        parts: Parts = [len(answer).to_bytes(4, "big") + answer]
+        self._queue(_RAW, parts, len(parts[0]))
+
+    def _look_at_login(self, login: Login) -> None:
+        """Go on as the login has come out. Raises Refused when it has failed."""
+        if login.failure:
+            raise Refused(f"the login has failed: {login.failure}")
+        if login.is_done:
+            self._login = None
+            self._frames.limit = self._frame_bytes_max
 
     async def _handle_large(
         self, api: Api, header: RequestHeader, frame: memoryview, offset: int
@@ -320,7 +360,7 @@ class Connection:
 
     def _trace(self, header: RequestHeader, request: Any) -> None:
         """Log a request, for those who want to see all of them."""
-        wire_logger.debug("%s > %s %s", self.peer.host, header, request)
+        wire_logger.debug("%s > %s %s", self.peer.host, header, _shown(header, request))
 
     def _handle(
         self, api: Api, header: RequestHeader, request: Any, rows: int
@@ -591,7 +631,8 @@ class Connection:
 
     def _trace_response(self, asked: RequestHeader, response: Any) -> None:
         told = response.decoded() if isinstance(response, Encoded) else response
-        wire_logger.debug("%s < %d %s", self.peer.host, asked.correlation_id, told)
+        shown = _shown(asked, told)
+        wire_logger.debug("%s < %d %s", self.peer.host, asked.correlation_id, shown)
 
     def _peer_has_gone(self, error: OSError) -> None:
         """Nobody is there to be answered; what was read is finished all the same."""
@@ -639,3 +680,8 @@ def _api_name(key: int) -> str:
         return f"{ApiKey(key).api_name} ({key})"
     except ValueError:
         return f"API key {key}"
+
+
+def _shown(header: RequestHeader, message: Any) -> Any:
+    """A message as the log has it."""
+    return f"{type(message).__name__}(...)" if header.api_key in _SECRET else message

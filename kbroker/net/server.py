@@ -28,6 +28,7 @@ from .transport import PlainTransport, Transport
 
 if TYPE_CHECKING:
     from kbroker.security.tls import Certificates
+    from kbroker.security.users import Users
 
 logger = logging.getLogger(__name__)
 
@@ -47,13 +48,20 @@ allows that anyway, and has another option so that nobody else takes it as well.
 @dataclass(frozen=True, slots=True)
 class Listener:
     """Where clients come in. Port 0 is a free one; `advertised` None tells what they dialled; with
-    `certificates` it speaks TLS."""
+    `certificates` it speaks TLS, with `users` clients log in."""
 
     name: str
     host: str
     port: int
     advertised: Endpoint | None = None
     certificates: Certificates | None = None
+    users: Users | None = None
+
+    @property
+    def asks_clients(self) -> bool:
+        """Whether nobody comes in who does not show who it is."""
+        has_certificate = self.certificates is not None and self.certificates.asks_clients
+        return has_certificate or self.users is not None
 
 
 class CannotListen(Exception):
@@ -279,7 +287,13 @@ class Server:
             return
         try:
             await self.serve(
-                Peer(host, local, listener.name, listener.advertised),
+                Peer(
+                    host,
+                    local,
+                    listener.name,
+                    listener.advertised,
+                    None if listener.users is None else listener.users.login(),
+                ),
                 partial(self._transport, listener, stream.socket, host),
             )
         finally:

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 from kbroker.client.endpoint import PORT_MAX, Endpoint
 from kbroker.config import BrokerConfig, ConfigError
-from kbroker.net.server import Listener
+from kbroker.net.server import LOOPBACK_NAMES, Listener
 from kbroker.security.protocols import SecurityProtocol
 
 if TYPE_CHECKING:
     from kbroker.security.tls import Certificates
+    from kbroker.security.users import Users
 
 _ADDRESS = re.compile(r"(?P<name>[\w.-]+)://(?:\[(?P<six>[^\]]*)\]|(?P<host>[^:]*)):(?P<port>\d+)")
 ANY_HOST = "0.0.0.0"
@@ -23,7 +24,8 @@ def configured_listeners(config: BrokerConfig) -> list[Listener]:
     """The listeners of `listeners`, each with its address of `advertised.listeners` if it has one.
 
     Raises ConfigError for an address that is none, an advertised name that nobody listens on,
-    a security protocol that does not exist yet, or certificates that cannot be used.
+    a security protocol that does not exist, certificates or users that cannot be used, or passwords
+    that others could read on their way.
     """
     advertised = dict(
         split_address(text, "advertised.listeners") for text in config.advertised_listeners
@@ -32,8 +34,11 @@ def configured_listeners(config: BrokerConfig) -> list[Listener]:
     for text in config.listeners:
         name, (host, port) = split_address(text, "listeners")
         listener = Listener(name, host or ANY_HOST, port, advertised.pop(name, None))
-        if _protocol(config, name).is_encrypted:
+        protocol = _protocol(config, name)
+        if protocol.is_encrypted:
             listener = replace(listener, certificates=_certificates(config, name))
+        if protocol.has_login:
+            listener = replace(listener, users=_users(config, listener))
         listeners.append(listener)
     if advertised:
         raise ConfigError(
@@ -67,12 +72,23 @@ def _protocol(config: BrokerConfig, name: str) -> SecurityProtocol:
         raise ConfigError(
             f"listener {name} asks for {text}; there are {', '.join(SecurityProtocol)}"
         ) from None
-    if protocol.has_login:
-        raise ConfigError(
-            f"listener {name} asks for {protocol}, and kbroker has no logins yet; use SSL with "
-            "ssl.client.auth=required, or PLAINTEXT on an address that only trusted clients reach"
-        )
     return protocol
+
+
+def _users(config: BrokerConfig, listener: Listener) -> Users:
+    from kbroker.security.users import PLAIN, BadUsers, Users
+
+    try:
+        users = Users(config.of_listener(listener.name))
+    except BadUsers as error:
+        raise ConfigError(f"listener {listener.name}: {error}") from None
+    is_open = listener.certificates is None and listener.host not in LOOPBACK_NAMES
+    if PLAIN in users.mechanisms and is_open:
+        raise ConfigError(
+            f"listener {listener.name}: PLAIN sends passwords as they are, and {listener.host} is "
+            "reached from other machines; use SASL_SSL, or SCRAM-SHA-256 in sasl.enabled.mechanisms"
+        )
+    return users
 
 
 def _certificates(config: BrokerConfig, name: str) -> Certificates:

@@ -19,6 +19,7 @@ import trio
 from kbroker import __version__
 from kbroker.broker import Apart, Broker, open_broker
 from kbroker.client import check_round_trip
+from kbroker.client.credentials import Security
 from kbroker.client.endpoint import Endpoint
 from kbroker.cluster.topics import NewTopic
 from kbroker.config import BrokerConfig, ConfigError
@@ -148,7 +149,7 @@ class _Serving:
         """Let each node be a process of its own, and have the metadata here."""
         from .supervising import supervised
 
-        self._check_listeners(configured_listeners(config))
+        self._check_listeners(config, configured_listeners(config))
         async with supervised(self.options, config) as nodes, trio.open_nursery() as nursery:
             await self._announce(nodes)
             gc.freeze()
@@ -161,7 +162,7 @@ class _Serving:
     async def _open(self, config: BrokerConfig) -> AsyncIterator[Broker]:
         options = self.options
         listeners = configured_listeners(config)
-        self._check_listeners(listeners)
+        self._check_listeners(config, listeners)
         settings: dict[str, Any] = {
             "data_dir": self.data_dirs or None,
             "listeners": listeners,
@@ -233,15 +234,28 @@ class _Serving:
             )
         await declare(broker, options.topics, options.seeds)
 
-    def _check_listeners(self, listeners: Sequence[Listener]) -> None:
+    def _check_listeners(self, config: BrokerConfig, listeners: Sequence[Listener]) -> None:
         self._first_listener = listeners[0]
+        self._check_between_nodes(config, listeners)
         for listener in listeners:
             self._check_exposure(listener)
+
+    def _check_between_nodes(self, config: BrokerConfig, listeners: Sequence[Listener]) -> None:
+        """Nodes do not log in yet where they talk to each other."""
+        options = self.options
+        name = config.inter_broker_listener_name
+        between = next((each for each in listeners if each.name == name), listeners[0])
+        has_others = options.cluster is not None or options.processes is not None
+        if between.users is not None and (has_others or (options.nodes or 1) > 1):
+            raise StartFailed(
+                f"listener {between.name} asks for a login, and nodes do not log in yet; name another "
+                "one with inter.broker.listener.name, of SSL with ssl.client.auth=required"
+            )
 
     def _check_exposure(self, listener: Listener) -> None:
         """A listener that other machines reach, and that asks nobody who it is, is worth a loud word."""
         certificates = listener.certificates
-        if listener.host in LOOPBACK_NAMES or (certificates and certificates.asks_clients):
+        if listener.host in LOOPBACK_NAMES or listener.asks_clients:
             return
         lacks = "neither TLS nor a login" if certificates is None else "TLS, but asks for no login"
         message = (
@@ -280,12 +294,12 @@ class _Serving:
     async def _check(self, endpoint: Endpoint) -> None:
         """Ask a node as its clients do. Raises OSError."""
         certificates = self._first_listener.certificates
-        if certificates is not None and certificates.asks_clients:
-            # Its own certificate need not be one that clients may have.
+        if self._first_listener.asks_clients:
+            # It is no user, and its own certificate need not be one that clients may have.
             await (await trio.open_tcp_stream(*endpoint)).aclose()
             return
         tls = None if certificates is None else certificates.to_itself()
-        await check_round_trip(*endpoint, START_SECONDS_MAX, tls)
+        await check_round_trip(*endpoint, START_SECONDS_MAX, Security(tls))
 
     def _more_facts(self, nodes: Sequence[NodeFacts]) -> Iterator[tuple[str, str]]:
         """What the banner says beside addresses and data."""

@@ -1,1 +1,1 @@
-"""Who may connect and how: certificates and TLS. It knows settings, and nothing of nodes."""
+"""Who may connect and how: certificates, TLS, logins. It knows settings, and nothing of nodes."""

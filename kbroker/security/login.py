@@ -7,20 +7,46 @@ Who has failed is told so and gets no second try on this connection.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
+from typing import Protocol
 
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 
+from .errors import LoginFailed
 from .principals import ANONYMOUS, USER, Principal
-from .scram import LoginFailed
-from .users import Exchange, Users
+
+
+class Exchange(Protocol):
+    """One login by one mechanism: messages of the client, and the answers to them."""
+
+    def answer(self, message: bytes) -> bytes:
+        """The answer to the client's next message. Raises LoginFailed."""
+        ...
+
+    @property
+    def name(self) -> str | None:
+        """Who it is, once that is shown."""
+        ...
+
+
+class Mechanisms(Protocol):
+    """What a listener offers."""
+
+    @property
+    def mechanisms(self) -> Sequence[str]:
+        """Their names."""
+        ...
+
+    def exchange(self, mechanism: str) -> Exchange:
+        """A new login by one of them."""
+        ...
 
 
 class Login:
     """The login of one connection, at a listener with these users."""
 
-    def __init__(self, users: Users) -> None:
+    def __init__(self, users: Mechanisms) -> None:
         self._users = users
         self._exchange: Exchange | None = None
         self._has_asked_versions = False
@@ -28,14 +54,14 @@ class Login:
         """Whether the next frame is a message of the mechanism as it is, not a request."""
         self.principal = ANONYMOUS
         self.is_done = False
-        self.has_failed = False
-        """Nothing more is answered."""
+        self.failure = ""
+        """Why it has failed; then nothing more is answered."""
 
     def allows(self, key: int) -> bool:
         """Whether a request may be looked at now; otherwise the connection is closed."""
         if self.is_done:
             return True
-        if self.has_failed:
+        if self.failure:
             return False
         if key == ApiKey.API_VERSIONS:
             is_first = not self._has_asked_versions and self._exchange is None
@@ -46,14 +72,14 @@ class Login:
         )
 
     @property
-    def mechanisms(self) -> Iterable[str]:
+    def mechanisms(self) -> Sequence[str]:
         """What the listener offers."""
         return self._users.mechanisms
 
     def choose(self, mechanism: str, *, raw: bool) -> ErrorCode:
         """Begin with a mechanism; `raw` says that its messages come as they are."""
         if mechanism not in self._users.mechanisms:
-            self.has_failed = True
+            self.failure = f"there is no mechanism {mechanism[:40]!r}"
             return ErrorCode.UNSUPPORTED_SASL_MECHANISM
         self._exchange = self._users.exchange(mechanism)
         self.takes_raw_messages = raw
@@ -64,8 +90,8 @@ class Login:
         assert self._exchange is not None
         try:
             answer = self._exchange.answer(message)
-        except LoginFailed:
-            self.has_failed = True
+        except LoginFailed as error:
+            self.failure = str(error)
             raise
         if self._exchange.name is not None:
             self.is_done, self.takes_raw_messages = True, False

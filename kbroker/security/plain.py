@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .scram import LoginFailed
+from .errors import LoginFailed
 
 MESSAGE_BYTES_MAX = 4096
 

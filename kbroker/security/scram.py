@@ -18,8 +18,12 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import NamedTuple, TypeAlias
 
+from .errors import LoginFailed
+
 ITERATIONS_MIN, ITERATIONS_MAX = 4096, 16384
 """As Kafka bounds them: fewer protect nothing, more cost the client."""
+CLIENT_ITERATIONS_MAX = 1_000_000
+"""What a client does for a server: some tenths of a second."""
 MESSAGE_BYTES_MAX = 4096
 SALT_BYTES = 16
 
@@ -34,10 +38,6 @@ class ScramMechanism(StrEnum):
     def hash_name(self) -> str:
         """As `hashlib` has it."""
         return "sha256" if self is ScramMechanism.SHA_256 else "sha512"
-
-
-class LoginFailed(Exception):
-    """Who asked is not who it says, or did not speak as the mechanism has it."""
 
 
 class ScramCredential(NamedTuple):
@@ -176,6 +176,46 @@ class ScramServer:
         return hmac.compare_digest(made, known.stored_key)
 
 
+class ScramClient:
+    """The client's side of one exchange: send `first`, then `final`, then `check` the last answer."""
+
+    def __init__(self, mechanism: ScramMechanism, name: str, password: str) -> None:
+        self._mechanism = mechanism
+        self._password = password
+        self._nonce = secrets.token_urlsafe(24)
+        escaped = name.replace("=", "=3D").replace(",", "=2C")
+        self._bare = f"n={escaped},r={self._nonce}"
+        self._signature = b""
+
+    def first(self) -> bytes:
+        """The first message."""
+        return f"n,,{self._bare}".encode()
+
+    def final(self, answer: bytes) -> bytes:
+        """The last message, for the server's answer to the first. Raises LoginFailed."""
+        match = _SERVER_FIRST.fullmatch(answer.decode(errors="replace"))
+        if match is None or not match["nonce"].startswith(self._nonce):
+            raise LoginFailed("the server's first answer is not understood")
+        iterations = int(match["iterations"])
+        if iterations > CLIENT_ITERATIONS_MAX:
+            raise LoginFailed(f"the server asks for {iterations} iterations")
+        salt = _decoded(match["salt"])
+        salted = salted_password(self._mechanism, self._password, salt, iterations)
+        known = credential_from(self._mechanism, salted, salt, iterations)
+        unproved = f"c=biws,r={match['nonce']}"
+        signed = f"{self._bare},{answer.decode()},{unproved}".encode()
+        client_key = _mac(self._mechanism, salted, b"Client Key")
+        signature = _mac(self._mechanism, known.stored_key, signed)
+        proof = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
+        self._signature = _mac(self._mechanism, known.server_key, signed)
+        return f"{unproved},p={base64.b64encode(proof).decode()}".encode()
+
+    def check(self, answer: bytes) -> None:
+        """Whether the server has the password's hash. Raises LoginFailed when it has not."""
+        if not hmac.compare_digest(answer, b"v=" + base64.b64encode(self._signature)):
+            raise LoginFailed("the server does not show that it knows the password")
+
+
 def _mac(mechanism: ScramMechanism, key: bytes, data: bytes) -> bytes:
     return hmac.digest(key, data, mechanism.hash_name)
 
@@ -200,6 +240,9 @@ _CLIENT_FIRST = re.compile(
     rf"(?P<header>[ny],(?:a=(?P<authorization>{_VALUE}))?,)"
     rf"(?P<bare>n=(?P<name>{_VALUE}),r=(?P<nonce>{_PRINTABLE})"
     rf"(?P<extensions>(?:,[a-zA-Z]+={_VALUE})*))"
+)
+_SERVER_FIRST = re.compile(
+    rf"r=(?P<nonce>{_PRINTABLE}),s=(?P<salt>[^,]+),i=(?P<iterations>[1-9]\d{{0,6}})(?:,.*)?"
 )
 _CLIENT_FINAL = re.compile(
     rf"(?P<unproved>c=(?P<binding>[^,]+),r=(?P<nonce>{_PRINTABLE})(?:,[a-ln-zA-Z]+={_VALUE})*)"  # `m=` would be one that must be understood

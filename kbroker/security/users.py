@@ -9,9 +9,10 @@ from __future__ import annotations
 import hmac
 import secrets
 from collections.abc import Callable, Mapping
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
 from .jaas import BadJaas, LoginModule, parse_jaas
+from .login import Exchange, Login
 from .scram import (
     ScramCredential,
     ScramMechanism,
@@ -35,19 +36,6 @@ Lookup: TypeAlias = Callable[[str, str | None], str]
 
 class BadUsers(ValueError):
     """Settings of logins that cannot be used; the text names the setting and what to do."""
-
-
-class Exchange(Protocol):
-    """One login by one mechanism: messages of the client, and the answers to them."""
-
-    def answer(self, message: bytes) -> bytes:
-        """The answer to the client's next message. Raises LoginFailed."""
-        ...
-
-    @property
-    def name(self) -> str | None:
-        """Who it is, once that is shown."""
-        ...
 
 
 class Passwords:
@@ -90,6 +78,10 @@ class Users:
             if mechanism in modules
             for name, password in modules[mechanism].users.items()
         }
+
+    def login(self) -> Login:
+        """That of a new connection."""
+        return Login(self)
 
     def exchange(self, mechanism: str) -> Exchange:
         """A new login by one of the `mechanisms`."""

@@ -70,7 +70,7 @@ def test_what_a_command_says_without_what_it_needs(authority: Authority) -> None
         assert "ssl.truststore.location" in untrusting.stderr
         wrong = kbroker("topic", "list", "-b", address, "-X", "security.protocol=TLS")
         assert wrong.returncode == 2
-        assert "there are PLAINTEXT and SSL" in wrong.stderr
+        assert "there are PLAINTEXT, SSL" in wrong.stderr
 
 
 def test_clients_that_have_to_show_a_certificate(authority: Authority) -> None:
@@ -113,10 +113,42 @@ def test_a_start_without_a_certificate_is_refused() -> None:
     assert "listener SSL: TLS needs a certificate: set ssl.keystore.location" in ended.stderr
 
 
-def test_logins_are_refused_until_there_are_some() -> None:
-    ended = refused("--memory", "-o", "listeners=SASL_SSL://127.0.0.1:0")
+LOGIN = (
+    "listeners=SASL_PLAINTEXT://127.0.0.1:0",
+    "sasl.enabled.mechanisms=SCRAM-SHA-256",
+    'sasl.jaas.config=a.ScramLoginModule required user_alice="pencil";',
+)
+
+
+def test_commands_that_log_in() -> None:
+    with secured(*LOGIN) as address:
+        protocol = given("security.protocol=SASL_PLAINTEXT", "sasl.mechanism=SCRAM-SHA-256")
+        alice = 'sasl.jaas.config=a.ScramLoginModule required username="alice" password="%s";'
+        right = kbroker("topic", "create", "t", "-b", address, *protocol, "-X", alice % "pencil")
+        assert right.returncode == 0, right.stderr
+        wrong = kbroker("topic", "list", "-b", address, *protocol, "-X", alice % "pen")
+        assert wrong.returncode == 1
+        assert "does not let alice in" in wrong.stderr
+        healthy = kbroker("health", "--bootstrap", address, *protocol, "-X", alice % "pencil")
+        assert healthy.returncode == 0, healthy.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--nodes", "3"), "nodes do not log in yet; name another one"),
+        (("--seed", "{seed}"), "let the first of `listeners` be one without"),
+    ],
+)
+def test_what_cannot_log_in_is_refused(
+    flags: tuple[str, str], message: str, tmp_path: Path
+) -> None:
+    seed = tmp_path / "seed.ndjson"
+    seed.write_text('{"topic": "orders", "value": "first"}\n')
+    settings = [word for each in LOGIN for word in ("-o", each)]
+    ended = refused("--memory", *settings, *(each.format(seed=seed) for each in flags))
     assert ended.returncode == 3
-    assert "kbroker has no logins yet" in ended.stderr
+    assert message in ended.stderr
 
 
 def test_strict_takes_tls_where_others_reach_it(authority: Authority) -> None:

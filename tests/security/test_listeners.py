@@ -16,6 +16,7 @@ import trio.testing
 
 from kbroker.broker import Broker, open_broker
 from kbroker.client import check_round_trip
+from kbroker.client.credentials import Security
 from kbroker.config import BrokerConfig
 from kbroker.process.listeners import configured_listeners
 from kbroker.protocol.api_keys import ApiKey
@@ -161,19 +162,21 @@ async def test_answers_that_wait(authority: Authority) -> None:
 
 async def test_our_own_client(authority: Authority) -> None:
     async with secured(authority) as broker:
-        metadata = await check_round_trip(*broker.endpoint, tls=authority.context())
+        metadata = await check_round_trip(*broker.endpoint, security=Security(authority.context()))
         assert metadata.cluster_id == broker.node.cluster.id
         with pytest.raises(OSError, match=r"ssl\.truststore\.location names"):
-            await check_round_trip(*broker.endpoint, tls=ssl.create_default_context())
+            await check_round_trip(
+                *broker.endpoint, security=Security(ssl.create_default_context())
+            )
         other = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         other.check_hostname, other.verify_mode = False, ssl.CERT_NONE
-        assert await check_round_trip(*broker.endpoint, tls=other)
+        assert await check_round_trip(*broker.endpoint, security=Security(other))
 
 
 async def test_our_own_client_where_there_is_no_tls(authority: Authority) -> None:
     async with started(first_request_timeout_ms=200) as broker:
         with pytest.raises(OSError, match=r"is it a listener with security\.protocol=SSL"):
-            await check_round_trip(*broker.endpoint, tls=authority.context())
+            await check_round_trip(*broker.endpoint, security=Security(authority.context()))
 
 
 async def test_only_clients_with_a_certificate(

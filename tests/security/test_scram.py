@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.net.sasl.scram import ScramClient
 
+from kbroker.security.errors import LoginFailed
 from kbroker.security.scram import (
     MESSAGE_BYTES_MAX,
-    LoginFailed,
     ScramCredential,
     ScramMechanism,
     ScramServer,
@@ -101,14 +101,14 @@ def test_nonces_are_new_each_time() -> None:
 
 
 def test_a_token_says_that_it_is_one() -> None:
-    asked = []
+    asked: list[ScramUser] = []
     one = ScramServer(SHA_256, asked.append, SECRET)
     one.answer(b"n,,n=token-1,r=x,tokenauth=true")
     assert asked == [ScramUser("token-1", is_token=True)]
 
 
 def test_names_with_signs_of_messages() -> None:
-    asked = []
+    asked: list[ScramUser] = []
     ScramServer(SHA_256, asked.append, SECRET).answer(b"n,a=a=2Cb=3D,n=a=2Cb=3D,r=x")
     assert asked == [ScramUser("a,b=")]
 

@@ -11,6 +11,7 @@ import trio
 from confluent_kafka import Producer
 
 from kbroker.cli.target import Target, run
+from kbroker.client.credentials import OPEN
 from kbroker.client.endpoint import Endpoint
 from kbroker.client.errors import NoSuchPartition, NoSuchTopic
 from kbroker.client.topics import delete_records
@@ -76,7 +77,7 @@ def test_transactions_and_a_start_that_moved(broker: LocalBroker) -> None:
     assert dict(report.partitions[0].absent) == {Reason.CONTROL: 3, Reason.ABORTED: 10}
     assert check_topic(broker.bootstrap_servers, "paid", committed=False).records == 30
 
-    target = Target([Endpoint.parse(broker.bootstrap_servers)], "test")
+    target = Target([Endpoint.parse(broker.bootstrap_servers)], "test", OPEN)
     run(target, lambda cluster: delete_records(cluster, {("paid", 0): 5}))
     moved = check_topic(broker.bootstrap_servers, "paid")
     assert (moved.records, moved.partitions[0].log_start) == (15, 5)

@@ -1,0 +1,27 @@
+"""What a client has to show to brokers that do not trust everybody."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    import ssl
+
+
+class Credentials(NamedTuple):
+    """Who logs in, and by which mechanism."""
+
+    mechanism: str
+    name: str
+    password: str
+
+
+class Security(NamedTuple):
+    """How connections are encrypted, and who logs in; None where neither is asked for."""
+
+    tls: ssl.SSLContext | None = None
+    credentials: Credentials | None = None
+
+
+OPEN = Security()
+"""For brokers that trust everybody."""

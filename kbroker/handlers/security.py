@@ -1,0 +1,68 @@
+"""SaslHandshake, SaslAuthenticate: who is there."""
+
+from __future__ import annotations
+
+import logging
+
+import trio
+
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.security import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
+from kbroker.security.errors import LoginFailed
+
+from .context import Context
+from .registry import handles
+
+logger = logging.getLogger(__name__)
+
+WRONG = (
+    "Authentication failed: the user or the password is wrong, or the mechanism is not spoken well"
+)
+"""The same for every cause: it tells nobody which users there are."""
+
+
+@handles(ApiKey.SASL_HANDSHAKE, versions="0-1")
+def sasl_handshake(ctx: Context, request: SaslHandshakeRequest) -> SaslHandshakeResponse:
+    """Behaviour: begins a login by a mechanism, and tells which ones there are (KIP-43).
+
+    Errors: UNSUPPORTED_SASL_MECHANISM, and the connection ends; ILLEGAL_SASL_STATE where nobody logs
+    in, or who has logged in already.
+    """
+    login = ctx.peer.login
+    if login is None or login.is_done:
+        return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
+    code = login.choose(request.mechanism, raw=ctx.version == 0)
+    return SaslHandshakeResponse(error_code=code, mechanisms=[*login.mechanisms])
+
+
+@handles(ApiKey.SASL_AUTHENTICATE, versions="0-2")
+async def sasl_authenticate(
+    ctx: Context, request: SaslAuthenticateRequest
+) -> SaslAuthenticateResponse:
+    """Behaviour: takes a message of the mechanism that was chosen, and answers it (KIP-152).
+
+    Errors: SASL_AUTHENTICATION_FAILED, some moments later (KIP-306), and the connection ends;
+    ILLEGAL_SASL_STATE where nobody logs in, or who has logged in already.
+    """
+    login = ctx.peer.login
+    if login is None or login.is_done:
+        return SaslAuthenticateResponse(
+            error_code=ErrorCode.ILLEGAL_SASL_STATE,
+            error_message="SaslAuthenticate request received after successful authentication",
+        )
+    try:
+        answer = login.answer(bytes(request.auth_bytes))
+    except LoginFailed:
+        await trio.sleep(ctx.node.config.failed_login_delay_ms / 1000)
+        return SaslAuthenticateResponse(
+            error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=WRONG
+        )
+    if login.is_done:
+        logger.debug("%s has logged in from %s", login.principal, ctx.peer.host)
+    return SaslAuthenticateResponse(auth_bytes=answer)

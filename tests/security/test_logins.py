@@ -1,0 +1,314 @@
+"""Listeners that ask for a login: what is answered before, in and after it."""
+
+from __future__ import annotations
+
+import base64
+import logging
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from kafka.net.sasl.scram import ScramClient
+
+from kbroker.broker import Broker, open_broker
+from kbroker.client.cluster import open_cluster
+from kbroker.client.credentials import Credentials, Security
+from kbroker.client.errors import CannotConnect
+from kbroker.client.security import BadSecurity, security_of
+from kbroker.config import BrokerConfig, ConfigError
+from kbroker.process.listeners import configured_listeners
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode
+
+from ..wire import ConnectionClosed, Wire, batch, connected, create_topic, produce, request
+from .certificates import Authority
+from .clients import encrypted
+
+PLAIN_USERS = (
+    "org.apache.kafka.common.security.plain.PlainLoginModule required "
+    'username="admin" password="hush" user_admin="hush" user_alice="pencil";'
+)
+SCRAM_USERS = (
+    "org.apache.kafka.common.security.scram.ScramLoginModule required "
+    'user_admin="hush" user_alice="pencil";'
+)
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+NO_TOPICS = request(ApiKey.METADATA, topics=[])
+VERSIONS = request(ApiKey.API_VERSIONS)
+
+
+@asynccontextmanager
+async def guarded(*settings: str, protocol: str = "SASL_PLAINTEXT") -> AsyncIterator[Broker]:
+    """A broker whose one listener asks for a login."""
+    prefix = f"listener.name.{protocol.lower()}"
+    own = [
+        f"listeners={protocol}://127.0.0.1:0",
+        f"sasl.enabled.mechanisms={','.join(MECHANISMS)}",
+        f"{prefix}.plain.sasl.jaas.config={PLAIN_USERS}",
+        f"{prefix}.scram-sha-256.sasl.jaas.config={SCRAM_USERS}",
+        f"{prefix}.scram-sha-512.sasl.jaas.config={SCRAM_USERS}",
+        "connection.failed.authentication.delay.ms=50",
+        "first.request.timeout.ms=3600000",
+    ]
+    config = BrokerConfig.load(options=[*own, *settings])
+    assert not [each for each in config.notices if "sasl" in each.text]
+    async with open_broker(config, data_dir=None, listeners=configured_listeners(config)) as broker:
+        yield broker
+        assert broker.node.troubles.unhandled_errors == 0
+
+
+async def handshake(wire: Wire, mechanism: str, version: int = 1) -> Any:
+    ask = request(ApiKey.SASL_HANDSHAKE, mechanism=mechanism)
+    return await wire.ask(ApiKey.SASL_HANDSHAKE, version, ask)
+
+
+async def authenticate(wire: Wire, message: bytes, version: int = 2) -> Any:
+    ask = request(ApiKey.SASL_AUTHENTICATE, auth_bytes=message)
+    return await wire.ask(ApiKey.SASL_AUTHENTICATE, version, ask)
+
+
+async def log_in(wire: Wire, password: str = "pencil") -> None:
+    await handshake(wire, "PLAIN")
+    answer = await authenticate(wire, b"\0alice\0" + password.encode())
+    assert not answer.error_code, answer
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+async def test_our_own_client(mechanism: str) -> None:
+    security = Security(None, Credentials(mechanism, "alice", "pencil"))
+    async with guarded() as broker, open_cluster([broker.endpoint], security=security) as cluster:
+        metadata = await cluster.metadata([])
+        assert metadata.cluster_id == broker.node.cluster.id
+        (connection,) = broker.server.connections
+        login = connection.peer.login
+        assert login is not None
+        assert str(login.principal) == "User:alice"
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize(("name", "password"), [("alice", "pen"), ("mallory", "pencil")])
+async def test_wrong_users_and_passwords(mechanism: str, name: str, password: str) -> None:
+    security = Security(None, Credentials(mechanism, name, password))
+    async with guarded() as broker, open_cluster([broker.endpoint], security=security) as cluster:
+        with pytest.raises(CannotConnect, match=r"does not let .* in: Authentication failed"):
+            await cluster.metadata([])
+
+
+async def test_over_tls(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    own = f"ssl.keystore.location={authority.pem('server')}"
+    async with (
+        guarded(own, protocol="SASL_SSL") as broker,
+        encrypted(broker.endpoint, authority.context()) as wire,
+    ):
+        await log_in(wire)
+        assert (await wire.ask(ApiKey.METADATA, 1, NO_TOPICS)).brokers
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+async def test_every_version_of_authenticate(version: int) -> None:
+    async with guarded() as broker, connected(broker.endpoint) as wire:
+        assert not (await wire.ask(ApiKey.API_VERSIONS, 3, versions())).error_code
+        found = await handshake(wire, "SCRAM-SHA-512")
+        assert (found.error_code, found.mechanisms) == (0, [*MECHANISMS])
+        client = ScramClient("alice", "pencil", "SCRAM-SHA-512")
+        first = await authenticate(wire, client.first_message(), version)
+        client.process_server_first_message(first.auth_bytes)
+        last = await authenticate(wire, client.final_message(), version)
+        client.process_server_final_message(last.auth_bytes)
+        topic = await create_topic(wire, "t")
+        await produce(wire, topic, batch())
+
+
+def versions() -> Any:
+    return request(ApiKey.API_VERSIONS, client_software_name="test", client_software_version="1")
+
+
+async def raw(wire: Wire, message: bytes) -> bytes:
+    """Send a message without a header, as after version 0 of the handshake; the answer."""
+    await wire.stream.send_all(struct.pack(">i", len(message)) + message)
+    with trio.fail_after(5):
+        size = await exactly(wire, 4)
+        return await exactly(wire, struct.unpack(">i", size)[0])
+
+
+async def exactly(wire: Wire, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        more = await wire.stream.receive_some(size - len(data))
+        if not more:
+            raise ConnectionClosed
+        data += more
+    return data
+
+
+async def test_messages_without_headers() -> None:
+    """As old clients send them (KIP-43)."""
+    async with guarded() as broker:
+        async with connected(broker.endpoint) as wire:
+            await handshake(wire, "PLAIN", version=0)
+            assert await raw(wire, b"\0alice\0pencil") == b""
+            assert (await wire.ask(ApiKey.METADATA, 1, NO_TOPICS)).brokers
+        async with connected(broker.endpoint) as wire:
+            await handshake(wire, "SCRAM-SHA-256", version=0)
+            client = ScramClient("alice", "pencil", "SCRAM-SHA-256")
+            client.process_server_first_message(await raw(wire, client.first_message()))
+            client.process_server_final_message(await raw(wire, client.final_message()))
+            assert (await wire.ask(ApiKey.METADATA, 1, NO_TOPICS)).brokers
+        async with connected(broker.endpoint) as wire:
+            await handshake(wire, "PLAIN", version=0)
+            with pytest.raises(ConnectionClosed):
+                await raw(wire, b"\0alice\0pen")
+
+
+async def test_a_failed_login_is_told_and_then_all_is_over() -> None:
+    async with guarded() as broker, connected(broker.endpoint) as wire:
+        await handshake(wire, "PLAIN")
+        began = trio.current_time()
+        answer = await authenticate(wire, b"\0alice\0pen")
+        assert trio.current_time() - began >= 0.05
+        assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+        assert answer.error_message.startswith("Authentication failed")
+        assert await wire.wait_closed() == b""
+
+
+async def test_requests_behind_a_failed_login_are_not_looked_at() -> None:
+    async with guarded() as broker, connected(broker.endpoint) as wire:
+        await handshake(wire, "PLAIN")
+        bad = request(ApiKey.SASL_AUTHENTICATE, auth_bytes=b"\0alice\0pen")
+        good = request(ApiKey.SASL_AUTHENTICATE, auth_bytes=b"\0alice\0pencil")
+        frames = [
+            wire.frame(ApiKey.SASL_AUTHENTICATE, 1, bad),
+            wire.frame(ApiKey.SASL_AUTHENTICATE, 1, good),
+            wire.frame(ApiKey.METADATA, 1, NO_TOPICS),
+        ]
+        await wire.stream.send_all(b"".join(frames))
+        assert (await wire.receive()).error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+        assert await wire.wait_closed() == b""
+
+
+async def test_an_unknown_mechanism() -> None:
+    async with guarded() as broker, connected(broker.endpoint) as wire:
+        answer = await handshake(wire, "GSSAPI")
+        assert answer.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM
+        assert answer.mechanisms == [*MECHANISMS]
+        assert await wire.wait_closed() == b""
+
+
+@pytest.mark.parametrize(
+    "asks",
+    [
+        [(ApiKey.METADATA, 1, NO_TOPICS)],
+        [(ApiKey.API_VERSIONS, 0, VERSIONS), (ApiKey.API_VERSIONS, 0, VERSIONS)],
+        [(ApiKey.SASL_AUTHENTICATE, 1, request(ApiKey.SASL_AUTHENTICATE, auth_bytes=b"x"))],
+        [
+            (ApiKey.SASL_HANDSHAKE, 1, request(ApiKey.SASL_HANDSHAKE, mechanism="PLAIN")),
+            (ApiKey.SASL_HANDSHAKE, 1, request(ApiKey.SASL_HANDSHAKE, mechanism="PLAIN")),
+        ],
+        [
+            (ApiKey.SASL_HANDSHAKE, 1, request(ApiKey.SASL_HANDSHAKE, mechanism="PLAIN")),
+            (ApiKey.METADATA, 1, NO_TOPICS),
+        ],
+    ],
+    ids=["Metadata", "ApiVersions twice", "no handshake", "handshake twice", "amidst"],
+)
+async def test_what_has_no_place_before_a_login(asks: list[tuple[ApiKey, int, Any]]) -> None:
+    """It is closed without an answer, as by Kafka."""
+    async with guarded() as broker, connected(broker.endpoint) as wire:
+        for key, version, message in asks[:-1]:
+            await wire.ask(key, version, message)
+        await wire.send(*asks[-1])
+        assert await wire.wait_closed() == b""
+
+
+async def test_a_second_login_is_refused() -> None:
+    async with guarded() as broker, connected(broker.endpoint) as wire:
+        await log_in(wire)
+        assert (await handshake(wire, "PLAIN")).error_code == ErrorCode.ILLEGAL_SASL_STATE
+        answer = await authenticate(wire, b"\0admin\0hush")
+        assert answer.error_code == ErrorCode.ILLEGAL_SASL_STATE
+        assert await wire.works()
+
+
+async def test_no_login_where_nobody_asks_for_one() -> None:
+    config = BrokerConfig.load(options=["listeners=PLAINTEXT://127.0.0.1:0"])
+    async with (
+        open_broker(config, data_dir=None, listeners=configured_listeners(config)) as broker,
+        connected(broker.endpoint) as wire,
+    ):
+        assert (await handshake(wire, "PLAIN")).error_code == ErrorCode.ILLEGAL_SASL_STATE
+        answer = await authenticate(wire, b"\0alice\0pencil")
+        assert answer.error_code == ErrorCode.ILLEGAL_SASL_STATE
+        assert await wire.works()
+
+
+async def test_large_frames_only_after_the_login() -> None:
+    async with guarded("sasl.server.max.receive.size=1000") as broker:
+        async with connected(broker.endpoint) as wire:
+            await wire.stream.send_all(struct.pack(">i", 1001))
+            assert await wire.wait_closed() == b""
+        async with connected(broker.endpoint) as wire:
+            await log_in(wire)
+            topic = await create_topic(wire, "t")
+            assert not (await produce(wire, topic, batch([bytes(100_000)]))).error_code
+
+
+async def test_who_never_logs_in_is_closed() -> None:
+    async with (
+        guarded("first.request.timeout.ms=300") as broker,
+        connected(broker.endpoint) as wire,
+    ):
+        assert await wire.works()
+        with trio.fail_after(10):
+            assert await wire.wait_closed() == b""
+
+
+async def test_no_secret_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with guarded() as broker:
+        async with connected(broker.endpoint) as wire:
+            await log_in(wire)
+        async with connected(broker.endpoint) as wire:
+            await handshake(wire, "PLAIN")
+            await authenticate(wire, b"\0alice\0wrong-secret")
+    for secret in ("pencil", "hush", "wrong-secret", base64.b64encode(b"pencil").decode()):
+        assert secret not in caplog.text
+    assert "User:alice has logged in" in caplog.text
+    assert "the login has failed: the user or the password is wrong" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["sasl.enabled.mechanisms=GSSAPI"], "there are PLAIN, SCRAM-SHA-256, SCRAM-SHA-512"),
+        (["listeners=SASL_PLAINTEXT://0.0.0.0:0"], "PLAIN sends passwords as they are"),
+        (["sasl.jaas.config=x"], "sasl.jaas.config of PLAIN: it does not begin with a login"),
+        (["sasl.jaas.config=com.mine.Module required;"], "names com.mine.Module; kbroker knows"),
+    ],
+)
+def test_settings_that_cannot_be_used(settings: list[str], message: str) -> None:
+    own = ["listeners=SASL_PLAINTEXT://127.0.0.1:0", "sasl.enabled.mechanisms=PLAIN"]
+    config = BrokerConfig.load(options=[*own, *settings])
+    with pytest.raises(ConfigError, match=message):
+        configured_listeners(config)
+
+
+def test_settings_of_a_client() -> None:
+    given = {
+        "security.protocol": "sasl_plaintext",
+        "sasl.mechanism": "SCRAM-SHA-256",
+        "sasl.jaas.config": 'a.ScramLoginModule required username="alice" password="pencil";',
+    }
+    assert security_of(given) == Security(None, Credentials("SCRAM-SHA-256", "alice", "pencil"))
+    for wrong, message in (
+        ({"security.protocol": "TLS"}, "there are PLAINTEXT, SSL"),
+        ({"sasl.mechanism": "GSSAPI"}, "there are PLAIN"),
+        ({"sasl.jaas.config": ""}, "sasl.jaas.config: it does not begin"),
+        ({"sasl.jaas.config": "a.B required;"}, "username=... and password=... are missing"),
+    ):
+        with pytest.raises(BadSecurity, match=message):
+            security_of({**given, **wrong})

@@ -79,9 +79,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Faults are made by kbroker's test kit: no other broker has them."""
-    is_about_the_kit = collection_path.name == "test_fault_kinds.py"
-    return True if is_about_the_kit and config.getoption("--broker") != "kbroker" else None
+    """Faults are made by kbroker's test kit, and users of SCRAM stand in its settings: no other broker
+    has them."""
+    is_about_kbroker = collection_path.name in ("test_fault_kinds.py", "test_security.py")
+    return True if is_about_kbroker and config.getoption("--broker") != "kbroker" else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

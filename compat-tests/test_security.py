@@ -1,4 +1,4 @@
-"""A listener that speaks TLS, with every client."""
+"""Listeners that speak TLS, and that ask for a login, with every client."""
 
 from __future__ import annotations
 
@@ -10,31 +10,43 @@ from typing import NamedTuple
 
 import pytest
 import trustme
-from harness.brokers import Broker
+from harness.brokers import Broker, free_port
 from harness.clients import ClientProcess, Library, eventually
 from harness.tools import Tools
 from test_kcat import program
+
+MODULES = {
+    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
+    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
+    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
+}
 
 Unique = Callable[[str], str]
 Spawn = Callable[..., ClientProcess]
 
 
+USER, PASSWORD = "alice", "pencil"
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+
+
 class Secured(NamedTuple):
-    """A broker, and the files with which clients reach it."""
+    """A broker, and what clients need to reach it: `address` asks for no login, `guarded` does."""
 
     broker: Broker
+    guarded: str
     trusted: Path
     client: Path
+
+    @property
+    def address(self) -> str:
+        return self.broker.address
 
 
 @pytest.fixture(scope="module")
 def secured(
-    request: pytest.FixtureRequest,
     make_broker: Callable[..., Broker],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Secured]:
-    if request.config.getoption("--broker") != "kbroker":
-        pytest.skip("the other broker's listeners are made with its own tools")
     folder = tmp_path_factory.mktemp("certificates")
     authority = trustme.CA()
     trusted, server, client = (folder / f"{each}.pem" for each in ("ca", "server", "client"))
@@ -42,10 +54,19 @@ def secured(
     for path in (server, client):
         leaf = authority.issue_cert("localhost", "127.0.0.1", common_name=path.stem)
         leaf.private_key_and_cert_chain_pem.write_to_path(str(path))
+    guarded = f"127.0.0.1:{free_port()}"
+    users = f'required user_{USER}="{PASSWORD}";'
     broker = make_broker(
         "secured",
         {
-            "listeners": "SSL://127.0.0.1:0",
+            "listeners": f"SSL://127.0.0.1:0,SASL_SSL://{guarded}",
+            "sasl.enabled.mechanisms": ",".join(MECHANISMS),
+            **{
+                f"listener.name.sasl_ssl.{mechanism.lower()}.sasl.jaas.config": (
+                    f"{MODULES[mechanism]} {users}"
+                )
+                for mechanism in MECHANISMS
+            },
             "ssl.keystore.type": "PEM",
             "ssl.keystore.location": str(server),
             "ssl.truststore.type": "PEM",
@@ -54,10 +75,11 @@ def secured(
         },
     )
     broker.start()
-    yield Secured(broker, trusted, client)
+    yield Secured(broker, guarded, trusted, client)
     broker.kill()
 
 
+@pytest.mark.needs("tls")
 @pytest.mark.everyone
 def test_records_through_a_group(
     client: Library,
@@ -67,7 +89,41 @@ def test_records_through_a_group(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("COMPAT_TRUSTED", str(secured.trusted))
-    worker = spawn(client, secured.broker.address)
+    check(spawn(client, secured.address), client, unique)
+
+
+@pytest.mark.needs("tls")
+@pytest.mark.everyone
+def test_a_login_by_plain(
+    client: Library,
+    secured: Secured,
+    spawn: Spawn,
+    unique: Unique,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COMPAT_TRUSTED", str(secured.trusted))
+    monkeypatch.setenv("COMPAT_LOGIN", f"PLAIN:{USER}:{PASSWORD}")
+    check(spawn(client, secured.guarded), client, unique)
+
+
+@pytest.mark.needs("tls", "scram")
+@pytest.mark.everyone
+@pytest.mark.parametrize("mechanism", MECHANISMS[1:])
+def test_a_login_by_scram(
+    client: Library,
+    mechanism: str,
+    secured: Secured,
+    spawn: Spawn,
+    unique: Unique,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COMPAT_TRUSTED", str(secured.trusted))
+    monkeypatch.setenv("COMPAT_LOGIN", f"{mechanism}:{USER}:{PASSWORD}")
+    check(spawn(client, secured.guarded), client, unique)
+
+
+def check(worker: ClientProcess, client: Library, unique: Unique) -> None:
+    """Write, read, and read as a group."""
     topic, values = unique("topic"), [str(number) * 1000 for number in range(100)]
     worker.admin("create_topic", name=topic)
     worker("produce", topic=topic, records=[{"value": each} for each in values])
@@ -93,7 +149,7 @@ def test_kafkas_own_tools(
         f"ssl.keystore.type=PEM\nssl.keystore.location={secured.client}\n"
     )
     topic = unique("topic")
-    there = ("--bootstrap-server", secured.broker.address, "--command-config", str(settings))
+    there = ("--bootstrap-server", secured.address, "--command-config", str(settings))
     made = tools.run("kafka-topics", *there, "--create", "--topic", topic)
     assert made.status == 0, made
     written = tools.run(
@@ -108,6 +164,27 @@ def test_kafkas_own_tools(
     assert read.stdout.split() == ["one", "two", "three"], read
 
 
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_kafkas_own_tools_log_in(
+    secured: Secured, tools: Tools, unique: Unique, tmp_path: Path, mechanism: str
+) -> None:
+    settings = tmp_path / "client.properties"
+    text = (
+        f"security.protocol=SASL_SSL\nsasl.mechanism={mechanism}\n"
+        f"ssl.truststore.type=PEM\nssl.truststore.location={secured.trusted}\n"
+        f'sasl.jaas.config={MODULES[mechanism]} required username="{USER}" password="%s";\n'
+    )
+    settings.write_text(text % PASSWORD)
+    topic = unique("topic")
+    there = ("--bootstrap-server", secured.guarded, "--command-config", str(settings))
+    made = tools.run("kafka-topics", *there, "--create", "--topic", topic)
+    assert made.status == 0, made
+    settings.write_text(text % "pen")
+    refused = tools.run("kafka-topics", *there, "--list")
+    assert refused.status == 1, refused
+    assert "SaslAuthenticationException: Authentication failed" in refused.stdout + refused.stderr
+
+
 def test_javas_perf_tools_at_full_speed(
     secured: Secured, tools: Tools, unique: Unique, tmp_path: Path
 ) -> None:
@@ -120,13 +197,13 @@ def test_javas_perf_tools_at_full_speed(
     sent = tools.run(
         "kafka-producer-perf-test",
         *("--topic", topic, "--num-records", count, "--record-size", "1000", "--throughput", "-1"),
-        *("--bootstrap-server", secured.broker.address, "--command-config", str(settings)),
+        *("--bootstrap-server", secured.address, "--command-config", str(settings)),
     )
     assert f"{count} records sent" in sent.stdout, sent
     read = tools.run(
         "kafka-consumer-perf-test",
         *("--topic", topic, "--num-records", count, "--timeout", "30000", "--hide-header"),
-        *("--bootstrap-server", secured.broker.address, "--command-config", str(settings)),
+        *("--bootstrap-server", secured.address, "--command-config", str(settings)),
     )
     assert float(read.stdout.strip().splitlines()[-1].split(",")[4]) >= float(count), read
 
@@ -134,7 +211,7 @@ def test_javas_perf_tools_at_full_speed(
 def test_kcat(secured: Secured, unique: Unique) -> None:
     topic = unique("topic")
     options = ["-X", "security.protocol=ssl", "-X", f"ssl.ca.location={secured.trusted}"]
-    command = [program(), "-b", secured.broker.address, *options]
+    command = [program(), "-b", secured.address, *options]
     subprocess.run([*command, "-P", "-t", topic], input=b"hello\n", check=True, timeout=30)
     read = subprocess.run(
         [*command, "-C", "-t", topic, "-e", "-q"], capture_output=True, check=True, timeout=30
@@ -144,7 +221,7 @@ def test_kcat(secured: Secured, unique: Unique) -> None:
 
 def test_a_client_that_trusts_somebody_else(secured: Secured, unique: Unique) -> None:
     """It is the client that refuses, and the broker goes on."""
-    host, _, port = secured.broker.address.rpartition(":")
+    host, _, port = secured.address.rpartition(":")
     with pytest.raises(ssl.SSLCertVerificationError):
         ssl.get_server_certificate((host, int(port)), ca_certs=str(_stranger(secured)))
 

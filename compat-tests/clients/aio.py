@@ -20,7 +20,7 @@ from aiokafka.admin import (
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
-from base import TRUSTED, Client, Consumer, OnChange, Row, Transactional, heartbeat_ms
+from base import LOGIN, TRUSTED, Client, Consumer, OnChange, Row, Transactional, heartbeat_ms
 
 CALL_SECONDS = 60.0
 SECURITY: dict[str, Any] = (
@@ -28,6 +28,9 @@ SECURITY: dict[str, Any] = (
     if TRUSTED
     else {}
 )
+if len(LOGIN) == 3:
+    names = ("sasl_mechanism", "sasl_plain_username", "sasl_plain_password")
+    SECURITY |= {"security_protocol": "SASL_SSL", **dict(zip(names, LOGIN, strict=True))}
 
 
 class Loop:

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 TRUSTED = os.environ.get("COMPAT_TRUSTED")
 """File of the certificates that are trusted, as PEM; without it clients speak no TLS."""
+LOGIN = os.environ.get("COMPAT_LOGIN", "").split(":")
+"""Mechanism, user and password of who logs in, over TLS; without it nobody does."""
 OnChange = Callable[[str, list[list[Any]]], None]
 """Called with "assigned" or "revoked" and the partitions as [topic, number] pairs."""
 

@@ -7,7 +7,7 @@ import time
 from functools import cached_property
 from typing import Any
 
-from base import TRUSTED, Client, Consumer, OnChange, Row, Transactional, heartbeat_ms
+from base import LOGIN, TRUSTED, Client, Consumer, OnChange, Row, Transactional, heartbeat_ms
 from confluent_kafka import (
     TIMESTAMP_NOT_AVAILABLE,
     ConsumerGroupTopicPartitions,
@@ -27,7 +27,12 @@ from confluent_kafka.admin import (
 )
 
 CALL_SECONDS = 30.0
-SECURITY = {"security.protocol": "SSL", "ssl.ca.location": TRUSTED} if TRUSTED else {}
+SECURITY: dict[str, Any] = (
+    {"security.protocol": "SSL", "ssl.ca.location": TRUSTED} if TRUSTED else {}
+)
+if len(LOGIN) == 3:
+    names = ("sasl.mechanism", "sasl.username", "sasl.password")
+    SECURITY |= {"security.protocol": "SASL_SSL", **dict(zip(names, LOGIN, strict=True))}
 EARLIEST, LATEST = -2, -1
 
 

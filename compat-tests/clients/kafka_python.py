@@ -8,16 +8,17 @@ from typing import Any
 
 import kafka
 import kafka.admin
-from base import TRUSTED, Client, Consumer, OnChange, Row, Transactional, heartbeat_ms
+from base import LOGIN, TRUSTED, Client, Consumer, OnChange, Row, Transactional, heartbeat_ms
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from kafka.structs import OffsetAndMetadata
 
 SEND_SECONDS = 30.0
-SECURITY: dict[str, Any] = (
-    {"security_protocol": "SSL", "ssl_cafile": TRUSTED} if TRUSTED else {}
-)
+SECURITY: dict[str, Any] = {"security_protocol": "SSL", "ssl_cafile": TRUSTED} if TRUSTED else {}
+if len(LOGIN) == 3:
+    names = ("sasl_mechanism", "sasl_plain_username", "sasl_plain_password")
+    SECURITY |= {"security_protocol": "SASL_SSL", **dict(zip(names, LOGIN, strict=True))}
 MODERN = not kafka.__version__.startswith("2.0")
 
 

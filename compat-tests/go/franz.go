@@ -10,6 +10,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sasl/plain"
+	"github.com/twmb/franz-go/pkg/sasl/scram"
 )
 
 // franz is github.com/twmb/franz-go with its admin package kadm.
@@ -20,7 +22,7 @@ type franz struct {
 
 func newFranz(bootstrap string) client {
 	fresh := kgo.MetadataMinAge(10 * time.Millisecond)
-	plain, err := kgo.NewClient(kgo.SeedBrokers(bootstrap), secured(), fresh)
+	plain, err := kgo.NewClient(kgo.SeedBrokers(bootstrap), secured(), loggingIn(), fresh)
 	if err != nil {
 		panic(err)
 	}
@@ -29,6 +31,19 @@ func newFranz(bootstrap string) client {
 
 func secured() kgo.Opt {
 	return kgo.DialTLSConfig(trusting())
+}
+
+func loggingIn() kgo.Opt {
+	mechanism, user, password := credentials()
+	switch mechanism {
+	case "PLAIN":
+		return kgo.SASL(plain.Auth{User: user, Pass: password}.AsMechanism())
+	case "SCRAM-SHA-256":
+		return kgo.SASL(scram.Auth{User: user, Pass: password}.AsSha256Mechanism())
+	case "SCRAM-SHA-512":
+		return kgo.SASL(scram.Auth{User: user, Pass: password}.AsSha512Mechanism())
+	}
+	return kgo.SASL()
 }
 
 func (f *franz) errorCode(err error) *int {
@@ -83,6 +98,7 @@ func (f *franz) producerOptions(o produceOptions) ([]kgo.Opt, error) {
 	options := []kgo.Opt{
 		kgo.SeedBrokers(f.bootstrap),
 		secured(),
+		loggingIn(),
 		kgo.DefaultProduceTopic(o.Topic),
 		kgo.ProducerBatchCompression(codec),
 		kgo.ProducerBatchMaxBytes(64 << 20),
@@ -132,6 +148,7 @@ func (f *franz) read(o readOptions, deadline time.Time, more func(...row) bool) 
 	options := []kgo.Opt{
 		kgo.SeedBrokers(f.bootstrap),
 		secured(),
+		loggingIn(),
 		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{o.Topic: starts}),
 		kgo.FetchMaxWait(time.Duration(o.FetchWaitMs) * time.Millisecond),
 		kgo.FetchMaxPartitionBytes(o.PartitionBytes),
@@ -257,6 +274,7 @@ func (f *franz) join(o joinOptions) (member, error) {
 	options := []kgo.Opt{
 		kgo.SeedBrokers(f.bootstrap),
 		secured(),
+		loggingIn(),
 		kgo.ConsumerGroup(o.Group),
 		kgo.Balancers(balancers[o.Strategy]),
 		kgo.SessionTimeout(o.session()),
@@ -543,6 +561,7 @@ func (f *franz) transactional(identity string, timeout time.Duration) (transacti
 	client, err := kgo.NewClient(
 		kgo.SeedBrokers(f.bootstrap),
 		secured(),
+		loggingIn(),
 		kgo.TransactionalID(identity),
 		kgo.TransactionTimeout(timeout),
 		kgo.RecordPartitioner(kgo.ManualPartitioner()),
@@ -589,6 +608,7 @@ func (f *franz) transform(o transformOptions) error {
 	session, err := kgo.NewGroupTransactSession(
 		kgo.SeedBrokers(f.bootstrap),
 		secured(),
+		loggingIn(),
 		kgo.TransactionalID(o.Identity),
 		kgo.TransactionTimeout(transformTimeout),
 		kgo.ConsumerGroup(o.Group),

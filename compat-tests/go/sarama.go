@@ -40,6 +40,10 @@ func saramaConfig(version string) (*sarama.Config, error) {
 	config.Metadata.AllowAutoTopicCreation = false
 	config.Net.TLS.Config = trusting()
 	config.Net.TLS.Enable = config.Net.TLS.Config != nil
+	if mechanism, user, password := credentials(); mechanism == "PLAIN" {
+		config.Net.SASL.Enable = true
+		config.Net.SASL.User, config.Net.SASL.Password = user, password
+	}
 	if version == "" {
 		return config, nil
 	}

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/segmentio/kafka-go"
+	"github.com/segmentio/kafka-go/sasl"
+	"github.com/segmentio/kafka-go/sasl/plain"
 )
 
 // segmentio is github.com/segmentio/kafka-go: its Writer, Reader, ConsumerGroup and Client.
@@ -22,12 +24,20 @@ func newSegmentio(bootstrap string) client {
 	return &segmentio{bootstrap, &kafka.Client{
 		Addr:      kafka.TCP(bootstrap),
 		Timeout:   callSeconds,
-		Transport: &kafka.Transport{MetadataTTL: 250 * time.Millisecond, TLS: trusting()},
+		Transport: &kafka.Transport{MetadataTTL: 250 * time.Millisecond, TLS: trusting(), SASL: mechanism()},
 	}}
 }
 
+func mechanism() sasl.Mechanism {
+	name, user, password := credentials()
+	if name != "PLAIN" {
+		return nil
+	}
+	return plain.Mechanism{Username: user, Password: password}
+}
+
 func dialer() *kafka.Dialer {
-	return &kafka.Dialer{Timeout: callSeconds, DualStack: true, TLS: trusting()}
+	return &kafka.Dialer{Timeout: callSeconds, DualStack: true, TLS: trusting(), SASLMechanism: mechanism()}
 }
 
 func (s *segmentio) errorCode(err error) *int {

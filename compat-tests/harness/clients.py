@@ -54,6 +54,10 @@ class Library:
     idempotent: bool = True
     asks_again: bool = True
     """Asks again when the answer to its question for a producer id is lost."""
+    tls: bool = True
+    """Its adapter speaks TLS."""
+    scram: bool = True
+    """Logs in by SCRAM without another library."""
     transactional: bool = True
     fences: bool = True
     """Takes over a transactional id that is known to the broker."""
@@ -145,6 +149,7 @@ _OTHER_CLIENTS = (
     Library(
         "sarama",
         ("go",),
+        scram=False,
         scripts=False,
         stays=False,
         patterns=False,
@@ -154,6 +159,7 @@ _OTHER_CLIENTS = (
     Library(
         "kafka-go",
         ("go",),
+        scram=False,
         scripts=False,
         describes_strategy=False,
         reads_empty=False,
@@ -205,6 +211,8 @@ _OTHER_CLIENTS = (
     Library(
         "rskafka",
         ("rust",),
+        tls=False,
+        scram=False,
         by_soak=True,
         scripts=False,
         headers="map",

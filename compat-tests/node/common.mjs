@@ -6,6 +6,12 @@ import { readFileSync } from 'node:fs'
 export const trusting = () =>
   process.env.COMPAT_TRUSTED && { ca: [readFileSync(process.env.COMPAT_TRUSTED, 'utf8')] }
 
+// Who logs in: mechanism, user and password of COMPAT_LOGIN; nothing for nobody.
+export function credentials() {
+  const [mechanism, username, password] = (process.env.COMPAT_LOGIN ?? '').split(':')
+  return password && { mechanism, username, password }
+}
+
 export const encode = (text) =>
   text === null || text === undefined ? null : Buffer.from(text, 'latin1')
 const decode = (raw) =>

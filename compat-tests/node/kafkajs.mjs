@@ -5,7 +5,7 @@ import { zstdCompressSync, zstdDecompressSync } from 'node:zlib'
 import kafkajs from 'kafkajs'
 import snappy from 'kafkajs-snappy'
 import lz4 from 'lz4-napi'
-import { Collector, Inbox, encode, toRow, trusting } from './common.mjs'
+import { Collector, credentials, encode, Inbox, toRow, trusting } from './common.mjs'
 
 const { CompressionCodecs, CompressionTypes, ConfigResourceTypes, Kafka, logLevel, Partitioners } =
   kafkajs
@@ -278,6 +278,7 @@ function client(bootstrap) {
     clientId: 'kafkajs',
     brokers: [bootstrap],
     ssl: trusting(),
+    sasl: credentials(),
     logLevel: logLevel.WARN,
   })
 }

@@ -10,7 +10,7 @@ import {
   IncrementalAlterConfigOperationTypes,
   Producer,
 } from '@platformatic/kafka'
-import { Collector, Inbox, encode, toRow, trusting } from './common.mjs'
+import { Collector, credentials, encode, Inbox, toRow, trusting } from './common.mjs'
 
 const POSITIONS = { earliest: -2n, latest: -1n }
 const STRATEGIES = { roundrobin: 'roundrobin', cooperative: 'cooperative-sticky' }
@@ -20,7 +20,7 @@ const rowOf = (message) => toRow(message.topic, message.partition, message, mess
 
 class Platformatic {
   constructor(bootstrap) {
-    this.base = { clientId: 'platformatic', bootstrapBrokers: [bootstrap], tls: trusting() }
+    this.base = { clientId: 'platformatic', bootstrapBrokers: [bootstrap], tls: trusting(), sasl: credentials() }
     this.cluster = new Admin(this.base)
     this.admin = calls(this)
   }

@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"os"
+	"strings"
 )
 
 // trusting is how clients speak TLS: it trusts the certificates of the PEM file that COMPAT_TRUSTED
@@ -22,4 +23,13 @@ func trusting() *tls.Config {
 		panic(path + " has no certificates")
 	}
 	return &tls.Config{RootCAs: roots}
+}
+
+// credentials are who logs in: mechanism, user and password of COMPAT_LOGIN; empty for nobody.
+func credentials() (mechanism, user, password string) {
+	parts := strings.Split(os.Getenv("COMPAT_LOGIN"), ":")
+	if len(parts) != 3 {
+		return "", "", ""
+	}
+	return parts[0], parts[1], parts[2]
 }

@@ -31,6 +31,8 @@ def api_versions(ctx: Context, request: ApiVersionsRequest) -> ApiVersionsRespon
         if not all(_SOFTWARE.fullmatch(name) for name in names):
             return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
         ctx.peer.software = "/".join(names)
+    if ctx.peer.login is not None:
+        ctx.peer.login.knows_versions = True
     cluster = ctx.node.cluster
     return ApiVersionsResponse(
         api_keys=[_row(api) for api in ctx.apis.values()],

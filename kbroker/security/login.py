@@ -49,7 +49,8 @@ class Login:
     def __init__(self, users: Mechanisms) -> None:
         self._users = users
         self._exchange: Exchange | None = None
-        self._has_asked_versions = False
+        self.knows_versions = False
+        """ApiVersions was answered, and not by telling which of its versions there are (KIP-511)."""
         self.takes_raw_messages = False
         """Whether the next frame is a message of the mechanism as it is, not a request."""
         self.principal = ANONYMOUS
@@ -64,9 +65,7 @@ class Login:
         if self.failure:
             return False
         if key == ApiKey.API_VERSIONS:
-            is_first = not self._has_asked_versions and self._exchange is None
-            self._has_asked_versions = True
-            return is_first
+            return not self.knows_versions and self._exchange is None
         return key == (
             ApiKey.SASL_HANDSHAKE if self._exchange is None else ApiKey.SASL_AUTHENTICATE
         )

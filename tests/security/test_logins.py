@@ -225,6 +225,18 @@ async def test_what_has_no_place_before_a_login(asks: list[tuple[ApiKey, int, An
         assert await wire.wait_closed() == b""
 
 
+async def test_versions_are_asked_again_after_one_that_is_not_served() -> None:
+    """As newer clients do (KIP-511)."""
+    async with guarded() as broker, connected(broker.endpoint) as wire:
+        await wire.stream.send_all(struct.pack(">ihhih", 10, ApiKey.API_VERSIONS, 50, 7, -1))
+        size = struct.unpack(">i", await exactly(wire, 4))[0]
+        answer = await exactly(wire, size)
+        assert struct.unpack_from(">ih", answer) == (7, ErrorCode.UNSUPPORTED_VERSION)
+        assert not (await wire.ask(ApiKey.API_VERSIONS, 3, versions())).error_code
+        await log_in(wire)
+        assert await wire.works()
+
+
 async def test_a_second_login_is_refused() -> None:
     async with guarded() as broker, connected(broker.endpoint) as wire:
         await log_in(wire)

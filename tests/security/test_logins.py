@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import base64
 import logging
+import random
 import struct
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -324,3 +325,33 @@ def test_settings_of_a_client() -> None:
     ):
         with pytest.raises(BadSecurity, match=message):
             security_of({**given, **wrong})
+
+
+@pytest.mark.slow
+async def test_mutated_frames_before_and_in_a_login() -> None:
+    """No unhandled error, and nobody comes in by them (`guarded` looks)."""
+    chance = random.Random(11)
+    hello = request(ApiKey.SASL_HANDSHAKE, mechanism="SCRAM-SHA-256")
+    first = request(ApiKey.SASL_AUTHENTICATE, auth_bytes=b"n,,n=alice,r=abc")
+    async with guarded("connection.failed.authentication.delay.ms=0") as broker:
+        for number in range(1500):
+            async with connected(broker.endpoint) as wire:
+                frames = bytearray(
+                    wire.frame(ApiKey.API_VERSIONS, 3, versions())
+                    + wire.frame(ApiKey.SASL_HANDSHAKE, number % 2, hello)
+                    + wire.frame(ApiKey.SASL_AUTHENTICATE, number % 3, first)
+                    + wire.frame(ApiKey.METADATA, 2, NO_TOPICS)
+                )
+                for _ in range(chance.randint(1, 8)):
+                    frames[chance.randrange(len(frames))] = chance.randrange(256)
+                await wire.stream.send_all(bytes(frames))
+                await wire.stream.send_eof()
+                answers = b""
+                with trio.fail_after(5), suppress(trio.BrokenResourceError):
+                    while more := await wire.stream.receive_some(65536):
+                        answers += more
+                assert broker.node.cluster.id.encode() not in answers
+        async with connected(broker.endpoint) as wire:
+            await log_in(wire)
+            told = await wire.ask(ApiKey.METADATA, 2, NO_TOPICS)
+            assert told.cluster_id == broker.node.cluster.id

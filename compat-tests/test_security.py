@@ -10,6 +10,12 @@ from typing import NamedTuple
 
 import pytest
 import trustme
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
 from harness.brokers import Broker, free_port
 from harness.clients import ClientProcess, Library, eventually
 from harness.tools import Tools
@@ -53,7 +59,8 @@ def secured(
     authority.cert_pem.write_to_path(str(trusted))
     for path in (server, client):
         leaf = authority.issue_cert("localhost", "127.0.0.1", common_name=path.stem)
-        leaf.private_key_and_cert_chain_pem.write_to_path(str(path))
+        chain = b"".join(each.bytes() for each in leaf.cert_chain_pems)
+        path.write_bytes(_as_java_reads_it(leaf.private_key_pem.bytes()) + chain)
     guarded = f"127.0.0.1:{free_port()}"
     users = f'required user_{USER}="{PASSWORD}";'
     broker = make_broker(
@@ -77,6 +84,13 @@ def secured(
     broker.start()
     yield Secured(broker, guarded, trusted, client)
     broker.kill()
+
+
+def _as_java_reads_it(key: bytes) -> bytes:
+    """A private key as PKCS#8, the only form of PEM that Java knows."""
+    return load_pem_private_key(key, None).private_bytes(
+        Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
+    )
 
 
 @pytest.mark.needs("tls")

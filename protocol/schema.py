@@ -66,18 +66,25 @@ MISSING: Any = _Missing()
 
 
 class Wire:
-    """What `wire` wrote on a field: where it travels, and its default."""
+    """What `wire` wrote on a field: where it travels, its default, and who may see it."""
 
-    __slots__ = ("default", "nullable_since", "since", "tag", "until")
+    __slots__ = ("default", "nullable_since", "secret", "since", "tag", "until")
 
     def __init__(
-        self, since: int, until: int, nullable_since: int | None, tag: int | None, default: Any
+        self,
+        since: int,
+        until: int,
+        nullable_since: int | None,
+        tag: int | None,
+        default: Any,
+        secret: bool,
     ) -> None:
         self.since = since
         self.until = until
         self.nullable_since = nullable_since
         self.tag = tag
         self.default = default
+        self.secret = secret
 
 
 def wire(
@@ -87,6 +94,7 @@ def wire(
     nullable_since: int | None = None,
     tag: int | None = None,
     default: Any = MISSING,
+    secret: bool = False,
 ) -> Any:
     """Say how a field travels.
 
@@ -100,8 +108,9 @@ def wire(
         default. A tagged struct of type ``X | None`` is simply absent when None.
       default: Value when the constructor does not name the field; without it the zero value of
         the type (None where the type allows it, and a new list for an array).
+      secret: The value is for nobody else's eyes: logs do not have it.
     """
-    return Wire(since, until, nullable_since, tag, default)
+    return Wire(since, until, nullable_since, tag, default, secret)
 
 
 class Field(typing.NamedTuple):
@@ -184,8 +193,15 @@ class Struct:
         return all(getattr(self, name) == getattr(other, name) for name in self.DEFAULTS)
 
     def __repr__(self) -> str:
-        values = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.DEFAULTS)
+        values = ", ".join(
+            f"{name}=..." if _is_secret(given) else f"{name}={getattr(self, name)!r}"
+            for name, given in self.DEFAULTS.items()
+        )
         return f"{type(self).__qualname__}({values})"
+
+
+def _is_secret(given: Any) -> bool:
+    return isinstance(given, Wire) and given.secret
 
 
 class Message(Struct):
@@ -271,7 +287,7 @@ def _resolve(cls: type[Struct]) -> tuple[Field, ...]:
 
 
 def _field(name: str, hint: Any, given: Any) -> Field:
-    spec = given if isinstance(given, Wire) else Wire(0, NEWEST, None, None, given)
+    spec = given if isinstance(given, Wire) else Wire(0, NEWEST, None, None, given, False)
     optional = False
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
         arms = [arm for arm in typing.get_args(hint) if arm is not types.NoneType]

@@ -39,7 +39,7 @@ from kbroker.partitions.flusher import Flusher
 from kbroker.runtime.changes import Changes
 from kbroker.runtime.clock import Clock
 from kbroker.runtime.log_output import logged_as
-from kbroker.security.stores import BadStore
+from kbroker.security.errors import BadSettings
 from kbroker.storage.errors import StorageError
 from kbroker.storage.folders import LogFolders
 
@@ -253,6 +253,7 @@ class LocalNode:
             shared.clock,
             in_memory=shared.in_memory,
             dial=self._dial(config),
+            gates=[each.gate for each in self.listeners if each.gate is not None],
         )
         self.server = Server(
             self.node, shared.apis, self._bound, shared.connection_class, nodes=shared.nodes
@@ -266,14 +267,16 @@ class LocalNode:
         plain = self._shared.links.dialer(self.id)
         name = config.inter_broker_listener_name
         listener = next((each for each in self.listeners if each.name == name), self.listeners[0])
-        certificates = listener.certificates
-        if certificates is None:
+        gate = listener.gate
+        if gate is None or gate.certificates is None:
             return plain
 
         async def dial(endpoint: Endpoint) -> trio.abc.Stream:
+            certificates = gate.certificates
+            assert certificates is not None  # it stays a listener with TLS
             try:
                 tls = certificates.to_others()
-            except BadStore as error:
+            except BadSettings as error:
                 raise OSError(str(error)) from None
             return await encrypted(await plain(endpoint), endpoint, tls)
 
@@ -459,7 +462,15 @@ class NodeMaker:
             listeners = [_behind(each, distance) for each in self._listeners]
         if nodes > 1 or node_id != config.node_id or rack is not None:
             config = config.of_node(node_id, nodes, rack=rack)
-        return LocalNode(config, listeners, self._shared)
+        own = [_with_own_gate(each, config) for each in listeners]
+        return LocalNode(config, own, self._shared)
+
+
+def _with_own_gate(listener: Listener, config: BrokerConfig) -> Listener:
+    """The same listener with a gate that obeys the settings of its node alone. Raises ConfigError."""
+    return (
+        listener if listener.gate is None else replace(listener, gate=listener.gate.of_node(config))
+    )
 
 
 def _behind(listener: Listener, distance: int) -> Listener:

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.security import SaslAuthenticateRequest, SaslHandshakeRequest
-from kbroker.security.errors import LoginFailed
+from kbroker.security.errors import BadSettings, LoginFailed
 from kbroker.security.jaas import BadJaas, parse_jaas
 from kbroker.security.protocols import SecurityProtocol
 from kbroker.security.scram import ScramClient, ScramMechanism
-from kbroker.security.stores import BadStore
 from kbroker.security.tls import client_context
 from kbroker.security.users import PLAIN, SERVED
 
@@ -40,7 +39,7 @@ def security_of(settings: Mapping[str, str]) -> Security:
     if protocol.is_encrypted:
         try:
             tls = client_context(lambda name: given.get(name, ""))
-        except BadStore as error:
+        except BadSettings as error:
             raise BadSecurity(str(error)) from None
     return Security(tls, _credentials(given) if protocol.has_login else None)
 

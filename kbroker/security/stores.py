@@ -8,10 +8,14 @@ format is refused, with the command that converts it.
 
 from __future__ import annotations
 
+import os
 import secrets
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from .errors import BadSettings
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.serialization.pkcs12 import PKCS12KeyAndCertificates
@@ -21,11 +25,8 @@ Lookup: TypeAlias = Callable[[str], str]
 
 _JKS, _JCEKS = b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce"
 _PEM = b"-----BEGIN "
-_FILE_BYTES_MAX = 16 * 1024 * 1024
-
-
-class BadStore(ValueError):
-    """A key store or trust store that cannot be used; the text names the setting and what to do."""
+_NO_WAIT = getattr(os, "O_NONBLOCK", 0)
+_FILE_BYTES_MAX = 1024 * 1024
 
 
 class Identity(NamedTuple):
@@ -36,17 +37,17 @@ class Identity(NamedTuple):
 
 
 def read_identity(setting: Lookup) -> Identity | None:
-    """The own key and certificates of ``ssl.keystore.*``; None when none are set. Raises BadStore."""
+    """The own key and certificates of ``ssl.keystore.*``; None when none are set. Raises BadSettings."""
     chain, key = setting("ssl.keystore.certificate.chain"), setting("ssl.keystore.key")
     location = setting("ssl.keystore.location")
     if chain or key:
         if location:
-            raise BadStore(
+            raise BadSettings(
                 "ssl.keystore.location and ssl.keystore.key are two key stores: leave one of them out"
             )
         if not (chain and key):
             missing = "ssl.keystore.key" if chain else "ssl.keystore.certificate.chain"
-            raise BadStore(f"{missing} is missing: a key and its certificates belong together")
+            raise BadSettings(f"{missing} is missing: a key and its certificates belong together")
         return Identity(f"{key}\n{chain}\n".encode(), setting("ssl.key.password"))
     if not location:
         return None
@@ -57,10 +58,10 @@ def read_identity(setting: Lookup) -> Identity | None:
 
 
 def read_trusted(setting: Lookup) -> str:
-    """The certificates of ``ssl.truststore.*`` as PEM; empty when none are set. Raises BadStore."""
+    """The certificates of ``ssl.truststore.*`` as PEM; empty when none are set. Raises BadSettings."""
     text, location = setting("ssl.truststore.certificates"), setting("ssl.truststore.location")
     if text and location:
-        raise BadStore(
+        raise BadSettings(
             "ssl.truststore.location and ssl.truststore.certificates are two trust stores: leave one "
             "of them out"
         )
@@ -75,7 +76,7 @@ def read_trusted(setting: Lookup) -> str:
     found = [store.cert, *store.additional_certs]
     pem = b"".join(each.certificate.public_bytes(Encoding.PEM) for each in found if each)
     if not pem:
-        raise BadStore(f"ssl.truststore.location: {location} has no certificates")
+        raise BadSettings(f"ssl.truststore.location: {location} has no certificates")
     return pem.decode()
 
 
@@ -87,12 +88,15 @@ def files_of(setting: Lookup) -> list[Path]:
 
 def _read(name: str, location: str) -> bytes:
     try:
-        with Path(location).open("rb") as file:
+        # A client may name it (KIP-226): what is no file must not be waited for.
+        with open(os.open(location, os.O_RDONLY | _NO_WAIT), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise BadSettings(f"{name}: {location} is no file")
             data = file.read(_FILE_BYTES_MAX + 1)
     except OSError as error:
-        raise BadStore(f"{name}: {location} cannot be read: {error.strerror or error}") from None
+        raise BadSettings(f"{name}: {location} cannot be read: {error.strerror or error}") from None
     if len(data) > _FILE_BYTES_MAX:
-        raise BadStore(f"{name}: {location} is larger than any key store")
+        raise BadSettings(f"{name}: {location} is larger than any key store")
     return data
 
 
@@ -100,7 +104,7 @@ def _unpacked(kind: str, location: str, data: bytes, password: str) -> Identity:
     """What a PKCS#12 file has, as PEM whose key only this process can read."""
     store = _open(kind, location, data, password)
     if store.key is None or store.cert is None:
-        raise BadStore(f"{kind}.location: {location} has no private key with its certificate")
+        raise BadSettings(f"{kind}.location: {location} has no private key with its certificate")
     from cryptography.hazmat.primitives import serialization
 
     own_password = secrets.token_hex(16)
@@ -116,7 +120,7 @@ def _unpacked(kind: str, location: str, data: bytes, password: str) -> Identity:
 
 def _open(kind: str, location: str, data: bytes, password: str) -> PKCS12KeyAndCertificates:
     if data.startswith((_JKS, _JCEKS)):
-        raise BadStore(
+        raise BadSettings(
             f"{kind}.location: {location} is in Java's own format; convert it with keytool "
             f"-importkeystore -srckeystore {location} -destkeystore {Path(location).stem}.p12 "
             "-deststoretype PKCS12, and name the new file"
@@ -124,13 +128,13 @@ def _open(kind: str, location: str, data: bytes, password: str) -> PKCS12KeyAndC
     try:
         from cryptography.hazmat.primitives.serialization.pkcs12 import load_pkcs12
     except ModuleNotFoundError:
-        raise BadStore(
+        raise BadSettings(
             f"{kind}.location: {location} is no PEM file, and other ones need more: pip install "
             "'kbroker[tls]'"
         ) from None
     try:
         return load_pkcs12(data, password.encode() if password else None)
     except ValueError:
-        raise BadStore(
+        raise BadSettings(
             f"{kind}.location: {location} is neither PEM nor PKCS#12, or {kind}.password is wrong"
         ) from None

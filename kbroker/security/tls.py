@@ -8,10 +8,24 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from .stores import BadStore, Identity, Lookup, files_of, read_identity, read_trusted
+from .errors import BadSettings
+from .stores import Identity, Lookup, files_of, read_identity, read_trusted
 
 logger = logging.getLogger(__name__)
 
+_SETTINGS = (
+    "ssl.client.auth",
+    "ssl.enabled.protocols",
+    "ssl.endpoint.identification.algorithm",
+    "ssl.key.password",
+    "ssl.keystore.certificate.chain",
+    "ssl.keystore.key",
+    "ssl.keystore.location",
+    "ssl.keystore.password",
+    "ssl.truststore.certificates",
+    "ssl.truststore.location",
+    "ssl.truststore.password",
+)
 CHECK_SECONDS = 1.0
 """How often it is looked whether files have changed, when clients come."""
 _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
@@ -26,11 +40,11 @@ def server_context(setting: Lookup) -> ssl.SSLContext:
     """What a listener shows to its clients, and asks of them.
 
     Settings: ``ssl.keystore.*``, ``ssl.truststore.*``, ``ssl.key.password``, ``ssl.client.auth``,
-    ``ssl.enabled.protocols``, as Apache Kafka has them. Raises BadStore.
+    ``ssl.enabled.protocols``, as Apache Kafka has them. Raises BadSettings.
     """
     identity = read_identity(setting)
     if identity is None:
-        raise BadStore(
+        raise BadSettings(
             "TLS needs a certificate: set ssl.keystore.location to a PEM or PKCS#12 file that has "
             "one with its private key"
         )
@@ -43,7 +57,7 @@ def server_context(setting: Lookup) -> ssl.SSLContext:
     if trusted:
         _trust(context, trusted)
     elif context.verify_mode is not ssl.CERT_NONE:
-        raise BadStore(
+        raise BadSettings(
             "ssl.client.auth asks for certificates of clients, and nobody's is trusted: set "
             "ssl.truststore.location"
         )
@@ -55,7 +69,7 @@ def client_context(setting: Lookup) -> ssl.SSLContext:
 
     Without a trust store it trusts whom the system trusts. Unless
     ``ssl.endpoint.identification.algorithm`` is https it takes a certificate for any name. Raises
-    BadStore.
+    BadSettings.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = setting("ssl.endpoint.identification.algorithm").lower() == "https"
@@ -71,14 +85,20 @@ def client_context(setting: Lookup) -> ssl.SSLContext:
     return context
 
 
+def asked(setting: Lookup) -> tuple[str, ...]:
+    """What the settings of TLS say; the same where nothing is to change."""
+    return tuple(setting(name) for name in _SETTINGS)
+
+
 class Certificates:
     """The context of one listener, made anew when its files change.
 
     `setting` finds the listener's settings. A change that cannot be used is told in the log, and
-    what was there before goes on. Raises BadStore when it cannot be used at first.
+    what was there before goes on. Raises BadSettings when it cannot be used at first.
     """
 
     def __init__(self, setting: Lookup, now: Callable[[], float]) -> None:
+        self.asked = asked(setting)
         self._setting = setting
         self._now = now
         self._looked_at = now()
@@ -93,7 +113,7 @@ class Certificates:
         return self._context
 
     def to_others(self) -> ssl.SSLContext:
-        """For connections of this node to the same listener of others. Raises BadStore."""
+        """For connections of this node to the same listener of others. Raises BadSettings."""
         self._look()
         if self._to_others is None:
             self._to_others = client_context(self._setting)
@@ -126,7 +146,7 @@ class Certificates:
         self._to_others = None
         try:
             self._context = server_context(self._setting)
-        except BadStore as error:
+        except BadSettings as error:
             logger.warning("the certificate stays as it was: %s", error)
         else:
             logger.info("the certificate was read again: %s", ", ".join(map(str, self._files)))
@@ -147,7 +167,7 @@ def _limit_versions(context: ssl.SSLContext, setting: Lookup) -> None:
     names = [name.strip() for name in setting("ssl.enabled.protocols").split(",") if name.strip()]
     wanted = sorted(_VERSIONS[name] for name in names if name in _VERSIONS)
     if names and not wanted:
-        raise BadStore(
+        raise BadSettings(
             f"ssl.enabled.protocols: {', '.join(names)} are not spoken; there are TLSv1.2 and TLSv1.3"
         )
     context.minimum_version = wanted[0] if wanted else ssl.TLSVersion.TLSv1_2
@@ -159,7 +179,7 @@ def _trust(context: ssl.SSLContext, pem: str) -> None:
     try:
         context.load_verify_locations(cadata=pem)
     except (ssl.SSLError, ValueError) as error:
-        raise BadStore(f"ssl.truststore: these are no certificates: {error}") from None
+        raise BadSettings(f"ssl.truststore: these are no certificates: {error}") from None
 
 
 def _show(context: ssl.SSLContext, identity: Identity) -> None:
@@ -170,13 +190,13 @@ def _show(context: ssl.SSLContext, identity: Identity) -> None:
             path.write_bytes(identity.pem)
             context.load_cert_chain(path, password=identity.password)
     except ssl.SSLError as error:
-        raise BadStore(
+        raise BadSettings(
             f"ssl.keystore: the key and its certificates cannot be used ({error.reason or error}); "
             "it takes one private key, its certificate and those of the issuers, and ssl.key.password "
             "if the key has one"
         ) from None
     except OSError as error:
-        raise BadStore(
+        raise BadSettings(
             f"ssl.keystore: no room for a moment in the folder of temporary files ({error}); TMPDIR "
             "names another one"
         ) from None

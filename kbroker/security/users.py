@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
+from .errors import BadSettings
 from .jaas import BadJaas, LoginModule, parse_jaas
 from .login import Exchange, Login
 from .scram import (
@@ -34,10 +35,6 @@ Lookup: TypeAlias = Callable[[str, str | None], str]
 """The text of a listener's setting, of one mechanism if that is named; empty when it is not set."""
 
 
-class BadUsers(ValueError):
-    """Settings of logins that cannot be used; the text names the setting and what to do."""
-
-
 class Passwords:
     """Passwords of PLAIN, of which only salted hashes are kept.
 
@@ -59,18 +56,34 @@ class Passwords:
         return hmac.digest(self._key, password.encode(), "sha256")
 
 
+def asked(setting: Lookup) -> tuple[str, ...]:
+    """What the settings of logins say; the same where nothing is to change."""
+    modules = (setting("sasl.jaas.config", mechanism) for mechanism in SERVED)
+    return setting("sasl.enabled.mechanisms", None), *modules
+
+
 class Users:
-    """Who may log in at one listener. `setting` finds its settings. Raises BadUsers."""
+    """Who may log in at one listener. `setting` finds its settings. Raises BadSettings.
+
+    Nobody can before `prepare`, which takes some milliseconds for each user and may run in a thread.
+    """
 
     def __init__(self, setting: Lookup) -> None:
+        self.asked = asked(setting)
         wanted = [each.strip() for each in setting("sasl.enabled.mechanisms", None).split(",")]
         self.mechanisms = tuple(each for each in SERVED if each in wanted)
         if not self.mechanisms:
-            raise BadUsers(
+            raise BadSettings(
                 f"sasl.enabled.mechanisms={','.join(wanted)}: there are {', '.join(SERVED)}"
             )
         self._secret = secrets.token_bytes(32)
-        modules = {each: _module(each, setting) for each in self.mechanisms}
+        self._modules = {each: _module(each, setting) for each in self.mechanisms}
+        self._passwords = Passwords({})
+        self._credentials: dict[tuple[ScramMechanism, str], ScramCredential] = {}
+
+    def prepare(self) -> None:
+        """Make the hashes by which users are known."""
+        modules = self._modules
         self._passwords = Passwords(modules[PLAIN].users if PLAIN in modules else {})
         self._credentials = {
             (mechanism, name): credential_of(mechanism, password)
@@ -78,6 +91,7 @@ class Users:
             if mechanism in modules
             for name, password in modules[mechanism].users.items()
         }
+        self._modules = {}
 
     def login(self) -> Login:
         """That of a new connection."""
@@ -104,9 +118,9 @@ def _module(mechanism: str, setting: Lookup) -> LoginModule:
     try:
         module = parse_jaas(text)
     except BadJaas as error:
-        raise BadUsers(f"sasl.jaas.config of {mechanism}: {error}") from None
+        raise BadSettings(f"sasl.jaas.config of {mechanism}: {error}") from None
     if module.short_name != _MODULES[mechanism]:
-        raise BadUsers(
+        raise BadSettings(
             f"sasl.jaas.config of {mechanism} names {module.name}; kbroker knows "
             f"{_MODULES[mechanism]}"
         )

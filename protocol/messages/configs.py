@@ -64,7 +64,7 @@ class AlterConfigsRequest:
     @struct
     class Config:
         name: str = ""
-        value: str | None = None
+        value: str | None = wire(secret=True)
 
     @struct
     class Resource:
@@ -100,7 +100,7 @@ class IncrementalAlterConfigsRequest:
         name: str = ""
         config_operation: Int8 = 0
         """0 set, 1 delete, 2 append, 3 subtract."""
-        value: str | None = None
+        value: str | None = wire(secret=True)
 
     @struct
     class Resource:

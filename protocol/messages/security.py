@@ -25,7 +25,7 @@ class SaslHandshakeResponse:
 class SaslAuthenticateRequest:
     """One token of a SASL exchange from the client (KIP-152)."""
 
-    auth_bytes: bytes = b""
+    auth_bytes: bytes = wire(secret=True)
 
 
 @message(key=36, versions="0-2", flexible="2+")
@@ -34,7 +34,7 @@ class SaslAuthenticateResponse:
 
     error_code: Int16 = 0
     error_message: str | None = None
-    auth_bytes: bytes = b""
+    auth_bytes: bytes = wire(secret=True)
     session_lifetime_ms: Int64 = wire(since=1)
     """0: the login does not expire (KIP-368)."""
 
@@ -177,7 +177,7 @@ class CreateDelegationTokenResponse:
     expiry_timestamp_ms: Int64 = 0
     max_timestamp_ms: Int64 = 0
     token_id: str = ""
-    hmac: bytes = b""
+    hmac: bytes = wire(secret=True)
     throttle_time_ms: Int32 = 0
 
 
@@ -185,7 +185,7 @@ class CreateDelegationTokenResponse:
 class RenewDelegationTokenRequest:
     """Make a delegation token last longer."""
 
-    hmac: bytes = b""
+    hmac: bytes = wire(secret=True)
     renew_period_ms: Int64 = 0
 
 
@@ -202,7 +202,7 @@ class RenewDelegationTokenResponse:
 class ExpireDelegationTokenRequest:
     """Let a delegation token end at another time, or now with a negative period."""
 
-    hmac: bytes = b""
+    hmac: bytes = wire(secret=True)
     expiry_time_period_ms: Int64 = 0
 
 
@@ -246,7 +246,7 @@ class DescribeDelegationTokenResponse:
         expiry_timestamp: Int64 = 0
         max_timestamp: Int64 = 0
         token_id: str = ""
-        hmac: bytes = b""
+        hmac: bytes = wire(secret=True)
         renewers: list["DescribeDelegationTokenResponse.Renewer"] = wire()
 
     error_code: Int16 = 0
@@ -304,7 +304,7 @@ class AlterUserScramCredentialsRequest:
         mechanism: Int8 = 0
         iterations: Int32 = 0
         salt: bytes = b""
-        salted_password: bytes = b""
+        salted_password: bytes = wire(secret=True)
 
     deletions: list[Deletion] = wire()
     upsertions: list[Upsertion] = wire()

@@ -55,3 +55,26 @@ assert family in sys.modules
 assert "kbroker.protocol.messages.fetch" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+SECRETS = {"auth_bytes", "hmac", "salted_password"}
+
+
+def test_no_secret_is_shown() -> None:
+    """Nor the settings that somebody gives a broker: its passwords are among them."""
+    seen = set()
+    for key in ApiKey:
+        for cls in (messages.request_class(key), messages.response_class(key)):
+            for part in (cls, *_parts(cls)):
+                names = SECRETS & part.DEFAULTS.keys()
+                if key in (ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS):
+                    names |= {"value"} & part.DEFAULTS.keys()
+                shown = repr(part(**dict.fromkeys(names, b"s3cret")))
+                assert "s3cret" not in shown
+                assert all(f"{name}=..." in shown for name in names)
+                seen |= names
+    assert seen == SECRETS | {"value"}
+
+
+def _parts(cls: type[Struct]) -> list[type[Struct]]:
+    return [each for each in vars(cls).values() if isinstance(each, type)]

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.security.stores import BadStore, Lookup, read_identity, read_trusted
+from kbroker.security.errors import BadSettings
+from kbroker.security.stores import Lookup, read_identity, read_trusted
 from kbroker.security.tls import Certificates, client_context, server_context
 
 from .certificates import PASSWORD, Authority
@@ -134,20 +135,20 @@ def test_versions_of_tls(authority: Authority) -> None:
 def test_what_cannot_be_used(given: dict[str, str], message: str, authority: Authority) -> None:
     has_own = any(name.startswith("ssl_keystore") for name in given) or not given
     own = {} if has_own else {"ssl_keystore_location": authority.pem("server")}
-    with pytest.raises(BadStore, match=message):
+    with pytest.raises(BadSettings, match=message):
         server_context(setting(**own, **given))
 
 
 def test_javas_own_format_is_refused_with_the_command_that_converts_it(tmp_path: Path) -> None:
     store = tmp_path / "server.jks"
     store.write_bytes(b"\xfe\xed\xfe\xed\x00\x00\x00\x02")
-    with pytest.raises(BadStore, match=r"keytool -importkeystore -srckeystore .*server\.jks"):
+    with pytest.raises(BadSettings, match=r"keytool -importkeystore -srckeystore .*server\.jks"):
         read_identity(setting(ssl_keystore_location=store))
 
 
 def test_a_wrong_password(authority: Authority) -> None:
     given = {"ssl_keystore_location": authority.pkcs12("server")}
-    with pytest.raises(BadStore, match=r"or ssl\.keystore\.password is wrong"):
+    with pytest.raises(BadSettings, match=r"or ssl\.keystore\.password is wrong"):
         read_identity(setting(ssl_keystore_password="loud", **given))
 
 

@@ -1,0 +1,121 @@
+"""What one listener of a node asks of who comes in, by the settings as they are now (KIP-226)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import trio
+
+from kbroker.config import BrokerConfig, ConfigError
+from kbroker.security.errors import BadSettings
+from kbroker.security.protocols import SecurityProtocol
+
+if TYPE_CHECKING:
+    from kbroker.runtime.threads import InThread
+    from kbroker.security.login import Login
+    from kbroker.security.tls import Certificates
+    from kbroker.security.users import Users
+
+
+class Gate:
+    """The certificates and the users of one listener.
+
+    Parameters: `name` is the listener's; `is_exposed` says that other machines reach it. Raises
+    ConfigError for certificates or users that cannot be used, and for passwords that others could read
+    on their way.
+
+    Resource handling: users that settings bring later are known some moments after `obey`: `run` makes
+    them ready in a thread, because that takes milliseconds for each.
+    """
+
+    def __init__(
+        self, name: str, protocol: SecurityProtocol, config: BrokerConfig, *, is_exposed: bool
+    ) -> None:
+        self.name = name
+        self.certificates: Certificates | None = None
+        self.users: Users | None = None
+        self._protocol = protocol
+        self._is_exposed = is_exposed
+        self._coming: Users | None = None
+        self._has_coming = trio.Event()
+        self._is_run = False
+        self.obey(config)
+
+    def of_node(self, config: BrokerConfig) -> Gate:
+        """That of the same listener of a node with these settings. Raises ConfigError."""
+        return Gate(self.name, self._protocol, config, is_exposed=self._is_exposed)
+
+    @property
+    def asks_clients(self) -> bool:
+        """Whether nobody comes in who does not show who it is."""
+        has_certificate = self.certificates is not None and self.certificates.asks_clients
+        return has_certificate or self._protocol.has_login
+
+    def login(self) -> Login | None:
+        """That of a new connection; None where nobody logs in."""
+        return None if self.users is None else self.users.login()
+
+    def check(self, config: BrokerConfig) -> None:
+        """Raise ConfigError for settings that `obey` could not follow."""
+        self._made(config)
+
+    def obey(self, config: BrokerConfig) -> None:
+        """Ask this of who comes from now on. Raises ConfigError, and then all is as it was."""
+        self.certificates, users = self._made(config)
+        if users is None or users is self._newest_users:
+            return
+        if self._is_run:
+            self._coming = users
+            self._has_coming.set()
+        else:
+            users.prepare()
+            self.users = users
+
+    async def run(self, in_thread: InThread) -> None:
+        """Make new users ready, until cancelled."""
+        self._is_run = True
+        while True:
+            await self._has_coming.wait()
+            self._has_coming = trio.Event()
+            coming = self._coming
+            assert coming is not None
+            await in_thread(coming.prepare)
+            self.users = coming
+
+    @property
+    def _newest_users(self) -> Users | None:
+        return self._coming or self.users
+
+    def _made(self, config: BrokerConfig) -> tuple[Certificates | None, Users | None]:
+        """What is asked for now: what there is already, where that is the same."""
+        setting = config.of_listener(self.name)
+        try:
+            certificates = self._certificates(setting) if self._protocol.is_encrypted else None
+            users = self._users(setting) if self._protocol.has_login else None
+        except BadSettings as error:
+            raise ConfigError(f"listener {self.name}: {error}") from None
+        return certificates, users
+
+    def _certificates(self, setting: Callable[..., str]) -> Certificates:
+        from kbroker.security.tls import Certificates, asked  # most nodes never need it
+
+        known = self.certificates
+        if known is not None and known.asked == asked(setting):
+            return known
+        return Certificates(setting, time.monotonic)
+
+    def _users(self, setting: Callable[..., str]) -> Users:
+        from kbroker.security.users import PLAIN, Users, asked  # as above
+
+        known = self._newest_users
+        if known is not None and known.asked == asked(setting):
+            return known
+        users = Users(setting)
+        if PLAIN in users.mechanisms and self._is_exposed and not self._protocol.is_encrypted:
+            raise BadSettings(
+                "PLAIN sends passwords as they are, and other machines reach this listener; use "
+                "SASL_SSL, or SCRAM-SHA-256 in sasl.enabled.mechanisms"
+            )
+        return users

@@ -1,0 +1,203 @@
+"""Settings of TLS and of logins that clients change while a node runs (KIP-226)."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from kbroker.broker import Broker, open_broker
+from kbroker.client.cluster import open_cluster
+from kbroker.client.credentials import Credentials, Security
+from kbroker.client.endpoint import Endpoint
+from kbroker.client.errors import CannotConnect
+from kbroker.cluster import ResourceType
+from kbroker.config import BrokerConfig, Operation
+from kbroker.process.listeners import configured_listeners
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.configs import IncrementalAlterConfigsRequest
+
+from ..wire import connected, until
+from .certificates import Authority
+from .clients import encrypted
+
+KEYSTORE = "listener.name.safe.ssl.keystore.location"
+USERS = "listener.name.inside.scram-sha-256.sasl.jaas.config"
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+@asynccontextmanager
+async def started(
+    authority: Authority, data_dir: Path | None = None, nodes: int = 1
+) -> AsyncIterator[Broker]:
+    """A broker with an open listener, one with TLS and one with logins."""
+    options = [
+        "listeners=OPEN://127.0.0.1:0,SAFE://127.0.0.1:0,INSIDE://127.0.0.1:0",
+        "listener.security.protocol.map=OPEN:PLAINTEXT,SAFE:SSL,INSIDE:SASL_PLAINTEXT",
+        "connection.failed.authentication.delay.ms=0",
+        "sasl.enabled.mechanisms=SCRAM-SHA-256",
+        f"{KEYSTORE}={authority.folder / 'server.pem'}",
+        f"{USERS}={scram(alice='pencil')}",
+    ]
+    if not (authority.folder / "server.pem").exists():
+        authority.pem("server")
+    config = BrokerConfig.load(options=options)
+    folder = None if data_dir is None else str(data_dir)
+    listeners = configured_listeners(config)
+    async with open_broker(config, data_dir=folder, listeners=listeners, nodes=nodes) as broker:
+        yield broker
+
+
+def scram(**users: str) -> str:
+    """A login module with these passwords."""
+    options = " ".join(f'user_{name}="{password}"' for name, password in users.items())
+    return f"org.apache.kafka.common.security.scram.ScramLoginModule required {options};"
+
+
+def at(broker: Broker, listener: str, node: int = 1) -> Endpoint:
+    return broker.nodes[node - 1].endpoints()[listener]
+
+
+async def change(broker: Broker, name: str, value: str, node: int = 1) -> str | None:
+    """Give a node a setting; returns what it says against it."""
+    cls = IncrementalAlterConfigsRequest
+    row = cls.Config(name=name, config_operation=Operation.SET, value=value)
+    resource = cls.Resource(
+        resource_type=ResourceType.BROKER, resource_name=str(node), configs=[row]
+    )
+    ask = cls(resources=[resource])
+    async with connected(at(broker, "OPEN", node)) as wire:
+        (told,) = (await wire.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, ask)).responses
+    assert told.error_code in (0, ErrorCode.INVALID_REQUEST)
+    return str(told.error_message) if told.error_code else None
+
+
+async def is_trusted(broker: Broker, authority: Authority, node: int = 1) -> bool:
+    """Whether a new client takes what the listener with TLS shows."""
+    try:
+        async with encrypted(at(broker, "SAFE", node), authority.context()) as wire:
+            return await wire.works()
+    except trio.BrokenResourceError:
+        return False
+
+
+async def gets_in(broker: Broker, name: str, password: str, node: int = 1) -> bool:
+    """Whether somebody may log in."""
+    security = Security(None, Credentials("SCRAM-SHA-256", name, password))
+    try:
+        async with open_cluster(
+            [at(broker, "INSIDE", node)], direct=True, security=security
+        ) as client:
+            await client.metadata([])
+    except CannotConnect:
+        return False
+    return True
+
+
+async def test_another_certificate(authority: Authority) -> None:
+    other = Authority(authority.folder, "other")
+    async with started(authority) as broker:
+        assert await is_trusted(broker, authority)
+        async with encrypted(at(broker, "SAFE"), authority.context()) as before:
+            assert await change(broker, KEYSTORE, str(other.pem("new"))) is None
+            assert await is_trusted(broker, other)
+            assert not await is_trusted(broker, authority)
+            assert await before.works()
+
+
+async def test_other_users(authority: Authority) -> None:
+    async with started(authority) as broker:
+        assert await gets_in(broker, "alice", "pencil")
+        for users in ({"bob": "brush"}, {"bob": "crayon"}, {}, {"carol": "chalk"}):
+            assert await change(broker, USERS, scram(**users)) is None
+            gate = broker.nodes[0].listeners[2].gate
+            assert gate is not None
+            await until(lambda: gate.users is gate._newest_users)  # noqa: B023
+            assert not await gets_in(broker, "alice", "pencil")
+            for name in ("bob", "carol"):
+                assert await gets_in(broker, name, "brush") is (users.get(name) == "brush")
+                assert await gets_in(broker, name, users.get(name, "-")) is (name in users)
+
+
+async def test_a_node_has_settings_of_its_own(authority: Authority) -> None:
+    other = Authority(authority.folder, "other")
+    async with started(authority, nodes=2) as broker:
+        assert await change(broker, KEYSTORE, str(other.pem("new")), node=2) is None
+        assert await is_trusted(broker, other, node=2)
+        assert await is_trusted(broker, authority, node=1)
+
+
+async def test_changes_last(authority: Authority, tmp_path: Path) -> None:
+    other = Authority(authority.folder, "other")
+    async with started(authority, tmp_path / "data") as broker:
+        assert await change(broker, KEYSTORE, str(other.pem("new"))) is None
+        assert await change(broker, USERS, scram(bob="brush")) is None
+    async with started(authority, tmp_path / "data") as broker:
+        assert await is_trusted(broker, other)
+        assert await gets_in(broker, "bob", "brush")
+        assert not await gets_in(broker, "alice", "pencil")
+
+
+async def test_what_is_kept_and_cannot_be_used_any_more(
+    authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The node starts with what it was started with, and says so."""
+    new = Authority(authority.folder, "other").pem("new")
+    async with started(authority, tmp_path / "data") as broker:
+        assert await change(broker, KEYSTORE, str(new)) is None
+    new.unlink()
+    async with started(authority, tmp_path / "data") as broker:
+        assert await is_trusted(broker, authority)
+    assert "what was asked of clients before still is: listener SAFE" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        (KEYSTORE, "/nowhere", "cannot be read"),
+        (KEYSTORE, "/dev/zero", "is no file"),
+        ("listener.name.safe.ssl.keystore.key", "x", "two key stores"),
+        ("listener.name.safe.ssl.client.auth", "required", "nobody's is trusted"),
+        ("listener.name.safe.ssl.enabled.protocols", "SSLv3", "are not spoken"),
+        (USERS, "x", "does not begin with a login module"),
+        ("listener.name.inside.sasl.enabled.mechanisms", "GSSAPI", "there are PLAIN"),
+    ],
+)
+async def test_what_cannot_be_used_is_refused(
+    name: str, value: str, message: str, authority: Authority
+) -> None:
+    async with started(authority) as broker:
+        said = await change(broker, name, value)
+        assert said is not None
+        assert message in said
+        assert await is_trusted(broker, authority)
+        assert await gets_in(broker, "alice", "pencil")
+
+
+async def test_a_file_that_never_comes_is_not_waited_for(authority: Authority) -> None:
+    os.mkfifo(authority.folder / "pipe")
+    async with started(authority) as broker:
+        said = await change(broker, KEYSTORE, str(authority.folder / "pipe"))
+        assert said is not None
+        assert "is no file" in said
+
+
+async def test_no_secret_is_logged_or_told(
+    authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "kbroker")
+    async with started(authority) as broker:
+        for value in (scram(bob="s3cret"), 'NoModule required user_bob="s3cret";', "s3cret"):
+            said = await change(broker, USERS, value)
+            assert "s3cret" not in (said or "")
+    assert "s3cret" not in caplog.text

@@ -266,8 +266,8 @@ class LocalNode:
         """How it reaches other nodes: with TLS where nodes listen so to each other."""
         plain = self._shared.links.dialer(self.id)
         name = config.inter_broker_listener_name
-        listener = next((each for each in self.listeners if each.name == name), self.listeners[0])
-        gate = listener.gate
+        listeners = sorted(self.listeners, key=lambda each: each.name != name)
+        gate = listeners[0].gate if listeners else None  # a copy that is only written has none
         if gate is None or gate.certificates is None:
             return plain
 

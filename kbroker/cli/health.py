@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from functools import partial
 
 import click
 
@@ -42,7 +43,7 @@ def health(bootstrap: str, wait_seconds: float, settings: tuple[str, ...]) -> No
     """Ask a broker whether it answers. Exit status 0 when it does, else 1."""
     import trio
 
-    from kbroker.client.connection import CHECK_SECONDS, check_round_trip
+    from kbroker.client import check_round_trip
     from kbroker.client.endpoint import Endpoint
     from kbroker.protocol.compile import DecodeError
 
@@ -56,7 +57,7 @@ def health(bootstrap: str, wait_seconds: float, settings: tuple[str, ...]) -> No
     give_up_at = time.monotonic() + wait_seconds
     while True:
         try:
-            metadata = trio.run(check_round_trip, *endpoint, CHECK_SECONDS, security)
+            metadata = trio.run(partial(check_round_trip, *endpoint, security=security))
         except (OSError, DecodeError) as error:
             if time.monotonic() < give_up_at:
                 time.sleep(RETRY_SECONDS)

@@ -5,6 +5,7 @@ Beside them is one module per family of requests, named as in `kbroker.protocol.
 short command imports only what it needs. It speaks to kbroker and to Apache Kafka 3.0 and newer.
 """
 
-from .connection import Connection, check_round_trip, connect
+from .connection import Connection, connect
+from .round_trip import check_round_trip
 
 __all__ = ["Connection", "check_round_trip", "connect"]

@@ -92,7 +92,7 @@ class ClusterClient:
         with trio.move_on_after(HELLO_SECONDS):
             try:
                 await connection.negotiate()
-            except OSError:
+            except ConnectionResetError:
                 if self._security.tls is None:
                     hint = "if it speaks TLS, set security.protocol=SSL"
                     raise OSError(f"ends the connection without an answer ({hint})") from None

@@ -15,7 +15,6 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.headers import decode_response, encode_request
 
-from .credentials import OPEN, Security
 from .endpoint import Endpoint
 from .errors import TimedOut
 
@@ -24,8 +23,6 @@ ANSWER_BYTES_MAX = 128 * 1024 * 1024
 ANSWER_SECONDS = 60
 """How long a broker may take; requests that it may hold back name a time of half of that."""
 CONNECT_SECONDS = 5
-CHECK_SECONDS = 10
-"""How long a whole check may take: a port can accept connections and never say anything."""
 
 
 class Connection:
@@ -91,7 +88,7 @@ class Connection:
         while left:
             received = await self._receive_into(left)
             if not received:
-                raise OSError("the broker closed the connection")
+                raise ConnectionResetError("the broker closed the connection")
             left = left[received:]
         return data
 
@@ -159,7 +156,7 @@ class Connection:
 
 
 def _broken(error: Exception) -> OSError:
-    return OSError(f"the connection broke: {error.__cause__ or error}")
+    return ConnectionResetError(f"the connection broke: {error.__cause__ or error}")
 
 
 async def open_connection(
@@ -223,28 +220,3 @@ async def connect(
     finally:
         with trio.CancelScope(shield=True):
             await connection.aclose()
-
-
-async def check_round_trip(
-    host: str,
-    port: int,
-    patience_seconds: float = CHECK_SECONDS,
-    security: Security = OPEN,
-) -> Any:
-    """Ask a broker for its API versions and its metadata; return the latter.
-
-    Raises OSError or DecodeError when either does not work within `patience_seconds`.
-    """
-    with trio.move_on_after(patience_seconds):
-        # One limit for all of it: a server that asks itself may be busy with its folders.
-        async with connect(host, port, patience_seconds, security.tls) as connection:
-            await connection.negotiate()
-            if security.credentials is not None:
-                from .security import log_in
-
-                await log_in(connection, security.credentials)
-            if ApiKey.METADATA not in connection.versions:
-                raise OSError(f"{host}:{port} does not serve Metadata")
-            ask = messages.request_class(ApiKey.METADATA)(topics=[])
-            return await connection.request(ApiKey.METADATA, 9, ask)
-    raise OSError(f"no answer from {host}:{port} within {patience_seconds:g} seconds")

@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from kbroker.cli.health import health
-from kbroker.client.connection import CHECK_SECONDS, check_round_trip
+from kbroker.client.round_trip import CHECK_SECONDS, check_round_trip
 
 from ..limits import PROCESS_SECONDS
 

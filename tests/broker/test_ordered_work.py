@@ -591,6 +591,8 @@ NOT_SEEN = {
     ApiKey.UNREGISTER_BROKER: "is about a node of which nothing tells",
     ApiKey.ADD_RAFT_VOTER: "is always refused",
     ApiKey.REMOVE_RAFT_VOTER: "is always refused",
+    ApiKey.SASL_HANDSHAKE: "changes the connection alone",
+    ApiKey.SASL_AUTHENTICATE: "changes the connection alone",
 }
 
 

@@ -635,8 +635,18 @@ def _alter_replica_log_dirs(world: World, rng: random.Random) -> Any:
     return cls(dirs=[cls.Dir(path=rng.choice(("memory", "/elsewhere")), topics=rows)])
 
 
+def _sasl_handshake(world: World, rng: random.Random) -> Any:
+    return request(ApiKey.SASL_HANDSHAKE, mechanism=rng.choice(("PLAIN", "SCRAM-SHA-256")))
+
+
+def _sasl_authenticate(world: World, rng: random.Random) -> Any:
+    return request(ApiKey.SASL_AUTHENTICATE, auth_bytes=b"\0alice\0pencil")
+
+
 VALID: dict[ApiKey, Callable[[World, random.Random], Any]] = {
     ApiKey.PRODUCE: _produce,
+    ApiKey.SASL_HANDSHAKE: _sasl_handshake,
+    ApiKey.SASL_AUTHENTICATE: _sasl_authenticate,
     ApiKey.FETCH: _fetch,
     ApiKey.LIST_OFFSETS: _list_offsets,
     ApiKey.METADATA: _metadata,

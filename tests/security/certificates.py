@@ -10,6 +10,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
     load_pem_private_key,
 )
 from cryptography.hazmat.primitives.serialization.pkcs12 import serialize_key_and_certificates
@@ -33,6 +35,16 @@ class Authority:
         self._ca.issue_cert(*NAMES, common_name=name).private_key_and_cert_chain_pem.write_to_path(
             path
         )
+        return path
+
+    def locked(self, name: str) -> Path:
+        """A file with a new certificate, and its key, which has a password."""
+        leaf = self._ca.issue_cert(*NAMES, common_name=name)
+        key = load_pem_private_key(leaf.private_key_pem.bytes(), None).private_bytes(
+            Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(PASSWORD.encode())
+        )
+        path = self.folder / f"{name}-locked.pem"
+        path.write_bytes(key + b"".join(each.bytes() for each in leaf.cert_chain_pems))
         return path
 
     def texts(self) -> tuple[str, str]:

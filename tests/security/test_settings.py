@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -23,8 +24,8 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.configs import IncrementalAlterConfigsRequest
 
-from ..wire import connected, until
-from .certificates import Authority
+from ..wire import ConnectionClosed, connected, until
+from .certificates import PASSWORD, Authority
 from .clients import encrypted
 
 KEYSTORE = "listener.name.safe.ssl.keystore.location"
@@ -47,7 +48,7 @@ async def started(
         "connection.failed.authentication.delay.ms=0",
         "sasl.enabled.mechanisms=SCRAM-SHA-256",
         f"{KEYSTORE}={authority.folder / 'server.pem'}",
-        f"{USERS}={scram(alice='pencil')}",
+        f"sasl.jaas.config={scram(alice='pencil')}",
     ]
     if not (authority.folder / "server.pem").exists():
         authority.pem("server")
@@ -68,12 +69,15 @@ def at(broker: Broker, listener: str, node: int = 1) -> Endpoint:
     return broker.nodes[node - 1].endpoints()[listener]
 
 
-async def change(broker: Broker, name: str, value: str, node: int = 1) -> str | None:
-    """Give a node a setting; returns what it says against it."""
+async def change(broker: Broker, values: dict[str, str], node: int = 1) -> str | None:
+    """Give a node settings; returns what it says against them."""
     cls = IncrementalAlterConfigsRequest
-    row = cls.Config(name=name, config_operation=Operation.SET, value=value)
+    rows = [
+        cls.Config(name=name, config_operation=Operation.SET, value=value)
+        for name, value in values.items()
+    ]
     resource = cls.Resource(
-        resource_type=ResourceType.BROKER, resource_name=str(node), configs=[row]
+        resource_type=ResourceType.BROKER, resource_name=str(node), configs=rows
     )
     ask = cls(resources=[resource])
     async with connected(at(broker, "OPEN", node)) as wire:
@@ -91,13 +95,13 @@ async def is_trusted(broker: Broker, authority: Authority, node: int = 1) -> boo
         return False
 
 
-async def gets_in(broker: Broker, name: str, password: str, node: int = 1) -> bool:
+async def gets_in(
+    broker: Broker, name: str, password: str, mechanism: str = "SCRAM-SHA-256"
+) -> bool:
     """Whether somebody may log in."""
-    security = Security(None, Credentials("SCRAM-SHA-256", name, password))
+    security = Security(None, Credentials(mechanism, name, password))
     try:
-        async with open_cluster(
-            [at(broker, "INSIDE", node)], direct=True, security=security
-        ) as client:
+        async with open_cluster([at(broker, "INSIDE")], direct=True, security=security) as client:
             await client.metadata([])
     except CannotConnect:
         return False
@@ -109,7 +113,7 @@ async def test_another_certificate(authority: Authority) -> None:
     async with started(authority) as broker:
         assert await is_trusted(broker, authority)
         async with encrypted(at(broker, "SAFE"), authority.context()) as before:
-            assert await change(broker, KEYSTORE, str(other.pem("new"))) is None
+            assert await change(broker, {KEYSTORE: str(other.pem("new"))}) is None
             assert await is_trusted(broker, other)
             assert not await is_trusted(broker, authority)
             assert await before.works()
@@ -119,7 +123,7 @@ async def test_other_users(authority: Authority) -> None:
     async with started(authority) as broker:
         assert await gets_in(broker, "alice", "pencil")
         for users in ({"bob": "brush"}, {"bob": "crayon"}, {}, {"carol": "chalk"}):
-            assert await change(broker, USERS, scram(**users)) is None
+            assert await change(broker, {USERS: scram(**users)}) is None
             gate = broker.nodes[0].listeners[2].gate
             assert gate is not None
             await until(lambda: gate.users is gate._newest_users)  # noqa: B023
@@ -129,10 +133,98 @@ async def test_other_users(authority: Authority) -> None:
                 assert await gets_in(broker, name, users.get(name, "-")) is (name in users)
 
 
+async def accepts(broker: Broker, context: ssl.SSLContext) -> bool:
+    """Whether the listener with TLS goes on with such a client."""
+    try:
+        async with encrypted(at(broker, "SAFE"), context) as wire:
+            return await wire.works()
+    except (trio.BrokenResourceError, ConnectionClosed):
+        return False
+
+
+async def safely(broker: Broker, values: dict[str, str]) -> None:
+    """Give the listener with TLS these settings at once."""
+    assert (
+        await change(broker, {f"listener.name.safe.{name}": values[name] for name in values})
+        is None
+    )
+
+
+@pytest.mark.parametrize("store", ["ssl.truststore.location", "ssl.truststore.certificates"])
+async def test_clients_have_to_show_certificates(store: str, authority: Authority) -> None:
+    is_text = store.endswith("certificates")
+    trusted = authority.trusted.read_text() if is_text else str(authority.trusted)
+    async with started(authority) as broker:
+        await safely(broker, {"ssl.client.auth": "required", store: trusted})
+        assert not await accepts(broker, authority.context())
+        assert await accepts(broker, authority.context(authority.pem("alice")))
+
+
+async def test_versions_that_are_spoken(authority: Authority) -> None:
+    context = authority.context()
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    async with started(authority) as broker:
+        assert await accepts(broker, context)
+        await safely(broker, {"ssl.enabled.protocols": "TLSv1.2"})
+        assert not await accepts(broker, context)
+
+
+async def test_a_key_as_text(authority: Authority) -> None:
+    other = Authority(authority.folder, "other")
+    chain, key = other.texts()
+    names = "ssl.keystore.certificate.chain", "ssl.keystore.key", "ssl.keystore.location"
+    async with started(authority) as broker:
+        await safely(broker, dict(zip(names, (chain, key, ""), strict=True)))
+        assert await is_trusted(broker, other)
+
+
+async def test_stores_with_passwords(authority: Authority) -> None:
+    """As keytool makes them."""
+    other = Authority(authority.folder, "other")
+    both = str(other.pkcs12("server"))
+    async with started(authority) as broker:
+        names = "ssl.keystore.location", "ssl.truststore.location"
+        passwords = "ssl.keystore.password", "ssl.truststore.password"
+        await safely(broker, dict.fromkeys(names, both) | dict.fromkeys(passwords, PASSWORD))
+        assert await is_trusted(broker, other)
+
+
+async def test_a_key_with_a_password(authority: Authority) -> None:
+    other = Authority(authority.folder, "other")
+    async with started(authority) as broker:
+        await safely(
+            broker,
+            {"ssl.keystore.location": str(other.locked("new")), "ssl.key.password": PASSWORD},
+        )
+        assert await is_trusted(broker, other)
+
+
+async def test_whether_nodes_look_at_names(authority: Authority) -> None:
+    async with started(authority) as broker:
+        gate = broker.nodes[0].listeners[1].gate
+        assert gate is not None
+        assert gate.certificates is not None
+        assert gate.certificates.to_others().check_hostname
+        await safely(broker, {"ssl.endpoint.identification.algorithm": ""})
+        assert not gate.certificates.to_others().check_hostname
+
+
+async def test_mechanisms_and_users_of_all_listeners(authority: Authority) -> None:
+    """Without the prefix of one."""
+    async with started(authority) as broker:
+        gate = broker.nodes[0].listeners[2].gate
+        assert gate is not None
+        own = {"sasl.enabled.mechanisms": "SCRAM-SHA-512", "sasl.jaas.config": scram(bob="brush")}
+        assert await change(broker, own) is None
+        await until(lambda: gate.users is gate._newest_users)
+        assert not await gets_in(broker, "alice", "pencil")
+        assert await gets_in(broker, "bob", "brush", mechanism="SCRAM-SHA-512")
+
+
 async def test_a_node_has_settings_of_its_own(authority: Authority) -> None:
     other = Authority(authority.folder, "other")
     async with started(authority, nodes=2) as broker:
-        assert await change(broker, KEYSTORE, str(other.pem("new")), node=2) is None
+        assert await change(broker, {KEYSTORE: str(other.pem("new"))}, node=2) is None
         assert await is_trusted(broker, other, node=2)
         assert await is_trusted(broker, authority, node=1)
 
@@ -140,8 +232,8 @@ async def test_a_node_has_settings_of_its_own(authority: Authority) -> None:
 async def test_changes_last(authority: Authority, tmp_path: Path) -> None:
     other = Authority(authority.folder, "other")
     async with started(authority, tmp_path / "data") as broker:
-        assert await change(broker, KEYSTORE, str(other.pem("new"))) is None
-        assert await change(broker, USERS, scram(bob="brush")) is None
+        assert await change(broker, {KEYSTORE: str(other.pem("new"))}) is None
+        assert await change(broker, {USERS: scram(bob="brush")}) is None
     async with started(authority, tmp_path / "data") as broker:
         assert await is_trusted(broker, other)
         assert await gets_in(broker, "bob", "brush")
@@ -154,7 +246,7 @@ async def test_what_is_kept_and_cannot_be_used_any_more(
     """The node starts with what it was started with, and says so."""
     new = Authority(authority.folder, "other").pem("new")
     async with started(authority, tmp_path / "data") as broker:
-        assert await change(broker, KEYSTORE, str(new)) is None
+        assert await change(broker, {KEYSTORE: str(new)}) is None
     new.unlink()
     async with started(authority, tmp_path / "data") as broker:
         assert await is_trusted(broker, authority)
@@ -177,7 +269,7 @@ async def test_what_cannot_be_used_is_refused(
     name: str, value: str, message: str, authority: Authority
 ) -> None:
     async with started(authority) as broker:
-        said = await change(broker, name, value)
+        said = await change(broker, {name: value})
         assert said is not None
         assert message in said
         assert await is_trusted(broker, authority)
@@ -187,7 +279,7 @@ async def test_what_cannot_be_used_is_refused(
 async def test_a_file_that_never_comes_is_not_waited_for(authority: Authority) -> None:
     os.mkfifo(authority.folder / "pipe")
     async with started(authority) as broker:
-        said = await change(broker, KEYSTORE, str(authority.folder / "pipe"))
+        said = await change(broker, {KEYSTORE: str(authority.folder / "pipe")})
         assert said is not None
         assert "is no file" in said
 
@@ -198,6 +290,6 @@ async def test_no_secret_is_logged_or_told(
     caplog.set_level(logging.DEBUG, "kbroker")
     async with started(authority) as broker:
         for value in (scram(bob="s3cret"), 'NoModule required user_bob="s3cret";', "s3cret"):
-            said = await change(broker, USERS, value)
+            said = await change(broker, {USERS: value})
             assert "s3cret" not in (said or "")
     assert "s3cret" not in caplog.text

@@ -882,6 +882,12 @@ def group_deletions() -> Iterator[Call]:
     yield ask("groups: after deletions", ApiKey.LIST_GROUPS)
 
 
+def logins() -> Iterator[Call]:
+    """Of a client that comes in by a listener where nobody logs in."""
+    yield ask("login: no mechanism is needed", ApiKey.SASL_HANDSHAKE, mechanism="PLAIN")
+    yield ask("login: a message of it", ApiKey.SASL_AUTHENTICATE, auth_bytes=b"\0alice\0pencil")
+
+
 def admin_calls() -> Iterator[Call]:
     """All calls in the order in which they build on each other."""
     yield ask("metadata: at first", ApiKey.METADATA, range(1, 99), topics=[])
@@ -899,6 +905,7 @@ def admin_calls() -> Iterator[Call]:
     yield from settings()
     yield from log_dirs()
     yield from cordons()
+    yield from logins()
     yield from groups()
     yield from deletions()
     hello = {"client_software_name": "differential", "client_software_version": "1.0"}

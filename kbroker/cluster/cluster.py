@@ -35,6 +35,8 @@ from .keys import (
     LEAVING,
     META,
     PRODUCER_IDS,
+    SCRAM_SECRET,
+    SCRAM_USERS,
     TOPICS,
     live_key,
     node_key,
@@ -54,6 +56,7 @@ from .model import (
 from .placement import Load, place
 from .reassignment import begin, cancel, is_moving, target
 from .registrations import KnownNode
+from .scram_users import Credentials, new_secret, to_document
 from .store import ABSENT, OPERATIONS_MAX, Compacted, Document, Lease, MetadataStore, entry_at
 from .view import ClusterView, PartitionChange
 
@@ -61,6 +64,8 @@ logger = logging.getLogger(__name__)
 
 METADATA_FORMAT = 2
 """What a store's entries are like: since 2 a topic says where its partitions were put."""
+SCRAM_USERS_AT_ONCE = OPERATIONS_MAX - 1
+"""Of one change: what is made with the first of them comes on top."""
 MAX_NEW_PARTITIONS = 10_000
 """Of one request, as Kafka; bounds what it can make us allocate."""
 
@@ -334,6 +339,23 @@ class Cluster(ClusterView):
             compares={key: stored.revision if stored else ABSENT},
             cause=cause,
         )
+
+    async def put_scram_users(self, users: Mapping[str, Credentials], *, cause: str) -> bool:
+        """Give SCRAM users these credentials in place of theirs; who gets none is forgotten.
+
+        All of them or none: False when one of them changed in between. Parameters: `users` are
+        `SCRAM_USERS_AT_ONCE` at most.
+        """
+        known = self.scram_users
+        puts: dict[str, Document | None] = {}
+        compares = {}
+        for name, credentials in users.items():
+            key = SCRAM_USERS + name
+            puts[key] = to_document(credentials) if credentials else None
+            compares[key] = known.revision(name)
+        if not known.secret:
+            puts[SCRAM_SECRET], compares[SCRAM_SECRET] = new_secret(), ABSENT
+        return await self._transact(puts, compares=compares, cause=cause)
 
     async def elect_leader(self, name: str, index: int, *, unclean: bool, cause: str) -> None:
         """Hand a partition to its preferred leader; with `unclean` only when it has none at all.

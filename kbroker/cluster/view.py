@@ -17,6 +17,8 @@ from .keys import (
     FEATURES,
     PARTITIONS,
     PRODUCER_IDS,
+    SCRAM_SECRET,
+    SCRAM_USERS,
     TOPICS,
     partition_key,
 )
@@ -29,6 +31,7 @@ from .model import (
     collision_key,
 )
 from .registrations import Registration, Registrations
+from .scram_users import ScramUsers
 from .store import ABSENT, Change, Entry
 
 
@@ -77,6 +80,7 @@ class ClusterView:
         self.topics_by_id: dict[uuid.UUID, Topic] = {}
         self.configs: dict[ConfigResource, StoredConfigs] = {}
         self.registrations = Registrations()
+        self.scram_users = ScramUsers()
         self.default_min_in_sync = 1
         """The min.insync.replicas of topics that have none of their own: what a node says."""
         self.features = {name: levels[-1] for name, levels in UNSAID.items()}
@@ -298,7 +302,11 @@ class ClusterView:
 
     def _put_single(self, key: str, entry: Entry | None) -> int | None:
         """Take over an entry that stands alone under its key; returns the node it is about."""
-        if entry is not None and key == PRODUCER_IDS:
+        if key.startswith(SCRAM_USERS):
+            self.scram_users.put(key.removeprefix(SCRAM_USERS), entry)
+        elif entry is not None and key == SCRAM_SECRET:
+            self.scram_users.put_secret(entry)
+        elif entry is not None and key == PRODUCER_IDS:
             self._next_producer_id = int(entry.value["next"])
             self._producer_ids_revision = entry.revision
         elif entry is not None and key == FEATURES:

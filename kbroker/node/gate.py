@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kbroker.runtime.threads import InThread
     from kbroker.security.login import Login
     from kbroker.security.tls import Certificates
-    from kbroker.security.users import Users
+    from kbroker.security.users import StoredUsers, Users
 
 
 class Gate:
@@ -36,6 +36,8 @@ class Gate:
         self.name = name
         self.certificates: Certificates | None = None
         self.users: Users | None = None
+        self.stored_users: StoredUsers | None = None
+        """Those of the cluster of its node, once there is one."""
         self._protocol = protocol
         self._is_exposed = is_exposed
         self._coming: Users | None = None
@@ -112,7 +114,7 @@ class Gate:
         known = self._newest_users
         if known is not None and known.asked == asked(setting):
             return known
-        users = Users(setting)
+        users = Users(setting, lambda: self.stored_users)
         if PLAIN in users.mechanisms and self._is_exposed and not self._protocol.is_encrypted:
             raise BadSettings(
                 "PLAIN sends passwords as they are, and other machines reach this listener; use "

@@ -126,6 +126,8 @@ class Node:
         self.request_memory = RequestMemory(config.queued_max_request_bytes)
         self.heavy_work = HeavyWork(in_thread)
         self.gates = gates
+        for gate in gates:
+            gate.stored_users = cluster.scram_users
         self.answers_about_all = SharedAnswers(lambda: cluster.changes_seen)
         """What clients are told that ask for the metadata of all topics."""
         self._obey_config()

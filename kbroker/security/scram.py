@@ -2,7 +2,8 @@
 
 Neither side tells the other its password. The server keeps a salted hash; the client proves that it
 knows the password from which that was made, and the server that it has the hash. Of an unknown user
-the server pretends to have one, so that only the end tells, with the words for a wrong password.
+the server pretends to have one like those that it has, so that only the end tells, with the words
+for a wrong password.
 Kafka's extension ``tokenauth=true`` says that the user is a delegation token (KIP-48).
 """
 
@@ -14,8 +15,9 @@ import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from enum import StrEnum
+from itertools import islice
 from typing import NamedTuple, TypeAlias
 
 from .errors import LoginFailed
@@ -26,6 +28,8 @@ CLIENT_ITERATIONS_MAX = 1_000_000
 """What a client does for a server: some tenths of a second."""
 MESSAGE_BYTES_MAX = 4096
 SALT_BYTES = 16
+SHAPES_MAX = 20
+"""Of those that a user whom there is not can have: each costs some microseconds."""
 
 
 class ScramMechanism(StrEnum):
@@ -39,6 +43,23 @@ class ScramMechanism(StrEnum):
         """As `hashlib` has it."""
         return "sha256" if self is ScramMechanism.SHA_256 else "sha512"
 
+    @property
+    def number(self) -> int:
+        """As requests about credentials have it (KIP-554)."""
+        return 1 if self is ScramMechanism.SHA_256 else 2
+
+    @classmethod
+    def numbered(cls, number: int) -> ScramMechanism | None:
+        """The mechanism with that number; None when there is none."""
+        return next((each for each in cls if each.number == number), None)
+
+
+class Shape(NamedTuple):
+    """What a client sees of a credential before it has shown anything, but for the salt itself."""
+
+    iterations: int = ITERATIONS_MIN
+    salt_bytes: int = SALT_BYTES
+
 
 class ScramCredential(NamedTuple):
     """What a server keeps of a password."""
@@ -47,6 +68,15 @@ class ScramCredential(NamedTuple):
     stored_key: bytes
     server_key: bytes
     iterations: int
+
+    def __repr__(self) -> str:
+        """Without the keys: who has them can guess passwords, and play the server."""
+        return f"ScramCredential(iterations={self.iterations})"
+
+    @property
+    def shape(self) -> Shape:
+        """What it looks like from outside."""
+        return Shape(self.iterations, len(self.salt))
 
 
 class ScramUser(NamedTuple):
@@ -89,7 +119,8 @@ class ScramServer:
     """One exchange with one client: `answer` its two messages.
 
     Parameters: `find` looks a user up; `secret` is random and stays the same for a server, so that the
-    salt of a user whom there is not stays the same too; `nonce` makes a part that nobody can foresee.
+    salt of a user whom there is not stays the same too; `nonce` makes a part that nobody can foresee;
+    `shapes` are those of the users that there are.
     """
 
     def __init__(
@@ -98,10 +129,12 @@ class ScramServer:
         find: Find,
         secret: bytes,
         nonce: Callable[[], str] = lambda: secrets.token_urlsafe(24),
+        shapes: Collection[Shape] = (),
     ) -> None:
         self._mechanism = mechanism
         self._find = find
         self._secret = secret
+        self._shapes = shapes
         self._new_nonce = nonce
         self._nonce = ""
         self._header = b""
@@ -127,7 +160,7 @@ class ScramServer:
         return self._first(text) if self._claimed is None else self._final(text)
 
     def _first(self, text: str) -> bytes:
-        match = _CLIENT_FIRST.fullmatch(text)
+        match = re.fullmatch(_CLIENT_FIRST, text)
         if match is None:
             raise LoginFailed("the first message is not understood")
         name = _plain_name(match["name"])
@@ -136,7 +169,8 @@ class ScramServer:
         extensions = dict(part.split("=", 1) for part in match["extensions"].split(",") if part)
         self._claimed = ScramUser(name, extensions.get("tokenauth", "").lower() == "true")
         self._credential = self._find(self._claimed)
-        known = self._credential or self._pretended(name)
+        pretended = self._pretended(name)  # always: the time that it takes tells something
+        known = self._credential or pretended
         self._nonce = match["nonce"] + self._new_nonce()
         salt = base64.b64encode(known.salt).decode()
         answer = f"r={self._nonce},s={salt},i={known.iterations}"
@@ -145,12 +179,22 @@ class ScramServer:
         return answer.encode()
 
     def _pretended(self, name: str) -> ScramCredential:
-        """As that of a user whom there is: the same for each time that somebody asks."""
-        salt = _mac(ScramMechanism.SHA_256, self._secret, name.encode())[:SALT_BYTES]
-        return ScramCredential(salt, b"", b"", ITERATIONS_MIN)
+        """As that of a user whom there is: the same for each time that somebody asks.
+
+        It has one of the `shapes`, another one only when that which it has is gone, or a new one is
+        nearer to the name.
+        """
+
+        def nearness(shape: Shape) -> bytes:
+            text = f"{shape.iterations},{shape.salt_bytes},{name}"
+            return _mac(ScramMechanism.SHA_256, self._secret, text.encode())
+
+        shape = max(islice(self._shapes, SHAPES_MAX), key=nearness, default=Shape())
+        salt = hashlib.shake_256(self._secret + name.encode()).digest(shape.salt_bytes)
+        return ScramCredential(salt, b"", b"", shape.iterations)
 
     def _final(self, text: str) -> bytes:
-        match = _CLIENT_FINAL.fullmatch(text)
+        match = re.fullmatch(_CLIENT_FINAL, text)
         if match is None:
             raise LoginFailed("the last message is not understood")
         if not hmac.compare_digest(match["nonce"].encode(), self._nonce.encode()):
@@ -193,7 +237,7 @@ class ScramClient:
 
     def final(self, answer: bytes) -> bytes:
         """The last message, for the server's answer to the first. Raises LoginFailed."""
-        match = _SERVER_FIRST.fullmatch(answer.decode(errors="replace"))
+        match = re.fullmatch(_SERVER_FIRST, answer.decode(errors="replace"))
         if match is None or not match["nonce"].startswith(self._nonce):
             raise LoginFailed("the server's first answer is not understood")
         iterations = int(match["iterations"])
@@ -234,17 +278,18 @@ def _plain_name(text: str) -> str:
     return text.replace("=2C", ",").replace("=3D", "=")
 
 
+# Patterns are compiled when somebody logs in for the first time: most servers start without.
 _VALUE = r"[^\x00,]+"
 _PRINTABLE = r"[\x21-\x2b\x2d-\x7e]+"
-_CLIENT_FIRST = re.compile(
+_CLIENT_FIRST = (
     rf"(?P<header>[ny],(?:a=(?P<authorization>{_VALUE}))?,)"
     rf"(?P<bare>n=(?P<name>{_VALUE}),r=(?P<nonce>{_PRINTABLE})"
     rf"(?P<extensions>(?:,[a-zA-Z]+={_VALUE})*))"
 )
-_SERVER_FIRST = re.compile(
+_SERVER_FIRST = (
     rf"r=(?P<nonce>{_PRINTABLE}),s=(?P<salt>[^,]+),i=(?P<iterations>[1-9]\d{{0,6}})(?:,.*)?"
 )
-_CLIENT_FINAL = re.compile(
+_CLIENT_FINAL = (
     rf"(?P<unproved>c=(?P<binding>[^,]+),r=(?P<nonce>{_PRINTABLE})(?:,[a-ln-zA-Z]+={_VALUE})*)"  # `m=` would be one that must be understood
     rf",p=(?P<proof>[^,]+)"
 )

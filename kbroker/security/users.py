@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hmac
 import secrets
-from collections.abc import Callable, Mapping
-from typing import Final, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Protocol, TypeAlias
 
 from .errors import BadSettings
 from .jaas import BadJaas, LoginModule, parse_jaas
@@ -19,6 +19,7 @@ from .scram import (
     ScramMechanism,
     ScramServer,
     ScramUser,
+    Shape,
     credential_of,
 )
 
@@ -33,6 +34,23 @@ _MODULES = {
 
 Lookup: TypeAlias = Callable[[str, str | None], str]
 """The text of a listener's setting, of one mechanism if that is named; empty when it is not set."""
+
+
+class StoredUsers(Protocol):
+    """SCRAM users who are made while nodes run, and known to all of them (KIP-554)."""
+
+    @property
+    def secret(self) -> bytes:
+        """What users are pretended with; empty as long as there never was one of these."""
+        ...
+
+    def find(self, mechanism: ScramMechanism, name: str) -> ScramCredential | None:
+        """The credential of a user; None when there is none."""
+        ...
+
+    def shapes(self, mechanism: ScramMechanism) -> Sequence[Shape]:
+        """What their credentials look like from outside."""
+        ...
 
 
 class Passwords:
@@ -63,13 +81,19 @@ def asked(setting: Lookup) -> tuple[str, ...]:
 
 
 class Users:
-    """Who may log in at one listener. `setting` finds its settings. Raises BadSettings.
+    """Who may log in at one listener. Raises BadSettings.
 
-    Nobody can before `prepare`, which takes some milliseconds for each user and may run in a thread.
+    Parameters: `setting` finds the listener's settings; `stored` are users beside those of them, who
+    come first, once there are nodes that could know them.
+
+    Nobody of the settings can before `prepare`, which takes some milliseconds for each user and may run in a thread.
     """
 
-    def __init__(self, setting: Lookup) -> None:
+    def __init__(
+        self, setting: Lookup, stored: Callable[[], StoredUsers | None] = lambda: None
+    ) -> None:
         self.asked = asked(setting)
+        self._stored = stored
         wanted = [each.strip() for each in setting("sasl.enabled.mechanisms", None).split(",")]
         self.mechanisms = tuple(each for each in SERVED if each in wanted)
         if not self.mechanisms:
@@ -103,12 +127,20 @@ class Users:
             from .plain import PlainServer
 
             return PlainServer(self._passwords.knows)
-        scram = ScramMechanism(mechanism)
+        return self._scram_server(ScramMechanism(mechanism), self._stored())
 
+    def _scram_server(self, mechanism: ScramMechanism, stored: StoredUsers | None) -> ScramServer:
         def find(user: ScramUser) -> ScramCredential | None:
-            return None if user.is_token else self._credentials.get((scram, user.name))
+            if user.is_token:
+                return None
+            known = stored.find(mechanism, user.name) if stored else None
+            return known or self._credentials.get((mechanism, user.name))
 
-        return ScramServer(scram, find, self._secret)
+        secret = (stored.secret if stored else b"") or self._secret
+        shapes = {*stored.shapes(mechanism)} if stored else set()
+        if any(of is mechanism for of, _ in self._credentials):
+            shapes.add(Shape())
+        return ScramServer(mechanism, find, secret, shapes=shapes)
 
 
 def _module(mechanism: str, setting: Lookup) -> LoginModule:

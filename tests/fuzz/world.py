@@ -43,6 +43,10 @@ from kbroker.protocol.messages.offsets import (
 )
 from kbroker.protocol.messages.produce import ProduceRequest
 from kbroker.protocol.messages.quorum import AddRaftVoterRequest, DescribeQuorumRequest
+from kbroker.protocol.messages.security import (
+    AlterUserScramCredentialsRequest,
+    DescribeUserScramCredentialsRequest,
+)
 from kbroker.protocol.messages.topics import (
     CreatePartitionsRequest,
     CreateTopicsRequest,
@@ -643,6 +647,26 @@ def _sasl_authenticate(world: World, rng: random.Random) -> Any:
     return request(ApiKey.SASL_AUTHENTICATE, auth_bytes=b"\0alice\0pencil")
 
 
+def _describe_scram_users(world: World, rng: random.Random) -> Any:
+    cls = DescribeUserScramCredentialsRequest
+    rows = [cls.User(name=f"user{rng.randrange(5)}") for _ in range(rng.randint(1, 3))]
+    return cls(users=rng.choice((None, rows)))
+
+
+def _alter_scram_users(world: World, rng: random.Random) -> Any:
+    cls = AlterUserScramCredentialsRequest
+    mechanism = rng.randint(1, 2)
+    upsertion = cls.Upsertion(
+        name=f"user{rng.randrange(5)}",
+        mechanism=mechanism,
+        iterations=rng.randint(4096, 16384),
+        salt=rng.randbytes(16),
+        salted_password=rng.randbytes(32 * mechanism),
+    )
+    deletion = cls.Deletion(name=f"user{rng.randrange(5)}", mechanism=mechanism)
+    return cls(deletions=[deletion], upsertions=[upsertion])
+
+
 VALID: dict[ApiKey, Callable[[World, random.Random], Any]] = {
     ApiKey.PRODUCE: _produce,
     ApiKey.SASL_HANDSHAKE: _sasl_handshake,
@@ -686,6 +710,8 @@ VALID: dict[ApiKey, Callable[[World, random.Random], Any]] = {
     ApiKey.ELECT_LEADERS: _elect_leaders,
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: _alter_reassignments,
     ApiKey.LIST_PARTITION_REASSIGNMENTS: _list_reassignments,
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: _describe_scram_users,
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _alter_scram_users,
     ApiKey.DESCRIBE_QUORUM: _describe_quorum,
     ApiKey.UPDATE_FEATURES: _update_features,
     ApiKey.DESCRIBE_PRODUCERS: _describe_producers,

@@ -1,0 +1,225 @@
+"""DescribeUserScramCredentials, AlterUserScramCredentials: users who log in by SCRAM."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from itertools import chain, islice
+from typing import NamedTuple, TypeAlias
+
+from kbroker.cluster.cluster import SCRAM_USERS_AT_ONCE, Cluster
+from kbroker.cluster.scram_users import Credentials, ScramUsers
+from kbroker.coordinator import some_of
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.security import (
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+)
+from kbroker.security.scram import (
+    ITERATIONS_MAX,
+    ITERATIONS_MIN,
+    ScramCredential,
+    ScramMechanism,
+    credential_from,
+)
+
+from .context import Context
+from .registry import handles
+
+logger = logging.getLogger(__name__)
+
+USERS_MAX = 10_000
+"""Of a cluster; they stay in memory."""
+NAME_BYTES_MAX, SALT_BYTES_MAX, HASH_BYTES_MAX = 512, 256, 256
+"""Of one credential."""
+
+Described: TypeAlias = DescribeUserScramCredentialsResponse.User
+Deletion: TypeAlias = AlterUserScramCredentialsRequest.Deletion
+Upsertion: TypeAlias = AlterUserScramCredentialsRequest.Upsertion
+Outcomes: TypeAlias = dict[str, KafkaError | None]
+"""By user; None where all is well."""
+
+
+@handles(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, versions="0")
+async def describe_user_scram_credentials(
+    ctx: Context, request: DescribeUserScramCredentialsRequest
+) -> DescribeUserScramCredentialsResponse:
+    """Behaviour: mechanisms and iterations of the users that are named, each once; of all users by
+    name when none is (KIP-554). What stands in a listener's settings is not told.
+
+    Errors: RESOURCE_NOT_FOUND, and DUPLICATE_RESOURCE for a user that is named twice.
+    """
+    users = ctx.node.cluster.scram_users
+    times: dict[str, int] = {}
+    async for row in ctx.turn.each(request.users or ()):
+        times[row.name] = times.get(row.name, 0) + 1
+    names: Iterable[str] = times
+    if not times:
+        names = await ctx.turn.in_order(tuple(users.names), str)
+    return DescribeUserScramCredentialsResponse(
+        results=[_described(users, name, times.get(name, 1)) async for name in ctx.turn.each(names)]
+    )
+
+
+def _described(users: ScramUsers, name: str, times: int) -> Described:
+    if times > 1:
+        return Described(
+            user=name,
+            error_code=ErrorCode.DUPLICATE_RESOURCE,
+            error_message="One request names a user once",
+        )
+    credentials = users.credentials(name)
+    if not credentials:
+        return Described(
+            user=name,
+            error_code=ErrorCode.RESOURCE_NOT_FOUND,
+            error_message="There is no such user",
+        )
+    return Described(
+        user=name,
+        credential_infos=[
+            DescribeUserScramCredentialsResponse.Credential(
+                mechanism=each.number, iterations=credentials[each].iterations
+            )
+            for each in ScramMechanism
+            if each in credentials
+        ],
+    )
+
+
+class Change(NamedTuple):
+    """One user's credential of one mechanism is replaced; with None it is deleted."""
+
+    mechanism: ScramMechanism
+    credential: ScramCredential | None
+
+
+@handles(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, versions="0")
+async def alter_user_scram_credentials(
+    ctx: Context, request: AlterUserScramCredentialsRequest
+) -> AlterUserScramCredentialsResponse:
+    """Behaviour: gives users credentials, and takes them away (KIP-554). Who has logged in stays so.
+
+    Errors: UNACCEPTABLE_CREDENTIAL for an empty name, a number of iterations that is out of bounds, and
+    for what is too long or missing; UNSUPPORTED_SASL_MECHANISM; RESOURCE_NOT_FOUND for a deletion;
+    DUPLICATE_RESOURCE for a user that is named twice, of whom nothing changes, as in Kafka also where
+    it is for two mechanisms; POLICY_VIOLATION for more users than there may be.
+    """
+    cluster = ctx.node.cluster
+    outcomes: Outcomes = {}
+    changes: dict[str, Change] = {}
+    rows: Iterable[Deletion | Upsertion] = chain(request.deletions, request.upsertions)
+    async for row in ctx.turn.each(rows):
+        if outcomes.get(row.name) is None:
+            outcomes[row.name] = _add(changes, row, cluster.scram_users)
+    left = iter(changes.items())
+    while some := dict(islice(left, SCRAM_USERS_AT_ONCE)):
+        outcomes |= await _store(
+            cluster, some, cause=f"AlterUserScramCredentials by {ctx.client_id}"
+        )
+        await ctx.turn.pause()
+    return AlterUserScramCredentialsResponse(
+        results=[_result(*outcome) async for outcome in ctx.turn.each(outcomes.items())]
+    )
+
+
+def _add(
+    changes: dict[str, Change], row: Deletion | Upsertion, users: ScramUsers
+) -> KafkaError | None:
+    """Take a change in, if there is nothing against it."""
+    if changes.pop(row.name, None) is not None:
+        return KafkaError(
+            ErrorCode.DUPLICATE_RESOURCE,
+            "One request changes one credential of a user; send several, one for each mechanism",
+        )
+    try:
+        changes[row.name] = _checked(row, users)
+    except KafkaError as error:
+        return error
+    return None
+
+
+def _checked(row: Deletion | Upsertion, users: ScramUsers) -> Change:
+    """What a row asks for. Raises KafkaError, for the first cause that Kafka sees."""
+    if not row.name:
+        raise KafkaError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "A user needs a name")
+    mechanism = ScramMechanism.numbered(row.mechanism)
+    if mechanism is None:
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_SASL_MECHANISM, f"There are {', '.join(ScramMechanism)}"
+        )
+    if isinstance(row, Deletion):
+        if mechanism not in users.credentials(row.name):
+            raise _not_found()
+        return Change(mechanism, None)
+    _check_sizes(row)
+    salt, salted = bytes(row.salt), bytes(row.salted_password)
+    return Change(mechanism, credential_from(mechanism, salted, salt, row.iterations))
+
+
+def _check_sizes(row: Upsertion) -> None:
+    if not ITERATIONS_MIN <= row.iterations <= ITERATIONS_MAX:
+        reason = f"{row.iterations} iterations; take {ITERATIONS_MIN} to {ITERATIONS_MAX}"
+    elif len(row.name.encode()) > NAME_BYTES_MAX:
+        reason = f"A name has at most {NAME_BYTES_MAX} bytes"
+    elif not 0 < len(row.salt) <= SALT_BYTES_MAX:
+        reason = f"A salt has 1 to {SALT_BYTES_MAX} bytes"
+    elif not 0 < len(row.salted_password) <= HASH_BYTES_MAX:
+        reason = f"A salted password has 1 to {HASH_BYTES_MAX} bytes"
+    else:
+        return
+    raise KafkaError(ErrorCode.UNACCEPTABLE_CREDENTIAL, reason)
+
+
+def _not_found() -> KafkaError:
+    return KafkaError(ErrorCode.RESOURCE_NOT_FOUND, "The user has no credential of this mechanism")
+
+
+async def _store(cluster: Cluster, changes: Mapping[str, Change], *, cause: str) -> Outcomes:
+    """Make some changes durable, all in one, by what the users are at that moment."""
+    while True:
+        outcomes: Outcomes = dict.fromkeys(changes)
+        room = USERS_MAX - len(cluster.scram_users)
+        after: dict[str, Credentials] = {}
+        for name, change in changes.items():
+            try:
+                after[name] = _altered(cluster.scram_users, name, change, room=room)
+            except KafkaError as error:
+                outcomes[name] = error
+            else:
+                room -= name not in cluster.scram_users
+        try:
+            if after and not await cluster.put_scram_users(after, cause=cause):
+                continue  # somebody else was first
+        except KafkaError as error:
+            return dict.fromkeys(changes, error)
+        if after:
+            logger.info("%s: %s", cause, some_of([*after]))
+        return outcomes
+
+
+def _altered(users: ScramUsers, name: str, change: Change, *, room: int) -> Credentials:
+    """A user's credentials after a change. Raises KafkaError."""
+    credentials = dict(users.credentials(name))
+    mechanism, credential = change
+    if credential is not None:
+        if not credentials and room <= 0:
+            raise KafkaError(
+                ErrorCode.POLICY_VIOLATION,
+                f"There are {USERS_MAX} users, and no more may be; delete some that are not needed",
+            )
+        return credentials | {mechanism: credential}
+    if credentials.pop(mechanism, None) is None:
+        raise _not_found()
+    return credentials
+
+
+def _result(name: str, error: KafkaError | None) -> AlterUserScramCredentialsResponse.User:
+    if error is None:
+        return AlterUserScramCredentialsResponse.User(user=name)
+    return AlterUserScramCredentialsResponse.User(
+        user=name, error_code=error.code, error_message=error.message
+    )

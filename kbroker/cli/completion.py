@@ -1,4 +1,4 @@
-"""`kbroker completion`: scripts for shells, and the names of topics and groups while typing."""
+"""`kbroker completion`: scripts for shells, and names of topics, groups and users while typing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ANSWER_SECONDS = 1
 @click.command()
 @click.argument("shell", type=click.Choice(SHELLS))
 def completion(shell: str) -> None:
-    """Print the script that completes commands, topics and groups in SHELL.
+    """Print the script that completes commands, topics, groups and users in SHELL.
 
     For bash: `eval "$(kbroker completion bash)"` in ~/.bashrc.
     """
@@ -54,6 +54,19 @@ def complete_groups(
         from kbroker.client.groups import list_groups
 
         return [group.name for group in await list_groups(cluster)]
+
+    return _names(context, names, incomplete)
+
+
+def complete_users(
+    context: click.Context, _parameter: click.Parameter, incomplete: str
+) -> list[str]:
+    """The users whose names begin with what is typed."""
+
+    async def names(cluster: ClusterClient) -> list[str]:
+        from kbroker.client.scram_users import describe_scram_users
+
+        return [user.name for user in await describe_scram_users(cluster)]
 
     return _names(context, names, incomplete)
 

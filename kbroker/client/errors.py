@@ -67,6 +67,16 @@ class NoSuchTransaction(ClientError):
     """A transactional id that was named does not exist."""
 
 
+class NoSuchUser(ClientError):
+    """A user that was named does not exist, or does not log in by a mechanism that was named."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"there is no user {name!r} that logs in so; `kbroker security user list` shows who there "
+            "is"
+        )
+
+
 class TimedOut(ClientError):
     """What was waited for did not happen in time."""
 

@@ -25,6 +25,7 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.compile import encode_bytes
 from kbroker.protocol.group_metadata import Assignment, TopicPartitions
 from kbroker.protocol.messages.groups import JoinGroupRequest, SyncGroupRequest
+from kbroker.protocol.messages.security import AlterUserScramCredentialsRequest
 from kbroker.protocol.records import Record
 from kbroker.testing.control import controlled
 
@@ -72,6 +73,9 @@ def commands(data: Path) -> dict[str, list[list[str]]]:
         "cluster txn describe": [[OPEN, *form] for form in FORMS] + [[EVIL]],
         "cluster txn find-hanging": [["--older-than", "0s"]],
         "cluster txn abort": [["t", "0", "7"]],
+        "security user list": [*FORMS, [EVIL], ["x" + EVIL]],
+        "security user add": [[EVIL]],
+        "security user remove": [["x" + EVIL], [EVIL]],
         "cluster health": FORMS,
         "cluster info": FORMS,
         "cluster logdirs": FORMS,
@@ -135,6 +139,7 @@ async def evil_broker(data: Path) -> AsyncIterator[dict[str, str]]:
         await _join(wire)
         await _commit(wire)
         await _begin(wire)
+        await _make_user(wire)
         yield {
             "KBROKER_BOOTSTRAP": local.bootstrap_servers,
             "KBROKER_CONTROL": control.address,
@@ -193,6 +198,15 @@ async def _begin(wire: Wire) -> None:
     assert (await _ask(wire, ApiKey.INIT_PRODUCER_ID, 4, init)).error_code == 0
 
 
+async def _make_user(wire: Wire) -> None:
+    row = AlterUserScramCredentialsRequest.Upsertion(
+        name=EVIL, mechanism=1, iterations=4096, salt=b"s", salted_password=b"p"
+    )
+    ask = AlterUserScramCredentialsRequest(upsertions=[row])
+    answer = await _ask(wire, ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, ask)
+    assert answer.results[0].error_code == 0
+
+
 async def test_nothing_of_it_is_acted_on(tmp_path: Path) -> None:
     data = tmp_path / "data"
     seen: set[str] = set()
@@ -201,7 +215,11 @@ async def test_nothing_of_it_is_acted_on(tmp_path: Path) -> None:
             for call in calls:
                 words = [*command.split(), *call]
                 work = functools.partial(
-                    CliRunner(env=environment).invoke, main, words, catch_exceptions=False
+                    CliRunner(env=environment).invoke,
+                    main,
+                    words,
+                    input="a password",
+                    catch_exceptions=False,
                 )
                 result = await trio.to_thread.run_sync(work)
                 assert result.exit_code in (0, 1, 3, 4), (words, result.output)

@@ -1,0 +1,128 @@
+"""`kbroker security user`: who may log in by SCRAM, at any Kafka."""
+
+from __future__ import annotations
+
+import sys
+from typing import IO, TYPE_CHECKING
+
+import click
+
+from .completion import complete_users
+from .output import Column, format_options, say, show, table
+from .target import Target, run, target_options
+
+if TYPE_CHECKING:
+    from kbroker.client.cluster import ClusterClient
+
+MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
+
+
+@click.group()
+def security() -> None:
+    """Show, make and remove users."""
+
+
+@security.group()
+def user() -> None:
+    """Show, make and remove users that log in by SCRAM."""
+
+
+@user.command("list")
+@click.argument("names", nargs=-1, shell_complete=complete_users)
+@format_options
+@target_options
+def list_(target: Target, names: tuple[str, ...], output: str) -> None:
+    """Show users NAMES, or all: by which mechanisms they log in, and how often passwords are hashed.
+
+    Users that stand in the settings of a broker's listener are not among them.
+    """
+    from kbroker.client.scram_users import describe_scram_users
+
+    found = run(target, lambda cluster: describe_scram_users(cluster, names))
+    rows = [{"user": each.name, "iterations": each.iterations} for each in found]
+    columns = [Column("user"), Column("iterations")]
+    show(output, rows, lambda wide: table(columns, rows, wide=wide))
+
+
+@user.command()
+@click.argument("name")
+@click.option(
+    "--mechanism",
+    "mechanisms",
+    multiple=True,
+    type=click.Choice(MECHANISMS, case_sensitive=False),
+    default=MECHANISMS[:1],
+    show_default=True,
+    help="Let the user log in by this one; can be given several times.",
+)
+@click.option(
+    "--iterations",
+    type=click.IntRange(4096, 16384),
+    default=4096,
+    show_default=True,
+    help="How often the password is hashed.",
+)
+@click.option(
+    "--password-file",
+    type=click.File(),
+    metavar="FILE",
+    help="Read the password from FILE, - for the standard input, instead of asking for it.",
+)
+@target_options
+def add(
+    target: Target,
+    name: str,
+    mechanisms: tuple[str, ...],
+    iterations: int,
+    password_file: IO[str] | None,
+) -> None:
+    """Make user NAME, or give it another password.
+
+    The password stays here: brokers get a hash of it. Who reads that on its way can log in with it, so
+    use a listener with TLS.
+    """
+    from kbroker.client.scram_users import set_scram_password
+    from kbroker.security.scram import ScramMechanism
+
+    password = _password(password_file)
+
+    async def work(cluster: ClusterClient) -> None:
+        for each in dict.fromkeys(mechanisms):
+            await set_scram_password(cluster, name, password, ScramMechanism(each), iterations)
+
+    run(target, work)
+    say(f"user {name} can log in by {', '.join(dict.fromkeys(mechanisms))}")
+
+
+def _password(file: IO[str] | None) -> str:
+    """What a file or the standard input says in its one line, or else who sits at the terminal."""
+    if file is None and sys.stdin.isatty():
+        return str(click.prompt("Password", hide_input=True, confirmation_prompt=True))
+    password = (file or sys.stdin).read().removesuffix("\n").removesuffix("\r")
+    if not password or "\n" in password:
+        raise click.UsageError("a password is one line that is not empty")
+    return password
+
+
+@user.command()
+@click.argument("names", nargs=-1, required=True, shell_complete=complete_users)
+@click.option(
+    "--mechanism",
+    "mechanisms",
+    multiple=True,
+    type=click.Choice(MECHANISMS, case_sensitive=False),
+    help="Let them log in by this one no more; all that they have, if none is given.",
+)
+@target_options
+def remove(target: Target, names: tuple[str, ...], mechanisms: tuple[str, ...]) -> None:
+    """Remove users NAMES. Who has logged in stays so until its connection ends."""
+    from kbroker.client.scram_users import describe_scram_users, remove_scram_password
+    from kbroker.security.scram import ScramMechanism
+
+    async def work(cluster: ClusterClient) -> None:
+        for each in await describe_scram_users(cluster, names):
+            for mechanism in map(ScramMechanism, mechanisms or each.iterations):
+                await remove_scram_password(cluster, each.name, mechanism)
+                say(f"user {each.name} can not log in by {mechanism} any more")
+
+    run(target, work)

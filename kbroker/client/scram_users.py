@@ -1,0 +1,93 @@
+"""Users who log in by SCRAM, and who are made while brokers run (KIP-554)."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import trio
+
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.security import (
+    AlterUserScramCredentialsRequest,
+    DescribeUserScramCredentialsRequest,
+)
+from kbroker.security.scram import ITERATIONS_MIN, SALT_BYTES, ScramMechanism, salted_password
+
+from .cluster import ClusterClient
+from .errors import NoSuchUser, check
+
+
+class ScramUser(NamedTuple):
+    """A user, and by mechanism how often the password is hashed."""
+
+    name: str
+    iterations: dict[ScramMechanism, int]
+
+
+async def describe_scram_users(
+    cluster: ClusterClient, names: Iterable[str] = ()
+) -> list[ScramUser]:
+    """Users by name, each once; without names all of them. Raises NoSuchUser and KafkaError."""
+    rows = [DescribeUserScramCredentialsRequest.User(name=each) for each in dict.fromkeys(names)]
+    request = DescribeUserScramCredentialsRequest(users=rows or None)
+    answer = await (await cluster.controller()).ask(request)
+    check(answer.error_code, answer.error_message)
+    return [_user(row) for row in sorted(answer.results, key=lambda row: str(row.user))]
+
+
+def _user(row: Any) -> ScramUser:
+    if row.error_code == ErrorCode.RESOURCE_NOT_FOUND:
+        raise NoSuchUser(row.user)
+    check(row.error_code, row.error_message)
+    return ScramUser(
+        row.user,
+        {
+            mechanism: each.iterations
+            for mechanism in ScramMechanism
+            for each in row.credential_infos
+            if each.mechanism == mechanism.number
+        },
+    )
+
+
+async def set_scram_password(
+    cluster: ClusterClient,
+    name: str,
+    password: str,
+    mechanism: ScramMechanism = ScramMechanism.SHA_256,
+    iterations: int = ITERATIONS_MIN,
+) -> None:
+    """Let a user log in by a mechanism with this password, and with no other. Raises KafkaError.
+
+    Brokers get the hash of it. Who gets hold of that can log in as well, so let the connection be one
+    with TLS.
+    """
+    salt = secrets.token_bytes(SALT_BYTES)
+    salted = await trio.to_thread.run_sync(salted_password, mechanism, password, salt, iterations)
+    row = AlterUserScramCredentialsRequest.Upsertion(
+        name=name,
+        mechanism=mechanism.number,
+        iterations=iterations,
+        salt=salt,
+        salted_password=salted,
+    )
+    await _alter(cluster, AlterUserScramCredentialsRequest(upsertions=[row]))
+
+
+async def remove_scram_password(
+    cluster: ClusterClient, name: str, mechanism: ScramMechanism
+) -> None:
+    """Let a user log in by a mechanism no more. Raises NoSuchUser and KafkaError."""
+    row = AlterUserScramCredentialsRequest.Deletion(name=name, mechanism=mechanism.number)
+    await _alter(cluster, AlterUserScramCredentialsRequest(deletions=[row]))
+
+
+async def _alter(cluster: ClusterClient, request: AlterUserScramCredentialsRequest) -> None:
+    """One change: brokers take only one of a user at a time."""
+    answer = await (await cluster.controller()).ask(request)
+    (result,) = answer.results
+    if result.error_code == ErrorCode.RESOURCE_NOT_FOUND:
+        raise NoSuchUser(result.user)
+    check(result.error_code, result.error_message)

@@ -1,0 +1,184 @@
+"""`kbroker security user`: list, add, remove."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from kbroker.broker import Broker
+from kbroker.client.cluster import open_cluster
+from kbroker.client.credentials import Credentials, Security
+from kbroker.client.errors import CannotConnect
+from kbroker.client.scram_users import (
+    ScramUser,
+    describe_scram_users,
+    remove_scram_password,
+    set_scram_password,
+)
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.security.scram import ScramMechanism
+
+from ..security.test_logins import guarded
+from .conftest import Cli, ReadJson
+from .test_completion import proposed
+
+SHA_256, SHA_512 = ScramMechanism
+ADMIN = Security(None, Credentials("PLAIN", "admin", "hush"))
+SETTINGS = (
+    "security.protocol=SASL_PLAINTEXT",
+    "sasl.mechanism=PLAIN",
+    'sasl.jaas.config=a.PlainLoginModule required username="admin" password="hush";',
+)
+LOGIN = tuple(word for each in SETTINGS for word in ("-X", each))
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[Broker]:
+    """One where everybody has to log in."""
+    async with guarded() as broker:
+        yield broker
+
+
+async def logs_in(
+    broker: Broker, name: str, password: str, mechanism: ScramMechanism = SHA_256
+) -> bool:
+    security = Security(None, Credentials(mechanism, name, password))
+    async with open_cluster([broker.endpoint], security=security) as cluster:
+        try:
+            await cluster.metadata([])
+        except CannotConnect:
+            return False
+    return True
+
+
+async def test_a_user_comes_and_goes(broker: Broker, cli: Cli, read_json: ReadJson) -> None:
+    assert await read_json("security", "user", "list", *LOGIN) == []
+    made = await cli("security", "user", "add", "bob", *LOGIN, stdin="brush\n")
+    assert made.stdout == "user bob can log in by SCRAM-SHA-256\n"
+    assert await logs_in(broker, "bob", "brush")
+    assert not await logs_in(broker, "bob", "brush\n")
+    both = ("--mechanism", "scram-sha-256", "--mechanism", "SCRAM-SHA-512", "--iterations", "8192")
+    made = await cli("security", "user", "add", "carol", *both, *LOGIN, stdin="crayon")
+    assert made.stdout == "user carol can log in by SCRAM-SHA-256, SCRAM-SHA-512\n"
+    for mechanism in ScramMechanism:
+        assert await logs_in(broker, "carol", "crayon", mechanism)
+    assert await read_json("security", "user", "list", *LOGIN) == [
+        {"user": "bob", "iterations": {SHA_256: 4096}},
+        {"user": "carol", "iterations": {SHA_256: 8192, SHA_512: 8192}},
+    ]
+    listed = await cli("security", "user", "list", "carol", "--json", *LOGIN)
+    assert [json.loads(line)["user"] for line in listed.stdout.splitlines()] == ["carol"]
+    table = (await cli("security", "user", "list", *LOGIN)).stdout.splitlines()
+    assert table[0].split() == ["USER", "ITERATIONS"]
+    assert table[1].split() == ["bob", "SCRAM-SHA-256=4096"]
+    await cli("security", "user", "add", "bob", *LOGIN, stdin="another one")
+    assert not await logs_in(broker, "bob", "brush")
+    assert await logs_in(broker, "bob", "another one")
+    one = ("--mechanism", "SCRAM-SHA-256")
+    gone = await cli("security", "user", "remove", "carol", *one, *LOGIN)
+    assert gone.stdout == "user carol can not log in by SCRAM-SHA-256 any more\n"
+    assert not await logs_in(broker, "carol", "crayon")
+    assert await logs_in(broker, "carol", "crayon", SHA_512)
+    again = await cli("security", "user", "remove", "carol", *one, *LOGIN, status=1)
+    assert "there is no user 'carol' that logs in so" in again.stderr
+    await cli("security", "user", "remove", "bob", "carol", *LOGIN)
+    assert await read_json("security", "user", "list", *LOGIN) == []
+
+
+async def test_a_password_from_a_file(broker: Broker, cli: Cli, tmp_path: Path) -> None:
+    """Its line has an end, or none."""
+    file = tmp_path / "password"
+    for text in ("brush", "crayon\n", "chalk\r\n", " with spaces "):
+        file.write_text(text)
+        await cli("security", "user", "add", "bob", "--password-file", str(file), *LOGIN)
+        assert await logs_in(broker, "bob", text.strip("\r\n"))
+    await cli("security", "user", "add", "bob", "--password-file", "-", *LOGIN, stdin="pen\n")
+    assert await logs_in(broker, "bob", "pen")
+
+
+@pytest.mark.parametrize("text", ["", "\n", "one\ntwo\n"])
+async def test_what_is_no_password(text: str, cli: Cli) -> None:
+    said = await cli("security", "user", "add", "bob", *LOGIN, stdin=text, status=2)
+    assert "a password is one line that is not empty" in said.stderr
+
+
+async def test_what_is_refused(cli: Cli) -> None:
+    nobody = await cli("security", "user", "list", "nobody", *LOGIN, status=1)
+    assert "there is no user 'nobody'" in nobody.stderr
+    assert "`kbroker security user list`" in nobody.stderr
+    few = ("--iterations", "4095")
+    said = await cli("security", "user", "add", "bob", *few, *LOGIN, stdin="brush", status=2)
+    assert "4096<=x<=16384" in said.stderr
+    said = await cli("security", "user", "add", "", *LOGIN, stdin="brush", status=1)
+    assert "A user needs a name" in said.stderr
+    for option in ("--password", "--password=brush"):
+        said = await cli("security", "user", "add", "bob", option, *LOGIN, status=2)
+        assert "No such option" in said.stderr
+
+
+async def test_at_a_terminal_the_password_is_not_shown(broker: Broker) -> None:
+    """It is asked for twice."""
+    command = [sys.executable, "-m", "kbroker", "security", "user", "add", "bob", *LOGIN]
+
+    def at_a_terminal() -> str:
+        ours, theirs = pty.openpty()
+        process = subprocess.Popen(
+            [*command, "-b", broker.bootstrap_servers],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,  # so that there is no other terminal that it could ask
+        )
+        os.close(theirs)
+        seen = b""
+        for prompt in (b"Password: ", b"Repeat for confirmation: "):
+            while prompt not in seen:
+                seen += os.read(ours, 1000)
+            os.write(ours, b"brush\n")
+        while b"can log in" not in seen:
+            seen += os.read(ours, 1000)
+        assert process.wait(30) == 0
+        os.close(ours)
+        return seen.decode()
+
+    with trio.fail_after(60):
+        seen = await trio.to_thread.run_sync(at_a_terminal, abandon_on_cancel=True)
+    assert "brush" not in seen
+    assert await logs_in(broker, "bob", "brush")
+
+
+async def test_names_while_typing(broker: Broker, cli: Cli) -> None:
+    for name in ("bob", "barbara", "alice"):
+        await cli("security", "user", "add", name, *LOGIN, stdin="brush")
+    for verb in ("list", "remove"):
+        words = "security", "user", verb, *LOGIN[:5], f"'{LOGIN[5]}'"
+        found = await trio.to_thread.run_sync(lambda: proposed(*words, incomplete="b"))  # noqa: B023
+        assert found == ["barbara", "bob"]
+
+
+# -- the functions behind them
+
+
+async def test_functions(broker: Broker) -> None:
+    async with open_cluster([broker.endpoint], security=ADMIN) as cluster:
+        await set_scram_password(cluster, "bob", "brush")
+        await set_scram_password(cluster, "bob", "crayon", SHA_512, 16384)
+        await set_scram_password(cluster, "al", "chalk")
+        assert await logs_in(broker, "bob", "brush")
+        assert await logs_in(broker, "bob", "crayon", SHA_512)
+        bob = ScramUser("bob", {SHA_256: 4096, SHA_512: 16384})
+        assert await describe_scram_users(cluster, ["bob", "bob"]) == [bob]
+        assert await describe_scram_users(cluster) == [ScramUser("al", {SHA_256: 4096}), bob]
+        await remove_scram_password(cluster, "bob", SHA_256)
+        assert not await logs_in(broker, "bob", "brush")
+        with pytest.raises(KafkaError) as refused:
+            await set_scram_password(cluster, "bob", "brush", iterations=100)
+        assert refused.value.code == ErrorCode.UNACCEPTABLE_CREDENTIAL

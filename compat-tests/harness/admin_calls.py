@@ -7,7 +7,7 @@ holds what only the broker at hand knows, such as ids.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -888,6 +888,70 @@ def logins() -> Iterator[Call]:
     yield ask("login: a message of it", ApiKey.SASL_AUTHENTICATE, auth_bytes=b"\0alice\0pencil")
 
 
+# --- SCRAM users
+
+
+def _credential(name: str, mechanism: int = 1, iterations: int = 4096, **more: Any) -> Any:
+    values = {"salt": b"a grain of salt", "salted_password": bytes(range(32))} | more
+    key = ApiKey.ALTER_USER_SCRAM_CREDENTIALS
+    return of(key, "Upsertion", name=name, mechanism=mechanism, iterations=iterations, **values)
+
+
+def _no_credential(name: str, mechanism: int = 1) -> Any:
+    return of(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, "Deletion", name=name, mechanism=mechanism)
+
+
+def scram_users() -> Iterator[Call]:
+    def alter(what: str, deletions: Sequence[Any] = (), upsertions: Sequence[Any] = ()) -> Call:
+        rows = {"deletions": [*deletions], "upsertions": [*upsertions]}
+        return change(f"scram: {what}", ApiKey.ALTER_USER_SCRAM_CREDENTIALS, **rows)
+
+    def describe(what: str, *names: str) -> Call:
+        key = ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS
+        return ask(f"scram: {what}", key, users=[of(key, "User", name=name) for name in names])
+
+    yield describe("nobody yet")
+    yield alter("nothing")
+    yield alter("two", upsertions=[_credential("alice"), _credential("bob", 2, 16384)])
+    yield alter("another mechanism", upsertions=[_credential("alice", 2)])
+    yield alter("both mechanisms at once", upsertions=[_credential("x"), _credential("x", 2)])
+    yield ask("scram: null is all", ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, users=None)
+    yield describe("none is all")
+    yield describe("one, and one whom there is not", "alice", "nobody")
+    yield describe("twice", "alice", "bob", "alice", "nobody", "nobody")
+    yield describe("without a name", "")
+    for iterations in (-1, 0, 4095, 4096, 16384, 16385):
+        row = _credential("carol", iterations=iterations)
+        yield alter(f"{iterations} iterations", upsertions=[row])
+    for number in (-1, 0, 3):
+        yield alter(
+            f"mechanism {number}", [_no_credential("bob", number)], [_credential("x", number)]
+        )
+    yield alter("no mechanism, no iterations", upsertions=[_credential("x", 9, 1)])
+    yield alter("no name, no mechanism", [_no_credential("", 9)])
+    yield alter("no name", upsertions=[_credential("", iterations=1)])
+    yield alter("no salt", upsertions=[_credential("x", salt=b"")])
+    yield alter("no salted password", upsertions=[_credential("y", salted_password=b"")])
+    yield alter("a short salt", upsertions=[_credential("z", salt=b"s", salted_password=b"p")])
+    yield alter("a long name", upsertions=[_credential("n" * 513)])
+    yield alter("a name with signs", upsertions=[_credential("ö,=/\n\0 a")])
+    yield alter("delete whom there is not", [_no_credential("nobody"), _no_credential("bob")])
+    yield alter(
+        "delete both mechanisms at once", [_no_credential("alice"), _no_credential("alice", 2)]
+    )
+    yield alter(
+        "delete twice", [_no_credential("alice"), _no_credential("alice"), _no_credential("alice")]
+    )
+    yield alter("delete and make", [_no_credential("alice")], [_credential("alice", 2)])
+    yield alter("wrong, then right", upsertions=[_credential("x", 9), _credential("x")])
+    yield alter("right, then wrong", upsertions=[_credential("y"), _credential("y", 9)])
+    yield alter(
+        "one of three is wrong", [_no_credential("bob", 2)], [_credential("d"), _credential("")]
+    )
+    yield alter("delete one mechanism", [_no_credential("alice")])
+    yield describe("at last", "alice", "bob", "carol", "d", "z", "ö,=/\n\0 a")
+
+
 def admin_calls() -> Iterator[Call]:
     """All calls in the order in which they build on each other."""
     yield ask("metadata: at first", ApiKey.METADATA, range(1, 99), topics=[])
@@ -904,6 +968,7 @@ def admin_calls() -> Iterator[Call]:
     yield from features()
     yield from settings()
     yield from log_dirs()
+    yield from scram_users()
     yield from cordons()
     yield from logins()
     yield from groups()

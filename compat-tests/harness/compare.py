@@ -23,7 +23,7 @@ from kbroker.protocol.records import iter_headers, read_records
 from kbroker.protocol.schema import Field, Struct, fields
 
 IDENTITIES = (
-    "name", "topic", "topic_name", "group_id", "feature", "resource_name", "log_dir", "key",
+    "name", "topic", "topic_name", "group_id", "feature", "resource_name", "log_dir", "key", "user", "mechanism",
     "transactional_id", "producer_id", "partition_index", "partition_id", "partition", "node_id", "broker_id", "replica_id", "api_key",
 )  # fmt: skip
 """Fields that tell one row of a list from the others; the first that a row has counts."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -17,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 from harness.brokers import Broker, free_port
-from harness.clients import ClientProcess, Library, eventually
+from harness.clients import LIBRARIES, ClientProcess, Library, eventually
 from harness.tools import Tools
 from test_kcat import program
 
@@ -32,6 +33,8 @@ Spawn = Callable[..., ClientProcess]
 
 
 USER, PASSWORD = "alice", "pencil"
+BRUSH = "brush"
+"""The password of users that are made while the broker runs."""
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
 
@@ -197,6 +200,73 @@ def test_kafkas_own_tools_log_in(
     refused = tools.run("kafka-topics", *there, "--list")
     assert refused.status == 1, refused
     assert "SaslAuthenticationException: Authentication failed" in refused.stdout + refused.stderr
+
+
+def made_by_kafka_configs(
+    secured: Secured, tools: Tools, folder: Path, name: str, mechanism: str
+) -> None:
+    settings = folder / "admin.properties"
+    settings.write_text(
+        "security.protocol=SSL\nssl.truststore.type=PEM\n"
+        f"ssl.truststore.location={secured.trusted}\n"
+    )
+    there = ("--bootstrap-server", secured.address, "--command-config", str(settings))
+    made = tools.run(
+        "kafka-configs",
+        *there,
+        *("--alter", "--entity-type", "users", "--entity-name", name),
+        *("--add-config", f"{mechanism}=[iterations=8192,password={BRUSH}]"),
+    )
+    assert made.status == 0, made
+
+
+def made_by_kbroker(secured: Secured, name: str, mechanism: str) -> None:
+    options = ["security.protocol=SSL", f"ssl.truststore.location={secured.trusted}"]
+    words = ["security", "user", "add", name, "--mechanism", mechanism, "-b", secured.address]
+    words += [word for each in options for word in ("-X", each)]
+    subprocess.run(
+        [sys.executable, "-m", "kbroker", *words], input=BRUSH, text=True, check=True, timeout=30
+    )
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS[1:])
+@pytest.mark.parametrize("maker", ["kafka-configs", "kbroker", "confluent-kafka", "kafka-python-3"])
+def test_users_that_are_made_while_the_broker_runs(
+    maker: str,
+    mechanism: str,
+    secured: Secured,
+    spawn: Spawn,
+    tools: Tools,
+    unique: Unique,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever makes them, everybody's clients can log in as them (KIP-554)."""
+    name = unique("user")
+    monkeypatch.setenv("COMPAT_TRUSTED", str(secured.trusted))
+    if maker == "kafka-configs":
+        made_by_kafka_configs(secured, tools, tmp_path, name, mechanism)
+    elif maker == "kbroker":
+        made_by_kbroker(secured, name, mechanism)
+    else:
+        worker = spawn(LIBRARIES[maker], secured.address)
+        told = worker.admin("make_user", name=name, mechanism=mechanism, password=BRUSH)
+        assert told.keys() == {mechanism}
+    monkeypatch.setenv("COMPAT_LOGIN", f"{mechanism}:{name}:{BRUSH}")
+    for library in ("confluent-kafka", "kafka-python-3", "kafka-python-2", "aiokafka"):
+        worker = spawn(LIBRARIES[library], secured.guarded)
+        topic = unique(f"topic-{library}")
+        worker.admin("create_topic", name=topic)
+        assert topic in worker.admin("topics")
+    settings = tmp_path / "client.properties"
+    settings.write_text(
+        f"security.protocol=SASL_SSL\nsasl.mechanism={mechanism}\n"
+        f"ssl.truststore.type=PEM\nssl.truststore.location={secured.trusted}\n"
+        f'sasl.jaas.config={MODULES[mechanism]} required username="{name}" password="{BRUSH}";\n'
+    )
+    there = ("--bootstrap-server", secured.guarded, "--command-config", str(settings))
+    listed = tools.run("kafka-topics", *there, "--list")
+    assert topic in listed.stdout, listed
 
 
 def test_javas_perf_tools_at_full_speed(

@@ -185,6 +185,10 @@ class Client(ABC):
     def describe_cluster(self) -> dict[str, Any]:
         """{"nodes": [id], "controller": id}"""
 
+    def make_user(self, name: str, mechanism: str, password: str) -> dict[str, int]:
+        """Let a user log in by SCRAM; returns how often its passwords are hashed, by mechanism."""
+        raise NotImplementedError
+
     @abstractmethod
     def groups(self) -> list[str]: ...
 

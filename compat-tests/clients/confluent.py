@@ -24,6 +24,9 @@ from confluent_kafka.admin import (
     ConfigResource,
     NewPartitions,
     NewTopic,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
 )
 
 CALL_SECONDS = 30.0
@@ -250,6 +253,17 @@ class Confluent(Client):
 
     def delete_topic(self, name: str) -> None:
         self._admin.delete_topics([name])[name].result(CALL_SECONDS)
+
+    def make_user(self, name: str, mechanism: str, password: str) -> dict[str, int]:
+        kind = ScramMechanism[mechanism.replace("-", "_")]
+        info = ScramCredentialInfo(kind, 4096)
+        row = UserScramCredentialUpsertion(name, info, password.encode())
+        self._admin.alter_user_scram_credentials([row])[name].result(CALL_SECONDS)
+        told = self._admin.describe_user_scram_credentials([name])[name].result(CALL_SECONDS)
+        return {
+            each.mechanism.name.replace("_", "-"): each.iterations
+            for each in told.scram_credential_infos
+        }
 
     def topics(self) -> list[str]:
         return sorted(self._admin.list_topics(timeout=CALL_SECONDS).topics)

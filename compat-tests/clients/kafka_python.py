@@ -259,6 +259,18 @@ class KafkaPython(Client):
     def delete_topic(self, name: str) -> None:
         self._admin.delete_topics([name])
 
+    def make_user(self, name: str, mechanism: str, password: str) -> dict[str, int]:
+        kind = kafka.admin.ScramMechanism[mechanism.replace("-", "_")]
+        row = kafka.admin.UserScramCredentialUpsertion(name, kind, password)
+        errors = self._admin.alter_user_scram_credentials([row])
+        assert errors == {name: None}, errors
+        told = self._admin.describe_user_scram_credentials([name])[name]
+        assert told["error"] is None, told
+        return {
+            each["mechanism"].name.replace("_", "-"): each["iterations"]
+            for each in told["credential_infos"]
+        }
+
     def topics(self) -> list[str]:
         return sorted(self._admin.list_topics())
 

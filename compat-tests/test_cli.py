@@ -136,6 +136,7 @@ def without_volatile(value: Any) -> Any:
 
 
 JSON = ("-o", "json")
+SHA_512 = ("--mechanism", "SCRAM-SHA-512")
 
 COMMANDS: list[tuple[int, tuple[str, ...], str | None]] = [
     (0, ("topic", "list", *JSON), None),
@@ -143,6 +144,9 @@ COMMANDS: list[tuple[int, tuple[str, ...], str | None]] = [
     (0, ("topic", "create", "--file", "-"), '[{"name": "users", "partitions": 2}]'),
     (1, ("topic", "create", "orders"), None),
     (0, ("topic", "create", "orders", "--if-not-exists"), None),
+    (0, ("security", "user", "list", *JSON), None),
+    (0, ("security", "user", "add", "alice"), "pencil"),
+    (0, ("security", "user", "add", "bob", *SHA_512, "--iterations", "8192"), "brush\n"),
     (0, ("topic", "create", "later", "--dry-run"), None),
     (0, ("topic", "list"), None),
     (0, ("topic", "list", *JSON), None),
@@ -183,6 +187,11 @@ COMMANDS: list[tuple[int, tuple[str, ...], str | None]] = [
     (0, ("topic", "trim", "users", "--before", "1", "-p", "2", *JSON), None),
     (0, ("topic", "trim", "users", "--before", "end", "-p", "0", "--dry-run", *JSON), None),
     (1, ("topic", "trim", "users", "--before", "99", "-p", "1", *JSON), None),
+    (0, ("security", "user", "list", *JSON), None),
+    (0, ("security", "user", "list", "bob"), None),
+    (1, ("security", "user", "list", "alice", "nobody"), None),
+    (1, ("security", "user", "remove", "alice", *SHA_512), None),
+    (0, ("security", "user", "remove", "alice", "bob"), None),
     (0, ("group", "seek", "g", "--to", "start", "-t", "users", *JSON), None),
     (0, ("group", "seek", "g", "--to", "end", "--dry-run", *JSON), None),
     (0, ("group", "seek", "g", "--shift", "2", *JSON), None),
@@ -213,6 +222,8 @@ COMMANDS: list[tuple[int, tuple[str, ...], str | None]] = [
     (1, ("config", "set", "log.retention.m=4", "--default"), None),
     (0, ("config", "unset", "log.retention.ms", "--node", "1"), None),
     (0, ("config", "unset", "log.retention.ms", "log.segment.bytes", "--default"), None),
+    (1, ("security", "user", "remove", "bob"), None),
+    (0, ("security", "user", "list", *JSON), None),
     (0, ("cluster", "health"), None),
     (0, ("cluster", "info", *JSON), None),
     (0, ("topic", "delete", "users"), None),

@@ -11,6 +11,7 @@ import pytest
 from kbroker.broker import Broker
 from kbroker.cluster.keys import LEAVING, META
 from kbroker.folders.carrying import carry_in, carry_out
+from kbroker.security.scram import ScramMechanism, credential_from
 from kbroker.storage.errors import StorageError
 from kbroker.storage.files import OsFiles
 
@@ -19,6 +20,7 @@ from ..cluster.strict_store import Strict
 from ..wire import Topic, Wire, batch, connected, create_topic, fetch, metadata, produce, values_of
 
 FILES = OsFiles()
+BOB = credential_from(ScramMechanism.SHA_256, b"hash of a password", b"salt", 4096)
 
 
 async def fill(folder: Path, nodes: int) -> object:
@@ -29,7 +31,9 @@ async def fill(folder: Path, nodes: int) -> object:
             async with leader_of(broker, topic.name) as leader:
                 row = await produce(leader, topic, batch([b"%d" % number]))
                 assert row.error_code == 0
-        return await seen(wire)
+        users = {"bob": {ScramMechanism.SHA_256: BOB}}
+        assert await broker.node.cluster.put_scram_users(users, cause="test")
+        return [broker.node.cluster.scram_users.secret, *await seen(wire)]
 
 
 def leader_of(broker: Broker, name: str) -> AbstractAsyncContextManager[Wire]:
@@ -38,7 +42,7 @@ def leader_of(broker: Broker, name: str) -> AbstractAsyncContextManager[Wire]:
     return connected(broker.local_node(node_id).endpoint)
 
 
-async def seen(wire: Wire) -> object:
+async def seen(wire: Wire) -> list[object]:
     answer = await metadata(wire, ["t0", "t1", "t2"])
     return [
         (topic.name, topic.topic_id, [(row.partition_index, row.replica_nodes) for row in rows])
@@ -49,7 +53,9 @@ async def seen(wire: Wire) -> object:
 
 async def check(folder: Path, nodes: int, before: object) -> None:
     async with started(folder, nodes=nodes) as broker, connected(broker.endpoint) as wire:
-        assert await seen(wire) == before
+        users = broker.node.cluster.scram_users
+        assert users.credentials("bob") == {ScramMechanism.SHA_256: BOB}
+        assert [users.secret, *await seen(wire)] == before
         async with leader_of(broker, "t1") as leader:
             assert values_of(await fetch(leader, Topic("t1"))) == [b"1"]
         assert broker.node.cluster.topics["t2"].configs == {"retention.ms": "-1"}

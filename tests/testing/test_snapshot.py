@@ -17,6 +17,7 @@ from kafka.structs import OffsetAndMetadata
 
 from kbroker.coordination.shards import Shards
 from kbroker.protocol.errors import ErrorCode
+from kbroker.security.scram import ScramMechanism, credential_from
 from kbroker.storage.files import MemFiles
 from kbroker.testing import LocalBroker, RunningBroker, Snapshot
 
@@ -278,6 +279,24 @@ def test_settings_of_topics_are_in_it(broker: LocalBroker) -> None:
     broker.restore(snapshot)
     configs = ask(broker, lambda node: dict(node.cluster.topics["kept"].configs))
     assert configs == {"retention.ms": "4711"}
+
+
+def test_users_are_in_it(broker: LocalBroker) -> None:
+    def make(name: str) -> None:
+        async def story(running: RunningBroker, wire: Wire) -> None:
+            credential = credential_from(ScramMechanism.SHA_256, b"hash", b"salt", 4096)
+            given = {name: {ScramMechanism.SHA_256: credential}}
+            assert await running.broker.node.cluster.put_scram_users(given, cause="test")
+
+        with_wire(broker, story)
+
+    make("bob")
+    snapshot = broker.snapshot()
+    make("carol")
+    broker.restore(snapshot)
+    assert ask(broker, lambda node: list(node.cluster.scram_users.names)) == ["bob"]
+    with broker.fork() as fork:
+        assert ask(fork, lambda node: list(node.cluster.scram_users.names)) == ["bob"]
 
 
 # -- clients

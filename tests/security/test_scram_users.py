@@ -27,7 +27,7 @@ from kbroker.security.scram import ScramMechanism, salted_password
 from ..wire import connected
 from .certificates import Authority
 from .test_logins import authenticate, handshake
-from .test_settings import USERS, at, change, gets_in, scram, started
+from .test_settings import USERS, at, change, scram, started
 
 SHA_256, SHA_512 = ScramMechanism
 SALT = b"grain of salt, and another"
@@ -103,9 +103,11 @@ async def describe(broker: Broker, *names: str, node: int = 1) -> list[Any]:
     ]
 
 
-async def logs_in(broker: Broker, name: str, password: str, mechanism: str) -> bool:
+async def logs_in(
+    broker: Broker, name: str, password: str, mechanism: str = SHA_256, node: int = 1
+) -> bool:
     security = Security(None, Credentials(mechanism, name, password))
-    endpoint = at(broker, "INSIDE")
+    endpoint = at(broker, "INSIDE", node)
     async with open_cluster([endpoint], direct=True, security=security) as client:
         try:
             await client.metadata([])
@@ -121,7 +123,8 @@ async def test_a_user_that_was_made(
 ) -> None:
     async with started(authority) as broker:
         assert (
-            await change(broker, "listener.name.inside.sasl.enabled.mechanisms", mechanism) is None
+            await change(broker, {"listener.name.inside.sasl.enabled.mechanisms": mechanism})
+            is None
         )
         assert not await logs_in(broker, "bob", "brush", mechanism)
         row = upsertion("bob", mechanism=mechanism, iterations=iterations)
@@ -145,29 +148,29 @@ async def test_who_has_logged_in_stays_so(authority: Authority) -> None:
             await client.metadata([])
             await alter(broker, Deletion(name="bob", mechanism=1))
             await client.metadata([])
-        assert not await gets_in(broker, "bob", "brush")
+        assert not await logs_in(broker, "bob", "brush")
 
 
 async def test_a_user_of_the_settings_gets_another_password(authority: Authority) -> None:
     """The one that was made comes first, as long as it is there."""
     async with started(authority) as broker:
-        assert await gets_in(broker, "alice", "pencil")
+        assert await logs_in(broker, "alice", "pencil")
         assert await describe(broker) == []
         await alter(broker, upsertion("alice", "brush"))
-        assert await gets_in(broker, "alice", "brush")
-        assert not await gets_in(broker, "alice", "pencil")
-        assert await change(broker, USERS, scram(alice="chalk")) is None
-        assert await gets_in(broker, "alice", "brush")
+        assert await logs_in(broker, "alice", "brush")
+        assert not await logs_in(broker, "alice", "pencil")
+        assert await change(broker, {USERS: scram(alice="chalk")}) is None
+        assert await logs_in(broker, "alice", "brush")
         await alter(broker, Deletion(name="alice", mechanism=1))
-        assert not await gets_in(broker, "alice", "brush")
+        assert not await logs_in(broker, "alice", "brush")
 
 
 async def test_a_credential_is_of_one_mechanism(authority: Authority) -> None:
     async with started(authority) as broker:
         await alter(broker, upsertion("bob", mechanism=SHA_512))
-        assert not await gets_in(broker, "bob", "brush")
+        assert not await logs_in(broker, "bob", "brush")
         await alter(broker, upsertion("bob", iterations=8192))
-        assert await gets_in(broker, "bob", "brush")
+        assert await logs_in(broker, "bob", "brush")
         assert await describe(broker, "bob") == [("bob", {1: 8192, 2: 4096})]
         await alter(broker, Deletion(name="bob", mechanism=1))
         assert await describe(broker, "bob") == [("bob", {2: 4096})]
@@ -179,14 +182,14 @@ async def test_all_nodes_know_at_once_and_after_a_restart(
     async with started(authority, tmp_path / "data", nodes=2) as broker:
         await alter(broker, upsertion("bob"), node=2)
         for node in (1, 2):
-            assert await gets_in(broker, "bob", "brush", node)
+            assert await logs_in(broker, "bob", "brush", node=node)
         secrets = {each.node.cluster.scram_users.secret for each in broker.nodes}
         assert len(secrets) == 1
         await broker.nodes[1].stop()
         await broker.nodes[1].start()
-        assert await gets_in(broker, "bob", "brush", node=2)
+        assert await logs_in(broker, "bob", "brush", node=2)
     async with started(authority, tmp_path / "data", nodes=2) as broker:
-        assert await gets_in(broker, "bob", "brush", node=2)
+        assert await logs_in(broker, "bob", "brush", node=2)
         assert {each.node.cluster.scram_users.secret for each in broker.nodes} == secrets
 
 
@@ -316,7 +319,7 @@ async def test_no_secret_is_logged(authority: Authority, caplog: pytest.LogCaptu
     row = upsertion("bob")
     async with started(authority) as broker:
         await alter(broker, row)
-        assert await gets_in(broker, "bob", "brush")
+        assert await logs_in(broker, "bob", "brush")
     assert "AlterUserScramCredentials by" in caplog.text
     for secret in texts(row.salted_password):
         assert secret not in caplog.text
@@ -339,8 +342,8 @@ async def test_users_whom_there_are_not_look_like_those_that_were_made(
 ) -> None:
     nobodies = [f"nobody-{number}" for number in range(20)]
     async with started(authority, tmp_path / "data", nodes=2) as broker:
-        assert await change(broker, USERS, scram()) is None
-        assert await change(broker, USERS, scram(), node=2) is None
+        assert await change(broker, {USERS: scram()}) is None
+        assert await change(broker, {USERS: scram()}, node=2) is None
         await alter(broker, upsertion("bob", iterations=8192))
         told = [await first_answer(broker, name) for name in nobodies]
         assert {each[:2] for each in told} == {(8192, len(SALT))}

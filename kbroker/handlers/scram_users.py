@@ -39,8 +39,21 @@ NAME_BYTES_MAX, SALT_BYTES_MAX, HASH_BYTES_MAX = 512, 256, 256
 Described: TypeAlias = DescribeUserScramCredentialsResponse.User
 Deletion: TypeAlias = AlterUserScramCredentialsRequest.Deletion
 Upsertion: TypeAlias = AlterUserScramCredentialsRequest.Upsertion
-Outcomes: TypeAlias = dict[str, KafkaError | None]
-"""By user; None where all is well."""
+
+
+class Outcome(NamedTuple):
+    """What became of a change. It is no exception: one that is kept holds the frames that it came from."""
+
+    code: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+
+    @classmethod
+    def of(cls, error: KafkaError) -> Outcome:
+        """That it failed."""
+        return cls(error.code, error.message)
+
+
+DONE = Outcome()
 
 
 @handles(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, versions="0")
@@ -109,11 +122,11 @@ async def alter_user_scram_credentials(
     it is for two mechanisms; POLICY_VIOLATION for more users than there may be.
     """
     cluster = ctx.node.cluster
-    outcomes: Outcomes = {}
+    outcomes: dict[str, Outcome] = {}
     changes: dict[str, Change] = {}
     rows: Iterable[Deletion | Upsertion] = chain(request.deletions, request.upsertions)
     async for row in ctx.turn.each(rows):
-        if outcomes.get(row.name) is None:
+        if outcomes.get(row.name, DONE) == DONE:
             outcomes[row.name] = _add(changes, row, cluster.scram_users)
     left = iter(changes.items())
     while some := dict(islice(left, SCRAM_USERS_AT_ONCE)):
@@ -122,24 +135,27 @@ async def alter_user_scram_credentials(
         )
         await ctx.turn.pause()
     return AlterUserScramCredentialsResponse(
-        results=[_result(*outcome) async for outcome in ctx.turn.each(outcomes.items())]
+        results=[
+            AlterUserScramCredentialsResponse.User(
+                user=name, error_code=outcome.code, error_message=outcome.message
+            )
+            async for name, outcome in ctx.turn.each(outcomes.items())
+        ]
     )
 
 
-def _add(
-    changes: dict[str, Change], row: Deletion | Upsertion, users: ScramUsers
-) -> KafkaError | None:
+def _add(changes: dict[str, Change], row: Deletion | Upsertion, users: ScramUsers) -> Outcome:
     """Take a change in, if there is nothing against it."""
     if changes.pop(row.name, None) is not None:
-        return KafkaError(
+        return Outcome(
             ErrorCode.DUPLICATE_RESOURCE,
             "One request changes one credential of a user; send several, one for each mechanism",
         )
     try:
         changes[row.name] = _checked(row, users)
     except KafkaError as error:
-        return error
-    return None
+        return Outcome.of(error)
+    return DONE
 
 
 def _checked(row: Deletion | Upsertion, users: ScramUsers) -> Change:
@@ -178,24 +194,26 @@ def _not_found() -> KafkaError:
     return KafkaError(ErrorCode.RESOURCE_NOT_FOUND, "The user has no credential of this mechanism")
 
 
-async def _store(cluster: Cluster, changes: Mapping[str, Change], *, cause: str) -> Outcomes:
+async def _store(
+    cluster: Cluster, changes: Mapping[str, Change], *, cause: str
+) -> dict[str, Outcome]:
     """Make some changes durable, all in one, by what the users are at that moment."""
     while True:
-        outcomes: Outcomes = dict.fromkeys(changes)
+        outcomes = dict.fromkeys(changes, DONE)
         room = USERS_MAX - len(cluster.scram_users)
         after: dict[str, Credentials] = {}
         for name, change in changes.items():
             try:
                 after[name] = _altered(cluster.scram_users, name, change, room=room)
             except KafkaError as error:
-                outcomes[name] = error
+                outcomes[name] = Outcome.of(error)
             else:
                 room -= name not in cluster.scram_users
         try:
             if after and not await cluster.put_scram_users(after, cause=cause):
                 continue  # somebody else was first
         except KafkaError as error:
-            return dict.fromkeys(changes, error)
+            return dict.fromkeys(changes, Outcome.of(error))
         if after:
             logger.info("%s: %s", cause, some_of([*after]))
         return outcomes
@@ -215,11 +233,3 @@ def _altered(users: ScramUsers, name: str, change: Change, *, room: int) -> Cred
     if credentials.pop(mechanism, None) is None:
         raise _not_found()
     return credentials
-
-
-def _result(name: str, error: KafkaError | None) -> AlterUserScramCredentialsResponse.User:
-    if error is None:
-        return AlterUserScramCredentialsResponse.User(user=name)
-    return AlterUserScramCredentialsResponse.User(
-        user=name, error_code=error.code, error_message=error.message
-    )

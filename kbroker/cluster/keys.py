@@ -15,6 +15,7 @@ CONFIGS = "configs/"
 SCRAM_USERS = "scram/"
 SCRAM_SECRET = "scram_secret"
 """What pretended SCRAM users are made with: all nodes pretend alike."""
+ACLS = "acls/"
 
 NODES = "nodes/"
 """What outlives a node's runs: its data folders, and whether its last run ended well."""

@@ -10,9 +10,12 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.security.acls import Acls
 
+from .acls import read_acl
 from .features import UNSAID
 from .keys import (
+    ACLS,
     CONFIGS,
     FEATURES,
     PARTITIONS,
@@ -79,6 +82,7 @@ class ClusterView:
         self.topics: dict[str, Topic] = {}
         self.topics_by_id: dict[uuid.UUID, Topic] = {}
         self.configs: dict[ConfigResource, StoredConfigs] = {}
+        self.acls = Acls()
         self.registrations = Registrations()
         self.scram_users = ScramUsers()
         self.default_min_in_sync = 1
@@ -306,6 +310,8 @@ class ClusterView:
             self.scram_users.put(key.removeprefix(SCRAM_USERS), entry)
         elif entry is not None and key == SCRAM_SECRET:
             self.scram_users.put_secret(entry)
+        elif key.startswith(ACLS):
+            self._put_acl(key, entry)
         elif entry is not None and key == PRODUCER_IDS:
             self._next_producer_id = int(entry.value["next"])
             self._producer_ids_revision = entry.revision
@@ -314,6 +320,12 @@ class ClusterView:
         else:
             return self.registrations.put(key, entry)
         return None
+
+    def _put_acl(self, key: str, entry: Entry | None) -> None:
+        if entry is None:
+            self.acls.drop(key)
+        else:
+            self.acls.put(key, read_acl(entry.value))
 
     def _tell_nodes(self, event: NodesChanged) -> None:
         for listener in self._nodes_listeners:

@@ -1067,29 +1067,33 @@ def _later(name: str, kind: Type, default: str | None, doc: str, dynamic: bool) 
     return Property(name, kind, default, doc, dynamic=dynamic, effect=Effect.LATER)
 
 
+STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+
 _SECURITY = (
-    _later(
+    Property(
         "authorizer.class.name",
         Type.STRING,
         "",
-        "Who may do what. Until kbroker has access control, everybody may do everything.",
-        False,
+        f"Who may do what: with {STANDARD_AUTHORIZER} what ACLs allow, and without it everybody may do "
+        "everything.",
+        choices=("", STANDARD_AUTHORIZER),
+        dynamic=False,
     ),
     Property(
         "super.users",
         Type.STRING,
         "",
-        "Users whom access control does not hold, as `User:name;User:name`.",
+        "Users who may do everything, whatever ACLs say, as `User:name;User:name`.",
+        pattern=r"(\s*[^:;]+:[^;]*(;|$))*",
+        pattern_words="User:name;User:name",
         dynamic=False,
-        effect=Effect.LATER,
     ),
     Property(
         "allow.everyone.if.no.acl.found",
         Type.BOOLEAN,
         "false",
-        "Whether a resource without any access rule is open to all.",
+        "Whether everybody may use a resource of which no ACL says anything.",
         dynamic=False,
-        effect=Effect.LATER,
     ),
     Property(
         "sasl.enabled.mechanisms",

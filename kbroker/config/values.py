@@ -316,6 +316,8 @@ class BrokerConfig(Settings):
 
     allow_auto_create_topics = _Boolean("auto.create.topics.enable")
     allow_delete_topics = _Boolean("delete.topic.enable")
+    allow_everyone_if_no_acl_found = _Boolean("allow.everyone.if.no.acl.found")
+    authorizer_class = _Text("authorizer.class.name")
     auto_leader_rebalance_enable = _Boolean("auto.leader.rebalance.enable")
     broker_heartbeat_interval_ms = _Integer("broker.heartbeat.interval.ms")
     broker_session_timeout_ms = _Integer("broker.session.timeout.ms")
@@ -382,6 +384,7 @@ class BrokerConfig(Settings):
     transaction_state_log_replication_factor = _Integer("transaction.state.log.replication.factor")
     transaction_state_log_min_isr = _Integer("transaction.state.log.min.isr")
     transaction_state_log_segment_bytes = _Integer("transaction.state.log.segment.bytes")
+    super_users = _Text("super.users")
     unsure_leader_acks_enable = _Boolean("unsure.leader.acks.enable")
     transactional_id_expiration_ms = _Integer("transactional.id.expiration.ms")
 

@@ -24,9 +24,10 @@ from kbroker.protocol.messages.cluster import (
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
 )
+from kbroker.security.acls import AclOperation
 
 from .context import Context
-from .metadata import CLUSTER_OPERATIONS, NOT_ASKED
+from .metadata import NOT_ASKED, cluster_operations
 from .named import named_once
 from .registry import handles
 
@@ -57,7 +58,7 @@ def describe_cluster(ctx: Context, request: DescribeClusterRequest) -> DescribeC
             for node, endpoint in ctx.brokers(fenced=request.include_fenced_brokers)
         ],
         cluster_authorized_operations=(
-            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
+            cluster_operations(ctx) if request.include_cluster_authorized_operations else NOT_ASKED
         ),
     )
 
@@ -80,9 +81,16 @@ async def elect_leaders(ctx: Context, request: ElectLeadersRequest) -> ElectLead
 
     Differs from Kafka: one row for a partition that is named several times.
     """
+    try:
+        ctx.require_cluster(AclOperation.ALTER)
+        if request.election_type not in (PREFERRED, UNCLEAN):
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"there is no election type {request.election_type}; 0 is preferred, 1 unclean",
+            )
+    except KafkaError as error:
+        return await _refuse_elections(ctx, request, error)
     topics = await _to_elect(ctx, request)
-    if request.election_type not in (PREFERRED, UNCLEAN):
-        return await _refuse_elections(ctx, request, topics)
     return ElectLeadersResponse(
         replica_election_results=[
             ElectLeadersResponse.Topic(
@@ -107,13 +115,13 @@ async def _to_elect(ctx: Context, request: ElectLeadersRequest) -> Mapping[str, 
 
 
 async def _refuse_elections(
-    ctx: Context, request: ElectLeadersRequest, topics: Mapping[str, Iterable[int]]
+    ctx: Context, request: ElectLeadersRequest, error: KafkaError
 ) -> ElectLeadersResponse:
-    """An election type that does not exist is an error of the whole and of each partition."""
-    code = ErrorCode.INVALID_REQUEST
-    message = f"there is no election type {request.election_type}; 0 is preferred, 1 unclean"
+    """An error of the whole and of each partition that is named."""
+    code, message = error.code, error.message
     if request.topic_partitions is None:
         return ElectLeadersResponse(error_code=code)
+    topics = await _to_elect(ctx, request)
     return ElectLeadersResponse(
         error_code=code,
         replica_election_results=[
@@ -161,6 +169,12 @@ async def alter_partition_reassignments(
 
     Differs from Kafka: of a partition that is named several times, only the last row counts.
     """
+    try:
+        ctx.require_cluster(AclOperation.ALTER)
+    except KafkaError as error:
+        return AlterPartitionReassignmentsResponse(
+            error_code=error.code, error_message=error.message
+        )
     topics: dict[str, dict[int, AlterPartitionReassignmentsRequest.Partition]] = {}
     for topic in request.topics:
         rows = topics.setdefault(topic.name, {})
@@ -208,6 +222,12 @@ async def list_partition_reassignments(
     ctx: Context, request: ListPartitionReassignmentsRequest
 ) -> ListPartitionReassignmentsResponse:
     """Behaviour: what moves now; null asks for all topics, others are left out of the answer."""
+    try:
+        ctx.require_cluster(AclOperation.DESCRIBE)
+    except KafkaError as error:
+        return ListPartitionReassignmentsResponse(
+            error_code=error.code, error_message=error.message
+        )
     cluster = ctx.node.cluster
     rows = request.topics
     asked: Mapping[str, Iterable[int]]
@@ -249,6 +269,7 @@ async def update_features(ctx: Context, request: UpdateFeaturesRequest) -> Updat
     while True:
         revision = cluster.features_revision
         try:
+            ctx.require_cluster(AclOperation.ALTER)
             levels = await _updated_levels(ctx, request)
         except KafkaError as error:
             return UpdateFeaturesResponse(error_code=error.code, error_message=error.message)
@@ -290,6 +311,7 @@ async def unregister_broker(
     partitions go on naming it.
     """
     try:
+        ctx.require_cluster(AclOperation.ALTER)
         await ctx.node.cluster.unregister(
             request.broker_id, cause=f"UnregisterBroker by {ctx.client_id}"
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from kbroker.cluster import ResourceType
 from kbroker.config import Change, ConfigEntry, Operation
@@ -19,6 +19,7 @@ from kbroker.protocol.messages.configs import (
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
+from kbroker.security.acls import AclOperation
 
 from .config_resources import (
     SETTINGS_MAX,
@@ -63,6 +64,23 @@ async def describe_configs(
     )
 
 
+class _Named(Protocol):
+    """A row that names what has settings."""
+
+    resource_type: int
+    resource_name: str
+
+
+def require_settings(ctx: Context, operation: AclOperation, row: _Named) -> None:
+    """Raise KafkaError unless the client may do that to the settings of what a row names."""
+    if row.resource_type == ResourceType.TOPIC:
+        ctx.require_topic(operation, row.resource_name)
+    elif row.resource_type == ResourceType.GROUP:
+        ctx.require_group(operation, row.resource_name)
+    else:
+        ctx.require_cluster(operation)
+
+
 async def _refuse_all(
     ctx: Context, resources: Iterable[tuple[int, str]], message: str
 ) -> DescribeConfigsResponse:
@@ -82,9 +100,10 @@ async def _refuse_all(
 class _Described:
     """What one DescribeConfigs is told. Resources that have the same settings share their rows."""
 
-    __slots__ = ("_free", "_node", "_request", "_rows")
+    __slots__ = ("_ctx", "_free", "_node", "_request", "_rows")
 
     def __init__(self, ctx: Context, request: DescribeConfigsRequest) -> None:
+        self._ctx = ctx
         self._node = ctx.node
         self._request = request
         self._free = 0
@@ -99,6 +118,7 @@ class _Described:
             resource_name=asked.resource_name,
         )
         try:
+            require_settings(self._ctx, AclOperation.DESCRIBE_CONFIGS, asked)
             self._count(asked)
             rows = self._rows_of(
                 find_resource(self._node, asked.resource_type, asked.resource_name)
@@ -233,6 +253,7 @@ async def _alter_each(
                 raise KafkaError(
                     ErrorCode.INVALID_REQUEST, "Each resource must appear at most once."
                 )
+            require_settings(ctx, AclOperation.ALTER_CONFIGS, row)
             _check_row(row)
             await alter(row)
         except KafkaError as error:
@@ -276,6 +297,7 @@ async def list_config_resources(
     """
     types = request.resource_types if ctx.version else [ResourceType.CLIENT_METRICS]
     try:
+        ctx.require_cluster(AclOperation.DESCRIBE_CONFIGS)
         found = await list_resources(ctx.node, types, ctx.turn)
     except KafkaError as error:
         return ListConfigResourcesResponse(error_code=error.code)

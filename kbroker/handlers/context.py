@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from kbroker.coordinator import ClientInfo
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.security.acls import (
+    CLUSTER,
+    AclOperation,
+    AclResourceType,
+    Client,
+    Resource,
+)
+from kbroker.security.authorizer import audit_logger
+from kbroker.security.principals import ANONYMOUS, Principal
 
 if TYPE_CHECKING:
     from kbroker.client.endpoint import Endpoint
@@ -18,6 +30,16 @@ if TYPE_CHECKING:
 
 EVERY_INTERFACE = ("0.0.0.0", "::")
 """Addresses of nodes that are reached wherever this one is."""
+TOPIC, GROUP = AclResourceType.TOPIC, AclResourceType.GROUP
+TRANSACTIONAL_ID = AclResourceType.TRANSACTIONAL_ID
+OPERATIONS = {TOPIC: 0xDF8, GROUP: 0xD48, AclResourceType.CLUSTER: 0x1FA0}
+"""All operations that there are for resources of a type, as bits (KIP-430)."""
+_DENIED = {
+    TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    AclResourceType.CLUSTER: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    TRANSACTIONAL_ID: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+}
 
 
 class Refused(Exception):
@@ -29,10 +51,19 @@ class Peer:
 
     `advertised` is the fixed address of the listener, None where the client is told the address
     that it came in on. `software` is what ApiVersions named (KIP-511), `login` what it has shown of
-    itself where it has to log in. `is_gone` is true once the connection has ended.
+    itself where it has to log in, `client` who it is. `is_gone` is true once the connection has ended.
     """
 
-    __slots__ = ("advertised", "host", "is_gone", "listener", "local", "login", "software")
+    __slots__ = (
+        "advertised",
+        "client",
+        "host",
+        "is_gone",
+        "listener",
+        "local",
+        "login",
+        "software",
+    )
 
     def __init__(
         self,
@@ -47,19 +78,24 @@ class Peer:
         self.listener = listener
         self.advertised = advertised
         self.login = login
+        self.client = Client(ANONYMOUS, host)
         self.software = ""
         self.is_gone = False
+
+    def shows(self, principal: Principal) -> None:
+        """It has shown who it is."""
+        self.client = Client(principal, self.host)
 
 
 class Context:
     """One request's surroundings.
 
-    `version` is that of the request and of its response, `rows` how many array elements the request
+    `key` is the API's, `version` that of the request and of its response, `rows` how many array elements the request
     has. Who goes over what the request names pauses with `turn` on the way, because others want
     their turn as well.
     """
 
-    __slots__ = ("apis", "client_id", "node", "peer", "rows", "turn", "version")
+    __slots__ = ("apis", "client_id", "key", "node", "peer", "rows", "turn", "version")
 
     def __init__(
         self,
@@ -67,6 +103,7 @@ class Context:
         apis: Mapping[int, Api],
         peer: Peer,
         client_id: str | None,
+        key: int,
         version: int,
         turn: Turn,
         rows: int,
@@ -75,6 +112,7 @@ class Context:
         self.apis = apis
         self.peer = peer
         self.client_id = client_id
+        self.key = key
         self.version = version
         self.turn = turn
         self.rows = rows
@@ -82,6 +120,86 @@ class Context:
     def client_info(self) -> ClientInfo:
         """Who asks, as groups show their members."""
         return ClientInfo(self.client_id or "", "/" + self.peer.host)
+
+    # -- what it may do
+
+    def allows(
+        self, operation: AclOperation, resource: Resource, *, is_looked_for: bool = False
+    ) -> bool:
+        """Whether the client may do something.
+
+        Parameters: `is_looked_for` where the client did not name the resource, and is not told of it
+        unless it may know: that is no attempt.
+        """
+        authorizer = self.node.authorizer
+        if authorizer is None:
+            return True
+        allowed = authorizer.allows(self.peer.client, operation, resource)
+        level = logging.DEBUG if allowed or is_looked_for else logging.INFO
+        if audit_logger.isEnabledFor(level):
+            authorizer.tell(level, self.peer.client, operation, resource, self._asked)
+        return allowed
+
+    def require(self, operation: AclOperation, resource: Resource) -> None:
+        """Raise KafkaError with the code of the resource's type unless the client may do something."""
+        if self.node.authorizer is not None and not self.allows(operation, resource):
+            raise KafkaError(
+                _DENIED[resource.type],
+                f"{self.peer.client.principal} may not {operation.name} {resource}",
+            )
+
+    def require_topic(self, operation: AclOperation, name: str) -> None:
+        """As `require`, of a topic. Raises TOPIC_AUTHORIZATION_FAILED."""
+        if self.node.authorizer is not None:
+            self.require(operation, Resource(TOPIC, name))
+
+    def require_group(self, operation: AclOperation, group_id: str) -> None:
+        """As `require`, of a group. Raises GROUP_AUTHORIZATION_FAILED."""
+        if self.node.authorizer is not None:
+            self.require(operation, Resource(GROUP, group_id))
+
+    def require_transaction(self, operation: AclOperation, transactional_id: str) -> None:
+        """As `require`, of a transactional id. Raises TRANSACTIONAL_ID_AUTHORIZATION_FAILED."""
+        if self.node.authorizer is not None:
+            self.require(operation, Resource(TRANSACTIONAL_ID, transactional_id))
+
+    def require_cluster(self, operation: AclOperation) -> None:
+        """As `require`, of the cluster. Raises CLUSTER_AUTHORIZATION_FAILED."""
+        if self.node.authorizer is not None:
+            self.require(operation, CLUSTER)
+
+    def knows_topic(self, name: str) -> bool:
+        """Whether the client may know that there is a topic which it did not name."""
+        may = AclOperation.DESCRIBE
+        return self.node.authorizer is None or self.allows(
+            may, Resource(TOPIC, name), is_looked_for=True
+        )
+
+    def knows_group(self, group_id: str) -> bool:
+        """As `knows_topic`, of a group."""
+        may = AclOperation.DESCRIBE
+        return self.node.authorizer is None or self.allows(
+            may, Resource(GROUP, group_id), is_looked_for=True
+        )
+
+    def operations(self, resource: Resource) -> int:
+        """What the client may do with a resource, as bits (KIP-430)."""
+        bits = OPERATIONS[resource.type]
+        authorizer = self.node.authorizer
+        if authorizer is None:
+            return bits
+        client = self.peer.client
+        return sum(
+            1 << each
+            for each in AclOperation
+            if bits >> each & 1 and authorizer.allows(client, each, resource)
+        )
+
+    @property
+    def _asked(self) -> str:
+        return f"{ApiKey(self.key).api_name} {self.version} of client {self.client_id!r}"
+
+    # -- where nodes are
 
     def endpoint(self) -> Endpoint:
         """The address of this node for this client: what it dialled unless one is configured."""

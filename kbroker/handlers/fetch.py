@@ -18,6 +18,7 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.protocol.schema import ZERO_UUID
+from kbroker.security.acls import CLUSTER, AclOperation
 from kbroker.storage.errors import StorageError
 from kbroker.storage.lookups import aborted_transactions
 from kbroker.storage.segment import Slice
@@ -146,6 +147,7 @@ class _FetchWork:
         "_arrived",
         "_empty",
         "_idle",
+        "_may_follow",
         "by_id",
         "committed_only",
         "ctx",
@@ -172,6 +174,9 @@ class _FetchWork:
             self.max_bytes = min(self.max_bytes, CONTENT_BYTES_MAX)
         self.deadline = trio.current_time() + request.max_wait_ms / 1000
         self.follower = fetching_follower(request)
+        self._may_follow = self.follower is not None and ctx.allows(
+            AclOperation.CLUSTER_ACTION, CLUSTER
+        )
         self._arrived = False
         """What the request says of a follower was taken note of: it says nothing new later."""
         self._idle: list[tuple[Target, Replica]] = []
@@ -291,6 +296,8 @@ class _FetchWork:
 
     def _replica(self, topic: Topic, index: int) -> Replica:
         """The replica that serves whoever asks: any that can be read up to its high watermark."""
+        if self.by_id:
+            self._check_may_read(topic.name)
         if self.follower is not None:
             self.follower.check_registered(self.node.cluster)
             replica = self.node.partitions.replica(topic, index)
@@ -299,6 +306,12 @@ class _FetchWork:
         if self.version < FIRST_VERSION_AT_FOLLOWERS:
             return self.node.partitions.replica(topic, index)
         return self.node.partitions.hosted(topic, index)
+
+    def _check_may_read(self, name: str) -> None:
+        if self.follower is None:
+            self.ctx.require_topic(AclOperation.READ, name)
+        elif not self._may_follow:
+            raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
     def _refused(
         self, target: Target, name: str, error: KafkaError, replica: Replica | None
@@ -316,6 +329,7 @@ class _FetchWork:
         """The topic of a target. One that went after it was first found is missed by its name."""
         cluster, key = self.node.cluster, target.key[0]
         if isinstance(key, str):
+            self._check_may_read(key)  # who may not know whether there is such a topic is not told
             return find_topic(cluster, key, ZERO_UUID, by_id=False)
         known = target.topic_name
         if known is not None and key not in cluster.topics_by_id:

@@ -27,8 +27,9 @@ from kbroker.protocol.messages.groups import (
     SyncGroupResponse,
 )
 from kbroker.runtime.slices import Turn
+from kbroker.security.acls import CLUSTER, AclOperation, Resource
 
-from .context import Context
+from .context import GROUP, Context
 from .named import distinct
 from .registry import handles
 
@@ -37,9 +38,7 @@ R = TypeVar("R")
 Part: TypeAlias = tuple[list[R] | ShardPending | None, list[R]]
 """Rows of one coordinator, or what becomes them, and those to give when they are lost."""
 
-GROUP, TRANSACTION = 0, 1
-GROUP_OPERATIONS = 0xD48
-"""READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS as bits: all of groups (KIP-430)."""
+GROUP_KEY, TRANSACTION_KEY = 0, 1
 PROTOCOLS_MAX = 1000
 """That one member may offer; clients offer two or three."""
 MEMBERS_AT_ONCE = 500
@@ -73,13 +72,19 @@ async def find_coordinator(
 async def _find(ctx: Context, key_type: int, key: str) -> FindCoordinatorResponse.Coordinator:
     row = FindCoordinatorResponse.Coordinator(key=key, node_id=-1, host="", port=-1)
     coordinators: Shards[Any]
-    if key_type == GROUP:
-        coordinators = ctx.node.groups
-    elif key_type == TRANSACTION:
-        coordinators = ctx.node.transactions
-    else:
-        row.error_code = ErrorCode.INVALID_REQUEST
-        row.error_message = f"there is no coordinator of type {key_type}"
+    try:
+        if key_type == GROUP_KEY:
+            ctx.require_group(AclOperation.DESCRIBE, key)
+            coordinators = ctx.node.groups
+        elif key_type == TRANSACTION_KEY:
+            ctx.require_transaction(AclOperation.DESCRIBE, key)
+            coordinators = ctx.node.transactions
+        else:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, f"there is no coordinator of type {key_type}"
+            )
+    except KafkaError as error:
+        row.error_code, row.error_message = error.code, error.message
         return row
     try:
         await coordinators.create_topic()
@@ -108,6 +113,7 @@ def join_group(ctx: Context, request: JoinGroupRequest) -> JoinGroupResponse | S
     try:
         if len(request.protocols) > PROTOCOLS_MAX:
             raise KafkaError(ErrorCode.INVALID_REQUEST)
+        ctx.require_group(AclOperation.READ, request.group_id)
         shard = groups.shard(request.group_id)
     except KafkaError as error:
         return JoinGroupResponse(error_code=error.code, member_id=request.member_id)
@@ -121,6 +127,7 @@ def sync_group(ctx: Context, request: SyncGroupRequest) -> SyncGroupResponse | S
     """Behaviour: answers with the member's assignment, once the leader has brought it."""
     groups = ctx.node.groups
     try:
+        ctx.require_group(AclOperation.READ, request.group_id)
         shard = groups.shard(request.group_id)
     except KafkaError as error:
         return SyncGroupResponse(error_code=error.code)
@@ -132,6 +139,7 @@ def heartbeat(ctx: Context, request: HeartbeatRequest) -> HeartbeatResponse | Sh
     """Behaviour: keeps the member's session, and says whether it must join again."""
     groups = ctx.node.groups
     try:
+        ctx.require_group(AclOperation.READ, request.group_id)
         shard = groups.shard(request.group_id)
     except KafkaError as error:
         return HeartbeatResponse(error_code=error.code)
@@ -167,6 +175,7 @@ async def _leave_in_steps(ctx: Context, request: LeaveGroupRequest) -> LeaveGrou
 def _leave(ctx: Context, request: LeaveGroupRequest) -> LeaveGroupResponse | ShardPending | None:
     groups = ctx.node.groups
     try:
+        ctx.require_group(AclOperation.READ, request.group_id)
         shard = groups.shard(request.group_id)
     except KafkaError as error:
         return LeaveGroupResponse(error_code=error.code)
@@ -175,18 +184,22 @@ def _leave(ctx: Context, request: LeaveGroupRequest) -> LeaveGroupResponse | Sha
 
 @handles(ApiKey.LIST_GROUPS, versions="0-5")
 async def list_groups(ctx: Context, request: ListGroupsRequest) -> ListGroupsResponse:
-    """Behaviour: all groups of this node, as they are once what is in flight is committed.
+    """Behaviour: all groups of this node, as they are once what is in flight is committed; only those
+    that the client may describe, unless it may describe the cluster.
 
     Versions: 4 filters by state, 5 by type; both ignore case.
     """
     groups = ctx.node.groups
     if groups.is_loading:
         return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    sees_all = ctx.allows(AclOperation.DESCRIBE, CLUSTER, is_looked_for=True)
     gone: list[ListGroupsResponse.Group] = []  # they are listed where their coordinator is now
     parts: list[Part[ListGroupsResponse.Group]] = []
     for shard in groups.shards():
         found = shard.coordinator.list_groups(request.states_filter, request.types_filter)
-        rows = [row async for row in ctx.turn.each(found)]
+        rows = [
+            row async for row in ctx.turn.each(found) if sees_all or ctx.knows_group(row.group_id)
+        ]
         if groups.serves(shard):
             parts.append((groups.release(shard, rows), gone))
     return ListGroupsResponse(groups=await _together(ctx.turn, parts))
@@ -203,6 +216,7 @@ async def describe_groups(ctx: Context, request: DescribeGroupsRequest) -> Descr
     async for group_id in ctx.turn.each(distinct(request.groups)):
         lost = DescribeGroupsResponse.Group(group_id=group_id, error_code=ErrorCode.NOT_COORDINATOR)
         try:
+            ctx.require_group(AclOperation.DESCRIBE, group_id)
             shard = groups.shard(group_id)
         except KafkaError as error:
             lost.error_code = error.code
@@ -210,7 +224,7 @@ async def describe_groups(ctx: Context, request: DescribeGroupsRequest) -> Descr
             continue
         row = shard.coordinator.describe_group(group_id, ctx.version)
         if request.include_authorized_operations and not row.error_code:
-            row.authorized_operations = GROUP_OPERATIONS
+            row.authorized_operations = ctx.operations(Resource(GROUP, group_id))
         parts.append((groups.release(shard, [row]), [lost]))
     return DescribeGroupsResponse(groups=await _together(ctx.turn, parts))
 
@@ -234,6 +248,7 @@ async def _delete(ctx: Context, group_id: str) -> Part[DeleteGroupsResponse.Grou
     rows: list[DeleteGroupsResponse.Group] = []
     lost = DeleteGroupsResponse.Group(group_id=group_id, error_code=ErrorCode.NOT_COORDINATOR)
     try:
+        ctx.require_group(AclOperation.DELETE, group_id)
         shard = groups.shard(group_id)
     except KafkaError as error:
         lost.error_code = error.code

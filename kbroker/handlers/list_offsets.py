@@ -14,6 +14,7 @@ from kbroker.protocol.messages.list_offsets import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )
+from kbroker.security.acls import CLUSTER, AclOperation
 from kbroker.storage.lookups import latest_record, offset_for_timestamp
 
 from .context import Context
@@ -95,6 +96,7 @@ def _list_one(
 ) -> ListOffsetsResponse.Partition:
     row = ListOffsetsResponse.Partition(partition_index=partition.partition_index)
     try:
+        ctx.require_topic(AclOperation.DESCRIBE, name)
         if twice:
             raise KafkaError(ErrorCode.INVALID_REQUEST)
         replica = ctx.node.partitions.named_replica(name, partition.partition_index)
@@ -185,6 +187,8 @@ def _epoch_end(
 ) -> OffsetForLeaderEpochResponse.Partition:
     answer = OffsetForLeaderEpochResponse.Partition(partition=row.partition)
     try:
+        if not ctx.allows(AclOperation.CLUSTER_ACTION, CLUSTER, is_looked_for=True):
+            ctx.require_topic(AclOperation.DESCRIBE, name)
         replica = ctx.node.partitions.named_replica(name, row.partition)
         replica.check_epoch(row.current_leader_epoch)
         answer.leader_epoch, answer.end_offset = replica.end_of_epoch(row.leader_epoch)

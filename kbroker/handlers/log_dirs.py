@@ -12,6 +12,7 @@ from kbroker.protocol.messages.log_dirs import (
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
 )
+from kbroker.security.acls import AclOperation
 from kbroker.storage.manager import LogManager
 
 from .context import Context
@@ -34,6 +35,10 @@ async def describe_log_dirs(
     Versions: 3 has an error code, 4 the room on the disk (KIP-827), 5 says which folders take no
     new partitions (KIP-1066).
     """
+    try:
+        ctx.require_cluster(AclOperation.DESCRIBE)
+    except KafkaError as error:
+        return DescribeLogDirsResponse(error_code=error.code)
     rows: dict[str, dict[str, list[Row]]] = {
         each.data_dir: {} for each in ctx.node.partitions.logs.managers
     }
@@ -128,6 +133,7 @@ async def alter_replica_log_dirs(
 
 def _begin(ctx: Context, name: str, index: int, path: str) -> ErrorCode:
     try:
+        ctx.require_cluster(AclOperation.ALTER)
         ctx.node.moves.begin(name, index, path)
     except KafkaError as error:
         return error.code

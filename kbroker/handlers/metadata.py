@@ -18,13 +18,11 @@ from kbroker.protocol.messages.metadata import (
     MetadataResponse,
 )
 from kbroker.protocol.schema import ZERO_UUID
+from kbroker.security.acls import CLUSTER, AclOperation, Resource
 
-from .context import Context
+from .context import TOPIC, Context
 from .registry import handles
 
-TOPIC_OPERATIONS = 0xDF8
-CLUSTER_OPERATIONS = 0x1FA0
-"""All operations that exist, as bits: what Kafka answers without an authorizer (KIP-430)."""
 NOT_ASKED = -(2**31)
 FIRST_VERSION_BY_ID = 12
 TOPICS_AT_ONCE, PARTITIONS_AT_ONCE = 16, 64
@@ -46,7 +44,7 @@ def metadata(
     UNKNOWN_TOPIC_OR_PARTITION.
     """
     work = _Answer(ctx, request)
-    if work.is_about_all:
+    if work.is_about_all and ctx.node.authorizer is None:
         return ctx.node.answers_about_all.told(work.about_all_key(), work.about_all, ctx.turn)
     unfinished = ctx.turn.run(work.read())
     if unfinished is not None or work.missing:
@@ -96,6 +94,16 @@ class _Answer:
             self._request.allow_auto_topic_creation
             and self._ctx.node.config.allow_auto_create_topics
         )
+        if self.is_about_all:
+            ctx = self._ctx
+            visible = []
+            for count, topic in enumerate(tuple(ctx.node.cluster.topics.values()), 1):
+                if ctx.knows_topic(topic.name):
+                    visible.append(topic)
+                if not count % TOPICS_AT_ONCE:
+                    yield
+            yield from self._tell(visible)
+            return
         for row in self._request.topics or ():
             if self._ctx.version < FIRST_VERSION_BY_ID and _is_by_id(row):
                 yield from self._refuse_ids()
@@ -115,11 +123,20 @@ class _Answer:
         name = row.name
         if name is None or name in self._ctx.node.cluster.topics or row.topic_id != ZERO_UUID:
             return False
+        if not self._ctx.knows_topic(name):
+            return False
         try:
             check_topic_name(name)
-        except KafkaError:
+            if not self._ctx.allows(AclOperation.CREATE, CLUSTER, is_looked_for=True):
+                self._ctx.require_topic(AclOperation.CREATE, name)
+        except KafkaError as error:
+            if error.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+                self._failures[name] = error.code
             return False
         return True
+
+    def _may_describe(self, name: str) -> bool:
+        return self._ctx.allows(AclOperation.DESCRIBE, Resource(TOPIC, name))
 
     def _refuse_ids(self) -> Generator[None, None, None]:
         """Versions 10 and 11 carry ids but cannot use them: the whole request is refused."""
@@ -160,7 +177,7 @@ class _Answer:
             cluster_id=cluster.id,
             controller_id=cluster.controller_id,
             cluster_authorized_operations=(
-                CLUSTER_OPERATIONS
+                cluster_operations(ctx)
                 if self._request.include_cluster_authorized_operations
                 else NOT_ASKED
             ),
@@ -184,17 +201,28 @@ class _Answer:
         """A topic that is asked for, or its row when there is none."""
         cluster = self._ctx.node.cluster
         if name is None or topic_id != ZERO_UUID:
-            return cluster.topics_by_id.get(topic_id) or MetadataResponse.Topic(
-                error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id
+            known = cluster.topics_by_id.get(topic_id)
+            if known is not None and self._may_describe(known.name):
+                return known
+            code = (
+                ErrorCode.UNKNOWN_TOPIC_ID
+                if known is None
+                else ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            )
+            return MetadataResponse.Topic(error_code=code, name=None, topic_id=topic_id)
+        if not self._may_describe(name):
+            return MetadataResponse.Topic(
+                error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=name
             )
         topic = cluster.topics.get(name)
         if topic is not None:
             return topic
         code = self._failures.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        try:
-            check_topic_name(name)
-        except KafkaError as error:
-            code = error.code
+        if code != ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            try:
+                check_topic_name(name)
+            except KafkaError as error:
+                code = error.code
         return MetadataResponse.Topic(error_code=code, name=name)
 
     def _topic_row(self, topic: Topic) -> MetadataResponse.Topic:
@@ -206,7 +234,9 @@ class _Answer:
             topic_id=topic.id,
             is_internal=topic.is_internal,
             partitions=[self._partition_row(partition) for partition in first],
-            topic_authorized_operations=TOPIC_OPERATIONS if asks else NOT_ASKED,
+            topic_authorized_operations=(
+                self._ctx.operations(Resource(TOPIC, topic.name)) if asks else NOT_ASKED
+            ),
         )
 
     def _add_partitions(
@@ -233,6 +263,11 @@ class _Answer:
             isr_nodes=partition.isr,
             offline_replicas=self._nodes.offline(partition.replicas),
         )
+
+
+def cluster_operations(ctx: Context) -> int:
+    """What a client that asks for it may do with the cluster; nothing where it may not know."""
+    return ctx.operations(CLUSTER) if ctx.allows(AclOperation.DESCRIBE, CLUSTER) else 0
 
 
 def _is_by_id(row: MetadataRequest.Topic) -> bool:
@@ -305,7 +340,18 @@ async def describe_topic_partitions(
     names = await ctx.turn.in_order(
         asked or tuple(cluster.topics), lambda name: name if name >= begin else None
     )
+    denied: list[DescribeTopicPartitionsResponse.Topic] = []
     async for name in ctx.turn.each(names):
+        if not ctx.allows(
+            AclOperation.DESCRIBE, Resource(TOPIC, name), is_looked_for=not request.topics
+        ):
+            if request.topics:
+                denied.append(
+                    DescribeTopicPartitionsResponse.Topic(
+                        error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=name
+                    )
+                )
+            continue
         if limit <= 0:
             response.next_cursor = DescribeTopicPartitionsResponse.Cursor(topic_name=name)
             break
@@ -320,6 +366,7 @@ async def describe_topic_partitions(
                 topic_name=name, partition_index=end
             )
             break
+    response.topics += denied
     return response
 
 
@@ -334,7 +381,9 @@ def _described_topic(
         except KafkaError as error:
             code = error.code
         return DescribeTopicPartitionsResponse.Topic(
-            error_code=code, name=name, topic_authorized_operations=TOPIC_OPERATIONS
+            error_code=code,
+            name=name,
+            topic_authorized_operations=ctx.operations(Resource(TOPIC, name)),
         )
     return DescribeTopicPartitionsResponse.Topic(
         name=topic.name,
@@ -343,7 +392,7 @@ def _described_topic(
         partitions=[
             _described_partition(nodes, each) for each in topic.partitions[first : first + limit]
         ],
-        topic_authorized_operations=TOPIC_OPERATIONS,
+        topic_authorized_operations=ctx.operations(Resource(TOPIC, name)),
     )
 
 

@@ -30,10 +30,12 @@ from kbroker.protocol.messages.offsets import (
 )
 from kbroker.protocol.messages.transactions import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from kbroker.protocol.schema import ZERO_UUID
+from kbroker.security.acls import AclOperation
 
 from .context import Context
+from .permitted import is_permitted, name_of, split
 from .registry import handles
-from .steps import is_long, join, last_rows, steps_of
+from .steps import about, is_long, join, last_rows, steps_of
 from .transactional_batches import RETRY_ELSEWHERE, Standing
 
 INVALID_SIZE = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
@@ -46,13 +48,14 @@ ROW_BYTES = 50
 """What the record of an offset has at least, beside its names and its metadata."""
 
 C = TypeVar("C", OffsetCommitRequest, TxnOffsetCommitRequest)
+CommitAnswer: TypeAlias = OffsetCommitResponse | ShardPending | None
 TransactionalAnswer: TypeAlias = TxnOffsetCommitResponse | ShardPending | None
 
 
 @handles(ApiKey.OFFSET_COMMIT, versions="0-10")
 def offset_commit(
     ctx: Context, request: OffsetCommitRequest
-) -> OffsetCommitResponse | ShardPending | Coroutine[Any, Any, OffsetCommitResponse] | None:
+) -> CommitAnswer | Coroutine[Any, Any, CommitAnswer]:
     """Behaviour: answers when the offsets are as durable as any acknowledged record.
 
     Versions: 10 names topics by id.
@@ -61,7 +64,24 @@ def offset_commit(
     that is named several times has one row. What would not fit one batch of Kafka's is
     INVALID_COMMIT_OFFSET_SIZE here as well.
     """
+    try:
+        ctx.require_group(AclOperation.READ, request.group_id)
+    except KafkaError as error:
+        return commit_refused(request, error.code)
+    if ctx.node.authorizer is not None:
+        return _commit_permitted(ctx, request)
     return _commit_long(ctx, request) if is_long(request) else _commit(ctx, request)
+
+
+async def _commit_permitted(ctx: Context, request: OffsetCommitRequest) -> CommitAnswer:
+    """Store the offsets of those topics that the client may read."""
+    permitted, denied = await split(ctx, AclOperation.READ, request.topics)
+    if not denied and not is_long(request):
+        return _commit(ctx, request)
+    answer = commit_refused(about(request, denied), ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    if permitted:
+        answer.topics += (await _commit_long(ctx, about(request, permitted))).topics
+    return answer
 
 
 async def _commit_long(ctx: Context, request: OffsetCommitRequest) -> OffsetCommitResponse:
@@ -69,9 +89,7 @@ async def _commit_long(ctx: Context, request: OffsetCommitRequest) -> OffsetComm
     return OffsetCommitResponse(topics=rows)
 
 
-def _commit(
-    ctx: Context, request: OffsetCommitRequest
-) -> OffsetCommitResponse | ShardPending | None:
+def _commit(ctx: Context, request: OffsetCommitRequest) -> CommitAnswer:
     groups = ctx.node.groups
     try:
         shard = groups.shard(request.group_id)
@@ -135,9 +153,31 @@ def txn_offset_commit(
     Differs from Kafka: the id of the topic is stored with the offset, and long requests are treated,
     as OffsetCommit does.
     """
+    try:
+        ctx.require_transaction(AclOperation.WRITE, request.transactional_id)
+        ctx.require_group(AclOperation.READ, request.group_id)
+    except KafkaError as error:
+        return transaction_refused(request, error.code)
+    if ctx.node.authorizer is not None:
+        return _commit_permitted_in_transaction(ctx, request)
     if is_long(request):
         return _commit_long_in_transaction(ctx, request)
     return _admit_and_commit(ctx, request)
+
+
+async def _commit_permitted_in_transaction(
+    ctx: Context, request: TxnOffsetCommitRequest
+) -> TransactionalAnswer:
+    """Store the offsets of those topics that the client may read."""
+    permitted, denied = await split(ctx, AclOperation.READ, request.topics)
+    if not denied and not is_long(request):
+        answer = _admit_and_commit(ctx, request)
+        return await answer if isinstance(answer, Coroutine) else answer
+    refused = transaction_refused(about(request, denied), ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    if permitted:
+        done = await _commit_long_in_transaction(ctx, about(request, permitted))
+        refused.topics += done.topics
+    return refused
 
 
 async def _commit_long_in_transaction(
@@ -253,6 +293,8 @@ class _FetchedOffsets:
     def _read_group(self, group: OffsetFetchRequest.Group) -> Generator[None, None, None]:
         groups, version = self._ctx.node.groups, self._ctx.version
         try:
+            self._ctx.require_group(AclOperation.DESCRIBE, group.group_id)
+            denied = yield from self._leave_out_denied(group)
             shard = groups.shard(group.group_id)
             found = yield from shard.coordinator.fetch_offsets(
                 group, version, require_stable=self._request.require_stable
@@ -262,12 +304,43 @@ class _FetchedOffsets:
         except KafkaError as error:
             self._rows.append(fetch_refused(group, error.code, version))
             return
+        yield from self._leave_out_hidden(group, found)
+        found.topics += denied
         row = groups.release(shard, found)
         if isinstance(row, ShardPending):
             self.waits[len(self._rows)] = row, group
             row = OffsetFetchResponse.Group(group_id=group.group_id)
         assert row is not None
         self._rows.append(row)
+
+    def _leave_out_denied(
+        self, group: OffsetFetchRequest.Group
+    ) -> Generator[None, None, list[OffsetFetchResponse.Topic]]:
+        """The rows of topics that the client names and may not describe."""
+        if self._ctx.node.authorizer is None or group.topics is None:
+            return []
+        permitted, denied = [], []
+        for topic in group.topics:
+            if is_permitted(self._ctx, AclOperation.DESCRIBE, topic):
+                permitted.append(topic)
+            else:
+                denied.append(_denied(topic))
+            yield
+        group.topics = permitted
+        return denied
+
+    def _leave_out_hidden(
+        self, group: OffsetFetchRequest.Group, found: OffsetFetchResponse.Group
+    ) -> Generator[None, None, None]:
+        """Of all topics that a group has read, tell those that the client may describe."""
+        if self._ctx.node.authorizer is None or group.topics is not None:
+            return
+        visible = []
+        for topic in found.topics:
+            if self._ctx.knows_topic(name_of(self._ctx, topic)):
+                visible.append(topic)
+            yield
+        found.topics = visible
 
     async def finish(self, reading: Coroutine[Any, Any, None] | None) -> OffsetFetchResponse:
         """Read what is not read yet, and fill in the groups whose latest commits were not durable."""
@@ -279,6 +352,25 @@ class _FetchedOffsets:
                 row = fetch_refused(group, ErrorCode.NOT_COORDINATOR, self._ctx.version)
             self._rows[position] = row
         return self.response()
+
+
+def _denied(topic: OffsetFetchRequest.Topic) -> OffsetFetchResponse.Topic:
+    cls = OffsetFetchResponse
+    code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    return cls.Topic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        partitions=[
+            cls.Partition(
+                partition_index=index,
+                committed_offset=-1,
+                committed_leader_epoch=-1,
+                metadata="",
+                error_code=code,
+            )
+            for index in topic.partition_indexes
+        ],
+    )
 
 
 def _each_once(
@@ -302,7 +394,32 @@ def offset_delete(
     ctx: Context, request: OffsetDeleteRequest
 ) -> OffsetDeleteResponse | ShardPending | Coroutine[Any, Any, OffsetDeleteResponse] | None:
     """Behaviour: offsets of topics that no member is subscribed to go (KIP-496)."""
+    try:
+        ctx.require_group(AclOperation.DELETE, request.group_id)
+    except KafkaError as error:
+        return OffsetDeleteResponse(error_code=error.code)
+    if ctx.node.authorizer is not None:
+        return _delete_permitted(ctx, request)
     return _delete_long(ctx, request) if is_long(request) else _delete(ctx, request)
+
+
+async def _delete_permitted(ctx: Context, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
+    """Delete the offsets of those topics that the client may read."""
+    cls = OffsetDeleteResponse
+    permitted, denied = await split(ctx, AclOperation.READ, request.topics)
+    whole = await _delete_long(ctx, about(request, permitted)) if permitted else cls()
+    code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    whole.topics += [
+        cls.Topic(
+            name=topic.name,
+            partitions=[
+                cls.Partition(partition_index=row.partition_index, error_code=code)
+                for row in topic.partitions
+            ],
+        )
+        for topic in denied
+    ]
+    return whole
 
 
 def _delete(

@@ -31,6 +31,7 @@ from kbroker.protocol.records import (
 )
 from kbroker.protocol.rewriting import as_stored
 from kbroker.protocol.stencil import Stencil
+from kbroker.security.acls import AclOperation
 from kbroker.storage.errors import StorageError
 
 from .context import Context, Refused
@@ -88,12 +89,12 @@ def produce(ctx: Context, request: ProduceRequest) -> Answer | Later:
     work = _ProduceWork(ctx, request)
     if ctx.rows > ROWS_AT_ONCE:
         return work.do_in_turns()
+    if _claims_transaction(request):
+        work.check_transaction()
     if request.transactional_id is not None:
         missing = work.missing_in_transaction()
         if missing:
             return work.ask_and_append(missing)
-    elif _claims_transaction(request):
-        work.refuse_all()
     if ctx.rows == ROWS_OF_ONE and request.topic_data[0].partition_data:
         return work.append_one()
     return work.append_all()
@@ -144,12 +145,17 @@ class _ProduceWork:
         self.waiting: list[tuple[Replica, int, ProduceResponse.Partition]] = []
         self.answers: list[ProduceResponse.Topic] = []
 
-    def refuse_all(self) -> None:
-        """As in Kafka, one batch of a transaction without an id fails the whole request."""
-        self.refusal = KafkaError(
-            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-            "a transactional batch needs a transactional id",
-        )
+    def check_transaction(self) -> None:
+        """As in Kafka, one batch of a transaction that may not be fails the whole request."""
+        try:
+            if self.request.transactional_id is None:
+                raise KafkaError(
+                    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+                    "a transactional batch needs a transactional id",
+                )
+            self.ctx.require_transaction(AclOperation.WRITE, self.request.transactional_id)
+        except KafkaError as error:
+            self.refusal = error
 
     async def do_in_turns(self) -> Answer:
         """Append many batches, in turns with other clients."""
@@ -157,9 +163,9 @@ class _ProduceWork:
         missing: Missing = {}
         async for topic in turn.each(self.request.topic_data):
             async for partition in turn.each(topic.partition_data):
-                if self.transaction is None and claims_transaction(partition.records):
-                    self.refuse_all()
-                elif self.transaction is not None and self.transaction.asks:
+                if self.refusal is None and claims_transaction(partition.records):
+                    self.check_transaction()
+                if self.transaction is not None and self.transaction.asks:
                     self._note_missing(topic, partition, missing)
         if self.transaction is not None:
             await self.transaction.ask(missing)
@@ -389,7 +395,12 @@ class _ProduceWork:
         """The replica that the request may append to."""
         if self.refusal is not None:
             raise self.refusal
-        found = find_topic(self.node.cluster, topic.name, topic.topic_id, by_id=self.version >= 13)
+        by_id = self.version >= 13
+        if not by_id:  # who may not know whether there is such a topic is not told
+            self.ctx.require_topic(AclOperation.WRITE, topic.name)
+        found = find_topic(self.node.cluster, topic.name, topic.topic_id, by_id=by_id)
+        if by_id:
+            self.ctx.require_topic(AclOperation.WRITE, found.name)
         if found.is_internal:
             raise KafkaError(
                 ErrorCode.INVALID_TOPIC_EXCEPTION, "clients do not write to internal topics"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kbroker.cluster.registrations import NO_NODE
 from kbroker.protocol.api_keys import ApiKey
-from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.quorum import (
     AddRaftVoterRequest,
     AddRaftVoterResponse,
@@ -13,6 +13,7 @@ from kbroker.protocol.messages.quorum import (
     RemoveRaftVoterRequest,
     RemoveRaftVoterResponse,
 )
+from kbroker.security.acls import AclOperation
 
 from .context import Context
 from .registry import handles
@@ -33,6 +34,10 @@ async def describe_quorum(ctx: Context, request: DescribeQuorumRequest) -> Descr
 
     Differs from Kafka: the address is that of this listener; there is none for controllers.
     """
+    try:
+        ctx.require_cluster(AclOperation.DESCRIBE)
+    except KafkaError as error:
+        return DescribeQuorumResponse(error_code=error.code, error_message=error.message)
     if not _asks_for_the_quorum(request):
         return await _unknown(ctx, request)
     cluster = ctx.node.cluster
@@ -120,6 +125,10 @@ def remove_raft_voter(ctx: Context, request: RemoveRaftVoterRequest) -> RemoveRa
 
 
 def _refusal(ctx: Context, cluster_id: str | None) -> tuple[ErrorCode, str | None]:
+    try:
+        ctx.require_cluster(AclOperation.ALTER)
+    except KafkaError as error:
+        return error.code, error.message
     if cluster_id is not None and cluster_id != ctx.node.cluster.id:
         message = f"this is cluster {ctx.node.cluster.id}, not {cluster_id}"
         return ErrorCode.INCONSISTENT_CLUSTER_ID, message

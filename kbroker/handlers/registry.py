@@ -15,6 +15,7 @@ from kbroker.protocol.api_keys import ApiKey
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 HANDLER_MODULES = (
+    "acls",
     "api_versions",
     "cluster",
     "configs",
@@ -44,6 +45,7 @@ ONLY_LOOK = frozenset(
         ApiKey.LIST_GROUPS,
         ApiKey.API_VERSIONS,
         ApiKey.OFFSET_FOR_LEADER_EPOCH,
+        ApiKey.DESCRIBE_ACLS,
         ApiKey.DESCRIBE_CONFIGS,
         ApiKey.DESCRIBE_LOG_DIRS,
         ApiKey.LIST_PARTITION_REASSIGNMENTS,

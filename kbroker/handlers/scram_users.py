@@ -18,6 +18,7 @@ from kbroker.protocol.messages.security import (
     DescribeUserScramCredentialsRequest,
     DescribeUserScramCredentialsResponse,
 )
+from kbroker.security.acls import AclOperation
 from kbroker.security.scram import (
     ITERATIONS_MAX,
     ITERATIONS_MIN,
@@ -65,6 +66,12 @@ async def describe_user_scram_credentials(
 
     Errors: RESOURCE_NOT_FOUND, and DUPLICATE_RESOURCE for a user that is named twice.
     """
+    try:
+        ctx.require_cluster(AclOperation.DESCRIBE)
+    except KafkaError as error:
+        return DescribeUserScramCredentialsResponse(
+            error_code=error.code, error_message=error.message
+        )
     users = ctx.node.cluster.scram_users
     times: dict[str, int] = {}
     async for row in ctx.turn.each(request.users or ()):
@@ -125,7 +132,15 @@ async def alter_user_scram_credentials(
     outcomes: dict[str, Outcome] = {}
     changes: dict[str, Change] = {}
     rows: Iterable[Deletion | Upsertion] = chain(request.deletions, request.upsertions)
+    refusal = DONE
+    try:
+        ctx.require_cluster(AclOperation.ALTER)
+    except KafkaError as error:
+        refusal = Outcome.of(error)
     async for row in ctx.turn.each(rows):
+        if refusal != DONE:
+            outcomes[row.name] = refusal
+            continue
         if outcomes.get(row.name, DONE) == DONE:
             outcomes[row.name] = _add(changes, row, cluster.scram_users)
     left = iter(changes.items())

@@ -45,12 +45,12 @@ def steps_of(request: Any, topics: Iterable[Any]) -> Iterator[Any]:
             first += room - 1
             room -= 1 + len(some[-1].partitions)
             if room < 2:
-                yield _about(request, some)
+                yield about(request, some)
                 some, room = [], ROWS_AT_ONCE
             if not rows:
                 break
     if some:
-        yield _about(request, some)
+        yield about(request, some)
 
 
 def join(topics: list[Any], more: Iterable[Any]) -> None:
@@ -73,7 +73,8 @@ def _with(topic: Any, rows: list[Any]) -> Any:
     return topic
 
 
-def _about(request: Any, topics: list[Any]) -> Any:
+def about(request: Any, topics: list[Any]) -> Any:
+    """A request like `request` about these topics."""
     request = copy(request)
     request.topics = topics
     return request

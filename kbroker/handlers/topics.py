@@ -33,8 +33,9 @@ from kbroker.protocol.messages.topics import (
     DeleteTopicsResponse,
 )
 from kbroker.protocol.schema import ZERO_UUID
+from kbroker.security.acls import CLUSTER, AclOperation, Resource
 
-from .context import Context
+from .context import TOPIC, Context
 from .registry import handles
 from .steps import last_rows
 
@@ -62,6 +63,8 @@ async def create_topics(ctx: Context, request: CreateTopicsRequest) -> CreateTop
     rows = []
     async for name, new in ctx.turn.each(asked.items()):
         try:
+            if not ctx.allows(AclOperation.CREATE, CLUSTER, is_looked_for=True):
+                ctx.require_topic(AclOperation.CREATE, name)
             check_new_partitions(wanted)
             if name in twice:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"topic '{name}' stands there twice")
@@ -105,6 +108,15 @@ def _new_topic(row: CreateTopicsRequest.Topic) -> NewTopic:
 
 
 def _created_row(ctx: Context, plan: TopicPlan, topic_id: uuid.UUID) -> CreateTopicsResponse.Topic:
+    if not ctx.allows(
+        AclOperation.DESCRIBE_CONFIGS, Resource(TOPIC, plan.name), is_looked_for=True
+    ):
+        return CreateTopicsResponse.Topic(
+            name=plan.name,
+            topic_id=topic_id,
+            topic_config_error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+            configs=[],
+        )
     entries = describe_topic(plan.configs, ctx.node.config)
     return CreateTopicsResponse.Topic(
         name=plan.name,
@@ -142,6 +154,9 @@ async def delete_topics(ctx: Context, request: DeleteTopicsRequest) -> DeleteTop
         rows.append(answer)
         try:
             topic = _topic_to_delete(ctx, name, topic_id, twice=count > 1)
+            if ctx.allows(AclOperation.DESCRIBE, Resource(TOPIC, topic.name)):
+                answer.name = topic.name
+            ctx.require_topic(AclOperation.DELETE, topic.name)
             answer.name, answer.topic_id = topic.name, topic.id
             await ctx.node.cluster.delete_topic(
                 topic.name, cause=f"DeleteTopics by {ctx.client_id}"
@@ -157,6 +172,8 @@ def _topic_to_delete(ctx: Context, name: str | None, topic_id: uuid.UUID, *, twi
         raise KafkaError(ErrorCode.INVALID_REQUEST, "name each topic once, by name or by id")
     if not ctx.node.config.allow_delete_topics:
         raise KafkaError(ErrorCode.TOPIC_DELETION_DISABLED, "delete.topic.enable is false")
+    if name is not None:  # who may not know whether there is such a topic is not told
+        ctx.require_topic(AclOperation.DESCRIBE, name)
     return find_topic(ctx.node.cluster, name or "", topic_id, by_id=by_id)
 
 
@@ -179,6 +196,7 @@ async def create_partitions(
         answer = CreatePartitionsResponse.Topic(name=name)
         rows.append(answer)
         try:
+            ctx.require_topic(AclOperation.ALTER, name)
             check_new_partitions(wanted)
             if name in twice:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"topic '{name}' stands there twice")
@@ -265,6 +283,7 @@ def _delete_before(
 ) -> DeleteRecordsResponse.Partition:
     answer = DeleteRecordsResponse.Partition(partition_index=row.partition_index, low_watermark=-1)
     try:
+        ctx.require_topic(AclOperation.DELETE, name)
         replica = ctx.node.partitions.named_replica(name, row.partition_index)
         _check_deletable(replica.config.cleanup_policy)
         high_watermark = replica.log.high_watermark

@@ -18,9 +18,10 @@ from kbroker.protocol.messages.transactions import (
     ListTransactionsRequest,
     ListTransactionsResponse,
 )
+from kbroker.security.acls import AclOperation, Resource
 from kbroker.storage.producer_state import Producer
 
-from .context import Context
+from .context import TRANSACTIONAL_ID, Context
 from .named import distinct, named_once
 from .registry import handles
 
@@ -49,6 +50,7 @@ def _description(ctx: Context, transactional_id: str) -> DescribeTransactionsRes
         row.error_code = ErrorCode.INVALID_REQUEST
         return row
     try:
+        ctx.require_transaction(AclOperation.DESCRIBE, transactional_id)
         known = ctx.node.transactions.shard(transactional_id).coordinator.transactions
     except KafkaError as error:
         row.error_code = error.code
@@ -64,6 +66,7 @@ def _description(ctx: Context, transactional_id: str) -> DescribeTransactionsRes
     row.topics = [
         DescribeTransactionsResponse.Topic(topic=topic, partitions=indexes)
         for topic, indexes in by_topic(transaction.partitions).items()
+        if ctx.knows_topic(topic)
     ]
     return row
 
@@ -99,9 +102,14 @@ async def list_transactions(
             transaction_state=known.state.label,
         )
         async for _, transactional_id, known in ctx.turn.each(ctx.node.transactions.known())
-        if wanted.has(known) and fits(transactional_id)
+        if wanted.has(known) and fits(transactional_id) and _may_see(ctx, transactional_id)
     ]
     return response
+
+
+def _may_see(ctx: Context, transactional_id: str) -> bool:
+    resource = Resource(TRANSACTIONAL_ID, transactional_id)
+    return ctx.allows(AclOperation.DESCRIBE, resource, is_looked_for=True)
 
 
 def _fits(pattern: str | None) -> Callable[[str], object]:
@@ -166,6 +174,7 @@ async def describe_producers(
 async def _producers_of(ctx: Context, name: str, index: int) -> DescribeProducersResponse.Partition:
     row = DescribeProducersResponse.Partition(partition_index=index)
     try:
+        ctx.require_topic(AclOperation.READ, name)
         check_topic_name(name)
         ctx.node.cluster.existing(name, index)
         producers = sorted(ctx.node.partitions.named_replica(name, index).log.producers)

@@ -25,8 +25,9 @@ from kbroker.protocol.messages.transactions import (
     WriteTxnMarkersResponse,
 )
 from kbroker.protocol.records import Marker
+from kbroker.security.acls import AclOperation, AclResourceType, Resource
 
-from .context import Context
+from .context import TOPIC, Context
 from .named import named_once
 from .registry import handles
 
@@ -53,6 +54,7 @@ def init_producer_id(
 
 async def _new_id(ctx: Context, request: InitProducerIdRequest) -> InitProducerIdResponse:
     try:
+        _check_may_be_idempotent(ctx)
         if not names_whole_producer(request):
             raise KafkaError(ErrorCode.INVALID_REQUEST)
         producer_id = await ctx.node.producer_ids.next()
@@ -61,12 +63,22 @@ async def _new_id(ctx: Context, request: InitProducerIdRequest) -> InitProducerI
     return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
 
 
+def _check_may_be_idempotent(ctx: Context) -> None:
+    """Who may write to some topic may do so as an idempotent producer (KIP-679)."""
+    authorizer = ctx.node.authorizer
+    if authorizer is not None and not authorizer.allows_any(
+        ctx.peer.client, AclOperation.WRITE, AclResourceType.TOPIC
+    ):
+        ctx.require_cluster(AclOperation.IDEMPOTENT_WRITE)
+
+
 async def _init_transactional(
     ctx: Context, request: InitProducerIdRequest, transactional_id: str
 ) -> InitProducerIdResponse:
     service = ctx.node.transactions
     refused = InitProducerIdResponse(producer_id=-1, producer_epoch=-1)
     try:
+        ctx.require_transaction(AclOperation.WRITE, transactional_id)
         new_id = await service.new_id_for(transactional_id)
         shard = service.shard(transactional_id)
     except KafkaError as error:
@@ -102,6 +114,10 @@ async def add_partitions_to_txn(
         return AddPartitionsToTxnResponse(
             results_by_topic_v3_and_below=await addition.rows(knows_fenced=ctx.version >= 2)
         )
+    try:
+        ctx.require_cluster(AclOperation.CLUSTER_ACTION)
+    except KafkaError as error:
+        return AddPartitionsToTxnResponse(error_code=error.code)
     additions = [await _begun(ctx, each) async for each in ctx.turn.each(request.transactions)]
     return AddPartitionsToTxnResponse(
         results_by_transaction=[
@@ -136,6 +152,12 @@ class _Addition:
         turn, asked = self._ctx.turn, self.asked
         named = ((topic.name, topic.partitions) for topic in asked.topics)
         self._topics = await named_once(turn, named)
+        try:
+            if self._ctx.version <= LAST_OF_CLIENTS:
+                self._ctx.require_transaction(AclOperation.WRITE, asked.transactional_id)
+        except KafkaError as error:
+            self._code = error.code
+            return
         partitions = []
         async for partition in turn.each(self._partitions()):
             partitions.append(partition)
@@ -198,7 +220,9 @@ class _Addition:
 def _unfit(ctx: Context, partition: TopicPartition) -> ErrorCode:
     """Why a partition cannot be part of a transaction; NONE when it can."""
     name, index = partition
-    if ctx.version <= LAST_OF_CLIENTS and name in INTERNAL_TOPICS:
+    if ctx.version <= LAST_OF_CLIENTS and not (
+        name not in INTERNAL_TOPICS and ctx.allows(AclOperation.WRITE, Resource(TOPIC, name))
+    ):
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED
     if ctx.node.cluster.partition(name, index) is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -215,6 +239,8 @@ async def add_offsets_to_txn(
     """
     service = ctx.node.transactions
     try:
+        ctx.require_transaction(AclOperation.WRITE, request.transactional_id)
+        ctx.require_group(AclOperation.READ, request.group_id)
         offsets = await ctx.node.groups.create_topic()
         shard = service.shard(request.transactional_id)
     except KafkaError as error:
@@ -244,6 +270,7 @@ async def end_txn(ctx: Context, request: EndTxnRequest) -> EndTxnResponse:
     service = ctx.node.transactions
     transactional_id = request.transactional_id
     try:
+        ctx.require_transaction(AclOperation.WRITE, transactional_id)
         new_id = await service.new_id_for(transactional_id) if ctx.version >= SECOND_END else -1
         shard = service.shard(transactional_id)
     except KafkaError as error:
@@ -275,6 +302,10 @@ async def write_txn_markers(
 
     Versions: 2 says the protocol of the transaction (KIP-1228).
     """
+    try:
+        ctx.require_cluster(AclOperation.CLUSTER_ACTION)
+    except KafkaError as error:
+        return await _refuse_markers(ctx, request, error.code)
     rows: list[WriteTxnMarkersResponse.Marker] = []
     waits: list[tuple[Pending[bool], WriteTxnMarkersResponse.Partition]] = []
     for each, topics in await _markers_once(ctx, request):
@@ -289,6 +320,31 @@ async def write_txn_markers(
         if not await pending.wait():
             partition.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
     return WriteTxnMarkersResponse(markers=rows)
+
+
+async def _refuse_markers(
+    ctx: Context, request: WriteTxnMarkersRequest, code: ErrorCode
+) -> WriteTxnMarkersResponse:
+    """An error for each partition: there is no other place for it."""
+    cls = WriteTxnMarkersResponse
+    return cls(
+        markers=[
+            cls.Marker(
+                producer_id=each.producer_id,
+                topics=[
+                    cls.Topic(
+                        name=topic.name,
+                        partitions=[
+                            cls.Partition(partition_index=index, error_code=code)
+                            async for index in ctx.turn.each(topic.partition_indexes)
+                        ],
+                    )
+                    for topic in each.topics
+                ],
+            )
+            async for each in ctx.turn.each(request.markers)
+        ]
+    )
 
 
 async def _markers_once(

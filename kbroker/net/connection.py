@@ -339,6 +339,7 @@ class Connection:
             raise Refused(f"the login has failed: {login.failure}")
         if login.is_done:
             self._login = None
+            self.peer.shows(login.principal)
             self._frames.limit = self._frame_bytes_max
 
     async def _handle_large(
@@ -383,6 +384,7 @@ class Connection:
             self._apis,
             self.peer,
             header.client_id,
+            header.api_key,
             header.api_version,
             self._turn,
             rows,

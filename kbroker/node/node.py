@@ -45,6 +45,8 @@ from kbroker.runtime.heavy_work import HeavyWork
 from kbroker.runtime.slices import TurnQueue
 from kbroker.runtime.threads import InThread
 from kbroker.runtime.troubles import Troubles
+from kbroker.security.acls import Rules
+from kbroker.security.authorizer import Authorizer
 from kbroker.storage.errors import StorageError
 from kbroker.storage.folders import EVERY_FOLDER, LogFolders
 
@@ -128,6 +130,8 @@ class Node:
         self.gates = gates
         for gate in gates:
             gate.stored_users = cluster.scram_users
+        self.authorizer = _authorizer(cluster, config)
+        """None where everybody may do everything."""
         self.answers_about_all = SharedAnswers(lambda: cluster.changes_seen)
         """What clients are told that ask for the metadata of all topics."""
         self._obey_config()
@@ -328,3 +332,12 @@ class Node:
         return await create_topic(
             self.cluster, self.config, NewTopic(name), cause="first use by a client"
         )
+
+
+def _authorizer(cluster: Cluster, config: BrokerConfig) -> Authorizer | None:
+    if not config.authorizer_class:
+        return None
+    rules = Rules.read(
+        config.super_users, allows_without_acls=config.allow_everyone_if_no_acl_found
+    )
+    return Authorizer(cluster.acls, rules)

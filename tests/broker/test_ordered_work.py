@@ -37,6 +37,10 @@ from kbroker.protocol.messages.offsets import (
     OffsetDeleteRequest,
     OffsetFetchRequest,
 )
+from kbroker.protocol.messages.security import (
+    AlterUserScramCredentialsRequest,
+    DescribeUserScramCredentialsRequest,
+)
 from kbroker.protocol.messages.topics import (
     CreatePartitionsRequest,
     CreateTopicsRequest,
@@ -214,6 +218,19 @@ async def settings_are_replaced(wire: Wire) -> Pair:
     change = Ask(ApiKey.ALTER_CONFIGS, 2, cls(resources=[row]))
     look = look_at_setting("max.message.bytes")
     return Pair(change, look, lambda answer: value_in(answer) == "4321")
+
+
+async def a_user_is_made(wire: Wire) -> Pair:
+    row = AlterUserScramCredentialsRequest.Upsertion(
+        name="alice", mechanism=1, iterations=4096, salt=b"salt", salted_password=bytes(32)
+    )
+    change = Ask(
+        ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, AlterUserScramCredentialsRequest(upsertions=[row])
+    )
+    look = Ask(
+        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, DescribeUserScramCredentialsRequest(users=None)
+    )
+    return Pair(change, look, lambda answer: [each.user for each in answer.results] == ["alice"])
 
 
 async def a_feature_is_finalized(wire: Wire) -> Pair:
@@ -511,6 +528,7 @@ PAIRS: dict[ApiKey, MakePair] = {
     ApiKey.INCREMENTAL_ALTER_CONFIGS: settings_are_changed,
     ApiKey.OFFSET_DELETE: offsets_are_deleted,
     ApiKey.UPDATE_FEATURES: a_feature_is_finalized,
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: a_user_is_made,
 }
 
 
@@ -572,6 +590,8 @@ LOOKS = {
     ApiKey.LIST_GROUPS,
     ApiKey.API_VERSIONS,
     ApiKey.OFFSET_FOR_LEADER_EPOCH,
+    ApiKey.DESCRIBE_ACLS,
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
     ApiKey.DESCRIBE_CONFIGS,
     ApiKey.DESCRIBE_LOG_DIRS,
     ApiKey.LIST_PARTITION_REASSIGNMENTS,
@@ -591,6 +611,8 @@ NOT_SEEN = {
     ApiKey.UNREGISTER_BROKER: "is about a node of which nothing tells",
     ApiKey.ADD_RAFT_VOTER: "is always refused",
     ApiKey.REMOVE_RAFT_VOTER: "is always refused",
+    ApiKey.CREATE_ACLS: "is refused where everybody may do everything: tests/security/test_access.py",
+    ApiKey.DELETE_ACLS: "is refused where everybody may do everything: tests/security/test_access.py",
     ApiKey.SASL_HANDSHAKE: "changes the connection alone",
     ApiKey.SASL_AUTHENTICATE: "changes the connection alone",
 }

@@ -45,6 +45,8 @@ from kbroker.protocol.messages.produce import ProduceRequest
 from kbroker.protocol.messages.quorum import AddRaftVoterRequest, DescribeQuorumRequest
 from kbroker.protocol.messages.security import (
     AlterUserScramCredentialsRequest,
+    CreateAclsRequest,
+    DeleteAclsRequest,
     DescribeUserScramCredentialsRequest,
 )
 from kbroker.protocol.messages.topics import (
@@ -639,6 +641,43 @@ def _alter_replica_log_dirs(world: World, rng: random.Random) -> Any:
     return cls(dirs=[cls.Dir(path=rng.choice(("memory", "/elsewhere")), topics=rows)])
 
 
+def _describe_acls(world: World, rng: random.Random) -> Any:
+    return request(
+        ApiKey.DESCRIBE_ACLS,
+        resource_type_filter=rng.choice((1, 2, 3)),
+        pattern_type_filter=rng.choice((1, 2, 3, 4)),
+        operation=1,
+        permission_type=1,
+    )
+
+
+def _create_acls(world: World, rng: random.Random) -> Any:
+    cls = CreateAclsRequest
+    rows = [
+        cls.Acl(
+            resource_type=2,
+            resource_name=topic.name,
+            principal="User:alice",
+            host="*",
+            operation=rng.randrange(2, 12),
+            permission_type=rng.choice((2, 3)),
+        )
+        for topic in world.topics
+    ]
+    return cls(creations=rows)
+
+
+def _delete_acls(world: World, rng: random.Random) -> Any:
+    cls = DeleteAclsRequest
+    row = cls.Filter(
+        resource_type_filter=2,
+        pattern_type_filter=rng.choice((1, 2)),
+        operation=1,
+        permission_type=1,
+    )
+    return cls(filters=[row])
+
+
 def _sasl_handshake(world: World, rng: random.Random) -> Any:
     return request(ApiKey.SASL_HANDSHAKE, mechanism=rng.choice(("PLAIN", "SCRAM-SHA-256")))
 
@@ -669,6 +708,9 @@ def _alter_scram_users(world: World, rng: random.Random) -> Any:
 
 VALID: dict[ApiKey, Callable[[World, random.Random], Any]] = {
     ApiKey.PRODUCE: _produce,
+    ApiKey.DESCRIBE_ACLS: _describe_acls,
+    ApiKey.CREATE_ACLS: _create_acls,
+    ApiKey.DELETE_ACLS: _delete_acls,
     ApiKey.SASL_HANDSHAKE: _sasl_handshake,
     ApiKey.SASL_AUTHENTICATE: _sasl_authenticate,
     ApiKey.FETCH: _fetch,

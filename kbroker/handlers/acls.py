@@ -1,0 +1,262 @@
+"""DescribeAcls, CreateAcls, DeleteAcls: who may do what (KIP-140)."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Protocol, TypeVar
+
+from kbroker.cluster.acls import add_acls, remove_acls
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.security import (
+    CreateAclsRequest,
+    CreateAclsResponse,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
+    DescribeAclsRequest,
+    DescribeAclsResponse,
+)
+from kbroker.security.acls import (
+    CLUSTER_NAME,
+    Acl,
+    AclFilter,
+    AclOperation,
+    AclPermission,
+    AclResourceType,
+    Pattern,
+    PatternType,
+)
+
+from .context import Context
+from .registry import handles
+
+Number = TypeVar("Number", bound=IntEnum)
+
+NAME_CHARACTERS_MAX = 1000
+"""Of a resource, a principal or a host: all nodes have them in memory."""
+DELETED_MAX = 10_000
+"""By one request, as Kafka."""
+
+
+class _AskedFilter(Protocol):
+    """What DescribeAcls and each row of DeleteAcls ask for."""
+
+    resource_type_filter: int
+    resource_name_filter: str | None
+    pattern_type_filter: int
+    principal_filter: str | None
+    host_filter: str | None
+    operation: int
+    permission_type: int
+
+
+def _known(kind: type[Number], number: int) -> Number:
+    """The member of that number; UNKNOWN for one that nobody knows."""
+    try:
+        return kind(number)
+    except ValueError:
+        return kind(0)
+
+
+def _check_access(ctx: Context, operation: AclOperation) -> None:
+    if ctx.node.authorizer is None:
+        raise KafkaError(
+            ErrorCode.SECURITY_DISABLED,
+            "No Authorizer is configured: set authorizer.class.name and super.users",
+        )
+    ctx.require_cluster(operation)
+
+
+def _filter(asked: _AskedFilter) -> AclFilter:
+    """Raises KafkaError for one that asks for what nobody knows."""
+    wanted = AclFilter(
+        _known(AclResourceType, asked.resource_type_filter),
+        asked.resource_name_filter,
+        _known(PatternType, asked.pattern_type_filter),
+        asked.principal_filter,
+        asked.host_filter,
+        _known(AclOperation, asked.operation),
+        _known(AclPermission, asked.permission_type),
+    )
+    if wanted.is_unknown:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, "The AclBindingFilter must not contain UNKNOWN elements."
+        )
+    return wanted
+
+
+@handles(ApiKey.DESCRIBE_ACLS, versions="1-3")
+async def describe_acls(ctx: Context, request: DescribeAclsRequest) -> DescribeAclsResponse:
+    """Behaviour: all ACLs that a filter fits, by what they are about.
+
+    Versions: 1 has patterns (KIP-290), 3 users as resources (KIP-373).
+
+    Errors: SECURITY_DISABLED where everybody may do everything.
+    """
+    cls = DescribeAclsResponse
+    try:
+        _check_access(ctx, AclOperation.DESCRIBE)
+        wanted = _filter(request)
+    except KafkaError as error:
+        return cls(error_code=error.code, error_message=error.message)
+    rows: dict[Pattern, DescribeAclsResponse.Resource] = {}
+    async for acl in ctx.turn.each(ctx.node.cluster.acls):
+        if wanted.fits(acl):
+            pattern = acl.pattern
+            row = rows.get(pattern)
+            if row is None:
+                row = rows[pattern] = cls.Resource(
+                    resource_type=pattern.resource_type,
+                    resource_name=pattern.name,
+                    pattern_type=pattern.type,
+                )
+            row.acls.append(
+                cls.Acl(
+                    principal=acl.principal,
+                    host=acl.host,
+                    operation=acl.operation,
+                    permission_type=acl.permission,
+                )
+            )
+    return cls(resources=list(rows.values()))
+
+
+@handles(ApiKey.CREATE_ACLS, versions="1-3")
+async def create_acls(ctx: Context, request: CreateAclsRequest) -> CreateAclsResponse:
+    """Behaviour: each ACL by itself; they rule on all nodes that have heard of them. One that is there
+    already is no error.
+
+    Versions: as DescribeAcls.
+
+    Errors: SECURITY_DISABLED where everybody may do everything; POLICY_VIOLATION for too many.
+    """
+    cls = CreateAclsResponse
+    rows: list[CreateAclsResponse.Result] = []
+    new: list[tuple[Acl, CreateAclsResponse.Result]] = []
+    try:
+        _check_access(ctx, AclOperation.ALTER)
+    except KafkaError as error:
+        return cls(
+            results=[
+                cls.Result(error_code=error.code, error_message=error.message)
+                async for _ in ctx.turn.each(request.creations)
+            ]
+        )
+    async for asked in ctx.turn.each(request.creations):
+        row = cls.Result()
+        rows.append(row)
+        try:
+            new.append((_new_acl(asked), row))
+        except KafkaError as error:
+            row.error_code, row.error_message = error.code, error.message
+    try:
+        await add_acls(ctx.node.cluster, [acl for acl, _ in new], cause=_cause(ctx))
+    except KafkaError as error:
+        for _, row in new:
+            row.error_code, row.error_message = error.code, error.message
+    return cls(results=rows)
+
+
+def _cause(ctx: Context) -> str:
+    return f"{ApiKey(ctx.key).api_name} by {ctx.peer.client.principal}"
+
+
+def _new_acl(asked: CreateAclsRequest.Acl) -> Acl:
+    """Raises KafkaError for one that says nothing, in the words of Kafka."""
+    kind = _certain(AclResourceType, asked.resource_type, "resourceType")
+    pattern = _known(PatternType, asked.resource_pattern_type)
+    if pattern not in (PatternType.LITERAL, PatternType.PREFIXED):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Invalid patternType {pattern.name}")
+    operation = _certain(AclOperation, asked.operation, "operation")
+    permission = _certain(AclPermission, asked.permission_type, "permissionType")
+    if not asked.resource_name:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Resource name should not be empty")
+    if kind is AclResourceType.CLUSTER and asked.resource_name != CLUSTER_NAME:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}",
+        )
+    if ":" not in asked.principal:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"Could not parse principal from `{asked.principal}` (no colon is present separating the "
+            "principal type from the principal name)",
+        )
+    if max(map(len, (asked.resource_name, asked.principal, asked.host))) > NAME_CHARACTERS_MAX:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"Names of an ACL have at most {NAME_CHARACTERS_MAX} characters; use a PREFIXED pattern",
+        )
+    return Acl(
+        Pattern(kind, pattern, asked.resource_name),
+        asked.principal,
+        asked.host,
+        operation,
+        permission,
+    )
+
+
+def _certain(kind: type[Number], number: int, what: str) -> Number:
+    """The member of that number, of those that are one thing. Raises KafkaError."""
+    found = _known(kind, number)
+    if found <= 1:  # UNKNOWN, ANY
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Invalid {what} {found.name}")
+    return found
+
+
+@handles(ApiKey.DELETE_ACLS, versions="1-3")
+async def delete_acls(ctx: Context, request: DeleteAclsRequest) -> DeleteAclsResponse:
+    """Behaviour: for each filter, removes and tells the ACLs that it fits; one that several fit is told
+    for each.
+
+    Versions: as DescribeAcls.
+
+    Errors: SECURITY_DISABLED where everybody may do everything.
+    """
+    cls = DeleteAclsResponse
+    rows: list[DeleteAclsResponse.Result] = []
+    gone: dict[str, Acl] = {}
+    told = 0
+    for asked in request.filters:
+        row = cls.Result()
+        rows.append(row)
+        try:
+            _check_access(ctx, AclOperation.ALTER)
+            found = await _fitting(ctx, _filter(asked), DELETED_MAX - told)
+        except KafkaError as error:
+            row.error_code, row.error_message = error.code, error.message
+            continue
+        told += len(found)
+        gone |= found
+        row.matching_acls = [_deleted(acl) for acl in found.values()]
+    try:
+        await remove_acls(ctx.node.cluster, gone, cause=_cause(ctx))
+    except KafkaError as error:
+        rows = [cls.Result(error_code=error.code, error_message=error.message) for _ in rows]
+    return cls(filter_results=rows)
+
+
+async def _fitting(ctx: Context, wanted: AclFilter, count_max: int) -> dict[str, Acl]:
+    """The ACLs that a filter fits, by key. Raises KafkaError when there are more."""
+    found = {}
+    async for key, acl in ctx.turn.each(ctx.node.cluster.acls.items()):
+        if wanted.fits(acl):
+            found[key] = acl
+        if len(found) > count_max:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"Cannot remove more than {DELETED_MAX} acls in a single delete operation.",
+            )
+    return found
+
+
+def _deleted(acl: Acl) -> DeleteAclsResponse.Acl:
+    return DeleteAclsResponse.Acl(
+        resource_type=acl.pattern.resource_type,
+        resource_name=acl.pattern.name,
+        pattern_type=acl.pattern.type,
+        principal=acl.principal,
+        host=acl.host,
+        operation=acl.operation,
+        permission_type=acl.permission,
+    )

@@ -1,0 +1,340 @@
+"""Kafka's ACLs: what they are, and which of them decides (KIP-11, KIP-290; StandardAuthorizer, KIP-801).
+
+An ACL allows a principal, or denies it, one operation from one host on the resources that its pattern
+covers. One that denies goes before all that allow; where none says anything, nobody may.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import NamedTuple, Self
+
+from .principals import USER, Principal
+
+WILDCARD = "*"
+"""Stands for all resources of a type, for all hosts, and after ``User:`` for everybody."""
+EVERYBODY = f"{USER}:{WILDCARD}"
+CLUSTER_NAME = "kafka-cluster"
+"""The name of the one resource of type CLUSTER."""
+
+
+class AclResourceType(IntEnum):
+    """What a right can be about, by its number on the wire."""
+
+    UNKNOWN = 0
+    ANY = 1
+    TOPIC = 2
+    GROUP = 3
+    CLUSTER = 4
+    TRANSACTIONAL_ID = 5
+    DELEGATION_TOKEN = 6
+    USER = 7
+
+
+class PatternType(IntEnum):
+    """How a name covers resources: that one, or all that begin so."""
+
+    UNKNOWN = 0
+    ANY = 1
+    MATCH = 2
+    """In filters only: whatever covers the resource of that name."""
+    LITERAL = 3
+    PREFIXED = 4
+
+
+class AclOperation(IntEnum):
+    """What somebody may do."""
+
+    UNKNOWN = 0
+    ANY = 1
+    ALL = 2
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DELETE = 6
+    ALTER = 7
+    DESCRIBE = 8
+    CLUSTER_ACTION = 9
+    DESCRIBE_CONFIGS = 10
+    ALTER_CONFIGS = 11
+    IDEMPOTENT_WRITE = 12
+    CREATE_TOKENS = 13
+    DESCRIBE_TOKENS = 14
+    TWO_PHASE_COMMIT = 15
+
+
+class AclPermission(IntEnum):
+    """What an ACL says."""
+
+    UNKNOWN = 0
+    ANY = 1
+    DENY = 2
+    ALLOW = 3
+
+
+_IMPLIED_BY = {
+    AclOperation.DESCRIBE: frozenset(
+        {AclOperation.READ, AclOperation.WRITE, AclOperation.DELETE, AclOperation.ALTER}
+    ),
+    AclOperation.DESCRIBE_CONFIGS: frozenset({AclOperation.ALTER_CONFIGS}),
+}
+"""Who may do one of these may do that as well. Who is denied them is not denied it."""
+
+
+class Resource(NamedTuple):
+    """One thing that rights are about."""
+
+    type: AclResourceType
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.type.name.lower().replace('_', ' ')} {self.name}"
+
+
+CLUSTER = Resource(AclResourceType.CLUSTER, CLUSTER_NAME)
+
+
+class Client(NamedTuple):
+    """Who asks, and from which address."""
+
+    principal: Principal
+    host: str
+
+    def __str__(self) -> str:
+        return f"{self.principal} at {self.host}"
+
+
+class Pattern(NamedTuple):
+    """Which resources an ACL is about."""
+
+    resource_type: AclResourceType
+    type: PatternType
+    name: str
+
+    def __str__(self) -> str:
+        kind = "prefixed " if self.type is PatternType.PREFIXED else ""
+        return f"{kind}{Resource(self.resource_type, self.name)}"
+
+
+class Acl(NamedTuple):
+    """One rule."""
+
+    pattern: Pattern
+    principal: str
+    host: str
+    operation: AclOperation
+    permission: AclPermission
+
+    def __str__(self) -> str:
+        return (
+            f"{self.permission.name} {self.principal} {self.operation.name} on {self.pattern} "
+            f"from {self.host}"
+        )
+
+    def covers(self, principal: str, host: str, operation: AclOperation) -> bool:
+        """Whether it speaks of what somebody wants to do with a resource that its pattern covers."""
+        return (
+            self.principal in (principal, EVERYBODY)
+            and self.host in (host, WILDCARD)
+            and self._covers_operation(operation)
+        )
+
+    def _covers_operation(self, operation: AclOperation) -> bool:
+        if self.operation in (operation, AclOperation.ALL):
+            return True
+        implies = self.operation in _IMPLIED_BY.get(operation, ())
+        return implies and self.permission is AclPermission.ALLOW
+
+
+class AclFilter(NamedTuple):
+    """Which ACLs are asked for; None, ANY and MATCH leave open what they stand for."""
+
+    resource_type: AclResourceType
+    name: str | None
+    pattern_type: PatternType
+    principal: str | None
+    host: str | None
+    operation: AclOperation
+    permission: AclPermission
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether it asks for what nobody knows here."""
+        return 0 in (self.resource_type, self.pattern_type, self.operation, self.permission)
+
+    def fits(self, acl: Acl) -> bool:
+        """Whether an ACL is one of those."""
+        return (
+            self.resource_type in (AclResourceType.ANY, acl.pattern.resource_type)
+            and self._fits_name(acl.pattern)
+            and self.principal in (None, acl.principal)
+            and self.host in (None, acl.host)
+            and self.operation in (AclOperation.ANY, acl.operation)
+            and self.permission in (AclPermission.ANY, acl.permission)
+        )
+
+    def _fits_name(self, pattern: Pattern) -> bool:
+        if self.pattern_type not in (PatternType.ANY, PatternType.MATCH, pattern.type):
+            return False
+        if self.name in (None, pattern.name):
+            return True
+        if self.pattern_type is not PatternType.MATCH:
+            return False
+        if pattern.type is PatternType.PREFIXED:
+            return self.name.startswith(pattern.name)
+        return pattern.name == WILDCARD
+
+
+class Verdict(NamedTuple):
+    """Whether somebody may do something, and what decided it.
+
+    `acl` is the one that did; None where there is none: `is_super` says that it needs none, and
+    `has_acls` that there are some for the resource, of which none allows it.
+    """
+
+    allowed: bool
+    acl: Acl | None = None
+    is_super: bool = False
+    has_acls: bool = False
+
+    def __str__(self) -> str:
+        if self.acl is not None:
+            return str(self.acl)
+        if self.is_super:
+            return "a super user"
+        if self.has_acls:
+            return "no ACL of the resource allows it"
+        return "the resource has no ACL" + (
+            ", and allow.everyone.if.no.acl.found is true" if self.allowed else ""
+        )
+
+
+class Acls:
+    """All ACLs of a cluster, each under a key of its own."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        """How often they have changed."""
+        self._by_key: dict[str, Acl] = {}
+        self._by_pattern: dict[Pattern, dict[str, Acl]] = {}
+        self._prefix_lengths: Counter[tuple[AclResourceType, int]] = Counter()
+        """How many patterns there are by the length of their prefix."""
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def __iter__(self) -> Iterator[Acl]:
+        return iter(tuple(self._by_key.values()))
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._by_key
+
+    def items(self) -> Iterator[tuple[str, Acl]]:
+        """Each with its key."""
+        return iter(tuple(self._by_key.items()))
+
+    def put(self, key: str, acl: Acl) -> None:
+        """Take one in."""
+        self.drop(key)
+        self.version += 1
+        self._by_key[key] = acl
+        pattern = acl.pattern
+        if pattern not in self._by_pattern:
+            self._by_pattern[pattern] = {}
+            if pattern.type is PatternType.PREFIXED:
+                self._prefix_lengths[pattern.resource_type, len(pattern.name)] += 1
+        self._by_pattern[pattern][key] = acl
+
+    def drop(self, key: str) -> None:
+        """Leave one out, if it is there."""
+        acl = self._by_key.pop(key, None)
+        if acl is None:
+            return
+        self.version += 1
+        pattern = acl.pattern
+        del self._by_pattern[pattern][key]
+        if not self._by_pattern[pattern]:
+            del self._by_pattern[pattern]
+            if pattern.type is PatternType.PREFIXED:
+                self._prefix_lengths -= Counter([(pattern.resource_type, len(pattern.name))])
+
+    def about(self, resource: Resource) -> Iterator[Acl]:
+        """Those that cover a resource."""
+        kind, name = resource
+        for pattern in (
+            Pattern(kind, PatternType.LITERAL, name),
+            Pattern(kind, PatternType.LITERAL, WILDCARD),
+        )[: 1 if name == WILDCARD else 2]:
+            yield from self._by_pattern.get(pattern, {}).values()
+        for prefix_kind, length in self._prefix_lengths:
+            if prefix_kind is kind and length <= len(name):
+                pattern = Pattern(kind, PatternType.PREFIXED, name[:length])
+                yield from self._by_pattern.get(pattern, {}).values()
+
+
+class Rules(NamedTuple):
+    """What decides beside ACLs: ``super.users``, and ``allow.everyone.if.no.acl.found``."""
+
+    super_users: frozenset[str] = frozenset()
+    allows_without_acls: bool = False
+
+    @classmethod
+    def read(cls, super_users: str, *, allows_without_acls: bool) -> Self:
+        """From the text of ``super.users``: ``User:a;User:b``."""
+        names = (each.strip() for each in super_users.split(";"))
+        return cls(frozenset(each for each in names if each), allows_without_acls)
+
+
+def decide(
+    acls: Acls, rules: Rules, client: Client, operation: AclOperation, resource: Resource
+) -> Verdict:
+    """Whether somebody may do something, as Kafka's StandardAuthorizer says it."""
+    principal = str(client.principal)
+    if principal in rules.super_users:
+        return Verdict(True, is_super=True)
+    allowing: Acl | None = None
+    has_acls = False
+    for acl in acls.about(resource):
+        has_acls = True
+        if acl.covers(principal, client.host, operation):
+            if acl.permission is AclPermission.DENY:
+                return Verdict(False, acl, has_acls=True)
+            allowing = acl
+    if allowing is not None:
+        return Verdict(True, allowing, has_acls=True)
+    return Verdict(rules.allows_without_acls and not has_acls, has_acls=has_acls)
+
+
+def decide_any(
+    acls: Acls, rules: Rules, client: Client, operation: AclOperation, kind: AclResourceType
+) -> bool:
+    """Whether somebody may do something with any resource of a type, of whatever name (KIP-679).
+
+    A prefix that is allowed counts unless it is denied as a whole, a name unless it is denied itself.
+    """
+    if decide(acls, rules, client, operation, Resource(kind, "hardcode")).allowed:
+        return True
+    principal = str(client.principal)
+    allowed: set[Pattern] = set()
+    denied: set[Pattern] = set()
+    for acl in acls:
+        if (
+            acl.pattern.resource_type is kind
+            and acl.principal in (principal, EVERYBODY)
+            and acl.host in (client.host, WILDCARD)
+            and acl.operation in (operation, AclOperation.ALL)
+        ):
+            (allowed if acl.permission is AclPermission.ALLOW else denied).add(acl.pattern)
+    everything = Pattern(kind, PatternType.LITERAL, WILDCARD)
+    if everything in denied:
+        return False
+    if everything in allowed:
+        return True
+    prefixes = {each.name for each in denied if each.type is PatternType.PREFIXED}
+    return any(
+        not (each.type is PatternType.LITERAL and each in denied)
+        and not any(each.name.startswith(prefix) for prefix in prefixes)
+        for each in allowed
+    )

@@ -1,0 +1,85 @@
+"""Who may do what: the answers that handlers ask for, and the log of them."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from .acls import (
+    AclOperation,
+    AclResourceType,
+    Acls,
+    Client,
+    Resource,
+    Rules,
+    Verdict,
+    decide,
+    decide_any,
+)
+
+audit_logger = logging.getLogger("kbroker.audit")
+"""What was denied at INFO, what was allowed at DEBUG."""
+
+KEPT_MAX: Final = 10_000
+"""Answers that are kept."""
+KEPT_CHARACTERS_MAX: Final = 256
+"""Of a name for which an answer is kept."""
+
+
+class Authorizer:
+    """Answers whether somebody may do something, by the ACLs of a cluster as they are now."""
+
+    def __init__(self, acls: Acls, rules: Rules) -> None:
+        self.acls = acls
+        self.rules = rules
+        self._kept: dict[tuple[Client, AclOperation, Resource | AclResourceType], bool] = {}
+        self._version = acls.version
+
+    def allows(self, client: Client, operation: AclOperation, resource: Resource) -> bool:
+        """Whether somebody may do something with a resource, be there such a one or not."""
+        self._forget()
+        asked = client, operation, resource
+        allowed = self._kept.get(asked)
+        if allowed is None:
+            allowed = self.verdict(client, operation, resource).allowed
+            if len(resource.name) <= KEPT_CHARACTERS_MAX:
+                self._kept[asked] = allowed
+        return allowed
+
+    def allows_any(
+        self, client: Client, operation: AclOperation, resource_type: AclResourceType
+    ) -> bool:
+        """Whether there could be a resource of a type with which somebody may do something."""
+        self._forget()
+        asked = client, operation, resource_type
+        allowed = self._kept.get(asked)
+        if allowed is None:
+            allowed = decide_any(self.acls, self.rules, client, operation, resource_type)
+            self._kept[asked] = allowed
+        return allowed
+
+    def tell(
+        self, level: int, client: Client, operation: AclOperation, resource: Resource, asked: str
+    ) -> None:
+        """Write one answer to the audit log; `asked` names the request."""
+        verdict = self.verdict(client, operation, resource)
+        audit_logger.log(
+            level,
+            "%s: %s, %s on %s, for %s (%s)",
+            "allowed" if verdict.allowed else "denied",
+            client,
+            operation.name,
+            resource,
+            asked,
+            verdict,
+        )
+
+    def _forget(self) -> None:
+        """Keep no answer that may not be true any more, nor too many of them."""
+        if self._version != self.acls.version or len(self._kept) >= KEPT_MAX:
+            self._kept.clear()
+            self._version = self.acls.version
+
+    def verdict(self, client: Client, operation: AclOperation, resource: Resource) -> Verdict:
+        """The same as `allows`, with what decides it."""
+        return decide(self.acls, self.rules, client, operation, resource)

@@ -1,0 +1,511 @@
+"""What each API asks of who uses it, over the wire."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from kbroker.broker import Broker, open_broker
+from kbroker.config import BrokerConfig, ConfigError
+from kbroker.handlers.registry import load_apis
+from kbroker.process.listeners import configured_listeners
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.security import CreateAclsRequest, DeleteAclsRequest
+from kbroker.security.acls import (
+    CLUSTER_NAME,
+    AclOperation,
+    AclPermission,
+    AclResourceType,
+    PatternType,
+)
+
+from ..fuzz.world import VALID, World, make_world
+from ..testing.test_error_answers import errors_in
+from ..wire import (
+    ConnectionClosed,
+    Topic,
+    Wire,
+    batch,
+    connected,
+    create_topic,
+    fetch,
+    fetch_request,
+    produce,
+    produce_request,
+    request,
+    sequenced,
+    values_of,
+)
+
+AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+USERS = (
+    "org.apache.kafka.common.security.plain.PlainLoginModule required "
+    'user_admin="hush" user_alice="hush" user_bob="hush";'
+)
+TOPIC, GROUP = AclResourceType.TOPIC, AclResourceType.GROUP
+TRANSACTIONAL_ID, CLUSTER = AclResourceType.TRANSACTIONAL_ID, AclResourceType.CLUSTER
+ALL, READ, WRITE, CREATE = (
+    AclOperation.ALL,
+    AclOperation.READ,
+    AclOperation.WRITE,
+    AclOperation.CREATE,
+)
+DELETE, ALTER, DESCRIBE = AclOperation.DELETE, AclOperation.ALTER, AclOperation.DESCRIBE
+SEES_CONFIGS, ALTERS_CONFIGS = AclOperation.DESCRIBE_CONFIGS, AclOperation.ALTER_CONFIGS
+ALLOW, DENY = AclPermission.ALLOW, AclPermission.DENY
+
+DENIED = {
+    TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    CLUSTER: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    TRANSACTIONAL_ID: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+}
+NEEDS: dict[ApiKey, Mapping[AclResourceType, tuple[AclOperation, ...]]] = {
+    ApiKey.PRODUCE: {TOPIC: (WRITE,)},
+    ApiKey.FETCH: {TOPIC: (READ,)},
+    ApiKey.LIST_OFFSETS: {TOPIC: (DESCRIBE,)},
+    ApiKey.METADATA: {TOPIC: (DESCRIBE, CREATE)},
+    ApiKey.OFFSET_COMMIT: {GROUP: (READ,), TOPIC: (READ,)},
+    ApiKey.OFFSET_FETCH: {GROUP: (DESCRIBE,), TOPIC: (DESCRIBE,)},
+    ApiKey.FIND_COORDINATOR: {GROUP: (DESCRIBE,), TRANSACTIONAL_ID: (DESCRIBE,)},
+    ApiKey.JOIN_GROUP: {GROUP: (READ,)},
+    ApiKey.HEARTBEAT: {GROUP: (READ,)},
+    ApiKey.LEAVE_GROUP: {GROUP: (READ,)},
+    ApiKey.SYNC_GROUP: {GROUP: (READ,)},
+    ApiKey.DESCRIBE_GROUPS: {GROUP: (DESCRIBE,)},
+    ApiKey.CREATE_TOPICS: {TOPIC: (CREATE,)},
+    ApiKey.DELETE_TOPICS: {TOPIC: (DELETE,)},
+    ApiKey.DELETE_RECORDS: {TOPIC: (DELETE,)},
+    ApiKey.INIT_PRODUCER_ID: {
+        CLUSTER: (AclOperation.IDEMPOTENT_WRITE,),
+        TRANSACTIONAL_ID: (WRITE,),
+    },
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: {TOPIC: (DESCRIBE,)},
+    ApiKey.ADD_PARTITIONS_TO_TXN: {CLUSTER: (AclOperation.CLUSTER_ACTION,)},
+    ApiKey.ADD_OFFSETS_TO_TXN: {TRANSACTIONAL_ID: (WRITE,), GROUP: (READ,)},
+    ApiKey.END_TXN: {TRANSACTIONAL_ID: (WRITE,)},
+    ApiKey.WRITE_TXN_MARKERS: {CLUSTER: (AclOperation.CLUSTER_ACTION,)},
+    ApiKey.TXN_OFFSET_COMMIT: {TRANSACTIONAL_ID: (WRITE,), GROUP: (READ,), TOPIC: (READ,)},
+    ApiKey.DESCRIBE_ACLS: {CLUSTER: (DESCRIBE,)},
+    ApiKey.CREATE_ACLS: {CLUSTER: (ALTER,)},
+    ApiKey.DELETE_ACLS: {CLUSTER: (ALTER,)},
+    ApiKey.DESCRIBE_CONFIGS: {TOPIC: (SEES_CONFIGS,), CLUSTER: (SEES_CONFIGS,)},
+    ApiKey.ALTER_CONFIGS: {TOPIC: (ALTERS_CONFIGS,)},
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: {
+        TOPIC: (ALTERS_CONFIGS,),
+        CLUSTER: (ALTERS_CONFIGS,),
+        GROUP: (ALTERS_CONFIGS,),
+    },
+    ApiKey.ALTER_REPLICA_LOG_DIRS: {CLUSTER: (ALTER,)},
+    ApiKey.DESCRIBE_LOG_DIRS: {CLUSTER: (DESCRIBE,)},
+    ApiKey.CREATE_PARTITIONS: {TOPIC: (ALTER,)},
+    ApiKey.DELETE_GROUPS: {GROUP: (DELETE,)},
+    ApiKey.ELECT_LEADERS: {CLUSTER: (ALTER,)},
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: {CLUSTER: (ALTER,)},
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: {CLUSTER: (DESCRIBE,)},
+    ApiKey.OFFSET_DELETE: {GROUP: (DELETE,), TOPIC: (READ,)},
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: {CLUSTER: (DESCRIBE,)},
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: {CLUSTER: (ALTER,)},
+    ApiKey.DESCRIBE_QUORUM: {CLUSTER: (DESCRIBE,)},
+    ApiKey.UPDATE_FEATURES: {CLUSTER: (ALTER,)},
+    ApiKey.DESCRIBE_PRODUCERS: {TOPIC: (READ,)},
+    ApiKey.UNREGISTER_BROKER: {CLUSTER: (ALTER,)},
+    ApiKey.DESCRIBE_TRANSACTIONS: {TRANSACTIONAL_ID: (DESCRIBE,)},
+    ApiKey.LIST_CONFIG_RESOURCES: {CLUSTER: (SEES_CONFIGS,)},
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: {TOPIC: (DESCRIBE,)},
+    ApiKey.ADD_RAFT_VOTER: {CLUSTER: (ALTER,)},
+    ApiKey.REMOVE_RAFT_VOTER: {CLUSTER: (ALTER,)},
+}
+"""The rights with which nothing of an API is denied."""
+HIDES = {ApiKey.LIST_GROUPS, ApiKey.LIST_TRANSACTIONS, ApiKey.DESCRIBE_CLUSTER}
+"""What tells only of what one may know, and is no error."""
+FREE = {ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
+SEEDS = 8
+PATIENCE_SECONDS = 0.3
+"""For an answer that may have to wait for others."""
+
+
+@asynccontextmanager
+async def guarded(*settings: str, data_dir: Path | None = None) -> AsyncIterator[Broker]:
+    """A broker where nobody may do anything but `admin`."""
+    options = [
+        "listeners=SASL_PLAINTEXT://127.0.0.1:0",
+        "sasl.enabled.mechanisms=PLAIN",
+        f"sasl.jaas.config={USERS}",
+        f"authorizer.class.name={AUTHORIZER}",
+        "super.users=User:admin",
+        "group.initial.rebalance.delay.ms=0",
+        *settings,
+    ]
+    config = BrokerConfig.load(options=options, strict=True)
+    folder = None if data_dir is None else str(data_dir)
+    listeners = configured_listeners(config)
+    async with open_broker(config, data_dir=folder, listeners=listeners) as broker:
+        yield broker
+        assert broker.node.troubles.unhandled_errors == 0
+
+
+@asynccontextmanager
+async def user(broker: Broker, name: str) -> AsyncIterator[Wire]:
+    """Somebody who has logged in."""
+    async with connected(broker.endpoint) as wire:
+        await wire.ask(ApiKey.SASL_HANDSHAKE, 1, request(ApiKey.SASL_HANDSHAKE, mechanism="PLAIN"))
+        message = f"\0{name}\0hush".encode()
+        ask = request(ApiKey.SASL_AUTHENTICATE, auth_bytes=message)
+        assert not (await wire.ask(ApiKey.SASL_AUTHENTICATE, 2, ask)).error_code
+        yield wire
+
+
+def new(
+    kind: AclResourceType,
+    operation: AclOperation,
+    name: str = "*",
+    permission: AclPermission = ALLOW,
+    pattern: PatternType = PatternType.LITERAL,
+    principal: str = "User:alice",
+) -> CreateAclsRequest.Acl:
+    return CreateAclsRequest.Acl(
+        resource_type=kind,
+        resource_name=CLUSTER_NAME if kind is CLUSTER else name,
+        resource_pattern_type=pattern,
+        principal=principal,
+        host="*",
+        operation=operation,
+        permission_type=permission,
+    )
+
+
+async def grant(admin: Wire, *acls: CreateAclsRequest.Acl) -> None:
+    answer = await admin.ask(ApiKey.CREATE_ACLS, 3, CreateAclsRequest(creations=[*acls]))
+    assert not any(errors_in(answer)), answer
+
+
+async def denials(wire: Wire, world: World, key: ApiKey, version: int) -> set[int]:
+    """The codes by which rights are said to be missing, in the answers to several requests."""
+    found = set()
+    for seed in range(SEEDS):
+        asked = VALID[key](world, random.Random(seed))
+        if key is ApiKey.PRODUCE:
+            asked.acks = 1
+        await wire.send(key, version, asked)
+        with trio.move_on_after(PATIENCE_SECONDS) as scope:
+            found |= set(errors_in(await wire.receive()))
+        if scope.cancelled_caught:
+            break
+    return found & set(DENIED.values())
+
+
+def test_every_api_says_what_it_needs() -> None:
+    assert NEEDS.keys() | HIDES | FREE == set(load_apis())
+
+
+@pytest.mark.parametrize("key", NEEDS, ids=lambda key: key.api_name)
+async def test_what_an_api_needs(key: ApiKey) -> None:
+    """Without rights, with each but one, and with all of them."""
+    version = load_apis()[key].versions[-1]
+    rights = [new(kind, each) for kind, operations in NEEDS[key].items() for each in operations]
+    async with guarded() as broker, user(broker, "admin") as admin:
+        world = await make_world(admin)
+        async with user(broker, "alice") as wire:
+            first = await denials(wire, world, key, version)
+            assert first
+            assert first <= {DENIED[kind] for kind in NEEDS[key]}
+        for missing in rights:
+            if key is ApiKey.METADATA and missing.operation == CREATE:
+                continue  # only where a topic is to be made: test_topics_that_are_made_by_use
+            await remove_all(admin)
+            await grant(admin, new(TOPIC, READ, "nothing"), *(r for r in rights if r != missing))
+            async with user(broker, "alice") as wire:
+                code = DENIED[AclResourceType(missing.resource_type)]
+                assert code in await denials(wire, world, key, version), missing
+        await grant(admin, *rights)
+        async with user(broker, "alice") as wire:
+            assert not await denials(wire, world, key, version)
+
+
+async def remove_all(admin: Wire) -> None:
+    cls = DeleteAclsRequest
+    everything = cls.Filter(
+        resource_type_filter=1, pattern_type_filter=1, operation=1, permission_type=1
+    )
+    answer = await admin.ask(ApiKey.DELETE_ACLS, 3, cls(filters=[everything]))
+    assert not any(errors_in(answer)), answer
+
+
+@pytest.mark.parametrize("key", sorted(HIDES), ids=lambda key: ApiKey(key).api_name)
+async def test_what_is_not_shown(key: ApiKey) -> None:
+    version = load_apis()[key].versions[-1]
+    async with guarded() as broker, user(broker, "admin") as admin:
+        await make_world(admin)
+        ask = request(key)
+        if key is ApiKey.DESCRIBE_CLUSTER:
+            ask.include_cluster_authorized_operations = True
+        for name in ("alice", "admin"):
+            async with user(broker, name) as wire:
+                answer = await wire.ask(key, version, ask)
+            shown = {
+                ApiKey.LIST_GROUPS: lambda told: told.groups,
+                ApiKey.LIST_TRANSACTIONS: lambda told: told.transaction_states,
+                ApiKey.DESCRIBE_CLUSTER: lambda told: told.cluster_authorized_operations,
+            }[key](answer)
+            assert not answer.error_code
+            assert bool(shown) is (name == "admin")
+
+
+async def metadata_of(wire: Wire, *names: str, **fields: Any) -> Any:
+    """What somebody is told of topics; of all when none is named."""
+    rows = [{"name": name} for name in names]
+    cls = type(request(ApiKey.METADATA))
+    topics = [cls.Topic(**row) for row in rows] if names else None
+    ask = request(ApiKey.METADATA, topics=topics, **fields)
+    return await wire.ask(ApiKey.METADATA, 12, ask)
+
+
+async def test_topics_are_hidden_from_who_may_not_know_of_them() -> None:
+    """Whether there is one is told to nobody: the answer is the same."""
+    async with guarded() as broker, user(broker, "admin") as admin, user(broker, "alice") as alice:
+        secret = await create_topic(admin, "secret")
+        await create_topic(admin, "orders-eu")
+        await grant(
+            admin, new(TOPIC, READ, "orders", pattern=PatternType.PREFIXED), new(GROUP, READ, "g")
+        )
+        told = await metadata_of(alice, include_topic_authorized_operations=True)
+        (row,) = told.topics
+        assert row.name == "orders-eu"
+        assert row.topic_authorized_operations == 1 << READ | 1 << DESCRIBE
+        named = (await metadata_of(alice, "secret", "none", allow_auto_topic_creation=True)).topics
+        assert {(row.error_code, row.topic_id.int, len(row.partitions)) for row in named} == {
+            (ErrorCode.TOPIC_AUTHORIZATION_FAILED, 0, 0)
+        }
+        assert "none" not in broker.node.cluster.topics
+        cls = type(request(ApiKey.METADATA))
+        ask = request(ApiKey.METADATA, topics=[cls.Topic(name=None, topic_id=secret.id)])
+        (row,) = (await alice.ask(ApiKey.METADATA, 12, ask)).topics
+        assert (row.error_code, row.name) == (ErrorCode.TOPIC_AUTHORIZATION_FAILED, None)
+        assert len((await metadata_of(admin)).topics) == 2
+
+
+async def test_topics_that_are_made_by_use() -> None:
+    async with guarded() as broker, user(broker, "admin") as admin, user(broker, "alice") as alice:
+        await grant(admin, new(TOPIC, DESCRIBE))
+        (row,) = (await metadata_of(alice, "t", allow_auto_topic_creation=True)).topics
+        assert row.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        await grant(admin, new(TOPIC, CREATE, "t"))
+        (row,) = (await metadata_of(alice, "t", allow_auto_topic_creation=True)).topics
+        assert row.error_code == 0
+
+
+async def test_settings_of_a_new_topic_are_told_to_who_may_see_them() -> None:
+    cls = type(request(ApiKey.CREATE_TOPICS))
+    async with guarded() as broker, user(broker, "admin") as admin, user(broker, "alice") as alice:
+        await grant(admin, new(TOPIC, CREATE), new(TOPIC, SEES_CONFIGS, "open"))
+        rows = [
+            cls.Topic(name=name, num_partitions=1, replication_factor=1)
+            for name in ("open", "secret")
+        ]
+        told = (await alice.ask(ApiKey.CREATE_TOPICS, 7, cls(topics=rows))).topics
+        assert [each.error_code for each in told] == [0, 0]
+        shown, hidden = told
+        assert shown.configs
+        assert shown.num_partitions == 1
+        assert (hidden.configs, hidden.num_partitions) == ([], -1)
+        assert hidden.topic_config_error_code == DENIED[TOPIC]
+
+
+async def test_a_change_rules_at_once() -> None:
+    """Also over a fetch session that is open, and for who waits in one."""
+    async with guarded() as broker, user(broker, "admin") as admin, user(broker, "alice") as alice:
+        topic = await create_topic(admin, "orders")
+        assert (await produce(alice, topic, batch([b"a"]))).error_code == DENIED[TOPIC]
+        await grant(admin, new(TOPIC, ALL, "orders"))
+        assert (await produce(alice, topic, batch([b"b"]))).error_code == 0
+        assert values_of(await fetch(alice, topic)) == [b"b"]
+        opened = await alice.ask(ApiKey.FETCH, 12, fetch_request(topic, 1, session_epoch=0))
+        assert opened.session_id
+        await alice.send(
+            ApiKey.FETCH,
+            12,
+            fetch_request(
+                topic,
+                1,
+                session_id=opened.session_id,
+                session_epoch=1,
+                max_wait_ms=60_000,
+            ),
+        )
+        await grant(admin, new(TOPIC, READ, "orders", DENY))
+        await produce(admin, topic, batch([b"c"]))
+        (told,) = (await alice.receive()).responses
+        assert told.partitions[0].error_code == DENIED[TOPIC]
+        assert not told.partitions[0].records
+
+
+async def test_some_of_several_topics_are_denied() -> None:
+    """The others are served."""
+    async with guarded() as broker, user(broker, "admin") as admin, user(broker, "alice") as alice:
+        for name in ("open", "secret"):
+            await create_topic(admin, name)
+        await grant(admin, new(TOPIC, ALL, "open"), new(GROUP, ALL, "g"))
+        find = request(ApiKey.FIND_COORDINATOR, coordinator_keys=["g"])
+        await admin.ask(ApiKey.FIND_COORDINATOR, 4, find)
+        ask = produce_request(Topic("open"), batch())
+        ask.topic_data += produce_request(Topic("secret"), batch()).topic_data
+        answer = await alice.ask(ApiKey.PRODUCE, 9, ask)
+        codes = {row.name: row.partition_responses[0].error_code for row in answer.responses}
+        assert codes == {"open": 0, "secret": DENIED[TOPIC]}
+        cls = type(request(ApiKey.OFFSET_COMMIT))
+        rows = [
+            cls.Topic(name=name, partitions=[cls.Partition(partition_index=0, committed_offset=1)])
+            for name in codes
+        ]
+        answer = await alice.ask(ApiKey.OFFSET_COMMIT, 8, cls(group_id="g", topics=rows))
+        assert {row.name: row.partitions[0].error_code for row in answer.topics} == codes
+        for asked in (None, [*codes]):
+            cls = type(request(ApiKey.OFFSET_FETCH))
+            topics = asked and [cls.Topic(name=name, partition_indexes=[0]) for name in asked]
+            answer = await alice.ask(ApiKey.OFFSET_FETCH, 7, cls(group_id="g", topics=topics))
+            told = {row.name: row.partitions[0].error_code for row in answer.topics}
+            assert told == (codes if asked else {"open": 0})
+
+
+async def test_a_transaction_of_somebody_else() -> None:
+    """Each batch is looked at, not the first one alone (CVE-2018-17196)."""
+    async with guarded() as broker, user(broker, "admin") as admin, user(broker, "alice") as alice:
+        topic = await create_topic(admin, "orders")
+        await grant(admin, new(TOPIC, ALL))
+        ask = produce_request(topic, batch(), acks=-1)
+        more = sequenced(5, 0, transactional=True)
+        ask.topic_data += produce_request(topic, more).topic_data
+        ask.transactional_id = "tx"
+        answer = await alice.ask(ApiKey.PRODUCE, 9, ask)
+        assert set(errors_in(answer)) == {DENIED[TRANSACTIONAL_ID]}
+
+
+async def test_who_may_write_somewhere_may_be_idempotent() -> None:
+    ask = request(ApiKey.INIT_PRODUCER_ID, transactional_id=None, transaction_timeout_ms=1000)
+    async with guarded() as broker, user(broker, "admin") as admin, user(broker, "alice") as alice:
+        answer = await alice.ask(ApiKey.INIT_PRODUCER_ID, 4, ask)
+        assert answer.error_code == DENIED[CLUSTER]
+        await grant(admin, new(TOPIC, WRITE, "orders"))
+        assert (await alice.ask(ApiKey.INIT_PRODUCER_ID, 4, ask)).error_code == 0
+
+
+async def test_nobody_follows_who_may_not() -> None:
+    """Who says that it is a replica has to have the right of brokers (CVE-2018-1288)."""
+    async with guarded() as broker, user(broker, "admin") as admin, user(broker, "alice") as alice:
+        topic = await create_topic(admin, "orders")
+        await grant(admin, new(TOPIC, ALL))
+        ask = fetch_request(topic)
+        ask.replica_id = 1
+        (row,) = (await alice.ask(ApiKey.FETCH, 12, ask)).responses
+        assert row.partitions[0].error_code == DENIED[TOPIC]
+
+
+async def test_acls_are_told_and_removed_by_filters() -> None:
+    async with guarded() as broker, user(broker, "admin") as admin:
+        one, other = new(TOPIC, READ, "a"), new(TOPIC, WRITE, "a", DENY)
+        await grant(admin, one, other, one)
+        await grant(admin, one)
+        ask = request(
+            ApiKey.DESCRIBE_ACLS,
+            resource_type_filter=2,
+            pattern_type_filter=PatternType.MATCH,
+            resource_name_filter="a",
+            operation=1,
+            permission_type=1,
+        )
+        for version in load_apis()[ApiKey.DESCRIBE_ACLS].versions:
+            (row,) = (await admin.ask(ApiKey.DESCRIBE_ACLS, version, ask)).resources
+            assert (row.resource_name, row.pattern_type) == ("a", PatternType.LITERAL)
+            assert {(each.operation, each.permission_type) for each in row.acls} == {
+                (READ, ALLOW),
+                (WRITE, DENY),
+            }
+        cls = DeleteAclsRequest
+        writes = cls.Filter(
+            resource_type_filter=1, pattern_type_filter=1, operation=WRITE, permission_type=1
+        )
+        unknown = cls.Filter(resource_type_filter=99, operation=1, permission_type=1)
+        answer = await admin.ask(ApiKey.DELETE_ACLS, 3, cls(filters=[writes, unknown]))
+        gone, refused = answer.filter_results
+        assert [each.operation for each in gone.matching_acls] == [WRITE]
+        assert refused.error_code == ErrorCode.INVALID_REQUEST
+        assert len(broker.node.cluster.acls) == 1
+
+
+@pytest.mark.parametrize(
+    ("acl", "message"),
+    [
+        (new(AclResourceType.ANY, READ), "Invalid resourceType ANY"),
+        (new(TOPIC, AclOperation.ANY), "Invalid operation ANY"),
+        (new(TOPIC, READ, permission=AclPermission.ANY), "Invalid permissionType ANY"),
+        (new(TOPIC, READ, pattern=PatternType.MATCH), "Invalid patternType MATCH"),
+        (new(TOPIC, READ, ""), "should not be empty"),
+        (new(TOPIC, READ, principal="alice"), "no colon"),
+        (new(TOPIC, READ, "x" * 1001), "at most 1000 characters"),
+    ],
+)
+async def test_acls_that_are_none(acl: CreateAclsRequest.Acl, message: str) -> None:
+    async with guarded() as broker, user(broker, "admin") as admin:
+        ask = CreateAclsRequest(creations=[new(TOPIC, READ, "good"), acl])
+        good, bad = (await admin.ask(ApiKey.CREATE_ACLS, 3, ask)).results
+        assert (good.error_code, bad.error_code) == (0, ErrorCode.INVALID_REQUEST)
+        assert message in bad.error_message
+        assert len(broker.node.cluster.acls) == 1
+
+
+async def test_acls_last(tmp_path: Path) -> None:
+    """Several hundred of them, which is more than one change of the metadata takes."""
+    many = [new(TOPIC, READ, f"t{number}") for number in range(250)]
+    async with guarded(data_dir=tmp_path) as broker, user(broker, "admin") as admin:
+        await grant(admin, *many)
+    async with guarded(data_dir=tmp_path) as broker, user(broker, "alice") as alice:
+        assert len(broker.node.cluster.acls) == 250
+        (row,) = (await metadata_of(alice, "t7", allow_auto_topic_creation=False)).topics
+        assert row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+async def test_a_resource_of_which_no_acl_speaks_may_be_open_to_all() -> None:
+    async with (
+        guarded("allow.everyone.if.no.acl.found=true") as broker,
+        user(broker, "admin") as admin,
+        user(broker, "alice") as alice,
+    ):
+        topic = await create_topic(admin, "orders")
+        assert (await produce(alice, topic, batch())).error_code == 0
+        await grant(admin, new(TOPIC, WRITE, "orders", principal="User:bob"))
+        assert (await produce(alice, topic, batch())).error_code == DENIED[TOPIC]
+
+
+async def test_who_asked_for_what_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "kbroker.audit")
+    async with guarded() as broker, user(broker, "admin") as admin, user(broker, "alice") as alice:
+        topic = await create_topic(admin, "orders")
+        await produce(alice, topic, batch())
+        await metadata_of(alice)  # what it did not name is no attempt
+    said = [each.getMessage() for each in caplog.records if each.name == "kbroker.audit"]
+    attempt = "User:alice at 127.0.0.1, WRITE on topic orders, for Produce 9 of client 'test'"
+    assert said == [f"denied: {attempt} (the resource has no ACL)"]
+
+
+async def test_a_refusal_of_acks_0_closes() -> None:
+    async with guarded() as broker, user(broker, "admin") as admin, user(broker, "alice") as alice:
+        topic = await create_topic(admin, "orders")
+        await alice.send(ApiKey.PRODUCE, 9, produce_request(topic, batch(), acks=0))
+        with pytest.raises((ConnectionClosed, trio.BrokenResourceError)):
+            await alice.receive()
+
+
+def test_another_authorizer_is_refused_by_name() -> None:
+    with pytest.raises(
+        ConfigError, match=r"com\.example\.Mine for configuration authorizer\.class\.name"
+    ):
+        BrokerConfig.load(options=["authorizer.class.name=com.example.Mine"])

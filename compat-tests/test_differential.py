@@ -25,6 +25,8 @@ from kbroker.testing.releases import limits_of
 
 CLIENT = "differential"
 PROPERTIES = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS",
     "group.min.session.timeout.ms": "1000",
     "auto.create.topics.enable": "false",
     "offsets.topic.num.partitions": "1",

@@ -952,6 +952,94 @@ def scram_users() -> Iterator[Call]:
     yield describe("at last", "alice", "bob", "carol", "d", "z", "ö,=/\n\0 a")
 
 
+# --- ACLs
+
+
+def _acl(name: str = "orders", **more: Any) -> Any:
+    values = {
+        "resource_type": 2,
+        "resource_pattern_type": 3,
+        "principal": "User:alice",
+        "host": "*",
+        "operation": 3,
+        "permission_type": 3,
+    }
+    return of(ApiKey.CREATE_ACLS, "Acl", resource_name=name, **values | more)
+
+
+ANY_ACL = {
+    "resource_type_filter": 1,
+    "pattern_type_filter": 1,
+    "operation": 1,
+    "permission_type": 1,
+}
+ACL_FILTERS: Sequence[dict[str, Any]] = (
+    {},
+    {"resource_type_filter": 2},
+    {"resource_name_filter": "orders"},
+    {"resource_name_filter": "orders", "pattern_type_filter": 2},
+    {"resource_name_filter": "orders-eu", "pattern_type_filter": 2, "resource_type_filter": 2},
+    {"resource_name_filter": "orders", "pattern_type_filter": 4},
+    {"principal_filter": "User:bob"},
+    {"host_filter": "10.0.0.1"},
+    {"operation": 4},
+    {"permission_type": 2},
+    {"resource_type_filter": 0},
+    {"resource_type_filter": 99},
+    {"pattern_type_filter": 0},
+    {"operation": 0},
+    {"permission_type": 0},
+)
+
+
+def acls() -> Iterator[Call]:
+    def create(what: str, *rows: Any) -> Call:
+        return change(f"acls: {what}", ApiKey.CREATE_ACLS, creations=[*rows])
+
+    yield create("nothing")
+    yield create("one", _acl())
+    yield create("the same", _acl(), _acl())
+    yield create(
+        "others",
+        _acl(operation=4, permission_type=2),
+        _acl("ord", resource_pattern_type=4, principal="User:bob"),
+        _acl("*", host="10.0.0.1"),
+        _acl("readers", resource_type=3),
+        _acl("kafka-cluster", resource_type=4, operation=5),
+        _acl("tx", resource_type=5, operation=15),
+        _acl("token", resource_type=6, operation=8),
+        _acl("User:carol", resource_type=7, operation=13),
+    )
+    for place, numbers in (
+        ("resource_type", (-1, 8)),
+        ("resource_pattern_type", (-1, 5)),
+        ("operation", (-1, 16)),
+        ("permission_type", (-1, 4)),
+    ):
+        for number in numbers:
+            yield create(f"{place} {number}", _acl("wrong", **{place: number}), _acl("right"))
+        yield create(f"{place} of filters", _acl("wrong", **{place: 1}), _acl("right"))
+    yield create("operation of nobody", _acl("wrong", operation=0))
+    yield create("no name", _acl(""))
+    yield create("another name of the cluster", _acl("cluster", resource_type=4))
+    yield create("no kind of principal", _acl(principal="alice"))
+    yield create("a kind of principal that is empty", _acl(principal=":alice"))
+    yield create("a principal without a name", _acl(principal="User:"))
+    yield create("a group as principal", _acl(principal="Group:staff"))
+    yield create("no host", _acl(host=""))
+    for wanted in ACL_FILTERS:
+        yield ask(f"acls: that have {wanted}", ApiKey.DESCRIBE_ACLS, **ANY_ACL | wanted)
+    delete = ApiKey.DELETE_ACLS
+    for wanted in ACL_FILTERS[3:]:
+        row = of(delete, "Filter", **ANY_ACL | wanted)
+        yield change(f"acls: without {wanted}", delete, filters=[row])
+    several = [of(delete, "Filter", **ANY_ACL | {"operation": number}) for number in (3, 3, 5, 0)]
+    yield change("acls: without several", delete, filters=several)
+    yield change("acls: without none", delete, filters=[])
+    yield ask("acls: that are left", ApiKey.DESCRIBE_ACLS, **ANY_ACL)
+    yield change("acls: none is left", delete, filters=[of(delete, "Filter", **ANY_ACL)])
+
+
 def admin_calls() -> Iterator[Call]:
     """All calls in the order in which they build on each other."""
     yield ask("metadata: at first", ApiKey.METADATA, range(1, 99), topics=[])
@@ -971,6 +1059,7 @@ def admin_calls() -> Iterator[Call]:
     yield from scram_users()
     yield from cordons()
     yield from logins()
+    yield from acls()
     yield from groups()
     yield from deletions()
     hello = {"client_software_name": "differential", "client_software_version": "1.0"}

@@ -138,6 +138,11 @@ def positive(comparison: Comparison, ours: Any, theirs: Any) -> bool:
     return bool(ours > 0 and theirs > 0)
 
 
+def refused_alone(comparison: Comparison, ours: Any, theirs: Any) -> bool:
+    """kbroker refuses what is wrong, or goes on with the rest, where Kafka fails altogether."""
+    return ours in (0, 42) and theirs == -1
+
+
 def exactly(ours: Any, theirs: Any) -> Check:
     """These two values and no others."""
     return lambda comparison, our, their: (our, their) == (ours, theirs)

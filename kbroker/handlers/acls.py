@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Protocol, TypeVar
 
-from kbroker.cluster.acls import add_acls, remove_acls
+from kbroker.cluster.acl_changes import add_acls, remove_acls
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.security import (

@@ -154,6 +154,12 @@ class BrokerResource(StoredResource):
         except ConfigError as error:
             raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from None
 
+    async def store(self, values: dict[str, str], cause: str) -> bool:
+        is_stored = await super().store(values, cause)
+        for gate in self.node.gates:
+            await gate.settle()
+        return is_stored
+
 
 class LoggerResource(Resource):
     """The log levels of this node's process. Raises KafkaError for another node."""

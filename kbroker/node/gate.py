@@ -26,8 +26,8 @@ class Gate:
     ConfigError for certificates or users that cannot be used, and for passwords that others could read
     on their way.
 
-    Resource handling: users that settings bring later are known some moments after `obey`: `run` makes
-    them ready in a thread, because that takes milliseconds for each.
+    Resource handling: users that settings bring later are known once `settle` returns: `run` makes them
+    ready in a thread, because that takes milliseconds for each.
     """
 
     def __init__(
@@ -42,6 +42,8 @@ class Gate:
         self._is_exposed = is_exposed
         self._coming: Users | None = None
         self._has_coming = trio.Event()
+        self._is_settled = trio.Event()
+        self._is_settled.set()
         self._is_run = False
         self.obey(config)
 
@@ -70,6 +72,8 @@ class Gate:
             return
         if self._is_run:
             self._coming = users
+            if self._is_settled.is_set():
+                self._is_settled = trio.Event()
             self._has_coming.set()
         else:
             users.prepare()
@@ -85,6 +89,13 @@ class Gate:
             assert coming is not None
             await in_thread(coming.prepare)
             self.users = coming
+            if coming is self._coming:
+                self._coming = None
+                self._is_settled.set()
+
+    async def settle(self) -> None:
+        """Wait until what was obeyed last rules."""
+        await self._is_settled.wait()
 
     @property
     def _newest_users(self) -> Users | None:

@@ -245,8 +245,15 @@ class _Serving:
         options = self.options
         name = config.inter_broker_listener_name
         between = next((each for each in listeners if each.name == name), listeners[0])
-        has_others = options.cluster is not None or options.processes is not None
-        if between.users is not None and (has_others or (options.nodes or 1) > 1):
+        has_others = (
+            options.cluster is not None or options.processes is not None or (options.nodes or 1) > 1
+        )
+        if config.authorizer_class and has_others and "User:ANONYMOUS" not in config.super_users:
+            raise StartFailed(
+                "nodes do not show each other who they are yet, so that none could follow another one "
+                "with authorizer.class.name; leave it out, or run one node"
+            )
+        if between.users is not None and has_others:
             raise StartFailed(
                 f"listener {between.name} asks for a login, and nodes do not log in yet; name another "
                 "one with inter.broker.listener.name, of SSL with ssl.client.auth=required"

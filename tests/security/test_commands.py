@@ -151,6 +151,13 @@ def test_what_cannot_log_in_is_refused(
     assert message in ended.stderr
 
 
+def test_access_control_of_several_nodes_is_refused() -> None:
+    authorizer = "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+    ended = refused("--memory", "-o", authorizer, "--nodes", "3")
+    assert ended.returncode == 3
+    assert "leave it out, or run one node" in ended.stderr
+
+
 def test_strict_takes_tls_where_others_reach_it(authority: Authority) -> None:
     own = f"ssl.keystore.location={authority.pem('server')}"
     with secured("listeners=SSL://0.0.0.0:0", own, flags=("--strict",)) as address:

@@ -984,11 +984,8 @@ ACL_FILTERS: Sequence[dict[str, Any]] = (
     {"host_filter": "10.0.0.1"},
     {"operation": 4},
     {"permission_type": 2},
-    {"resource_type_filter": 0},
     {"resource_type_filter": 99},
-    {"pattern_type_filter": 0},
-    {"operation": 0},
-    {"permission_type": 0},
+    {"operation": 99},
 )
 
 
@@ -1030,10 +1027,13 @@ def acls() -> Iterator[Call]:
     for wanted in ACL_FILTERS:
         yield ask(f"acls: that have {wanted}", ApiKey.DESCRIBE_ACLS, **ANY_ACL | wanted)
     delete = ApiKey.DELETE_ACLS
+    yield ask("acls: that have one of nobody", ApiKey.DESCRIBE_ACLS, **ANY_ACL | {"operation": 0})
+    nobody = of(delete, "Filter", **ANY_ACL | {"operation": 0})
+    yield change("acls: without an operation of nobody", delete, filters=[nobody])
     for wanted in ACL_FILTERS[3:]:
         row = of(delete, "Filter", **ANY_ACL | wanted)
         yield change(f"acls: without {wanted}", delete, filters=[row])
-    several = [of(delete, "Filter", **ANY_ACL | {"operation": number}) for number in (3, 3, 5, 0)]
+    several = [of(delete, "Filter", **ANY_ACL | {"operation": number}) for number in (3, 3, 5)]
     yield change("acls: without several", delete, filters=several)
     yield change("acls: without none", delete, filters=[])
     yield ask("acls: that are left", ApiKey.DESCRIBE_ACLS, **ANY_ACL)

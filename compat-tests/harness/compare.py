@@ -300,6 +300,11 @@ def _list_places(
 
 
 def _identity(row: Struct, position: int) -> str:
+    if "permission_type" in type(row).DEFAULTS:  # an ACL is what it says
+        return " ".join(
+            str(getattr(row, name, ""))
+            for name in ("resource_name", "principal", "host", "operation", "permission_type")
+        )
     for name in IDENTITIES:
         if name in type(row).DEFAULTS:
             value = getattr(row, name)

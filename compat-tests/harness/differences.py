@@ -254,10 +254,10 @@ DIFFERENCES = (
         call="acls: * of filters",
     ),
     Rule(
-        "CreateAcls",
+        "*Acls",
         "answer",
         "kbroker: 42; Kafka closes the connection",
-        "What nobody knows is the fault of one ACL, not of all.",
+        "What nobody knows is an error of the request like others.",
         exactly("answered", "closed"),
         call="acls: * of nobody",
     ),

@@ -32,6 +32,7 @@ from .registry import handles
 
 Number = TypeVar("Number", bound=IntEnum)
 
+UNKNOWN, ANY = 0, 1
 NAME_CHARACTERS_MAX = 1000
 """Of a resource, a principal or a host: all nodes have them in memory."""
 DELETED_MAX = 10_000
@@ -55,7 +56,7 @@ def _known(kind: type[Number], number: int) -> Number:
     try:
         return kind(number)
     except ValueError:
-        return kind(0)
+        return kind(UNKNOWN)
 
 
 def _check_access(ctx: Context, operation: AclOperation) -> None:
@@ -68,8 +69,18 @@ def _check_access(ctx: Context, operation: AclOperation) -> None:
 
 
 def _filter(asked: _AskedFilter) -> AclFilter:
-    """Raises KafkaError for one that asks for what nobody knows."""
-    wanted = AclFilter(
+    """A number that nobody knows fits nothing, as in Kafka. Raises KafkaError for UNKNOWN itself."""
+    numbers = (
+        asked.resource_type_filter,
+        asked.pattern_type_filter,
+        asked.operation,
+        asked.permission_type,
+    )
+    if UNKNOWN in numbers:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, "The AclBindingFilter must not contain UNKNOWN elements."
+        )
+    return AclFilter(
         _known(AclResourceType, asked.resource_type_filter),
         asked.resource_name_filter,
         _known(PatternType, asked.pattern_type_filter),
@@ -78,11 +89,6 @@ def _filter(asked: _AskedFilter) -> AclFilter:
         _known(AclOperation, asked.operation),
         _known(AclPermission, asked.permission_type),
     )
-    if wanted.is_unknown:
-        raise KafkaError(
-            ErrorCode.INVALID_REQUEST, "The AclBindingFilter must not contain UNKNOWN elements."
-        )
-    return wanted
 
 
 @handles(ApiKey.DESCRIBE_ACLS, versions="1-3")
@@ -199,7 +205,7 @@ def _new_acl(asked: CreateAclsRequest.Acl) -> Acl:
 def _certain(kind: type[Number], number: int, what: str) -> Number:
     """The member of that number, of those that are one thing. Raises KafkaError."""
     found = _known(kind, number)
-    if found <= 1:  # UNKNOWN, ANY
+    if found in (UNKNOWN, ANY):
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Invalid {what} {found.name}")
     return found
 
@@ -222,7 +228,9 @@ async def delete_acls(ctx: Context, request: DeleteAclsRequest) -> DeleteAclsRes
         rows.append(row)
         try:
             _check_access(ctx, AclOperation.ALTER)
-            found = await _fitting(ctx, _filter(asked), DELETED_MAX - told)
+            wanted = _filter(asked)
+            _check_known(wanted)
+            found = await _fitting(ctx, wanted, DELETED_MAX - told)
         except KafkaError as error:
             row.error_code, row.error_message = error.code, error.message
             continue
@@ -234,6 +242,14 @@ async def delete_acls(ctx: Context, request: DeleteAclsRequest) -> DeleteAclsRes
     except KafkaError as error:
         rows = [cls.Result(error_code=error.code, error_message=error.message) for _ in rows]
     return cls(filter_results=rows)
+
+
+def _check_known(wanted: AclFilter) -> None:
+    """As Kafka does for what is to be deleted, not for what is to be told. Raises KafkaError."""
+    if UNKNOWN in (wanted.resource_type, wanted.pattern_type):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Unknown patternFilter.")
+    if UNKNOWN in (wanted.operation, wanted.permission):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Unknown entryFilter.")
 
 
 async def _fitting(ctx: Context, wanted: AclFilter, count_max: int) -> dict[str, Acl]:

@@ -159,11 +159,6 @@ class AclFilter(NamedTuple):
     operation: AclOperation
     permission: AclPermission
 
-    @property
-    def is_unknown(self) -> bool:
-        """Whether it asks for what nobody knows here."""
-        return 0 in (self.resource_type, self.pattern_type, self.operation, self.permission)
-
     def fits(self, acl: Acl) -> bool:
         """Whether an ACL is one of those."""
         return (

@@ -433,7 +433,7 @@ async def test_acls_are_told_and_removed_by_filters() -> None:
         writes = cls.Filter(
             resource_type_filter=1, pattern_type_filter=1, operation=WRITE, permission_type=1
         )
-        unknown = cls.Filter(resource_type_filter=99, operation=1, permission_type=1)
+        unknown = cls.Filter(resource_type_filter=0, operation=1, permission_type=1)
         answer = await admin.ask(ApiKey.DELETE_ACLS, 3, cls(filters=[writes, unknown]))
         gone, refused = answer.filter_results
         assert [each.operation for each in gone.matching_acls] == [WRITE]

@@ -20,10 +20,10 @@ from urllib.parse import urlsplit
 
 import trio
 
+from kbroker.runtime.http_client import HTTP_OK, ConnectionFailed, HttpConnection, NoAnswer, connect
 from kbroker.storage.errors import StorageError
 from kbroker.text.lines import Lines
 
-from .http_client import HTTP_OK, ConnectionFailed, HttpConnection, NoAnswer, connect
 from .store import OutcomeUnknown, Unreachable
 
 Message = dict[str, Any]

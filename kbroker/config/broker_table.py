@@ -6,6 +6,8 @@ most configuration files, and kbroker's own. ``known_elsewhere`` covers the rest
 
 from __future__ import annotations
 
+from typing import Any
+
 from .group_table import GROUP_BROKER_TABLE
 from .property import Effect, Property, Type
 
@@ -1069,6 +1071,86 @@ def _later(name: str, kind: Type, default: str | None, doc: str, dynamic: bool) 
 
 STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 
+
+def _token(name: str, kind: Type, default: str | None, doc: str, **more: Any) -> Property:
+    return Property(f"sasl.oauthbearer.{name}", kind, default, doc, dynamic=False, **more)
+
+
+_TOKENS = (
+    Property(
+        "connections.max.reauth.ms",
+        Type.LONG,
+        "0",
+        "How long a login is good, with 0 as long as the connection or the token: then the client logs "
+        "in again on the same connection, or is closed when it asks for anything else.",
+        unit="ms",
+        minimum=0,
+        dynamic=False,
+    ),
+    Property(
+        "sasl.server.callback.handler.class",
+        Type.CLASS,
+        None,
+        "What checks logins. Only Kafka's own class for tokens can be named, "
+        "`...oauthbearer.OAuthBearerValidatorCallbackHandler`, and need not be.",
+        dynamic=False,
+    ),
+    _token(
+        "jwks.endpoint.url",
+        Type.STRING,
+        None,
+        "Where the keys are by which tokens are checked (JWKS): https://... or file:///...",
+    ),
+    _token(
+        "jwks.endpoint.refresh.ms",
+        Type.LONG,
+        "3600000",
+        "How often those keys are fetched again. A token by a key that is not known has them fetched "
+        "at once.",
+        unit="ms",
+        minimum=1000,
+    ),
+    _token(
+        "jwks.endpoint.retry.backoff.ms",
+        Type.LONG,
+        "100",
+        "Wait before they are fetched again when that has failed. It doubles each time.",
+        unit="ms",
+        minimum=1,
+    ),
+    _token(
+        "jwks.endpoint.retry.backoff.max.ms",
+        Type.LONG,
+        "10000",
+        "Up to this.",
+        unit="ms",
+        minimum=1,
+    ),
+    _token("expected.issuer", Type.STRING, None, "Who issues the tokens that are taken (`iss`)."),
+    _token(
+        "expected.audience",
+        Type.LIST,
+        "",
+        "Whom the tokens that are taken are meant for: one of these has to stand in `aud`.",
+    ),
+    _token(
+        "clock.skew.seconds",
+        Type.INT,
+        "30",
+        "How far clocks may be apart when it is looked whether a token is good now.",
+        unit="seconds",
+        minimum=0,
+    ),
+    _token("scope.claim.name", Type.STRING, "scope", "Claim of a token that has its scopes."),
+    _token("sub.claim.name", Type.STRING, "sub", "Claim of a token that has the user's name."),
+    _token(
+        "jwt.validator.class",
+        Type.CLASS,
+        "org.apache.kafka.common.security.oauthbearer.DefaultJwtValidator",
+        "What checks tokens: Kafka's own classes only, and kbroker does as they do.",
+    ),
+)
+
 _SECURITY = (
     Property(
         "authorizer.class.name",
@@ -1099,8 +1181,9 @@ _SECURITY = (
         "sasl.enabled.mechanisms",
         Type.LIST,
         "GSSAPI",
-        "SASL mechanisms by which clients may log in: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512.",
+        "SASL mechanisms by which clients may log in: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER.",
     ),
+    *_TOKENS,
     Property(
         "sasl.jaas.config",
         Type.PASSWORD,

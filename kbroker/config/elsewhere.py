@@ -21,7 +21,6 @@ class Elsewhere(NamedTuple):
 
 _LATER = """
 client.quota.callback.class
-connections.max.reauth.ms
 delegation.token.expiry.check.interval.ms
 delegation.token.expiry.time.ms
 delegation.token.max.lifetime.ms
@@ -53,20 +52,9 @@ sasl.oauthbearer.assertion.private.key.passphrase
 sasl.oauthbearer.assertion.template.file
 sasl.oauthbearer.client.credentials.client.id
 sasl.oauthbearer.client.credentials.client.secret
-sasl.oauthbearer.clock.skew.seconds
-sasl.oauthbearer.expected.audience
-sasl.oauthbearer.expected.issuer
-sasl.oauthbearer.jwks.endpoint.refresh.ms
-sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms
-sasl.oauthbearer.jwks.endpoint.retry.backoff.ms
-sasl.oauthbearer.jwks.endpoint.url
 sasl.oauthbearer.jwt.retriever.class
-sasl.oauthbearer.jwt.validator.class
 sasl.oauthbearer.scope
-sasl.oauthbearer.scope.claim.name
-sasl.oauthbearer.sub.claim.name
 sasl.oauthbearer.token.endpoint.url
-sasl.server.callback.handler.class
 security.providers
 ssl.allow.dn.changes
 ssl.allow.san.changes
@@ -210,7 +198,28 @@ reserved.broker.max.id
 
 LISTENER_PREFIX = "listener.name."
 """Begins the names of settings of one listener, before its own name (KIP-103)."""
+_TOKENS = (
+    "sasl.oauthbearer.clock.",
+    "sasl.oauthbearer.expected.",
+    "sasl.oauthbearer.jwks.",
+    "sasl.oauthbearer.jwt.validator.class",
+    "sasl.oauthbearer.scope.claim.name",
+    "sasl.oauthbearer.sub.claim.name",
+)
+_APPLIED_TO_LOGINS = (
+    "connections.max.reauth.ms",
+    "sasl.server.callback.handler.class",
+)
 _APPLIED_TO_LISTENERS = (
+    *_APPLIED_TO_LOGINS,
+    *(
+        f"{mechanism}.{name}"
+        for mechanism in ("plain", "scram-sha-256", "scram-sha-512", "oauthbearer")
+        for name in _APPLIED_TO_LOGINS
+    ),
+    *_TOKENS,
+    *(f"oauthbearer.{name}" for name in _TOKENS),
+    "oauthbearer.sasl.jaas.config",
     "sasl.enabled.mechanisms",
     "sasl.jaas.config",
     "plain.sasl.jaas.config",

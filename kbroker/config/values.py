@@ -250,10 +250,17 @@ class BrokerConfig(Settings):
         """
 
         def setting(name: str, mechanism: str | None = None) -> str:
-            place = "" if mechanism is None else f"{mechanism.lower()}."
-            own = f"{LISTENER_PREFIX}{listener.lower()}.{place}{name}"
+            place = f"{LISTENER_PREFIX}{listener.lower()}."
+            own = [place + name] if mechanism is None else [f"{place}{mechanism.lower()}.{name}"]
+            if mechanism is not None and name not in _OF_ONE_MECHANISM:
+                own.append(place + name)
             each = find_property(Scope.BROKER, name)
-            texts = (layer.values[own] for layer in self.layers if own in layer.values)
+            texts = (
+                layer.values[spelled]
+                for spelled in own
+                for layer in self.layers
+                if spelled in layer.values
+            )
             text = next(texts, None)
             value = self[name] if text is None else each.parse(text)
             return each.format(value) or ""
@@ -526,6 +533,8 @@ def _with_both_ids(layer: Layer) -> Layer:
     return layer._replace(values={**layer.values, "node.id": number, "broker.id": number})
 
 
+_OF_ONE_MECHANISM = ("sasl.jaas.config",)
+"""Without the mechanism's prefix Kafka does not look at a listener's."""
 _PER_LISTENER = ("ssl.key.", "ssl.keystore.", "ssl.truststore.")
 _PER_NODE = ("cordoned.log.dirs", "listener", "principal.builder.", "sasl.", "ssl.")
 

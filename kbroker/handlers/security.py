@@ -31,13 +31,16 @@ WRONG = (
 def sasl_handshake(ctx: Context, request: SaslHandshakeRequest) -> SaslHandshakeResponse:
     """Behaviour: begins a login by a mechanism, and tells which ones there are (KIP-43).
 
+    Who has logged in for some time may do so again (KIP-368).
+
     Errors: UNSUPPORTED_SASL_MECHANISM, and the connection ends; ILLEGAL_SASL_STATE where nobody logs
-    in, or who has logged in already.
+    in, or who has logged in already for as long as the connection lives, or in this very second.
     """
     login = ctx.peer.login
-    if login is None or login.is_done:
+    now = trio.current_time()
+    if login is None or not login.may_begin(now):
         return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
-    code = login.choose(request.mechanism, raw=ctx.version == 0)
+    code = login.choose(request.mechanism, raw=ctx.version == 0, now=now)
     return SaslHandshakeResponse(error_code=code, mechanisms=[*login.mechanisms])
 
 
@@ -47,22 +50,25 @@ async def sasl_authenticate(
 ) -> SaslAuthenticateResponse:
     """Behaviour: takes a message of the mechanism that was chosen, and answers it (KIP-152).
 
+    Versions: 1+ tell how long the login is good (KIP-368).
+
     Errors: SASL_AUTHENTICATION_FAILED, some moments later (KIP-306), and the connection ends;
     ILLEGAL_SASL_STATE where nobody logs in, or who has logged in already.
     """
     login = ctx.peer.login
-    if login is None or login.is_done:
+    if login is None or not login.is_under_way:
         return SaslAuthenticateResponse(
             error_code=ErrorCode.ILLEGAL_SASL_STATE,
             error_message="SaslAuthenticate request received after successful authentication",
         )
     try:
-        answer = login.answer(bytes(request.auth_bytes))
-    except LoginFailed:
+        answer = await login.answer(bytes(request.auth_bytes), trio.current_time)
+    except LoginFailed as error:
         await trio.sleep(ctx.node.config.failed_login_delay_ms / 1000)
         return SaslAuthenticateResponse(
-            error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=WRONG
+            error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=error.told or WRONG
         )
-    if login.is_done:
-        logger.debug("%s has logged in from %s", login.principal, ctx.peer.host)
-    return SaslAuthenticateResponse(auth_bytes=answer)
+    if not login.is_done:
+        return SaslAuthenticateResponse(auth_bytes=answer)
+    logger.debug("%s has logged in from %s", login.principal, ctx.peer.host)
+    return SaslAuthenticateResponse(auth_bytes=answer, session_lifetime_ms=login.lifetime_ms)

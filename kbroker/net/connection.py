@@ -41,6 +41,7 @@ from kbroker.protocol.compile import (
     decode_counted,
     decode_in_slices,
 )
+from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.framing import FrameError, FrameReader
 from kbroker.protocol.headers import (
     RequestHeader,
@@ -48,6 +49,7 @@ from kbroker.protocol.headers import (
     encode_response,
     encode_response_in_slices,
 )
+from kbroker.protocol.messages import response_class
 from kbroker.runtime.slices import Turn
 from kbroker.security.errors import LoginFailed
 
@@ -141,7 +143,7 @@ class Connection:
         self._working = False
         """Requests that were read are being handled."""
         self._login = peer.login
-        """While the client has to log in before anything else."""
+        """While the client has to log in before anything else, or will have to again."""
         if self._login is not None:
             self._frames.limit = node.config.login_bytes_max
         self._frame_bytes_max = frame_bytes_max
@@ -220,7 +222,7 @@ class Connection:
         """
         if self._claim.is_waiting:
             return False  # it is not the client's fault
-        if not self.requests or self._login is not None:
+        if not self.requests or (self._login is not None and not self._login.has_session):
             return now - self.opened_at > first_request_seconds
         is_idle = self._owes_too_much or not self.owes_answers
         return is_idle and now - self.active_at > idle_seconds
@@ -282,8 +284,8 @@ class Connection:
                 continue
             header, offset = decode_request_header(frame)
             self.requests += 1
-            if self._login is not None and not self._login.allows(header.api_key):
-                raise Refused(f"{_api_name(header.api_key)} has no place before or in a login")
+            if self._login is not None:
+                self._ask_login(self._login, header)
             if header.api_key == _PRODUCE:
                 self._appending = True
             elif self._appending:
@@ -323,10 +325,23 @@ class Connection:
             if self._aborted:
                 return
 
+    def _ask_login(self, login: Login, header: RequestHeader) -> None:
+        """Raise Refused for a request that has no place now.
+
+        Amidst a login Kafka answers it, without looking at what is asked for.
+        """
+        objection = login.objection(header.api_key, trio.current_time())
+        if not objection:
+            return
+        api = self._apis.get(header.api_key)
+        if login.is_under_way and api is not None and header.api_version in api.versions:
+            self._reply(header, _out_of_place(header.api_key))
+        raise Refused(f"{_api_name(header.api_key)} {objection}")
+
     async def _answer_raw(self, login: Login, message: bytes) -> None:
         """Answer a message of a login that comes as it is, after version 0 of SaslHandshake (KIP-43)."""
         try:
-            answer = login.answer(message)
+            answer = await login.answer(message, trio.current_time)
         except LoginFailed:
             await trio.sleep(self._node.config.failed_login_delay_ms / 1000)
             return
@@ -338,9 +353,13 @@ class Connection:
         if login.failure:
             raise Refused(f"the login has failed: {login.failure}")
         if login.is_done:
-            self._login = None
-            self.peer.shows(login.principal)
+            if self.peer.client.principal != login.principal:
+                self.peer.shows(login.principal)
             self._frames.limit = self._frame_bytes_max
+            if math.isinf(login.ends_at):
+                self._login = None
+        else:
+            self._frames.limit = self._node.config.login_bytes_max
 
     async def _handle_large(
         self, api: Api, header: RequestHeader, frame: memoryview, offset: int
@@ -666,6 +685,14 @@ def _is_long(size: int) -> bool:
 
 def _size_of(parts: Parts) -> int:
     return sum(map(len, parts))
+
+
+def _out_of_place(key: int) -> Any:
+    """The answer to a request amidst a login, where it has a place for an error."""
+    answer = response_class(key)()
+    if hasattr(answer, "error_code"):
+        answer.error_code = ErrorCode.ILLEGAL_SASL_STATE
+    return answer
 
 
 def abandon(reply: Any) -> None:

@@ -59,7 +59,16 @@ class Gate:
 
     def login(self) -> Login | None:
         """That of a new connection; None where nobody logs in."""
-        return None if self.users is None else self.users.login()
+        if self.users is None:
+            return None
+        from kbroker.security.login import Login  # most nodes never need it
+
+        return Login(self._known)
+
+    def _known(self) -> Users:
+        """The users now: a second login on a connection is not by the passwords of before."""
+        assert self.users is not None  # it stays a listener with logins
+        return self.users
 
     def check(self, config: BrokerConfig) -> None:
         """Raise ConfigError for settings that `obey` could not follow."""
@@ -80,18 +89,24 @@ class Gate:
             self.users = users
 
     async def run(self, in_thread: InThread) -> None:
-        """Make new users ready, until cancelled."""
+        """Make new users ready, and keep the keys of tokens new, until cancelled."""
         self._is_run = True
         while True:
-            await self._has_coming.wait()
-            self._has_coming = trio.Event()
-            coming = self._coming
-            assert coming is not None
-            await in_thread(coming.prepare)
-            self.users = coming
-            if coming is self._coming:
-                self._coming = None
-                self._is_settled.set()
+            async with trio.open_nursery() as nursery:
+                if self.users is not None and self.users.tokens is not None:
+                    from .token_keys import TokenKeys  # as above
+
+                    nursery.start_soon(TokenKeys(self.users.tokens, self.name).run, in_thread)
+                await self._has_coming.wait()
+                self._has_coming = trio.Event()
+                coming = self._coming
+                assert coming is not None
+                await in_thread(coming.prepare)
+                self.users = coming
+                if coming is self._coming:
+                    self._coming = None
+                    self._is_settled.set()
+                nursery.cancel_scope.cancel()
 
     async def settle(self) -> None:
         """Wait until what was obeyed last rules."""

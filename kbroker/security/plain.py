@@ -12,6 +12,9 @@ MESSAGE_BYTES_MAX = 4096
 class PlainServer:
     """One exchange with one client: one message. `knows` checks a user's password."""
 
+    lifetime_seconds: float | None = None
+    """A password is good as long as it is one."""
+
     def __init__(self, knows: Callable[[str, str], bool]) -> None:
         self._knows = knows
         self.name: str | None = None

@@ -123,6 +123,9 @@ class ScramServer:
     `shapes` are those of the users that there are.
     """
 
+    lifetime_seconds: float | None = None
+    """A password is good as long as it is one."""
+
     def __init__(
         self,
         mechanism: ScramMechanism,

@@ -51,7 +51,7 @@ def read_identity(setting: Lookup) -> Identity | None:
         return Identity(f"{key}\n{chain}\n".encode(), setting("ssl.key.password"))
     if not location:
         return None
-    data = _read("ssl.keystore.location", location)
+    data = read_file("ssl.keystore.location", location)
     if _PEM in data:
         return Identity(data, setting("ssl.key.password") or setting("ssl.keystore.password"))
     return _unpacked("ssl.keystore", location, data, setting("ssl.keystore.password"))
@@ -67,7 +67,7 @@ def read_trusted(setting: Lookup) -> str:
         )
     if not location:
         return text
-    data = _read("ssl.truststore.location", location)
+    data = read_file("ssl.truststore.location", location)
     if _PEM in data:
         return data.decode("ascii", "replace")
     store = _open("ssl.truststore", location, data, setting("ssl.truststore.password"))
@@ -86,7 +86,8 @@ def files_of(setting: Lookup) -> list[Path]:
     return [Path(setting(name)) for name in names if setting(name)]
 
 
-def _read(name: str, location: str) -> bytes:
+def read_file(name: str, location: str) -> bytes:
+    """What the file that a setting names has, when it is one. Raises BadSettings."""
     try:
         # A client may name it (KIP-226): what is no file must not be waited for.
         with open(os.open(location, os.O_RDONLY | _NO_WAIT), "rb") as file:

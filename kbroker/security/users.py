@@ -9,11 +9,12 @@ from __future__ import annotations
 import hmac
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from .errors import BadSettings
 from .jaas import BadJaas, LoginModule, parse_jaas
-from .login import Exchange, Login
+from .login import Exchange
+from .oauth import OAuthServer
 from .scram import (
     ScramCredential,
     ScramMechanism,
@@ -23,14 +24,29 @@ from .scram import (
     credential_of,
 )
 
+if TYPE_CHECKING:
+    from .tokens import Tokens
+
 PLAIN: Final = "PLAIN"
-SERVED = (PLAIN, *ScramMechanism)
+OAUTHBEARER: Final = "OAUTHBEARER"
+SERVED = (PLAIN, *ScramMechanism, OAUTHBEARER)
 """In the order in which clients are told of them."""
 _MODULES = {
     PLAIN: "PlainLoginModule",
     ScramMechanism.SHA_256: "ScramLoginModule",
     ScramMechanism.SHA_512: "ScramLoginModule",
+    OAUTHBEARER: "OAuthBearerLoginModule",
 }
+_TOKEN_HANDLERS = (
+    "org.apache.kafka.common.security.oauthbearer.OAuthBearerValidatorCallbackHandler",
+    "org.apache.kafka.common.security.oauthbearer.secured.OAuthBearerValidatorCallbackHandler",
+)
+"""What Kafka is told to check tokens with, and was before 3.4."""
+_OF_MECHANISMS = (
+    "sasl.jaas.config",
+    "connections.max.reauth.ms",
+    "sasl.server.callback.handler.class",
+)
 
 Lookup: TypeAlias = Callable[[str, str | None], str]
 """The text of a listener's setting, of one mechanism if that is named; empty when it is not set."""
@@ -76,8 +92,13 @@ class Passwords:
 
 def asked(setting: Lookup) -> tuple[str, ...]:
     """What the settings of logins say; the same where nothing is to change."""
-    modules = (setting("sasl.jaas.config", mechanism) for mechanism in SERVED)
-    return setting("sasl.enabled.mechanisms", None), *modules
+    texts = tuple(setting(name, mechanism) for name in _OF_MECHANISMS for mechanism in SERVED)
+    mechanisms = setting("sasl.enabled.mechanisms", None)
+    if OAUTHBEARER in mechanisms:
+        from .tokens import asked  # most nodes never need it
+
+        texts += asked(setting)
+    return mechanisms, *texts
 
 
 class Users:
@@ -100,10 +121,21 @@ class Users:
             raise BadSettings(
                 f"sasl.enabled.mechanisms={','.join(wanted)}: there are {', '.join(SERVED)}"
             )
+        for each in self.mechanisms:
+            _check_handler(each, setting("sasl.server.callback.handler.class", each))
+        self._session_ms = {
+            each: int(setting("connections.max.reauth.ms", each)) for each in self.mechanisms
+        }
         self._secret = secrets.token_bytes(32)
         self._modules = {each: _module(each, setting) for each in self.mechanisms}
         self._passwords = Passwords({})
         self._credentials: dict[tuple[ScramMechanism, str], ScramCredential] = {}
+        self.tokens: Tokens | None = None
+        """What is asked of tokens, where users come with such."""
+        if OAUTHBEARER in self.mechanisms:
+            from .tokens import Tokens
+
+            self.tokens = Tokens(setting, self._modules[OAUTHBEARER])
 
     def prepare(self) -> None:
         """Make the hashes by which users are known."""
@@ -117,9 +149,9 @@ class Users:
         }
         self._modules = {}
 
-    def login(self) -> Login:
-        """That of a new connection."""
-        return Login(self)
+    def session_seconds(self, mechanism: str) -> float | None:
+        """How long a login is good at most (KIP-368); None: as long as the connection lives."""
+        return self._session_ms[mechanism] / 1000 or None
 
     def exchange(self, mechanism: str) -> Exchange:
         """A new login by one of the `mechanisms`."""
@@ -127,6 +159,9 @@ class Users:
             from .plain import PlainServer
 
             return PlainServer(self._passwords.knows)
+        if mechanism == OAUTHBEARER:
+            assert self.tokens is not None
+            return OAuthServer(self.tokens)
         return self._scram_server(ScramMechanism(mechanism), self._stored())
 
     def _scram_server(self, mechanism: ScramMechanism, stored: StoredUsers | None) -> ScramServer:
@@ -156,4 +191,20 @@ def _module(mechanism: str, setting: Lookup) -> LoginModule:
             f"sasl.jaas.config of {mechanism} names {module.name}; kbroker knows "
             f"{_MODULES[mechanism]}"
         )
+    if any(name.startswith("unsecured") for name in module.options):
+        raise BadSettings(
+            f"sasl.jaas.config of {mechanism}: kbroker takes no unsecured tokens, leave out the options "
+            "that begin with unsecured"
+        )
     return module
+
+
+def _check_handler(mechanism: str, name: str) -> None:
+    """Raise BadSettings where logins are to be checked by a class that is not here."""
+    known = _TOKEN_HANDLERS if mechanism == OAUTHBEARER else ()
+    if name and name not in known:
+        instead = f", or name {known[0]}" if known else ""
+        raise BadSettings(
+            f"sasl.server.callback.handler.class of {mechanism} names {name}, which is no part of "
+            f"kbroker: leave it out{instead}"
+        )

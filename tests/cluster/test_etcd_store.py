@@ -16,8 +16,8 @@ from trio.testing import memory_stream_pair
 from kbroker.cluster.etcd import EtcdAddress, connected
 from kbroker.cluster.etcd_gateway import Gateway, Login
 from kbroker.cluster.etcd_store import EtcdStore
-from kbroker.cluster.http_client import HttpConnection
 from kbroker.cluster.store import ABSENT, OutcomeUnknown
+from kbroker.runtime.http_client import HttpConnection
 from kbroker.storage.errors import StorageError
 
 from ..wire import until

@@ -21,6 +21,7 @@ from kbroker.client.credentials import Credentials, Security
 from kbroker.client.errors import CannotConnect
 from kbroker.client.security import BadSecurity, security_of
 from kbroker.config import BrokerConfig, ConfigError
+from kbroker.handlers.registry import load_apis
 from kbroker.process.listeners import configured_listeners
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
@@ -206,16 +207,8 @@ async def test_an_unknown_mechanism() -> None:
         [(ApiKey.METADATA, 1, NO_TOPICS)],
         [(ApiKey.API_VERSIONS, 0, VERSIONS), (ApiKey.API_VERSIONS, 0, VERSIONS)],
         [(ApiKey.SASL_AUTHENTICATE, 1, request(ApiKey.SASL_AUTHENTICATE, auth_bytes=b"x"))],
-        [
-            (ApiKey.SASL_HANDSHAKE, 1, request(ApiKey.SASL_HANDSHAKE, mechanism="PLAIN")),
-            (ApiKey.SASL_HANDSHAKE, 1, request(ApiKey.SASL_HANDSHAKE, mechanism="PLAIN")),
-        ],
-        [
-            (ApiKey.SASL_HANDSHAKE, 1, request(ApiKey.SASL_HANDSHAKE, mechanism="PLAIN")),
-            (ApiKey.METADATA, 1, NO_TOPICS),
-        ],
     ],
-    ids=["Metadata", "ApiVersions twice", "no handshake", "handshake twice", "amidst"],
+    ids=["Metadata", "ApiVersions twice", "no handshake"],
 )
 async def test_what_has_no_place_before_a_login(asks: list[tuple[ApiKey, int, Any]]) -> None:
     """It is closed without an answer, as by Kafka."""
@@ -223,6 +216,29 @@ async def test_what_has_no_place_before_a_login(asks: list[tuple[ApiKey, int, An
         for key, version, message in asks[:-1]:
             await wire.ask(key, version, message)
         await wire.send(*asks[-1])
+        assert await wire.wait_closed() == b""
+
+
+async def test_what_has_no_place_in_a_login() -> None:
+    """It is answered, with the error if there is a place for one, and closed, as by Kafka."""
+    told = 0
+    async with guarded() as broker:
+        for api in load_apis().values():
+            if api.key == ApiKey.SASL_AUTHENTICATE:
+                continue
+            for version in api.versions:
+                async with connected(broker.endpoint) as wire:
+                    await handshake(wire, "PLAIN")
+                    answer = await wire.ask(api.key, version, request(api.key))
+                    assert await wire.wait_closed() == b""
+                told += getattr(answer, "error_code", 0) == ErrorCode.ILLEGAL_SASL_STATE
+    assert told > 100
+
+
+async def test_what_is_not_served_is_not_answered_in_a_login_either() -> None:
+    async with guarded() as broker, connected(broker.endpoint) as wire:
+        await handshake(wire, "PLAIN")
+        await wire.send_bytes(struct.pack(">ihhih", 10, ApiKey.METADATA, 99, 7, -1))
         assert await wire.wait_closed() == b""
 
 

@@ -1,4 +1,4 @@
-"""Posts JSON over one HTTP/1.1 connection, on trio: answers that come whole, and such that go on.
+"""One HTTP/1.1 connection on trio: posts JSON, fetches what is small, reads answers that go on.
 
 h11 speaks the protocol. A client that does more than this would leave it open, after an error,
 whether a request was sent; whoever changes metadata has to know that.
@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import ssl
 from collections.abc import Mapping
-from typing import Any
-from urllib.parse import SplitResult
+from typing import Any, NamedTuple
+from urllib.parse import SplitResult, urlsplit
 
 import h11
 import trio
@@ -84,13 +84,12 @@ class HttpConnection:
     async def post(self, path: str, message: Any, headers: Mapping[str, str]) -> int:
         """Send a message, and return the status of its answer. Raises NoAnswer."""
         body = json.dumps(message).encode()
-        everything = {
-            "Host": self._host,
-            "Content-Type": "application/json",
-            "Content-Length": str(len(body)),
-            **headers,
-        }
-        request = h11.Request(method="POST", target=path, headers=[*everything.items()])
+        return await self.ask("POST", path, body, {"Content-Type": "application/json", **headers})
+
+    async def ask(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> int:
+        """Send a request, and return the status of its answer. Raises NoAnswer."""
+        everything = {"Host": self._host, "Content-Length": str(len(body)), **headers}
+        request = h11.Request(method=method, target=path, headers=[*everything.items()])
         parts = (request, h11.Data(data=body), h11.EndOfMessage())
         try:
             await self._stream.send_all(b"".join(self._http.send(part) or b"" for part in parts))
@@ -103,11 +102,15 @@ class HttpConnection:
         self._answer = answer
         return answer.status_code
 
-    async def body(self) -> bytes:
-        """The rest of the answer. Raises NoAnswer."""
+    async def body(self, bytes_max: int | None = None) -> bytes:
+        """The rest of the answer. Raises NoAnswer, also when there is more than `bytes_max`."""
         parts = []
+        size = 0
         while (part := await self.more()) is not None:
             parts.append(part)
+            size += len(part)
+            if bytes_max is not None and size > bytes_max:
+                raise NoAnswer(f"the answer is larger than {bytes_max} bytes")
         return b"".join(parts)
 
     async def more(self) -> bytes | None:
@@ -124,6 +127,41 @@ class HttpConnection:
         if not isinstance(event, h11.Event) or isinstance(event, h11.ConnectionClosed):
             raise NoAnswer("the connection was closed")
         return event
+
+
+class Fetched(NamedTuple):
+    """The answer to one request."""
+
+    status: int
+    body: bytes
+
+
+async def fetch(
+    url: str,
+    *,
+    seconds: float,
+    bytes_max: int,
+    trusted: ssl.SSLContext | None,
+    method: str = "GET",
+    body: bytes = b"",
+    headers: Mapping[str, str] | None = None,
+) -> Fetched:
+    """Ask once, over a connection of its own. What leads elsewhere (3xx) is not followed.
+
+    Parameters: `seconds` is the time for all of it, `bytes_max` how large the answer's body may be.
+    Raises ConnectionFailed or NoAnswer.
+    """
+    parts = urlsplit(url)
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    with trio.move_on_after(seconds):
+        connection = await connect(parts, seconds, trusted)
+        try:
+            status = await connection.ask(method, path, body, headers or {})
+            return Fetched(status, await connection.body(bytes_max))
+        finally:
+            with trio.CancelScope(shield=True):
+                await connection.close()
+    raise NoAnswer(f"no answer within {seconds:g} seconds")
 
 
 def _reason(error: Exception) -> str:

@@ -100,7 +100,7 @@ class KeySet:
 
     def __init__(self, data: bytes) -> None:
         try:
-            entries = json.loads(data)["keys"]
+            entries = [*json.loads(data)["keys"]]
         except (ValueError, TypeError, KeyError, RecursionError):
             raise ValueError("it is no JSON object with `keys` (RFC 7517)") from None
         found = [_key_of(each) for each in entries if isinstance(each, dict)]
@@ -119,7 +119,8 @@ class KeySet:
 def _key_of(entry: dict[str, Any]) -> RSAKey | ECKey | OKPKey | None:
     """The public half of a key that checks signatures; None for any other entry."""
     kind = _PUBLIC_PARTS.get(str(entry.get("kty")))
-    if kind is None or entry.get("use", "sig") != "sig":
+    is_named = isinstance(entry.get("kid"), str | None)
+    if kind is None or entry.get("use", "sig") != "sig" or not is_named:
         return None
     key_class, parts = kind
     facts = {name: entry[name] for name in (*parts, *_KEY_FACTS) if name in entry}
